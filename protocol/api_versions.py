@@ -1,0 +1,73 @@
+"""ApiVersions responses: cut to what broker *and* gateway understand.
+
+Everything behind the array (throttle time, supported and finalized features) stays as the broker wrote it.
+Sources: ApiVersionsResponse, KIP-511. Produce keeps its minimum version 0: old librdkafka decides by its presence
+whether it may compress (KAFKA-18659).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.api_keys import Api, ApiKey, newest_version, offered
+from protocol.error_codes import ErrorCode
+from protocol.primitives import (
+    framed,
+    read_array_length,
+    read_int16,
+    skip,
+    skip_tags,
+    write_array_length,
+    write_int16,
+    write_int32,
+)
+
+MAX_VERSION: Final = newest_version(ApiKey.API_VERSIONS)
+
+
+def unsupported_version_reply(correlation_id: int) -> bytes:
+    """The v0 answer to an ApiVersions request of unknown version: error 35 and ApiVersions' own range (KIP-511).
+
+    The header is the short one in every version (hazards A15, A16, A18).
+    """
+    out = bytearray()
+    write_int32(out, correlation_id)
+    write_int16(out, ErrorCode.UNSUPPORTED_VERSION)
+    write_array_length(out, 1, compact=False)
+    write_int16(out, ApiKey.API_VERSIONS)
+    write_int16(out, 0)
+    write_int16(out, MAX_VERSION)
+    return framed(out)
+
+
+def intersect(frame: bytes, api: Api) -> bytes:
+    """An ApiVersions response with the APIs and versions that may pass, in the broker's order.
+
+    Raises:
+        ProtocolError: the response cannot be read.
+    """
+    at = 10  # size, correlation id, error code
+    count, at = read_array_length(frame, at, compact=api.flexible)
+    kept = bytearray()
+    kept_count = 0
+    for _ in range(max(count, 0)):
+        key, at = read_int16(frame, at)
+        lowest, at = read_int16(frame, at)
+        highest, at = read_int16(frame, at)
+        tags_at = at
+        at = skip_tags(frame, at) if api.flexible else at
+        if not offered(key):
+            continue
+        highest = min(highest, newest_version(ApiKey(key)))
+        if lowest > highest:
+            continue
+        kept_count += 1
+        write_int16(kept, key)
+        write_int16(kept, 0 if key == ApiKey.PRODUCE else lowest)
+        write_int16(kept, highest)
+        kept += frame[tags_at:at]
+    out = bytearray(frame[4:10])
+    write_array_length(out, kept_count, compact=api.flexible)
+    out += kept
+    out += frame[skip(frame, at, 0) :]
+    return framed(out)

@@ -1,0 +1,212 @@
+"""The gateway's own questions to the cluster, and the one answer that is edited field by field.
+
+The only file that imports kafka-python's protocol. What it raises on bad bytes becomes `MalformedBody`.
+Versions are fixed: Metadata v4 and v12 (by topic id) and DescribeConfigs v1 are served by every broker since 0.11,
+2.8 and 1.1.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from struct import error as struct_error
+from typing import Any, Final
+
+from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+from protocol.api_keys import Api, ApiKey, describe
+from protocol.error_codes import ErrorCode
+from protocol.errors import MalformedBody
+
+OWN_CORRELATION_ID: Final = -1_936_485_749
+"""Correlation id of every question of our own; their replies are told apart by their place in the order."""
+
+METADATA_BY_NAME: Final = describe(ApiKey.METADATA, 4)
+METADATA_BY_ID: Final = describe(ApiKey.METADATA, 12)
+DESCRIBE_CONFIGS: Final = describe(ApiKey.DESCRIBE_CONFIGS, 1)
+
+_BROKER_RESOURCE: Final = 4
+_BROKER_LOGGER_RESOURCE: Final = 8
+
+ADDRESS_CONFIGS: Final = frozenset(
+    {
+        "advertised.listeners",
+        "advertised.host.name",
+        "controller.quorum.bootstrap.servers",
+        "controller.quorum.voters",
+        "host.name",
+        "listeners",
+        "zookeeper.connect",
+    }
+)
+"""Broker settings whose values are addresses inside the cluster (hazard E19)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker as the cluster tells it: id, host, port."""
+
+    broker_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What Metadata says of one topic: raw name, 16-byte id, error code, number of partitions."""
+
+    name: bytes
+    topic_id: bytes
+    error_code: int
+    partition_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """A Metadata answer: cluster id, controller id, brokers and the topics that were asked for."""
+
+    cluster_id: str | None
+    controller_id: int
+    brokers: tuple[Broker, ...]
+    topics: tuple[TopicFacts, ...]
+
+
+def _encode(request: Any, client_id: str) -> bytes:
+    request.with_header(correlation_id=OWN_CORRELATION_ID, client_id=client_id)
+    return bytes(request.encode(header=True, framed=True))
+
+
+def _decode(message: Any, frame: bytes) -> Any:
+    try:
+        return message.decode(frame[4:], header=True)
+    # IndexError and struct.error: past the end; ValueError: bad varint, UTF-8 or length; the rest: odd nulls.
+    except (
+        struct_error,
+        IndexError,
+        ValueError,
+        OverflowError,
+        TypeError,
+        AttributeError,
+        MemoryError,
+    ) as exc:
+        raise MalformedBody(message.__name__) from exc
+
+
+def metadata_by_name_request(names: Sequence[bytes], *, client_id: str) -> bytes:
+    """A Metadata v4 request for these topics that creates none; an empty list asks for the brokers alone."""
+    topic = MetadataRequest.MetadataRequestTopic
+    return _encode(
+        MetadataRequest(
+            version=METADATA_BY_NAME.version,
+            topics=[topic(name=name.decode("ascii")) for name in names],
+            allow_auto_topic_creation=False,
+        ),
+        client_id,
+    )
+
+
+def metadata_by_id_request(topic_ids: Iterable[bytes], *, client_id: str) -> bytes:
+    """A Metadata v12 request for topics by their 16-byte ids."""
+    topic = MetadataRequest.MetadataRequestTopic
+    return _encode(
+        MetadataRequest(
+            version=METADATA_BY_ID.version,
+            topics=[topic(topic_id=uuid.UUID(bytes=topic_id), name=None) for topic_id in topic_ids],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        ),
+        client_id,
+    )
+
+
+def read_metadata(frame: bytes, api: Api) -> ClusterFacts:
+    """Decode a whole Metadata response frame.
+
+    Raises:
+        MalformedBody: it cannot be decoded.
+    """
+    response = _decode(MetadataResponse[api.version], frame)
+    topics = []
+    for topic in response.topics:
+        topic_id = topic.topic_id.bytes if api.version >= 10 and topic.topic_id is not None else b"\x00" * 16
+        name = (topic.name or "").encode()
+        topics.append(TopicFacts(name, topic_id, topic.error_code, len(topic.partitions)))
+    return ClusterFacts(
+        cluster_id=response.cluster_id if api.version >= 2 else None,
+        controller_id=response.controller_id if api.version >= 1 else -1,
+        brokers=tuple(Broker(broker.node_id, broker.host, broker.port) for broker in response.brokers),
+        topics=tuple(topics),
+    )
+
+
+def broker_configs_request(broker_id: int, names: Sequence[str], *, client_id: str) -> bytes:
+    """A DescribeConfigs v1 request for some settings of one broker."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    return _encode(
+        DescribeConfigsRequest(
+            version=DESCRIBE_CONFIGS.version,
+            resources=[
+                resource(
+                    resource_type=_BROKER_RESOURCE,
+                    resource_name=str(broker_id),
+                    configuration_keys=list(names),
+                )
+            ],
+            include_synonyms=False,
+        ),
+        client_id,
+    )
+
+
+def read_broker_configs(frame: bytes) -> dict[str, str]:
+    """Settings from a DescribeConfigs v1 response; empty when the cluster refused to tell.
+
+    Raises:
+        MalformedBody: it cannot be decoded.
+    """
+    response = _decode(DescribeConfigsResponse[DESCRIBE_CONFIGS.version], frame)
+    return {
+        config.name: config.value
+        for result in response.results
+        if result.error_code == ErrorCode.NONE
+        for config in result.configs
+        if config.value is not None
+    }
+
+
+def mask_addresses(frame: bytes, api: Api, upstream_hosts: Iterable[str]) -> bytes:
+    """A DescribeConfigs response in which no broker setting tells an address of the cluster (hazard E19).
+
+    Values of `ADDRESS_CONFIGS`, and any value that holds one of `upstream_hosts`, become null, as Kafka shows
+    sensitive settings; their synonyms too. Responses without such a value are returned as they came.
+
+    Raises:
+        MalformedBody: it cannot be decoded.
+    """
+    response = _decode(DescribeConfigsResponse[api.version], frame)
+    hosts = [host for host in upstream_hosts if host]
+
+    def hidden(name: str, value: str | None) -> bool:
+        if value is None:
+            return False
+        base = name.rsplit(".", 1)[-1] if name.startswith("listener.name.") else name
+        return name in ADDRESS_CONFIGS or base in ADDRESS_CONFIGS or any(host in value for host in hosts)
+
+    changed = False
+    for result in response.results:
+        if result.resource_type not in (_BROKER_RESOURCE, _BROKER_LOGGER_RESOURCE):
+            continue
+        for config in result.configs:
+            if hidden(config.name, config.value):
+                config.value = None
+                changed = True
+            for synonym in (config.synonyms or ()) if api.version >= 1 else ():
+                if hidden(synonym.name, synonym.value):
+                    synonym.value = None
+                    changed = True
+    if not changed:
+        return frame
+    response.with_header(correlation_id=int.from_bytes(frame[4:8], "big", signed=True))
+    return bytes(response.encode(header=True, framed=True))

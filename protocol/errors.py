@@ -1,0 +1,67 @@
+"""What a peer can do wrong on the wire. Every one of them closes the connection it came from."""
+
+from __future__ import annotations
+
+
+class ProtocolError(Exception):
+    """The peer's bytes cannot be trusted any more: count it, log one line, close this channel.
+
+    Attributes:
+        cause: a word of a closed list, used as the label of the close-cause metric.
+    """
+
+    cause = "protocol_error"
+
+
+class Truncated(ProtocolError):
+    """A field reaches past the end of its frame."""
+
+    cause = "malformed_frame"
+
+
+class MalformedBody(ProtocolError):
+    """A whole frame whose body does not follow its API's layout."""
+
+    cause = "malformed_frame"
+
+
+class TooManyElements(MalformedBody):
+    """An array longer than we are willing to take apart; the peer may be after our memory."""
+
+    cause = "too_many_elements"
+
+
+class FrameTooLarge(ProtocolError):
+    """The announced size is above the limit for this API or listener."""
+
+    cause = "frame_too_large"
+
+
+class InvalidFrameSize(ProtocolError):
+    """The announced size is negative or too small to hold a header."""
+
+    cause = "invalid_frame_size"
+
+
+class TlsOnPlaintext(ProtocolError):
+    """The first bytes are a TLS record; the client wants TLS on a plaintext listener."""
+
+    cause = "tls_on_plaintext"
+
+
+class NotKafka(ProtocolError):
+    """The first bytes belong to another protocol (HTTP, SSH, PROXY, ...)."""
+
+    cause = "not_kafka"
+
+
+class UnsupportedRequest(ProtocolError):
+    """An api key or version that is not on offer here; Kafka closes the connection, so do we."""
+
+    cause = "unsupported_request"
+
+
+class UpstreamDesync(ProtocolError):
+    """The broker's answers do not line up with the requests: close both legs, never guess."""
+
+    cause = "upstream_desync"

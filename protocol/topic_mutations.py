@@ -1,0 +1,191 @@
+"""CreateTopics, CreatePartitions and DeleteTopics requests: which topics, how many partitions, and each as it came.
+
+A request is taken apart into its topics, each with its untouched bytes, so that a part of it can be sent on with
+nothing re-encoded: unknown tags and odd values survive (hazard A24). Array lengths are capped before anything is
+built from them (hazard A27). Layouts: CreateTopicsRequest v0-7, CreatePartitionsRequest v0-3, DeleteTopicsRequest
+v0-6 of Kafka's message definitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protocol.api_keys import Api, ApiKey
+from protocol.errors import TooManyElements
+from protocol.headers import body_offset
+from protocol.primitives import (
+    MAX_ELEMENTS,
+    framed,
+    read_array_length,
+    read_bytes_at,
+    read_int8,
+    read_int16,
+    read_int32,
+    read_nullable_string,
+    skip,
+    skip_string,
+    skip_tags,
+    write_array_length,
+)
+
+NO_TOPIC_ID = b"\x00" * 16
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMutation:
+    """One topic of a request.
+
+    Attributes:
+        name: the topic's name as raw bytes, None when it is given by id.
+        topic_id: 16 bytes; zeros when it is given by name.
+        num_partitions: CreateTopics: as asked, -1 for the cluster's default. CreatePartitions: the new total.
+            DeleteTopics: 0.
+        replication_factor: CreateTopics: as asked. 0 elsewhere.
+        assignment_count: length of the manual assignment, 0 when there is none.
+        raw: the element's bytes.
+    """
+
+    name: bytes | None
+    topic_id: bytes
+    num_partitions: int
+    replication_factor: int
+    assignment_count: int
+    raw: bytes
+
+    @property
+    def identity(self) -> bytes:
+        """What the answer names this topic by: its name, or its id."""
+        return self.topic_id if self.name is None else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMutations:
+    """A whole request.
+
+    Attributes:
+        api: key and version.
+        head: header bytes, from the api key up to the array of topics.
+        topics: in wire order.
+        timeout_ms: how long the client lets the controller work.
+        validate_only: nothing is to be done (CreateTopics v1+, CreatePartitions).
+        tail: everything after the array of topics.
+    """
+
+    api: Api
+    head: bytes
+    topics: tuple[TopicMutation, ...]
+    timeout_ms: int
+    validate_only: bool
+    tail: bytes
+
+    def encode(self, topics: Sequence[TopicMutation]) -> bytes:
+        """The request frame with only these topics."""
+        out = bytearray(self.head)
+        write_array_length(out, len(topics), compact=self.api.flexible)
+        for topic in topics:
+            out += topic.raw
+        out += self.tail
+        return framed(out)
+
+
+class _Budget:
+    """Counts nested elements of one request, so that a small frame cannot hold the loop for long."""
+
+    def __init__(self) -> None:
+        self._left = 20 * MAX_ELEMENTS
+
+    def take(self, count: int) -> int:
+        self._left -= count
+        if self._left < 0:
+            raise TooManyElements
+        return max(count, 0)
+
+
+def parse_topic_mutations(frame: bytes, api: Api) -> TopicMutations:
+    """Take a whole request frame (size included) of one of the three APIs apart.
+
+    Raises:
+        ProtocolError: it does not follow its layout, or has more elements than Kafka would accept.
+    """
+    flexible = api.flexible
+    array_at = body_offset(frame, flexible=flexible)
+    count, at = read_array_length(frame, array_at, compact=flexible)
+    read = {
+        ApiKey.CREATE_TOPICS: _read_creatable_topic,
+        ApiKey.CREATE_PARTITIONS: _read_partitions_topic,
+        ApiKey.DELETE_TOPICS: _read_deletable_topic,
+    }[api.key]
+    budget = _Budget()
+    topics = []
+    for _ in range(max(count, 0)):
+        topic, at = read(frame, at, api, budget)
+        topics.append(topic)
+    tail_at = at
+    timeout_ms, at = read_int32(frame, at)
+    validate_only = False
+    if api.key is ApiKey.CREATE_PARTITIONS or (api.key is ApiKey.CREATE_TOPICS and api.version >= 1):
+        flag, at = read_int8(frame, at)
+        validate_only = flag != 0
+    if flexible:
+        skip_tags(frame, at)
+    return TopicMutations(
+        api=api,
+        head=frame[4:array_at],
+        topics=tuple(topics),
+        timeout_ms=timeout_ms,
+        validate_only=validate_only,
+        tail=frame[tail_at:],
+    )
+
+
+def _read_creatable_topic(frame: bytes, start: int, api: Api, budget: _Budget) -> tuple[TopicMutation, int]:
+    flexible = api.flexible
+    name, at = read_nullable_string(frame, start, compact=flexible)
+    num_partitions, at = read_int32(frame, at)
+    replication_factor, at = read_int16(frame, at)
+    assignment_count, at = _skip_assignments(frame, at, budget, flexible=flexible, indexed=True)
+    configs, at = read_array_length(frame, at, compact=flexible)
+    for _ in range(budget.take(configs)):
+        at = skip_string(frame, at, compact=flexible)
+        at = skip_string(frame, at, compact=flexible)
+        at = skip_tags(frame, at) if flexible else at
+    at = skip_tags(frame, at) if flexible else at
+    topic = TopicMutation(
+        name or b"", NO_TOPIC_ID, num_partitions, replication_factor, assignment_count, frame[start:at]
+    )
+    return topic, at
+
+
+def _read_partitions_topic(frame: bytes, start: int, api: Api, budget: _Budget) -> tuple[TopicMutation, int]:
+    flexible = api.flexible
+    name, at = read_nullable_string(frame, start, compact=flexible)
+    total, at = read_int32(frame, at)
+    assignment_count, at = _skip_assignments(frame, at, budget, flexible=flexible, indexed=False)
+    at = skip_tags(frame, at) if flexible else at
+    return TopicMutation(name or b"", NO_TOPIC_ID, total, 0, assignment_count, frame[start:at]), at
+
+
+def _read_deletable_topic(frame: bytes, start: int, api: Api, _budget: _Budget) -> tuple[TopicMutation, int]:
+    flexible = api.flexible
+    name, at = read_nullable_string(frame, start, compact=flexible)
+    topic_id = NO_TOPIC_ID
+    if api.version >= 6:
+        topic_id, at = read_bytes_at(frame, at, 16)
+        at = skip_tags(frame, at)
+    elif name is None:
+        name = b""
+    return TopicMutation(name, topic_id, 0, 0, 0, frame[start:at]), at
+
+
+def _skip_assignments(
+    frame: bytes, at: int, budget: _Budget, *, flexible: bool, indexed: bool
+) -> tuple[int, int]:
+    """Skip an array of {[partition index,] broker ids}; return (its length, 0 for null, and the next offset)."""
+    count, at = read_array_length(frame, at, compact=flexible)
+    for _ in range(budget.take(count)):
+        at = skip(frame, at, 4) if indexed else at
+        brokers, at = read_array_length(frame, at, compact=flexible)
+        at = skip(frame, at, 4 * max(brokers, 0))
+        at = skip_tags(frame, at) if flexible else at
+    return max(count, 0), at
