@@ -1,0 +1,53 @@
+"""One request, several quotas: the client waits for the longest, and one family books it (KIP-124, KIP-599)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ThrottledBy(StrEnum):
+    """Whose throttle-time metric a wait is booked under. Closed: it is a metric label."""
+
+    NONE = "none"
+    PRODUCE = "produce"
+    FETCH = "fetch"
+    REQUEST = "request"
+    CONTROLLER_MUTATION = "controller_mutation"
+    UPSTREAM = "upstream"
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """What one request's client is told, and why."""
+
+    throttle_time_ms: int
+    by: ThrottledBy
+
+
+def combine(
+    specific: ThrottledBy,
+    specific_ms: int,
+    *,
+    request_ms: int = 0,
+    upstream_ms: int = 0,
+) -> Throttle:
+    """The throttle of a request: the longest wait, never the sum.
+
+    A tie between the API's own quota and the request quota is booked as request, as Kafka does. What the
+    broker itself wrote is never lowered (a broker's quota may be enforced as well) and is booked as upstream
+    only when it is strictly longer than ours.
+
+    Args:
+        specific: the family of the quota that is the API's own.
+        specific_ms: its throttle time.
+        request_ms: that of the request quota; 0 where it is not enforced, as for Produce with acks=0.
+        upstream_ms: the throttle_time_ms in the broker's answer, 0 when it has none.
+    """
+    if upstream_ms > max(specific_ms, request_ms):
+        return Throttle(upstream_ms, ThrottledBy.UPSTREAM)
+    if specific_ms > request_ms:
+        return Throttle(specific_ms, specific)
+    if request_ms > 0:
+        return Throttle(request_ms, ThrottledBy.REQUEST)
+    return Throttle(0, ThrottledBy.NONE)

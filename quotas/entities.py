@@ -1,0 +1,139 @@
+"""Whom a quota is set for: users, client ids and addresses, each by name or as the default (KIP-55, KIP-612).
+
+The default entity has no name on the wire (null). ``<default>`` is only how this project's text forms
+write it; a user who is really called ``<default>`` is another entity and is written in double quotes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Final, TypeAlias
+
+
+class Default(Enum):
+    """The type of `DEFAULT`, so that a type checker can tell it from a name."""
+
+    DEFAULT = "<default>"
+
+
+DEFAULT: Final = Default.DEFAULT
+
+Name: TypeAlias = str | Default
+
+
+class QuotaKey(StrEnum):
+    """The quota names that AlterClientQuotas carries."""
+
+    PRODUCER_BYTE_RATE = "producer_byte_rate"
+    CONSUMER_BYTE_RATE = "consumer_byte_rate"
+    REQUEST_PERCENTAGE = "request_percentage"
+    CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+    CONNECTION_CREATION_RATE = "connection_creation_rate"
+
+
+class EntityType(StrEnum):
+    """The entity types, spelled as on the wire; listed in the order a broker answers them."""
+
+    CLIENT_ID = "client-id"
+    USER = "user"
+    IP = "ip"
+
+
+class Family(StrEnum):
+    """The shapes an entity can have: the types it names, default or not."""
+
+    USER_CLIENT = "user_client"
+    USER = "user"
+    CLIENT = "client"
+    IP = "ip"
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaEntity:
+    """A quota entity. A component that is not part of it is None."""
+
+    user: Name | None = None
+    client_id: Name | None = None
+    ip: Name | None = None
+
+    @property
+    def family(self) -> Family | None:
+        """The entity's shape, None when it names nothing or mixes an address with a user or client id."""
+        if self.ip is not None:
+            return Family.IP if self.user is None and self.client_id is None else None
+        if self.user is not None:
+            return Family.USER if self.client_id is None else Family.USER_CLIENT
+        return None if self.client_id is None else Family.CLIENT
+
+    def components(self) -> Iterator[tuple[EntityType, Name]]:
+        """The named components, in the order a person reads them: user, client id, address."""
+        for entity_type, name in (
+            (EntityType.USER, self.user),
+            (EntityType.CLIENT_ID, self.client_id),
+            (EntityType.IP, self.ip),
+        ):
+            if name is not None:
+                yield entity_type, name
+
+    def __str__(self) -> str:
+        """The text form that `parse_entity` reads, such as ``user=alice,client-id=<default>``."""
+        return ",".join(f"{entity_type}={format_name(name)}" for entity_type, name in self.components())
+
+
+def format_name(name: Name) -> str:
+    """One component as text; quoted when the bare name would read as something else."""
+    if isinstance(name, Default):
+        return name.value
+    bare = name.isprintable() and name == name.strip() and name != DEFAULT.value
+    return name if bare and name and not any(c in name for c in ',"') else json.dumps(name)
+
+
+def parse_entity(text: str) -> QuotaEntity:
+    """The entity that a text such as ``user=alice,client-id=<default>`` names.
+
+    Args:
+        text: ``type=name`` pairs joined by commas. A name may be a JSON string, which is how a name with
+            a comma, or a user really called ``<default>``, is written.
+
+    Returns:
+        The entity, not yet checked: `quotas.limits.validate` does that.
+
+    Raises:
+        ValueError: a type is unknown or given twice, or the text has another form.
+    """
+    names: dict[EntityType, Name] = {}
+    rest = text.strip()
+    while rest:
+        type_text, equals, rest = rest.partition("=")
+        if not equals:
+            raise ValueError(f"expected type=name, found {type_text!r}")
+        try:
+            entity_type = EntityType(type_text.strip())
+        except ValueError:
+            raise ValueError(f"Unhandled client quota entity type: {type_text.strip()}") from None
+        if entity_type in names:
+            raise ValueError(f"{entity_type} is given twice")
+        names[entity_type], rest = _parse_name(rest.lstrip())
+    return QuotaEntity(
+        user=names.get(EntityType.USER),
+        client_id=names.get(EntityType.CLIENT_ID),
+        ip=names.get(EntityType.IP),
+    )
+
+
+def _parse_name(text: str) -> tuple[Name, str]:
+    if not text.startswith('"'):
+        bare, _, rest = text.partition(",")
+        bare = bare.strip()
+        return (DEFAULT if bare == DEFAULT.value else bare), rest.lstrip()
+    try:
+        name, end = json.JSONDecoder().raw_decode(text)
+    except json.JSONDecodeError as exc:
+        raise ValueError(f"a quoted name does not end: {text}") from exc
+    rest = text[end:].lstrip()
+    if rest and not rest.startswith(","):
+        raise ValueError(f"expected a comma, found {rest!r}")
+    return str(name), rest[1:].lstrip()

@@ -1,0 +1,209 @@
+"""Every configured quota, validated by Kafka's rules, with the version number that caches watch.
+
+A quota is per key: the same entity may have a producer_byte_rate and no request_percentage. For each key
+the set also knows which entity families have at least one quota, because that decides what a client's use
+is counted by (see `quotas.resolution`). Removing the last quota of a family makes the family inactive again,
+and a key without any quota is off: nothing is counted for it. That is what Kafka 4.3.1 does.
+
+Stricter than Kafka on purpose: NaN and infinity are refused, because a NaN quota limits nobody in silence.
+Wider on purpose: an address entity may be a CIDR block. Host names are refused, as this room can not
+resolve them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal, TypeAlias
+
+from quotas.entities import Default, Family, QuotaEntity, QuotaKey
+
+EmptyClientId: TypeAlias = Literal["kafka", "as_named"]
+
+IP_KEYS: Final = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
+CLIENT_KEYS: Final = frozenset(QuotaKey) - IP_KEYS
+
+# Keys whose values Kafka stores as whole numbers, with the largest value and its Java type's name.
+_INTEGRAL: Final = {
+    QuotaKey.PRODUCER_BYTE_RATE: (float(2**63 - 1), "LONG"),
+    QuotaKey.CONSUMER_BYTE_RATE: (float(2**63 - 1), "LONG"),
+    QuotaKey.CONNECTION_CREATION_RATE: (float(2**31 - 1), "INT"),
+}
+_FRACTION_TOLERANCE: Final = 1e-6
+
+
+class Limits:
+    """The configured quotas.
+
+    Attributes:
+        version: grows with every change; whoever caches a `quotas.resolution.Match` compares it.
+        empty_client_id: what a client without a client id is. ``kafka``: as Kafka does, it matches
+            "(user, default client)" but is then looked up as the bare user, and as a client id alone it
+            matches nothing. ``as_named``: it is a client like any other, called "". The default is
+            ``kafka``: the other choice closes no door, since a client that wants to leave a counter shared
+            by its peers can name itself anything, and answers here can be compared with a broker's.
+    """
+
+    def __init__(self, *, empty_client_id: EmptyClientId = "kafka") -> None:
+        """Starts with no quota, so every key is off."""
+        self.version: int = 1
+        self.empty_client_id: EmptyClientId = empty_client_id
+        self._values: dict[QuotaKey, dict[QuotaEntity, float]] = {key: {} for key in QuotaKey}
+        self._families: dict[QuotaKey, dict[Family, int]] = {key: {} for key in QuotaKey}
+
+    def set(self, entity: QuotaEntity, key: QuotaKey, value: float) -> None:
+        """Sets a quota; no new version when it has this value already.
+
+        Raises:
+            ValueError: `validate` finds a fault; the text is Kafka's.
+        """
+        fault = validate(entity, key, value)
+        if fault is not None:
+            raise ValueError(fault)
+        if self._values[key].get(entity) != value:
+            self._store(entity, key, value)
+            self.version += 1
+
+    def remove(self, entity: QuotaEntity, key: QuotaKey) -> bool:
+        """Removes a quota and tells whether there was one."""
+        if entity not in self._values[key]:
+            return False
+        del self._values[key][entity]
+        family = _family_of(entity)
+        self._families[key][family] -= 1
+        if not self._families[key][family]:
+            del self._families[key][family]
+        self.version += 1
+        return True
+
+    def get(self, entity: QuotaEntity, key: QuotaKey) -> float | None:
+        """The quota set for exactly this entity, None when there is none. Resolves nothing."""
+        return self._values[key].get(entity)
+
+    def items(self) -> Iterator[tuple[QuotaEntity, QuotaKey, float]]:
+        """Every configured quota, by key and then in the order it was set."""
+        for key, values in self._values.items():
+            for entity, value in values.items():
+                yield entity, key, value
+
+    def entities(self, key: QuotaKey) -> Iterator[tuple[QuotaEntity, float]]:
+        """The quotas of one key."""
+        yield from self._values[key].items()
+
+    def replace_all(self, items: Iterable[tuple[QuotaEntity, QuotaKey, float]]) -> bool:
+        """Makes this the whole set, or changes nothing: a configuration reload.
+
+        Returns:
+            Whether anything differs from before; only then is there a new version.
+
+        Raises:
+            ValueError: an item is not valid; its entity and key are in the text. Nothing was changed.
+        """
+        wanted = list(items)
+        for entity, key, value in wanted:
+            fault = validate(entity, key, value)
+            if fault is not None:
+                raise ValueError(f"{entity}: {fault}")
+        values: dict[QuotaKey, dict[QuotaEntity, float]] = {key: {} for key in QuotaKey}
+        for entity, key, value in wanted:
+            values[key][entity] = value
+        if values == self._values:
+            return False
+        self._values = {key: {} for key in QuotaKey}
+        self._families = {key: {} for key in QuotaKey}
+        for key, of_key in values.items():
+            for entity, value in of_key.items():
+                self._store(entity, key, value)
+        self.version += 1
+        return True
+
+    def enabled(self, key: QuotaKey) -> bool:
+        """Whether any quota is set for this key. When not, nothing is counted for it."""
+        return bool(self._values[key])
+
+    def families(self, key: QuotaKey) -> frozenset[Family]:
+        """The entity families that have at least one quota for this key."""
+        return frozenset(self._families[key])
+
+    def sole_family(self, key: QuotaKey) -> Family | None:
+        """The one active family of this key, None when there is none or more than one."""
+        active = self._families[key]
+        return next(iter(active)) if len(active) == 1 else None
+
+    def _store(self, entity: QuotaEntity, key: QuotaKey, value: float) -> None:
+        if entity not in self._values[key]:
+            family = _family_of(entity)
+            self._families[key][family] = self._families[key].get(family, 0) + 1
+        self._values[key][entity] = value
+
+
+def validate(entity: QuotaEntity, key: str, value: float) -> str | None:
+    """The first fault of a quota, None when it may be set.
+
+    Args:
+        entity: whom the quota is for.
+        key: as the client wrote it, so it may be unknown.
+        value: in the key's unit.
+
+    Returns:
+        Kafka's own error text where Kafka has the rule. In Kafka's order: entity first, then key, then value.
+    """
+    fault = validate_entity(entity)
+    if fault is not None:
+        return fault
+    allowed = IP_KEYS if entity.family is Family.IP else CLIENT_KEYS
+    if key not in allowed:
+        return f"Invalid configuration key {key}"
+    return _validate_value(QuotaKey(key), value)
+
+
+def validate_entity(entity: QuotaEntity) -> str | None:
+    """The first fault of an entity, None when quotas may be set for it."""
+    components = list(entity.components())
+    if not components:
+        return "Invalid empty client quota entity"
+    for entity_type, name in components:
+        if name == "":
+            return f"Empty {entity_type} not supported"
+    if entity.family is None:
+        # Kafka's text, with its missing blank: clients and tests compare it.
+        return "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"
+    if entity.ip is not None and not isinstance(entity.ip, Default) and not _is_address_or_block(entity.ip):
+        return f"{entity.ip} is not a valid IP or resolvable host."
+    return None
+
+
+def _validate_value(key: QuotaKey, value: float) -> str | None:
+    if math.isnan(value):
+        return f"Quota {key} must be a number"
+    if value <= 0:
+        return f"Quota {key} must be greater than 0"
+    if key in _INTEGRAL:
+        largest, java_type = _INTEGRAL[key]
+        if value > largest:
+            return f"Proposed value for {key} is too large for a {java_type}."
+        if value % 1 > _FRACTION_TOLERANCE:
+            return f"{key} cannot be a fractional value."
+    elif math.isinf(value):
+        return f"Quota {key} must be finite"
+    return None
+
+
+def _is_address_or_block(text: str) -> bool:
+    try:
+        if "/" in text:
+            ipaddress.ip_network(text)
+        else:
+            # A zone is of one machine's making; Kafka refuses it as well.
+            return "%" not in text and bool(ipaddress.ip_address(text))
+    except ValueError:
+        return False
+    return True
+
+
+def _family_of(entity: QuotaEntity) -> Family:
+    family = entity.family
+    if family is None:
+        raise ValueError(validate_entity(entity))
+    return family

@@ -1,0 +1,67 @@
+"""How many permits one topic of a CreateTopics, CreatePartitions or DeleteTopics request costs (KIP-599).
+
+The unit is partitions; the replication factor plays no role. Kafka validates before it charges, so what it
+would refuse for these reasons costs nothing: such a topic yields the refusal instead of a number.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class CostError(StrEnum):
+    """Why a topic will be refused by the broker, and is therefore not charged; Kafka's error names."""
+
+    INVALID_REQUEST = "INVALID_REQUEST"
+    INVALID_PARTITIONS = "INVALID_PARTITIONS"
+    INVALID_REPLICATION_FACTOR = "INVALID_REPLICATION_FACTOR"
+    INVALID_REPLICA_ASSIGNMENT = "INVALID_REPLICA_ASSIGNMENT"
+    UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+def create_topics_permits(
+    num_partitions: int,
+    assignment_count: int,
+    default_num_partitions: int,
+    *,
+    replication_factor: int = -1,
+) -> int | CostError:
+    """The permits for one topic of a CreateTopics request.
+
+    Args:
+        num_partitions: as in the request; -1 asks for the broker's default.
+        assignment_count: entries of the manual assignment, 0 when there is none.
+        default_num_partitions: the broker's num.partitions.
+        replication_factor: as in the request; -1 asks for the broker's default.
+    """
+    if assignment_count:
+        return assignment_count if num_partitions == replication_factor == -1 else CostError.INVALID_REQUEST
+    if replication_factor == 0 or replication_factor < -1:
+        return CostError.INVALID_REPLICATION_FACTOR
+    if num_partitions == 0 or num_partitions < -1:
+        return CostError.INVALID_PARTITIONS
+    return default_num_partitions if num_partitions == -1 else num_partitions
+
+
+def create_partitions_permits(
+    current: int | None, count: int, assignment_count: int | None = None
+) -> int | CostError:
+    """The permits for one topic of a CreatePartitions request: the partitions that would be new.
+
+    Args:
+        current: the topic's partitions now, None when there is no such topic.
+        count: the partitions asked for in total.
+        assignment_count: entries of the manual assignment, None when there is none.
+    """
+    if current is None:
+        return CostError.UNKNOWN_TOPIC_OR_PARTITION
+    if count <= current:
+        return CostError.INVALID_PARTITIONS
+    if assignment_count is not None and assignment_count != count - current:
+        return CostError.INVALID_REPLICA_ASSIGNMENT
+    return count - current
+
+
+def delete_topics_permits(current: int | None) -> int | CostError:
+    """The permits for one topic of a DeleteTopics request: all its partitions, None being no such topic."""
+    return CostError.UNKNOWN_TOPIC_OR_PARTITION if current is None else current

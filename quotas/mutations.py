@@ -1,0 +1,340 @@
+"""The controller mutation quota (KIP-599; Kafka's ControllerMutationQuotaManager).
+
+Topics are charged one by one, in the order of the request. A *strict* charge looks first: in debt the topic
+is refused and costs nothing, otherwise it is accepted whatever its size. A *permissive* charge, for clients
+too old to know error 89, always accepts and looks afterwards. So a strict request that goes into debt is not
+throttled itself, and the same request from an old client is.
+
+The number of counters is bounded. Only one that is full may be forgotten, since forgetting a debt would be a
+way to get rid of it; when every counter holds a debt, newcomers with the same limit share one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from quotas.entities import QuotaKey
+from quotas.limits import Limits
+from quotas.mutation_meters import Meter, MutationAlgorithm, meter_factory
+from quotas.rate import SampledRate
+from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
+from quotas.trackers import UNLIMITED, TrackerTable
+
+KEY: Final = QuotaKey.CONTROLLER_MUTATION_RATE
+
+# Kafka's mutation-rate metric has no configuration of its own and takes the broker's metric windows.
+_METRIC_WINDOW_NUM: Final = 2
+_METRIC_WINDOW_MS: Final = 30_000
+
+
+class ValidateOnly(StrEnum):
+    """What a request that only validates costs: nothing, as KIP-599 says, or the same, as KRaft does."""
+
+    KIP = "kip"
+    KRAFT = "kraft"
+
+
+@dataclass(frozen=True, slots=True)
+class MutationSettings:
+    """How mutations are measured. There is no longest throttle: Kafka has none for this quota."""
+
+    window_num: int = 11  # controller.quota.window.num
+    window_ms: int = 1_000  # controller.quota.window.size.seconds
+    algorithm: MutationAlgorithm = MutationAlgorithm.TOKEN_BUCKET
+    validate_only: ValidateOnly = ValidateOnly.KIP
+    max_trackers: int = 10_000
+    idle_expiry_ms: int = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class MutationDecision:
+    """What was decided for one topic."""
+
+    accepted: bool
+    throttle_time_ms: int  # 0 for an accepted strict charge even when it went into debt
+    permits: float
+    tracker_key: TrackerKey
+    rule: Rule
+    limit: float | None  # permits per second; None is unlimited
+    charged: float = 0.0  # permits taken, 0 when refused, free or not counted
+    shared: bool = False  # charged to the counter that overflowing clients share
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDecision:
+    """What was decided for one request, topic by topic in the order given."""
+
+    topics: tuple[MutationDecision, ...]
+    throttle_time_ms: int  # of the last violation, at decided_ms
+    decided_ms: int
+
+    def throttle_time_ms_at(self, *, now_ms: int) -> int:
+        """What is left of the throttle when the answer leaves: time spent waiting for the broker counts."""
+        return max(0, self.throttle_time_ms - (now_ms - self.decided_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerSnapshot:
+    """One counter, for metrics."""
+
+    user: str
+    client_id: str
+    rule: Rule
+    limit: float | None  # permits per second; None when unlimited, or of no one limit
+    tokens: float | None  # None when unlimited
+    mutation_rate: float  # permits per second over Kafka's metric windows
+    throttle_time_ms: float | None  # average over the same windows, None when nothing was throttled
+    throttled_total: int  # requests
+    throttled_ms_total: int
+    refused_total: int  # topics
+    other: bool  # the one row for all that have no counter of their own, so that totals add up
+
+
+@dataclass(slots=True)
+class _Totals:
+    throttled: int = 0
+    throttled_ms: int = 0
+    refused: int = 0
+
+    def add(self, more: _Totals) -> None:
+        self.throttled += more.throttled
+        self.throttled_ms += more.throttled_ms
+        self.refused += more.refused
+
+
+class _Tracker:
+    __slots__ = (
+        "_forgotten",
+        "last_ms",
+        "match",
+        "meter",
+        "rate",
+        "shared",
+        "throttles",
+        "totals",
+        "version",
+    )
+
+    def __init__(self, meter: Meter, forgotten: _Totals, *, shared: bool, now_ms: int) -> None:
+        self.meter = meter
+        self.shared = shared
+        self.last_ms = now_ms
+        self.match = Match(None, Rule.NONE, TrackerKey("", ""))
+        self.version = 0  # of the limits that `match` was found in
+        self.rate = SampledRate(_METRIC_WINDOW_NUM, _METRIC_WINDOW_MS, now_ms=now_ms)
+        # Counts and milliseconds, made at the first throttle: most clients are never throttled.
+        self.throttles: tuple[SampledRate, SampledRate] | None = None
+        self.totals = _Totals()
+        self._forgotten = forgotten
+
+    def bind(self, match: Match, version: int) -> None:
+        self.match = match
+        self.version = version
+        self.meter.rate_per_s = UNLIMITED if match.limit is None else match.limit
+
+    def forgettable(self, *, now_ms: int) -> bool:
+        return self.match.limit is None or self.meter.full(now_ms=now_ms)
+
+    def forget(self) -> None:
+        self._forgotten.add(self.totals)
+
+
+class MutationQuotas:
+    """Charges controller mutations to clients."""
+
+    def __init__(self, limits: Limits, settings: MutationSettings) -> None:
+        """Starts with no counters.
+
+        Args:
+            limits: read at every charge, so changes apply at once.
+            settings: fixed for the life of this object.
+        """
+        self._limits = limits
+        self._settings = settings
+        self._make_meter = meter_factory(
+            settings.algorithm, window_num=settings.window_num, window_ms=settings.window_ms
+        )
+        self._forgotten = _Totals()
+        self._trackers: TrackerTable[TrackerKey, _Tracker] = TrackerTable(
+            self._make_tracker, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
+        )
+
+    def charge(
+        self, user: str, client_id: str, permits: float, *, strict: bool, now_ms: int
+    ) -> MutationDecision:
+        """Decides one topic, and takes its permits when it is accepted.
+
+        Args:
+            user: the principal's name.
+            client_id: of this request, "" for none.
+            permits: partitions created or deleted. 0 is a topic that the broker will refuse anyway: always
+                accepted, nothing is looked at.
+            strict: whether the client can read error 89.
+            now_ms: the present.
+
+        Raises:
+            ValueError: permits is negative or not finite.
+        """
+        if not 0 <= permits < math.inf:
+            raise ValueError(f"permits must be a finite number >= 0, not {permits}")
+        match = resolve(self._limits, KEY, user, client_id)
+        if permits == 0 or not self._limits.enabled(KEY):
+            return MutationDecision(True, 0, permits, match.tracker_key, match.rule, match.limit)
+        tracker = self._tracker(match, now_ms=now_ms)
+        shared = tracker.shared
+        meter = tracker.meter
+        if strict and match.limit is not None:
+            throttle_time_ms = meter.throttle_time_ms(now_ms=now_ms)
+            if throttle_time_ms > 0:
+                tracker.totals.refused += 1
+                return MutationDecision(
+                    False, throttle_time_ms, permits, match.tracker_key, match.rule, match.limit, 0.0, shared
+                )
+        meter.record(permits, now_ms=now_ms)
+        tracker.rate.record(permits, now_ms=now_ms)
+        throttle_time_ms = 0 if strict or match.limit is None else meter.throttle_time_ms(now_ms=now_ms)
+        return MutationDecision(
+            True, throttle_time_ms, permits, match.tracker_key, match.rule, match.limit, permits, shared
+        )
+
+    def charge_request(
+        self,
+        user: str,
+        client_id: str,
+        permits: Sequence[float],
+        *,
+        strict: bool,
+        validate_only: bool = False,
+        now_ms: int,
+    ) -> RequestDecision:
+        """Decides the topics of one request in the given order; accepting some and refusing others is normal.
+
+        Args:
+            user: the principal's name.
+            client_id: of this request, "" for none.
+            permits: per topic; 0 for one that the broker will refuse anyway.
+            strict: whether the client can read error 89.
+            validate_only: the request's flag; what it costs is a setting.
+            now_ms: the present.
+        """
+        if validate_only and self._settings.validate_only is ValidateOnly.KIP:
+            permits = [0.0] * len(permits)
+        topics = tuple(self.charge(user, client_id, each, strict=strict, now_ms=now_ms) for each in permits)
+        violations = [topic.throttle_time_ms for topic in topics if topic.throttle_time_ms > 0]
+        return RequestDecision(topics, violations[-1] if violations else 0, now_ms)
+
+    def refund(self, decision: MutationDecision, permits: float | None = None, *, now_ms: int) -> None:
+        """Gives permits back for a topic that the broker refused; nothing when none were taken.
+
+        Args:
+            decision: what `charge` answered.
+            permits: how many, at most what was charged; None is all of them.
+            now_ms: the present.
+        """
+        amount = decision.charged if permits is None else min(permits, decision.charged)
+        if amount <= 0:
+            return
+        tracker = (
+            self._trackers.find_shared(UNLIMITED if decision.limit is None else decision.limit)
+            if decision.shared
+            else self._trackers.find_own(decision.tracker_key)
+        )
+        if tracker is None:
+            return  # it was full and forgotten; there is nothing to give back to
+        tracker.meter.record(-amount, now_ms=now_ms)
+        tracker.rate.record(-amount, now_ms=now_ms)
+
+    def throttle_time_ms(self, user: str, client_id: str, *, now_ms: int) -> int:
+        """How long this client's debt lasts, 0 when it has none. Charges nothing."""
+        match = resolve(self._limits, KEY, user, client_id)
+        if match.limit is None:
+            return 0
+        tracker = self._trackers.find(match.tracker_key, match.limit)
+        if tracker is None:
+            return 0
+        tracker.bind(match, self._limits.version)
+        return tracker.meter.throttle_time_ms(now_ms=now_ms)
+
+    def book_throttle(self, user: str, client_id: str, throttle_time_ms: int, *, now_ms: int) -> None:
+        """Counts a request that this quota made wait, once `quotas.combine` has booked it here."""
+        match = resolve(self._limits, KEY, user, client_id)
+        limit = UNLIMITED if match.limit is None else match.limit
+        tracker = self._trackers.find(match.tracker_key, limit)
+        if tracker is None or throttle_time_ms <= 0:
+            return
+        if tracker.throttles is None:
+            tracker.throttles = (
+                SampledRate(_METRIC_WINDOW_NUM, _METRIC_WINDOW_MS, now_ms=now_ms),
+                SampledRate(_METRIC_WINDOW_NUM, _METRIC_WINDOW_MS, now_ms=now_ms),
+            )
+        counts, times = tracker.throttles
+        counts.record(1, now_ms=now_ms)
+        times.record(throttle_time_ms, now_ms=now_ms)
+        tracker.totals.throttled += 1
+        tracker.totals.throttled_ms += throttle_time_ms
+
+    def snapshot(self, *, now_ms: int) -> list[TrackerSnapshot]:
+        """Every counter; last, when there is anything to tell, the one row for all others."""
+        rows = [self._snapshot(key, tracker, now_ms=now_ms) for key, tracker in self._trackers.own()]
+        shared = list(self._trackers.shared())
+        if shared or self._forgotten != _Totals():
+            rows.append(self._snapshot_other(shared, now_ms=now_ms))
+        return rows
+
+    def _make_tracker(self, key: TrackerKey | None, limit: float, now_ms: int) -> _Tracker:
+        return _Tracker(self._make_meter(limit, now_ms), self._forgotten, shared=key is None, now_ms=now_ms)
+
+    def _tracker(self, match: Match, *, now_ms: int) -> _Tracker:
+        limit = UNLIMITED if match.limit is None else match.limit
+        tracker = self._trackers.find_or_make(match.tracker_key, limit, now_ms=now_ms)
+        tracker.bind(match, self._limits.version)
+        tracker.last_ms = now_ms
+        return tracker
+
+    def _snapshot(self, key: TrackerKey, tracker: _Tracker, *, now_ms: int) -> TrackerSnapshot:
+        # While the key is off Kafka leaves its sensors alone, so a debt outlives its quota's removal.
+        if tracker.version != self._limits.version and self._limits.enabled(KEY):
+            tracker.bind(match_of_tracker(self._limits, KEY, key), self._limits.version)
+        match = tracker.match
+        return TrackerSnapshot(
+            user=key.user,
+            client_id=key.client_id,
+            rule=match.rule,
+            limit=match.limit,
+            tokens=None if match.limit is None else tracker.meter.tokens(now_ms=now_ms),
+            mutation_rate=max(0.0, tracker.rate.rate(now_ms=now_ms)),
+            throttle_time_ms=_average_throttle_ms([tracker], now_ms=now_ms),
+            throttled_total=tracker.totals.throttled,
+            throttled_ms_total=tracker.totals.throttled_ms,
+            refused_total=tracker.totals.refused,
+            other=False,
+        )
+
+    def _snapshot_other(self, shared: list[_Tracker], *, now_ms: int) -> TrackerSnapshot:
+        totals = _Totals()
+        for each in [self._forgotten, *(tracker.totals for tracker in shared)]:
+            totals.add(each)
+        limited = [tracker for tracker in shared if tracker.match.limit is not None]
+        return TrackerSnapshot(
+            user="",
+            client_id="",
+            rule=limited[0].match.rule if len(shared) == len(limited) == 1 else Rule.NONE,
+            limit=limited[0].match.limit if len(shared) == len(limited) == 1 else None,
+            tokens=min((tracker.meter.tokens(now_ms=now_ms) for tracker in limited), default=None),
+            mutation_rate=max(0.0, sum(tracker.rate.rate(now_ms=now_ms) for tracker in shared)),
+            throttle_time_ms=_average_throttle_ms(shared, now_ms=now_ms),
+            throttled_total=totals.throttled,
+            throttled_ms_total=totals.throttled_ms,
+            refused_total=totals.refused,
+            other=True,
+        )
+
+
+def _average_throttle_ms(trackers: list[_Tracker], *, now_ms: int) -> float | None:
+    pairs = [tracker.throttles for tracker in trackers if tracker.throttles is not None]
+    count = sum(counts.total(now_ms=now_ms) for counts, _ in pairs)
+    return sum(times.total(now_ms=now_ms) for _, times in pairs) / count if count else None

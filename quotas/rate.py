@@ -1,0 +1,226 @@
+"""Averages over sampled windows (KIP-13; Kafka's SampledStat and Rate), and the spread Rate of KIP-599's draft.
+
+`SampledRate` is Kafka's arithmetic to the last detail, because clients are told its result in milliseconds
+and operators compare it with a broker's: a sample begins at its first event and not on a grid, it is
+forgotten S windows after its *last* event, and a young meter pretends that S - 1 whole windows have passed.
+
+`SpreadRate` was never released by Kafka. It is offered for comparison: one burst is poured over the
+windows before it, so that the average falls a little with every window and not all at once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+MAX_THROTTLE_MS: Final = 2**31 - 1  # the field is an int32; Kafka lets longer times wrap, we clamp
+
+
+def round_half_up(value: float) -> int:
+    """Java's Math.round: floor(value + 0.5), where Python's round goes to the even neighbour."""
+    return math.floor(value + 0.5)
+
+
+def clamp_throttle_ms(value_ms: float) -> int:
+    """A computed time as a throttle_time_ms: rounded, in [0, 2**31 - 1], whatever came out of a division."""
+    if not value_ms > 0:  # also NaN
+        return 0
+    return MAX_THROTTLE_MS if value_ms >= MAX_THROTTLE_MS else round_half_up(value_ms)
+
+
+def throttle_time_ms(rate_per_s: float, limit_per_s: float, window_ms: float) -> int:
+    """How long a client must stay silent for its average to fall back to the limit.
+
+    With observed rate O, limit T and window W, silence of X more gives O * W / (W + X) = T, hence
+    X = (O - T) / T * W (KIP-13).
+
+    Args:
+        rate_per_s: observed average, in the quota's unit per second.
+        limit_per_s: the limit, same unit. Zero, which only a truncated connection rate can be, is never.
+        window_ms: length of the window the rate was really taken over.
+
+    Returns:
+        Milliseconds; 0 when the rate is within the limit. The caller caps where its family has a cap.
+    """
+    if rate_per_s <= limit_per_s:
+        return 0
+    if limit_per_s <= 0:
+        return MAX_THROTTLE_MS
+    return clamp_throttle_ms((rate_per_s - limit_per_s) / limit_per_s * window_ms)
+
+
+class SampledRate:
+    """Rate over at most ``window_num`` + 1 samples; the extra one overlaps the window's old edge."""
+
+    __slots__ = (
+        "_current",
+        "_current_last_ms",
+        "_current_start_ms",
+        "_current_value",
+        "_expiry_ms",
+        "_lasts_ms",
+        "_oldest_ms",
+        "_others_sum",
+        "_purge_due_ms",
+        "_starts_ms",
+        "_values",
+        "_window_ms",
+        "_window_num",
+    )
+
+    def __init__(self, window_num: int, window_ms: int, *, now_ms: int) -> None:
+        """An empty meter.
+
+        Args:
+            window_num: samples, Kafka's quota.window.num, >= 1.
+            window_ms: length of one sample.
+            now_ms: when the first sample begins.
+        """
+        self._window_num = window_num
+        self._window_ms = window_ms
+        self._expiry_ms = window_num * window_ms
+        # The ring. The current sample lives in the scalars below and is written back when it is left.
+        self._starts_ms = [now_ms]
+        self._lasts_ms = [now_ms]
+        self._values = [0.0]
+        self._current = 0
+        self._current_start_ms = now_ms
+        self._current_last_ms = now_ms
+        self._current_value = 0.0
+        # Derived, so that recording costs no walk over the ring: true until the next purge or new sample.
+        self._others_sum = 0.0
+        self._oldest_ms = now_ms
+        self._purge_due_ms: float = math.inf  # when the first of the other samples is to be forgotten
+
+    def record(self, value: float, *, now_ms: int) -> None:
+        """Adds to the current sample, or to a new one when the current is a window old."""
+        if now_ms - self._current_start_ms >= self._window_ms:
+            self._advance(now_ms)
+        self._current_value += value
+        self._current_last_ms = now_ms
+
+    def total(self, *, now_ms: int) -> float:
+        """What the samples not yet forgotten add up to."""
+        if now_ms >= self._purge_due_ms or now_ms - self._current_last_ms >= self._expiry_ms:
+            self._purge(now_ms)
+        return self._others_sum + self._current_value
+
+    def window_size_ms(self, *, now_ms: int) -> int:
+        """The time the average is taken over: at least S - 1 windows plus what the current one has lasted."""
+        if now_ms >= self._purge_due_ms or now_ms - self._current_last_ms >= self._expiry_ms:
+            self._purge(now_ms)
+        elapsed = now_ms - self._oldest_ms
+        missing = self._window_num - 1 - elapsed // self._window_ms
+        if missing > 0:
+            elapsed += missing * self._window_ms
+        return elapsed if elapsed > 1 else 1
+
+    def rate(self, *, now_ms: int) -> float:
+        """The average per second."""
+        window_ms = self.window_size_ms(now_ms=now_ms)
+        return (self._others_sum + self._current_value) / (window_ms / 1000)
+
+    def throttle_time_ms(self, limit_per_s: float, *, now_ms: int) -> int:
+        """The wait that brings the average down to the limit; 0 within it. Equality is within."""
+        window_ms = self.window_size_ms(now_ms=now_ms)
+        rate = (self._others_sum + self._current_value) / (window_ms / 1000)
+        return 0 if rate <= limit_per_s else throttle_time_ms(rate, limit_per_s, window_ms)
+
+    def _advance(self, now_ms: int) -> None:
+        self._write_back()
+        self._current = (self._current + 1) % (self._window_num + 1)
+        if self._current == len(self._starts_ms):
+            self._starts_ms.append(now_ms)
+            self._lasts_ms.append(now_ms)
+            self._values.append(0.0)
+        self._enter(self._current, now_ms, now_ms, 0.0)
+
+    def _purge(self, now_ms: int) -> None:
+        self._write_back()
+        for i, last_ms in enumerate(self._lasts_ms):
+            if now_ms - last_ms >= self._expiry_ms:
+                self._starts_ms[i] = self._lasts_ms[i] = now_ms
+                self._values[i] = 0.0
+        current = self._current
+        self._enter(current, self._starts_ms[current], self._lasts_ms[current], self._values[current])
+
+    def _write_back(self) -> None:
+        self._starts_ms[self._current] = self._current_start_ms
+        self._lasts_ms[self._current] = self._current_last_ms
+        self._values[self._current] = self._current_value
+
+    def _enter(self, index: int, start_ms: int, last_ms: int, value: float) -> None:
+        self._current_start_ms = self._starts_ms[index] = start_ms
+        self._current_last_ms = self._lasts_ms[index] = last_ms
+        self._current_value = value
+        self._oldest_ms = min(self._starts_ms)
+        # Summed anew from the samples, never carried on: no rounding error outlives its sample.
+        self._values[index] = 0.0
+        self._others_sum = math.fsum(self._values)
+        others = [last for i, last in enumerate(self._lasts_ms) if i != index]
+        self._purge_due_ms = min(others) + self._expiry_ms if others else math.inf
+
+
+class SpreadRate:
+    """KIP-599's draft: a value fills the windows before it, each up to the limit, the rest goes into the current.
+
+    Windows lie on a grid that begins with the meter. The average is over all S of them.
+    """
+
+    __slots__ = ("_start_ms", "_values", "_window_ms")
+
+    def __init__(self, window_num: int, window_ms: int, *, now_ms: int) -> None:
+        """An empty meter; the arguments are those of `SampledRate`."""
+        self._window_ms = window_ms
+        self._values = [0.0] * window_num  # oldest first, the current one last
+        self._start_ms = now_ms  # of the current window
+
+    def record(self, value: float, limit_per_s: float, *, now_ms: int) -> None:
+        """Adds a value; a negative one takes back, newest window first, down to nothing."""
+        self._advance(now_ms)
+        if value < 0:
+            self._take_back(-value)
+            return
+        per_window = limit_per_s * self._window_ms / 1000
+        for i in range(len(self._values) - 1):
+            poured = min(value, max(0.0, per_window - self._values[i]))
+            self._values[i] += poured
+            value -= poured
+        self._values[-1] += value
+
+    def total(self, *, now_ms: int) -> float:
+        """What the windows add up to."""
+        self._advance(now_ms)
+        return math.fsum(self._values)
+
+    def samples(self, *, now_ms: int) -> tuple[float, ...]:
+        """The windows' values, oldest first, the current one last."""
+        self._advance(now_ms)
+        return tuple(self._values)
+
+    def rate(self, *, now_ms: int) -> float:
+        """The average per second over all windows."""
+        return self.total(now_ms=now_ms) / (self.window_size_ms / 1000)
+
+    @property
+    def window_size_ms(self) -> int:
+        """The time the average is taken over."""
+        return len(self._values) * self._window_ms
+
+    def throttle_time_ms(self, limit_per_s: float, *, now_ms: int) -> int:
+        """The wait that brings the average down to the limit; 0 within it."""
+        return throttle_time_ms(self.rate(now_ms=now_ms), limit_per_s, self.window_size_ms)
+
+    def _advance(self, now_ms: int) -> None:
+        passed = (now_ms - self._start_ms) // self._window_ms
+        if passed <= 0:
+            return
+        self._start_ms += passed * self._window_ms
+        dropped = min(passed, len(self._values))
+        self._values = self._values[dropped:] + [0.0] * dropped
+
+    def _take_back(self, value: float) -> None:
+        for i in reversed(range(len(self._values))):
+            taken = min(value, self._values[i])
+            self._values[i] -= taken
+            value -= taken

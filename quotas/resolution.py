@@ -1,0 +1,181 @@
+"""Which quota applies to a client, and what its use is counted by (KIP-55; Kafka's DefaultQuotaCallback).
+
+Two questions with two answers. The *limit* comes from the first configured of eight levels. The *tracker
+key* says who shares the counter: a level that names user and client counts each pair alone, a user level
+counts all clients of that user together, a client level counts that client id across all users. A private
+counter exists for each client even when the matching entity is a default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from quotas.entities import DEFAULT, Family, Name, QuotaEntity, QuotaKey
+from quotas.limits import Limits
+
+
+class Rule(StrEnum):
+    """The eight levels, first match wins, and NONE. Closed: it is a metric label."""
+
+    USER_CLIENT = "user_client"
+    USER_DEFAULT_CLIENT = "user_default_client"
+    USER = "user"
+    DEFAULT_USER_CLIENT = "default_user_client"
+    DEFAULT_USER_DEFAULT_CLIENT = "default_user_default_client"
+    DEFAULT_USER = "default_user"
+    CLIENT = "client"
+    DEFAULT_CLIENT = "default_client"
+    NONE = "none"
+
+
+class TrackerKey(NamedTuple):
+    """What use is counted by. An empty field is shared: ``("alice", "")`` is all clients of alice."""
+
+    user: str
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The quota of one client for one key."""
+
+    limit: float | None  # in the key's unit per second; None is unlimited
+    rule: Rule
+    tracker_key: TrackerKey
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One level of the walk, for people: `sluice quotas` prints them."""
+
+    rule: Rule
+    entity: QuotaEntity
+    limit: float | None  # what is configured for exactly this entity
+    applies: bool  # this is the level that decides
+
+
+_FAMILY_OF_RULE: Final = {
+    Rule.USER_CLIENT: Family.USER_CLIENT,
+    Rule.USER_DEFAULT_CLIENT: Family.USER_CLIENT,
+    Rule.USER: Family.USER,
+    Rule.DEFAULT_USER_CLIENT: Family.USER_CLIENT,
+    Rule.DEFAULT_USER_DEFAULT_CLIENT: Family.USER_CLIENT,
+    Rule.DEFAULT_USER: Family.USER,
+    Rule.CLIENT: Family.CLIENT,
+    Rule.DEFAULT_CLIENT: Family.CLIENT,
+}
+_EIGHT: Final = tuple(_FAMILY_OF_RULE)
+_RULES_OF_FAMILY: Final = {
+    family: tuple(rule for rule in _EIGHT if _FAMILY_OF_RULE[rule] is family) for family in Family
+}
+_DEFAULT_USER_RULES: Final = frozenset(
+    {Rule.DEFAULT_USER_CLIENT, Rule.DEFAULT_USER_DEFAULT_CLIENT, Rule.DEFAULT_USER}
+)
+_DEFAULT_CLIENT_RULES: Final = frozenset(
+    {Rule.USER_DEFAULT_CLIENT, Rule.DEFAULT_USER_DEFAULT_CLIENT, Rule.DEFAULT_CLIENT}
+)
+
+
+def resolve(limits: Limits, key: QuotaKey, user: str, client_id: str) -> Match:
+    """The quota that applies to this client for one key.
+
+    Args:
+        limits: the configured quotas.
+        key: any key but connection_creation_rate, which has addresses instead of clients.
+        user: the principal's name, ``ANONYMOUS`` when nobody was authenticated.
+        client_id: of this very request; "" when it has none.
+
+    Returns:
+        The match; `Rule.NONE` with no limit when nothing applies. Its tracker key is right also then,
+        since unlimited clients are counted as long as the key has any quota.
+    """
+    family = limits.sole_family(key)
+    if family is None:
+        # With several families active, the level that matches decides who shares the counter.
+        rule, _ = _first(limits, key, user, client_id, _EIGHT)
+        family = Family.CLIENT if rule is Rule.NONE else _FAMILY_OF_RULE[rule]
+    return _match(limits, key, family, _tracker_key(family, user, client_id))
+
+
+def match_of_tracker(limits: Limits, key: QuotaKey, tracker_key: TrackerKey) -> Match:
+    """The quota of an existing counter: what its own key alone can match, after the limits changed."""
+    user, client_id = tracker_key
+    if user and (client_id or _shadowed_pair(limits, key, user)):
+        family = Family.USER_CLIENT
+    else:
+        family = Family.USER if user else Family.CLIENT
+    return _match(limits, key, family, tracker_key)
+
+
+def walk(limits: Limits, key: QuotaKey, user: str, client_id: str) -> list[Step]:
+    """All eight levels in order, and which of them decides for this client.
+
+    At most one step applies. None does when the client is unlimited.
+    """
+    match = resolve(limits, key, user, client_id)
+    return [
+        Step(rule, entity, limits.get(entity, key), rule is match.rule)
+        for rule in _EIGHT
+        for entity in (_entity(rule, user, client_id),)
+    ]
+
+
+def _first(
+    limits: Limits, key: QuotaKey, user: str, client_id: str, rules: tuple[Rule, ...]
+) -> tuple[Rule, float | None]:
+    for rule in rules:
+        limit = limits.get(_entity(rule, user, client_id), key)
+        if limit is not None:
+            return rule, limit
+    return Rule.NONE, None
+
+
+def _entity(rule: Rule, user: str, client_id: str) -> QuotaEntity:
+    users: Name = DEFAULT if rule in _DEFAULT_USER_RULES else user
+    clients: Name = DEFAULT if rule in _DEFAULT_CLIENT_RULES else client_id
+    family = _FAMILY_OF_RULE[rule]
+    return QuotaEntity(
+        user=None if family is Family.CLIENT else users,
+        client_id=None if family is Family.USER else clients,
+    )
+
+
+def _tracker_key(family: Family, user: str, client_id: str) -> TrackerKey:
+    return TrackerKey(
+        "" if family is Family.CLIENT else user,
+        "" if family is Family.USER else client_id,
+    )
+
+
+def _match(limits: Limits, key: QuotaKey, family: Family, tracker_key: TrackerKey) -> Match:
+    """The level that gives a counter its limit.
+
+    Kafka looks the limit up by the counter's tags, so an empty field is indistinguishable from a shared
+    one: the pair (user, "") is looked up as the user, and ("", "") as nobody. ``as_named`` keeps the
+    family that was matched instead.
+    """
+    user, client_id = tracker_key
+    if limits.empty_client_id == "kafka":
+        if not client_id:
+            family = Family.USER
+        if not user:
+            family = Family.CLIENT
+        if not user and not client_id:
+            return Match(None, Rule.NONE, tracker_key)
+    rule, limit = _first(limits, key, user, client_id, _RULES_OF_FAMILY[family])
+    return Match(limit, rule, tracker_key)
+
+
+def _shadowed_pair(limits: Limits, key: QuotaKey, user: str) -> bool:
+    """Whether (user, "") counts the client without an id and not all of the user's clients.
+
+    Both can not be in use at once: a user with a default-client level never reaches the user level.
+    """
+    if limits.empty_client_id == "kafka":
+        return False
+    if limits.sole_family(key) is not None:
+        return limits.sole_family(key) is Family.USER_CLIENT
+    rule, _ = _first(limits, key, user, "", _EIGHT)
+    return rule is not Rule.NONE and _FAMILY_OF_RULE[rule] is Family.USER_CLIENT

@@ -1,0 +1,66 @@
+"""The token bucket of KIP-599 (Kafka's TokenBucket): starts full, may be overdrawn, refills with time.
+
+Two differences from Kafka, both deliberate. The bucket is full when it is made, where Kafka relies on a wall
+clock that is far from its epoch. And a debt that would round to a wait of no milliseconds counts as paid:
+whoever waited exactly as long as it was told is served, where Kafka can refuse with a throttle time of 0.
+"""
+
+from __future__ import annotations
+
+from quotas.rate import clamp_throttle_ms
+
+
+class TokenBucket:
+    """Tokens in permits; below zero is debt, without a floor."""
+
+    __slots__ = ("_burst_s", "_last_ms", "_rate_per_s", "_tokens")
+
+    def __init__(self, rate_per_s: float, *, window_num: int, window_ms: int, now_ms: int) -> None:
+        """A full bucket.
+
+        Args:
+            rate_per_s: the limit, permits per second, > 0.
+            window_num: windows of quota that can be saved up (controller.quota.window.num).
+            window_ms: length of one.
+            now_ms: the present.
+        """
+        self._burst_s = window_num * window_ms / 1000
+        self._rate_per_s = rate_per_s
+        self._tokens = rate_per_s * self._burst_s
+        self._last_ms = now_ms
+
+    @property
+    def rate_per_s(self) -> float:
+        """The limit in force."""
+        return self._rate_per_s
+
+    @rate_per_s.setter
+    def rate_per_s(self, rate_per_s: float) -> None:
+        # No refill at the old rate here: the time since the last use is priced at the new one, and the
+        # tokens stay until then. A raise does not top up, a cut clips, a debt is kept.
+        self._rate_per_s = rate_per_s
+
+    @property
+    def burst(self) -> float:
+        """The most tokens there can be."""
+        return self._rate_per_s * self._burst_s
+
+    def tokens(self, *, now_ms: int) -> float:
+        """The tokens at this moment."""
+        elapsed_ms = max(0, now_ms - self._last_ms)
+        self._tokens = min(self.burst, self._tokens + self._rate_per_s * elapsed_ms / 1000)
+        self._last_ms = max(self._last_ms, now_ms)
+        return self._tokens
+
+    def record(self, permits: float, *, now_ms: int) -> None:
+        """Takes permits, whatever is there; negative permits give back, never above the burst."""
+        self._tokens = min(self.burst, self.tokens(now_ms=now_ms) - permits)
+
+    def throttle_time_ms(self, *, now_ms: int) -> int:
+        """How long until the debt is paid; 0 when there is none, so 0 means that permits may be taken."""
+        tokens = self.tokens(now_ms=now_ms)
+        return 0 if tokens >= 0 else clamp_throttle_ms(-tokens / self._rate_per_s * 1000)
+
+    def full(self, *, now_ms: int) -> bool:
+        """Whether forgetting this bucket would change nothing: a new one starts like this."""
+        return self.tokens(now_ms=now_ms) >= self.burst

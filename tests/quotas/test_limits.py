@@ -1,0 +1,164 @@
+import math
+from typing import Any
+
+import pytest
+
+from quotas.entities import DEFAULT, Default, Family, QuotaEntity, QuotaKey, parse_entity
+from quotas.limits import Limits, validate
+from tests.support.scenarios import scenarios
+
+PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
+MUTATION = QuotaKey.CONTROLLER_MUTATION_RATE
+CONNECTION = QuotaKey.CONNECTION_CREATION_RATE
+ALICE = QuotaEntity(user="alice")
+
+
+def _entity(components: dict[str, str | None]) -> QuotaEntity:
+    def name(entity_type: str) -> str | Default | None:
+        return (components[entity_type] or DEFAULT) if entity_type in components else None
+
+    return QuotaEntity(user=name("user"), client_id=name("client-id"), ip=name("ip"))
+
+
+@pytest.mark.parametrize("row", scenarios("alter"))
+def test_scenario_alter(row: dict[str, Any]) -> None:
+    ((key, value),) = row["ops"].items()
+    if value is None:
+        assert Limits().remove(_entity(row["entity"]), PRODUCE) is False
+        return
+    if not set(row["entity"]) <= {"user", "client-id", "ip"}:
+        with pytest.raises(ValueError, match=row["msg"]):
+            parse_entity(",".join(f"{k}={v}" for k, v in row["entity"].items()))
+        return
+    fault = validate(_entity(row["entity"]), key, value)
+    if row["error"] == "NONE":
+        assert fault is None
+    else:
+        assert fault is not None
+        assert row["msg"] in fault
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        (PRODUCE, 2.0**63, None),
+        (PRODUCE, 2.0**64, "Proposed value for producer_byte_rate is too large for a LONG."),
+        (PRODUCE, math.inf, "Proposed value for producer_byte_rate is too large for a LONG."),
+        (PRODUCE, 0.999999999, "producer_byte_rate cannot be a fractional value."),
+        (PRODUCE, 1.0000001, None),
+        (MUTATION, 5e-324, None),
+        (MUTATION, 1.5, None),
+        (MUTATION, math.nan, "Quota controller_mutation_rate must be a number"),
+        (MUTATION, math.inf, "Quota controller_mutation_rate must be finite"),
+        (MUTATION, -0.0, "Quota controller_mutation_rate must be greater than 0"),
+        (MUTATION, -math.inf, "Quota controller_mutation_rate must be greater than 0"),
+    ],
+)
+def test_values_are_bounded_as_by_a_broker_except_nan_and_infinity(
+    key: QuotaKey, value: float, fault: str | None
+) -> None:
+    assert validate(ALICE, key, value) == fault
+
+
+def test_a_connection_rate_is_an_int() -> None:
+    fault = "Proposed value for connection_creation_rate is too large for a INT."
+    assert validate(QuotaEntity(ip=DEFAULT), CONNECTION, 2.0**31) == fault
+    assert validate(QuotaEntity(ip=DEFAULT), CONNECTION, 2.0**31 - 1) is None
+
+
+@pytest.mark.parametrize(
+    ("ip", "valid"),
+    [
+        ("1.2.3.4", True),
+        ("::1", True),
+        ("10.0.0.0/8", True),
+        ("10.0.0.1/8", False),
+        ("fe80::1%lo", False),
+        ("1.2.3.4:80", False),
+        (" 1.2.3.4", False),
+        ("256.1.1.1", False),
+    ],
+)
+def test_an_address_entity_is_an_address_or_a_block(ip: str, valid: bool) -> None:
+    fault = validate(QuotaEntity(ip=ip), CONNECTION, 1)
+    assert fault == (None if valid else f"{ip} is not a valid IP or resolvable host.")
+
+
+def test_an_empty_name_is_refused() -> None:
+    assert validate(QuotaEntity(user=""), PRODUCE, 1) == "Empty user not supported"
+    assert validate(QuotaEntity(client_id=""), PRODUCE, 1) == "Empty client-id not supported"
+
+
+def test_version_grows_with_changes_and_only_with_changes() -> None:
+    limits = Limits()
+    seen = [limits.version]
+    for change in (
+        lambda: limits.set(ALICE, PRODUCE, 10),
+        lambda: limits.set(ALICE, PRODUCE, 20),
+        lambda: limits.remove(ALICE, PRODUCE),
+    ):
+        change()
+        assert limits.version > seen[-1]
+        seen.append(limits.version)
+    limits.remove(ALICE, PRODUCE)
+    limits.set(ALICE, MUTATION, 1)
+    version = limits.version
+    limits.set(ALICE, MUTATION, 1)
+    assert limits.version == version
+
+
+def test_the_last_quota_of_a_family_takes_the_family_with_it() -> None:
+    limits = Limits()
+    pair = QuotaEntity(user="alice", client_id="c")
+    limits.set(ALICE, PRODUCE, 10)
+    limits.set(ALICE, PRODUCE, 20)
+    limits.set(pair, PRODUCE, 30)
+    assert limits.families(PRODUCE) == {Family.USER, Family.USER_CLIENT}
+    limits.remove(ALICE, PRODUCE)
+    assert limits.sole_family(PRODUCE) is Family.USER_CLIENT
+    limits.remove(pair, PRODUCE)
+    assert not limits.enabled(PRODUCE)
+    assert limits.sole_family(PRODUCE) is None
+
+
+def test_keys_are_independent() -> None:
+    limits = Limits()
+    limits.set(ALICE, PRODUCE, 10)
+    assert limits.get(ALICE, MUTATION) is None
+    assert not limits.enabled(MUTATION)
+
+
+def test_reload_replaces_the_whole_set_at_once() -> None:
+    limits = Limits()
+    limits.set(ALICE, PRODUCE, 10)
+    version = limits.version
+    assert limits.replace_all([(QuotaEntity(client_id="c"), MUTATION, 2.0)])
+    assert list(limits.items()) == [(QuotaEntity(client_id="c"), MUTATION, 2.0)]
+    assert limits.families(PRODUCE) == frozenset()
+    assert limits.families(MUTATION) == {Family.CLIENT}
+    assert limits.version > version
+
+
+def test_reload_with_the_same_set_is_no_change() -> None:
+    limits = Limits()
+    limits.set(ALICE, PRODUCE, 10)
+    version = limits.version
+    assert not limits.replace_all(list(limits.items()))
+    assert limits.version == version
+
+
+def test_reload_with_one_fault_changes_nothing() -> None:
+    limits = Limits()
+    limits.set(ALICE, PRODUCE, 10)
+    version = limits.version
+    with pytest.raises(ValueError, match="user=bob: Quota producer_byte_rate must be greater than 0"):
+        limits.replace_all([(ALICE, PRODUCE, 20.0), (QuotaEntity(user="bob"), PRODUCE, 0.0)])
+    assert limits.get(ALICE, PRODUCE) == 10
+    assert limits.version == version
+
+
+def test_setting_a_faulty_quota_raises_and_changes_nothing() -> None:
+    limits = Limits()
+    with pytest.raises(ValueError, match="fractional"):
+        limits.set(ALICE, PRODUCE, 1.5)
+    assert not limits.enabled(PRODUCE)
