@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.api_keys import Api, ApiKey, newest_version, offered
+from protocol.api_keys import Api, ApiKey, describe, newest_version, offered
 from protocol.error_codes import ErrorCode
 from protocol.primitives import (
     framed,
@@ -23,6 +23,7 @@ from protocol.primitives import (
 )
 
 MAX_VERSION: Final = newest_version(ApiKey.API_VERSIONS)
+_V0: Final = describe(ApiKey.API_VERSIONS, 0)
 
 
 def unsupported_version_reply(correlation_id: int) -> bytes:
@@ -40,12 +41,23 @@ def unsupported_version_reply(correlation_id: int) -> bytes:
     return framed(out)
 
 
+def answered_in(frame: bytes | bytearray, api: Api) -> Api:
+    """The version an ApiVersions response is encoded in: 0 with UNSUPPORTED_VERSION, else as asked (KIP-511)."""
+    error_code, _ = read_int16(frame, 8)
+    return _V0 if error_code == ErrorCode.UNSUPPORTED_VERSION else api
+
+
 def intersect(frame: bytes, api: Api) -> bytes:
     """An ApiVersions response with the APIs and versions that may pass, in the broker's order.
+
+    Args:
+        frame: the whole response frame, size included.
+        api: the version that was asked for; a broker that does not know it answers in version 0 (`answered_in`).
 
     Raises:
         ProtocolError: the response cannot be read.
     """
+    api = answered_in(frame, api)
     at = 10  # size, correlation id, error code
     count, at = read_array_length(frame, at, compact=api.flexible)
     kept = bytearray()

@@ -11,6 +11,7 @@ from typing import Final
 
 from protocol.addresses import produce_throttle_offset
 from protocol.api_keys import Api, ThrottlePlace
+from protocol.api_versions import answered_in
 from protocol.primitives import read_array_length, read_int32, skip, skip_tags
 
 _INT32: Final = Struct(">i")
@@ -45,6 +46,8 @@ def offset(frame: bytes | bytearray, api: Api) -> int | None:
     elif place is ThrottlePlace.AFTER_RESPONSES:
         at = produce_throttle_offset(bytes(frame), api)
     elif place is ThrottlePlace.AFTER_API_KEYS:
+        if answered_in(frame, api).version == 0:
+            return None  # UNSUPPORTED_VERSION is answered in version 0, which has no such field.
         count, at = read_array_length(frame, at + 2, compact=api.flexible)
         for _ in range(max(count, 0)):
             at = skip(frame, at, 6)

@@ -42,7 +42,7 @@ class TopicMutation:
         num_partitions: CreateTopics: as asked, -1 for the cluster's default. CreatePartitions: the new total.
             DeleteTopics: 0.
         replication_factor: CreateTopics: as asked. 0 elsewhere.
-        assignment_count: length of the manual assignment, 0 when there is none.
+        assignment_count: length of the manual assignment, -1 for null.
         raw: the element's bytes.
     """
 
@@ -181,11 +181,11 @@ def _read_deletable_topic(frame: bytes, start: int, api: Api, _budget: _Budget) 
 def _skip_assignments(
     frame: bytes, at: int, budget: _Budget, *, flexible: bool, indexed: bool
 ) -> tuple[int, int]:
-    """Skip an array of {[partition index,] broker ids}; return (its length, 0 for null, and the next offset)."""
+    """Skip an array of {[partition index,] broker ids}; return (its length, -1 for null, and the next offset)."""
     count, at = read_array_length(frame, at, compact=flexible)
     for _ in range(budget.take(count)):
         at = skip(frame, at, 4) if indexed else at
         brokers, at = read_array_length(frame, at, compact=flexible)
         at = skip(frame, at, 4 * max(brokers, 0))
         at = skip_tags(frame, at) if flexible else at
-    return max(count, 0), at
+    return count, at

@@ -1,0 +1,218 @@
+"""Requests that have no reply yet, and the walk through the broker's bytes that answers them.
+
+Our own answers and the broker's share one queue: whoever makes a reply, it leaves in request order (the rule that
+other proxies broke, hazard A38). Replies are told apart by their place; the correlation id is checked, and on any
+doubt `UpstreamDesync` closes both legs. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol, TypeAlias
+
+from protocol import throttle
+from protocol.api_keys import Api
+from protocol.errors import UpstreamDesync
+from protocol.headers import REPLY_HEAD
+
+OnReply: TypeAlias = Callable[[bytes, int], bytes | None]
+"""(whole reply frame, now_ms) -> the frame for the client, or None when it is not the client's to see."""
+
+_REPLY_HEAD_BYTES: Final = REPLY_HEAD.size
+_THROTTLED_HEAD_BYTES: Final = 64
+"""Enough of a reply to hold a throttle time that stands near its start; no broker sends header tags today."""
+
+
+class LocalAnswer:
+    """A reply of our own, waiting for the replies before it."""
+
+    __slots__ = ("frame",)
+
+    def __init__(self, frame: bytes) -> None:
+        self.frame = frame
+
+
+class CollectedAnswer:
+    """A reply that is held until it is whole and then handed to `on_reply`."""
+
+    __slots__ = ("on_reply",)
+
+    def __init__(self, on_reply: OnReply) -> None:
+        self.on_reply = on_reply
+
+
+class ThrottledAnswer:
+    """A reply that is relayed, with throttle_time_ms in its first bytes raised to what is left of a throttle."""
+
+    __slots__ = ("api", "throttled_until_ms")
+
+    def __init__(self, api: Api, throttled_until_ms: int) -> None:
+        self.api = api
+        self.throttled_until_ms = throttled_until_ms
+
+
+Answer: TypeAlias = LocalAnswer | CollectedAnswer | ThrottledAnswer
+
+
+class Pending:
+    """One request without a reply: its correlation id, and what is done with the reply (None: relay it)."""
+
+    __slots__ = ("answer", "correlation_id")
+
+    def __init__(self, correlation_id: int, answer: Answer | None = None) -> None:
+        self.correlation_id = correlation_id
+        self.answer = answer
+
+
+class _Throttle(Protocol):
+    def __call__(self, throttle_time_ms: int, *, now_ms: int) -> None: ...
+
+
+class InFlight:
+    """The queue of one connection.
+
+    Attributes:
+        pending: oldest first.
+        to_client: where replies are put, in order; the session's list.
+    """
+
+    __slots__ = (
+        "_locals",
+        "_max_response_bytes",
+        "_partial",
+        "_relay_left",
+        "_throttle",
+        "_wanted_bytes",
+        "pending",
+        "to_client",
+    )
+
+    def __init__(self, to_client: list[bytes], throttle: _Throttle, *, max_response_bytes: int) -> None:
+        """Create an empty queue.
+
+        Args:
+            to_client: list that reply chunks are appended to.
+            throttle: called with the final throttle time of a reply that was patched.
+            max_response_bytes: largest reply payload a broker may announce.
+        """
+        self.pending: deque[Pending] = deque()
+        self.to_client = to_client
+        self._throttle = throttle
+        self._max_response_bytes = max_response_bytes
+        self._locals = 0
+        self._relay_left = 0  # bytes of the current reply that are still to be relayed
+        self._partial = bytearray()  # a reply that is collected, or the start of one
+        self._wanted_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.pending)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is owed to the client."""
+        return not self.pending and not self._relay_left
+
+    def reply(self, frame: bytes) -> None:
+        """Queue a reply of our own behind the replies that are owed before it."""
+        if self.idle:
+            self.to_client.append(frame)
+        else:
+            self.pending.append(Pending(0, LocalAnswer(frame)))
+            self._locals += 1
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """Take bytes from the broker.
+
+        Raises:
+            UpstreamDesync: they do not answer the requests in order.
+            ProtocolError: a collected reply could not be read.
+        """
+        at = 0
+        if self._relay_left:
+            received = len(data)
+            if self._relay_left > received:
+                self._relay_left -= received
+                self.to_client.append(data)
+                return
+            at = self._relay_left
+            self._relay_left = 0
+            if self._locals:
+                self.to_client.append(data[:at])
+                self._flush_locals()
+                data = data[at:]
+                at = 0
+        elif self._partial:
+            self._partial += data
+            if len(self._partial) < self._wanted_bytes:
+                return
+            data = bytes(self._partial)
+            self._partial = bytearray()
+        self._walk(data, at, now_ms)
+
+    def _walk(self, data: bytes, at: int, now_ms: int) -> None:
+        """Walk the replies that start in `data[at:]`; `data[:at]` is the end of an earlier, relayed one."""
+        received = len(data)
+        pending = self.pending
+        start = 0
+        self._wanted_bytes = _REPLY_HEAD_BYTES
+        while received - at >= _REPLY_HEAD_BYTES:
+            size, correlation_id = REPLY_HEAD.unpack_from(data, at)
+            if not pending:
+                raise UpstreamDesync("a reply that nobody asked for")
+            first = pending[0]
+            if first.correlation_id != correlation_id:
+                raise UpstreamDesync(f"correlation id {correlation_id} instead of {first.correlation_id}")
+            if not 4 <= size <= self._max_response_bytes:
+                raise UpstreamDesync(f"reply of {size} bytes")
+            answer = first.answer
+            if answer is None:
+                pending.popleft()
+                at += 4 + size
+            else:
+                wanted = 4 + size
+                if isinstance(answer, ThrottledAnswer):
+                    wanted = min(wanted, _THROTTLED_HEAD_BYTES)
+                if received - at < wanted:
+                    self._wanted_bytes = wanted
+                    break
+                pending.popleft()
+                self._emit(data, start, at)
+                start = at + wanted
+                self._answer(answer, data[at:start], now_ms)
+                at += 4 + size
+            if self._locals and at <= received:
+                self._emit(data, start, at)
+                start = at
+                self._flush_locals()
+        if at > received:
+            self._relay_left = at - received
+            at = received
+        self._emit(data, start, at)
+        if at < received:
+            self._partial += data[at:]
+
+    def _answer(self, answer: Answer, received: bytes, now_ms: int) -> None:
+        if isinstance(answer, CollectedAnswer):
+            reply = answer.on_reply(received, now_ms)
+            if reply is not None:
+                self.to_client.append(reply)
+        elif isinstance(answer, ThrottledAnswer):
+            head = bytearray(received)
+            left_ms = max(0, answer.throttled_until_ms - now_ms)
+            self._throttle(throttle.patch(head, answer.api, left_ms), now_ms=now_ms)
+            self.to_client.append(bytes(head))
+
+    def _emit(self, data: bytes, start: int, end: int) -> None:
+        if end > start:
+            self.to_client.append(data if end - start == len(data) else data[start:end])
+
+    def _flush_locals(self) -> None:
+        pending = self.pending
+        while pending:
+            answer = pending[0].answer
+            if not isinstance(answer, LocalAnswer):
+                return
+            pending.popleft()
+            self._locals -= 1
+            self.to_client.append(answer.frame)

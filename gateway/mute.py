@@ -1,0 +1,18 @@
+"""Why a client is not read from: a set of reasons, so that nobody wakes a channel that somebody else muted."""
+
+from __future__ import annotations
+
+from enum import IntFlag
+
+
+class MuteReason(IntFlag):
+    """Why nothing more is read from the client; reading resumes when the set is empty."""
+
+    CONNECTING = 1
+    UPSTREAM_FULL = 2
+    CLIENT_FULL = 4
+    IN_FLIGHT_FULL = 8
+    AWAITING_REPLY = 16
+    THROTTLED = 32
+    HALF_CLOSED = 64
+    DRAINING = 128

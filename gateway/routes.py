@@ -1,0 +1,99 @@
+"""What a handler is, and the table that leads every (api key, api version) on offer to one.
+
+The table is built once per listener; a request whose number is not in it is refused. Sessions get the table as an
+argument, so that nothing below the composition root imports the handlers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from protocol.api_keys import Api, ApiKey, all_offered
+from protocol.headers import api_number
+
+if TYPE_CHECKING:
+    from gateway.session import ClientSession
+
+
+class RequestHandler(Protocol):
+    """Takes requests that must be seen whole ("collect")."""
+
+    max_request_bytes: int
+
+    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+        """Answer, forward or change one whole request frame (size included)."""
+
+
+class HeadHandler(Protocol):
+    """Looks at the head of requests that are relayed ("relay")."""
+
+    def on_head(
+        self,
+        session: ClientSession,
+        route: Route,
+        data: bytes,
+        at: int,
+        client_id_length: int,
+        *,
+        now_ms: int,
+    ) -> bool:
+        """Note what the reply will need, and append to the session's in-flight queue.
+
+        Args:
+            session: where the request came in.
+            route: key and version.
+            data: received bytes; the frame's size stands at `at`.
+            at: see `data`.
+            client_id_length: as in the head, negative for null.
+            now_ms: the time.
+
+        Returns:
+            False when the head has not been received far enough; it is then called again with more bytes.
+        """
+
+
+@dataclass(slots=True)
+class Route:
+    """One (api key, api version) on offer.
+
+    Attributes:
+        api: key, version and layout.
+        collect: handler for whole requests, or None.
+        head: handler for heads, or None; with both None the request is relayed unseen.
+        max_request_bytes: largest payload that is let in.
+        requests: how many came, for the metrics.
+    """
+
+    api: Api
+    collect: RequestHandler | None
+    head: HeadHandler | None
+    max_request_bytes: int
+    requests: int = field(default=0)
+
+
+Routes: TypeAlias = Mapping[int, Route]
+"""api number (see `protocol.headers.api_number`) -> route."""
+
+
+def build_routes(
+    collect: Mapping[ApiKey, RequestHandler], head: Mapping[ApiKey, HeadHandler], *, max_frame_bytes: int
+) -> dict[int, Route]:
+    """The table for one listener.
+
+    Args:
+        collect: handlers for whole requests.
+        head: handlers for heads.
+        max_frame_bytes: largest payload of any request; handlers may ask for less.
+    """
+    routes = {}
+    for api in all_offered():
+        handler = collect.get(api.key)
+        routes[api_number(api.key, api.version)] = Route(
+            api=api,
+            collect=handler,
+            head=None if handler else head.get(api.key),
+            max_request_bytes=min(max_frame_bytes, handler.max_request_bytes) if handler else max_frame_bytes,
+        )
+    return routes

@@ -1,0 +1,29 @@
+"""Bounds of one client connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """Bounds of one session; times in ms, sizes in bytes.
+
+    Attributes:
+        max_frame_bytes: largest request payload of any API; Kafka's socket.request.max.bytes.
+        max_in_flight_requests: requests without a reply; reading stops there.
+        max_response_bytes: largest response frame a broker may announce.
+        max_mute_ms: longest mute that is issued; a longer debt stays in its counter (hazard C07).
+        first_frame_timeout_ms: from accept to the first request head.
+        frame_timeout_ms, min_frame_bytes_per_s: a frame must be whole after the first plus size / second.
+        idle_timeout_ms: nothing received, nothing pending.
+    """
+
+    max_frame_bytes: int = 104_857_600
+    max_in_flight_requests: int = 1000
+    max_response_bytes: int = 2**31 - 1
+    max_mute_ms: int = 110_000
+    first_frame_timeout_ms: int = 10_000
+    frame_timeout_ms: int = 30_000
+    min_frame_bytes_per_s: int = 16_384
+    idle_timeout_ms: int = 600_000
