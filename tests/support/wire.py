@@ -278,4 +278,5 @@ def _decode(cls: Any, version: int, frame: bytes, at: int) -> Any:
     )
     message, end = decode(memoryview(frame), at)
     assert end == len(frame), f"{len(frame) - end} bytes left over"
+    message._header = None  # so that the message can be encoded again
     return message
