@@ -1,0 +1,29 @@
+"""The gateway's configuration for a benchmark run: quotas that are on and never reached."""
+
+
+def gateway_config(upstream: str, listen_port: int, admin_port: int, first_broker_port: int) -> str:
+    """The TOML text for one gateway.
+
+    Args:
+        upstream: bootstrap address of the brokers, ``host:port``.
+        listen_port: where clients come in.
+        admin_port: where /metrics is.
+        first_broker_port: broker N is served at this port + N.
+    """
+    return f"""\
+[upstream]
+bootstrap = ["{upstream}"]
+
+[[listeners]]
+name = "bench"
+bind = "127.0.0.1:{listen_port}"
+advertised_host = "127.0.0.1"
+first_broker_port = {first_broker_port}
+
+[admin]
+bind = "127.0.0.1:{admin_port}"
+
+[[quotas]]
+client_id = "bench"
+controller_mutation_rate = 1000000.0
+"""

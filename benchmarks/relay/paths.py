@@ -1,0 +1,114 @@
+"""The ways from the load to the broker: straight, or through one proxy."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.relay.gateway_config import gateway_config
+from benchmarks.relay.native_build import NativePrograms
+from benchmarks.relay.processes import PinnedProcess, free_port
+
+DIRECT: Final = "direct"
+BARE_RELAY: Final = "bare C epoll relay"
+HAPROXY: Final = "HAProxy TCP"
+GATEWAY: Final = "Sluice"
+
+# Nothing but what a TCP proxy needs. Buffers (tune.bufsize) and splicing stay as Debian's package has them;
+# the timeouts only keep idle connections open for the length of a run. maxconn fits a limit of 20,000 descriptors.
+HAPROXY_CONFIG: Final = """\
+global
+  nbthread 1
+  maxconn 6000
+
+defaults
+  mode tcp
+  timeout connect 5s
+  timeout client 10m
+  timeout server 10m
+
+listen bench
+  bind 127.0.0.1:{listen_port}
+  server broker 127.0.0.1:{upstream_port}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningPath:
+    """A way that is open: where to connect, and whose CPU to count (nobody's on the direct path)."""
+
+    name: str
+    port: int
+    proxy: PinnedProcess | None
+
+
+Starter = Callable[[int, int, Path], RunningPath]
+"""Upstream port, core, folder for files -> the running path."""
+
+
+def start_direct(upstream_port: int, core: int, folder: Path) -> RunningPath:
+    """The broker itself."""
+    return RunningPath(DIRECT, upstream_port, None)
+
+
+def relay_starter(programs: NativePrograms) -> Starter:
+    """The floor: copies bytes, knows nothing."""
+
+    def start(upstream_port: int, core: int, folder: Path) -> RunningPath:
+        port = free_port()
+        argv = [str(programs.relay), str(port), str(upstream_port)]
+        return RunningPath(BARE_RELAY, port, PinnedProcess(argv, core=core, log=folder / "relay.log"))
+
+    return start
+
+
+def start_haproxy(
+    upstream_port: int, core: int, folder: Path, *, listen_port: int | None = None
+) -> RunningPath:
+    """HAProxy in TCP mode, one thread.
+
+    Raises:
+        SystemExit: HAProxy is not installed.
+    """
+    haproxy = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
+    if haproxy is None:
+        raise SystemExit("the benchmark compares with HAProxy: apt-get install haproxy")
+    port = listen_port or free_port()
+    config = folder / f"haproxy-{port}.cfg"
+    config.write_text(HAPROXY_CONFIG.format(listen_port=port, upstream_port=upstream_port))
+    argv = [haproxy, "-db", "-f", str(config)]
+    return RunningPath(HAPROXY, port, PinnedProcess(argv, core=core, log=folder / "haproxy.log"))
+
+
+def start_gateway(upstream_port: int, core: int, folder: Path) -> RunningPath:
+    """The gateway, with KIP-599 and metrics on."""
+    port = free_port()
+    config = folder / f"sluice-{port}.toml"
+    # Broker ids are small; the block of ports above a free one is free as a rule.
+    config.write_text(gateway_config(f"127.0.0.1:{upstream_port}", port, free_port(), free_port()))
+    sluice = Path(sys.executable).with_name("sluice")
+    argv = [str(sluice), "serve", "--config", str(config)]
+    return RunningPath(GATEWAY, port, PinnedProcess(argv, core=core, log=folder / "sluice.log"))
+
+
+def start_target(name: str, port: int, pid: int) -> RunningPath:
+    """A proxy that somebody else started, in front of the null broker at a port known beforehand."""
+    return RunningPath(name, port, ForeignProcess(pid))
+
+
+class ForeignProcess(PinnedProcess):
+    """A process that is measured and left alone."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.argv = [f"pid {pid}"]
+        self.log = Path("/dev/null")
+
+    @property
+    def running(self) -> bool:
+        return Path(f"/proc/{self.pid}").exists()
+
+    def stop(self, *, patience_s: float = 5.0) -> None:
+        """Not ours to stop."""

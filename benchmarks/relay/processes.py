@@ -1,0 +1,122 @@
+"""Processes pinned to a core, and what the kernel says they used."""
+
+import contextlib
+import os
+import resource
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Final
+
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+class ProcessDied(Exception):
+    """A process of the benchmark ended before its time; the text holds the end of its log."""
+
+
+def free_port() -> int:
+    """A TCP port of the loopback address that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def allow_many_descriptors() -> None:
+    """Raises this process's own limit, which its children inherit: the idle rows hold thousands of sockets."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class PinnedProcess:
+    """A child on one core, which dies with its parent."""
+
+    def __init__(self, argv: Sequence[str], *, core: int, log: Path, piped: bool = False) -> None:
+        """Starts the process.
+
+        Args:
+            argv: the program and its arguments.
+            core: the only core it may run on.
+            log: file that takes stderr, and stdout unless piped.
+            piped: keep pipes to stdin and from stdout.
+        """
+        self.log = log
+        self.argv = list(argv)
+        with log.open("ab") as sink:
+            self._popen = subprocess.Popen(
+                # Both exec in place, so that the pid is the program's own.
+                ["setpriv", "--pdeathsig", "KILL", "taskset", "-c", str(core), *argv],
+                stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if piped else sink,
+                stderr=sink,
+                start_new_session=True,
+            )
+        self.pid = self._popen.pid
+
+    @property
+    def running(self) -> bool:
+        return self._popen.poll() is None
+
+    @property
+    def returncode(self) -> int | None:
+        return self._popen.poll()
+
+    def died(self) -> ProcessDied:
+        """The error that tells what the process said last."""
+        tail = self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
+        return ProcessDied(f"{' '.join(self.argv)} ended with {self._popen.poll()}:\n{tail}")
+
+    def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        """Stdin and stdout of a piped process."""
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        return self._popen.stdin, self._popen.stdout
+
+    def cpu_s(self) -> float:
+        """User and system seconds since the process started, all threads.
+
+        The process's CPU clock: the same count that utime + stime of ``/proc/PID/stat`` round to ticks of 10 ms.
+        """
+        # Linux builds the clock's id from the pid (clock_getcpuclockid); 2 selects the scheduler's exact count.
+        return time.clock_gettime((~self.pid << 3) | 2)
+
+    def stat_cpu_s(self) -> tuple[float, float]:
+        """User and system seconds from ``/proc/PID/stat``, for the split and as a cross-check."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) / _TICKS_PER_S, int(fields[12]) / _TICKS_PER_S
+
+    def rss_bytes(self) -> int:
+        """Resident memory now."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise self.died()
+
+    def stop(self, *, patience_s: float = 5.0) -> None:
+        """Asks the process to end, then ends it."""
+        if self._popen.poll() is None:
+            self._popen.terminate()
+            try:
+                self._popen.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                self._popen.kill()
+                self._popen.wait()
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+    def wait(self, timeout_s: float) -> int:
+        """Waits for the process to end by itself and returns its status."""
+        try:
+            return self._popen.wait(timeout_s)
+        finally:
+            self.stop()
+
+
+def machine_busy_s() -> tuple[float, float]:
+    """Seconds all cores were busy, and seconds the hypervisor took from them, since boot."""
+    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq) / _TICKS_PER_S, steal / _TICKS_PER_S

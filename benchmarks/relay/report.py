@@ -1,0 +1,174 @@
+"""Medians, ratios and the table."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from benchmarks.relay.paths import DIRECT, GATEWAY, HAPROXY
+from benchmarks.relay.workloads import (
+    IDLE_GOAL_BYTES,
+    LATENCY_FRAME_BYTES,
+    LATENCY_PER_SECOND,
+    WORKLOADS,
+    Workload,
+)
+
+Row = dict[str, Any]
+
+# A window in which others used more than this share of the machine counts only when too few quiet ones are left.
+QUIET_SHARE: Final = 0.05
+_QUIET_WINDOWS: Final = 3
+
+
+def usable(rows: Iterable[Row]) -> list[Row]:
+    """The valid windows: the quiet ones when there are three, else all of them."""
+    valid = [row for row in rows if not row["invalid"]]
+    quiet = [row for row in valid if row.get("foreign_share", 0.0) <= QUIET_SHARE]
+    return quiet if len(quiet) >= _QUIET_WINDOWS else valid
+
+
+def mark_different_bytes(rows: Sequence[Row]) -> None:
+    """Makes windows invalid whose bytes differ from what the direct path delivered for the same workload."""
+    for workload in WORKLOADS:
+        direct = [row for row in rows if row["workload"] == workload.key and row["path"] == DIRECT]
+        if not direct:
+            continue
+        for row in rows:
+            if row["workload"] == workload.key and not row["invalid"]:
+                kind = "reply_hash" if workload.verb == "fetch" else "produce_hash"
+                if row[kind] != direct[0][kind]:
+                    row["invalid"] = "wrong: content"
+
+
+def summarize(rows: Sequence[Row], paths: Sequence[str]) -> dict[str, Any]:
+    """Per workload and path: median, quartiles, number of windows, ratio to HAProxy.
+
+    Returns:
+        ``workloads`` -> key -> path -> figures; ``latency`` -> path -> medians of the percentiles and of the paired
+        difference to direct; ``idle`` -> path -> median bytes per connection; ``invalid``: how many windows were
+        thrown away; ``disturbed``: how many were louder than the quiet share.
+    """
+    proxies = [path for path in paths if path != DIRECT]
+    tables: dict[str, Any] = {}
+    for workload in WORKLOADS:
+        figures = {path: _figures(rows, workload, path) for path in proxies}
+        base = figures.get(HAPROXY)
+        for entry in figures.values():
+            if entry and base:
+                entry["ratio"] = entry["median"] / base["median"]
+        tables[workload.key] = {path: entry for path, entry in figures.items() if entry}
+    return {
+        "workloads": tables,
+        "latency": _latency(rows, paths),
+        "idle": _idle(rows, proxies),
+        "invalid": sum(1 for row in rows if row["invalid"]),
+        "disturbed": sum(1 for row in rows if row.get("foreign_share", 0.0) > QUIET_SHARE),
+        "windows": len(rows),
+    }
+
+
+def _figures(rows: Sequence[Row], workload: Workload, path: str) -> dict[str, float] | None:
+    used = usable(row for row in rows if row["workload"] == workload.key and row["path"] == path)
+    values = sorted(row["figure"] for row in used)
+    if not values:
+        return None
+    low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else (values[0],) * 3
+    return {
+        "median": statistics.median(values),
+        "quartile_1": low,
+        "quartile_3": high,
+        "windows": len(values),
+    }
+
+
+def _latency(rows: Sequence[Row], paths: Sequence[str]) -> dict[str, dict[str, float]]:
+    by_round: dict[int, dict[str, Row]] = {}
+    for row in rows:
+        if row["workload"] == "latency" and not row["invalid"]:
+            by_round.setdefault(row["round"], {})[row["path"]] = row
+    result = {}
+    for path in paths:
+        own = [taken[path] for taken in by_round.values() if path in taken]
+        pairs = [
+            (taken[path], taken[DIRECT]) for taken in by_round.values() if path in taken and DIRECT in taken
+        ]
+        if not own or not pairs:
+            continue
+        result[path] = {
+            "p50_us": statistics.median(row["p50_ns"] for row in own) / 1000,
+            "p99_us": statistics.median(row["p99_ns"] for row in own) / 1000,
+            "added_p50_us": statistics.median(row["p50_ns"] - direct["p50_ns"] for row, direct in pairs)
+            / 1000,
+            "rounds": len(pairs),
+        }
+    return result
+
+
+def _idle(rows: Sequence[Row], paths: Sequence[str]) -> dict[str, float]:
+    result = {}
+    for path in paths:
+        values = [
+            row["per_connection_bytes"] for row in rows if row["workload"] == "idle" and row["path"] == path
+        ]
+        if values:
+            result[path] = statistics.median(values)
+    return result
+
+
+def render(document: dict[str, Any]) -> str:
+    """The markdown page for one run's document."""
+    machine, summary, paths = document["machine"], document["summary"], document["paths"]
+    proxies = [path for path in paths if path != DIRECT]
+    lines = [
+        "# What the relay costs",
+        "",
+        f"`{document['command']}`, {document['started']}, commit {machine['commit']}.",
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, Python {machine['python']}, "
+        f"uvloop {machine['packages']['uvloop']}, {machine['haproxy']}.",
+        f"Load average before {machine['load_average_before']}, after {machine['load_average_after']}. "
+        f"{document['rounds']} interleaved rounds, medians; proxy on core {document['proxy_core']}, load and null broker "
+        f"on core {document['load_core']}; {summary['windows']} windows, {summary['invalid']} invalid, "
+        f"{summary['disturbed']} disturbed by others.",
+        "",
+        "CPU of the proxy's process, user + system. In brackets: HAProxy = 1.00.",
+        "",
+        "| | unit | " + " | ".join(proxies) + " | goal |",
+        "|---" * (len(proxies) + 3) + "|",
+    ]
+    for workload in WORKLOADS:
+        cells = [_cell(summary["workloads"][workload.key].get(path)) for path in proxies]
+        lines.append(
+            f"| {workload.title} | {workload.unit} | {' | '.join(cells)} | {_goal(workload, summary)} |"
+        )
+    latency, idle = summary["latency"], summary["idle"]
+    if latency:
+        cells = [f"{latency[path]['added_p50_us']:+.0f}" if path in latency else "-" for path in proxies]
+        direct = latency.get(DIRECT, {}).get("p50_us", 0.0)
+        title = f"added p50, {LATENCY_FRAME_BYTES} B at {LATENCY_PER_SECOND}/s (direct: {direct:.0f} us)"
+        lines.append(f"| {title} | us | {' | '.join(cells)} | - |")
+    if idle:
+        cells = [f"{idle[path] / 1024:.1f}" if path in idle else "-" for path in proxies]
+        lines.append(f"| RSS per idle connection | KiB | {' | '.join(cells)} | {_idle_goal(idle)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(entry: dict[str, float] | None) -> str:
+    if not entry:
+        return "-"
+    ratio = f" ({entry['ratio']:.2f})" if "ratio" in entry else ""
+    return f"{entry['median']:.3f}{ratio}"
+
+
+def _goal(workload: Workload, summary: dict[str, Any]) -> str:
+    if workload.goal is None:
+        return "-"
+    ratio = summary["workloads"][workload.key].get(GATEWAY, {}).get("ratio")
+    verdict = "" if ratio is None else ", met" if ratio <= workload.goal else ", missed"
+    return f"{workload.goal:.2f}{verdict}"
+
+
+def _idle_goal(idle: dict[str, float]) -> str:
+    goal = f"{IDLE_GOAL_BYTES / 1024:.0f}"
+    if GATEWAY not in idle:
+        return goal
+    return f"{goal}, {'met' if idle[GATEWAY] <= IDLE_GOAL_BYTES else 'missed'}"
