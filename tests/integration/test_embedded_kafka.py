@@ -1,0 +1,251 @@
+"""The embedded Kafka: starts, serves, loses brokers, keeps nothing running and nothing lying about."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.embedded import jars
+from gateway.embedded.kafka import Address, KafkaCluster, KafkaStartError
+from gateway.embedded.probe import ready
+from gateway.embedded.tools import run_tool
+
+pytestmark = pytest.mark.integration
+
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+# One broker that belongs to a process of its own; its address and pid are printed.
+CHILD = """
+import sys, threading
+from gateway.embedded.kafka import KafkaCluster
+cluster = KafkaCluster(host="127.77.0.9")
+starter = threading.Thread(target=cluster.start)
+starter.start()
+starter.join()
+print(cluster.pid(1), *cluster.brokers[1], cluster.directory, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_java_tool_creates_and_lists_a_topic(kafka: KafkaCluster) -> None:
+    created = topics(kafka, "--create", "--topic", "embedded-created", "--partitions", "3")
+    assert created.returncode == 0, created.stderr
+    assert "embedded-created" in topics(kafka, "--list").stdout.split()
+
+
+def test_failing_tool_is_a_value_with_its_words(kafka: KafkaCluster) -> None:
+    assert topics(kafka, "--create", "--topic", "embedded-twice").returncode == 0
+    again = topics(kafka, "--create", "--topic", "embedded-twice")
+    assert again.returncode != 0
+    assert "already exists" in again.stdout + again.stderr
+
+
+def test_config_tool_sets_and_shows_a_client_quota(kafka: KafkaCluster) -> None:
+    entity = [
+        "--bootstrap-server",
+        kafka.bootstrap,
+        "--entity-type",
+        "clients",
+        "--entity-name",
+        "embedded-client",
+    ]
+    alter = run_tool(CONFIGS, [*entity, "--alter", "--add-config", "controller_mutation_rate=5"])
+    assert alter.returncode == 0, alter.stderr
+    assert "controller_mutation_rate=5.0" in run_tool(CONFIGS, [*entity, "--describe"]).stdout
+
+
+def test_three_brokers_hold_three_replicas_and_lose_and_regain_one() -> None:
+    with KafkaCluster(brokers=3, host="127.77.0.8") as cluster:
+        assert sorted(cluster.running) == [1, 2, 3]
+        assert topics(cluster, "--create", "--topic", "t", "--replication-factor", "3").returncode == 0
+        address, pid = cluster.brokers[2], cluster.pid(2)
+        cluster.stop_broker(2)
+        assert sorted(cluster.running) == [1, 3]
+        assert not listening(address)
+        cluster.start_broker(2)
+        assert cluster.brokers[2] == address
+        assert cluster.pid(2) != pid
+        assert ready(*address, broker_ids={1, 2, 3})
+        pid = cluster.pid(3)
+        cluster.kill_broker(3)
+        assert not alive(pid)
+        assert not listening(cluster.brokers[3])
+        cluster.start_broker(3)
+        assert ready(*cluster.brokers[1], broker_ids={1, 2, 3})
+
+
+def test_cluster_outlives_the_thread_that_started_it_and_leaves_nothing_once_stopped() -> None:
+    cluster = KafkaCluster(host="127.77.0.8")
+    starter = threading.Thread(target=cluster.start)
+    starter.start()
+    starter.join()
+    time.sleep(0.5)  # a death signal tied to the thread would arrive at once
+    pid, directory = cluster.pid(1), cluster.directory
+    assert alive(pid)
+    assert cluster.running == [1]
+    cluster.stop()
+    assert not alive(pid)
+    assert not directory.exists()
+
+
+def test_topic_survives_a_restart_when_the_data_has_a_place(tmp_path: Path) -> None:
+    with KafkaCluster(host="127.77.0.8", data_dir=tmp_path / "data") as first:
+        assert topics(first, "--create", "--topic", "kept").returncode == 0
+    with KafkaCluster(host="127.77.0.8", data_dir=tmp_path / "data") as second:
+        assert "kept" in topics(second, "--list").stdout.split()
+
+
+def test_given_property_wins_and_knows_the_broker_it_is_for() -> None:
+    properties = {"num.partitions": 7, "advertised.listeners": "PLAINTEXT://broker-{id}.invalid:{port}"}
+    with KafkaCluster(host="127.77.0.8", properties=properties) as cluster:
+        written = (cluster.directory / "broker-1" / "server.properties").read_text()
+        assert "num.partitions=7\n" in written
+        assert f"advertised.listeners=PLAINTEXT://broker-1.invalid:{cluster.brokers[1].port}\n" in written
+
+
+def test_failed_start_says_why_and_keeps_the_log() -> None:
+    cluster = KafkaCluster(host="127.77.0.8", properties={"log.retention.ms": "never"})
+    with pytest.raises(
+        KafkaStartError, match=r"(?s)broker 1 ended while it started.*log\.retention\.ms"
+    ) as caught:
+        cluster.start()
+    assert str(cluster.log_file(1)) in str(caught.value)
+    assert cluster.log_file(1).exists()
+    assert cluster.running == []
+    cluster.stop()
+    assert not cluster.directory.exists()
+
+
+def test_broker_dies_when_its_parent_is_killed() -> None:
+    with child_with_broker() as (child, pid, address, directory):
+        child.kill()
+        child.wait()
+        eventually(lambda: not alive(pid))
+        eventually(lambda: not directory.exists())
+        assert not listening(address)
+
+
+def test_broker_dies_when_its_parent_ends_without_stopping_it() -> None:
+    with child_with_broker() as (child, pid, _address, _directory):
+        assert child.stdin is not None
+        child.stdin.close()
+        child.wait(10)
+        eventually(lambda: not alive(pid))
+
+
+def test_broker_dies_when_its_keeper_is_killed() -> None:
+    cluster = KafkaCluster(host="127.77.0.8").start()
+    pid = cluster.pid(1)
+    os.kill(parent_of(pid), signal.SIGKILL)
+    eventually(lambda: not alive(pid))
+    eventually(lambda: cluster.running == [])
+    cluster.stop()
+
+
+def test_foreground_program_prints_its_address_and_stops_on_sigterm() -> None:
+    command = [sys.executable, "-m", "gateway.embedded", "--host", "127.77.0.8"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        host, port = program.stdout.readline().removeprefix("bootstrap: ").strip().split(":")
+        assert ready(host, int(port), broker_ids={1})
+        program.terminate()
+        assert program.wait(20) == 0
+        assert not listening(Address(host, int(port)))
+
+
+def test_probe_says_no_where_nobody_or_somebody_else_listens() -> None:
+    with socket.create_server(("127.77.0.8", 0)) as server:
+        address = Address(*server.getsockname())
+        closer = threading.Thread(target=lambda: server.accept()[0].close())
+        closer.start()
+        assert not ready(*address, broker_ids={1})
+        closer.join()
+    assert not ready(*address, broker_ids={1})
+
+
+def test_probe_says_no_while_a_broker_is_missing(kafka: KafkaCluster) -> None:
+    assert ready(*kafka.brokers[1], broker_ids={1})
+    assert not ready(*kafka.brokers[1], broker_ids={1, 2})
+
+
+def test_missing_java_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(jars.MissingProgramError, match="apt-get install default-jre-headless"):
+        jars.java()
+
+
+def test_cache_folder_can_be_moved_and_is_filled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = jars.installed()
+    fake_maven = tmp_path / "bin" / "mvn"
+    fake_maven.parent.mkdir()
+    fake_maven.write_text(
+        "#!/bin/sh\necho called >> $CALLS\nsleep 0.3\n"
+        'for word; do case $word in -DoutputDirectory=*) cp -r "$JARS" "${word#*=}";; esac; done\n'
+    )
+    fake_maven.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake_maven.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.setenv("JARS", str(here.libs))
+    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "elsewhere"))
+    command = [sys.executable, "-m", "gateway.embedded.jars"]
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(subprocess.run, command, capture_output=True, text=True) for _ in range(2)]
+    printed = [program.result().stdout.strip() for program in both]
+    assert printed == [str(tmp_path / "elsewhere" / here.root.name)] * 2
+    assert (tmp_path / "calls").read_text() == "called\n"
+    assert jars.installed().bootstrap_checkpoint.exists()
+
+
+@contextmanager
+def child_with_broker() -> Iterator[tuple[subprocess.Popen[str], int, Address, Path]]:
+    """A process of its own that has started a broker from a thread; with it the broker's pid, address, folder."""
+    command = [sys.executable, "-c", CHILD]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        pid, host, port, directory = child.stdout.readline().split()
+        assert alive(int(pid))
+        yield child, int(pid), Address(host, int(port)), Path(directory)
+        child.kill()
+
+
+def topics(cluster: KafkaCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_tool(TOPICS, ["--bootstrap-server", cluster.bootstrap, *arguments])
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def listening(address: Address) -> bool:
+    try:
+        socket.create_connection(address, timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def eventually(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)

@@ -1,0 +1,32 @@
+"""The real Kafka that integration tests share, on an address of its own.
+
+Every broker of the suite listens on KAFKA_HOST and nothing else does, so a tap on the client side of the gateway
+finds a leaked broker address by looking for it.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from gateway.embedded.kafka import KafkaCluster
+
+KAFKA_HOST: Final = "127.77.0.1"
+
+
+def shared_cluster(request: pytest.FixtureRequest, brokers: int) -> Iterator[KafkaCluster]:
+    """Start a cluster for a session; keep its logs and print where they are when a test failed meanwhile.
+
+    Args:
+        request: the fixture's request, of session scope.
+        brokers: 1 or 3.
+    """
+    failed_before = request.session.testsfailed
+    cluster = KafkaCluster(brokers, host=KAFKA_HOST).start()
+    try:
+        yield cluster
+    finally:
+        failed = request.session.testsfailed > failed_before
+        cluster.stop(keep_logs=failed)
+        if failed:
+            print(f"\nbroker logs of the failed run: {cluster.directory / 'logs'}")
