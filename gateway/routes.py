@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from protocol.api_keys import Api, ApiKey, all_offered
+from protocol.api_keys import Api, ApiKey, all_offered, describe
 from protocol.headers import api_number
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class Route:
         collect: handler for whole requests, or None.
         head: handler for heads, or None; with both None the request is relayed unseen.
         max_request_bytes: largest payload that is let in.
+        unknown_version: the one route for ApiVersions of any version that is not on offer (KIP-511).
         requests: how many came, for the metrics.
     """
 
@@ -70,8 +71,12 @@ class Route:
     collect: RequestHandler | None
     head: HeadHandler | None
     max_request_bytes: int
+    unknown_version: bool = False
     requests: int = field(default=0)
 
+
+UNKNOWN_API_VERSIONS: Final = api_number(ApiKey.API_VERSIONS, -1)
+"""Where the route for ApiVersions requests of a version that is not on offer is kept."""
 
 Routes: TypeAlias = Mapping[int, Route]
 """api number (see `protocol.headers.api_number`) -> route."""
@@ -96,4 +101,20 @@ def build_routes(
             head=None if handler else head.get(api.key),
             max_request_bytes=min(max_frame_bytes, handler.max_request_bytes) if handler else max_frame_bytes,
         )
+    handler = collect.get(ApiKey.API_VERSIONS)
+    if handler is not None:
+        routes[UNKNOWN_API_VERSIONS] = Route(
+            api=describe(ApiKey.API_VERSIONS, 0),
+            collect=handler,
+            head=None,
+            max_request_bytes=min(max_frame_bytes, handler.max_request_bytes),
+            unknown_version=True,
+        )
     return routes
+
+
+def find_route(routes: Routes, number: int) -> Route | None:
+    """The route of an api number that the table does not hold itself: only ApiVersions has one (KIP-511)."""
+    if number >> 16 == ApiKey.API_VERSIONS:
+        return routes.get(UNKNOWN_API_VERSIONS)
+    return None

@@ -16,7 +16,7 @@ from typing import Final
 from gateway.close_cause import CloseCause
 from gateway.in_flight import Answer, CollectedAnswer, InFlight, OnReply, Pending
 from gateway.mute import MuteReason
-from gateway.routes import Route, Routes
+from gateway.routes import Route, Routes, find_route
 from gateway.session_settings import SessionSettings
 from protocol.errors import MalformedBody, ProtocolError, Truncated
 from protocol.headers import (
@@ -157,7 +157,7 @@ class ClientSession:
             if received - at < HEAD_BYTES:
                 break
             size, number, correlation_id, client_id_length = HEAD.unpack_from(data, at)
-            route = routes.get(number)
+            route = routes.get(number) or find_route(routes, number)
             if (
                 route is None
                 or not MIN_REQUEST_BYTES <= size <= route.max_request_bytes
@@ -244,7 +244,7 @@ class ClientSession:
             self.wake_at_ms = deadline_ms
 
     def _refusal(self, size: int, number: int, client_id_length: int) -> ProtocolError:
-        route = self._routes.get(number)
+        route = self._routes.get(number) or find_route(self._routes, number)
         limit = self._settings.max_frame_bytes if route is None else route.max_request_bytes
         if not MIN_REQUEST_BYTES <= size <= limit:
             return refuse_size(size, limit)

@@ -77,6 +77,16 @@ def refuse_size(size: int, max_frame_bytes: int) -> ProtocolError:
     return InvalidFrameSize(f"{size} bytes")
 
 
+def correlation_id_of(frame: Buffer) -> int:
+    """The correlation id of a whole request frame (size included)."""
+    return correlation_id_at(frame, 0)
+
+
+def correlation_id_at(data: Buffer, at: int) -> int:
+    """The correlation id of the request frame whose size stands at `at`."""
+    return int(HEAD.unpack_from(data, at)[2])
+
+
 def read_client_id(frame: Buffer, at: int, length: int) -> str:
     """The client id as Kafka reads it: null is "", bad UTF-8 is replaced (hazards A19, A22)."""
     if length <= 0:

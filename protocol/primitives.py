@@ -122,13 +122,13 @@ def read_array_length(buffer: Buffer, at: int, *, compact: bool, most: int = MAX
     return length, at
 
 
-def skip_tags(buffer: Buffer, at: int) -> int:
+def skip_tags(buffer: Buffer, at: int, *, most: int = MAX_ELEMENTS) -> int:
     """Offset after a tagged-field section (KIP-482); what the tags hold does not matter."""
     if at < len(buffer) and buffer[at] == 0:
         return at + 1
     count, at = read_uvarint(buffer, at)
-    if count > len(buffer) - at:
-        raise MalformedBody("more tags than bytes")
+    if count > most:
+        raise TooManyElements
     for _ in range(count):
         _, at = read_uvarint(buffer, at)
         size, at = read_uvarint(buffer, at)

@@ -1,0 +1,35 @@
+"""FindCoordinator and DescribeCluster: forwarded as they are, their answers told with our addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
+from gateway.in_flight import CollectedAnswer
+from gateway.routes import Route
+from gateway.session import ClientSession
+from protocol.addresses import Advertise
+from protocol.api_keys import Api
+from protocol.headers import correlation_id_of
+
+Rewrite: TypeAlias = Callable[[bytes, Api, Advertise], bytes]
+
+
+class AddressHandler:
+    """Rewrites the whole answer with one function of `protocol.addresses`."""
+
+    max_request_bytes = MAX_REQUEST_BYTES
+
+    def __init__(self, context: HandlerContext, rewrite: Rewrite) -> None:
+        self._context = context
+        self._rewrite = rewrite
+
+    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+        """See `RequestHandler`."""
+        on_reply = partial(self._on_reply, route.api)
+        session.forward(frame, correlation_id_of(frame), CollectedAnswer(on_reply))
+
+    def _on_reply(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
+        return self._rewrite(frame, api, self._context.topology.advertise)

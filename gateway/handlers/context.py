@@ -1,0 +1,38 @@
+"""What handlers work with: one object per listener, made by the composition root."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gateway.observer import Observer
+from gateway.topology import Topology
+from quotas.entities import QuotaKey
+from quotas.limits import Limits
+from quotas.mutations import MutationQuotas
+
+MAX_REQUEST_BYTES = 8 * 1024 * 1024
+"""Largest request that is held whole; a CreateTopics of 10,000 topics has about one MiB."""
+
+
+@dataclass(slots=True)
+class HandlerContext:
+    """The parts of the gateway that decide.
+
+    Attributes:
+        topology: broker addresses for the clients of this listener.
+        limits: configured quotas.
+        mutations: KIP-599 accounting, shared by all listeners.
+        observer: told what was decided.
+        recently_created: names that Metadata was already charged for, with the time the note expires.
+    """
+
+    topology: Topology
+    limits: Limits
+    mutations: MutationQuotas
+    observer: Observer
+    recently_created: dict[bytes, int] = field(default_factory=dict)
+
+    @property
+    def mutations_enabled(self) -> bool:
+        """Whether any controller mutation quota is set; without one nothing is counted, as in Kafka."""
+        return self.limits.enabled(QuotaKey.CONTROLLER_MUTATION_RATE)

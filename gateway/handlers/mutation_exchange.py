@@ -1,0 +1,293 @@
+"""One CreateTopics, CreatePartitions or DeleteTopics request from its arrival to its reply.
+
+`start` -> (the cluster's answers) -> `_decide` -> (the broker's reply) -> `_merge`. Everything happens on the
+client's own upstream connection, so what the cluster tells is what it would tell this principal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from gateway.handlers.context import HandlerContext
+from gateway.in_flight import CollectedAnswer
+from gateway.mute import MuteReason
+from gateway.session import ClientSession
+from protocol import codec, throttle
+from protocol.api_keys import ApiKey
+from protocol.error_codes import ErrorCode
+from protocol.topic_mutations import NO_TOPIC_ID, TopicMutation, TopicMutations
+from protocol.topic_names import is_valid_topic_name
+from protocol.topic_results import (
+    TopicResult,
+    encode_topic_results,
+    make_result,
+    parse_topic_results,
+)
+from quotas.mutation_cost import create_partitions_permits, create_topics_permits, delete_topics_permits
+from quotas.mutations import MutationDecision, RequestDecision
+
+MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+"""Above this in total KRaft refuses every topic of a CreateTopics request, before it charges."""
+
+
+class MutationExchange:
+    """See the module."""
+
+    __slots__ = (
+        "_answers_due",
+        "_client_id",
+        "_context",
+        "_copies",
+        "_correlation_id",
+        "_decision",
+        "_known",
+        "_refused",
+        "_request",
+        "_session",
+        "_topics",
+    )
+
+    def __init__(
+        self,
+        context: HandlerContext,
+        session: ClientSession,
+        request: TopicMutations,
+        correlation_id: int,
+        client_id: str,
+    ) -> None:
+        self._context = context
+        self._session = session
+        self._request = request
+        self._correlation_id = correlation_id
+        self._client_id = client_id
+        self._copies = Counter(topic.identity for topic in request.topics)
+        self._known: dict[bytes, codec.TopicFacts] = {}  # by name and by id
+        self._answers_due = 0
+        self._topics: dict[bytes, MutationDecision] = {}  # what each single topic was charged
+        self._refused: set[bytes] = set()
+        self._decision: RequestDecision | None = None
+
+    def start(self, now_ms: int) -> None:
+        """Ask the cluster what it knows of the topics; decide when it has told."""
+        self._session.mute(MuteReason.AWAITING_REPLY)
+        self._look_up(self._request.topics)
+        if not self._answers_due:
+            self._decide(now_ms)
+
+    def _look_up(self, topics: tuple[TopicMutation, ...]) -> None:
+        names = {topic.name for topic in topics if topic.name is not None and is_valid_topic_name(topic.name)}
+        ids = {topic.topic_id for topic in topics if topic.name is None and topic.topic_id != NO_TOPIC_ID}
+        if names:
+            self._ask(codec.metadata_by_name_request(sorted(names), client_id=self._client_id), by_id=False)
+        if ids:
+            self._ask(codec.metadata_by_id_request(sorted(ids), client_id=self._client_id), by_id=True)
+
+    def _ask(self, question: bytes, *, by_id: bool) -> None:
+        self._answers_due += 1
+
+        def on_reply(frame: bytes, now_ms: int) -> None:
+            api = codec.METADATA_BY_ID if by_id else codec.METADATA_BY_NAME
+            for topic in codec.read_metadata(frame, api).topics:
+                self._known[topic.topic_id if by_id else topic.name] = topic
+            self._answers_due -= 1
+            if not self._answers_due:
+                self._decide(now_ms)
+
+        self._session.ask_upstream(question, codec.OWN_CORRELATION_ID, on_reply)
+
+    # -- deciding --------------------------------------------------------------------------------------------
+
+    def _permits(self, topic: TopicMutation) -> float:
+        """What this topic costs; 0 when the broker will refuse it anyway."""
+        known = self._known.get(topic.identity)
+        current = known.partition_count if known is not None and known.error_code == ErrorCode.NONE else None
+        if known is not None and known.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return 0
+        if self._request.api.key is ApiKey.CREATE_TOPICS:
+            if current is not None or not is_valid_topic_name(topic.name or b""):
+                return 0
+            cost = create_topics_permits(
+                topic.num_partitions,
+                max(topic.assignment_count, 0),
+                self._context.topology.cluster.default_num_partitions,
+                replication_factor=topic.replication_factor,
+            )
+        elif self._request.api.key is ApiKey.CREATE_PARTITIONS:
+            assignments = None if topic.assignment_count < 0 else topic.assignment_count
+            cost = create_partitions_permits(current, topic.num_partitions, assignments)
+        else:
+            cost = delete_topics_permits(current)
+        return cost if isinstance(cost, int) else 0
+
+    def _decide(self, now_ms: int) -> None:
+        """Charge in wire order, forward what was admitted or answer here."""
+        request = self._request
+        # A name that stands twice is refused by the broker, uncharged.
+        permits = [self._permits(topic) if self._single(topic) else 0 for topic in request.topics]
+        if request.api.key is ApiKey.CREATE_TOPICS and sum(permits) > MAX_PARTITIONS_PER_REQUEST:
+            permits = [0] * len(permits)
+        decision = self._context.mutations.charge_request(
+            self._session.user,
+            self._client_id,
+            permits,
+            strict=request.api.strict,
+            validate_only=request.validate_only,
+            now_ms=now_ms,
+        )
+        self._decision = decision
+        admitted = []
+        for topic, decided in zip(request.topics, decision.topics, strict=True):
+            if decided.accepted:
+                admitted.append(topic)
+                self._topics[topic.identity] = decided
+            else:
+                self._refused.add(topic.identity)
+        self._observe(decision)
+        if admitted or not request.topics:
+            self._session.forward(
+                request.encode(admitted), self._correlation_id, CollectedAnswer(self._on_broker_reply)
+            )
+        else:
+            self._session.reply(self._merge((), 0, None, now_ms))
+            self._session.release(MuteReason.AWAITING_REPLY)
+
+    def _observe(self, decision: RequestDecision) -> None:
+        if decision.topics:
+            self._context.observer.mutations_decided(
+                self._request.api.key,
+                decision.topics[0].rule,
+                accepted_permits=sum(topic.charged for topic in decision.topics),
+                refused_topics=len(self._refused),
+            )
+
+    # -- the broker's reply ----------------------------------------------------------------------------------
+
+    def _on_broker_reply(self, frame: bytes, now_ms: int) -> bytes:
+        api = self._request.api
+        answer = parse_topic_results(frame, api)
+        self._settle(answer.results, now_ms)
+        if self._refused:
+            reply = self._merge(answer.results, answer.throttle_time_ms, answer.tail, now_ms)
+        else:
+            patched = bytearray(frame)
+            final_ms = throttle.patch(patched, api, self._throttle_left_ms(now_ms))
+            self._throttle(final_ms, answer.throttle_time_ms, now_ms)
+            reply = bytes(patched)
+        self._session.release(MuteReason.AWAITING_REPLY)
+        return reply
+
+    def _throttle_left_ms(self, now_ms: int) -> int:
+        assert self._decision is not None
+        return self._decision.throttle_time_ms_at(now_ms=now_ms)
+
+    def _merge(
+        self, results: tuple[TopicResult, ...], upstream_ms: int, tail: bytes | None, now_ms: int
+    ) -> bytes:
+        """The reply in request order; what the broker answered under no name of the request comes last."""
+        api = self._request.api
+        by_identity = self._by_identity(results)
+        merged = []
+        for topic in self._request.topics:
+            if topic.identity in self._refused:
+                merged.append(make_result(topic, ErrorCode.THROTTLING_QUOTA_EXCEEDED, api))
+            elif self._single(topic) and topic.identity in by_identity:
+                merged.append(by_identity[topic.identity])
+        placed = {id(result) for result in merged}
+        merged += [result for result in results if id(result) not in placed]
+        throttle_time_ms = max(self._throttle_left_ms(now_ms), upstream_ms)
+        self._throttle(throttle_time_ms, upstream_ms, now_ms)
+        return encode_topic_results(self._correlation_id, throttle_time_ms, merged, api, tail=tail)
+
+    def _by_identity(self, results: tuple[TopicResult, ...]) -> dict[bytes, TopicResult]:
+        """Results by what the request called their topics: name, or id where it gave no name."""
+        found = {result.name: result for result in results if result.name is not None}
+        if any(topic.name is None for topic in self._request.topics):
+            found |= {result.topic_id: result for result in results}
+        return found
+
+    def _single(self, topic: TopicMutation) -> bool:
+        return self._copies[topic.identity] == 1
+
+    def _throttle(self, throttle_time_ms: int, upstream_ms: int, now_ms: int) -> None:
+        if throttle_time_ms <= 0:
+            return
+        self._session.throttle(throttle_time_ms, now_ms=now_ms)
+        if throttle_time_ms > upstream_ms:
+            # Strictly larger: a throttle of the broker's is in the broker's books already.
+            context = self._context
+            context.mutations.book_throttle(
+                self._session.user, self._client_id, throttle_time_ms, now_ms=now_ms
+            )
+            assert self._decision is not None
+            context.observer.throttled(self._request.api.key, self._decision.topics[0].rule, throttle_time_ms)
+
+    # -- settling --------------------------------------------------------------------------------------------
+
+    def _settle(self, results: tuple[TopicResult, ...], now_ms: int) -> None:
+        """Give back what was charged for topics that the broker refused, charge what it did against expectation."""
+        open_questions = []
+        by_identity = self._by_identity(results)
+        for topic in self._request.topics:
+            decided = self._topics.get(topic.identity)
+            result = by_identity.get(topic.identity)
+            if decided is None or result is None or not self._single(topic):
+                continue
+            if result.error_code == ErrorCode.REQUEST_TIMED_OUT:
+                open_questions.append((topic, decided))
+            elif result.error_code != ErrorCode.NONE:
+                self._context.mutations.refund(decided, now_ms=now_ms)
+            elif not self._request.validate_only:
+                self._reconcile(topic, decided, result, now_ms)
+        if open_questions:
+            self._look_again(open_questions)
+
+    def _reconcile(
+        self, topic: TopicMutation, decided: MutationDecision, result: TopicResult, now_ms: int
+    ) -> None:
+        """Correct a charge that was guessed from the cluster's default, or that was not made at all."""
+        actual = decided.charged or self._likely_permits(topic)
+        if result.num_partitions > 0:
+            actual = result.num_partitions
+            if topic.num_partitions == -1 and topic.assignment_count <= 0:
+                self._context.topology.cluster.default_num_partitions = result.num_partitions
+        if actual < decided.charged:
+            self._context.mutations.refund(decided, decided.charged - actual, now_ms=now_ms)
+        elif actual > decided.charged:
+            self._context.mutations.charge(
+                self._session.user, self._client_id, actual - decided.charged, strict=False, now_ms=now_ms
+            )
+
+    def _likely_permits(self, topic: TopicMutation) -> int:
+        """What a topic cost that was not charged because Metadata, which lags, did not show it as it is."""
+        if self._request.api.key is ApiKey.CREATE_PARTITIONS:
+            return max(topic.num_partitions - 1, 1)
+        return max(topic.num_partitions, topic.assignment_count, 1)
+
+    def _look_again(self, questions: list[tuple[TopicMutation, MutationDecision]]) -> None:
+        """REQUEST_TIMED_OUT says nothing of what was done: see whether the topics are there, then keep or refund."""
+        names = [
+            topic.name
+            for topic, decided in questions
+            if topic.name is not None and is_valid_topic_name(topic.name) and decided.charged
+        ]
+        if not names:
+            return
+        by_name = {topic.name: (topic, decided) for topic, decided in questions}
+
+        def on_reply(frame: bytes, now_ms: int) -> None:
+            for facts in codec.read_metadata(frame, codec.METADATA_BY_NAME).topics:
+                topic, decided = by_name[facts.name]
+                if not self._was_done(topic, facts):
+                    self._context.mutations.refund(decided, now_ms=now_ms)
+
+        question = codec.metadata_by_name_request(names, client_id=self._client_id)
+        self._session.ask_upstream(question, codec.OWN_CORRELATION_ID, on_reply)
+
+    def _was_done(self, topic: TopicMutation, facts: codec.TopicFacts) -> bool:
+        exists = facts.error_code == ErrorCode.NONE
+        if self._request.api.key is ApiKey.CREATE_TOPICS:
+            return exists
+        if self._request.api.key is ApiKey.DELETE_TOPICS:
+            return not exists
+        return exists and facts.partition_count >= topic.num_partitions

@@ -1,0 +1,54 @@
+"""What happened, as calls. Metrics and usage records listen; nothing here knows who does.
+
+Calls come from the data path: they must be cheap and must not raise.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.close_cause import CloseCause
+from protocol.api_keys import ApiKey
+from quotas.resolution import Rule
+
+
+class Observer(Protocol):
+    """Everything that is told about the data path."""
+
+    def connection_opened(self, listener: str) -> None:
+        """A client connection was let in."""
+
+    def connection_closed(self, listener: str, cause: CloseCause) -> None:
+        """A client connection that was let in has ended; exactly one call for each opened one."""
+
+    def mutations_decided(
+        self, api_key: ApiKey, rule: Rule, *, accepted_permits: float, refused_topics: int
+    ) -> None:
+        """The topics of one request were charged or refused (KIP-599)."""
+
+    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int) -> None:
+        """A request made its client wait."""
+
+    def topics_auto_created(self, count: int) -> None:
+        """Topics that Metadata will create were charged to the client that named them."""
+
+
+class SilentObserver:
+    """Listens to nothing; for tests and tools."""
+
+    def connection_opened(self, listener: str) -> None:
+        """See `Observer`."""
+
+    def connection_closed(self, listener: str, cause: CloseCause) -> None:
+        """See `Observer`."""
+
+    def mutations_decided(
+        self, api_key: ApiKey, rule: Rule, *, accepted_permits: float, refused_topics: int
+    ) -> None:
+        """See `Observer`."""
+
+    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int) -> None:
+        """See `Observer`."""
+
+    def topics_auto_created(self, count: int) -> None:
+        """See `Observer`."""

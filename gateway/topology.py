@@ -1,0 +1,153 @@
+"""Which broker is where, and under which address clients find it here. Pure: binding is a callback.
+
+A broker's port is a formula, `first_broker_port + (broker id - lowest_broker_id)`, so it is the same after every
+restart and on every gateway with the same configuration, and a departed broker's port goes to nobody else. A port
+is bound before it is told to anyone; a broker that has none is left out of what clients are told (hazard E12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from protocol.codec import Broker
+
+Address: TypeAlias = tuple[str, int]
+"""(host, port)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPorts:
+    """How one listener turns broker ids into ports.
+
+    Attributes:
+        advertised_host: what clients are told to connect to.
+        first_port: the port of `lowest_broker_id`.
+        lowest_broker_id: see above.
+        count: ports in the range; ids beyond it have none.
+    """
+
+    advertised_host: str
+    first_port: int
+    lowest_broker_id: int
+    count: int
+
+    def port_of(self, broker_id: int) -> int | None:
+        """The port of a broker, None when its id falls out of the range."""
+        index = broker_id - self.lowest_broker_id
+        if not 0 <= index < self.count:
+            return None
+        return self.first_port + index
+
+
+BindPort: TypeAlias = Callable[[int, int], bool]
+"""(broker id, port) -> whether this port accepts connections now; called once per broker until it succeeds."""
+
+
+class ClusterMap:
+    """The brokers of the cluster as last told, shared by all listeners.
+
+    Attributes:
+        cluster_id: of the first cluster that answered; None until then.
+        default_num_partitions: the cluster's num.partitions as far as known.
+        auto_create_topics: the cluster's auto.create.topics.enable as far as known.
+    """
+
+    def __init__(self, bootstrap: Iterable[Address], *, default_num_partitions: int = 1) -> None:
+        self.bootstrap: Final = tuple(bootstrap)
+        self.cluster_id: str | None = None
+        self.default_num_partitions = default_num_partitions
+        self.auto_create_topics = True
+        self._brokers: dict[int, Address] = {}
+        self._missing_since_ms: dict[int, int] = {}
+
+    def learn(self, broker_id: int, host: str, port: int) -> None:
+        """Note where a broker is; connections made from now on go there (hazard E11)."""
+        self._brokers[broker_id] = (host, port)
+        self._missing_since_ms.pop(broker_id, None)
+
+    def learn_all(self, brokers: Iterable[Broker], *, now_ms: int) -> None:
+        """Note the whole list of brokers; those that are not in it are missing from now on."""
+        present = set()
+        for broker in brokers:
+            self.learn(broker.broker_id, broker.host, broker.port)
+            present.add(broker.broker_id)
+        for broker_id in self._brokers:
+            if broker_id not in present:
+                self._missing_since_ms.setdefault(broker_id, now_ms)
+
+    def forget_missing(self, *, grace_ms: int, now_ms: int) -> list[int]:
+        """Forget brokers that have been missing for longer than `grace_ms`; returns their ids (hazard E10)."""
+        gone = [
+            broker_id
+            for broker_id, since_ms in self._missing_since_ms.items()
+            if now_ms - since_ms >= grace_ms
+        ]
+        for broker_id in gone:
+            del self._missing_since_ms[broker_id]
+            del self._brokers[broker_id]
+        return gone
+
+    def accepts_cluster(self, cluster_id: str | None) -> bool:
+        """Whether this is the cluster we serve; the first one that answers is (hazard E14)."""
+        if cluster_id is None:
+            return True
+        if self.cluster_id is None:
+            self.cluster_id = cluster_id
+        return self.cluster_id == cluster_id
+
+    def address_of(self, broker_id: int) -> Address | None:
+        """Where a broker is, None when the cluster does not know it (any more)."""
+        return self._brokers.get(broker_id)
+
+    @property
+    def broker_ids(self) -> list[int]:
+        """Known brokers."""
+        return sorted(self._brokers)
+
+    @property
+    def hosts(self) -> set[str]:
+        """Host names that must not reach a client: `host:port` of every broker and bootstrap address."""
+        addresses = {*self._brokers.values(), *self.bootstrap}
+        return {f"{host}:{port}" for host, port in addresses}
+
+
+class Topology:
+    """What one listener tells its clients of the cluster."""
+
+    def __init__(self, cluster: ClusterMap, ports: BrokerPorts, bind: BindPort) -> None:
+        self.cluster: Final = cluster
+        self.ports: Final = ports
+        self._bind = bind
+        self._bound: set[int] = set()
+
+    def advertise(self, broker_id: int, host: str, port: int) -> Address | None:
+        """Our address of a broker that the cluster told of, bound before it is returned; None: leave it out."""
+        if broker_id < 0 or not host:
+            return None
+        our_port = self.ports.port_of(broker_id)
+        if our_port is None:
+            return None
+        self.cluster.learn(broker_id, host, port)
+        if broker_id not in self._bound:
+            if not self._bind(broker_id, our_port):
+                return None
+            self._bound.add(broker_id)
+        return self.ports.advertised_host, our_port
+
+    def advertise_known(self) -> None:
+        """Bind the ports of all known brokers."""
+        for broker_id in self.cluster.broker_ids:
+            address = self.cluster.address_of(broker_id)
+            if address is not None:
+                self.advertise(broker_id, *address)
+
+    def withdraw(self, broker_id: int) -> None:
+        """The broker's port has been closed; it is bound again should the broker come back."""
+        self._bound.discard(broker_id)
+
+    @property
+    def bound_broker_ids(self) -> list[int]:
+        """Brokers that clients can reach through this listener."""
+        return sorted(self._bound)

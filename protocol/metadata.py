@@ -1,0 +1,172 @@
+"""Metadata requests and responses as far as automatic topic creation needs them (KIP-599 charges it to the client).
+
+Only names, flags and error codes are read; nothing is decoded. Layouts: MetadataRequest and MetadataResponse v0-13.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.api_keys import Api
+from protocol.error_codes import ErrorCode
+from protocol.headers import body_offset
+from protocol.primitives import (
+    framed,
+    read_array_length,
+    read_int8,
+    read_int16,
+    read_nullable_string,
+    skip,
+    skip_string,
+    skip_tags,
+    write_array_length,
+    write_nullable_string,
+)
+
+MOST_NAMES: Final = 50_000
+"""Longest list of topics that is walked."""
+
+FIRST_VERSION_WITH_FLAG: Final = 4
+"""Older requests always let the broker create what it does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataQuestion:
+    """What a Metadata request asks.
+
+    Attributes:
+        names: topics asked for by name, raw; empty when all, none or ids are asked for.
+        may_create: the broker may create those that do not exist.
+        flag_offset: where allow_auto_topic_creation stands in the frame, None below v4.
+    """
+
+    names: tuple[bytes, ...]
+    may_create: bool
+    flag_offset: int | None
+
+
+def parse_metadata_question(frame: bytes, api: Api) -> MetadataQuestion:
+    """Read a whole Metadata request frame (size included).
+
+    Raises:
+        ProtocolError: it does not follow its layout, or names more than `MOST_NAMES` topics.
+    """
+    flexible = api.flexible
+    at = body_offset(frame, flexible=flexible)
+    count, at = read_array_length(frame, at, compact=flexible, most=MOST_NAMES)
+    names = []
+    for _ in range(max(count, 0)):
+        if api.version >= 10:
+            at = skip(frame, at, 16)
+        name, at = read_nullable_string(frame, at, compact=flexible)
+        at = skip_tags(frame, at) if flexible else at
+        if name is not None:
+            names.append(name)
+    if api.version < FIRST_VERSION_WITH_FLAG:
+        return MetadataQuestion(tuple(names), True, None)
+    flag, _ = read_int8(frame, at)
+    return MetadataQuestion(tuple(names), flag != 0, at)
+
+
+def forbid_creation(frame: bytes, question: MetadataQuestion) -> bytes:
+    """The request without the permission to create topics; v4+ only, where the permission is a flag."""
+    if question.flag_offset is None:
+        raise ValueError("Metadata below v4 has no flag")
+    at = question.flag_offset
+    return frame[:at] + b"\x00" + frame[at + 1 :]
+
+
+def upgrade_question(frame: bytes, api: Api, question: MetadataQuestion) -> bytes:
+    """A v0-3 request by names as a v4 request that creates nothing."""
+    head_end = body_offset(frame, flexible=False)
+    out = bytearray(frame[4:head_end])
+    out[2:4] = FIRST_VERSION_WITH_FLAG.to_bytes(2, "big")
+    write_array_length(out, len(question.names), compact=False)
+    for name in question.names:
+        write_nullable_string(out, name, compact=False)
+    out.append(0)
+    return framed(out)
+
+
+def downgrade_answer(frame: bytes, api: Api) -> bytes:
+    """A v4 response as the client's version, v0-3: the fields that version lacks are left out.
+
+    v3 is v4 to the letter; v2 has no throttle time; v1 no cluster id; v0 no racks, no controller, no internal flag.
+    """
+    if api.version == 3:
+        return frame
+    out = bytearray(frame[4:8])
+    at = skip(frame, 8, 4)
+    count, at = read_array_length(frame, at, compact=False)
+    write_array_length(out, max(count, 0), compact=False)
+    for _ in range(max(count, 0)):
+        start = at
+        at = skip(frame, skip_string(frame, skip(frame, at, 4), compact=False), 4)
+        end = at
+        at = skip_string(frame, at, compact=False)
+        out += frame[start : at if api.version >= 1 else end]
+    start = at
+    at = skip_string(frame, at, compact=False)
+    if api.version >= 2:
+        out += frame[start:at]
+    start = at
+    at = skip(frame, at, 4)
+    if api.version >= 1:
+        out += frame[start:]
+        return framed(out)
+    count, at = read_array_length(frame, at, compact=False, most=MOST_NAMES)
+    write_array_length(out, max(count, 0), compact=False)
+    for _ in range(max(count, 0)):
+        start = at
+        at = skip_string(frame, skip(frame, at, 2), compact=False)
+        out += frame[start:at]
+        start = at = skip(frame, at, 1)
+        at = _skip_partitions(frame, at, version=4, flexible=False)
+        out += frame[start:at]
+    return framed(out)
+
+
+def unknown_topics(frame: bytes, api: Api) -> list[bytes]:
+    """Names of the topics that a Metadata response calls unknown: KRaft creates them after this answer.
+
+    Raises:
+        ProtocolError: the response cannot be read.
+    """
+    flexible = api.flexible
+    at = skip(frame, 4, 4)
+    at = skip_tags(frame, at) if api.flexible_header else at
+    at = skip(frame, at, 4) if api.version >= 3 else at
+    count, at = read_array_length(frame, at, compact=flexible)
+    for _ in range(max(count, 0)):
+        at = skip(frame, skip_string(frame, skip(frame, at, 4), compact=flexible), 4)
+        at = skip_string(frame, at, compact=flexible) if api.version >= 1 else at
+        at = skip_tags(frame, at) if flexible else at
+    at = skip_string(frame, at, compact=flexible) if api.version >= 2 else at
+    at = skip(frame, at, 4) if api.version >= 1 else at
+    count, at = read_array_length(frame, at, compact=flexible, most=len(frame))
+    unknown = []
+    for _ in range(max(count, 0)):
+        error_code, at = read_int16(frame, at)
+        name, at = read_nullable_string(frame, at, compact=flexible)
+        at = skip(frame, at, 16) if api.version >= 10 else at
+        at = skip(frame, at, 1) if api.version >= 1 else at
+        at = _skip_partitions(frame, at, version=api.version, flexible=flexible)
+        at = skip(frame, at, 4) if api.version >= 8 else at
+        at = skip_tags(frame, at) if flexible else at
+        if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name:
+            unknown.append(name)
+    return unknown
+
+
+def _skip_partitions(frame: bytes, at: int, *, version: int, flexible: bool) -> int:
+    count, at = read_array_length(frame, at, compact=flexible, most=len(frame))
+    fixed = 2 + 4 + 4 + (4 if version >= 7 else 0)
+    lists = 3 if version >= 5 else 2
+    for _ in range(max(count, 0)):
+        at = skip(frame, at, fixed)
+        for _ in range(lists):
+            brokers, at = read_array_length(frame, at, compact=flexible, most=len(frame))
+            at = skip(frame, at, 4 * max(brokers, 0))
+        at = skip_tags(frame, at) if flexible else at
+    return at
