@@ -126,15 +126,16 @@ def test_body_offset_of_a_truncated_head_is_refused_at_every_byte(flexible: bool
             body_offset(frame[:end], flexible=flexible)
 
 
-@pytest.mark.parametrize(("label", "version"), list(goldens(kind="request")))
+@pytest.mark.parametrize(
+    ("label", "version"),
+    [row for row in goldens(kind="request") if api_name(row[0]) in wire.api_names() and row[1] != 99],
+)
 def test_recorded_requests_have_their_body_where_it_is_looked_for(label: str, version: int) -> None:
     frame = golden(label, version, "request")
     number = HEAD.unpack_from(frame, 0)[1]
     key, header_version = split_api_number(number)
     api = describe(ApiKey(key), header_version)
     name = api_name(label)
-    if name not in wire.api_names() or header_version == 99:
-        return
     assert key == wire.api_key_of(name)
     decoded = wire.decode_request(name, version, frame)
     body = frame[body_offset(frame, flexible=api.flexible) :]
