@@ -1,0 +1,140 @@
+"""Validation errors as lines for people: key path, value, and what would be allowed.
+
+Allowed values are read from the models, so a range is written down in one place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from difflib import get_close_matches
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from config.sections import ENFORCED_KEYS, FAULTS, Key, QuotaRule
+from quotas.entities import QuotaKey
+
+_MAX_VALUE_CHARS: Final = 80
+
+
+def lines(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """One line per fault, in the order of the file's sections, without the file's name.
+
+    Args:
+        error: from validating `model`.
+        model: gives the ranges and the known keys.
+    """
+    details = [
+        each for each in error.errors(include_url=False) if each["type"] != "default_factory_not_called"
+    ]
+    found: dict[str, None] = {}  # a set that keeps the order
+    for each in details:
+        if each["type"] == "too_short" and any(_inside(other["loc"], each["loc"]) for other in details):
+            continue  # only "too short" because its items are faulty
+        for key, text in _texts(each, model):
+            found[f"{'.'.join(_part_text(part) for part in key)}: {text}" if key else text] = None
+    return list(found)
+
+
+def _inside(inner: Key, outer: Key) -> bool:
+    return len(inner) > len(outer) and inner[: len(outer)] == outer
+
+
+def _texts(error: ErrorDetails, model: type[BaseModel]) -> Iterator[tuple[Key, str]]:
+    key: Key = error["loc"]
+    context: dict[str, Any] = error.get("ctx", {})
+    if error["type"] == FAULTS:
+        for inner, text in context["faults"]:
+            yield (*key, *inner), text
+    elif error["type"] == "missing":
+        yield key, "required, but missing"
+    elif error["type"] == "extra_forbidden":
+        yield key, _unknown(str(key[-1]), _type_at(model, key[:-1])[0])
+    elif error["type"] == "value_error":
+        yield key, f"{value_text(error['input'])} {context['error']}"
+    else:
+        yield key, f"{value_text(error['input'])} is not {_allowed(*_type_at(model, key), error['input'])}"
+
+
+def _part_text(part: str | int) -> str:
+    bare = str(part)
+    # Unknown keys are the operator's own words, so anything may be in them.
+    return bare if bare.replace("_", "").replace("-", "").isalnum() and bare.isascii() else value_text(bare)
+
+
+def value_text(value: object) -> str:
+    """A value as it may be shown: escaped, and not longer than a line."""
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, (list, tuple)):
+        return "an array" if value else "an empty array"
+    if isinstance(value, (bool, str)):
+        text = json.dumps(value)
+    else:
+        text = str(value)
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."
+
+
+def _unknown(name: str, parent: Any) -> str:
+    known = list(parent.model_fields) if isinstance(parent, type) and issubclass(parent, BaseModel) else []
+    if parent is QuotaRule and name in list(QuotaKey):
+        return f"this version does not enforce it; known quotas: {', '.join(ENFORCED_KEYS)}"
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known keys: {', '.join(known)}"
+    return f"unknown key; {hint}"
+
+
+def _type_at(model: type[BaseModel], key: Key) -> tuple[Any, list[Any]]:
+    """The type of a key and its constraints."""
+    kind: Any = model
+    metadata: list[Any] = []
+    for part in key:
+        if isinstance(part, int):
+            kind, metadata = _bare(get_args(kind)[0], [])
+        else:
+            field = kind.model_fields[part]
+            kind, metadata = _bare(field.annotation, list(field.metadata))
+    return kind, metadata
+
+
+def _bare(kind: Any, metadata: list[Any]) -> tuple[Any, list[Any]]:
+    if get_origin(kind) is Annotated:
+        inner, *more = get_args(kind)
+        for each in more:
+            metadata.extend(getattr(each, "metadata", [each]))
+        return _bare(inner, metadata)
+    if get_origin(kind) in (Union, UnionType):
+        return _bare(next(each for each in get_args(kind) if each is not NoneType), metadata)
+    return kind, metadata
+
+
+def _allowed(kind: Any, metadata: list[Any], value: object) -> str:
+    def bound(name: str) -> Any:
+        return next((getattr(each, name) for each in metadata if hasattr(each, name)), None)
+
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(f'"{choice}"' for choice in get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "one of " + ", ".join(f'"{choice.value}"' for choice in kind)
+    if kind is int:
+        span = f"in {bound('ge')}..{bound('le')}"
+        return span if isinstance(value, int) and not isinstance(value, bool) else f"a whole number {span}"
+    if kind is float:
+        return f"a finite number > {bound('gt')}"
+    if kind is bool:
+        return "true or false"
+    if kind is str:
+        return _allowed_text(bound("pattern"), bound("min_length"))
+    if get_origin(kind) is tuple:
+        return "an array with at least one item" if bound("min_length") else "an array"
+    return "a table"
+
+
+def _allowed_text(pattern: str | None, min_length: int | None) -> str:
+    if pattern is not None:
+        return f"a string that matches {pattern}"
+    return "a string of at least one character" if min_length else "a string"

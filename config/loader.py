@@ -1,0 +1,114 @@
+"""Reads configuration. Nothing else happens here: no socket, no name lookup, no log."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from config.address import HostPort, parse_host_port
+from config.faults import lines, value_text
+from config.model import Config
+from config.sections import ListenerSettings, QuotaRule, UpstreamSettings
+
+DEFAULT_BIND: Final = HostPort("127.0.0.1", 19_092)
+
+
+class ConfigError(Exception):
+    """The configuration can't be used.
+
+    Attributes:
+        lines: one per fault, each complete: file, key path, value, what is allowed.
+    """
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+
+def load(path: str | Path) -> Config:
+    """The configuration in a TOML file.
+
+    Raises:
+        ConfigError: the file can't be read, is not TOML, or breaks a rule. All broken rules are told at once,
+            except those between sections, which are only looked at once every section is right.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError([f"{path}: cannot be read: {exc.strerror}"]) from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError([f"{path}: is not UTF-8 text (byte {exc.start})"]) from exc
+    return parse(text, name=str(path))
+
+
+def parse(text: str, *, name: str) -> Config:
+    """The configuration in a TOML text.
+
+    Args:
+        text: the whole file.
+        name: of the file, for error texts.
+
+    Raises:
+        ConfigError: as `load`.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except (ValueError, RecursionError) as exc:  # a plain ValueError is a number with thousands of digits
+        raise ConfigError([f"{name}: not TOML: {exc}"]) from exc
+    try:
+        return Config.model_validate(tables)
+    except ValidationError as exc:
+        raise ConfigError([f"{name}: {line}" for line in lines(exc, Config)]) from exc
+
+
+def default_config(
+    bootstrap: tuple[HostPort, ...], *, bind: HostPort = DEFAULT_BIND, quotas: tuple[QuotaRule, ...] = ()
+) -> Config:
+    """A configuration for running without a file: one listener on loopback, everything else by default.
+
+    Args:
+        bootstrap: brokers of the cluster.
+        bind: the bootstrap port for clients; broker ports begin after it.
+        quotas: none by default.
+
+    Raises:
+        ConfigError: the gateway would be its own upstream.
+    """
+    try:
+        return Config(
+            upstream=UpstreamSettings(bootstrap=bootstrap),
+            listeners=(ListenerSettings(name="default", bind=bind),),
+            quotas=quotas,
+        )
+    except ValidationError as exc:
+        raise ConfigError(lines(exc, Config)) from exc
+
+
+def replace_upstream(config: Config, bootstrap: tuple[HostPort, ...]) -> Config:
+    """The same configuration in front of another cluster.
+
+    Raises:
+        ConfigError: the gateway would be its own upstream.
+    """
+    try:
+        return config.with_upstream(bootstrap)
+    except ValidationError as exc:
+        raise ConfigError(lines(exc, Config)) from exc
+
+
+def parse_bootstrap(text: str) -> tuple[HostPort, ...]:
+    """The brokers in a text such as ``kafka-1:9092,kafka-2:9092``, the form Kafka's own tools take.
+
+    Raises:
+        ConfigError: a part of it is not host:port.
+    """
+    found = []
+    for part in text.split(","):
+        try:
+            found.append(parse_host_port(part.strip()))
+        except ValueError as exc:
+            raise ConfigError([f"{value_text(part.strip())} {exc}"]) from exc
+    return tuple(found)

@@ -1,0 +1,175 @@
+"""The whole configuration: its sections, the rules between them, and the quota objects made from it."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from config.address import HostPort
+from config.sections import (
+    AdminSettings,
+    ClientIdSettings,
+    DrainSettings,
+    Key,
+    LimitSettings,
+    ListenerSettings,
+    LogSettings,
+    MutationQuotaSettings,
+    QuotaRule,
+    Section,
+    UpstreamSettings,
+    faults_error,
+)
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from quotas.mutations import MutationSettings
+
+
+class Config(Section, frozen=True):
+    """A configuration without contradictions; the attributes are the sections of the file."""
+
+    upstream: UpstreamSettings
+    listeners: Annotated[tuple[ListenerSettings, ...], Field(strict=False, min_length=1)]
+    admin: AdminSettings = AdminSettings()
+    limits: LimitSettings = LimitSettings()
+    drain: DrainSettings = DrainSettings()
+    log: LogSettings = LogSettings()
+    mutation_quota: MutationQuotaSettings = MutationQuotaSettings()
+    client_ids: ClientIdSettings = ClientIdSettings()
+    quotas: Annotated[tuple[QuotaRule, ...], Field(strict=False)] = ()
+
+    def with_upstream(self, bootstrap: tuple[HostPort, ...]) -> Config:
+        """The same configuration in front of another cluster.
+
+        Raises:
+            pydantic.ValidationError: the gateway would be its own upstream.
+        """
+        upstream = self.upstream.model_copy(update={"bootstrap": bootstrap})
+        sections = {name: getattr(self, name) for name in type(self).model_fields}
+        return Config(**{**sections, "upstream": upstream})
+
+    def quota_items(self) -> list[tuple[QuotaEntity, QuotaKey, float]]:
+        """Every configured quota, in the order of the file; for `Limits.replace_all`."""
+        return [(rule.entity, key, value) for rule in self.quotas for key, value in rule.values().items()]
+
+    def quota_limits(self) -> Limits:
+        """A new set of limits that holds the configured quotas."""
+        limits = Limits(empty_client_id=self.client_ids.empty)
+        limits.replace_all(self.quota_items())
+        return limits
+
+    def mutation_settings(self) -> MutationSettings:
+        """How controller mutations are measured."""
+        section = self.mutation_quota
+        return MutationSettings(
+            window_num=section.window_num,
+            window_ms=section.window_size_seconds * 1000,
+            algorithm=section.algorithm,
+            validate_only=section.validate_only,
+            max_trackers=section.max_trackers,
+            idle_expiry_ms=section.idle_expiry_ms,
+        )
+
+    def warnings(self) -> list[str]:
+        """What is allowed but probably not meant; one line each, key path first."""
+        return [
+            f'quotas.{at}.{name}: "{DEFAULT.value}" is taken as a name; the default is default_{name} = true'
+            for at, rule in enumerate(self.quotas)
+            for name in ("user", "client_id")
+            if getattr(rule, name) == DEFAULT.value
+        ]
+
+    @model_validator(mode="after")
+    def _check(self) -> Config:
+        faults = [*self._name_faults(), *self._port_faults(), *self._loop_faults(), *self._quota_faults()]
+        if faults:
+            raise faults_error(faults)
+        return self
+
+    def _name_faults(self) -> Iterator[tuple[Key, str]]:
+        seen: dict[str, int] = {}
+        for at, listener in enumerate(self.listeners):
+            first = seen.setdefault(listener.name, at)
+            if first != at:
+                yield ("listeners", at, "name"), f'"{listener.name}" is the name of listeners.{first} too'
+
+    def _port_faults(self) -> Iterator[tuple[Key, str]]:
+        claims = list(self._claims())
+        for at, claim in enumerate(claims):
+            for other in claims[:at]:
+                if claim.collides(other):
+                    yield claim.key, f"{claim} overlaps {_dotted(other.key)} {other}"
+
+    def _loop_faults(self) -> Iterator[tuple[Key, str]]:
+        for at, broker in enumerate(self.upstream.bootstrap):
+            for claim in self._claims():
+                if claim.answers(broker):
+                    text = f'"{broker}" is the gateway itself ({_dotted(claim.key)})'
+                    yield ("upstream", "bootstrap", at), text
+
+    def _quota_faults(self) -> Iterator[tuple[Key, str]]:
+        seen: dict[tuple[QuotaEntity, QuotaKey], int] = {}
+        for at, rule in enumerate(self.quotas):
+            for key in rule.values():
+                first = seen.setdefault((rule.entity, key), at)
+                if first != at:
+                    yield (
+                        ("quotas", at, str(key)),
+                        f"{rule.entity} has this quota from quotas.{first} already",
+                    )
+
+    def _claims(self) -> Iterator[_Claim]:
+        for at, listener in enumerate(self.listeners):
+            bind = listener.bind
+            yield _Claim(("listeners", at, "bind"), bind, bind.port)
+            brokers = HostPort(bind.host, listener.first_broker_port)
+            yield _Claim(("listeners", at, "first_broker_port"), brokers, listener.last_broker_port)
+        yield _Claim(("admin", "bind"), self.admin.bind, self.admin.bind.port)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """Ports that one key of the file wants to listen on."""
+
+    key: Key
+    first: HostPort
+    last_port: int
+
+    def __str__(self) -> str:
+        more = f"..{self.last_port}" if self.last_port > self.first.port else ""
+        return f"{self.first}{more}"
+
+    def collides(self, other: _Claim) -> bool:
+        # Two names for one address are not found here: they end as a busy port at the start.
+        same_host = self.first.wildcard or other.first.wildcard or self.first.host == other.first.host
+        some_port = self.first.port != 0 and other.first.port != 0
+        return (
+            same_host
+            and some_port
+            and self.first.port <= other.last_port
+            and other.first.port <= self.last_port
+        )
+
+    def answers(self, peer: HostPort) -> bool:
+        # A wildcard also owns the machine's other addresses, but which those are is not known here.
+        same_host = (
+            self.first.host == peer.host
+            or (self.first.wildcard and _is_loopback(peer.host))
+            or (peer.host == "localhost" and _is_loopback(self.first.host))
+        )
+        return same_host and self.first.port <= peer.port <= self.last_port
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _dotted(key: Key) -> str:
+    return ".".join(str(part) for part in key)

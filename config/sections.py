@@ -1,0 +1,229 @@
+"""The sections of the configuration file, one model each: keys, ranges, defaults.
+
+Values keep their TOML type: ``"9092"`` is not a number and ``1`` is not true. Times are whole milliseconds,
+except where the key carries Kafka's own name and unit.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from config.address import MAX_PORT, BindAddress, ConnectAddress, HostPort, valid_host
+from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
+from quotas.limits import EmptyClientId
+from quotas.mutation_meters import MutationAlgorithm
+from quotas.mutations import ValidateOnly
+
+FAULTS: Final = "config_faults"  # the error type of `faults_error`
+
+_MAX_INT32: Final = 2**31 - 1
+
+Port: TypeAlias = Annotated[int, Field(ge=1, le=MAX_PORT)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=_MAX_INT32)]
+Bytes: TypeAlias = Annotated[int, Field(ge=1024, le=_MAX_INT32)]
+Milliseconds: TypeAlias = Annotated[int, Field(ge=1, le=_MAX_INT32)]
+NonEmpty: TypeAlias = Annotated[str, Field(min_length=1)]
+
+Key: TypeAlias = tuple[str | int, ...]
+
+
+def faults_error(faults: list[tuple[Key, str]]) -> PydanticCustomError:
+    """An error of a model as a whole that blames single keys.
+
+    Args:
+        faults: path of a key, from the model that raises, and what is wrong with its value.
+    """
+    return PydanticCustomError(FAULTS, "contradictory settings", {"faults": faults})
+
+
+class Section(BaseModel, frozen=True, extra="forbid", strict=True):
+    """What all sections have in common: no unknown keys, no conversions, never changed after reading."""
+
+
+class UpstreamSettings(Section, frozen=True):
+    """The Kafka cluster behind the gateway.
+
+    Attributes:
+        bootstrap: brokers to ask for the others; the first that answers.
+        connect_timeout_ms: for one connection to one broker.
+        topology_refresh_ms: how often the cluster is asked for its brokers.
+    """
+
+    bootstrap: Annotated[tuple[ConnectAddress, ...], Field(strict=False, min_length=1)]
+    connect_timeout_ms: Milliseconds = 5_000
+    topology_refresh_ms: Milliseconds = 30_000
+
+
+def _host_of_bind(data: dict[str, Any]) -> str:
+    bind: HostPort = data["bind"]
+    return bind.host
+
+
+def _port_after_bind(data: dict[str, Any]) -> int:
+    bind: HostPort = data["bind"]
+    return bind.port + 1
+
+
+class ListenerSettings(Section, frozen=True):
+    """One way in for clients: a bootstrap port and one port per broker.
+
+    Broker N is advertised as ``advertised_host``, ``first_broker_port + (N - lowest_broker_id)``. The port
+    of a broker thus never changes, whatever the order in which brokers come and go.
+
+    Attributes:
+        name: in metrics and logs; unique.
+        bind: address and bootstrap port; port 0 is any free one, for tests.
+        advertised_host: what clients are told to connect to. The bind host unless that is a wildcard.
+        first_broker_port: of the broker with the lowest id. The port after `bind` if not given.
+        lowest_broker_id: the smallest broker id that gets a port.
+        broker_ports: how many ids get one; a broker beyond is never shown to clients.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    bind: BindAddress
+    advertised_host: NonEmpty = Field(default_factory=_host_of_bind)
+    first_broker_port: Port = Field(default_factory=_port_after_bind, validate_default=True)
+    lowest_broker_id: Annotated[int, Field(ge=0, le=_MAX_INT32)] = 0
+    broker_ports: Annotated[int, Field(ge=1, le=MAX_PORT)] = 100
+
+    @property
+    def last_broker_port(self) -> int:
+        """The highest port of the broker range."""
+        return self.first_broker_port + self.broker_ports - 1
+
+    @model_validator(mode="after")
+    def _check(self) -> ListenerSettings:
+        faults: list[tuple[Key, str]] = []
+        if HostPort(self.advertised_host, 0).wildcard:
+            given = "advertised_host" in self.model_fields_set
+            who = f'"{self.advertised_host}"' if given else f"required, since bind {self.bind}"
+            faults.append((("advertised_host",), f"{who} is no address that clients can connect to"))
+        elif not valid_host(self.advertised_host):
+            faults.append((("advertised_host",), f'"{self.advertised_host}" is not a host name or address'))
+        if self.last_broker_port > MAX_PORT:
+            text = f"{self.broker_ports} ports from {self.first_broker_port} on go beyond {MAX_PORT}"
+            faults.append((("broker_ports",), text))
+        if self.bind.port == 0 and "first_broker_port" not in self.model_fields_set:
+            faults.append((("first_broker_port",), "required, since bind leaves its port open"))
+        if faults:
+            raise faults_error(faults)
+        return self
+
+
+class AdminSettings(Section, frozen=True):
+    """The port of /metrics, /healthz, /readyz and the state. It has no password, so it is on loopback.
+
+    Attributes:
+        bind: address and port; port 0 is any free one.
+    """
+
+    bind: BindAddress = HostPort("127.0.0.1", 9644)
+
+
+class LimitSettings(Section, frozen=True):
+    """Bounds of one client connection, quotas aside; gateway.session_settings says what each one means."""
+
+    max_frame_bytes: Bytes = 104_857_600
+    max_in_flight_requests: Count = 1000
+    max_response_bytes: Bytes = _MAX_INT32
+    max_mute_ms: Milliseconds = 110_000
+    first_frame_timeout_ms: Milliseconds = 10_000
+    frame_timeout_ms: Milliseconds = 30_000
+    min_frame_bytes_per_s: Count = 16_384
+    idle_timeout_ms: Milliseconds = 600_000
+
+
+class DrainSettings(Section, frozen=True):
+    """How the gateway stops.
+
+    Attributes:
+        timeout_ms: how long requests already read may take to be answered before connections are closed.
+    """
+
+    timeout_ms: Annotated[int, Field(ge=0, le=_MAX_INT32)] = 30_000
+
+
+class LogSettings(Section, frozen=True):
+    """What is written to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["logfmt", "json"] = "logfmt"
+
+
+class MutationQuotaSettings(Section, frozen=True):
+    """How controller mutations are measured (KIP-599). Whom they are limited for is in [[quotas]].
+
+    Attributes:
+        algorithm: token_bucket is what Kafka released; rate and spread_rate are what it replaced.
+        window_num: Kafka's controller.quota.window.num.
+        window_size_seconds: Kafka's controller.quota.window.size.seconds.
+        validate_only: what requests that only validate cost. kip: nothing; kraft: as much as real ones.
+        default_num_partitions: what -1 partitions counts until the cluster has told its num.partitions.
+        max_trackers: how many counters there may be; clients beyond share one.
+        idle_expiry_ms: how long the counter of a silent client is kept.
+    """
+
+    algorithm: Annotated[MutationAlgorithm, Field(strict=False)] = MutationAlgorithm.TOKEN_BUCKET
+    window_num: Annotated[int, Field(ge=1, le=1000)] = 11
+    window_size_seconds: Annotated[int, Field(ge=1, le=3600)] = 1
+    validate_only: Annotated[ValidateOnly, Field(strict=False)] = ValidateOnly.KIP
+    default_num_partitions: Count = 1
+    max_trackers: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
+    idle_expiry_ms: Milliseconds = 3_600_000
+
+
+class ClientIdSettings(Section, frozen=True):
+    """How client ids are read.
+
+    Attributes:
+        empty: what a client without a client id is; see quotas.limits.Limits.
+    """
+
+    empty: EmptyClientId = "kafka"
+
+
+class QuotaRule(Section, frozen=True):
+    """The quotas of one entity: a user, a client id, or a pair of them, each by name or as the default.
+
+    The default has a key of its own, so that every name stays a name: ``user = "<default>"`` is a user who is
+    really called that.
+    """
+
+    user: NonEmpty | None = None
+    default_user: bool = False
+    client_id: NonEmpty | None = None
+    default_client_id: bool = False
+    controller_mutation_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    @property
+    def entity(self) -> QuotaEntity:
+        """Whom these quotas are for."""
+        user: Name | None = DEFAULT if self.default_user else self.user
+        client_id: Name | None = DEFAULT if self.default_client_id else self.client_id
+        return QuotaEntity(user=user, client_id=client_id)
+
+    def values(self) -> dict[QuotaKey, float]:
+        """The limits that are given, by quota."""
+        given = {key: getattr(self, key) for key in ENFORCED_KEYS}
+        return {key: float(value) for key, value in given.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _check(self) -> QuotaRule:
+        faults: list[tuple[Key, str]] = []
+        for name in ("user", "client_id"):
+            if getattr(self, name) is not None and getattr(self, f"default_{name}"):
+                faults.append(((name,), f"give {name} or default_{name}, not both"))
+        if not any(self.entity.components()):
+            faults.append(((), "names nobody; give user, default_user, client_id or default_client_id"))
+        if not self.values():
+            faults.append(((), f"limits nothing; give {' or '.join(ENFORCED_KEYS)}"))
+        if faults:
+            raise faults_error(faults)
+        return self
+
+
+# The quotas that this gateway enforces. Accepting another one would promise what nobody keeps.
+ENFORCED_KEYS: Final = tuple(key for key in QuotaKey if key in QuotaRule.model_fields)

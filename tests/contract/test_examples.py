@@ -1,0 +1,51 @@
+"""Every example configuration loads, and full.toml leaves nothing out."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.resources import files
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+import config
+
+EXAMPLES = sorted(
+    (each for each in files("config").joinpath("examples").iterdir() if each.name.endswith(".toml")),
+    key=lambda each: each.name,
+)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each.name)
+def test_example_loads_without_a_warning(example: Any) -> None:
+    assert config.parse(example.read_text(encoding="utf-8"), name=example.name).warnings() == []
+
+
+def test_there_are_examples() -> None:
+    assert {"minimal.toml", "full.toml"} <= {each.name for each in EXAMPLES}
+
+
+def _full() -> dict[str, Any]:
+    return tomllib.loads(files("config").joinpath("examples/full.toml").read_text(encoding="utf-8"))
+
+
+def test_full_example_shows_every_key() -> None:
+    full = _full()
+    assert set(full) == set(config.Config.model_fields)
+    for name, field in config.Config.model_fields.items():
+        tables = full[name] if isinstance(full[name], list) else [full[name]]
+        section = next(
+            (each for each in get_args(field.annotation) if isinstance(each, type)), field.annotation
+        )
+        assert isinstance(section, type)
+        assert issubclass(section, BaseModel)
+        assert set().union(*tables) >= set(section.model_fields), name
+
+
+def test_full_example_shows_the_defaults() -> None:
+    full = config.Config.model_validate(_full())
+    defaults = config.default_config(full.upstream.bootstrap, quotas=full.quotas)
+    for name in set(config.Config.model_fields) - {"listeners"}:
+        assert getattr(full, name) == getattr(defaults, name), name
+    assert full.listeners[0] == defaults.listeners[0]
