@@ -356,6 +356,11 @@ class ClientSession:
         return self.in_flight.idle and not self._relay_left
 
     @property
+    def mid_request(self) -> bool:
+        """A request has been relayed in part."""
+        return self._relay_left > 0
+
+    @property
     def reading_client(self) -> bool:
         """Whether the shell should read from the client: a mute lets the current relayed frame end first."""
         muted = self.muted

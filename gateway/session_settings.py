@@ -17,6 +17,8 @@ class SessionSettings:
         first_frame_timeout_ms: from accept to the first request head.
         frame_timeout_ms, min_frame_bytes_per_s: a frame must be whole after the first plus size / second.
         idle_timeout_ms: nothing received, nothing pending.
+        write_timeout_ms, min_write_bytes_per_s: a client with unread replies must take at least that much in each
+            such period.
     """
 
     max_frame_bytes: int = 104_857_600
@@ -27,3 +29,5 @@ class SessionSettings:
     frame_timeout_ms: int = 30_000
     min_frame_bytes_per_s: int = 16_384
     idle_timeout_ms: int = 600_000
+    write_timeout_ms: int = 30_000
+    min_write_bytes_per_s: int = 1_024

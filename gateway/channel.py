@@ -1,0 +1,322 @@
+"""ClientChannel: the I/O of one client connection. Two transports, one timer, one boundary for exceptions.
+
+It decides nothing: bytes go into the session, chunks come out, and what the session says about reading, waking and
+closing is carried out by `_pump` after every call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from gateway.close_cause import CloseCause
+from gateway.mute import MuteReason
+from gateway.session import NEVER_MS, ClientSession
+from protocol.errors import ProtocolError, UpstreamDesync
+
+if TYPE_CHECKING:
+    from gateway.listener import ChannelOwner
+
+HIGH_WATER_BYTES: Final = 512 * 1024
+"""Unsent bytes at which the opposite side is no longer read."""
+
+LINGER_MS: Final = 5_000
+"""How long a closed channel may take to hand over its last replies."""
+
+_log = structlog.get_logger("gateway.channel")
+
+
+class ClientChannel(asyncio.Protocol):
+    """One client connection and its upstream leg.
+
+    Attributes:
+        session: everything that is known and decided.
+        broker_id: the broker behind the port the client came in by; None for the bootstrap port.
+    """
+
+    __slots__ = (
+        "_armed_ms",
+        "_closed",
+        "_connecting",
+        "_loop",
+        "_now_ms",
+        "_owner",
+        "_reading",
+        "_stalled_bytes",
+        "_timer",
+        "_transport",
+        "_upstream",
+        "_upstream_reading",
+        "_write_watch",
+        "broker_id",
+        "session",
+    )
+
+    def __init__(self, session: ClientSession, owner: ChannelOwner, broker_id: int | None) -> None:
+        self.session = session
+        self.broker_id = broker_id
+        self._owner = owner
+        self._loop = owner.loop
+        self._now_ms = owner.now_ms
+        self._transport: asyncio.Transport | None = None
+        self._upstream: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._reading = True
+        self._upstream_reading = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_ms = NEVER_MS
+        self._write_watch: asyncio.TimerHandle | None = None
+        self._stalled_bytes = 0
+        self._closed = False
+
+    # -- the client's transport ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The client's transport is ready."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        self._run(self._pump)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client."""
+        try:
+            self.session.receive_from_client(data, now_ms=self._now_ms())
+            self._pump()
+        except Exception as exc:  # noqa: BLE001  (the boundary: see _failed)
+            self._failed(exc)
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more; keep the other direction open for what it is owed."""
+        self._run(self._half_closed)
+        return not self._closed
+
+    def _half_closed(self) -> None:
+        self.session.client_half_closed()
+        self._pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client's leg is gone."""
+        self._transport = None
+        self.close(CloseCause.CLIENT_CLOSED)
+
+    def pause_writing(self) -> None:
+        """The client reads slower than we write: read neither from the broker nor from the client."""
+        self.session.mute(MuteReason.CLIENT_FULL)
+        self._read_upstream(False)
+        self._watch_writes()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        if self._write_watch is not None:
+            self._write_watch.cancel()
+            self._write_watch = None
+        self._read_upstream(True)
+        self._unmute(MuteReason.CLIENT_FULL)
+
+    # -- the broker's transport ------------------------------------------------------------------------------
+
+    def upstream_connected(self, transport: asyncio.Transport) -> None:
+        """See `UpstreamUser`."""
+        if self._closed:
+            transport.abort()
+            return
+        self._upstream = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        if self.session.muted & MuteReason.CLIENT_FULL:
+            self._read_upstream(False)
+        self._unmute(MuteReason.CONNECTING)
+
+    def upstream_failed(self, cause: CloseCause) -> None:
+        """See `UpstreamUser`."""
+        self.close(cause)
+
+    def upstream_received(self, data: bytes) -> None:
+        """See `UpstreamUser`."""
+        try:
+            self.session.receive_from_upstream(data, now_ms=self._now_ms())
+            self._pump()
+        except Exception as exc:  # noqa: BLE001  (the boundary: see _failed)
+            self._failed(exc, from_upstream=True)
+
+    def upstream_lost(self) -> None:
+        """See `UpstreamUser`."""
+        self._upstream = None
+        self.close(CloseCause.UPSTREAM_CLOSED)
+
+    def upstream_writable(self, writable: bool) -> None:
+        """See `UpstreamUser`."""
+        if writable:
+            self._unmute(MuteReason.UPSTREAM_FULL)
+        else:
+            # Called from within a write of `_pump`, which looks at the mute afterwards.
+            self.session.mute(MuteReason.UPSTREAM_FULL)
+
+    # -- carrying out ----------------------------------------------------------------------------------------
+
+    def _run(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as exc:  # noqa: BLE001  (the boundary: see _failed)
+            self._failed(exc)
+
+    def _failed(self, exc: Exception, *, from_upstream: bool = False) -> None:
+        """The one boundary: a peer's broken bytes close this channel, a bug of ours too, with a traceback."""
+        if isinstance(exc, UpstreamDesync):
+            cause = CloseCause.UPSTREAM_DESYNC
+        elif isinstance(exc, ProtocolError):
+            cause = CloseCause.UPSTREAM_MALFORMED if from_upstream else CloseCause(exc.cause)
+        else:
+            cause = CloseCause.INTERNAL_ERROR
+            _log.error("channel_failed", **self._names(), exc_info=exc)
+        if cause is not CloseCause.INTERNAL_ERROR:
+            self._owner.refused(cause, detail=str(exc), **self._names())
+        self.close(cause, abort=True)
+
+    def _names(self) -> dict[str, Any]:
+        return {"listener": self.session.listener, "peer": self.session.peer}
+
+    def _pump(self) -> None:
+        """Write what the session has for each side, then do as it says about reading, waking and closing."""
+        session = self.session
+        chunks = session.to_upstream
+        if chunks:
+            upstream = self._upstream
+            if upstream is None:
+                self._connect()
+            else:
+                if len(chunks) == 1:
+                    upstream.write(chunks[0])
+                else:
+                    upstream.writelines(chunks)
+                chunks.clear()
+        chunks = session.to_client
+        if chunks and self._transport is not None:
+            if len(chunks) == 1:
+                self._transport.write(chunks[0])
+            else:
+                self._transport.writelines(chunks)
+            chunks.clear()
+        if session.muted or not self._reading:
+            self._follow_mute()
+        if session.close_cause is not None:
+            self.close(session.close_cause)
+        elif session.wake_at_ms < self._armed_ms:
+            self._arm()
+
+    def _follow_mute(self) -> None:
+        session = self.session
+        reading = session.reading_client
+        if reading is not self._reading and self._transport is not None:
+            self._reading = reading
+            if reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+        if session.muted & MuteReason.DRAINING and session.drained:
+            session.close(CloseCause.DRAINED)
+
+    def _unmute(self, reason: MuteReason) -> None:
+        def step() -> None:
+            self.session.unmute(reason, now_ms=self._now_ms())
+            self._pump()
+
+        self._run(step)
+
+    def _read_upstream(self, reading: bool) -> None:
+        upstream = self._upstream
+        if upstream is None or upstream.is_closing() or reading is self._upstream_reading:
+            return
+        self._upstream_reading = reading
+        if reading:
+            upstream.resume_reading()
+        else:
+            upstream.pause_reading()
+
+    def _connect(self) -> None:
+        """The first bytes for the broker are here: only now is its side of the connection made (hazard B20)."""
+        if self._connecting is None:
+            self.session.mute(MuteReason.CONNECTING)
+            self._connecting = self._loop.create_task(self._owner.connector.connect(self, self.broker_id))
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_ms = self.session.wake_at_ms
+        delay_ms = max(0, self._armed_ms - self._now_ms())
+        self._timer = self._loop.call_later(delay_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._armed_ms = NEVER_MS
+
+        def step() -> None:
+            self.session.on_timer(now_ms=self._now_ms())
+            self._pump()
+
+        self._run(step)
+
+    def _watch_writes(self) -> None:
+        """A client that reads nothing for a whole deadline is cut off (hazard B08)."""
+        if self._write_watch is None and self._transport is not None:
+            self._stalled_bytes = self._transport.get_write_buffer_size()
+            delay_s = self._owner.settings.write_timeout_ms / 1000
+            self._write_watch = self._loop.call_later(delay_s, self._check_writes)
+
+    def _check_writes(self) -> None:
+        self._write_watch = None
+        if self._transport is None or self._closed:
+            return
+        progress = self._stalled_bytes - self._transport.get_write_buffer_size()
+        if (
+            progress
+            < self._owner.settings.min_write_bytes_per_s * self._owner.settings.write_timeout_ms // 1000
+        ):
+            self.close(CloseCause.WRITE_TIMEOUT, abort=True)
+        else:
+            self._watch_writes()
+
+    # -- ending ----------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take no further request; close as soon as everything taken is answered."""
+        self.session.drain()
+        self._run(self._pump)
+
+    def close(self, cause: CloseCause, *, abort: bool = False) -> None:
+        """End both legs, once; the first cause counts.
+
+        Args:
+            cause: for the metrics.
+            abort: do not wait for the client to take what is still owed.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._write_watch is not None:
+            self._write_watch.cancel()
+        if self._connecting is not None and not self._connecting.done():
+            self._connecting.cancel()
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            # Whole requests still reach the broker (acks=0 has no other receipt); half a request must not be
+            # mistaken for one (hazard A08).
+            self._end(upstream, abort=self.session.mid_request)
+        transport = self._transport
+        if transport is not None:
+            self._end(transport, abort=abort)
+        self._owner.closed(self, cause)
+
+    def _end(self, transport: asyncio.Transport, *, abort: bool) -> None:
+        if abort:
+            transport.abort()
+            return
+        transport.close()
+        if transport.get_write_buffer_size():
+            # close() alone waits for ever for a peer that does not read.
+            self._loop.call_later(LINGER_MS / 1000, transport.abort)

@@ -1,0 +1,56 @@
+"""Names of brokers to addresses, without ever blocking the loop (hazard D03)."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+from gateway.clock import NowMs
+
+Lookup: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
+"""(host, port) -> numeric addresses; raises OSError."""
+
+_MOST_NAMES: Final = 1_000
+
+
+async def _getaddrinfo(host: str, port: int) -> list[str]:
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(info[4][0]) for info in infos]
+
+
+class Resolver:
+    """Caches answers for a while; an expired name is asked for again at its next use."""
+
+    def __init__(self, now_ms: NowMs, *, ttl_ms: int = 30_000, lookup: Lookup = _getaddrinfo) -> None:
+        self._now_ms = now_ms
+        self._ttl_ms = ttl_ms
+        self._lookup = lookup
+        self._cache: dict[tuple[str, int], tuple[int, list[str]]] = {}
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """Numeric addresses of `host`, in the resolver's order.
+
+        Raises:
+            OSError: the name cannot be resolved.
+        """
+        if _is_literal(host):
+            return [host]
+        cached = self._cache.get((host, port))
+        if cached is not None and cached[0] > self._now_ms():
+            return cached[1]
+        addresses = await self._lookup(host, port)
+        if len(self._cache) >= _MOST_NAMES:
+            self._cache.clear()
+        self._cache[host, port] = (self._now_ms() + self._ttl_ms, addresses)
+        return addresses
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
