@@ -60,7 +60,8 @@ def offset(frame: bytes | bytearray, api: Api) -> int | None:
 
 def _last_field(frame: bytes | bytearray, api: Api) -> int:
     """Delegation-token responses end with the field; a flexible one with an empty tag section after it."""
-    return len(frame) - 4 - (1 if api.flexible else 0)
+    behind = 4 + (1 if api.flexible else 0)
+    return skip(frame, 8, len(frame) - 8 - behind)
 
 
 def read(frame: bytes | bytearray, api: Api) -> int:

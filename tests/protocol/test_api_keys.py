@@ -1,0 +1,158 @@
+"""The table of APIs agrees with Kafka's message definitions, and only what is safe is on offer."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from protocol.api_keys import (
+    BROKER_ONLY,
+    CARRY_ADDRESSES,
+    CLUSTER_ADMIN,
+    MAX_VERSION,
+    NEWEST_RELAYED_VERSION,
+    Api,
+    ApiKey,
+    ThrottlePlace,
+    all_offered,
+    describe,
+    newest_version,
+    offered,
+)
+from tests.support import wire
+from tests.support.golden import golden
+
+each_api = pytest.mark.parametrize("name", wire.api_names())
+BROKER_ONLY_IN_KAFKA = {4, 5, 6, 7, 27, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, *range(82, 88)}
+
+
+def camel(key: ApiKey) -> str:
+    return "".join(word.capitalize() for word in key.name.split("_"))
+
+
+def advertised_by_kafka() -> dict[int, tuple[int, int]]:
+    rows = wire.decode_response("ApiVersions", 4, golden("api_versions", 4)).api_keys
+    return {row.api_key: (row.min_version, row.max_version) for row in rows}
+
+
+@each_api
+def test_key_and_name_belong_together(name: str) -> None:
+    assert camel(ApiKey(wire.api_key_of(name))) == name
+
+
+def test_keys_are_numbered_without_a_gap() -> None:
+    assert sorted(ApiKey) == list(range(93))
+
+
+@each_api
+def test_flexible_versions_are_kafkas(name: str) -> None:
+    for version in wire.versions(name):
+        api = describe(ApiKey(wire.api_key_of(name)), version)
+        with_tags = wire.request(name, version, header_tags=[(1, b"")])
+        without = wire.request(name, version)
+        assert api.flexible == (len(with_tags) > len(without))
+
+
+@each_api
+def test_a18_response_header_has_tags_when_flexible_except_for_api_versions(name: str) -> None:
+    for version in wire.versions(name):
+        api = describe(ApiKey(wire.api_key_of(name)), version)
+        plain = wire.response(name, version, **wire.populated(name, version))
+        tagged = wire.response(name, version, header_tags=[(1, b"")], **wire.populated(name, version))
+        assert api.flexible_header == (len(tagged) > len(plain))
+        if name == "ApiVersions":
+            assert not api.flexible_header
+
+
+@each_api
+def test_throttle_time_is_claimed_exactly_where_the_response_has_it(name: str) -> None:
+    for version in wire.versions(name):
+        api = describe(ApiKey(wire.api_key_of(name)), version)
+        fields = list(wire.populated(name, version))
+        if "throttle_time_ms" not in fields:
+            assert api.throttle_place is ThrottlePlace.NOWHERE
+        else:
+            expected = {
+                "Produce": ThrottlePlace.AFTER_RESPONSES,
+                "ApiVersions": ThrottlePlace.AFTER_API_KEYS,
+                "OffsetDelete": ThrottlePlace.AFTER_ERROR_CODE,
+            }.get(name, ThrottlePlace.FIRST)
+            assert api.throttle_place is expected
+            if expected is ThrottlePlace.FIRST:
+                assert fields[0] == "throttle_time_ms"
+
+
+@pytest.mark.parametrize(
+    ("key", "strict_since"),
+    [(ApiKey.CREATE_TOPICS, 6), (ApiKey.CREATE_PARTITIONS, 3), (ApiKey.DELETE_TOPICS, 5)],
+)
+def test_c21_mutations_are_strict_from_the_version_that_can_read_the_refusal(
+    key: ApiKey, strict_since: int
+) -> None:
+    for version in range(newest_version(key) + 1):
+        assert describe(key, version).strict == (version >= strict_since)
+
+
+def test_c21_no_other_api_is_strict() -> None:
+    strict = {api.key for api in all_offered() if api.strict}
+    assert strict == {ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS}
+
+
+def test_a35_what_brokers_say_to_each_other_is_not_on_offer() -> None:
+    assert BROKER_ONLY_IN_KAFKA == BROKER_ONLY
+    assert {64, 80, 81} == CLUSTER_ADMIN
+    for key in BROKER_ONLY | CLUSTER_ADMIN:
+        assert not offered(key)
+
+
+@pytest.mark.parametrize("key", [-1, -(2**15), 93, 999, 10_000, 32_767])
+def test_a12_unknown_keys_are_not_on_offer(key: int) -> None:
+    assert not offered(key)
+
+
+def test_e03_apis_whose_addresses_are_not_rewritten_are_not_on_offer() -> None:
+    assert {ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE} == CARRY_ADDRESSES
+    assert not any(offered(key) for key in CARRY_ADDRESSES)
+
+
+def test_e02_e06_versions_that_would_tell_addresses_are_not_on_offer() -> None:
+    assert newest_version(ApiKey.FETCH) < 16
+    assert newest_version(ApiKey.DESCRIBE_QUORUM) < 2
+
+
+def test_messages_that_are_read_here_have_a_newest_version() -> None:
+    """A newer layout must not reach code that does not know it."""
+    read_here = {0, 3, 10, 18, 19, 20, 32, 37, 60}
+    assert read_here <= MAX_VERSION.keys()
+    for key in read_here:
+        assert MAX_VERSION[ApiKey(key)] == advertised_by_kafka()[key][1]
+
+
+def test_everything_else_that_kafka_advertises_may_pass_at_every_version() -> None:
+    passing = {(api.key, api.version) for api in all_offered()}
+    for key, (lowest, highest) in advertised_by_kafka().items():
+        for version in range(lowest, highest + 1):
+            withheld = not offered(key) or version > MAX_VERSION.get(ApiKey(key), highest)
+            assert ((key, version) in passing) != withheld
+
+
+def test_everything_on_offer_is_listed_once_and_the_list_is_bounded() -> None:
+    listed = [(api.key, api.version) for api in all_offered()]
+    assert len(listed) == len(set(listed)) <= len(ApiKey) * (NEWEST_RELAYED_VERSION + 1)
+    assert all(0 <= version <= newest_version(key) for key, version in listed)
+
+
+def test_a_version_newer_than_kafka_knows_looks_like_the_newest_known() -> None:
+    assert describe(ApiKey.HEARTBEAT, 60) == Api(
+        key=ApiKey.HEARTBEAT,
+        version=60,
+        flexible=True,
+        flexible_header=True,
+        throttle_place=ThrottlePlace.FIRST,
+        strict=False,
+    )
+
+
+def test_names_are_spelled_as_kafka_spells_them() -> None:
+    assert all(re.fullmatch(r"[A-Z]+(_[A-Z]+)*", key.name) for key in ApiKey)

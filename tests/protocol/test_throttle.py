@@ -1,0 +1,192 @@
+"""throttle_time_ms: found in every response that has it, raised in place, and nothing else touched (hazard C19)."""
+
+from __future__ import annotations
+
+from itertools import product
+from struct import pack, unpack_from
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import throttle
+from protocol.api_keys import Api, ApiKey, ThrottlePlace, describe
+from protocol.errors import ProtocolError
+from tests.support import wire
+from tests.support.golden import golden, goldens
+
+OURS = 1_234_567
+EVERY = list(wire.every_version())
+each_api = pytest.mark.parametrize("name", wire.api_names())
+HEAD_BYTES = 24  # size, correlation id, an empty tag section and the field, and some to spare
+TOKENS = {
+    "create_delegation_token": ApiKey.CREATE_DELEGATION_TOKEN,
+    "renew_delegation_token": ApiKey.RENEW_DELEGATION_TOKEN,
+    "expire_delegation_token": ApiKey.EXPIRE_DELEGATION_TOKEN,
+    "describe_delegation_token": ApiKey.DESCRIBE_DELEGATION_TOKEN,
+}
+
+
+def api_of(name: str, version: int) -> Api:
+    return describe(ApiKey(wire.api_key_of(name)), version)
+
+
+def populated(name: str, version: int, throttle_time_ms: int = 3, *, nulls: bool = False) -> bytes:
+    """A response with every field set, this one as given."""
+    fields = wire.populated(name, version, nulls=nulls)
+    if "throttle_time_ms" in fields:
+        fields["throttle_time_ms"] = throttle_time_ms
+    return wire.response(name, version, **fields)
+
+
+def has_field(name: str, version: int) -> bool:
+    return "throttle_time_ms" in wire.populated(name, version)
+
+
+def versions_with_field(name: str) -> list[int]:
+    return [version for version in wire.versions(name) if has_field(name, version)]
+
+
+def patched(frame: bytes, api: Api, throttle_time_ms: int) -> tuple[bytes, int]:
+    buffer = bytearray(frame)
+    returned = throttle.patch(buffer, api, throttle_time_ms)
+    return bytes(buffer), returned
+
+
+@each_api
+def test_c19_patched_response_says_our_number_and_is_otherwise_the_same(name: str) -> None:
+    for version, nulls in product(versions_with_field(name), (False, True)):
+        api = api_of(name, version)
+        frame, returned = patched(populated(name, version, nulls=nulls), api, OURS)
+        assert frame == populated(name, version, OURS, nulls=nulls)
+        assert wire.decode_response(name, version, frame).throttle_time_ms == OURS
+        assert returned == OURS
+        assert throttle.read(frame, api) == OURS
+
+
+@each_api
+def test_c19_response_without_the_field_is_left_alone(name: str) -> None:
+    for version in set(wire.versions(name)) - set(versions_with_field(name)):
+        api = api_of(name, version)
+        before = populated(name, version)
+        assert patched(before, api, OURS) == (before, OURS)
+        assert throttle.offset(before, api) is None
+        assert throttle.read(before, api) == 0
+
+
+@each_api
+def test_c10_what_the_broker_wrote_is_never_lowered(name: str) -> None:
+    for version, ours in product(versions_with_field(name), (0, 1, OURS - 1, OURS)):
+        before = populated(name, version, OURS)
+        assert patched(before, api_of(name, version), ours) == (before, OURS)
+
+
+@each_api
+def test_field_in_the_head_is_patched_without_the_rest_of_the_frame(name: str) -> None:
+    for version in versions_with_field(name):
+        api = api_of(name, version)
+        frame = populated(name, version)
+        if throttle.in_head(api):
+            head, returned = patched(frame[:HEAD_BYTES], api, OURS)
+            assert head + frame[HEAD_BYTES:] == populated(name, version, OURS)
+            assert returned == OURS
+        else:
+            assert name in ("Produce", "ApiVersions")
+
+
+@pytest.mark.parametrize(("name", "version"), [("Heartbeat", 4), ("Produce", 9), ("OffsetDelete", 0)])
+def test_tags_in_the_response_header_are_stepped_over(name: str, version: int) -> None:
+    api = api_of(name, version)
+    tags = [(9, b"x" * 150)]
+    fields = wire.populated(name, version) | {"throttle_time_ms": 3}
+    frame = wire.response(name, version, header_tags=tags, **fields)
+    expected = wire.response(name, version, header_tags=tags, **fields | {"throttle_time_ms": OURS})
+    assert patched(frame, api, OURS) == (expected, OURS)
+
+
+@pytest.mark.parametrize("ours", [2**31 - 1, 2**31, 2**40])
+def test_c20_time_beyond_an_int32_is_cut(ours: int) -> None:
+    frame, returned = patched(populated("Heartbeat", 4), api_of("Heartbeat", 4), ours)
+    assert wire.decode_response("Heartbeat", 4, frame).throttle_time_ms == 2**31 - 1 == returned
+
+
+def test_negative_time_from_a_broker_counts_as_none() -> None:
+    frame, returned = patched(populated("Heartbeat", 4, -5), api_of("Heartbeat", 4), 0)
+    assert wire.decode_response("Heartbeat", 4, frame).throttle_time_ms == 0 == returned
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_c19_refused_api_versions_answer_has_no_field_whatever_was_asked(version: int) -> None:
+    refusal = golden("api_versions_unsupported", 99)
+    assert patched(refusal, api_of("ApiVersions", version), OURS) == (refusal, OURS)
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_c19_api_versions_error_in_the_layout_that_was_asked_for_is_patched(version: int) -> None:
+    before = golden("api_versions_invalid", version)
+    frame, _ = patched(before, api_of("ApiVersions", version), OURS)
+    assert frame == before[:11] + pack(">i", OURS) + before[15:]
+
+
+@pytest.mark.parametrize(("label", "version"), [row for row in goldens() if row[0] in TOKENS])
+def test_c19_delegation_token_responses_end_with_the_field(label: str, version: int) -> None:
+    api = describe(TOKENS[label], version)
+    before = golden(label, version)
+    assert api.throttle_place is ThrottlePlace.LAST
+    frame, _ = patched(before, api, OURS)
+    tail = b"\0" if version >= 2 else b""
+    assert before.endswith(bytes(4) + tail)
+    assert frame == before[: len(before) - 4 - len(tail)] + pack(">i", OURS) + tail
+
+
+@pytest.mark.parametrize(
+    ("label", "version", "name"),
+    [
+        ("create_topics_refused", 6, "CreateTopics"),
+        ("create_topics_refused", 7, "CreateTopics"),
+        ("create_partitions_refused", 3, "CreatePartitions"),
+        ("delete_topics_refused", 5, "DeleteTopics"),
+        ("delete_topics_refused", 6, "DeleteTopics"),
+    ],
+)
+def test_throttle_time_of_a_real_controller_is_read(label: str, version: int, name: str) -> None:
+    frame = golden(label, version)
+    time_ms = throttle.read(frame, api_of(name, version))
+    assert 30_000 < time_ms < 40_000  # 39 partitions too many at 1 per second
+    assert time_ms == wire.decode_response(name, version, frame).throttle_time_ms
+
+
+@each_api
+def test_response_that_ends_before_the_field_is_a_protocol_error(name: str) -> None:
+    for version in versions_with_field(name):
+        api = api_of(name, version)
+        frame = populated(name, version)
+        place = throttle.offset(frame, api)
+        assert place is not None
+        assert unpack_from(">i", frame, place)[0] == 3
+        for end in {8, place - 1, place, place + 3}:
+            with pytest.raises(ProtocolError):
+                throttle.offset(frame[:end], api)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_token_response_too_short_for_the_field_is_not_patched_in_its_header(version: int) -> None:
+    api = describe(ApiKey.RENEW_DELEGATION_TOKEN, version)
+    for end in range(12):
+        with pytest.raises(ProtocolError):
+            throttle.offset(golden("renew_delegation_token", version)[:end], api)
+
+
+@given(st.sampled_from(EVERY), st.binary(max_size=60), st.integers(0, 2**31 - 1))
+def test_a39_junk_is_patched_inside_the_frame_or_refused(
+    row: tuple[str, int], junk: bytes, ours: int
+) -> None:
+    api = api_of(*row)
+    try:
+        frame, returned = patched(junk, api, ours)
+    except ProtocolError:
+        return
+    assert len(frame) == len(junk)
+    assert returned >= ours
+    assert sum(a != b for a, b in zip(frame, junk, strict=True)) <= 4
+    assert frame[:8] == junk[:8]
