@@ -134,6 +134,8 @@ class LimitSettings(Section, frozen=True):
     frame_timeout_ms: Milliseconds = 30_000
     min_frame_bytes_per_s: Count = 16_384
     idle_timeout_ms: Milliseconds = 600_000
+    write_timeout_ms: Milliseconds = 30_000
+    min_write_bytes_per_s: Count = 1_024
 
 
 class DrainSettings(Section, frozen=True):

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config.address import HostPort, parse_host_port, valid_host
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:9092", "127.0.0.1", 9092),
+        ("kafka-1.example:1", "kafka-1.example", 1),
+        ("kafka_1:65535", "kafka_1", 65535),
+        ("[::1]:9092", "::1", 9092),
+        ("[fe80::1%eth0]:9092", "fe80::1%eth0", 9092),
+    ],
+)
+def test_host_and_port_are_read_and_printed_the_same(text: str, host: str, port: int) -> None:
+    assert parse_host_port(text) == HostPort(host, port)
+    assert str(HostPort(host, port)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "9092", ":9092", "host:", "host:0", "host:65536", "host:-1", "host:+1", "host:1 ", "host:1_0", "host:٣",
+     "127.0.0.256:1", "1.2.3:1", "ho st:1", "-host:1", "höst:1", "[::1]", "[::1:9092", "[127.0.0.1]:1", "[]:1",
+     "a\n:1", "x" * 254 + ":1"],
+)  # fmt: skip
+def test_anything_else_is_refused_with_a_text_that_continues_the_value(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^(is not|has too many) "):
+        parse_host_port(text)
+
+
+def test_ipv6_without_brackets_is_told_about_brackets() -> None:
+    with pytest.raises(ValueError, match=r"brackets: \[::1\]:9092"):
+        parse_host_port("::1:9092")
+
+
+def test_port_zero_is_for_binding_only() -> None:
+    assert parse_host_port("127.0.0.1:0", lowest_port=0).port == 0
+    with pytest.raises(ValueError, match=r"1\.\.65535"):
+        parse_host_port("127.0.0.1:0")
+
+
+@given(st.text())
+def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
+    try:
+        found = parse_host_port(text)
+    except ValueError:
+        return
+    assert valid_host(found.host)
+    assert parse_host_port(str(found)) == found
+
+
+def test_only_the_unspecified_addresses_are_wildcards() -> None:
+    assert HostPort("0.0.0.0", 1).wildcard
+    assert HostPort("::", 1).wildcard
+    assert not HostPort("127.0.0.1", 1).wildcard

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import config
+from config.address import HostPort
+from config.loader import ConfigError, default_config, load, parse, parse_bootstrap, replace_upstream
+
+MINIMAL = '[upstream]\nbootstrap = ["k:1"]\n[[listeners]]\nname = "a"\nbind = "127.0.0.1:19092"\n'
+
+
+def test_file_is_read_with_defaults_filled_in(tmp_path: Path) -> None:
+    file = tmp_path / "sluice.toml"
+    file.write_text(MINIMAL)
+    found = load(file)
+    assert found.upstream.bootstrap == (HostPort("k", 1),)
+    assert found.admin.bind == HostPort("127.0.0.1", 9644)
+    assert found.limits.max_frame_bytes == 104_857_600
+
+
+def test_unreadable_file_is_one_line_with_its_name(tmp_path: Path) -> None:
+    for path, reason in ((tmp_path / "none.toml", "No such file or directory"), (tmp_path, "Is a directory")):
+        with pytest.raises(ConfigError) as caught:
+            load(path)
+        assert caught.value.lines == [f"{path}: cannot be read: {reason}"]
+
+
+def test_file_that_is_not_text_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "sluice.toml"
+    file.write_bytes(b"# \xff")
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert caught.value.lines == [f"{file}: is not UTF-8 text (byte 2)"]
+
+
+def test_bad_toml_is_told_with_line_and_column() -> None:
+    with pytest.raises(ConfigError, match=r"^f: not TOML: .*line 2, column 5"):
+        parse("[log]\na = =\n", name="f")
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 5000, "a = " + "9" * 5000, "a = 1\na = 2", "\x00"])
+def test_hostile_toml_is_one_line_too(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, name="f")
+    assert len(caught.value.lines) == 1
+    assert "\n" not in caught.value.lines[0]
+
+
+def test_configuration_without_a_file_listens_on_loopback_and_has_no_quota() -> None:
+    found = default_config((HostPort("k", 1),))
+    assert found.listeners[0].bind == HostPort("127.0.0.1", 19_092)
+    assert found.admin.bind == HostPort("127.0.0.1", 9644)
+    assert found.quota_items() == []
+    assert found == parse(MINIMAL.replace('"a"', '"default"'), name="f")
+
+
+def test_own_port_as_upstream_is_refused_without_a_file_too() -> None:
+    itself = (HostPort("127.0.0.1", 19_092),)
+    with pytest.raises(ConfigError, match="is the gateway itself"):
+        default_config(itself)
+    with pytest.raises(ConfigError, match="is the gateway itself"):
+        replace_upstream(parse(MINIMAL, name="f"), itself)
+
+
+def test_bootstrap_text_is_kafkas_comma_list() -> None:
+    assert parse_bootstrap("a:1, [::1]:2") == (HostPort("a", 1), HostPort("::1", 2))
+    for wrong in ("", "a:1,", "a"):
+        with pytest.raises(ConfigError, match="is not host:port"):
+            parse_bootstrap(wrong)
+
+
+def test_package_offers_what_the_gateway_needs() -> None:
+    assert all(hasattr(config, name) for name in config.__all__)

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+import config
+from config.address import HostPort
+from config.model import Config
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.mutation_meters import MutationAlgorithm
+from quotas.mutations import MutationSettings, ValidateOnly
+
+HEAD = '[upstream]\nbootstrap = ["127.0.0.1:9092"]\n'
+LISTENER = '[[listeners]]\nname = "a"\nbind = "127.0.0.1:19092"\n'
+
+
+def read(text: str) -> Config:
+    return config.parse(text, name="f")
+
+
+def faults(text: str) -> list[str]:
+    with pytest.raises(config.ConfigError) as caught:
+        read(text)
+    return [line.removeprefix("f: ") for line in caught.value.lines]
+
+
+def test_quotas_become_limits_with_the_entities_of_the_file() -> None:
+    found = read(
+        HEAD
+        + LISTENER
+        + "[client_ids]\nempty = 'as_named'\n"
+        + "[[quotas]]\nuser = 'alice'\ndefault_client_id = true\ncontroller_mutation_rate = 2.5\n"
+        + "[[quotas]]\nclient_id = '<default>'\ncontroller_mutation_rate = 4\n"
+    )
+    limits = found.quota_limits()
+    assert list(limits.items()) == [
+        (QuotaEntity(user="alice", client_id=DEFAULT), QuotaKey.CONTROLLER_MUTATION_RATE, 2.5),
+        (QuotaEntity(client_id="<default>"), QuotaKey.CONTROLLER_MUTATION_RATE, 4.0),
+    ]
+    assert limits.empty_client_id == "as_named"
+
+
+def test_mutation_settings_default_to_those_of_the_quotas() -> None:
+    assert read(HEAD + LISTENER).mutation_settings() == MutationSettings()
+
+
+def test_mutation_settings_carry_every_key() -> None:
+    text = """[mutation_quota]
+        algorithm = "spread_rate"
+        window_num = 3
+        window_size_seconds = 2
+        validate_only = "kraft"
+        max_trackers = 5
+        idle_expiry_ms = 7
+    """
+    assert read(HEAD + LISTENER + text).mutation_settings() == MutationSettings(
+        window_num=3,
+        window_ms=2000,
+        algorithm=MutationAlgorithm.SPREAD_RATE,
+        validate_only=ValidateOnly.KRAFT,
+        max_trackers=5,
+        idle_expiry_ms=7,
+    )
+
+
+def test_listener_names_are_unique() -> None:
+    second = '[[listeners]]\nname = "a"\nbind = "127.0.0.2:19092"\n'
+    assert faults(HEAD + LISTENER + second) == ['listeners.1.name: "a" is the name of listeners.0 too']
+
+
+@pytest.mark.parametrize(
+    ("bind", "overlap"),
+    [
+        ("127.0.0.1:19092", True),  # the same bootstrap port
+        ("127.0.0.1:19192", True),  # in the first one's broker range
+        ("127.0.0.1:19193", False),
+        ("127.0.0.1:18992", True),  # its broker range reaches the first one's bootstrap port
+        ("127.0.0.1:18991", False),
+        ("0.0.0.0:19092", True),
+        ("[::]:19092", True),
+        ("127.0.0.2:19092", False),
+        ("127.0.0.1:9644", True),  # the admin port
+        ("127.0.0.1:9600", True),
+    ],
+)
+def test_ports_of_listeners_and_of_the_admin_port_do_not_overlap(bind: str, overlap: bool) -> None:
+    second = f'[[listeners]]\nname = "b"\nbind = "{bind}"\nadvertised_host = "gw"\n'
+    if overlap:
+        assert any(" overlaps " in line for line in faults(HEAD + LISTENER + second))
+    else:
+        read(HEAD + LISTENER + second)
+
+
+def test_bootstrap_port_is_not_in_its_own_broker_range() -> None:
+    text = LISTENER + "first_broker_port = 19000\n"
+    assert faults(HEAD + text) == [
+        "listeners.0.first_broker_port: 127.0.0.1:19000..19099 overlaps listeners.0.bind 127.0.0.1:19092"
+    ]
+
+
+def test_free_ports_never_overlap() -> None:
+    listeners = "".join(
+        f'[[listeners]]\nname = "{name}"\nbind = "127.0.0.1:0"\nfirst_broker_port = {port}\n'
+        for name, port in (("a", 20000), ("b", 20100))
+    )
+    read(HEAD + listeners + '[admin]\nbind = "127.0.0.1:0"\n')
+
+
+@pytest.mark.parametrize(
+    ("upstream", "itself"),
+    [
+        ("127.0.0.1:19092", True),
+        ("127.0.0.1:19100", True),
+        ("localhost:19092", True),
+        ("127.0.0.1:9092", False),
+        ("kafka:19092", False),
+    ],
+)
+def test_gateway_is_not_its_own_upstream(upstream: str, itself: bool) -> None:
+    text = f'[upstream]\nbootstrap = ["{upstream}"]\n'
+    if itself:
+        assert any("is the gateway itself" in line for line in faults(text + LISTENER))
+    else:
+        read(text + LISTENER)
+
+
+def test_wildcard_listener_on_kafkas_port_may_stand_before_a_remote_kafka_but_not_before_this_machine() -> (
+    None
+):
+    listener = '[[listeners]]\nname = "a"\nbind = "0.0.0.0:9092"\nadvertised_host = "gw"\n'
+    read('[upstream]\nbootstrap = ["kafka:9092"]\n' + listener)
+    assert faults(HEAD + listener) == [
+        'upstream.bootstrap.0: "127.0.0.1:9092" is the gateway itself (listeners.0.bind)'
+    ]
+
+
+def test_same_quota_twice_is_told_with_both_places() -> None:
+    quota = "[[quotas]]\nuser = 'a'\ncontroller_mutation_rate = 1\n"
+    assert faults(HEAD + LISTENER + quota + quota) == [
+        "quotas.1.controller_mutation_rate: user=a has this quota from quotas.0 already"
+    ]
+
+
+def test_name_that_looks_like_the_default_is_warned_about() -> None:
+    found = read(HEAD + LISTENER + "[[quotas]]\nuser = '<default>'\ncontroller_mutation_rate = 1\n")
+    assert found.warnings() == [
+        'quotas.0.user: "<default>" is taken as a name; the default is default_user = true'
+    ]
+
+
+def test_other_upstream_changes_nothing_else_and_is_checked() -> None:
+    before = read(HEAD + LISTENER + "[drain]\ntimeout_ms = 5\n")
+    after = before.with_upstream((HostPort("k", 1),))
+    assert after.upstream.bootstrap == (HostPort("k", 1),)
+    assert after.with_upstream(before.upstream.bootstrap) == before
+    with pytest.raises(ValidationError):
+        before.with_upstream((HostPort("127.0.0.1", 19092),))

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+from pydantic import ValidationError
+
+from config.address import HostPort
+from config.sections import (
+    ENFORCED_KEYS,
+    LimitSettings,
+    ListenerSettings,
+    MutationQuotaSettings,
+    QuotaRule,
+    UpstreamSettings,
+)
+from gateway.session_settings import SessionSettings
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+
+
+def test_limits_have_the_names_and_defaults_of_session_settings() -> None:
+    assert LimitSettings().model_dump() == asdict(SessionSettings())
+
+
+def test_limits_make_session_settings() -> None:
+    assert SessionSettings(**LimitSettings(max_frame_bytes=2048).model_dump()).max_frame_bytes == 2048
+
+
+def test_listener_advertises_its_bind_host_and_the_ports_after_its_own() -> None:
+    listener = ListenerSettings(name="a", bind=HostPort("127.0.0.1", 19092))
+    assert listener.advertised_host == "127.0.0.1"
+    assert (listener.first_broker_port, listener.last_broker_port) == (19093, 19192)
+
+
+def test_broker_range_may_end_at_the_last_port_and_not_after_it() -> None:
+    bind = HostPort("127.0.0.1", 19092)
+    assert ListenerSettings(name="a", bind=bind, first_broker_port=65436).last_broker_port == 65535
+    with pytest.raises(ValidationError):
+        ListenerSettings(name="a", bind=bind, first_broker_port=65437)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_wildcard_bind_needs_an_advertised_host(host: str) -> None:
+    bind = HostPort(host, 19092)
+    assert ListenerSettings(name="a", bind=bind, advertised_host="gw").advertised_host == "gw"
+    for advertised in ({}, {"advertised_host": "0.0.0.0"}, {"advertised_host": "::"}):
+        with pytest.raises(ValidationError):
+            ListenerSettings(name="a", bind=bind, **advertised)
+
+
+@pytest.mark.parametrize("host", ["", "a b", "gw:9092", "[::1]", "300.1.1.1"])
+def test_advertised_host_is_a_bare_host(host: str) -> None:
+    with pytest.raises(ValidationError):
+        ListenerSettings(name="a", bind=HostPort("127.0.0.1", 1), advertised_host=host)
+
+
+def test_free_bootstrap_port_needs_a_first_broker_port() -> None:
+    bind = HostPort("127.0.0.1", 0)
+    assert ListenerSettings(name="a", bind=bind, first_broker_port=7000).first_broker_port == 7000
+    with pytest.raises(ValidationError):
+        ListenerSettings(name="a", bind=bind)
+
+
+def test_toml_types_are_not_converted() -> None:
+    bootstrap = (HostPort("k", 1),)
+    for wrong in ("5000", True, 5000.0):
+        with pytest.raises(ValidationError):
+            UpstreamSettings.model_validate({"bootstrap": bootstrap, "connect_timeout_ms": wrong})
+
+
+def test_sections_never_change() -> None:
+    with pytest.raises(ValidationError):
+        MutationQuotaSettings().window_num = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("keys", "entity"),
+    [
+        ({"user": "a"}, QuotaEntity(user="a")),
+        ({"default_user": True}, QuotaEntity(user=DEFAULT)),
+        ({"user": "<default>"}, QuotaEntity(user="<default>")),
+        ({"client_id": "c"}, QuotaEntity(client_id="c")),
+        ({"default_client_id": True}, QuotaEntity(client_id=DEFAULT)),
+        ({"user": "a", "client_id": "c"}, QuotaEntity(user="a", client_id="c")),
+        ({"user": "a", "default_client_id": True}, QuotaEntity(user="a", client_id=DEFAULT)),
+        ({"default_user": True, "client_id": "c"}, QuotaEntity(user=DEFAULT, client_id="c")),
+        ({"default_user": True, "default_client_id": True}, QuotaEntity(user=DEFAULT, client_id=DEFAULT)),
+    ],
+)
+def test_quota_names_each_of_the_eight_levels_and_a_literal_default(
+    keys: dict[str, object], entity: QuotaEntity
+) -> None:
+    rule = QuotaRule.model_validate({**keys, "controller_mutation_rate": 5})
+    assert rule.entity == entity
+    assert rule.values() == {QuotaKey.CONTROLLER_MUTATION_RATE: 5.0}
+
+
+@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf"), 10**400, "5", True])
+def test_rate_is_a_finite_positive_number(rate: object) -> None:
+    with pytest.raises(ValidationError):
+        QuotaRule.model_validate({"user": "a", "controller_mutation_rate": rate})
+
+
+def test_enforced_keys_are_what_a_quota_can_carry() -> None:
+    assert ENFORCED_KEYS == (QuotaKey.CONTROLLER_MUTATION_RATE,)
