@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
@@ -76,8 +76,8 @@ class ClientChannel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The client's transport is ready."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports have the methods without the base class.
+        self._transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         self._run(self._pump)
 

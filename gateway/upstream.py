@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from gateway.close_cause import CloseCause
 from gateway.resolver import Resolver
@@ -46,8 +46,8 @@ class UpstreamChannel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The transport is ready."""
-        assert isinstance(transport, asyncio.Transport)
-        self._user.upstream_connected(transport)
+        # uvloop's transports have the methods without the base class.
+        self._user.upstream_connected(cast("asyncio.Transport", transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The leg is gone, whoever ended it."""
