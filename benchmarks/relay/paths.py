@@ -1,7 +1,11 @@
 """The ways from the load to the broker: straight, or through one proxy."""
 
+import contextlib
 import shutil
+import socket
+import struct
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +13,7 @@ from typing import Final
 
 from benchmarks.relay.gateway_config import gateway_config
 from benchmarks.relay.native_build import NativePrograms
-from benchmarks.relay.processes import PinnedProcess, free_port
+from benchmarks.relay.processes import PinnedProcess, ProcessDied, free_port
 
 DIRECT: Final = "direct"
 BARE_RELAY: Final = "bare C epoll relay"
@@ -53,15 +57,13 @@ def start_direct(upstream_port: int, core: int, folder: Path) -> RunningPath:
     return RunningPath(DIRECT, upstream_port, None)
 
 
-def relay_starter(programs: NativePrograms) -> Starter:
+def start_relay(
+    programs: NativePrograms, upstream_port: int, core: int, folder: Path, *, listen_port: int | None = None
+) -> RunningPath:
     """The floor: copies bytes, knows nothing."""
-
-    def start(upstream_port: int, core: int, folder: Path) -> RunningPath:
-        port = free_port()
-        argv = [str(programs.relay), str(port), str(upstream_port)]
-        return RunningPath(BARE_RELAY, port, PinnedProcess(argv, core=core, log=folder / "relay.log"))
-
-    return start
+    port = listen_port or free_port()
+    argv = [str(programs.relay), str(port), str(upstream_port)]
+    return RunningPath(BARE_RELAY, port, PinnedProcess(argv, core=core, log=folder / "relay.log"))
 
 
 def start_haproxy(
@@ -91,6 +93,29 @@ def start_gateway(upstream_port: int, core: int, folder: Path) -> RunningPath:
     sluice = Path(sys.executable).with_name("sluice")
     argv = [str(sluice), "serve", "--config", str(config)]
     return RunningPath(GATEWAY, port, PinnedProcess(argv, core=core, log=folder / "sluice.log"))
+
+
+def await_answer(path: RunningPath, *, timeout_s: float = 20.0) -> None:
+    """Returns when something behind the path answers an ApiVersions request.
+
+    Raises:
+        ProcessDied: the proxy ended, or nobody answered in time.
+    """
+    request = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # version 0, correlation id 1, no client id
+    deadline = time.monotonic() + timeout_s
+    while True:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", path.port), timeout=2) as client,
+        ):
+            client.sendall(request)
+            if len(client.recv(8, socket.MSG_WAITALL)) == 8:
+                return
+        if path.proxy is not None and not path.proxy.running:
+            raise path.proxy.died()
+        if time.monotonic() > deadline:
+            raise ProcessDied(f"{path.name} does not answer")
+        time.sleep(0.1)
 
 
 def start_target(name: str, port: int, pid: int) -> RunningPath:

@@ -5,8 +5,10 @@ import os
 import resource
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
@@ -15,6 +17,26 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 class ProcessDied(Exception):
     """A process of the benchmark ended before its time; the text holds the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Who runs where."""
+
+    load: int
+    proxy: int
+
+    def take_load(self) -> None:
+        """Moves this process, and so the children it starts from now on, to the load's core."""
+        os.sched_setaffinity(0, {self.load})
+
+
+def choose_cores() -> Cores:
+    """Two cores of those this process may use."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) == 1:
+        print("only one core: proxy and load share it, and the numbers say little", file=sys.stderr)
+    return Cores(load=allowed[0], proxy=allowed[-1])
 
 
 def free_port() -> int:

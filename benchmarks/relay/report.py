@@ -115,20 +115,27 @@ def _idle(rows: Sequence[Row], paths: Sequence[str]) -> dict[str, float]:
     return result
 
 
-def render(document: dict[str, Any]) -> str:
-    """The markdown page for one run's document."""
-    machine, summary, paths = document["machine"], document["summary"], document["paths"]
-    proxies = [path for path in paths if path != DIRECT]
-    lines = [
-        "# What the relay costs",
-        "",
+def circumstances(document: dict[str, Any]) -> list[str]:
+    """Command, commit, machine and layout, as lines of a page."""
+    machine = document["machine"]
+    return [
         f"`{document['command']}`, {document['started']}, commit {machine['commit']}.",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, Python {machine['python']}, "
         f"uvloop {machine['packages']['uvloop']}, {machine['haproxy']}.",
         f"Load average before {machine['load_average_before']}, after {machine['load_average_after']}. "
-        f"{document['rounds']} interleaved rounds, medians; proxy on core {document['proxy_core']}, load and null broker "
-        f"on core {document['load_core']}; {summary['windows']} windows, {summary['invalid']} invalid, "
-        f"{summary['disturbed']} disturbed by others.",
+        f"{document['rounds']} interleaved rounds, medians; {document['layout']}.",
+    ]
+
+
+def render(document: dict[str, Any]) -> str:
+    """The markdown page for one run's document."""
+    summary = document["summary"]
+    proxies = [path for path in document["paths"] if path != DIRECT]
+    lines = [
+        "# What the relay costs",
+        "",
+        *circumstances(document),
+        f"{summary['windows']} windows, {summary['invalid']} invalid, {summary['disturbed']} disturbed by others.",
         "",
         "CPU of the proxy's process, user + system. In brackets: HAProxy = 1.00.",
         "",

@@ -1,0 +1,106 @@
+"""A run against the null broker: idle memory first, then rounds of windows."""
+
+import argparse
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from benchmarks.relay.load import LoadRunner, NullBroker, Row
+from benchmarks.relay.native_build import NativePrograms
+from benchmarks.relay.paths import (
+    BARE_RELAY,
+    DIRECT,
+    GATEWAY,
+    HAPROXY,
+    RunningPath,
+    Starter,
+    start_direct,
+    start_gateway,
+    start_haproxy,
+    start_relay,
+    start_target,
+)
+from benchmarks.relay.processes import Cores, free_port
+from benchmarks.relay.workloads import IDLE_CONNECTIONS, WORKLOADS
+
+
+def starters(programs: NativePrograms, without: list[str]) -> dict[str, Starter]:
+    """The paths to measure, by name, in the order of even rounds."""
+    known: dict[str, Starter] = {
+        DIRECT: start_direct,
+        BARE_RELAY: partial(start_relay, programs),
+        HAPROXY: start_haproxy,
+        GATEWAY: start_gateway,
+    }
+    unknown = set(without) - set(known)
+    if unknown:
+        raise SystemExit(f"no such path: {', '.join(unknown)}; there are {', '.join(known)}")
+    return {name: start for name, start in known.items() if name not in without}
+
+
+class Bench:
+    """One run against the null broker."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        folder: Path,
+        stack: ExitStack,
+        cores: Cores,
+        programs: NativePrograms,
+    ) -> None:
+        self.cores = cores
+        self._folder = folder
+        self._stack = stack
+        self._options = options
+        self._starters = starters(programs, options.without)
+        port = options.broker_port or free_port()
+        self.broker = NullBroker(programs, port=port, core=cores.load, folder=folder)
+        stack.callback(self.broker.process.stop)
+        self.runner = LoadRunner(programs, self.broker, core=cores.load, folder=folder)
+        self.rounds = 2 if options.quick else options.rounds
+        self.rows: list[Row] = []
+
+    def wanted(self, key: str) -> bool:
+        return not self._options.only or key in self._options.only
+
+    def start(self, name: str) -> RunningPath:
+        path = self._starters[name](self.broker.port, self.cores.proxy, self._folder)
+        if path.proxy is not None:
+            self._stack.callback(path.proxy.stop)
+        self.runner.wait_until_open(path)
+        return path
+
+    def measure_idle(self) -> None:
+        """Before anything else has made the proxies grow; each reading in a process of its own."""
+        for number in range(1 if self._options.quick else 3):
+            for name in [name for name in self._starters if name != DIRECT]:
+                path = self.start(name)
+                assert path.proxy is not None
+                self.keep(self.runner.idle_memory(path, IDLE_CONNECTIONS), number)
+                path.proxy.stop()
+
+    def measure_windows(self) -> list[str]:
+        paths = [self.start(name) for name in self._starters]
+        if self._options.target:
+            name, port, pid = self._options.target.split(":")
+            paths.append(start_target(name, int(port), int(pid)))
+            self.runner.wait_until_open(paths[-1])
+        for number in range(self.rounds):
+            for workload in WORKLOADS:
+                for path in paths if number % 2 == 0 else reversed(paths):
+                    if self.wanted(workload.key):
+                        self.keep(self.runner.closed_loop(path, workload), number)
+            for path in paths if number % 2 == 0 else reversed(paths):
+                if self.wanted("latency"):
+                    self.keep(self.runner.fixed_rate(path), number)
+        return [path.name for path in paths]
+
+    def keep(self, row: Row, number: int) -> None:
+        row["round"] = number
+        self.rows.append(row)
+        said = f"{row['figure']:.3f}" if "figure" in row else f"{row.get('p50_ns', 0) / 1000:.0f} us"
+        if row["workload"] == "idle":
+            said = f"{row['per_connection_bytes'] / 1024:.1f} KiB"
+        trouble = f"  INVALID: {row['invalid']}" if row["invalid"] else ""
+        print(f"round {number + 1}  {row['workload']:<16} {row['path']:<20} {said}{trouble}", flush=True)

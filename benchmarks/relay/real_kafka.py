@@ -1,0 +1,192 @@
+"""The same paths in front of a real Kafka, with Kafka's own Java perf tools as the load.
+
+One broker serves three client listeners on the same data: the direct one, which the gateway also uses (it
+rewrites addresses itself), and one each whose advertised address is HAProxy's and the bare relay's port, because
+those rewrite nothing. Broker and tools may use every core: squeezed onto one, the producer is too slow to fill its
+batches, and the requests would be small ones.
+"""
+
+import csv
+import re
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.relay.load import CLIENT_ID, Row
+from benchmarks.relay.native_build import NativePrograms
+from benchmarks.relay.paths import (
+    BARE_RELAY,
+    DIRECT,
+    GATEWAY,
+    HAPROXY,
+    RunningPath,
+    await_answer,
+    start_gateway,
+    start_haproxy,
+    start_relay,
+)
+from benchmarks.relay.processes import ProcessDied, free_port, machine_busy_s
+from gateway.embedded import jars
+from gateway.embedded.kafka import KafkaCluster
+from gateway.embedded.tools import run_tool
+
+RECORD_BYTES: Final = 1024
+PARTITIONS: Final = 6
+_TOOL_LIMIT_S: Final = 120.0
+_PRODUCED_TOPIC: Final = "relay-bench-produced"
+_FETCHED_TOPIC: Final = "relay-bench-fetched"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of a perf tool."""
+
+    key: str
+    title: str
+    run: Callable[[str, int], float]
+    """Bootstrap address, number of records -> MB/s as the tool reports it."""
+    goal: float
+    """At most this many times HAProxy's CPU per GB of the same run."""
+
+
+def _tool(name: str, *arguments: object) -> str:
+    done = run_tool(
+        f"org.apache.kafka.tools.{name}",
+        [str(argument) for argument in arguments],
+        timeout_s=_TOOL_LIMIT_S,
+        jvm_options=jars.FULL_SPEED,
+    )
+    if done.returncode:
+        raise ProcessDied(f"{name} ended with {done.returncode}:\n{done.stdout[-1000:]}{done.stderr[-1000:]}")
+    return done.stdout
+
+
+def _produce_to(topic: str, bootstrap: str, records: int) -> float:
+    said = _tool(
+        "ProducerPerformance",
+        *("--bootstrap-server", bootstrap, "--topic", topic, "--num-records", records),
+        *("--record-size", RECORD_BYTES, "--throughput", -1),
+        *("--command-property", f"client.id={CLIENT_ID}", "acks=1"),
+    )
+    sent = re.findall(r"^(\d+) records sent.*\(([\d.]+) MB/sec\)", said, re.MULTILINE)
+    if not sent or int(sent[-1][0]) != records:
+        raise ProcessDied(f"the producer did not send {records} records:\n{said[-1000:]}")
+    return float(sent[-1][1])
+
+
+def produce(bootstrap: str, records: int) -> float:
+    """Sends 1 KB records with acks=1 and the Java producer's other defaults."""
+    return _produce_to(_PRODUCED_TOPIC, bootstrap, records)
+
+
+def fetch(bootstrap: str, records: int) -> float:
+    """Reads the prepared topic from its start, in a group of its own. The rate leaves the group's forming out."""
+    said = _tool(
+        "ConsumerPerformance",
+        *("--bootstrap-server", bootstrap, "--topic", _FETCHED_TOPIC, "--num-records", records),
+        *("--command-property", f"client.id={CLIENT_ID}"),
+    )
+    header, figures = list(csv.reader(said.splitlines(), skipinitialspace=True))[-2:]
+    row = dict(zip(header, figures, strict=True))
+    if int(row["data.consumed.in.nMsg"]) < records:
+        raise ProcessDied(f"the consumer did not get {records} records:\n{said[-1000:]}")
+    return float(row["fetch.MB.sec"])
+
+
+JOBS: Final = (
+    Job("java_produce", "Java produce", produce, 1.2),
+    Job("java_fetch", "Java fetch", fetch, 0.7),
+)
+
+
+class KafkaBench:
+    """A broker, the paths to it, and rounds of jobs through them."""
+
+    def __init__(self, programs: NativePrograms, *, core: int, folder: Path, stack: ExitStack) -> None:
+        """Starts the broker on the cores this process may use.
+
+        Args:
+            programs: for the bare relay.
+            core: where proxies run.
+            folder: for their configurations and logs.
+            stack: closes what was started.
+        """
+        haproxy_port, haproxy_side, relay_port, relay_side, controller = (free_port() for _ in range(5))
+        shared = f"CONTROLLER://127.0.0.1:{controller}"
+        own = "PLAINTEXT://{host}:{port}"
+        names = ("PLAINTEXT", "HAPROXY", "RELAY", "CONTROLLER")
+        self.cluster = KafkaCluster(
+            properties={
+                "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+                "listeners": f"{own},HAPROXY://127.0.0.1:{haproxy_side},RELAY://127.0.0.1:{relay_side},{shared}",
+                "advertised.listeners": f"{own},HAPROXY://127.0.0.1:{haproxy_port},"
+                f"RELAY://127.0.0.1:{relay_port},{shared}",
+                "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in names),
+                "num.partitions": PARTITIONS,
+                # What the producer runs leave behind goes while the benchmark is still running.
+                "log.segment.bytes": 64 * 1024 * 1024,
+                "log.retention.check.interval.ms": 5_000,
+                "log.segment.delete.delay.ms": 1_000,
+            },
+            jvm_options=jars.FULL_SPEED,
+        )
+        stack.enter_context(self.cluster)
+        port = self.cluster.brokers[1].port
+        self._starts: dict[str, Callable[[], RunningPath]] = {
+            DIRECT: lambda: RunningPath(DIRECT, port, None),
+            BARE_RELAY: lambda: start_relay(programs, relay_side, core, folder, listen_port=relay_port),
+            HAPROXY: lambda: start_haproxy(haproxy_side, core, folder, listen_port=haproxy_port),
+            GATEWAY: lambda: start_gateway(port, core, folder),
+        }
+        self._stack = stack
+
+    def open_paths(self, without: list[str]) -> list[RunningPath]:
+        """Starts the proxies and waits until each leads to the broker."""
+        paths = []
+        for name, start in self._starts.items():
+            if name in without:
+                continue
+            path = start()
+            if path.proxy is not None:
+                self._stack.callback(path.proxy.stop)
+            await_answer(path)
+            paths.append(path)
+        return paths
+
+    def prepare(self, records: int) -> None:
+        """Makes the topics, fills the one that is read, and warms the broker up."""
+        for topic, retention in ((_PRODUCED_TOPIC, 64 * 1024 * 1024), (_FETCHED_TOPIC, -1)):
+            _tool(
+                "TopicCommand",
+                *("--bootstrap-server", self.cluster.bootstrap, "--create", "--topic", topic),
+                *("--partitions", PARTITIONS, "--config", f"retention.bytes={retention}"),
+            )
+        # A little more than is read: the tool stops at a whole poll, and must never wait for the last records.
+        _produce_to(_FETCHED_TOPIC, self.cluster.bootstrap, records + records // 10)
+
+    def run(self, job: Job, path: RunningPath, records: int) -> Row:
+        """One job through one path; the figure is the proxy's CPU seconds per GB of record bytes."""
+        cpu_before = path.proxy.cpu_s() if path.proxy else 0.0
+        began, (_, steal_before) = time.monotonic(), machine_busy_s()
+        mb_per_s = job.run(f"127.0.0.1:{path.port}", records)
+        cpu_s = (path.proxy.cpu_s() if path.proxy else 0.0) - cpu_before
+        elapsed_s = time.monotonic() - began
+        return {
+            "workload": job.key,
+            "path": path.name,
+            "records": records,
+            "cpu_s": cpu_s,
+            "figure": cpu_s / (records * RECORD_BYTES / 1e9),
+            "mb_per_s": mb_per_s,
+            "elapsed_s": elapsed_s,
+            "steal_s": machine_busy_s()[1] - steal_before,
+            "invalid": None,
+        }
+
+
+def description() -> dict[str, object]:
+    """What the broker and the tools were, for the record."""
+    return {"version": jars.KAFKA_VERSION, "record_bytes": RECORD_BYTES, "partitions": PARTITIONS}

@@ -1,0 +1,62 @@
+"""The table of the run with a real Kafka."""
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.relay.paths import DIRECT, GATEWAY, HAPROXY
+from benchmarks.relay.report import Row, circumstances
+
+if TYPE_CHECKING:
+    from benchmarks.relay.real_kafka import Job
+
+
+def summarize_kafka(rows: Sequence[Row], paths: Sequence[str], jobs: "Sequence[Job]") -> dict[str, Any]:
+    """Per job and path: medians of CPU per GB and MB/s, ratio to HAProxy and throughput ratio to direct."""
+    summary: dict[str, Any] = {"jobs": {}, "invalid": sum(1 for row in rows if row["invalid"])}
+    for job in jobs:
+        entries = {}
+        for path in paths:
+            own = [row for row in rows if row["workload"] == job.key and row["path"] == path]
+            entries[path] = {
+                "cpu_s_per_gb": statistics.median(row["figure"] for row in own),
+                "mb_per_s": statistics.median(row["mb_per_s"] for row in own),
+            }
+        for entry in entries.values():
+            if HAPROXY in entries:
+                entry["ratio"] = entry["cpu_s_per_gb"] / entries[HAPROXY]["cpu_s_per_gb"]
+            if DIRECT in entries:
+                entry["throughput_ratio"] = entry["mb_per_s"] / entries[DIRECT]["mb_per_s"]
+        summary["jobs"][job.key] = {"title": job.title, "goal": job.goal, "paths": entries}
+    return summary
+
+
+def render_kafka(document: dict[str, Any]) -> str:
+    """The markdown page for one run's document."""
+    kafka, paths = document["kafka"], document["paths"]
+    lines = [
+        "# What the relay costs in front of a real Kafka",
+        "",
+        *circumstances(document),
+        f"Kafka {kafka['version']}, one broker, Java perf tools of the same version, "
+        f"{kafka['record_bytes']} B records, {kafka['partitions']} partitions.",
+        "",
+        "CPU-s of the proxy's process per GB of records (HAProxy = 1.00); MB/s as the tool says (direct = 1.00).",
+        "",
+        "| | " + " | ".join(paths) + " | goal |",
+        "|---" * (len(paths) + 2) + "|",
+    ]
+    for job in document["summary"]["jobs"].values():
+        entries = job["paths"]
+        cpu = ["-" if path == DIRECT else _cell(entries[path], "cpu_s_per_gb", "ratio", 3) for path in paths]
+        speed = [_cell(entries[path], "mb_per_s", "throughput_ratio", 0) for path in paths]
+        ratio = entries.get(GATEWAY, {}).get("ratio")
+        verdict = "" if ratio is None else ", met" if ratio <= job["goal"] else ", missed"
+        lines.append(f"| {job['title']}, CPU-s per GB | {' | '.join(cpu)} | {job['goal']:.2f}{verdict} |")
+        lines.append(f"| {job['title']}, MB/s | {' | '.join(speed)} | - |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(entry: dict[str, float], figure: str, ratio: str, digits: int) -> str:
+    compared = f" ({entry[ratio]:.2f})" if ratio in entry else ""
+    return f"{entry[figure]:.{digits}f}{compared}"
