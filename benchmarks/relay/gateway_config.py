@@ -8,7 +8,7 @@ def gateway_config(upstream: str, listen_port: int, admin_port: int, first_broke
         upstream: bootstrap address of the brokers, ``host:port``.
         listen_port: where clients come in.
         admin_port: where /metrics is.
-        first_broker_port: broker N is served at this port + N.
+        first_broker_port: broker N is served at this port + N; the null broker and the embedded one have id 1.
     """
     return f"""\
 [upstream]
@@ -19,6 +19,7 @@ name = "bench"
 bind = "127.0.0.1:{listen_port}"
 advertised_host = "127.0.0.1"
 first_broker_port = {first_broker_port}
+broker_ports = 2
 
 [admin]
 bind = "127.0.0.1:{admin_port}"

@@ -88,8 +88,9 @@ def start_gateway(upstream_port: int, core: int, folder: Path) -> RunningPath:
     """The gateway, with KIP-599 and metrics on."""
     port = free_port()
     config = folder / f"sluice-{port}.toml"
-    # Broker ids are small; the block of ports above a free one is free as a rule.
-    config.write_text(gateway_config(f"127.0.0.1:{upstream_port}", port, free_port(), free_port()))
+    # The one broker has id 1 and so the block's second port.
+    first_broker_port = free_port(block=2)
+    config.write_text(gateway_config(f"127.0.0.1:{upstream_port}", port, free_port(), first_broker_port))
     sluice = Path(sys.executable).with_name("sluice")
     argv = [str(sluice), "serve", "--config", str(config)]
     return RunningPath(GATEWAY, port, PinnedProcess(argv, core=core, log=folder / "sluice.log"))

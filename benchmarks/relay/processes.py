@@ -2,16 +2,19 @@
 
 import contextlib
 import os
+import random
 import resource
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+_PORTS: Final = range(10_000, 20_000)
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -39,11 +42,20 @@ def choose_cores() -> Cores:
     return Cores(load=allowed[0], proxy=allowed[-1])
 
 
-def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port(*, block: int = 1) -> int:
+    """A TCP port of the loopback address that nobody listens on now, and as many after it.
+
+    Below the ports the kernel gives to outgoing connections, which the idle rows use by the thousand.
+    """
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with ExitStack() as stack:
+            try:
+                for number in range(port, port + block):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
+            except OSError:
+                continue
+        return port
+    raise OSError("no free ports")
 
 
 def allow_many_descriptors() -> None:
