@@ -178,7 +178,7 @@ class Gateway:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._discovering
         for listener in self.listeners.values():
-            listener.stop_listening_everywhere()
+            listener.stop()
         await self.admin.stop()
         # Transports close in the next turn of the loop.
         await asyncio.sleep(0)

@@ -103,6 +103,17 @@ class ClientChannel(asyncio.Protocol):
         self._transport = None
         self.close(CloseCause.CLIENT_CLOSED)
 
+    def unread_fd(self) -> int | None:
+        """See `muted_watch.Watched`."""
+        if self._reading or self._transport is None:
+            return None
+        connection = self._transport.get_extra_info("socket")
+        return None if connection is None else int(connection.fileno())
+
+    def client_gone(self) -> None:
+        """See `muted_watch.Watched`: what is held behind the mute is dropped (hazard C16)."""
+        self.close(CloseCause.CLIENT_CLOSED)
+
     def pause_writing(self) -> None:
         """The client reads slower than we write: read neither from the broker nor from the client."""
         self.session.mute(MuteReason.CLIENT_FULL)

@@ -17,6 +17,7 @@ import structlog
 from gateway.channel import ClientChannel
 from gateway.clock import NowMs
 from gateway.close_cause import CloseCause
+from gateway.muted_watch import MutedWatch
 from gateway.observer import Observer
 from gateway.routes import Routes
 from gateway.session import ClientSession
@@ -76,6 +77,8 @@ class Listener:
         self._observer = observer
         self._sockets: dict[int | None, socket.socket] = {}
         self._adoptions: set[asyncio.Task[Any]] = set()
+        self._muted_watch = MutedWatch(loop, self.channels)
+        self._muted_watch.start()
 
     # -- ports -----------------------------------------------------------------------------------------------
 
@@ -112,6 +115,11 @@ class Listener:
         if listening is not None:
             self.loop.remove_reader(listening.fileno())
             listening.close()
+
+    def stop(self) -> None:
+        """Close all ports and look after nobody any more."""
+        self._muted_watch.stop()
+        self.stop_listening_everywhere()
 
     def stop_listening_everywhere(self) -> None:
         """Close all ports."""

@@ -1,0 +1,62 @@
+"""Finds clients that went away while nobody was reading from them (hazard C08).
+
+A paused transport sees neither FIN nor RST, so a client that exceeds its quota and vanishes would hold two
+descriptors until its throttle ends. Every two seconds the kernel is asked about all channels that are not read;
+that costs one system call for any number of them and nothing on the data path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+INTERVAL_S: Final = 2.0
+_GONE: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+
+class Watched(Protocol):
+    """A channel, as far as this watch is concerned."""
+
+    def unread_fd(self) -> int | None:
+        """The client's descriptor while it is not read from, None otherwise."""
+
+    def client_gone(self) -> None:
+        """The client closed its side, or reset the connection."""
+
+
+class MutedWatch:
+    """Looks at the channels of one listener."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, channels: Iterable[Watched]) -> None:
+        """Make it; `start` begins to look.
+
+        Args:
+            loop: gives the timer.
+            channels: a live collection.
+        """
+        self._loop = loop
+        self._channels = channels
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look every `INTERVAL_S` from now on."""
+        self._timer = self._loop.call_later(INTERVAL_S, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self.start()
+        unread = {fd: channel for channel in self._channels if (fd := channel.unread_fd()) is not None}
+        if not unread:
+            return
+        poll = select.poll()
+        for fd in unread:
+            poll.register(fd, _GONE)
+        for fd, _ in poll.poll(0):
+            unread[fd].client_gone()
