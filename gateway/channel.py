@@ -105,7 +105,8 @@ class ClientChannel(asyncio.Protocol):
 
     def unread_fd(self) -> int | None:
         """See `muted_watch.Watched`."""
-        if self._reading or self._transport is None:
+        # A client that announced its end (half-closed) may still wait for replies, so its FIN says nothing new.
+        if self._reading or self._transport is None or self.session.muted & MuteReason.HALF_CLOSED:
             return None
         connection = self._transport.get_extra_info("socket")
         return None if connection is None else int(connection.fileno())
