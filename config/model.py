@@ -110,6 +110,7 @@ class Config(Section, frozen=True):
                 if claim.answers(broker):
                     text = f'"{broker}" is the gateway itself ({_dotted(claim.key)})'
                     yield ("upstream", "bootstrap", at), text
+                    break
 
     def _quota_faults(self) -> Iterator[tuple[Key, str]]:
         seen: dict[tuple[QuotaEntity, QuotaKey], int] = {}

@@ -1,0 +1,131 @@
+"""``sluice serve``: the gateway, in front of the user's cluster or of a Kafka that it brings along."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import sys
+from typing import Any, Final
+
+import structlog
+
+import config
+from gateway.commands.table import number
+from gateway.logging_setup import report_suppressed, setup
+
+# Gives the embedded Kafka something to show: small enough for one command to use up.
+_DEMO_CLIENT_ID: Final = "demo"
+_DEMO_QUOTA: Final = config.QuotaRule(client_id=_DEMO_CLIENT_ID, controller_mutation_rate=1.0)
+_DEMO_PARTITIONS: Final = 30
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command to the subparsers."""
+    parser = commands.add_parser(
+        "serve",
+        help="run the gateway",
+        description="Run the gateway until SIGTERM or Ctrl-C. Without arguments a Kafka of its own is started "
+        "behind it, for trying things out: it forgets everything at the end.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", metavar="FILE", help="the configuration (TOML)")
+    parser.add_argument(
+        "--upstream",
+        metavar="HOST:PORT[,...]",
+        type=_bootstrap,
+        nargs="+",
+        action="extend",
+        help="brokers of the cluster; wins over the configuration",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serves until a signal; 2 when it can't begin."""
+    brokers = tuple(broker for brokers in arguments.upstream or () for broker in brokers)
+    if arguments.config is None and not brokers:
+        return _serve_embedded()
+    if arguments.config is None:
+        found = config.default_config(brokers)
+    else:
+        found = config.load(arguments.config)
+        if brokers:
+            found = config.replace_upstream(found, brokers)
+    return _serve(found, banner=short_banner(found))
+
+
+def _bootstrap(text: str) -> tuple[config.HostPort, ...]:
+    try:
+        return config.parse_bootstrap(text)
+    except config.ConfigError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from exc
+
+
+def _serve(found: config.Config, *, banner: str) -> int:
+    # Checking a file or asking for help must not wait for a server's worth of imports.
+    from gateway import app
+
+    limiter = setup(found.log.level, found.log.format)
+    for line in found.warnings():
+        structlog.get_logger().warning("config_suspicious", detail=line)
+    try:
+        return app.run(found, banner=banner)
+    finally:
+        report_suppressed(limiter)
+
+
+def _serve_embedded() -> int:
+    from gateway.embedded.jars import FetchError, MissingProgramError
+    from gateway.embedded.kafka import KafkaCluster, KafkaStartError
+
+    # Until the gateway takes the signal over, a stop must still clean up behind the brokers.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    print("no --upstream and no --config: starting a Kafka of our own ...", flush=True)
+    cluster = KafkaCluster()
+    try:
+        cluster.start()
+        brokers = config.parse_bootstrap(cluster.bootstrap)
+        found = config.default_config(brokers, quotas=(_DEMO_QUOTA,))
+        return _serve(found, banner=demo_banner(found))
+    except (MissingProgramError, FetchError, KafkaStartError) as exc:
+        print(f"sluice: {exc}", file=sys.stderr)
+        return 2
+    finally:
+        # The gateway has drained; a second Ctrl-C must not leave data behind. Stopping is bounded in time.
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, signal.SIG_IGN)
+        cluster.stop()
+
+
+def short_banner(found: config.Config) -> str:
+    """Where clients come in, where they go to, and where the numbers are."""
+    listeners = ", ".join(f"{listener.name} {listener.bind}" for listener in found.listeners)
+    brokers = ", ".join(str(broker) for broker in found.upstream.bootstrap)
+    return (
+        f"sluice: listeners {listeners}; upstream {brokers}; metrics http://{found.admin.bind}/metrics; "
+        "stop with Ctrl-C or SIGTERM"
+    )
+
+
+def demo_banner(found: config.Config) -> str:
+    """What to try with the embedded Kafka; every command can be pasted into a shell."""
+    gateway = found.listeners[0].bind
+    python = shlex.quote(sys.executable)
+    admin = f"{python} -m kafka.admin -b {gateway}"
+    create = f"topics create -t {{}} --num-partitions {_DEMO_PARTITIONS} --replication-factor 1"
+    demo = f"{admin} -C client_id={_DEMO_CLIENT_ID}"
+    rate = number(_DEMO_QUOTA.controller_mutation_rate)
+    return f"""
+Kafka {found.upstream.bootstrap[0]} is behind the gateway; clients use {gateway}.
+
+Try, in another shell:
+  a topic             {admin} topics create -t hello --num-partitions 1 --replication-factor 1
+  write to it         echo hi | {python} -m kafka.producer -b {gateway} -t hello
+  read it             {python} -m kafka.consumer -b {gateway} -t hello -C auto_offset_reset=earliest
+  reach a quota       client id "{_DEMO_CLIENT_ID}" may create or delete {rate} partition per second:
+    accepted          {demo} {create.format("first")}
+    refused at once   {demo} {create.format("second")}
+  see it              curl -s http://{found.admin.bind}/metrics | grep '^gateway_'
+
+Stop with Ctrl-C; the topics are forgotten."""

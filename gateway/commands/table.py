@@ -1,0 +1,26 @@
+"""Columns for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]], *, indent: str = "") -> list[str]:
+    """The rows as lines with equally wide columns, two blanks apart.
+
+    Args:
+        rows: of equal length.
+        indent: what each line begins with.
+    """
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return [
+        (indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]
+
+
+def number(value: float | None) -> str:
+    """A limit without a needless fraction; ``-`` for none."""
+    if value is None:
+        return "-"
+    return str(int(value)) if value.is_integer() else str(value)
