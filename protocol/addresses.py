@@ -201,9 +201,38 @@ def _nowhere(_broker_id: int, _host: str, _port: int) -> None:
     return None
 
 
+_PLAIN_PARTITION_BYTES: Final = 33
+"""index, error code, base offset, append time, start offset; no record errors, null message, no tags."""
+
+
+def _plain_produce_throttle_offset(frame: bytes, version: int) -> int | None:
+    """The same as the walk below for the reply that nearly always comes: v9+, one topic, nothing optional.
+
+    The walk costs 13 us, this 1: at 16 KiB a request that is half of what the whole relay costs.
+    """
+    size = len(frame)
+    if size < 30 or frame[8] != 0 or frame[9] != 2:
+        return None
+    at = 26 if version >= 13 else 10 + frame[10]
+    if at > size - 7 or (version < 13 and frame[10] > 127):
+        return None
+    partitions = frame[at] - 1
+    topic_tags_at = at + 1 + _PLAIN_PARTITION_BYTES * partitions
+    if partitions > 126 or topic_tags_at != size - 6 or frame[topic_tags_at] != 0:
+        return None
+    for optional_at in range(at + 31, topic_tags_at, _PLAIN_PARTITION_BYTES):
+        if frame[optional_at] != 1 or frame[optional_at + 1] != 0 or frame[optional_at + 2] != 0:
+            return None
+    return topic_tags_at + 1
+
+
 def produce_throttle_offset(frame: bytes, api: Api) -> int:
     """Offset of throttle_time_ms in a whole Produce response (v1-13): behind the array of topics."""
     flexible = api.flexible
+    if flexible:
+        plain = _plain_produce_throttle_offset(frame, api.version)
+        if plain is not None:
+            return plain
     at = _response_body(frame, api)
     topics, at = read_array_length(frame, at, compact=flexible, most=len(frame))
     # index, error code, base offset; then log append time (v2+) and log start offset (v5+).
@@ -229,7 +258,7 @@ def produce_throttle_offset(frame: bytes, api: Api) -> int:
 def rewrite_produce(frame: bytes, api: Api, advertise: Advertise) -> bytes:
     """Produce response v10-13 with our addresses in its node endpoints (KIP-951); the leader ids stay (E02)."""
     tags_at = skip(frame, produce_throttle_offset(frame, api), 4)
-    if frame[tags_at:] == b"\x00":
+    if tags_at == len(frame) - 1 and frame[tags_at] == 0:
         return frame
     count, at = read_uvarint(frame, tags_at)
     out = bytearray(frame[_PAYLOAD:tags_at])

@@ -13,7 +13,7 @@ from gateway.in_flight import CollectedAnswer, Pending
 from gateway.routes import Route
 from gateway.session import ClientSession
 from protocol.addresses import rewrite_produce
-from protocol.api_keys import Api
+from protocol.api_keys import Api, ApiKey, describe, newest_version
 from protocol.headers import correlation_id_at
 from protocol.produce import read_acks
 
@@ -25,6 +25,11 @@ class ProduceHandler:
 
     def __init__(self, context: HandlerContext) -> None:
         self._context = context
+        # One answer object per version serves all requests: it holds nothing of a single one.
+        self._rewriting = {
+            version: CollectedAnswer(partial(self._on_reply, describe(ApiKey.PRODUCE, version)))
+            for version in range(_FIRST_VERSION_WITH_ENDPOINTS, newest_version(ApiKey.PRODUCE) + 1)
+        }
 
     def on_head(
         self,
@@ -42,9 +47,7 @@ class ProduceHandler:
             return False
         if acks == 0:
             return True
-        answer = None
-        if route.api.version >= _FIRST_VERSION_WITH_ENDPOINTS:
-            answer = CollectedAnswer(partial(self._on_reply, route.api))
+        answer = self._rewriting.get(route.api.version)
         session.in_flight.pending.append(Pending(correlation_id_at(data, at), answer))
         return True
 
