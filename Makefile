@@ -81,7 +81,7 @@ $(CACHE)/pip-tools/bin/pip-compile:
 
 .PHONY: lock
 lock: $(CACHE)/pip-tools/bin/pip-compile ## renew both lock files after a change of pyproject.toml; ARGS=--upgrade for newer versions
-	$(LOCK) -o requirements.lock pyproject.toml
+	$(LOCK) --all-build-deps -o requirements.lock pyproject.toml
 	$(LOCK) -c requirements.lock --extra dev --all-build-deps -o requirements-dev.lock pyproject.toml
 
 .PHONY: clean
