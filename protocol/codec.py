@@ -27,6 +27,7 @@ METADATA_BY_NAME: Final = describe(ApiKey.METADATA, 4)
 METADATA_BY_ID: Final = describe(ApiKey.METADATA, 12)
 DESCRIBE_CONFIGS: Final = describe(ApiKey.DESCRIBE_CONFIGS, 1)
 
+_LONGEST_CLIENT_ID: Final = 32_767
 _BROKER_RESOURCE: Final = 4
 _BROKER_LOGGER_RESOURCE: Final = 8
 
@@ -74,6 +75,8 @@ class ClusterFacts:
 
 
 def _encode(request: Any, client_id: str) -> bytes:
+    # Bytes that are no UTF-8 became three bytes each when the client id was read (hazard A22); it must still fit.
+    client_id = client_id.encode()[:_LONGEST_CLIENT_ID].decode("utf-8", "ignore")
     request.with_header(correlation_id=OWN_CORRELATION_ID, client_id=client_id)
     return bytes(request.encode(header=True, framed=True))
 

@@ -25,6 +25,8 @@ from protocol.headers import (
     REPLY_HEAD,
     api_number,
     body_offset,
+    correlation_id_at,
+    correlation_id_of,
     read_client_id,
     refuse_size,
     split_api_number,
@@ -57,6 +59,8 @@ def test_a32_head_reads_every_field_exactly(
     assert size == len(payload)
     assert split_api_number(number) == (api_key, api_version)
     assert read_correlation_id == correlation_id
+    assert correlation_id_of(wire.framed(payload)) == correlation_id
+    assert correlation_id_at(b"before" + wire.framed(payload), 6) == correlation_id
     assert client_id_length == (-1 if client_id is None else len(client_id))
 
 
