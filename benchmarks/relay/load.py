@@ -15,7 +15,6 @@ from benchmarks.relay.processes import PinnedProcess, ProcessDied, machine_busy_
 from benchmarks.relay.workloads import (
     LATENCY_FRAME_BYTES,
     LATENCY_PER_SECOND,
-    LATENCY_REQUESTS,
     LATENCY_WARM_UP,
     Workload,
 )
@@ -112,11 +111,9 @@ class LoadRunner:
         row["figure"] = workload.figure(row["cpu_s"])
         return row
 
-    def fixed_rate(self, path: RunningPath) -> Row:
+    def fixed_rate(self, path: RunningPath, *, requests: int) -> Row:
         """One open-loop window at the low rate: latency percentiles counted from the intended send time."""
-        load = self._start(
-            "rate", path, LATENCY_FRAME_BYTES, LATENCY_WARM_UP, LATENCY_REQUESTS, LATENCY_PER_SECOND
-        )
+        load = self._start("rate", path, LATENCY_FRAME_BYTES, LATENCY_WARM_UP, requests, LATENCY_PER_SECOND)
         row = self._window(path, load)
         row["workload"] = "latency"
         row["invalid"] = "throttled" if row["throttled"] else None
@@ -162,19 +159,22 @@ class LoadRunner:
     def idle_memory(self, path: RunningPath, connections: int) -> Row:
         """Memory of a freshly started proxy per connection that made one request and went silent.
 
-        The proxy has served and closed a few connections before the first reading, so that what it allocates
-        once is not shared out among the connections.
+        The first reading is taken while a tenth as many connections are open, so that what the proxy allocates
+        once is not shared out among them.
         """
         assert path.proxy is not None
-        self._hold(path, 20).stop()
-        time.sleep(0.5)
-        before = path.proxy.rss_bytes()
-        holder = self._hold(path, connections)
+        few = self._hold(path, connections // 10)
         try:
-            time.sleep(1.0)
-            after = path.proxy.rss_bytes()
+            time.sleep(0.5)
+            before = path.proxy.rss_bytes()
+            many = self._hold(path, connections)
+            try:
+                time.sleep(1.0)
+                after = path.proxy.rss_bytes()
+            finally:
+                many.stop()
         finally:
-            holder.stop()
+            few.stop()
         return {
             "workload": "idle",
             "path": path.name,

@@ -21,7 +21,7 @@ from benchmarks.relay.paths import (
     start_target,
 )
 from benchmarks.relay.processes import Cores, free_port
-from benchmarks.relay.workloads import IDLE_CONNECTIONS, WORKLOADS
+from benchmarks.relay.workloads import IDLE_CONNECTIONS, LATENCY_REQUESTS, WORKLOADS
 
 
 def starters(programs: NativePrograms, without: list[str]) -> dict[str, Starter]:
@@ -59,6 +59,8 @@ class Bench:
         stack.callback(self.broker.process.stop)
         self.runner = LoadRunner(programs, self.broker, core=cores.load, folder=folder)
         self.rounds = 2 if options.quick else options.rounds
+        self.workloads = [w.half() for w in WORKLOADS if w.goal] if options.quick else list(WORKLOADS)
+        self.latency_requests = LATENCY_REQUESTS // (2 if options.quick else 1)
         self.rows: list[Row] = []
 
     def wanted(self, key: str) -> bool:
@@ -87,13 +89,13 @@ class Bench:
             paths.append(start_target(name, int(port), int(pid)))
             self.runner.wait_until_open(paths[-1])
         for number in range(self.rounds):
-            for workload in WORKLOADS:
+            for workload in self.workloads:
                 for path in paths if number % 2 == 0 else reversed(paths):
                     if self.wanted(workload.key):
                         self.keep(self.runner.closed_loop(path, workload), number)
             for path in paths if number % 2 == 0 else reversed(paths):
                 if self.wanted("latency"):
-                    self.keep(self.runner.fixed_rate(path), number)
+                    self.keep(self.runner.fixed_rate(path, requests=self.latency_requests), number)
         return [path.name for path in paths]
 
     def keep(self, row: Row, number: int) -> None:

@@ -143,6 +143,8 @@ def render(document: dict[str, Any]) -> str:
         "|---" * (len(proxies) + 3) + "|",
     ]
     for workload in WORKLOADS:
+        if not summary["workloads"][workload.key]:
+            continue
         cells = [_cell(summary["workloads"][workload.key].get(path)) for path in proxies]
         lines.append(
             f"| {workload.title} | {workload.unit} | {' | '.join(cells)} | {_goal(workload, summary)} |"
