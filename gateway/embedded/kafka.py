@@ -141,8 +141,11 @@ class KafkaCluster:
         self._await_running(at_most=1 if hurry else 0)
         for broker_id in list(self._keepers):
             self._reap(broker_id, timeout_s=_LAST_NODE_TIMEOUT_S if hurry else 0.0)
-        if not self._keeps_data and not keep_logs:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        if not self._keeps_data:
+            for broker_id in self._ids:
+                shutil.rmtree(self._broker_dir(broker_id) / "data", ignore_errors=True)
+            if not keep_logs:
+                shutil.rmtree(self.directory, ignore_errors=True)
 
     def stop_broker(self, broker_id: int) -> None:
         """Stop one broker cleanly (SIGTERM); it hands over what it leads first."""

@@ -125,6 +125,19 @@ def test_failed_start_says_why_and_keeps_the_log() -> None:
     assert not cluster.directory.exists()
 
 
+def test_logs_stay_and_data_goes_when_the_block_around_the_cluster_fails(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = KafkaCluster(host="127.77.0.8")
+    with pytest.raises(ZeroDivisionError), cluster:
+        raise ZeroDivisionError
+    assert str(cluster.directory / "logs") in capsys.readouterr().err
+    assert cluster.log_file(1).stat().st_size > 0
+    assert not (cluster.directory / "broker-1" / "data").exists()
+    cluster.stop()
+    assert not cluster.directory.exists()
+
+
 def test_broker_dies_when_its_parent_is_killed() -> None:
     with child_with_broker() as (child, pid, address, directory):
         child.kill()
