@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import signal
 import sys
@@ -111,21 +112,21 @@ def short_banner(found: config.Config) -> str:
 def demo_banner(found: config.Config) -> str:
     """What to try with the embedded Kafka; every command can be pasted into a shell."""
     gateway = found.listeners[0].bind
-    python = shlex.quote(sys.executable)
+    python = shlex.quote(min(sys.executable, os.path.relpath(sys.executable), key=len))
     admin = f"{python} -m kafka.admin -b {gateway}"
-    create = f"topics create -t {{}} --num-partitions {_DEMO_PARTITIONS} --replication-factor 1"
+    create = f"topics create -t {{}} --num-partitions {_DEMO_PARTITIONS} --replication-factor 1 | tail -3"
     demo = f"{admin} -C client_id={_DEMO_CLIENT_ID}"
     rate = number(_DEMO_QUOTA.controller_mutation_rate)
     return f"""
 Kafka {found.upstream.bootstrap[0]} is behind the gateway; clients use {gateway}.
 
 Try, in another shell:
-  a topic             {admin} topics create -t hello --num-partitions 1 --replication-factor 1
+  a topic             {admin} topics create -t hello --num-partitions 1 --replication-factor 1 | tail -3
   write to it         echo hi | {python} -m kafka.producer -b {gateway} -t hello
   read it             {python} -m kafka.consumer -b {gateway} -t hello -C auto_offset_reset=earliest
   reach a quota       client id "{_DEMO_CLIENT_ID}" may create or delete {rate} partition per second:
     accepted          {demo} {create.format("first")}
     refused at once   {demo} {create.format("second")}
-  see it              curl -s http://{found.admin.bind}/metrics | grep '^gateway_'
+  see it              curl -s http://{found.admin.bind}/metrics | grep -i mutation
 
 Stop with Ctrl-C; the topics are forgotten."""

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+
+TEXT = """
+[upstream]
+bootstrap = ["kafka-1:9092", "[::1]:9092"]
+[[listeners]]
+name = "inside"
+bind = "0.0.0.0:19092"
+advertised_host = "gw"
+lowest_broker_id = 5
+broker_ports = 3
+[[quotas]]
+user = "alice"
+controller_mutation_rate = 1
+"""
+
+
+def test_summary_tells_where_clients_come_in_and_where_they_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sluice.toml"
+    file.write_text(TEXT)
+    assert main(["check-config", str(file)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [
+        f"{file}: ok",
+        "  upstream         kafka-1:9092, [::1]:9092",
+        "  listener inside  0.0.0.0:19092, brokers 5..7 at gw:19093..19095",
+        "  admin            127.0.0.1:9644",
+        "  quotas           1",
+    ]
+    assert captured.err == ""
+
+
+def test_what_is_probably_a_mistake_is_told_and_still_ok(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sluice.toml"
+    file.write_text(TEXT.replace("alice", "<default>"))
+    assert main(["check-config", str(file)]) == 0
+    assert capsys.readouterr().err == (
+        f'sluice: {file}: quotas.0.user: "<default>" is taken as a name; the default is default_user = true\n'
+    )

@@ -1,0 +1,148 @@
+"""What is served with which arguments; the gateway and the embedded Kafka themselves are tested elsewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+import config
+from gateway import app
+from gateway.cli import main
+from gateway.commands import serve
+from gateway.embedded import kafka
+
+TEXT = '[upstream]\nbootstrap = ["k:1"]\n[[listeners]]\nname = "a"\nbind = "127.0.0.1:29092"\n'
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    structlog.reset_defaults()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[config.Config, str]]:
+    """What the gateway would have been run with; log settings are left alone."""
+    calls: list[tuple[config.Config, str]] = []
+
+    def run(found: config.Config, *, banner: str) -> int:
+        calls.append((found, banner))
+        return 7
+
+    monkeypatch.setattr(app, "run", run)
+    monkeypatch.setattr(serve, "setup", lambda level, format: None)
+    monkeypatch.setattr(serve, "report_suppressed", lambda limiter: None)
+    return calls
+
+
+def test_file_is_served_and_the_gateways_exit_code_returned(
+    served: list[tuple[config.Config, str]], tmp_path: Path
+) -> None:
+    file = tmp_path / "sluice.toml"
+    file.write_text(TEXT)
+    assert main(["serve", "--config", str(file)]) == 7
+    assert [found for found, _ in served] == [config.load(file)]
+
+
+def test_upstream_without_a_file_is_served_on_loopback(served: list[tuple[config.Config, str]]) -> None:
+    assert main(["serve", "--upstream", "a:1,b:2", "c:3", "--upstream", "[::1]:4"]) == 7
+    brokers = config.parse_bootstrap("a:1,b:2,c:3,[::1]:4")
+    assert [found for found, _ in served] == [config.default_config(brokers)]
+
+
+def test_upstream_wins_over_the_file_and_keeps_the_rest_of_it(
+    served: list[tuple[config.Config, str]], tmp_path: Path
+) -> None:
+    file = tmp_path / "sluice.toml"
+    file.write_text(TEXT)
+    main(["serve", "--config", str(file), "--upstream", "z:9"])
+    ((found, banner),) = served
+    assert found.upstream.bootstrap == config.parse_bootstrap("z:9")
+    assert found.listeners == config.load(file).listeners
+    assert "z:9" in banner
+    assert "127.0.0.1:29092" in banner
+    assert "http://127.0.0.1:9644/metrics" in banner
+
+
+def test_own_port_as_upstream_is_refused(
+    served: list[tuple[config.Config, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--upstream", "127.0.0.1:19092"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert served == []
+
+
+class FakeCluster:
+    """Stands for the embedded Kafka."""
+
+    bootstrap = "127.0.0.1:25001"
+    fails: Exception | None = None
+    log: list[str]
+
+    def start(self) -> None:
+        self.log.append("start")
+        if self.fails is not None:
+            raise self.fails
+
+    def stop(self) -> None:
+        self.log.append("stop")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> type[FakeCluster]:
+    fake: Any = type("Fake", (FakeCluster,), {"log": []})
+    monkeypatch.setattr(kafka, "KafkaCluster", fake)
+    return fake
+
+
+def test_without_arguments_a_kafka_is_started_served_and_stopped(
+    served: list[tuple[config.Config, str]], cluster: type[FakeCluster]
+) -> None:
+    assert main(["serve"]) == 7
+    ((found, banner),) = served
+    assert found.upstream.bootstrap == config.parse_bootstrap(FakeCluster.bootstrap)
+    assert cluster.log == ["start", "stop"]
+    assert "127.0.0.1:19092" in banner
+    assert "http://127.0.0.1:9644/metrics" in banner
+    assert "Ctrl-C" in banner
+
+
+def test_kafka_that_does_not_start_is_told_and_cleaned_up(
+    served: list[tuple[config.Config, str]], cluster: type[FakeCluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.fails = kafka.KafkaStartError("broker 1 ended")
+    assert main(["serve"]) == 2
+    assert capsys.readouterr().err == "sluice: broker 1 ended\n"
+    assert cluster.log == ["start", "stop"]
+    assert served == []
+
+
+def test_demonstration_uses_its_quota_up_with_one_command() -> None:
+    found = config.default_config(config.parse_bootstrap("k:1"), quotas=(serve._DEMO_QUOTA,))
+    settings = found.mutation_settings()
+    ((entity, _, limit),) = found.quota_items()
+    burst = limit * settings.window_num * settings.window_ms / 1000
+    commands = [
+        line for line in serve.demo_banner(found).splitlines() if f"client_id={entity.client_id}" in line
+    ]
+    partitions = [int(re.findall(r"--num-partitions (\d+)", line)[0]) for line in commands]
+    assert len(partitions) == 2
+    # Deep enough for the second command to be typed while the debt lasts.
+    assert (partitions[0] - burst) / limit > 15
+
+
+def test_demonstration_commands_are_shell_words() -> None:
+    found = config.default_config(config.parse_bootstrap("k:1"), quotas=(serve._DEMO_QUOTA,))
+    commands = re.findall(r"^ {2,4}\S.*? {2,}(\S*python\S* -m .*)$", serve.demo_banner(found), re.MULTILINE)
+    assert len(commands) >= 4
+    assert all(shlex.split(command) for command in commands)
