@@ -1,0 +1,181 @@
+"""A cluster that answers request frames from a dictionary of topics, as KRaft does, without a socket or a clock."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+from struct import unpack_from
+from typing import Any, Final
+
+from tests.support import wire
+
+NO_ID: Final = uuid.UUID(int=0)
+
+
+@cache
+def _names() -> dict[int, str]:
+    return {wire.api_key_of(name): name for name in wire.api_names()}
+
+
+class ScriptedCluster:
+    """One broker's view of a cluster.
+
+    Attributes:
+        topics: name -> partitions.
+        ids: name -> topic id.
+        hidden: topics whose descriptions the client may not see.
+        errors: what a mutation of this topic is answered with, instead of doing it.
+        done_late: topics of `errors` that are changed all the same.
+        throttle_time_ms: what the broker writes into answers to mutations.
+        default_num_partitions: num.partitions.
+        received: (API, version, decoded request) in order.
+    """
+
+    def __init__(self, topics: dict[str, int] | None = None, *, default_num_partitions: int = 1) -> None:
+        self.topics: dict[str, int] = {}
+        self.ids: dict[str, uuid.UUID] = {}
+        self.hidden: set[str] = set()
+        self.errors: dict[str, int] = {}
+        self.done_late: set[str] = set()
+        self.throttle_time_ms = 0
+        self.default_num_partitions = default_num_partitions
+        self.received: list[tuple[str, int, Any]] = []
+        for name, partitions in (topics or {}).items():
+            self.create(name, partitions)
+
+    def create(self, name: str, partitions: int) -> None:
+        """The topic exists from now on."""
+        self.topics[name] = partitions
+        self.ids[name] = uuid.uuid5(uuid.NAMESPACE_DNS, name)
+
+    def asked(self, name: str) -> list[Any]:
+        """The decoded requests of this API."""
+        return [body for api, _, body in self.received if api == name]
+
+    def answer(self, frame: bytes) -> bytes:
+        """The broker's reply to one whole request frame."""
+        key, version, correlation_id = unpack_from(">hhi", frame, 4)
+        name = _names()[key]
+        body = wire.decode_request(name, version, frame)
+        self.received.append((name, version, body))
+        answer = {
+            "Metadata": self._metadata,
+            "CreateTopics": self._create_topics,
+            "CreatePartitions": self._create_partitions,
+            "DeleteTopics": self._delete_topics,
+        }.get(name)
+        fields = answer(version, body) if answer is not None else wire.populated(name, version)
+        return wire.response(name, version, correlation_id=correlation_id, **fields)
+
+    def _metadata(self, version: int, body: Any) -> dict[str, Any]:
+        topics = [self._describe(version, topic) for topic in body.topics or ()]
+        fields: dict[str, Any] = {
+            "brokers": [{"node_id": 1, "host": "broker.inside", "port": 9092, "rack": None}],
+            "cluster_id": "scripted",
+            "controller_id": 1,
+            "topics": topics,
+        }
+        return fields
+
+    def _describe(self, version: int, topic: Any) -> dict[str, Any]:
+        name = topic.name
+        if name is None:
+            name = next((known for known, topic_id in self.ids.items() if topic_id == topic.topic_id), None)
+            if name is None or name in self.hidden:
+                return {"error_code": 100, "name": None, "topic_id": topic.topic_id, "partitions": []}
+        if name in self.hidden:
+            return {"error_code": 29, "name": name, "topic_id": NO_ID, "partitions": []}
+        if name not in self.topics:
+            return {"error_code": 3, "name": name, "topic_id": NO_ID, "partitions": []}
+        partitions = [
+            {
+                "error_code": 0,
+                "partition_index": index,
+                "leader_id": 1,
+                "leader_epoch": 0,
+                "replica_nodes": [1],
+                "isr_nodes": [1],
+                "offline_replicas": [],
+            }
+            for index in range(self.topics[name])
+        ]
+        return {"error_code": 0, "name": name, "topic_id": self.ids[name], "partitions": partitions}
+
+    def _create_topics(self, version: int, body: Any) -> dict[str, Any]:
+        topics = [(topic, topic.name) for topic in body.topics]
+        results = []
+        for topic in _singles(topics):
+            error_code = self.errors.get(topic.name, 36 if topic.name in self.topics else 0)
+            partitions = len(topic.assignments or ()) or topic.num_partitions
+            if partitions == -1:
+                partitions = self.default_num_partitions
+            if not error_code or topic.name in self.done_late:
+                if not body.validate_only:
+                    self.create(topic.name, partitions)
+            results.append(self._created(topic.name, error_code, partitions))
+        results += [self._created(name, 42, -1) for name in _repeated(topics)]
+        return {"throttle_time_ms": self.throttle_time_ms, "topics": results}
+
+    def _created(self, name: str, error_code: int, partitions: int) -> dict[str, Any]:
+        return {
+            "name": name,
+            "topic_id": NO_ID if error_code else self.ids.get(name, NO_ID),
+            "error_code": error_code,
+            "error_message": "no" if error_code else None,
+            "num_partitions": -1 if error_code else partitions,
+            "replication_factor": -1 if error_code else 1,
+            "configs": [],
+        }
+
+    def _create_partitions(self, version: int, body: Any) -> dict[str, Any]:
+        topics = [(topic, topic.name) for topic in body.topics]
+        results = []
+        for topic in _singles(topics):
+            current = self.topics.get(topic.name)
+            error_code = self.errors.get(topic.name, 0)
+            if current is None:
+                error_code = error_code or 3
+            elif topic.count <= current:
+                error_code = error_code or 37
+            if (not error_code or topic.name in self.done_late) and not body.validate_only:
+                self.topics[topic.name] = topic.count
+            results.append({"name": topic.name, "error_code": error_code, "error_message": None})
+        results += [{"name": name, "error_code": 42, "error_message": "twice"} for name in _repeated(topics)]
+        return {"throttle_time_ms": self.throttle_time_ms, "results": results}
+
+    def _delete_topics(self, version: int, body: Any) -> dict[str, Any]:
+        results = []
+        wanted = (
+            [(topic.name, topic.topic_id) for topic in body.topics]
+            if version >= 6
+            else [(name, NO_ID) for name in body.topic_names]
+        )
+        names = {topic_id: name for name, topic_id in self.ids.items()}
+        for name, topic_id in wanted:
+            found = names.get(topic_id) if name is None else name
+            error_code = self.errors.get(found or "", 0)
+            if found not in self.topics:
+                error_code = error_code or (100 if name is None else 3)
+            if found in self.topics and (not error_code or found in self.done_late):
+                del self.topics[found]
+            results.append(
+                {
+                    "name": found,
+                    "topic_id": self.ids.get(found or "", topic_id),
+                    "error_code": error_code,
+                    "error_message": None,
+                }
+            )
+        return {"throttle_time_ms": self.throttle_time_ms, "responses": results}
+
+
+def _singles(topics: Iterable[tuple[Any, str]]) -> list[Any]:
+    counts = Counter(name for _, name in topics)
+    return [topic for topic, name in topics if counts[name] == 1]
+
+
+def _repeated(topics: Iterable[tuple[Any, str]]) -> list[str]:
+    """Names that stand more than once: one result each, behind all others (live)."""
+    return [name for name, count in Counter(name for _, name in topics).items() if count > 1]
