@@ -51,6 +51,8 @@ class Limits:
         self.empty_client_id: EmptyClientId = empty_client_id
         self._values: dict[QuotaKey, dict[QuotaEntity, float]] = {key: {} for key in QuotaKey}
         self._families: dict[QuotaKey, dict[Family, int]] = {key: {} for key in QuotaKey}
+        self._observe_all = False
+        self._observed: frozenset[QuotaEntity] = frozenset()
 
     def set(self, entity: QuotaEntity, key: QuotaKey, value: float) -> None:
         """Sets a quota; no new version when it has this value already.
@@ -130,6 +132,22 @@ class Limits:
         """The one active family of this key, None when there is none or more than one."""
         active = self._families[key]
         return next(iter(active)) if len(active) == 1 else None
+
+    def set_observed(self, entities: Iterable[QuotaEntity] = (), *, everything: bool = False) -> None:
+        """Says whose quotas are only watched: computed and reported as ever, but nobody waits.
+
+        Args:
+            entities: the quotas of exactly these entities. Replaces what was said before.
+            everything: all quotas; the switch that stops enforcement in a running gateway.
+        """
+        observed = frozenset(entities)
+        if (observed, everything) != (self._observed, self._observe_all):
+            self._observed, self._observe_all = observed, everything
+            self.version += 1
+
+    def observes(self, entity: QuotaEntity | None) -> bool:
+        """Whether the quotas of this entity are only watched; None asks for everything."""
+        return self._observe_all or entity in self._observed
 
     def _store(self, entity: QuotaEntity, key: QuotaKey, value: float) -> None:
         if entity not in self._values[key]:

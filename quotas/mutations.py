@@ -22,13 +22,10 @@ from quotas.limits import Limits
 from quotas.mutation_meters import Meter, MutationAlgorithm, meter_factory
 from quotas.rate import SampledRate
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
+from quotas.throttle_book import METRIC_WINDOW_MS, METRIC_WINDOW_NUM, ThrottleBook, average_throttle_ms
 from quotas.trackers import UNLIMITED, TrackerTable
 
 KEY: Final = QuotaKey.CONTROLLER_MUTATION_RATE
-
-# Kafka's mutation-rate metric has no configuration of its own and takes the broker's metric windows.
-_METRIC_WINDOW_NUM: Final = 2
-_METRIC_WINDOW_MS: Final = 30_000
 
 
 class ValidateOnly(StrEnum):
@@ -91,44 +88,21 @@ class TrackerSnapshot:
     throttled_total: int  # requests
     throttled_ms_total: int
     refused_total: int  # topics
+    would_throttle_total: int  # what observe mode let through
     other: bool  # the one row for all that have no counter of their own, so that totals add up
 
 
-@dataclass(slots=True)
-class _Totals:
-    throttled: int = 0
-    throttled_ms: int = 0
-    refused: int = 0
-
-    def add(self, more: _Totals) -> None:
-        self.throttled += more.throttled
-        self.throttled_ms += more.throttled_ms
-        self.refused += more.refused
-
-
 class _Tracker:
-    __slots__ = (
-        "_forgotten",
-        "last_ms",
-        "match",
-        "meter",
-        "rate",
-        "shared",
-        "throttles",
-        "totals",
-        "version",
-    )
+    __slots__ = ("_forgotten", "book", "last_ms", "match", "meter", "rate", "shared", "version")
 
-    def __init__(self, meter: Meter, forgotten: _Totals, *, shared: bool, now_ms: int) -> None:
+    def __init__(self, meter: Meter, forgotten: ThrottleBook, *, shared: bool, now_ms: int) -> None:
         self.meter = meter
         self.shared = shared
         self.last_ms = now_ms
         self.match = Match(None, Rule.NONE, TrackerKey("", ""))
         self.version = 0  # of the limits that `match` was found in
-        self.rate = SampledRate(_METRIC_WINDOW_NUM, _METRIC_WINDOW_MS, now_ms=now_ms)
-        # Counts and milliseconds, made at the first throttle: most clients are never throttled.
-        self.throttles: tuple[SampledRate, SampledRate] | None = None
-        self.totals = _Totals()
+        self.rate = SampledRate(METRIC_WINDOW_NUM, METRIC_WINDOW_MS, now_ms=now_ms)
+        self.book = ThrottleBook()
         self._forgotten = forgotten
 
     def bind(self, match: Match, version: int) -> None:
@@ -140,7 +114,7 @@ class _Tracker:
         return self.match.limit is None or self.meter.full(now_ms=now_ms)
 
     def forget(self) -> None:
-        self._forgotten.add(self.totals)
+        self._forgotten.add_totals(self.book)
 
 
 class MutationQuotas:
@@ -158,7 +132,7 @@ class MutationQuotas:
         self._make_meter = meter_factory(
             settings.algorithm, window_num=settings.window_num, window_ms=settings.window_ms
         )
-        self._forgotten = _Totals()
+        self._forgotten = ThrottleBook()
         self._trackers: TrackerTable[TrackerKey, _Tracker] = TrackerTable(
             self._make_tracker, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
@@ -189,14 +163,21 @@ class MutationQuotas:
         meter = tracker.meter
         if strict and match.limit is not None:
             throttle_time_ms = meter.throttle_time_ms(now_ms=now_ms)
+            if throttle_time_ms > 0 and match.observe:
+                # Not charged, as if it had been refused: no debt piles up that would be due later.
+                tracker.book.would_throttle_total += 1
+                return MutationDecision(True, 0, permits, match.tracker_key, match.rule, match.limit)
             if throttle_time_ms > 0:
-                tracker.totals.refused += 1
+                tracker.book.refused_total += 1
                 return MutationDecision(
                     False, throttle_time_ms, permits, match.tracker_key, match.rule, match.limit, 0.0, shared
                 )
         meter.record(permits, now_ms=now_ms)
         tracker.rate.record(permits, now_ms=now_ms)
         throttle_time_ms = 0 if strict or match.limit is None else meter.throttle_time_ms(now_ms=now_ms)
+        if throttle_time_ms > 0 and match.observe:
+            tracker.book.would_throttle_total += 1
+            throttle_time_ms = 0
         return MutationDecision(
             True, throttle_time_ms, permits, match.tracker_key, match.rule, match.limit, permits, shared
         )
@@ -251,7 +232,7 @@ class MutationQuotas:
     def throttle_time_ms(self, user: str, client_id: str, *, now_ms: int) -> int:
         """How long this client's debt lasts, 0 when it has none. Charges nothing."""
         match = resolve(self._limits, KEY, user, client_id)
-        if match.limit is None:
+        if match.limit is None or match.observe:
             return 0
         tracker = self._trackers.find(match.tracker_key, match.limit)
         if tracker is None:
@@ -264,24 +245,14 @@ class MutationQuotas:
         match = resolve(self._limits, KEY, user, client_id)
         limit = UNLIMITED if match.limit is None else match.limit
         tracker = self._trackers.find(match.tracker_key, limit)
-        if tracker is None or throttle_time_ms <= 0:
-            return
-        if tracker.throttles is None:
-            tracker.throttles = (
-                SampledRate(_METRIC_WINDOW_NUM, _METRIC_WINDOW_MS, now_ms=now_ms),
-                SampledRate(_METRIC_WINDOW_NUM, _METRIC_WINDOW_MS, now_ms=now_ms),
-            )
-        counts, times = tracker.throttles
-        counts.record(1, now_ms=now_ms)
-        times.record(throttle_time_ms, now_ms=now_ms)
-        tracker.totals.throttled += 1
-        tracker.totals.throttled_ms += throttle_time_ms
+        if tracker is not None:
+            tracker.book.book(throttle_time_ms, now_ms=now_ms)
 
     def snapshot(self, *, now_ms: int) -> list[TrackerSnapshot]:
         """Every counter; last, when there is anything to tell, the one row for all others."""
         rows = [self._snapshot(key, tracker, now_ms=now_ms) for key, tracker in self._trackers.own()]
         shared = list(self._trackers.shared())
-        if shared or self._forgotten != _Totals():
+        if shared or not self._forgotten.is_empty():
             rows.append(self._snapshot_other(shared, now_ms=now_ms))
         return rows
 
@@ -307,34 +278,31 @@ class MutationQuotas:
             limit=match.limit,
             tokens=None if match.limit is None else tracker.meter.tokens(now_ms=now_ms),
             mutation_rate=max(0.0, tracker.rate.rate(now_ms=now_ms)),
-            throttle_time_ms=_average_throttle_ms([tracker], now_ms=now_ms),
-            throttled_total=tracker.totals.throttled,
-            throttled_ms_total=tracker.totals.throttled_ms,
-            refused_total=tracker.totals.refused,
+            throttle_time_ms=average_throttle_ms([tracker.book], now_ms=now_ms),
+            throttled_total=tracker.book.throttled_total,
+            throttled_ms_total=tracker.book.throttled_ms_total,
+            refused_total=tracker.book.refused_total,
+            would_throttle_total=tracker.book.would_throttle_total,
             other=False,
         )
 
     def _snapshot_other(self, shared: list[_Tracker], *, now_ms: int) -> TrackerSnapshot:
-        totals = _Totals()
-        for each in [self._forgotten, *(tracker.totals for tracker in shared)]:
-            totals.add(each)
+        book = ThrottleBook()
+        for each in [self._forgotten, *(tracker.book for tracker in shared)]:
+            book.add_totals(each)
         limited = [tracker for tracker in shared if tracker.match.limit is not None]
+        match = shared[0].match if len(shared) == 1 else Match(None, Rule.NONE, TrackerKey("", ""))
         return TrackerSnapshot(
             user="",
             client_id="",
-            rule=limited[0].match.rule if len(shared) == len(limited) == 1 else Rule.NONE,
-            limit=limited[0].match.limit if len(shared) == len(limited) == 1 else None,
+            rule=match.rule,
+            limit=match.limit,
             tokens=min((tracker.meter.tokens(now_ms=now_ms) for tracker in limited), default=None),
             mutation_rate=max(0.0, sum(tracker.rate.rate(now_ms=now_ms) for tracker in shared)),
-            throttle_time_ms=_average_throttle_ms(shared, now_ms=now_ms),
-            throttled_total=totals.throttled,
-            throttled_ms_total=totals.throttled_ms,
-            refused_total=totals.refused,
+            throttle_time_ms=average_throttle_ms([each.book for each in shared], now_ms=now_ms),
+            throttled_total=book.throttled_total,
+            throttled_ms_total=book.throttled_ms_total,
+            refused_total=book.refused_total,
+            would_throttle_total=book.would_throttle_total,
             other=True,
         )
-
-
-def _average_throttle_ms(trackers: list[_Tracker], *, now_ms: int) -> float | None:
-    pairs = [tracker.throttles for tracker in trackers if tracker.throttles is not None]
-    count = sum(counts.total(now_ms=now_ms) for counts, _ in pairs)
-    return sum(times.total(now_ms=now_ms) for _, times in pairs) / count if count else None

@@ -44,6 +44,7 @@ class Match:
     limit: float | None  # in the key's unit per second; None is unlimited
     rule: Rule
     tracker_key: TrackerKey
+    observe: bool = False  # computed and reported, but nobody waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,8 @@ def _match(limits: Limits, key: QuotaKey, family: Family, tracker_key: TrackerKe
         if not user and not client_id:
             return Match(None, Rule.NONE, tracker_key)
     rule, limit = _first(limits, key, user, client_id, _RULES_OF_FAMILY[family])
-    return Match(limit, rule, tracker_key)
+    observe = rule is not Rule.NONE and limits.observes(_entity(rule, user, client_id))
+    return Match(limit, rule, tracker_key, observe)
 
 
 def _shadowed_pair(limits: Limits, key: QuotaKey, user: str) -> bool:

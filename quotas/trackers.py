@@ -15,7 +15,7 @@ from typing import Final, Generic, Protocol, TypeVar
 UNLIMITED: Final = float(2**63 - 1)  # what Kafka's sensors are bound by when nothing is configured
 
 _SWEEP: Final = 4
-_SWEEP_WHEN_FULL: Final = 32
+_SWEEP_WHEN_FULL: Final = 8
 
 
 class Tracked(Protocol):

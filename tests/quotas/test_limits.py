@@ -162,3 +162,18 @@ def test_setting_a_faulty_quota_raises_and_changes_nothing() -> None:
     with pytest.raises(ValueError, match="fractional"):
         limits.set(ALICE, PRODUCE, 1.5)
     assert not limits.enabled(PRODUCE)
+
+
+def test_what_is_only_watched_is_part_of_the_version() -> None:
+    limits = Limits()
+    version = limits.version
+    limits.set_observed([ALICE])
+    assert limits.version > version
+    assert limits.observes(ALICE)
+    assert not limits.observes(None)
+    version = limits.version
+    limits.set_observed([ALICE])
+    assert limits.version == version
+    limits.set_observed(everything=True)
+    assert limits.observes(None)
+    assert limits.observes(QuotaEntity(user="bob"))

@@ -289,3 +289,20 @@ def test_accepted_permits_stay_within_burst_and_refill(series: list[tuple[int, i
     assert tokens is not None
     assert tokens <= 30
     assert taken <= 30 + 3 * now_ms / 1000 - tokens + 1e-6
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_observe_mode_refuses_and_delays_nobody_and_builds_no_debt_of_refusals(
+    strict: bool, clock: FakeClock
+) -> None:
+    quotas, limits = _quotas(2)
+    limits.set_observed([ALICE])
+    for _ in range(3):
+        decision = quotas.charge("alice", "c", 30, strict=strict, now_ms=clock.now_ms)
+        assert (decision.accepted, decision.throttle_time_ms) == (True, 0)
+    row = _only(quotas, clock.now_ms)
+    assert row.refused_total == 0
+    assert row.would_throttle_total == (2 if strict else 3)
+    assert row.tokens == (-10 if strict else -70)
+    limits.set_observed()
+    assert not quotas.charge("alice", "c", 1, strict=True, now_ms=clock.now_ms).accepted

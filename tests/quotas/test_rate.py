@@ -103,8 +103,13 @@ def test_a_sample_lives_from_its_last_event_not_its_first(clock: FakeClock) -> N
     assert rate.total(now_ms=clock.advance(1)) == 0
 
 
-def test_memory_is_bounded_by_the_number_of_windows(clock: FakeClock) -> None:
+@pytest.mark.parametrize("look_every_ms", [None, 1_000, 700])
+def test_memory_is_bounded_by_the_number_of_windows(look_every_ms: int | None, clock: FakeClock) -> None:
     rate = SampledRate(3, 1_000, now_ms=clock.now_ms)
-    for _ in range(1_000):
-        rate.record(1, now_ms=clock.advance(1_000))
-    assert len(rate._values) == 4
+    for i in range(2_000):
+        clock.advance(look_every_ms or 1_000)
+        if look_every_ms:
+            rate.rate(now_ms=clock.now_ms)
+        if i % 3 != 1:
+            rate.record_and_check(1, 1e9, 2e9, now_ms=clock.now_ms)
+        assert len(rate._values) <= 4

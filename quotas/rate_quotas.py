@@ -1,0 +1,269 @@
+"""What the quotas counted by a sampled Rate have in common: byte rates (KIP-13) and request time (KIP-124).
+
+The hot path of the gateway: every Produce, every Fetch answer and every request passes here. Looking up a
+counter is one dictionary access as long as the limits stay the same; recording is a few additions as long
+as the client stays within its limit. Measured by ``benchmarks/accounting.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from quotas.entities import QuotaKey
+from quotas.limits import Limits
+from quotas.rate import MAX_THROTTLE_MS, SampledRate
+from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
+from quotas.throttle_book import ThrottleBook, average_throttle_ms
+from quotas.trackers import UNLIMITED, TrackerTable
+
+Scope: TypeAlias = int | None
+
+# How long a client that shares a counter is content with it before a place of its own is looked for again.
+_SHARED_RECHECK_MS: Final = 1_000
+
+
+class ScopedKey(NamedTuple):
+    """A tracker key within a scope: None counts for the whole gateway, a broker id for that broker alone."""
+
+    scope: Scope
+    tracker_key: TrackerKey
+
+
+@dataclass(frozen=True, slots=True)
+class RateSettings:
+    """How a Rate quota is measured."""
+
+    window_num: int = 11  # quota.window.num
+    window_ms: int = 1_000  # quota.window.size.seconds
+    max_trackers: int = 20_000
+    idle_expiry_ms: int = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class RateSnapshot:
+    """One counter, for metrics. Rates are in the key's unit per second."""
+
+    scope: Scope
+    user: str
+    client_id: str
+    rule: Rule
+    limit: float | None
+    rate: float
+    utilisation: float | None  # rate over limit, None when unlimited
+    throttle_time_ms: float | None  # average over Kafka's metric windows, None when nothing was throttled
+    throttled_total: int
+    throttled_ms_total: int
+    would_throttle_total: int  # what observe mode let through
+    other: bool  # the one row for all that have no counter of their own, so that totals add up
+
+
+class RateTracker:
+    """One counter. Get it from `RateQuotas.tracker` for every event; that call is cheap and always right."""
+
+    __slots__ = (
+        "_allowance",
+        "_allowance_s",
+        "_cap_ms",
+        "_forgotten",
+        "_limit",
+        "_meter",
+        "_observe",
+        "book",
+        "gone",
+        "last_ms",
+        "match",
+        "recheck_ms",
+        "shared",
+        "version",
+    )
+
+    def __init__(
+        self,
+        settings: RateSettings,
+        cap_ms: int,
+        forgotten: ThrottleBook,
+        *,
+        shared: bool,
+        now_ms: int,
+    ) -> None:
+        self._meter = SampledRate(settings.window_num, settings.window_ms, now_ms=now_ms)
+        self._allowance_s = (settings.window_num - 1) * settings.window_ms / 1000
+        self._cap_ms = cap_ms
+        self._forgotten = forgotten
+        self.book = ThrottleBook()
+        self.shared = shared
+        self.gone = False
+        self.last_ms = now_ms
+        self.recheck_ms = now_ms
+        self.bind(Match(None, Rule.NONE, TrackerKey("", "")), 0)
+
+    def bind(self, match: Match, version: int) -> None:
+        """Puts a limit in force, also on what was recorded before."""
+        self.match = match
+        self.version = version
+        self._limit = UNLIMITED if match.limit is None else match.limit
+        self._observe = match.observe
+        self._allowance = self._limit * self._allowance_s
+
+    def record(self, value: float, *, now_ms: int) -> int:
+        """Counts, and tells how long the client has to wait for it.
+
+        Args:
+            value: bytes, or whatever the key counts.
+            now_ms: the present.
+
+        Returns:
+            throttle_time_ms, capped as the family demands; 0 in observe mode, which only counts it.
+        """
+        self.last_ms = now_ms
+        throttle_time_ms = self._meter.record_and_check(value, self._limit, self._allowance, now_ms=now_ms)
+        if not throttle_time_ms:
+            return 0
+        if self._observe:
+            self.book.would_throttle_total += 1
+            return 0
+        return min(throttle_time_ms, self._cap_ms)
+
+    def record_unchecked(self, value: float, *, now_ms: int) -> None:
+        """Counts what nobody can be told about any more; it weighs on the next request."""
+        self.last_ms = now_ms
+        self._meter.record(value, now_ms=now_ms)
+
+    def unrecord(self, value: float, *, now_ms: int) -> None:
+        """Takes back what was recorded and then not delivered."""
+        self._meter.record(-value, now_ms=now_ms)
+
+    def throttle_time_ms(self, *, now_ms: int) -> int:
+        """How long a client would have to wait now, without recording anything; 0 in observe mode."""
+        if self._observe:
+            return 0
+        return min(self._meter.throttle_time_ms(self._limit, now_ms=now_ms), self._cap_ms)
+
+    def rate(self, *, now_ms: int) -> float:
+        """The average per second."""
+        return self._meter.rate(now_ms=now_ms)
+
+    def max_in_window(self) -> int | None:
+        """The most that passes unthrottled within an otherwise empty window; None when nobody waits anyway."""
+        if self.match.limit is None or self._observe:
+            return None
+        return int(self._allowance)
+
+    def forgettable(self, *, now_ms: int) -> bool:
+        """Whether a new counter would decide the same."""
+        return self.match.limit is None or self._meter.total(now_ms=now_ms) <= 0
+
+    def forget(self) -> None:
+        """The table dropped this counter: its totals live on, and who still holds it looks again."""
+        self.gone = True
+        self._forgotten.add_totals(self.book)
+
+
+class RateQuotas:
+    """The quotas of one key."""
+
+    def __init__(
+        self, limits: Limits, key: QuotaKey, settings: RateSettings, *, cap_ms: int = MAX_THROTTLE_MS
+    ) -> None:
+        """Starts with no counters.
+
+        Args:
+            limits: changes apply at once.
+            key: which of the limits' keys this enforces.
+            settings: fixed for the life of this object.
+            cap_ms: the longest wait the family asks for at once.
+        """
+        self._limits = limits
+        self._key = key
+        self._settings = settings
+        self._cap_ms = cap_ms
+        self._forgotten = ThrottleBook()
+        self._table: TrackerTable[ScopedKey, RateTracker] = TrackerTable(
+            self._make, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
+        )
+        # Who was found to be counted by what, since the limits last changed.
+        self._bound: dict[tuple[Scope, str, str], RateTracker] = {}
+        self._bound_version = limits.version
+
+    def tracker(self, user: str, client_id: str, *, scope: Scope = None, now_ms: int) -> RateTracker | None:
+        """What this client is counted by, None when the key has no quota at all and nothing is counted.
+
+        Args:
+            user: the principal's name.
+            client_id: of this request, "" for none.
+            scope: a broker id to count per broker, None to count for the whole gateway.
+            now_ms: the present.
+        """
+        if self._bound_version == self._limits.version:
+            tracker = self._bound.get((scope, user, client_id))
+            if (
+                tracker is not None
+                and not tracker.gone
+                and (not tracker.shared or now_ms < tracker.recheck_ms)
+            ):
+                return tracker
+        return self._find(user, client_id, scope, now_ms)
+
+    def snapshot(self, *, now_ms: int) -> list[RateSnapshot]:
+        """Every counter; last, when there is anything to tell, the one row for all others."""
+        rows = []
+        for key, tracker in self._table.own():
+            if tracker.version != self._limits.version and self._limits.enabled(self._key):
+                match = match_of_tracker(self._limits, self._key, key.tracker_key)
+                tracker.bind(match, self._limits.version)
+            rows.append(_row(key, [tracker], tracker.match, tracker.book, other=False, now_ms=now_ms))
+        shared = list(self._table.shared())
+        if shared or not self._forgotten.is_empty():
+            totals = ThrottleBook()
+            for book in [self._forgotten, *(tracker.book for tracker in shared)]:
+                totals.add_totals(book)
+            nobody = TrackerKey("", "")
+            match = shared[0].match if len(shared) == 1 else Match(None, Rule.NONE, nobody)
+            rows.append(_row(ScopedKey(None, nobody), shared, match, totals, other=True, now_ms=now_ms))
+        return rows
+
+    def _find(self, user: str, client_id: str, scope: Scope, now_ms: int) -> RateTracker | None:
+        version = self._limits.version
+        # Clients may outnumber counters, many ids to one user; the cache is dropped rather than managed.
+        if self._bound_version != version or len(self._bound) >= 4 * self._settings.max_trackers:
+            self._bound.clear()
+            self._bound_version = version
+        if not self._limits.enabled(self._key):
+            return None
+        match = resolve(self._limits, self._key, user, client_id)
+        limit = UNLIMITED if match.limit is None else match.limit
+        tracker = self._table.find_or_make(ScopedKey(scope, match.tracker_key), limit, now_ms=now_ms)
+        tracker.bind(match, version)
+        tracker.recheck_ms = now_ms + _SHARED_RECHECK_MS
+        self._bound[scope, user, client_id] = tracker
+        return tracker
+
+    def _make(self, key: ScopedKey | None, limit: float, now_ms: int) -> RateTracker:
+        return RateTracker(self._settings, self._cap_ms, self._forgotten, shared=key is None, now_ms=now_ms)
+
+
+def _row(
+    key: ScopedKey,
+    trackers: list[RateTracker],
+    match: Match,
+    totals: ThrottleBook,
+    *,
+    other: bool,
+    now_ms: int,
+) -> RateSnapshot:
+    rate = max(0.0, sum(tracker.rate(now_ms=now_ms) for tracker in trackers))
+    return RateSnapshot(
+        scope=key.scope,
+        user=key.tracker_key.user,
+        client_id=key.tracker_key.client_id,
+        rule=match.rule,
+        limit=match.limit,
+        rate=rate,
+        utilisation=None if match.limit is None else rate / match.limit,
+        throttle_time_ms=average_throttle_ms([tracker.book for tracker in trackers], now_ms=now_ms),
+        throttled_total=totals.throttled_total,
+        throttled_ms_total=totals.throttled_ms_total,
+        would_throttle_total=totals.would_throttle_total,
+        other=other,
+    )

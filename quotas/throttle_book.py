@@ -1,0 +1,71 @@
+"""What became of the requests of one counter: how many waited, how long, how many would have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from quotas.rate import SampledRate
+
+# Kafka's metrics that are not quotas have no configuration of their own and take the broker's metric windows.
+METRIC_WINDOW_NUM: Final = 2
+METRIC_WINDOW_MS: Final = 30_000
+
+
+class ThrottleBook:
+    """Totals that never shrink, and the average over Kafka's metric windows."""
+
+    __slots__ = (
+        "_counts",
+        "_times_ms",
+        "refused_total",
+        "throttled_ms_total",
+        "throttled_total",
+        "would_throttle_total",
+    )
+
+    def __init__(self) -> None:
+        """An empty book."""
+        self.throttled_total = 0  # requests
+        self.throttled_ms_total = 0
+        self.refused_total = 0  # topics refused with error 89
+        self.would_throttle_total = 0  # what observe mode let through
+        # Made at the first throttle: most clients are never throttled.
+        self._counts: SampledRate | None = None
+        self._times_ms: SampledRate | None = None
+
+    def book(self, throttle_time_ms: int, *, now_ms: int) -> None:
+        """Counts a request that waited; 0 is none."""
+        if throttle_time_ms <= 0:
+            return
+        if self._counts is None or self._times_ms is None:
+            self._counts = SampledRate(METRIC_WINDOW_NUM, METRIC_WINDOW_MS, now_ms=now_ms)
+            self._times_ms = SampledRate(METRIC_WINDOW_NUM, METRIC_WINDOW_MS, now_ms=now_ms)
+        self._counts.record(1, now_ms=now_ms)
+        self._times_ms.record(throttle_time_ms, now_ms=now_ms)
+        self.throttled_total += 1
+        self.throttled_ms_total += throttle_time_ms
+
+    def add_totals(self, other: ThrottleBook) -> None:
+        """Takes over the totals of a counter that goes, so that no sum over all counters ever shrinks."""
+        self.throttled_total += other.throttled_total
+        self.throttled_ms_total += other.throttled_ms_total
+        self.refused_total += other.refused_total
+        self.would_throttle_total += other.would_throttle_total
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing to tell."""
+        return not (self.throttled_total or self.refused_total or self.would_throttle_total)
+
+    def recent(self, *, now_ms: int) -> tuple[float, float]:
+        """Throttled requests and their milliseconds within the metric windows."""
+        if self._counts is None or self._times_ms is None:
+            return 0.0, 0.0
+        return self._counts.total(now_ms=now_ms), self._times_ms.total(now_ms=now_ms)
+
+
+def average_throttle_ms(books: Iterable[ThrottleBook], *, now_ms: int) -> float | None:
+    """The average wait of the requests that waited lately, None when none did (Kafka's throttle-time)."""
+    recent = [book.recent(now_ms=now_ms) for book in books]
+    count = sum(counted for counted, _ in recent)
+    return sum(time_ms for _, time_ms in recent) / count if count else None
