@@ -8,7 +8,8 @@ Versions are fixed: Metadata v4 and v12 (by topic id) and DescribeConfigs v1 are
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from struct import error as struct_error
 from typing import Any, Final
@@ -81,10 +82,15 @@ def _encode(request: Any, client_id: str) -> bytes:
     return bytes(request.encode(header=True, framed=True))
 
 
-def _decode(message: Any, frame: bytes) -> Any:
+@contextmanager
+def _malformed_if_unreadable(what: str) -> Iterator[None]:
+    """Everything that bad bytes make kafka-python raise, or make us raise over what it has read, as ours.
+
+    IndexError and struct.error: past the end. ValueError: bad varint, UTF-8 or length. TypeError and AttributeError:
+    null where the layout allows none, which kafka-python does not check.
+    """
     try:
-        return message.decode(frame[4:], header=True)
-    # IndexError and struct.error: past the end; ValueError: bad varint, UTF-8 or length; the rest: odd nulls.
+        yield
     except (
         struct_error,
         IndexError,
@@ -94,7 +100,17 @@ def _decode(message: Any, frame: bytes) -> Any:
         AttributeError,
         MemoryError,
     ) as exc:
-        raise MalformedBody(message.__name__) from exc
+        raise MalformedBody(what) from exc
+
+
+def _decode(message: Any, frame: bytes) -> Any:
+    return message.decode(frame[4:], header=True)
+
+
+def _not_null(text: str | None) -> str:
+    if text is None:
+        raise ValueError("null where a string is required")
+    return text
 
 
 def metadata_by_name_request(names: Sequence[bytes], *, client_id: str) -> bytes:
@@ -130,18 +146,21 @@ def read_metadata(frame: bytes, api: Api) -> ClusterFacts:
     Raises:
         MalformedBody: it cannot be decoded.
     """
-    response = _decode(MetadataResponse[api.version], frame)
-    topics = []
-    for topic in response.topics:
-        topic_id = topic.topic_id.bytes if api.version >= 10 and topic.topic_id is not None else b"\x00" * 16
-        name = (topic.name or "").encode()
-        topics.append(TopicFacts(name, topic_id, topic.error_code, len(topic.partitions)))
-    return ClusterFacts(
-        cluster_id=response.cluster_id if api.version >= 2 else None,
-        controller_id=response.controller_id if api.version >= 1 else -1,
-        brokers=tuple(Broker(broker.node_id, broker.host, broker.port) for broker in response.brokers),
-        topics=tuple(topics),
-    )
+    with _malformed_if_unreadable("Metadata response"):
+        response = _decode(MetadataResponse[api.version], frame)
+        return ClusterFacts(
+            cluster_id=response.cluster_id if api.version >= 2 else None,
+            controller_id=response.controller_id if api.version >= 1 else -1,
+            brokers=tuple(
+                Broker(broker.node_id, _not_null(broker.host), broker.port) for broker in response.brokers
+            ),
+            topics=tuple(_topic_facts(topic, api) for topic in response.topics),
+        )
+
+
+def _topic_facts(topic: Any, api: Api) -> TopicFacts:
+    topic_id = topic.topic_id.bytes if api.version >= 10 and topic.topic_id is not None else b"\x00" * 16
+    return TopicFacts((topic.name or "").encode(), topic_id, topic.error_code, len(topic.partitions))
 
 
 def broker_configs_request(broker_id: int, names: Sequence[str], *, client_id: str) -> bytes:
@@ -169,14 +188,15 @@ def read_broker_configs(frame: bytes) -> dict[str, str]:
     Raises:
         MalformedBody: it cannot be decoded.
     """
-    response = _decode(DescribeConfigsResponse[DESCRIBE_CONFIGS.version], frame)
-    return {
-        config.name: config.value
-        for result in response.results
-        if result.error_code == ErrorCode.NONE
-        for config in result.configs
-        if config.value is not None
-    }
+    with _malformed_if_unreadable("DescribeConfigs response"):
+        response = _decode(DescribeConfigsResponse[DESCRIBE_CONFIGS.version], frame)
+        return {
+            _not_null(config.name): config.value
+            for result in response.results
+            if result.error_code == ErrorCode.NONE
+            for config in result.configs
+            if config.value is not None
+        }
 
 
 def mask_addresses(frame: bytes, api: Api, upstream_hosts: Iterable[str]) -> bytes:
@@ -188,28 +208,34 @@ def mask_addresses(frame: bytes, api: Api, upstream_hosts: Iterable[str]) -> byt
     Raises:
         MalformedBody: it cannot be decoded.
     """
-    response = _decode(DescribeConfigsResponse[api.version], frame)
-    hosts = [host for host in upstream_hosts if host]
+    with _malformed_if_unreadable("DescribeConfigs response"):
+        response = _decode(DescribeConfigsResponse[api.version], frame)
+        hosts = tuple(host for host in upstream_hosts if host)
+        if sum(_mask(setting, hosts) for setting in _broker_settings(response, api)) == 0:
+            return frame
+        response.with_header(correlation_id=int.from_bytes(frame[4:8], "big", signed=True))
+        return bytes(response.encode(header=True, framed=True))
 
-    def hidden(name: str, value: str | None) -> bool:
-        if value is None:
-            return False
-        base = name.rsplit(".", 1)[-1] if name.startswith("listener.name.") else name
-        return name in ADDRESS_CONFIGS or base in ADDRESS_CONFIGS or any(host in value for host in hosts)
 
-    changed = False
+def _broker_settings(response: Any, api: Api) -> Iterator[Any]:
+    """The settings of brokers in a DescribeConfigs response, and their synonyms."""
     for result in response.results:
-        if result.resource_type not in (_BROKER_RESOURCE, _BROKER_LOGGER_RESOURCE):
-            continue
-        for config in result.configs:
-            if hidden(config.name, config.value):
-                config.value = None
-                changed = True
-            for synonym in (config.synonyms or ()) if api.version >= 1 else ():
-                if hidden(synonym.name, synonym.value):
-                    synonym.value = None
-                    changed = True
-    if not changed:
-        return frame
-    response.with_header(correlation_id=int.from_bytes(frame[4:8], "big", signed=True))
-    return bytes(response.encode(header=True, framed=True))
+        if result.resource_type in (_BROKER_RESOURCE, _BROKER_LOGGER_RESOURCE):
+            for config in result.configs:
+                yield config
+                if api.version >= 1:
+                    yield from config.synonyms
+
+
+def _mask(setting: Any, hosts: tuple[str, ...]) -> bool:
+    """Make the value null if it is an address of the cluster; True if it was."""
+    if setting.value is None:
+        return False
+    name = _not_null(setting.name)
+    base = name.rsplit(".", 1)[-1] if name.startswith("listener.name.") else name
+    hidden = (
+        name in ADDRESS_CONFIGS or base in ADDRESS_CONFIGS or any(host in setting.value for host in hosts)
+    )
+    if hidden:
+        setting.value = None
+    return hidden
