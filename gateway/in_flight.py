@@ -19,6 +19,7 @@ from protocol.headers import REPLY_HEAD
 OnReply: TypeAlias = Callable[[bytes, int], bytes | None]
 """(whole reply frame, now_ms) -> the frame for the client, or None when it is not the client's to see."""
 
+_SIZE_BYTES: Final = 4
 _REPLY_HEAD_BYTES: Final = REPLY_HEAD.size
 _THROTTLED_HEAD_BYTES: Final = 64
 """Enough of a reply to hold a throttle time that stands near its start; no broker sends header tags today."""
@@ -191,6 +192,19 @@ class InFlight:
         self._emit(data, start, at)
         if at < received:
             self._partial += data[at:]
+            if received - at < _REPLY_HEAD_BYTES:
+                self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Refuse what less than a reply's head already shows to be wrong: more may never come (hazard D08)."""
+        if not self.pending:
+            raise UpstreamDesync("a reply that nobody asked for")
+        if len(self._partial) < _SIZE_BYTES:
+            self._wanted_bytes = _SIZE_BYTES
+            return
+        size = int.from_bytes(self._partial[:_SIZE_BYTES], "big", signed=True)
+        if not 4 <= size <= self._max_response_bytes:
+            raise UpstreamDesync(f"reply of {size} bytes")
 
     def _answer(self, answer: Answer, received: bytes, now_ms: int) -> None:
         if isinstance(answer, CollectedAnswer):

@@ -89,7 +89,8 @@ class Connector:
                 await self._connect_first(user, addresses)
         except TimeoutError:
             user.upstream_failed(CloseCause.UPSTREAM_TIMEOUT)
-        except OSError:
+        # A host that is no host name is a ValueError, a port that is no port an OverflowError: the cluster's words.
+        except (OSError, ValueError, OverflowError):
             user.upstream_failed(CloseCause.UPSTREAM_REFUSED)
 
     async def _connect_first(self, user: UpstreamUser, addresses: Sequence[Address]) -> None:

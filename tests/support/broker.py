@@ -1,0 +1,356 @@
+"""A broker that does what a test tells it to, on a real loopback socket.
+
+It answers ApiVersions, Metadata and DescribeConfigs like a small cluster, and every other request with its own
+frame as the body (an echo: a reply that went to the wrong request shows). A script replaces the answer for
+one API or for all of them::
+
+    broker.script(FETCH, truncate(keep=20, reset=True))
+
+The gateway's own questions are told apart by their client id, and scripts do not touch them unless asked to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from struct import pack, unpack_from
+from typing import Any, Final, TypeAlias, cast
+
+from gateway.discovery import CLIENT_ID as DISCOVERY_CLIENT_ID
+from tests.support import wire
+
+PRODUCE: Final = 0
+FETCH: Final = 1
+METADATA: Final = 3
+API_VERSIONS: Final = 18
+CREATE_TOPICS: Final = 19
+DESCRIBE_CONFIGS: Final = 32
+
+EVERY_API: Final = -1
+HOST: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request frame and what its head says."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker as Metadata tells it."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+Script: TypeAlias = "Callable[[BrokerConnection, Request], None]"
+
+
+class BrokerConnection(asyncio.Protocol):
+    """One connection that the broker accepted.
+
+    Attributes:
+        requests: whole requests, in order.
+        received_bytes: everything that came, whole or not.
+        ended: set when the connection is over.
+        reset: whether it ended with an error instead of a FIN.
+        half_closed: whether a FIN has come.
+        waiting: requests that a script keeps for later.
+    """
+
+    def __init__(self, broker: ScriptedBroker) -> None:
+        self.broker = broker
+        self.requests: list[Request] = []
+        self.received_bytes = 0
+        self.ended = asyncio.Event()
+        self.reset = False
+        self.half_closed = False
+        self.waiting: list[Request] = []
+        self.transport: asyncio.Transport
+        self._partial = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.broker.connections.append(self)
+        if self.broker.never_reads:
+            # uvloop ignores this from within connection_made.
+            asyncio.get_running_loop().call_soon(self.transport.pause_reading)
+
+    def data_received(self, data: bytes) -> None:
+        self.received_bytes += len(data)
+        if self.broker.counts_only:
+            return
+        self._partial += data
+        while len(self._partial) >= 4:
+            size = unpack_from(">i", self._partial)[0]
+            if len(self._partial) < 4 + size:
+                return
+            frame = bytes(self._partial[: 4 + size])
+            del self._partial[: 4 + size]
+            request = _parsed(frame)
+            self.requests.append(request)
+            self.broker.handle(self, request)
+
+    def eof_received(self) -> bool:
+        self.half_closed = True
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.reset = exc is not None
+        self.ended.set()
+
+    @property
+    def partial(self) -> bytes:
+        """Bytes of a request that is not whole."""
+        return bytes(self._partial)
+
+    @property
+    def of_discovery(self) -> bool:
+        """Whether the gateway itself asks here."""
+        return any(request.client_id == DISCOVERY_CLIENT_ID for request in self.requests)
+
+    def send(self, data: bytes) -> None:
+        """Write raw bytes."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    def abort(self) -> None:
+        """End with RST."""
+        sock = self.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
+        self.transport.abort()
+
+
+@dataclass
+class ScriptedBroker:
+    """See the module's text.
+
+    Attributes:
+        node_id: its own id.
+        nodes: the cluster as Metadata tells it; itself when empty.
+        cluster_id: as Metadata tells it.
+        connections: in the order of acceptance, ended ones too.
+        never_reads: connections made from now on are not read.
+        counts_only: received bytes are counted and not looked at.
+        configs: what DescribeConfigs says of the broker.
+        scripts_discovery: whether scripts apply to the gateway's own questions too.
+    """
+
+    node_id: int = 1
+    nodes: list[Node] = field(default_factory=list)
+    cluster_id: str = "scripted"
+    connections: list[BrokerConnection] = field(default_factory=list)
+    never_reads: bool = False
+    counts_only: bool = False
+    configs: dict[str, str] = field(default_factory=lambda: {"num.partitions": "1"})
+    scripts_discovery: bool = False
+    port: int = 0
+    _scripts: dict[int, Script] = field(default_factory=dict)
+    _server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> ScriptedBroker:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listen; on the same port as before when it was started before."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: BrokerConnection(self), HOST, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Stop listening and reset every connection, as a killed broker does."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        open_connections = [connection for connection in self.connections if not connection.ended.is_set()]
+        for connection in open_connections:
+            connection.abort()
+        for connection in open_connections:
+            await connection.ended.wait()
+        await asyncio.sleep(0)
+
+    def script(self, api_key: int, script: Script) -> None:
+        """Use this script for an API from now on; EVERY_API for all that have none of their own."""
+        self._scripts[api_key] = script
+
+    def handle(self, connection: BrokerConnection, request: Request) -> None:
+        """Answer one request."""
+        script: Script | None = None
+        if self.scripts_discovery or request.client_id != DISCOVERY_CLIENT_ID:
+            script = self._scripts.get(request.api_key) or self._scripts.get(EVERY_API)
+        (script or answer)(connection, request)
+
+    @property
+    def client_connections(self) -> list[BrokerConnection]:
+        """Connections made for clients, ended ones too."""
+        return [connection for connection in self.connections if not connection.of_discovery]
+
+    def reply_to(self, request: Request) -> bytes:
+        """The frame that an honest broker would send."""
+        known = {
+            METADATA: self._metadata,
+            API_VERSIONS: self._api_versions,
+            DESCRIBE_CONFIGS: self._describe_configs,
+            CREATE_TOPICS: self._create_topics,
+        }
+        reply = known.get(request.api_key)
+        return reply(request) if reply else echo(request)
+
+    def _metadata(self, request: Request) -> bytes:
+        nodes = self.nodes or [Node(self.node_id, HOST, self.port)]
+        return wire.response(
+            "Metadata",
+            request.api_version,
+            correlation_id=request.correlation_id,
+            brokers=[{"node_id": node.node_id, "host": node.host, "port": node.port} for node in nodes],
+            cluster_id=self.cluster_id,
+            controller_id=nodes[0].node_id,
+            topics=[],
+        )
+
+    def _api_versions(self, request: Request) -> bytes:
+        keys = [{"api_key": key, "min_version": 0, "max_version": 20} for key in (0, 1, 3, 18, 19, 32)]
+        return wire.response(
+            "ApiVersions",
+            request.api_version,
+            correlation_id=request.correlation_id,
+            error_code=0,
+            api_keys=keys,
+        )
+
+    def _describe_configs(self, request: Request) -> bytes:
+        configs: list[dict[str, Any]] = [
+            {"name": name, "value": value} for name, value in self.configs.items()
+        ]
+        return wire.response(
+            "DescribeConfigs",
+            request.api_version,
+            correlation_id=request.correlation_id,
+            results=[{"resource_type": 4, "resource_name": str(self.node_id), "configs": configs}],
+        )
+
+    def _create_topics(self, request: Request) -> bytes:
+        body = wire.decode_request("CreateTopics", request.api_version, request.frame)
+        return wire.response(
+            "CreateTopics",
+            request.api_version,
+            correlation_id=request.correlation_id,
+            topics=[{"name": topic.name, "error_code": 0} for topic in body.topics],
+        )
+
+
+def echo(request: Request) -> bytes:
+    """A reply whose body is the request."""
+    return wire.framed(pack(">i", request.correlation_id) + request.frame)
+
+
+# -- scripts -------------------------------------------------------------------------------------------------
+
+
+def answer(connection: BrokerConnection, request: Request) -> None:
+    """Answer like an honest broker; silence for Produce frames with acks=0 is up to the test."""
+    connection.send(connection.broker.reply_to(request))
+
+
+def silence(connection: BrokerConnection, request: Request) -> None:
+    """Keep the request for `connection.waiting`, without an answer."""
+    connection.waiting.append(request)
+
+
+def ignore(_connection: BrokerConnection, _request: Request) -> None:
+    """Never answer, and keep nothing."""
+
+
+def close(connection: BrokerConnection, _request: Request) -> None:
+    """Close with FIN instead of an answer."""
+    connection.transport.close()
+
+
+def reset(connection: BrokerConnection, _request: Request) -> None:
+    """Close with RST instead of an answer."""
+    connection.abort()
+
+
+def duplicate(connection: BrokerConnection, request: Request) -> None:
+    """Answer twice."""
+    reply = connection.broker.reply_to(request)
+    connection.send(reply + reply)
+
+
+def swap(connection: BrokerConnection, request: Request) -> None:
+    """Answer every two requests in the wrong order."""
+    connection.waiting.append(request)
+    if len(connection.waiting) == 2:
+        for waiting in reversed(connection.waiting):
+            connection.send(connection.broker.reply_to(waiting))
+        connection.waiting.clear()
+
+
+def wrong_correlation_id(connection: BrokerConnection, request: Request) -> None:
+    """Answer somebody else's question."""
+    reply = bytearray(connection.broker.reply_to(request))
+    reply[4:8] = pack(">i", request.correlation_id ^ 0x55)
+    connection.send(bytes(reply))
+
+
+def truncate(keep: int, *, with_reset: bool = False) -> Script:
+    """Send the first bytes of the first answer, then FIN or RST."""
+
+    def script(connection: BrokerConnection, request: Request) -> None:
+        if len(connection.requests) > 1:
+            return
+        connection.send(connection.broker.reply_to(request)[:keep])
+        if with_reset:
+            # Let the bytes leave first: a reset throws away what is unsent.
+            asyncio.get_running_loop().call_later(0.02, connection.abort)
+        else:
+            connection.transport.close()
+
+    return script
+
+
+def raw(data: bytes) -> Script:
+    """Send these bytes, whatever was asked."""
+
+    def script(connection: BrokerConnection, _request: Request) -> None:
+        connection.send(data)
+
+    return script
+
+
+def slow(seconds: float) -> Script:
+    """Answer honestly, later."""
+
+    def script(connection: BrokerConnection, request: Request) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(seconds, connection.send, connection.broker.reply_to(request))
+
+    return script
+
+
+def huge(body_bytes: int) -> Script:
+    """Answer with a body of this size."""
+
+    def script(connection: BrokerConnection, request: Request) -> None:
+        connection.send(pack(">ii", body_bytes + 4, request.correlation_id) + bytes(body_bytes))
+
+    return script
+
+
+def _parsed(frame: bytes) -> Request:
+    api_key, api_version, correlation_id, length = unpack_from(">hhih", frame, 4)
+    client_id = frame[14 : 14 + max(length, 0)].decode("utf-8", "replace")
+    return Request(api_key, api_version, correlation_id, client_id, frame)

@@ -1,0 +1,282 @@
+"""A real gateway for a test: in this process on the test's loop, or as a process of its own.
+
+Whatever a test does to it, it ends with the same questions: was there an exception that nobody handled, a bug closed
+as such, a connection that was counted in and not out?
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from config import Config
+from gateway.app import Gateway
+from gateway.channel import ClientChannel
+from gateway.close_cause import CloseCause
+from gateway.listener import Listener
+from tests.support.raw_client import HOST, RawClient, until
+
+LISTENER: Final = "tests"
+_PORTS: Final = range(20_000, 31_000)
+"""Below those that outgoing connections take."""
+
+_START_S: Final = 20.0
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` free ports in a row."""
+    # Not the random module's shared state: the plugin that shuffles tests seeds it alike in every process.
+    dice = random.SystemRandom()
+    for _ in range(200):
+        first = dice.randrange(_PORTS.start, _PORTS.stop - count)
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
+    raise OSError("no free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def gateway_config(
+    bootstrap: Sequence[int | str],
+    *,
+    first_broker_port: int | None = None,
+    broker_ports: int = 4,
+    quotas: Sequence[dict[str, Any]] = (),
+    upstream: dict[str, Any] | None = None,
+    drain_timeout_ms: int = 2_000,
+    **limits: int,
+) -> Config:
+    """A configuration with any free bootstrap and admin port.
+
+    Args:
+        bootstrap: ports on loopback, or host:port.
+        first_broker_port: of broker 0; free ones are looked for if not given.
+        broker_ports: how many brokers get one.
+        quotas: entries of [[quotas]].
+        upstream: more keys of [upstream].
+        drain_timeout_ms: of [drain].
+        limits: keys of [limits].
+    """
+    if first_broker_port is None:
+        first_broker_port = free_ports(broker_ports)
+    addresses = [f"{HOST}:{broker}" if isinstance(broker, int) else broker for broker in bootstrap]
+    return Config.model_validate(
+        {
+            "upstream": {"bootstrap": addresses, "topology_refresh_ms": 50, **(upstream or {})},
+            "listeners": [
+                {
+                    "name": LISTENER,
+                    "bind": f"{HOST}:0",
+                    "advertised_host": HOST,
+                    "first_broker_port": first_broker_port,
+                    "broker_ports": broker_ports,
+                }
+            ],
+            "admin": {"bind": f"{HOST}:0"},
+            "drain": {"timeout_ms": drain_timeout_ms},
+            "limits": limits,
+            "quotas": list(quotas),
+        }
+    )
+
+
+class RunningGateway:
+    """A gateway on the test's loop.
+
+    Attributes:
+        gateway: the composition root.
+        listener: its only listener.
+        loop_errors: what reached the loop's exception handler.
+    """
+
+    def __init__(self, gateway: Gateway, config: Config) -> None:
+        self.gateway = gateway
+        self.config = config
+        self.listener: Listener = gateway.listeners[LISTENER]
+        self.loop_errors: list[dict[str, Any]] = []
+
+    @property
+    def port(self) -> int:
+        """The bootstrap port."""
+        return self.listener.ports[None]
+
+    def broker_port(self, broker_id: int) -> int:
+        """The port of a broker, bound or not."""
+        return self.config.listeners[0].first_broker_port + broker_id
+
+    @property
+    def channels(self) -> list[ClientChannel]:
+        """Open client connections."""
+        return list(self.listener.channels)
+
+    async def connect(self, **options: Any) -> RawClient:
+        """A client on the bootstrap port."""
+        return await RawClient.connect(self.port, **options)
+
+    async def discovered(self) -> None:
+        """Wait until the brokers are known."""
+        await until(lambda: self.gateway.discovery.reached)
+
+    def closed(self, cause: CloseCause) -> int:
+        """How many connections ended for this cause."""
+        return self._counter("gateway_connections_closed_total", cause=cause.value)
+
+    @property
+    def opened(self) -> int:
+        """How many connections were let in."""
+        return self._counter("gateway_connections_opened_total")
+
+    async def ended_by(self, cause: CloseCause, count: int = 1) -> None:
+        """Wait until as many connections ended, for this cause."""
+        await until(lambda: self.closed(cause) >= count)
+        assert self.closed(cause) == count
+
+    def _counter(self, name: str, **labels: str) -> int:
+        value = self.gateway.metrics.registry.get_sample_value(name, {"listener": LISTENER, **labels})
+        return int(value or 0)
+
+    def check(self) -> None:
+        """What must hold after anything."""
+        assert self.loop_errors == []
+        assert self.closed(CloseCause.INTERNAL_ERROR) == 0
+        ended = sum(self.closed(cause) for cause in CloseCause)
+        assert self.opened == len(self.channels) + ended
+
+
+@asynccontextmanager
+async def running_gateway(
+    *bootstrap: int | str, config: Config | None = None, **options: Any
+) -> AsyncIterator[RunningGateway]:
+    """Start a gateway; at the end stop it and check that nothing was left behind.
+
+    Args:
+        bootstrap: see `gateway_config`.
+        config: instead of the other arguments.
+        options: see `gateway_config`.
+    """
+    config = config or gateway_config(bootstrap, **options)
+    running = RunningGateway(Gateway(config), config)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: running.loop_errors.append(context))
+    await running.gateway.start()
+    try:
+        yield running
+    finally:
+        hurry = asyncio.Event()
+        hurry.set()
+        await running.gateway.drain(hurry=hurry)
+        await running.gateway.stop()
+        # Aborted transports tell their protocols in the next turns of the loop.
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert running.channels == []
+    running.check()
+
+
+# -- a process -----------------------------------------------------------------------------------------------
+
+
+class GatewayProcess:
+    """`sluice serve --config FILE`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int, admin_port: int) -> None:
+        self.process = process
+        self.port = port
+        self.admin_port = admin_port
+        self.stderr = b""
+
+    async def connect(self) -> RawClient:
+        """A client on the bootstrap port."""
+        return await RawClient.connect(self.port)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.returncode is None
+
+    async def exit_code(self, *, seconds: float = 10.0) -> int:
+        """Wait for its end."""
+        _, self.stderr = await asyncio.wait_for(self.process.communicate(), seconds)
+        return int(self.process.returncode or 0)
+
+    def rss_bytes(self) -> int:
+        """Resident memory."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def open_files(self) -> int:
+        """Descriptors in use."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+
+@asynccontextmanager
+async def gateway_process(
+    folder: Path, *bootstrap: int, drain_timeout_ms: int = 5_000, **limits: int
+) -> AsyncIterator[GatewayProcess]:
+    """Start `sluice serve` and wait until it accepts clients.
+
+    Args:
+        folder: for its configuration.
+        bootstrap: ports of brokers on loopback.
+        drain_timeout_ms: of [drain].
+        limits: keys of [limits].
+    """
+    first = free_ports(6)
+    port, admin_port = first, first + 1
+    brokers = ", ".join(f'"{HOST}:{broker}"' for broker in bootstrap)
+    lines = [
+        "[upstream]",
+        f"bootstrap = [{brokers}]",
+        "[[listeners]]",
+        f'name = "{LISTENER}"',
+        f'bind = "{HOST}:{port}"',
+        f"first_broker_port = {first + 2}",
+        "broker_ports = 4",
+        "[admin]",
+        f'bind = "{HOST}:{admin_port}"',
+        "[drain]",
+        f"timeout_ms = {drain_timeout_ms}",
+        "[limits]",
+        *(f"{key} = {value}" for key, value in limits.items()),
+    ]
+    file = folder / "gateway.toml"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    program = Path(sys.executable).with_name("sluice")
+    process = await asyncio.create_subprocess_exec(
+        program,
+        "serve",
+        "--config",
+        file,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        banner = await asyncio.wait_for(process.stdout.readline(), _START_S)
+        assert b"sluice" in banner, (await process.communicate())[1].decode()
+        yield GatewayProcess(process, port, admin_port)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
