@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -39,6 +40,7 @@ def describe_machine() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "kernel": f"{platform.system()} {platform.release()}",
+        "tcp_congestion_control": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
         "libc": " ".join(platform.libc_ver()),
         "python": sys.version.split()[0],
         "packages": packages,

@@ -17,7 +17,13 @@ def summarize_kafka(rows: Sequence[Row], paths: Sequence[str], jobs: "Sequence[J
     for job in jobs:
         entries = {}
         for path in paths:
-            own = [row for row in rows if row["workload"] == job.key and row["path"] == path]
+            own = [
+                row
+                for row in rows
+                if row["workload"] == job.key and row["path"] == path and not row["invalid"]
+            ]
+            if not own:
+                continue
             entries[path] = {
                 "cpu_s_per_gb": statistics.median(row["figure"] for row in own),
                 "mb_per_s": statistics.median(row["mb_per_s"] for row in own),
@@ -48,8 +54,10 @@ def render_kafka(document: dict[str, Any]) -> str:
     ]
     for job in document["summary"]["jobs"].values():
         entries = job["paths"]
-        cpu = ["-" if path == DIRECT else _cell(entries[path], "cpu_s_per_gb", "ratio", 3) for path in paths]
-        speed = [_cell(entries[path], "mb_per_s", "throughput_ratio", 0) for path in paths]
+        cpu = [
+            "-" if path == DIRECT else _cell(entries.get(path), "cpu_s_per_gb", "ratio", 3) for path in paths
+        ]
+        speed = [_cell(entries.get(path), "mb_per_s", "throughput_ratio", 0) for path in paths]
         ratio = entries.get(GATEWAY, {}).get("ratio")
         verdict = "" if ratio is None else ", met" if ratio <= job["goal"] else ", missed"
         lines.append(f"| {job['title']}, CPU-s per GB | {' | '.join(cpu)} | {job['goal']:.2f}{verdict} |")
@@ -57,6 +65,8 @@ def render_kafka(document: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cell(entry: dict[str, float], figure: str, ratio: str, digits: int) -> str:
+def _cell(entry: dict[str, float] | None, figure: str, ratio: str, digits: int) -> str:
+    if entry is None:
+        return "-"
     compared = f" ({entry[ratio]:.2f})" if ratio in entry else ""
     return f"{entry[figure]:.{digits}f}{compared}"
