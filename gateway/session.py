@@ -153,6 +153,8 @@ class ClientSession:
             if self.muted:
                 self._relay(data, start, at)
                 self._held.append(data[at:] if at else data)
+                # What is held back by us has its time once it is looked at.
+                self._frame_deadline_ms = NEVER_MS
                 return
             if received - at < HEAD_BYTES:
                 break
@@ -183,6 +185,8 @@ class ClientSession:
                 frame = data[at:end]
                 at = start = end
                 route.collect.on_request(self, route, frame, now_ms=now_ms)
+                if len(pending) >= most_in_flight:
+                    self.muted |= _IN_FLIGHT_FULL
                 continue
             else:
                 pending.append(Pending(correlation_id))
@@ -214,7 +218,8 @@ class ClientSession:
             limit = self._settings.max_frame_bytes
             if size < MIN_REQUEST_BYTES or size > limit:
                 raise refuse_size(size, limit)
-        if self._frame_deadline_ms == NEVER_MS:
+        if at or self._frame_deadline_ms == NEVER_MS:
+            # With `at` this is a new frame behind the end of another, whose deadline does not concern it.
             self._expect_rest(0, now_ms)
 
     def _collect_more(self, data: bytes, now_ms: int) -> int:
@@ -232,6 +237,8 @@ class ClientSession:
         self._started = True
         assert route.collect is not None
         route.collect.on_request(self, route, bytes(collecting), now_ms=now_ms)
+        if len(self.in_flight) >= self._settings.max_in_flight_requests:
+            self.muted |= _IN_FLIGHT_FULL
         return missing
 
     def _expect_rest(self, missing_bytes: int, now_ms: int) -> None:

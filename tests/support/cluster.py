@@ -111,9 +111,8 @@ class ScriptedCluster:
             partitions = len(topic.assignments or ()) or topic.num_partitions
             if partitions == -1:
                 partitions = self.default_num_partitions
-            if not error_code or topic.name in self.done_late:
-                if not body.validate_only:
-                    self.create(topic.name, partitions)
+            if (not error_code or topic.name in self.done_late) and not body.validate_only:
+                self.create(topic.name, partitions)
             results.append(self._created(topic.name, error_code, partitions))
         results += [self._created(name, 42, -1) for name in _repeated(topics)]
         return {"throttle_time_ms": self.throttle_time_ms, "topics": results}

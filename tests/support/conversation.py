@@ -173,6 +173,11 @@ class Conversation:
         self._guard(self.session.client_half_closed)
         return self
 
+    def throttle(self, throttle_time_ms: int) -> Conversation:
+        """A quota throttles the client now."""
+        self.session.throttle(throttle_time_ms, now_ms=self.clock.now_ms)
+        return self
+
     def mute(self, reason: MuteReason) -> Conversation:
         """The shell mutes the client."""
         self.session.mute(reason)

@@ -1,0 +1,91 @@
+"""Frames that many tests send: one short function per request or reply, all through `tests.support.wire`."""
+
+from __future__ import annotations
+
+from struct import pack
+from typing import Any
+
+from tests.support import wire
+
+
+def heartbeat(correlation_id: int, *, group: str = "g") -> bytes:
+    """A request that is relayed unseen."""
+    return wire.request(
+        "Heartbeat", 4, correlation_id=correlation_id, group_id=group, generation_id=1, member_id="m"
+    )
+
+
+def heartbeat_reply(correlation_id: int) -> bytes:
+    """Its reply."""
+    return wire.response("Heartbeat", 4, correlation_id=correlation_id)
+
+
+def produce(
+    correlation_id: int,
+    *,
+    acks: int = -1,
+    version: int = 9,
+    size: int = 0,
+    transactional_id: str | None = None,
+    **header: Any,
+) -> bytes:
+    """A Produce request with `size` bytes of records."""
+    return wire.request(
+        "Produce",
+        version,
+        correlation_id=correlation_id,
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=1000,
+        topic_data=[{"name": "t", "partition_data": [{"index": 0, "records": b"r" * size}]}],
+        **header,
+    )
+
+
+def produce_reply(correlation_id: int, *, version: int = 9, **fields: Any) -> bytes:
+    """Its reply."""
+    return wire.response("Produce", version, correlation_id=correlation_id, responses=[], **fields)
+
+
+def metadata(correlation_id: int, *names: str, version: int = 12, create: bool = False) -> bytes:
+    """A request that is collected, and whose reply is rewritten."""
+    return wire.request(
+        "Metadata",
+        version,
+        correlation_id=correlation_id,
+        topics=[{"name": name} for name in names],
+        allow_auto_topic_creation=create,
+    )
+
+
+def unknown_api_versions(correlation_id: int, version: int = 99) -> bytes:
+    """A request that the gateway answers itself."""
+    header = wire.head(18, version, flexible=version >= 3, correlation_id=correlation_id)
+    return wire.framed(header + b"\x04abc\x041.0\x00")
+
+
+def unknown_api_versions_reply(correlation_id: int) -> bytes:
+    """Its answer: v0, error 35, ApiVersions' own range (KIP-511)."""
+    return wire.framed(pack(">ihihhh", correlation_id, 35, 1, 18, 0, 4))
+
+
+def create_topics(
+    correlation_id: int = 1, *topics: tuple[str, int], version: int = 7, validate_only: bool = False
+) -> bytes:
+    """A CreateTopics request for (name, partitions)."""
+    return wire.request(
+        "CreateTopics",
+        version,
+        correlation_id=correlation_id,
+        topics=creatable(*topics),
+        timeout_ms=30_000,
+        validate_only=validate_only,
+    )
+
+
+def creatable(*topics: tuple[str, int]) -> list[dict[str, Any]]:
+    """The topics of a CreateTopics request, from (name, partitions)."""
+    return [
+        {"name": name, "num_partitions": count, "replication_factor": 1, "assignments": [], "configs": []}
+        for name, count in topics
+    ]
