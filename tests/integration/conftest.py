@@ -1,11 +1,20 @@
-"""Fixtures of the integration tests: a real Kafka of one and of three brokers, each started when first asked for."""
+"""Fixtures of the integration tests: a real Kafka of one and of three brokers, each started when first asked for.
 
-from collections.abc import Iterator
+Clients reach a gateway through the tap, which fails the test during which a broker's own address went to a client
+(hazard E01).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import pytest
 
 from gateway.embedded.kafka import KafkaCluster
-from tests.support.kafka_cluster import shared_cluster
+from tests.integration.gateway_process import GATEWAY_HOST, TAP_HOST, GatewayOptions, GatewayProcess
+from tests.support.kafka_cluster import KAFKA_HOST, shared_cluster
+from tests.support.tap import Tap
+
+StartGateway: TypeAlias = Callable[..., GatewayProcess]
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +27,49 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
 def kafka3(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
     """Three brokers, shared by the session: leave all of them running."""
     yield from shared_cluster(request, brokers=3)
+
+
+@pytest.fixture(scope="session")
+def tap() -> Iterator[Tap]:
+    """What all clients of gateways go through."""
+    tap = Tap(TAP_HOST, forbidden=[KAFKA_HOST, GATEWAY_HOST])
+    yield tap
+    tap.close()
+    assert tap.hits == []
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails the test during which an address behind the gateway was told to a client."""
+    if "tap" not in request.fixturenames:
+        yield
+        return
+    tap: Tap = request.getfixturevalue("tap")
+    before = len(tap.hits)
+    yield
+    leaked = tap.hits[before:]
+    del tap.hits[before:]
+    assert leaked == []
+
+
+@pytest.fixture(scope="session")
+def start_gateway(tap: Tap, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartGateway]:
+    """Starts gateways that live as long as the session; for those that tests share."""
+    started: list[GatewayProcess] = []
+
+    def start(cluster: KafkaCluster, options: GatewayOptions | None = None) -> GatewayProcess:
+        directory = tmp_path_factory.mktemp("gateway")
+        gateway = GatewayProcess(directory, cluster.brokers.values(), tap, options)
+        gateway.start()
+        started.append(gateway)
+        return gateway
+
+    yield start
+    for gateway in started:
+        gateway.stop()
+
+
+@pytest.fixture(scope="session")
+def gateway3(start_gateway: StartGateway, kafka3: KafkaCluster) -> GatewayProcess:
+    """A gateway before the three brokers, with a quota that nobody in the tests reaches."""
+    return start_gateway(kafka3, GatewayOptions(quotas={"never-reached": 1e6}))

@@ -64,7 +64,8 @@ def test_config_tool_sets_and_shows_a_client_quota(kafka: KafkaCluster) -> None:
 
 
 def test_three_brokers_hold_three_replicas_and_lose_and_regain_one() -> None:
-    with KafkaCluster(brokers=3, host="127.77.0.8") as cluster:
+    quick = {"broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500}
+    with KafkaCluster(brokers=3, host="127.77.0.8", properties=quick) as cluster:
         assert sorted(cluster.running) == [1, 2, 3]
         assert topics(cluster, "--create", "--topic", "t", "--replication-factor", "3").returncode == 0
         address, pid = cluster.brokers[2], cluster.pid(2)

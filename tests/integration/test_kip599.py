@@ -1,0 +1,212 @@
+"""KIP-599's worked example on the wire, and what its users see of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from gateway.embedded.kafka import KafkaCluster
+from gateway.embedded.tools import run_tool
+from tests.integration.conftest import StartGateway
+from tests.integration.gateway_process import GatewayOptions, GatewayProcess
+from tests.integration.java_programs import run_java
+from tests.support.wire_client import Reply, WireClient
+
+pytestmark = pytest.mark.integration
+
+TOPICS: Final = "org.apache.kafka.tools.TopicCommand"
+NONE, ALREADY_EXISTS, THROTTLING_QUOTA_EXCEEDED = 0, 36, 89
+RATE: Final = 5.0
+# The burst is rate * window.num * window size: 500 partitions at 5/s.
+WINDOW: Final = "[mutation_quota]\nwindow_num = 100\nwindow_size_seconds = 1\n"
+SMALL_RATE: Final = 2.0
+SMALL_BURST: Final = 22
+
+
+@pytest.fixture(scope="module")
+def worked_example(start_gateway: StartGateway, kafka: KafkaCluster) -> GatewayProcess:
+    """5 partitions a second, burst 500, for every client id that an example needs for itself."""
+    return start_gateway(
+        kafka, GatewayOptions(quotas={"example-v6": RATE, "example-v5": RATE}, tables=WINDOW)
+    )
+
+
+@pytest.fixture(scope="module")
+def small(start_gateway: StartGateway, kafka: KafkaCluster) -> GatewayProcess:
+    """2 partitions a second, burst 22: waits that a test can sit out."""
+    names = ("tool", "java-admin", "partial", "delete", "grow", "other", "shared")
+    return start_gateway(kafka, GatewayOptions(quotas=dict.fromkeys(names, SMALL_RATE)))
+
+
+@pytest.fixture
+def created(kafka: KafkaCluster) -> Iterator[list[str]]:
+    """Names put in here are deleted at the end, past the gateway."""
+    names: list[str] = []
+    yield names
+    with WireClient(kafka.brokers[1]) as broker:
+        broker.ask("DeleteTopics", 5, topic_names=names, timeout_ms=30_000)
+
+
+def create(client: WireClient, version: int, partitions: dict[str, int], **fields: Any) -> Reply:
+    topics = [
+        {"name": name, "num_partitions": count, "replication_factor": 1} for name, count in partitions.items()
+    ]
+    return client.ask("CreateTopics", version, topics=topics, timeout_ms=60_000, **fields)
+
+
+def codes(reply: Reply) -> list[int]:
+    return [topic.error_code for topic in reply.body.topics]
+
+
+def topics_of(client: WireClient) -> dict[str, int]:
+    topics = client.ask("Metadata", 12, topics=None, allow_auto_topic_creation=False).body.topics
+    return {topic.name: len(topic.partitions) for topic in topics}
+
+
+def await_topics(broker: WireClient, partitions: dict[str, int]) -> None:
+    """A broker learns of topics a moment after their creation was answered."""
+    deadline = time.monotonic() + 10
+    while not partitions.items() <= topics_of(broker).items():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def exhausting(prefix: str, created: list[str]) -> dict[str, int]:
+    """The example's 7 topics of 80 partitions each: 60 more than the burst."""
+    names = [f"{prefix}-{number}" for number in range(7)]
+    created.extend(names)
+    return dict.fromkeys(names, 80)
+
+
+def test_worked_example_accepts_560_partitions_and_refuses_the_next_request_for_12_seconds(
+    worked_example: GatewayProcess, created: list[str]
+) -> None:
+    with WireClient(worked_example.bootstrap, client_id="example-v6") as client:
+        started = time.monotonic()
+        first = create(client, 7, exhausting("worked-v6", created))
+        assert codes(first) == [NONE] * 7
+        assert first.body.throttle_time_ms == 0
+        tokens = worked_example.metric("gateway_controller_mutation_tokens", client_id="example-v6")
+        second = create(client, 6, {"worked-v6-refused": 1})
+        elapsed_s = time.monotonic() - started
+
+    assert tokens is not None
+    assert -60 <= tokens <= -60 + RATE * elapsed_s
+    assert codes(second) == [THROTTLING_QUOTA_EXCEEDED]
+    assert second.body.topics[0].error_message is None
+    assert 12_000 - elapsed_s * 1000 <= second.body.throttle_time_ms <= 12_000
+    assert second.elapsed_ms < 1_000, "KIP-219: the answer comes at once, the silence after it"
+    assert (
+        worked_example.metric("gateway_controller_mutation_refused_topics_total", client_id="example-v6") == 1
+    )
+
+
+def test_worked_example_from_an_old_client_is_accepted_and_its_channel_alone_muted_for_12_seconds(
+    worked_example: GatewayProcess, created: list[str]
+) -> None:
+    with (
+        WireClient(worked_example.bootstrap, client_id="example-v5") as client,
+        WireClient(worked_example.bootstrap, client_id="example-v5") as other,
+    ):
+        reply = create(client, 5, exhausting("worked-v5", created))
+        assert codes(reply) == [NONE] * 7
+        # Charged when the request was read, told when the topics were there: the waiting is less by that.
+        throttle_time_ms = reply.body.throttle_time_ms
+        assert 12_000 - reply.elapsed_ms <= throttle_time_ms <= 12_000
+
+        client.send("ApiVersions", 2)
+        assert other.ask("ApiVersions", 2).elapsed_ms < 1_000
+        muted_ms = client.receive().received_ms - reply.received_ms
+    assert throttle_time_ms - 50 <= muted_ms <= throttle_time_ms + 1_000
+
+
+def test_later_topics_of_a_strict_request_are_refused_and_answered_in_their_place(
+    small: GatewayProcess, kafka: KafkaCluster, created: list[str]
+) -> None:
+    created += ["partial-a", "partial-b"]
+    with WireClient(small.bootstrap, client_id="partial") as client:
+        reply = create(client, 7, {"partial-a": 20, "partial-b": 20, "partial-c": 1, "partial-d": 1})
+    assert [topic.name for topic in reply.body.topics] == [f"partial-{letter}" for letter in "abcd"]
+    assert codes(reply) == [NONE, NONE, THROTTLING_QUOTA_EXCEEDED, THROTTLING_QUOTA_EXCEEDED]
+    assert 8_000 <= reply.body.throttle_time_ms <= 9_000
+    with WireClient(kafka.brokers[1]) as broker:
+        await_topics(broker, {"partial-a": 20, "partial-b": 20})
+        assert not topics_of(broker).keys() & {"partial-c", "partial-d"}
+
+
+def test_deletes_cost_the_partitions_that_the_cluster_knows_of(
+    small: GatewayProcess, kafka: KafkaCluster
+) -> None:
+    with WireClient(kafka.brokers[1]) as broker:
+        create(broker, 7, {"delete-big": 30, "delete-small": 1})
+        await_topics(broker, {"delete-big": 30, "delete-small": 1})
+    with WireClient(small.bootstrap, client_id="delete") as client:
+        first = client.ask("DeleteTopics", 6, topics=[{"name": "delete-big"}], timeout_ms=10_000)
+        second = client.ask("DeleteTopics", 6, topics=[{"name": "delete-small"}], timeout_ms=10_000)
+    assert [result.error_code for result in first.body.responses] == [NONE]
+    assert [result.error_code for result in second.body.responses] == [THROTTLING_QUOTA_EXCEEDED]
+    assert 3_000 <= second.body.throttle_time_ms <= 4_000
+    with WireClient(kafka.brokers[1]) as broker:
+        broker.ask("DeleteTopics", 5, topic_names=["delete-small"], timeout_ms=10_000)
+
+
+def test_new_partitions_cost_their_difference_to_those_that_are_there(
+    small: GatewayProcess, kafka: KafkaCluster, created: list[str]
+) -> None:
+    created.append("grow")
+    with WireClient(kafka.brokers[1]) as broker:
+        create(broker, 7, {"grow": 10})
+        await_topics(broker, {"grow": 10})
+    with WireClient(small.bootstrap, client_id="grow") as client:
+        topics = [{"name": "grow", "count": 36, "assignments": None}]
+        first = client.ask("CreatePartitions", 3, topics=topics, timeout_ms=10_000, validate_only=False)
+        topics = [{"name": "grow", "count": 37, "assignments": None}]
+        second = client.ask("CreatePartitions", 3, topics=topics, timeout_ms=10_000, validate_only=False)
+    assert [result.error_code for result in first.body.results] == [NONE]
+    assert [result.error_code for result in second.body.results] == [THROTTLING_QUOTA_EXCEEDED]
+    assert 1_000 <= second.body.throttle_time_ms <= 2_000
+
+
+def test_topic_that_the_broker_refuses_costs_nothing(small: GatewayProcess, created: list[str]) -> None:
+    created.append("other-there")
+    with WireClient(small.bootstrap, client_id="other") as client:
+        create(client, 7, {"other-there": 2})
+        too_many_replicas = [{"name": "other-x", "num_partitions": 500, "replication_factor": 3}]
+        client.ask("CreateTopics", 7, topics=too_many_replicas, timeout_ms=10_000)
+        assert codes(create(client, 7, {"other-there": 500})) == [ALREADY_EXISTS]
+    tokens = small.metric("gateway_controller_mutation_tokens", client_id="other")
+    assert tokens is not None
+    assert SMALL_BURST - 2 <= tokens <= SMALL_BURST
+
+
+def test_kafka_topics_shows_its_user_the_throttling_error(
+    small: GatewayProcess, created: list[str], tmp_path: Path
+) -> None:
+    created += ["tool-a"]
+    client_config = tmp_path / "client.properties"
+    client_config.write_text("client.id=tool\n")
+    common = ["--bootstrap-server", str(small.bootstrap), "--command-config", str(client_config), "--create"]
+    accepted = run_tool(TOPICS, [*common, "--topic", "tool-a", "--partitions", "60"])
+    assert accepted.returncode == 0, accepted.stderr
+    refused = run_tool(TOPICS, [*common, "--topic", "tool-b", "--partitions", "1"])
+    assert refused.returncode != 0
+    assert "ThrottlingQuotaExceededException" in refused.stdout + refused.stderr
+
+
+def test_java_admin_client_waits_by_itself_and_succeeds(small: GatewayProcess, created: list[str]) -> None:
+    created += ["java-admin-a", "java-admin-b"]
+    program = run_java(
+        "AdminRetry", [str(small.bootstrap), "java-admin", "java-admin-a:28", "java-admin-b:1"]
+    )
+    assert program.returncode == 0, program.stderr
+    first_ms, second_ms = (int(line.split()[1]) for line in program.stdout.splitlines())
+    # 28 of 22: a debt of 6 at 2/s. The second topic is created once it has been worked off.
+    assert first_ms < 2_500
+    assert 3_000 - first_ms <= second_ms <= 8_000
+    refused = small.metric("gateway_controller_mutation_refused_topics_total", client_id="java-admin")
+    assert refused is not None
+    assert refused >= 1

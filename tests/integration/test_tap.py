@@ -1,0 +1,45 @@
+"""The tap itself: what it would find, so that its silence during all other tests means something."""
+
+import pytest
+
+from gateway.embedded.kafka import KafkaCluster
+from tests.integration.gateway_process import TAP_HOST, GatewayProcess
+from tests.support.kafka_cluster import KAFKA_HOST
+from tests.support.tap import Scanner, Tap
+from tests.support.wire_client import WireClient
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_text_is_found_wherever_the_stream_is_cut(cut: int) -> None:
+    scanner = Scanner([b"127.77.0.1"], [])
+    stream = b"\x00\x09127.77.0.10127.77.0.1\x00127.77.0."
+    for at in range(0, len(stream), cut):
+        scanner.feed(stream[at : at + cut])
+    assert len(scanner.hits) == 2
+
+
+def test_e01_tap_finds_the_address_that_a_broker_tells_its_clients(kafka: KafkaCluster) -> None:
+    tap = Tap(TAP_HOST, forbidden=[KAFKA_HOST])
+    port = kafka.brokers[1].port
+    tap.relay(port, kafka.brokers[1])
+    try:
+        with WireClient((TAP_HOST, port)) as client:
+            client.ask("Metadata", 12, topics=[])
+    finally:
+        tap.close()
+    assert len(tap.hits) == 1
+    assert tap.bytes_to_clients > 0
+
+
+def test_e01_gateway_tells_its_own_address_in_the_place_of_a_brokers(
+    gateway3: GatewayProcess, tap: Tap
+) -> None:
+    before = tap.bytes_to_clients
+    with WireClient(gateway3.bootstrap) as client:
+        brokers = client.ask("Metadata", 12, topics=[]).body.brokers
+    assert {(broker.node_id, broker.host, broker.port) for broker in brokers} == {
+        (broker_id, *gateway3.broker(broker_id)) for broker_id in (1, 2, 3)
+    }
+    assert tap.bytes_to_clients > before

@@ -1,0 +1,151 @@
+"""A Kafka client of one socket: says exactly what a test wants said, in the version it wants, and times the answer.
+
+Messages are made and read by `tests.support.wire`, thus by kafka-python and never by our own code.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from dataclasses import dataclass
+from struct import unpack
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support import wire
+
+
+class ConnectionEnded(Exception):
+    """The other side closed or reset the connection in the place of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer.
+
+    Attributes:
+        body: kafka-python's message.
+        frame: the bytes it was read from, size included.
+        sent_ms: when its request had been handed to the kernel, on this process's monotonic clock.
+        received_ms: when its last byte was here, same clock.
+    """
+
+    body: Any
+    frame: bytes
+    sent_ms: float
+    received_ms: float
+
+    @property
+    def elapsed_ms(self) -> float:
+        """From the request to the answer."""
+        return self.received_ms - self.sent_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    name: str
+    version: int
+    correlation_id: int
+    sent_ms: float
+
+
+class WireClient:
+    """One connection; requests may be pipelined, answers are taken in their order."""
+
+    def __init__(
+        self, address: tuple[str, int], *, client_id: str | None = "wire-client", timeout_s: float = 30
+    ) -> None:
+        """Connect.
+
+        Args:
+            address: host and port.
+            client_id: in every request that names no other.
+            timeout_s: the longest silence that is waited through.
+        """
+        self._client_id = client_id
+        self._socket = socket.create_connection(address, timeout=timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._correlation_ids = itertools.count(1)
+        self._sent: list[_Sent] = []
+
+    def send(self, name: str, version: int, **fields: Any) -> None:
+        """Send one request and do not wait.
+
+        Args:
+            name: the API as kafka-python spells it: "CreateTopics".
+            version: of the request.
+            fields: of its body.
+        """
+        correlation_id = next(self._correlation_ids)
+        frame = wire.request(
+            name, version, correlation_id=correlation_id, client_id=self._client_id, **fields
+        )
+        self._socket.sendall(frame)
+        self._sent.append(_Sent(name, version, correlation_id, now_ms()))
+
+    def receive(self) -> Reply:
+        """The answer to the oldest request without one.
+
+        Raises:
+            ConnectionEnded: there will be none.
+            TimeoutError: none came.
+        """
+        sent = self._sent.pop(0)
+        size = self._read(4)
+        frame = size + self._read(unpack(">i", size)[0])
+        received_ms = now_ms()
+        assert wire.correlation_id_of(frame) == sent.correlation_id
+        body = wire.decode_response(sent.name, sent.version, frame)
+        return Reply(body, frame, sent.sent_ms, received_ms)
+
+    def ask(self, name: str, version: int, **fields: Any) -> Reply:
+        """Send one request and wait for its answer."""
+        self.send(name, version, **fields)
+        return self.receive()
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send what is no request at all, or one that kafka-python cannot make."""
+        self._socket.sendall(data)
+
+    def receive_frame(self) -> bytes:
+        """One answer frame, unread.
+
+        Raises:
+            ConnectionEnded: there is none.
+        """
+        size = self._read(4)
+        return size + self._read(unpack(">i", size)[0])
+
+    def half_close(self) -> None:
+        """Send nothing more; answers can still be read."""
+        self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            try:
+                more = self._socket.recv(count - len(data))
+            except ConnectionResetError as exc:
+                raise ConnectionEnded("reset") from exc
+            if not more:
+                raise ConnectionEnded("closed")
+            data += more
+        return bytes(data)
+
+
+def now_ms() -> float:
+    """This process's monotonic clock."""
+    return time.monotonic_ns() / 1e6
