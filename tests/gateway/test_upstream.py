@@ -14,7 +14,7 @@ from gateway.upstream import Connector
 from tests.support import broker as scripts
 from tests.support import wire
 from tests.support.broker import FETCH, METADATA, Node, ScriptedBroker
-from tests.support.gateway import free_ports, running_gateway
+from tests.support.gateway import broker_and_gateway, free_ports, running_gateway
 from tests.support.raw_client import HOST, Ended, RawClient, until
 
 pytestmark = pytest.mark.asyncio
@@ -155,14 +155,16 @@ async def test_d01_refused_connection_closes_the_client_after_one_attempt() -> N
 
 async def test_d02_blackhole_ends_at_the_connect_deadline() -> None:
     with blackhole() as port:
-        async with running_gateway(port, upstream={"connect_timeout_ms": 200}) as running:
-            async with await running.connect() as client:
-                loop = asyncio.get_running_loop()
-                start = loop.time()
-                await client.send(fetch())
-                assert await client.receive_rest() == b""
-                assert 0.15 < loop.time() - start < 2
-                await running.ended_by(CloseCause.UPSTREAM_TIMEOUT)
+        async with (
+            running_gateway(port, upstream={"connect_timeout_ms": 200}) as running,
+            await running.connect() as client,
+        ):
+            loop = asyncio.get_running_loop()
+            start = loop.time()
+            await client.send(fetch())
+            assert await client.receive_rest() == b""
+            assert 0.15 < loop.time() - start < 2
+            await running.ended_by(CloseCause.UPSTREAM_TIMEOUT)
 
 
 async def test_d02_clients_of_other_brokers_do_not_wait_for_the_blackhole() -> None:
@@ -235,53 +237,48 @@ async def test_d03_name_that_does_not_exist_closes_the_client(monkeypatch: pytes
 
 @pytest.mark.parametrize("script", [scripts.close, scripts.reset])
 async def test_d04_broker_that_dies_before_its_first_reply_closes_the_client(script: scripts.Script) -> None:
-    async with ScriptedBroker() as broker:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
         broker.script(FETCH, script)
-        async with running_gateway(broker.port) as running, await running.connect() as client:
-            await client.send(fetch())
-            assert await client.receive_rest() == b""
-            await running.ended_by(CloseCause.UPSTREAM_CLOSED)
+        await client.send(fetch())
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_CLOSED)
 
 
 @pytest.mark.parametrize("with_reset", [False, True])
 @pytest.mark.parametrize("keep", [2, 6, 12])
 async def test_d05_truncated_reply_is_followed_by_nothing(keep: int, *, with_reset: bool) -> None:
-    async with ScriptedBroker() as broker:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
         broker.script(FETCH, scripts.truncate(keep, with_reset=with_reset))
-        async with running_gateway(broker.port) as running, await running.connect() as client:
-            await client.send(fetch(1) + fetch(2))
-            rest = await client.receive_rest()
-            assert broker.reply_to(broker.client_connections[0].requests[0])[:keep].startswith(rest)
-            await running.ended_by(CloseCause.UPSTREAM_CLOSED)
+        await client.send(fetch(1) + fetch(2))
+        rest = await client.receive_rest()
+        assert broker.reply_to(broker.client_connections[0].requests[0])[:keep].startswith(rest)
+        await running.ended_by(CloseCause.UPSTREAM_CLOSED)
 
 
 async def test_d05_truncated_reply_that_is_rewritten_never_reaches_the_client() -> None:
-    async with ScriptedBroker() as broker:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
         broker.script(METADATA, scripts.truncate(30))
-        async with running_gateway(broker.port) as running, await running.connect() as client:
-            await client.send(wire.request("Metadata", 4, topics=[]))
-            assert await client.receive_rest() == b""
-            await running.ended_by(CloseCause.UPSTREAM_CLOSED)
+        await client.send(wire.request("Metadata", 4, topics=[]))
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_CLOSED)
 
 
 async def test_d06_unknown_correlation_id_closes_both_legs() -> None:
-    async with ScriptedBroker() as broker:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
         broker.script(FETCH, scripts.wrong_correlation_id)
-        async with running_gateway(broker.port) as running, await running.connect() as client:
-            await client.send(fetch())
-            assert await client.receive_rest() == b""
-            await running.ended_by(CloseCause.UPSTREAM_DESYNC)
-            await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
+        await client.send(fetch())
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_DESYNC)
+        await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
 
 
 async def test_d07_swapped_replies_close_both_legs() -> None:
-    async with ScriptedBroker() as broker:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
         broker.script(FETCH, scripts.swap)
-        async with running_gateway(broker.port) as running, await running.connect() as client:
-            await client.send(fetch(1) + fetch(2))
-            assert await client.receive_rest() == b""
-            await running.ended_by(CloseCause.UPSTREAM_DESYNC)
-            await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
+        await client.send(fetch(1) + fetch(2))
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_DESYNC)
+        await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
 
 
 @pytest.mark.parametrize(
@@ -296,13 +293,12 @@ async def test_d07_swapped_replies_close_both_legs() -> None:
     ],
 )
 async def test_d08_reply_of_an_impossible_size_closes_both_legs(reply: bytes) -> None:
-    async with ScriptedBroker() as broker:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
         broker.script(FETCH, scripts.raw(reply))
-        async with running_gateway(broker.port) as running, await running.connect() as client:
-            await client.send(fetch(1))
-            assert await client.receive_rest() == b""
-            await running.ended_by(CloseCause.UPSTREAM_DESYNC)
-            await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
+        await client.send(fetch(1))
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_DESYNC)
+        await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
 
 
 async def test_d08_reply_above_the_configured_limit_closes_both_legs() -> None:
@@ -318,35 +314,32 @@ async def test_d08_reply_above_the_configured_limit_closes_both_legs() -> None:
 
 
 async def test_d09_reply_that_cannot_be_rewritten_is_never_forwarded_raw() -> None:
-    async with ScriptedBroker() as broker:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
         address = b"\x00\x00\x00\x01\x00\x00\x00\x01\x00\x0breal-broker\x00\x00\x23\x84\x7f"
         broker.script(METADATA, scripts.raw(wire.framed(b"\x00\x00\x00\x01" + address)))
-        async with running_gateway(broker.port) as running, await running.connect() as client:
-            await client.send(wire.request("Metadata", 1, topics=[]))
-            assert await client.receive_rest() == b""
-            await running.ended_by(CloseCause.UPSTREAM_MALFORMED)
-            await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
+        await client.send(wire.request("Metadata", 1, topics=[]))
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_MALFORMED)
+        await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
 
 
 async def test_d10_unsolicited_reply_closes_both_legs() -> None:
-    async with ScriptedBroker() as broker:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
         broker.script(FETCH, scripts.duplicate)
-        async with running_gateway(broker.port) as running, await running.connect() as client:
-            await client.send(fetch(9))
-            try:
-                frame = await client.receive_frame()
-            except Ended as ended:
-                frame = ended.rest
-            # The reply that was asked for may still get through; never a second one.
-            assert frame in (b"", scripts.echo(broker.client_connections[0].requests[0]))
-            assert await client.receive_rest() in (b"", frame)
-            await running.ended_by(CloseCause.UPSTREAM_DESYNC)
+        await client.send(fetch(9))
+        try:
+            frame = await client.receive_frame()
+        except Ended as ended:
+            frame = ended.rest
+        # The reply that was asked for may still get through; never a second one.
+        assert frame in (b"", scripts.echo(broker.client_connections[0].requests[0]))
+        assert await client.receive_rest() in (b"", frame)
+        await running.ended_by(CloseCause.UPSTREAM_DESYNC)
 
 
 async def test_d10_reply_to_acks_0_closes_both_legs() -> None:
-    async with ScriptedBroker() as broker:
-        async with running_gateway(broker.port) as running, await running.connect() as client:
-            await client.send(wire.request("Produce", 3, acks=0, timeout_ms=1, topic_data=[]))
-            assert await client.receive_rest() == b""
-            await running.ended_by(CloseCause.UPSTREAM_DESYNC)
-            await until(lambda: broker.client_connections[0].ended.is_set())
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        await client.send(wire.request("Produce", 3, acks=0, timeout_ms=1, topic_data=[]))
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_DESYNC)
+        await until(lambda: broker.client_connections[0].ended.is_set())

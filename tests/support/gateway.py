@@ -22,6 +22,7 @@ from gateway.app import Gateway
 from gateway.channel import ClientChannel
 from gateway.close_cause import CloseCause
 from gateway.listener import Listener
+from tests.support.broker import ScriptedBroker
 from tests.support.raw_client import HOST, RawClient, until
 
 LISTENER: Final = "tests"
@@ -78,7 +79,7 @@ def gateway_config(
     addresses = [f"{HOST}:{broker}" if isinstance(broker, int) else broker for broker in bootstrap]
     return Config.model_validate(
         {
-            "upstream": {"bootstrap": addresses, "topology_refresh_ms": 50, **(upstream or {})},
+            "upstream": {"bootstrap": addresses, "topology_refresh_ms": 60_000, **(upstream or {})},
             "listeners": [
                 {
                     "name": LISTENER,
@@ -187,6 +188,18 @@ async def running_gateway(
             await asyncio.sleep(0)
     assert running.channels == []
     running.check()
+
+
+@asynccontextmanager
+async def broker_and_gateway(**options: Any) -> AsyncIterator[tuple[ScriptedBroker, RunningGateway]]:
+    """A scripted broker with id 1, and a gateway in front of it that knows it.
+
+    Args:
+        options: see `gateway_config`.
+    """
+    async with ScriptedBroker() as broker, running_gateway(broker.port, **options) as running:
+        await running.discovered()
+        yield broker, running
 
 
 # -- a process -----------------------------------------------------------------------------------------------
