@@ -16,14 +16,39 @@ ELSEWHERE: Final = {
 
 # Without a test file so far; the last one to go takes this with it.
 NOT_YET: Final = frozenset(
-    f"gateway/{name}"
-    for name in (
-        "admin app channel cli clock close_cause discovery in_flight listener metrics mute muted_watch observer resolver "
-        "routes session session_settings topology upstream "
-        "handlers/addresses handlers/api_versions handlers/context handlers/describe_configs handlers/metadata "
-        "handlers/mutation_exchange handlers/produce handlers/topic_mutations "
-        "commands/check_config commands/quotas commands/serve commands/table"
-    ).split()
+    {
+        "gateway/admin",
+        "gateway/app",
+        "gateway/channel",
+        "gateway/cli",
+        "gateway/clock",
+        "gateway/close_cause",
+        "gateway/discovery",
+        "gateway/in_flight",
+        "gateway/listener",
+        "gateway/metrics",
+        "gateway/mute",
+        "gateway/muted_watch",
+        "gateway/observer",
+        "gateway/resolver",
+        "gateway/routes",
+        "gateway/session",
+        "gateway/session_settings",
+        "gateway/topology",
+        "gateway/upstream",
+        "gateway/handlers/addresses",
+        "gateway/handlers/api_versions",
+        "gateway/handlers/context",
+        "gateway/handlers/describe_configs",
+        "gateway/handlers/metadata",
+        "gateway/handlers/mutation_exchange",
+        "gateway/handlers/produce",
+        "gateway/handlers/topic_mutations",
+        "gateway/commands/check_config",
+        "gateway/commands/quotas",
+        "gateway/commands/serve",
+        "gateway/commands/table",
+    }
 )
 
 
