@@ -22,6 +22,7 @@ NOT_YET: Final = frozenset(
         "gateway/channel",
         "gateway/cli",
         "gateway/clock",
+        "gateway/client_quotas",
         "gateway/close_cause",
         "gateway/discovery",
         "gateway/in_flight",
