@@ -55,6 +55,10 @@ check: static ## format, ruff, mypy --strict, import contracts, unit tests: unde
 test: static kafka ## all of check, and the integration tests with a real Kafka
 	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest
 
+.PHONY: fuzz
+fuzz: $(VENV)/.up-to-date ## the fuzz and property tests with twenty times as many examples
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "not integration" tests/fuzz tests/reference
+
 .PHONY: format
 format: $(VENV)/.up-to-date ## format the code and fix what ruff can fix
 	$(BIN)/ruff format .
