@@ -60,9 +60,10 @@ class SampledRate:
         "_at",
         "_expiry_ms",
         "_last_ms",
+        "_lasts_ms",
         "_past_sum",
         "_start_ms",
-        "_times_ms",
+        "_starts_ms",
         "_total",
         "_values",
         "_wake_ms",
@@ -81,7 +82,8 @@ class SampledRate:
         self._window_num = window_num
         self._window_ms = window_ms
         self._expiry_ms = window_num * window_ms
-        self._times_ms = [now_ms, now_ms]  # of each sample in turn: its start, its last event
+        self._starts_ms = [now_ms]
+        self._lasts_ms = [now_ms]  # when the latest event of each sample was
         self._values = [0.0]
         self._at = 0  # the current sample, whose last event and value are kept below until it is left
         self._start_ms = now_ms
@@ -111,7 +113,10 @@ class SampledRate:
             now_ms: the present.
         """
         if now_ms >= self._wake_ms:
-            self.record(value, now_ms=now_ms)
+            if now_ms - self._start_ms >= self._window_ms:
+                self._advance(now_ms)
+            self._total += value
+            self._last_ms = now_ms
             self._purge(now_ms)
             total = self._total
         else:
@@ -127,7 +132,7 @@ class SampledRate:
     def window_size_ms(self, *, now_ms: int) -> int:
         """The time the average is taken over: at least S - 1 windows plus what the current one has lasted."""
         self._purge(now_ms)
-        elapsed = now_ms - min(self._times_ms[::2])
+        elapsed = now_ms - min(self._starts_ms)
         missing = self._window_num - 1 - elapsed // self._window_ms
         if missing > 0:
             elapsed += missing * self._window_ms
@@ -145,42 +150,51 @@ class SampledRate:
         return 0 if rate <= limit_per_s else throttle_time_ms(rate, limit_per_s, window_ms)
 
     def _advance(self, now_ms: int) -> None:
-        times_ms, values = self._times_ms, self._values
-        times_ms[2 * self._at + 1] = self._last_ms
-        values[self._at] = self._total - self._past_sum
-        self._past_sum = self._total
-        at = self._at = (self._at + 1) % (self._window_num + 1)
+        values = self._values
+        at = self._at
+        self._lasts_ms[at] = self._last_ms
+        values[at] = self._total - self._past_sum
+        at += 1
+        if at > self._window_num:
+            at = 0
         if at == len(values):
-            times_ms += (now_ms, now_ms)
+            self._starts_ms.append(now_ms)
+            self._lasts_ms.append(now_ms)
             values.append(0.0)
         else:
-            times_ms[2 * at] = times_ms[2 * at + 1] = now_ms
-            self._past_sum -= values[at]
-            self._total = self._past_sum
+            self._starts_ms[at] = self._lasts_ms[at] = now_ms
+            self._total -= values[at]
             values[at] = 0.0
+        self._at = at
+        self._past_sum = self._total
         self._start_ms = self._last_ms = now_ms
 
     def _purge(self, now_ms: int) -> None:
-        times_ms, values = self._times_ms, self._values
-        times_ms[2 * self._at + 1] = self._last_ms
+        lasts_ms = self._lasts_ms
+        lasts_ms[self._at] = self._last_ms
         due_ms = now_ms - self._expiry_ms
-        oldest_ms = min(times_ms[1::2])
+        oldest_ms = min(lasts_ms)
         if oldest_ms <= due_ms:
-            for i, last_ms in enumerate(times_ms[1::2]):
-                if last_ms <= due_ms:
-                    times_ms[2 * i] = times_ms[2 * i + 1] = now_ms
-                    self._past_sum -= values[i]
-                    self._total -= values[i]
-                    values[i] = 0.0
-            if self._last_ms <= due_ms:
-                self._start_ms = self._last_ms = now_ms
-                self._total = self._past_sum
-            if not any(values):
+            while oldest_ms <= due_ms:
+                self._reset(lasts_ms.index(oldest_ms), now_ms)
+                oldest_ms = min(lasts_ms)
+            if not any(self._values):
                 # No rounding error outlives the samples it came from.
                 self._total -= self._past_sum
                 self._past_sum = 0.0
-            oldest_ms = min(times_ms[1::2])
-        self._wake_ms = min(self._start_ms + self._window_ms, oldest_ms + self._expiry_ms)
+        purge_ms = oldest_ms + self._expiry_ms
+        advance_ms = self._start_ms + self._window_ms
+        self._wake_ms = purge_ms if purge_ms < advance_ms else advance_ms
+
+    def _reset(self, i: int, now_ms: int) -> None:
+        self._starts_ms[i] = self._lasts_ms[i] = now_ms
+        if i == self._at:
+            self._start_ms = self._last_ms = now_ms
+            self._total = self._past_sum
+        else:
+            self._past_sum -= self._values[i]
+            self._total -= self._values[i]
+            self._values[i] = 0.0
 
 
 class SpreadRate:
