@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -13,7 +11,7 @@ from gateway.topology import ClusterMap
 from gateway.upstream import Connector
 from tests.support import broker as scripts
 from tests.support import wire
-from tests.support.broker import FETCH, METADATA, Node, ScriptedBroker
+from tests.support.broker import FETCH, METADATA, Node, ScriptedBroker, blackhole
 from tests.support.gateway import broker_and_gateway, free_ports, running_gateway
 from tests.support.raw_client import HOST, Ended, RawClient, until
 
@@ -22,26 +20,6 @@ pytestmark = pytest.mark.asyncio
 
 def fetch(correlation_id: int = 1) -> bytes:
     return wire.request("Fetch", 4, correlation_id=correlation_id, topics=[])
-
-
-@contextmanager
-def blackhole() -> Iterator[int]:
-    """A port whose queue of connections is full: the kernel drops every further SYN."""
-    with socket.socket() as listening:
-        listening.bind((HOST, 0))
-        listening.listen(0)
-        port = listening.getsockname()[1]
-        fillers = []
-        for _ in range(3):
-            filler = socket.socket()
-            filler.setblocking(False)
-            filler.connect_ex((HOST, port))
-            fillers.append(filler)
-        try:
-            yield port
-        finally:
-            for filler in fillers:
-                filler.close()
 
 
 # -- how a connection is made --------------------------------------------------------------------------------

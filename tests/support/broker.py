@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from struct import pack, unpack_from
 from typing import Any, Final, TypeAlias, cast
 
@@ -30,6 +32,7 @@ DESCRIBE_CONFIGS: Final = 32
 
 EVERY_API: Final = -1
 HOST: Final = "127.0.0.1"
+_SYN_SENT: Final = "02"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +258,33 @@ class ScriptedBroker:
 def echo(request: Request) -> bytes:
     """A reply whose body is the request."""
     return wire.framed(pack(">i", request.correlation_id) + request.frame)
+
+
+@contextmanager
+def blackhole() -> Iterator[int]:
+    """A port whose queue of connections is full: the kernel drops every further SYN."""
+    with socket.socket() as listening:
+        listening.bind((HOST, 0))
+        listening.listen(0)
+        port = listening.getsockname()[1]
+        fillers = []
+        for _ in range(3):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex((HOST, port))
+            fillers.append(filler)
+        try:
+            yield port
+        finally:
+            for filler in fillers:
+                filler.close()
+
+
+def connecting_to(port: int) -> int:
+    """How many sockets of this machine wait for the answer to their SYN to a loopback port."""
+    wanted = f"0100007F:{port:04X}"
+    lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    return sum(line.split()[2:4] == [wanted, _SYN_SENT] for line in lines)
 
 
 # -- scripts -------------------------------------------------------------------------------------------------

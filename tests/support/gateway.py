@@ -111,6 +111,7 @@ class RunningGateway:
         self.config = config
         self.listener: Listener = gateway.listeners[LISTENER]
         self.loop_errors: list[dict[str, Any]] = []
+        self._expected_internal_errors = 0
 
     @property
     def port(self) -> int:
@@ -152,10 +153,14 @@ class RunningGateway:
         value = self.gateway.metrics.registry.get_sample_value(name, {"listener": LISTENER, **labels})
         return int(value or 0)
 
+    def expect_internal_error(self) -> None:
+        """Say that a test has broken the gateway's own code on purpose, once."""
+        self._expected_internal_errors += 1
+
     def check(self) -> None:
         """What must hold after anything."""
         assert self.loop_errors == []
-        assert self.closed(CloseCause.INTERNAL_ERROR) == 0
+        assert self.closed(CloseCause.INTERNAL_ERROR) == self._expected_internal_errors
         ended = sum(self.closed(cause) for cause in CloseCause)
         assert self.opened == len(self.channels) + ended
 
