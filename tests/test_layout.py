@@ -12,7 +12,6 @@ ROOMS: Final = ("protocol", "quotas", "config", "gateway", "gateway/handlers", "
 ELSEWHERE: Final = {
     "__init__": "nothing but a docstring and names",
     "__main__": "starts another module",
-    "gateway/clock": "hands on the loop's time; every test of the shell goes through it",
     "gateway/close_cause": "an enum",
     "gateway/mute": "an enum",
 }
