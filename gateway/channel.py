@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
@@ -42,6 +43,7 @@ class ClientChannel(asyncio.Protocol):
         "_closed",
         "_connecting",
         "_loop",
+        "_meter",
         "_now_ms",
         "_owner",
         "_reading",
@@ -57,6 +59,7 @@ class ClientChannel(asyncio.Protocol):
 
     def __init__(self, session: ClientSession, owner: ChannelOwner, broker_id: int | None) -> None:
         self.session = session
+        self._meter = session.meter
         self.broker_id = broker_id
         self._owner = owner
         self._loop = owner.loop
@@ -84,8 +87,12 @@ class ClientChannel(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         try:
+            if self._meter is not None and self._meter.on:
+                self._meter.event_ns = perf_counter_ns()
             self.session.receive_from_client(data, now_ms=self._now_ms())
             self._pump()
+            if self._meter is not None and self._meter.on:
+                self._meter.spend(perf_counter_ns() - self._meter.event_ns)
         except Exception as exc:  # noqa: BLE001  (the boundary: see _failed)
             self._failed(exc)
 
@@ -149,8 +156,12 @@ class ClientChannel(asyncio.Protocol):
     def upstream_received(self, data: bytes) -> None:
         """See `UpstreamUser`."""
         try:
+            if self._meter is not None and self._meter.on:
+                self._meter.event_ns = perf_counter_ns()
             self.session.receive_from_upstream(data, now_ms=self._now_ms())
             self._pump()
+            if self._meter is not None and self._meter.on:
+                self._meter.spend(perf_counter_ns() - self._meter.event_ns)
         except Exception as exc:  # noqa: BLE001  (the boundary: see _failed)
             self._failed(exc, from_upstream=True)
 

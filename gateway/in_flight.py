@@ -9,19 +9,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from protocol import throttle
-from protocol.api_keys import Api
 from protocol.errors import UpstreamDesync
 from protocol.headers import REPLY_HEAD
+from protocol.throttle import in_head
+
+if TYPE_CHECKING:
+    from gateway.client_quotas import TimedRequest
 
 OnReply: TypeAlias = Callable[[bytes, int], bytes | None]
 """(whole reply frame, now_ms) -> the frame for the client, or None when it is not the client's to see."""
 
 _SIZE_BYTES: Final = 4
+OnHead: TypeAlias = Callable[[bytearray, int, int], None]
+"""(the first bytes of a reply frame, to be patched in place; its payload size; now_ms)."""
+
 _REPLY_HEAD_BYTES: Final = REPLY_HEAD.size
-_THROTTLED_HEAD_BYTES: Final = 64
+_SEEN_HEAD_BYTES: Final = 64
 """Enough of a reply to hold a throttle time that stands near its start; no broker sends header tags today."""
 
 
@@ -43,31 +48,37 @@ class CollectedAnswer:
         self.on_reply = on_reply
 
 
-class ThrottledAnswer:
-    """A reply that is relayed, with throttle_time_ms in its first bytes raised to what is left of a throttle."""
+class HeadAnswer:
+    """A reply that is relayed after `on_head` has seen, and may have patched, its first bytes."""
 
-    __slots__ = ("api", "throttled_until_ms")
+    __slots__ = ("on_head",)
 
-    def __init__(self, api: Api, throttled_until_ms: int) -> None:
-        self.api = api
-        self.throttled_until_ms = throttled_until_ms
+    def __init__(self, on_head: OnHead) -> None:
+        self.on_head = on_head
 
 
-Answer: TypeAlias = LocalAnswer | CollectedAnswer | ThrottledAnswer
+Answer: TypeAlias = LocalAnswer | CollectedAnswer | HeadAnswer
 
 
 class Pending:
     """One request without a reply: its correlation id, and what is done with the reply (None: relay it)."""
 
-    __slots__ = ("answer", "correlation_id")
+    __slots__ = ("answer", "correlation_id", "timed")
 
     def __init__(self, correlation_id: int, answer: Answer | None = None) -> None:
         self.correlation_id = correlation_id
         self.answer = answer
+        self.timed: TimedRequest | None = None  # whose time its reply is to count
 
 
-class _Throttle(Protocol):
-    def __call__(self, throttle_time_ms: int, *, now_ms: int) -> None: ...
+class Timekeeper(Protocol):
+    """The session, as far as the request quota is concerned (KIP-124)."""
+
+    def request_answered(self, timed: TimedRequest, *, now_ms: int) -> None:
+        """The reply of a timed request is here; called before its handler sees it."""
+
+    def seal_reply(self, timed: TimedRequest, reply: bytes, *, now_ms: int) -> bytes:
+        """The reply, or its head, with the request quota's throttle time in it."""
 
 
 class InFlight:
@@ -83,23 +94,20 @@ class InFlight:
         "_max_response_bytes",
         "_partial",
         "_relay_left",
-        "_throttle",
         "_wanted_bytes",
         "pending",
         "to_client",
     )
 
-    def __init__(self, to_client: list[bytes], throttle: _Throttle, *, max_response_bytes: int) -> None:
+    def __init__(self, to_client: list[bytes], *, max_response_bytes: int) -> None:
         """Create an empty queue.
 
         Args:
             to_client: list that reply chunks are appended to.
-            throttle: called with the final throttle time of a reply that was patched.
             max_response_bytes: largest reply payload a broker may announce.
         """
         self.pending: deque[Pending] = deque()
         self.to_client = to_client
-        self._throttle = throttle
         self._max_response_bytes = max_response_bytes
         self._locals = 0
         self._relay_left = 0  # bytes of the current reply that are still to be relayed
@@ -122,8 +130,13 @@ class InFlight:
             self.pending.append(Pending(0, LocalAnswer(frame)))
             self._locals += 1
 
-    def receive(self, data: bytes, now_ms: int) -> None:
+    def receive(self, data: bytes, now_ms: int, timekeeper: Timekeeper) -> None:
         """Take bytes from the broker.
+
+        Args:
+            data: as received.
+            now_ms: the time.
+            timekeeper: told of the replies of timed requests.
 
         Raises:
             UpstreamDesync: they do not answer the requests in order.
@@ -149,9 +162,9 @@ class InFlight:
                 return
             data = bytes(self._partial)
             self._partial = bytearray()
-        self._walk(data, at, now_ms)
+        self._walk(data, at, now_ms, timekeeper)
 
-    def _walk(self, data: bytes, at: int, now_ms: int) -> None:
+    def _walk(self, data: bytes, at: int, now_ms: int, timekeeper: Timekeeper) -> None:
         """Walk the replies that start in `data[at:]`; `data[:at]` is the end of an earlier, relayed one."""
         received = len(data)
         pending = self.pending
@@ -166,21 +179,27 @@ class InFlight:
                 raise UpstreamDesync(f"correlation id {correlation_id} instead of {first.correlation_id}")
             if not 4 <= size <= self._max_response_bytes:
                 raise UpstreamDesync(f"reply of {size} bytes")
-            answer = first.answer
-            if answer is None:
+            answer, timed = first.answer, first.timed
+            if answer is None and timed is None:
                 pending.popleft()
                 at += 4 + size
             else:
                 wanted = 4 + size
-                if isinstance(answer, ThrottledAnswer):
-                    wanted = min(wanted, _THROTTLED_HEAD_BYTES)
+                if isinstance(answer, HeadAnswer) or (answer is None and timed and in_head(timed.api)):
+                    wanted = min(wanted, _SEEN_HEAD_BYTES)
                 if received - at < wanted:
                     self._wanted_bytes = wanted
                     break
                 pending.popleft()
                 self._emit(data, start, at)
                 start = at + wanted
-                self._answer(answer, data[at:start], now_ms)
+                if timed is not None:
+                    timekeeper.request_answered(timed, now_ms=now_ms)
+                reply = _answer(answer, data[at:start], size, now_ms)
+                if reply is not None:
+                    if timed is not None:
+                        reply = timekeeper.seal_reply(timed, reply, now_ms=now_ms)
+                    self.to_client.append(reply)
                 at += 4 + size
             if self._locals and at <= received:
                 self._emit(data, start, at)
@@ -206,17 +225,6 @@ class InFlight:
         if not 4 <= size <= self._max_response_bytes:
             raise UpstreamDesync(f"reply of {size} bytes")
 
-    def _answer(self, answer: Answer, received: bytes, now_ms: int) -> None:
-        if isinstance(answer, CollectedAnswer):
-            reply = answer.on_reply(received, now_ms)
-            if reply is not None:
-                self.to_client.append(reply)
-        elif isinstance(answer, ThrottledAnswer):
-            head = bytearray(received)
-            left_ms = max(0, answer.throttled_until_ms - now_ms)
-            self._throttle(throttle.patch(head, answer.api, left_ms), now_ms=now_ms)
-            self.to_client.append(bytes(head))
-
     def _emit(self, data: bytes, start: int, end: int) -> None:
         if end > start:
             self.to_client.append(data if end - start == len(data) else data[start:end])
@@ -230,3 +238,14 @@ class InFlight:
             pending.popleft()
             self._locals -= 1
             self.to_client.append(answer.frame)
+
+
+def _answer(answer: Answer | None, received: bytes, size: int, now_ms: int) -> bytes | None:
+    """What the client gets for the bytes of a reply, or of its head."""
+    if isinstance(answer, CollectedAnswer):
+        return answer.on_reply(received, now_ms)
+    if isinstance(answer, HeadAnswer):
+        head = bytearray(received)
+        answer.on_head(head, size, now_ms)
+        return bytes(head)
+    return received

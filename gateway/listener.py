@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from gateway.channel import ClientChannel
+from gateway.client_quotas import ClientQuotas
 from gateway.clock import NowMs
 from gateway.close_cause import CloseCause
 from gateway.muted_watch import MutedWatch
@@ -66,6 +67,7 @@ class Listener:
         settings: SessionSettings,
         connector: Connector,
         observer: Observer,
+        quotas: ClientQuotas | None = None,
     ) -> None:
         self.name = name
         self.loop = loop
@@ -74,6 +76,7 @@ class Listener:
         self.settings = settings
         self.channels: set[ClientChannel] = set()
         self._routes = routes
+        self._quotas = quotas
         self._observer = observer
         self._sockets: dict[int | None, socket.socket] = {}
         self._adoptions: set[asyncio.Task[Any]] = set()
@@ -152,7 +155,13 @@ class Listener:
 
     def _adopt(self, accepted: socket.socket, peer: str, broker_id: int | None) -> None:
         session = ClientSession(
-            self._routes, self.settings, listener=self.name, peer=peer, now_ms=self.now_ms()
+            self._routes,
+            self.settings,
+            listener=self.name,
+            peer=peer,
+            broker_id=broker_id,
+            quotas=self._quotas,
+            now_ms=self.now_ms(),
         )
         channel = ClientChannel(session, self, broker_id)
         self.channels.add(channel)

@@ -17,6 +17,7 @@ from gateway.clock import NowMs
 from gateway.close_cause import CloseCause
 from gateway.routes import Routes
 from protocol.api_keys import ApiKey
+from quotas.combine import ThrottledBy
 from quotas.mutations import MutationQuotas, TrackerSnapshot
 from quotas.resolution import Rule
 
@@ -36,8 +37,8 @@ class GatewayMetrics(Collector):
         self._mutation_quotas: MutationQuotas | None = None
         self._opened: Counter[str] = Counter()
         self._closed: Counter[tuple[str, CloseCause]] = Counter()
-        self._throttled: Counter[tuple[ApiKey, Rule]] = Counter()
-        self._throttled_ms: Counter[tuple[ApiKey, Rule]] = Counter()
+        self._throttled: Counter[tuple[ApiKey, Rule, ThrottledBy]] = Counter()
+        self._throttled_ms: Counter[tuple[ApiKey, Rule, ThrottledBy]] = Counter()
         self._permits: dict[tuple[ApiKey, Rule], float] = {}
         self._refused_topics: Counter[tuple[ApiKey, Rule]] = Counter()
         self._auto_created = 0
@@ -70,10 +71,10 @@ class GatewayMetrics(Collector):
         self._permits[key] = self._permits.get(key, 0.0) + accepted_permits
         self._refused_topics[key] += refused_topics
 
-    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int) -> None:
+    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy) -> None:
         """See `Observer`."""
-        self._throttled[api_key, rule] += 1
-        self._throttled_ms[api_key, rule] += throttle_time_ms
+        self._throttled[api_key, rule, by] += 1
+        self._throttled_ms[api_key, rule, by] += throttle_time_ms
 
     def topics_auto_created(self, count: int) -> None:
         """See `Observer`."""
@@ -133,10 +134,12 @@ class GatewayMetrics(Collector):
     def _collect_throttles(self) -> Iterator[Metric]:
         labels = ["api", "rule"]
         requests = CounterMetricFamily(
-            "gateway_throttled_requests", "Requests that made their client wait.", labels=labels
+            "gateway_throttled_requests",
+            "Requests that made their client wait, by the quota whose wait was the longest.",
+            labels=[*labels, "quota"],
         )
         seconds = CounterMetricFamily(
-            "gateway_throttle_seconds", "Throttle time told to clients.", labels=labels
+            "gateway_throttle_seconds", "Throttle time told to clients.", labels=[*labels, "quota"]
         )
         permits = CounterMetricFamily(
             "gateway_controller_mutation_permits",
@@ -146,9 +149,10 @@ class GatewayMetrics(Collector):
         refused = CounterMetricFamily(
             "gateway_refused_topics", "Topics refused with THROTTLING_QUOTA_EXCEEDED.", labels=labels
         )
-        for (api_key, rule), count in self._throttled.items():
-            requests.add_metric([api_key.name.lower(), rule.value], count)
-            seconds.add_metric([api_key.name.lower(), rule.value], self._throttled_ms[api_key, rule] / 1000)
+        for (api_key, rule, by), count in self._throttled.items():
+            values = [api_key.name.lower(), rule.value, by.value]
+            requests.add_metric(values, count)
+            seconds.add_metric(values, self._throttled_ms[api_key, rule, by] / 1000)
         for (api_key, rule), total in self._permits.items():
             permits.add_metric([api_key.name.lower(), rule.value], total)
             refused.add_metric([api_key.name.lower(), rule.value], self._refused_topics[api_key, rule])

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from gateway.close_cause import CloseCause
 from protocol.api_keys import ApiKey
+from quotas.combine import ThrottledBy
 from quotas.resolution import Rule
 
 
@@ -26,7 +27,7 @@ class Observer(Protocol):
     ) -> None:
         """The topics of one request were charged or refused (KIP-599)."""
 
-    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int) -> None:
+    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy) -> None:
         """A request made its client wait."""
 
     def topics_auto_created(self, count: int) -> None:
@@ -47,7 +48,7 @@ class SilentObserver:
     ) -> None:
         """See `Observer`."""
 
-    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int) -> None:
+    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy) -> None:
         """See `Observer`."""
 
     def topics_auto_created(self, count: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from protocol.api_keys import Api, ApiKey, all_offered, describe
@@ -15,6 +16,14 @@ from protocol.headers import api_number
 
 if TYPE_CHECKING:
     from gateway.session import ClientSession
+
+
+class Verdict(Enum):
+    """What is done with a request, once its head has been seen."""
+
+    RELAY = "relay"
+    COLLECT = "collect"
+    MORE = "more"  # the head has not been received far enough
 
 
 class RequestHandler(Protocol):
@@ -27,7 +36,7 @@ class RequestHandler(Protocol):
 
 
 class HeadHandler(Protocol):
-    """Looks at the head of requests that are relayed ("relay")."""
+    """Looks at the head of requests, and relays those that need no more than that."""
 
     def on_head(
         self,
@@ -38,8 +47,8 @@ class HeadHandler(Protocol):
         client_id_length: int,
         *,
         now_ms: int,
-    ) -> bool:
-        """Note what the reply will need, and append to the session's in-flight queue.
+    ) -> Verdict:
+        """Decide; for RELAY, append what the reply will need to the session's in-flight queue.
 
         Args:
             session: where the request came in.
@@ -50,7 +59,7 @@ class HeadHandler(Protocol):
             now_ms: the time.
 
         Returns:
-            False when the head has not been received far enough; it is then called again with more bytes.
+            COLLECT hands the request to the route's other handler; after MORE this is called again.
         """
 
 
@@ -61,7 +70,7 @@ class Route:
     Attributes:
         api: key, version and layout.
         collect: handler for whole requests, or None.
-        head: handler for heads, or None; with both None the request is relayed unseen.
+        head: handler for heads, which is asked first, or None; with both None the request is relayed unseen.
         max_request_bytes: largest payload that is let in.
         unknown_version: the one route for ApiVersions of any version that is not on offer (KIP-511).
         requests: how many came, for the metrics.
@@ -98,7 +107,7 @@ def build_routes(
         routes[api_number(api.key, api.version)] = Route(
             api=api,
             collect=handler,
-            head=None if handler else head.get(api.key),
+            head=head.get(api.key),
             max_request_bytes=min(max_frame_bytes, handler.max_request_bytes) if handler else max_frame_bytes,
         )
     handler = collect.get(ApiKey.API_VERSIONS)

@@ -11,6 +11,7 @@ from gateway.handlers.addresses import AddressHandler
 from gateway.handlers.api_versions import ApiVersionsHandler
 from gateway.handlers.context import HandlerContext
 from gateway.handlers.describe_configs import DescribeConfigsHandler
+from gateway.handlers.fetch import FetchHandler
 from gateway.handlers.metadata import MetadataHandler
 from gateway.handlers.produce import ProduceHandler
 from gateway.handlers.topic_mutations import TopicMutationHandler
@@ -31,9 +32,10 @@ def collecting_handlers(context: HandlerContext) -> Mapping[ApiKey, RequestHandl
         ApiKey.CREATE_TOPICS: topic_mutations,
         ApiKey.CREATE_PARTITIONS: topic_mutations,
         ApiKey.DELETE_TOPICS: topic_mutations,
+        ApiKey.FETCH: FetchHandler(context),
     }
 
 
 def head_handlers(context: HandlerContext) -> Mapping[ApiKey, HeadHandler]:
     """Handlers for requests of which only the head is looked at."""
-    return {ApiKey.PRODUCE: ProduceHandler(context)}
+    return {ApiKey.PRODUCE: ProduceHandler(context), ApiKey.FETCH: FetchHandler(context)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.client_quotas import ClientQuotas
 from gateway.observer import Observer
 from gateway.topology import Topology
 from quotas.entities import QuotaKey
@@ -23,6 +24,7 @@ class HandlerContext:
         limits: configured quotas.
         mutations: KIP-599 accounting, shared by all listeners.
         observer: told what was decided.
+        client_quotas: byte rates and request time, shared by all listeners; None: not enforced.
         recently_created: names that Metadata was already charged for, with the time the note expires.
     """
 
@@ -30,6 +32,7 @@ class HandlerContext:
     limits: Limits
     mutations: MutationQuotas
     observer: Observer
+    client_quotas: ClientQuotas | None = None
     recently_created: dict[bytes, int] = field(default_factory=dict)
 
     @property

@@ -24,6 +24,7 @@ from protocol.topic_results import (
     make_result,
     parse_topic_results,
 )
+from quotas.combine import ThrottledBy
 from quotas.mutation_cost import create_partitions_permits, create_topics_permits, delete_topics_permits
 from quotas.mutations import MutationDecision, RequestDecision
 
@@ -220,7 +221,12 @@ class MutationExchange:
                 self._session.user, self._client_id, throttle_time_ms, now_ms=now_ms
             )
             assert self._decision is not None
-            context.observer.throttled(self._request.api.key, self._decision.topics[0].rule, throttle_time_ms)
+            context.observer.throttled(
+                self._request.api.key,
+                self._decision.topics[0].rule,
+                throttle_time_ms,
+                by=ThrottledBy.CONTROLLER_MUTATION,
+            )
 
     # -- settling --------------------------------------------------------------------------------------------
 

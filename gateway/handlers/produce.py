@@ -1,33 +1,40 @@
-"""Produce: relayed as it comes; acks decide whether a reply is owed, KIP-951's endpoints are rewritten.
+"""Produce: relayed as it comes, under the producer byte rate (KIP-13).
 
-Records are never looked at. From v10 on a reply may name brokers' addresses, so it is collected (it is small);
-older replies are relayed.
+acks decide whether a reply is owed. The frame's bytes are counted when its head is seen: a client over its quota is
+muted from then on, so the next frame waits even when it came in the same segment, and its reply carries what is
+left of the throttle (KIP-219). acks=0 has no reply and is muted all the same. Records are never looked at.
+From v10 on a reply may name brokers' addresses (KIP-951), so it is collected; older ones are relayed.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from gateway.handlers.context import HandlerContext
 from gateway.in_flight import CollectedAnswer, Pending
-from gateway.routes import Route
+from gateway.routes import Route, Verdict
 from gateway.session import ClientSession
+from protocol import throttle
 from protocol.addresses import rewrite_produce
 from protocol.api_keys import Api, ApiKey, describe, newest_version
-from protocol.headers import correlation_id_at
+from protocol.headers import HEAD
 from protocol.produce import read_acks
+from quotas.combine import ThrottledBy
+from quotas.rate_quotas import RateTracker
 
-_FIRST_VERSION_WITH_ENDPOINTS = 10
+_FIRST_VERSION_WITH_ENDPOINTS: Final = 10
 
 
 class ProduceHandler:
-    """Notes what reply is to be expected."""
+    """Counts bytes and notes what reply is to be expected."""
 
     def __init__(self, context: HandlerContext) -> None:
         self._context = context
+        self._quotas = context.client_quotas
         # One answer object per version serves all requests: it holds nothing of a single one.
         self._rewriting = {
-            version: CollectedAnswer(partial(self._on_reply, describe(ApiKey.PRODUCE, version)))
+            version: CollectedAnswer(partial(self._rewrite, describe(ApiKey.PRODUCE, version)))
             for version in range(_FIRST_VERSION_WITH_ENDPOINTS, newest_version(ApiKey.PRODUCE) + 1)
         }
 
@@ -40,16 +47,51 @@ class ProduceHandler:
         client_id_length: int,
         *,
         now_ms: int,
-    ) -> bool:
+    ) -> Verdict:
         """See `HeadHandler`."""
-        acks = read_acks(data, at, len(data), client_id_length, route.api)
+        api = route.api
+        acks = read_acks(data, at, len(data), client_id_length, api)
         if acks is None:
-            return False
-        if acks == 0:
-            return True
-        answer = self._rewriting.get(route.api.version)
-        session.in_flight.pending.append(Pending(correlation_id_at(data, at), answer))
-        return True
+            return Verdict.MORE
+        size, _, correlation_id, _ = HEAD.unpack_from(data, at)
+        answer = self._rewriting.get(api.version)
+        quotas = self._quotas
+        if quotas is not None and quotas.limits_produce:
+            # acks come after the client id, so that has been received too.
+            client_id = session.client_id_at(data, at, client_id_length) or ""
+            tracker = quotas.produce_tracker(session.user, client_id, session.broker_id, now_ms=now_ms)
+            if tracker is not None:
+                wanted_ms = session.within_ceiling(tracker.record(size, now_ms=now_ms))
+                if wanted_ms > 0:
+                    session.throttle(wanted_ms, now_ms=now_ms)
+                    until_ms = now_ms + wanted_ms
+                    answer = CollectedAnswer(partial(self._on_reply, session, api, tracker, until_ms))
+                    if acks == 0:
+                        quotas.book(api.key, ThrottledBy.PRODUCE, tracker, wanted_ms, now_ms=now_ms)
+        if acks != 0:
+            session.in_flight.pending.append(Pending(correlation_id, answer))
+        return Verdict.RELAY
 
-    def _on_reply(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
+    def _rewrite(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         return rewrite_produce(frame, api, self._context.topology.advertise)
+
+    def _on_reply(
+        self,
+        session: ClientSession,
+        api: Api,
+        tracker: RateTracker,
+        until_ms: int,
+        frame: bytes,
+        now_ms: int,
+    ) -> bytes:
+        """The reply of a request that went over the quota: it carries what is left of the wait."""
+        assert self._quotas is not None
+        if api.version >= _FIRST_VERSION_WITH_ENDPOINTS:
+            frame = self._rewrite(api, frame, now_ms)
+        reply = bytearray(frame)
+        wanted_ms = max(0, until_ms - now_ms)
+        final_ms = throttle.patch(reply, api, wanted_ms)
+        session.throttle(final_ms, now_ms=now_ms)
+        if session.is_longest(wanted_ms, final_ms):
+            self._quotas.book(api.key, ThrottledBy.PRODUCE, tracker, wanted_ms, now_ms=now_ms)
+        return bytes(reply)

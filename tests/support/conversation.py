@@ -22,6 +22,7 @@ from gateway.session_settings import SessionSettings
 from gateway.topology import BrokerPorts, ClusterMap, Topology
 from protocol.api_keys import ApiKey
 from protocol.errors import ProtocolError, UpstreamDesync
+from quotas.combine import ThrottledBy
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings
@@ -57,7 +58,7 @@ class RecordingObserver(SilentObserver):
         """See `Observer`."""
         self.decisions.append((api_key, accepted_permits, refused_topics))
 
-    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int) -> None:
+    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy) -> None:
         """See `Observer`."""
         self.throttles.append((api_key, rule, throttle_time_ms))
 

@@ -1,0 +1,83 @@
+"""Fetch under the consumer byte rate (KIP-13).
+
+The forwarded max_bytes is lowered to what the quota's window can pass; the answer is counted when its head is
+seen, delivered in full with its throttle time, and the channel is muted. Kafka instead throws the data away and
+answers empty: a gateway would have paid for the transfer already, and a batch larger than the window would never
+arrive (hazards C12, C13; docs/behaviour.md).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gateway.handlers.context import HandlerContext
+from gateway.in_flight import HeadAnswer, Pending
+from gateway.routes import Route, Verdict
+from gateway.session import ClientSession
+from protocol import throttle
+from protocol.api_keys import Api
+from protocol.fetch import clamp_max_bytes, counted_bytes
+from protocol.headers import correlation_id_at, correlation_id_of
+from quotas.combine import ThrottledBy
+
+
+class FetchHandler:
+    """Relays requests of clients without a consumer quota, collects and clamps those of the others."""
+
+    max_request_bytes = 2**31 - 1
+
+    def __init__(self, context: HandlerContext) -> None:
+        self._quotas = context.client_quotas
+
+    def on_head(
+        self,
+        session: ClientSession,
+        route: Route,
+        data: bytes,
+        at: int,
+        client_id_length: int,
+        *,
+        now_ms: int,
+    ) -> Verdict:
+        """See `HeadHandler`."""
+        quotas = self._quotas
+        if quotas is None or not quotas.limits_fetch:
+            session.in_flight.pending.append(Pending(correlation_id_at(data, at)))
+            return Verdict.RELAY
+        client_id = session.client_id_at(data, at, client_id_length)
+        if client_id is None:
+            return Verdict.MORE
+        tracker = quotas.fetch_tracker(session.user, client_id, session.broker_id, now_ms=now_ms)
+        if tracker is not None and tracker.max_in_window() is not None:
+            return Verdict.COLLECT
+        answer = HeadAnswer(partial(self._on_reply, session, route.api, client_id))
+        session.in_flight.pending.append(Pending(correlation_id_at(data, at), answer))
+        return Verdict.RELAY
+
+    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+        """See `RequestHandler`: only clients with a limit come here."""
+        client_id = session.client_id_of(frame)
+        assert self._quotas is not None
+        tracker = self._quotas.fetch_tracker(session.user, client_id, session.broker_id, now_ms=now_ms)
+        most_bytes = None if tracker is None else tracker.max_in_window()
+        if most_bytes is not None:
+            frame = clamp_max_bytes(frame, route.api, most_bytes)
+        answer = HeadAnswer(partial(self._on_reply, session, route.api, client_id))
+        session.forward(frame, correlation_id_of(frame), answer)
+
+    def _on_reply(
+        self, session: ClientSession, api: Api, client_id: str, head: bytearray, size: int, now_ms: int
+    ) -> None:
+        quotas = self._quotas
+        assert quotas is not None
+        # Looked up again: a quota that changed while the broker was waiting for records applies to this answer.
+        tracker = quotas.fetch_tracker(session.user, client_id, session.broker_id, now_ms=now_ms)
+        if tracker is None:
+            return
+        wanted_ms = session.within_ceiling(tracker.record(counted_bytes(size, api), now_ms=now_ms))
+        if wanted_ms <= 0:
+            return
+        final_ms = throttle.patch(head, api, wanted_ms)
+        session.throttle(final_ms, now_ms=now_ms)
+        if session.is_longest(wanted_ms, final_ms):
+            quotas.book(api.key, ThrottledBy.FETCH, tracker, wanted_ms, now_ms=now_ms)

@@ -1,0 +1,57 @@
+"""Fetch requests and replies, as far as the consumer byte rate must know them (KIP-13).
+
+Layout up to the fields that matter: [replica_id (v0-14)] max_wait_ms min_bytes [max_bytes (v3+)].
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from protocol.api_keys import Api
+from protocol.headers import body_offset
+from protocol.primitives import skip
+
+_INT32: Final = Struct(">i")
+_FIRST_VERSION_WITH_MAX_BYTES: Final = 3
+_FIRST_VERSION_WITHOUT_REPLICA_ID: Final = 15
+
+
+def clamp_max_bytes(frame: bytes, api: Api, most_bytes: int) -> bytes:
+    """The request with max_bytes, and min_bytes with it, lowered to what the quota's window can pass.
+
+    As Kafka does before it reads: fetchMaxBytes = min(max_bytes, quota * whole windows), fetchMinBytes =
+    min(min_bytes, fetchMaxBytes). A broker still answers with one whole batch, however large.
+
+    Args:
+        frame: a whole Fetch request (size included).
+        api: its version; below v3 there is no max_bytes and the request stays as it is.
+        most_bytes: the most record bytes that may pass now.
+
+    Raises:
+        ProtocolError: the request ends before these fields.
+    """
+    if api.version < _FIRST_VERSION_WITH_MAX_BYTES:
+        return frame
+    at = body_offset(frame, flexible=api.flexible)
+    at += 4 if api.version >= _FIRST_VERSION_WITHOUT_REPLICA_ID else 8
+    skip(frame, at, 8)
+    min_bytes = _INT32.unpack_from(frame, at)[0]
+    max_bytes = _INT32.unpack_from(frame, at + 4)[0]
+    lowered = min(max_bytes, max(most_bytes, 1))
+    if lowered == max_bytes and min_bytes <= lowered:
+        return frame
+    out = bytearray(frame)
+    _INT32.pack_into(out, at, min(min_bytes, lowered))
+    _INT32.pack_into(out, at + 4, lowered)
+    return bytes(out)
+
+
+def counted_bytes(payload_bytes: int, api: Api) -> int:
+    """What a Fetch reply counts: Kafka counts size field and body, without the header's correlation id and tags.
+
+    Args:
+        payload_bytes: size of the reply frame without its size field.
+        api: the reply's version.
+    """
+    return payload_bytes - 1 if api.flexible_header else payload_bytes
