@@ -81,6 +81,10 @@ class ClientChannel(asyncio.Protocol):
         """The client's transport is ready."""
         # uvloop's transports have the methods without the base class.
         self._transport = transport = cast("asyncio.Transport", transport)
+        if self._closed:
+            # The gateway began to drain between accept and here.
+            transport.abort()
+            return
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         self._run(self._pump)
 
