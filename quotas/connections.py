@@ -1,0 +1,315 @@
+"""Who may connect now (KIP-612 rates, KIP-402 counts; Kafka's ConnectionQuotas).
+
+The order is Kafka's. First the rates of the gateway and of the listener: over one of them nobody is refused,
+the listener accepts nobody for a while. Then the slots: without a free one the listener waits as well. Then the
+rate of the address: over it the socket is held unread and closed, or looked at again, when its time is over,
+and it uses up none of the listener's rate. Last the number of connections of the address: over it the socket
+is closed.
+
+A listener has the limits given to it and, unless it is the protected one, those of the gateway. Kafka's listeners
+also take over the broker's numbers as their own, which then bind the protected listener too; here they do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from quotas.addresses import UNLIMITED, IpLimit, IpLimits, normalise
+from quotas.limits import Limits
+from quotas.rate import SampledRate
+from quotas.trackers import TrackerTable
+
+
+class Verdict(StrEnum):
+    """What the acceptor does with a socket it has just accepted."""
+
+    ADMIT = "admit"  # counted; `ConnectionQuotas.release` when it closes
+    WAIT = "wait"  # accept nobody on this listener, then ask again with waited=True
+    HOLD = "hold"  # keep it unread, then ask `ConnectionQuotas.after_hold`
+    REFUSE = "refuse"  # close it; it is not counted
+
+
+class AdmissionCause(StrEnum):
+    """Which limit decided. Closed: it is a metric label."""
+
+    NONE = "none"
+    GATEWAY_RATE = "gateway_rate"
+    LISTENER_RATE = "listener_rate"
+    NO_SLOT = "no_slot"
+    IP_RATE = "ip_rate"
+    IP_COUNT = "ip_count"
+    HELD_FULL = "held_full"
+
+
+class AfterHold(StrEnum):
+    """What becomes of a held socket: closed as Kafka does, or looked at again as KIP-612 says."""
+
+    CLOSE = "close"
+    RECHECK = "recheck"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The answer for one socket."""
+
+    verdict: Verdict
+    cause: AdmissionCause = AdmissionCause.NONE
+    wait_ms: int = 0  # for WAIT: 0 means until `ConnectionQuotas.has_slot`; for HOLD: how long
+    held_until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerLimits:
+    """The limits of one listener; None is unlimited."""
+
+    max_connections: int | None = None
+    max_connection_creation_rate: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """All limits but the rates of addresses, which are quotas of `Limits`. None is unlimited."""
+
+    listeners: Mapping[str, ListenerLimits]
+    max_connections: int | None = None
+    max_connection_creation_rate: int | None = None
+    max_connections_per_ip: int | None = None
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    protected_listener: str | None = None  # exempt from the gateway's limits when it is not the only one
+    after_hold: AfterHold = AfterHold.CLOSE
+    max_held: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionsSnapshot:
+    """Counts and rates, for metrics and for people."""
+
+    connections: int
+    held: int
+    accept_rate: float  # per second, protected listener left out
+    by_listener: Mapping[str, tuple[int, float]]  # connections, accept rate
+    ip_rates: Mapping[str, float]  # of the addresses and blocks that have a limit
+
+
+class _IpTracker:
+    __slots__ = ("last_ms", "rate")
+
+    def __init__(self, rate: SampledRate, now_ms: int) -> None:
+        self.rate = rate
+        self.last_ms = now_ms
+
+    def forgettable(self, *, now_ms: int) -> bool:
+        return self.rate.total(now_ms=now_ms) <= 0
+
+    def forget(self) -> None:
+        pass
+
+
+class ConnectionQuotas:
+    """Admits connections and counts the open ones."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        connection_limits: ConnectionLimits,
+        *,
+        window_num: int = 11,
+        window_ms: int = 1_000,
+        max_ip_trackers: int = 10_000,
+        ipv6_prefix_bits: int = 128,
+        now_ms: int,
+    ) -> None:
+        """Starts with no connections.
+
+        Args:
+            limits: holds connection_creation_rate of addresses; changes apply at once.
+            connection_limits: everything else; `update` changes it.
+            window_num: quota.window.num.
+            window_ms: quota.window.size.seconds; also the longest wait and the longest hold.
+            max_ip_trackers: how many addresses are told apart.
+            ipv6_prefix_bits: see `quotas.addresses.normalise`.
+            now_ms: the present.
+        """
+        self._ipv6_prefix_bits = ipv6_prefix_bits
+        self._ip_limits = IpLimits(limits, ipv6_prefix_bits=ipv6_prefix_bits)
+        self._window_num = window_num
+        self._window_ms = window_ms
+        self._rate = self._new_rate(now_ms)
+        self._listener_rates: dict[str, SampledRate] = {}
+        self._ip_trackers: TrackerTable[str, _IpTracker] = TrackerTable(
+            lambda _key, _limit, made_ms: _IpTracker(self._new_rate(made_ms), made_ms),
+            max_trackers=max_ip_trackers,
+            idle_expiry_ms=3_600_000,
+        )
+        self._total = 0
+        self._held = 0
+        self._by_listener: dict[str, int] = {}
+        self._by_ip: dict[str, int] = {}
+        self._configured = connection_limits
+        self.update(connection_limits, now_ms=now_ms)
+
+    def update(self, connection_limits: ConnectionLimits, *, now_ms: int) -> None:
+        """Puts other limits in force. No connection is dropped, no sample forgotten."""
+        self._configured = connection_limits
+        self._ip_overrides = {
+            normalise(address): most
+            for address, most in connection_limits.max_connections_per_ip_overrides.items()
+        }
+        for listener in connection_limits.listeners:
+            self._listener_rates.setdefault(listener, self._new_rate(now_ms))
+            self._by_listener.setdefault(listener, 0)
+
+    def admit(self, listener: str, ip: str, *, now_ms: int, waited: bool = False) -> Admission:
+        """Decides about a socket that the listener has accepted.
+
+        Args:
+            listener: a configured listener.
+            ip: the peer's address.
+            now_ms: the present.
+            waited: the same socket was answered with WAIT before and the wait is over, so it is not recorded
+                again.
+        """
+        if not waited:
+            wait_ms, cause = self._record_accept(listener, 1, now_ms)
+            if wait_ms > 0:
+                return Admission(Verdict.WAIT, cause, wait_ms)
+        if not self.has_slot(listener):
+            return Admission(Verdict.WAIT, AdmissionCause.NO_SLOT)
+        hold_ms = self._record_ip(ip, now_ms)
+        if hold_ms > 0:
+            self._record_accept(listener, -1, now_ms)
+            if self._held >= self._configured.max_held:
+                return Admission(Verdict.REFUSE, AdmissionCause.HELD_FULL)
+            self._held += 1
+            return Admission(Verdict.HOLD, AdmissionCause.IP_RATE, hold_ms, now_ms + hold_ms)
+        return self._count(listener, ip)
+
+    def after_hold(self, listener: str, ip: str, held: Admission, *, now_ms: int) -> Admission:
+        """Decides about a held socket.
+
+        Args:
+            listener: as given to `admit`.
+            ip: as given to `admit`.
+            held: what `admit` answered.
+            now_ms: the present; one millisecond after ``held.held_until_ms`` is always late enough.
+
+        Returns:
+            The same HOLD while it is too early. Then REFUSE, or with `AfterHold.RECHECK` ADMIT when the
+            address is within its rate by now.
+        """
+        recheck = self._configured.after_hold is AfterHold.RECHECK
+        # Kafka closes strictly later than the throttle's end.
+        if now_ms < held.held_until_ms or (not recheck and now_ms == held.held_until_ms):
+            return held
+        self.abandon_hold(held)
+        if not recheck or self._record_ip(ip, now_ms) > 0:
+            return Admission(Verdict.REFUSE, AdmissionCause.IP_RATE)
+        self._record_accept(listener, 1, now_ms)
+        if not self.has_slot(listener):
+            return Admission(Verdict.REFUSE, AdmissionCause.NO_SLOT)
+        return self._count(listener, ip)
+
+    def abandon_hold(self, held: Admission) -> None:
+        """Tells that a held socket went away, for instance because the gateway stops."""
+        if held.verdict is not Verdict.HOLD or self._held == 0:
+            raise ValueError("this socket was not held")
+        self._held -= 1
+
+    def release(self, listener: str, ip: str) -> None:
+        """Tells that an admitted connection was closed.
+
+        Raises:
+            ValueError: there is none such, so somebody counts wrong.
+        """
+        client = self._client(ip)
+        if self._by_listener.get(listener, 0) == 0 or client not in self._by_ip:
+            raise ValueError(f"no connection of {client} on listener {listener} is open")
+        self._total -= 1
+        self._by_listener[listener] -= 1
+        self._by_ip[client] -= 1
+        if self._by_ip[client] == 0:
+            del self._by_ip[client]
+
+    def has_slot(self, listener: str) -> bool:
+        """Whether one more connection fits, on the listener and, unless it is protected, on the gateway."""
+        most = self._configured.listeners[listener].max_connections
+        if most is not None and self._by_listener[listener] >= most:
+            return False
+        most = self._configured.max_connections
+        return most is None or self._protected(listener) or self._total < most
+
+    def must_close_one(self, listener: str) -> bool:
+        """Whether the protected listener has pushed the total over the limit, so that another gives way."""
+        most = self._configured.max_connections
+        return most is not None and self._total > most and not self._protected(listener)
+
+    def connections_of(self, ip: str) -> int:
+        """The open connections of an address."""
+        return self._by_ip.get(self._client(ip), 0)
+
+    def ip_limit(self, ip: str) -> IpLimit:
+        """The connection rate in force for an address."""
+        return self._ip_limits.limit(ip)
+
+    def snapshot(self, *, now_ms: int) -> ConnectionsSnapshot:
+        """The counts and rates of this moment."""
+        return ConnectionsSnapshot(
+            connections=self._total,
+            held=self._held,
+            accept_rate=self._rate.rate(now_ms=now_ms),
+            by_listener={
+                listener: (self._by_listener[listener], rate.rate(now_ms=now_ms))
+                for listener, rate in self._listener_rates.items()
+            },
+            ip_rates={key: each.rate.rate(now_ms=now_ms) for key, each in self._ip_trackers.own()},
+        )
+
+    def _record_accept(self, listener: str, count: int, now_ms: int) -> tuple[int, AdmissionCause]:
+        own_limit = self._configured.listeners[listener].max_connection_creation_rate
+        own_ms = self._wait_ms(self._listener_rates[listener], own_limit, count, now_ms)
+        if self._protected(listener):
+            return own_ms, AdmissionCause.LISTENER_RATE
+        gateway_limit = self._configured.max_connection_creation_rate
+        gateway_ms = self._wait_ms(self._rate, gateway_limit, count, now_ms)
+        if own_ms > gateway_ms:
+            return own_ms, AdmissionCause.LISTENER_RATE
+        return gateway_ms, AdmissionCause.GATEWAY_RATE
+
+    def _record_ip(self, ip: str, now_ms: int) -> int:
+        """Records a connection of an address; when it is over its rate takes that back and returns the hold."""
+        limit = self._ip_limits.limit(ip)
+        if limit.rate_per_s >= UNLIMITED:
+            return 0
+        tracker = self._ip_trackers.find_or_make(limit.tracker_key, float(limit.rate_per_s), now_ms=now_ms)
+        tracker.last_ms = now_ms
+        hold_ms = self._wait_ms(tracker.rate, limit.rate_per_s, 1, now_ms)
+        if hold_ms > 0:
+            tracker.rate.record(-1, now_ms=now_ms)
+        return hold_ms
+
+    def _wait_ms(self, rate: SampledRate, limit: int | None, count: int, now_ms: int) -> int:
+        rate.record(count, now_ms=now_ms)
+        if limit is None or count < 0:
+            return 0
+        return min(self._window_ms, rate.throttle_time_ms(limit, now_ms=now_ms))
+
+    def _count(self, listener: str, ip: str) -> Admission:
+        client = self._client(ip)
+        most = self._ip_overrides.get(normalise(ip), self._configured.max_connections_per_ip)
+        if most is not None and self._by_ip.get(client, 0) >= most:
+            return Admission(Verdict.REFUSE, AdmissionCause.IP_COUNT)
+        self._total += 1
+        self._by_listener[listener] += 1
+        self._by_ip[client] = self._by_ip.get(client, 0) + 1
+        return Admission(Verdict.ADMIT)
+
+    def _client(self, ip: str) -> str:
+        return normalise(ip, self._ipv6_prefix_bits)
+
+    def _protected(self, listener: str) -> bool:
+        return listener == self._configured.protected_listener and len(self._configured.listeners) > 1
+
+    def _new_rate(self, now_ms: int) -> SampledRate:
+        return SampledRate(self._window_num, self._window_ms, now_ms=now_ms)

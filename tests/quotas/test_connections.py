@@ -1,0 +1,300 @@
+from typing import Any
+
+import pytest
+
+from quotas.connections import (
+    Admission,
+    AdmissionCause,
+    AfterHold,
+    ConnectionLimits,
+    ConnectionQuotas,
+    ListenerLimits,
+    Verdict,
+)
+from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from tests.support.clock import FakeClock
+from tests.support.scenarios import scenarios, steps
+
+KEY = QuotaKey.CONNECTION_CREATION_RATE
+ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "k": "10.0.0.11"}
+PLAIN = {"EXT": ListenerLimits()}
+
+
+def _limits(rates: dict[Name, float] | None = None) -> Limits:
+    limits = Limits()
+    for ip, rate in (rates or {}).items():
+        limits.set(QuotaEntity(ip=ip), KEY, rate or 1e-7)  # the only way to a rate of 0
+    return limits
+
+
+def _quotas(clock: FakeClock, rates: dict[Name, float] | None = None, **options: Any) -> ConnectionQuotas:
+    limits = ConnectionLimits(**{"listeners": PLAIN, **options})
+    return ConnectionQuotas(_limits(rates), limits, now_ms=clock.now_ms)
+
+
+def _of_row(row: dict[str, Any], now_ms: int) -> tuple[ConnectionQuotas, Limits]:
+    rates: dict[Name, float] = {ADDRESSES[who]: rate for who, rate in row.get("ip", {}).items()}
+    if "ip_default" in row:
+        rates[DEFAULT] = row["ip_default"]
+    limits = _limits(rates)
+    listeners = {
+        name: ListenerLimits(max_connection_creation_rate=rate) for name, rate in row["listeners"].items()
+    }
+    quotas = ConnectionQuotas(
+        limits,
+        ConnectionLimits(
+            listeners,
+            max_connection_creation_rate=row.get("broker"),
+            protected_listener=row.get("inter_broker"),
+        ),
+        window_num=row["S"],
+        window_ms=row["W"] * 1000,
+        now_ms=now_ms,
+    )
+    return quotas, limits
+
+
+def _accept(quotas: ConnectionQuotas, listener: str, ip: str, now_ms: int) -> tuple[int, int | None]:
+    """The acceptor's wait and the address's hold, as Kafka's tests count them: both at one instant."""
+    admission = quotas.admit(listener, ip, now_ms=now_ms)
+    wait_ms = 0
+    if admission.verdict is Verdict.WAIT:
+        wait_ms = admission.wait_ms
+        admission = quotas.admit(listener, ip, now_ms=now_ms, waited=True)
+    return wait_ms, admission.wait_ms if admission.verdict is Verdict.HOLD else None
+
+
+@pytest.mark.parametrize("row", [p for p in scenarios("conn") if "ipq" not in p.values[0]])
+def test_scenario_connection_rate(row: dict[str, Any], clock: FakeClock) -> None:
+    start_ms = clock.now_ms
+    quotas, limits = _of_row(row, start_ms)
+    if "loop" in row:
+        loop = row["loop"]
+        answers = [
+            _accept(quotas, loop["listener"], ADDRESSES[loop["ip"]], start_ms + i * loop["every_ms"])
+            for i in range(loop["n"])
+        ]
+        assert answers.count((0, None)) == row["accepted"]
+        assert len(answers) - answers.count((0, None)) == row["throttled"]
+        return
+    for step in steps(row):
+        if step[0] == "ip":
+            limits.set(QuotaEntity(ip=ADDRESSES[step[1]]), KEY, step[2])
+            continue
+        at_ms, listener, who, wait_ms, hold_ms = step
+        now_ms = start_ms + at_ms
+        assert _accept(quotas, listener, ADDRESSES[who], now_ms) == (wait_ms, hold_ms), step
+    if "rates_after" in row:
+        snapshot = quotas.snapshot(now_ms=now_ms)
+        rates = {name: rate for name, (_, rate) in snapshot.by_listener.items()}
+        rates |= {"broker": snapshot.accept_rate}
+        rates |= {f"ip_{who}": snapshot.ip_rates.get(ip, 0) for who, ip in ADDRESSES.items()}
+        assert {name: rates[name] for name in row["rates_after"]} == row["rates_after"]
+
+
+@pytest.mark.parametrize("row", scenarios("cc"))
+def test_scenario_connection_count(row: dict[str, Any], clock: FakeClock) -> None:
+    by_ip = "max_per_ip" in row
+    names = ["EXT"] if by_ip else row["listeners"]
+    quotas = _quotas(
+        clock,
+        listeners={name: ListenerLimits(max_connections=row.get("max_per_listener")) for name in names},
+        max_connections=row.get("max_connections"),
+        max_connections_per_ip=row.get("max_per_ip"),
+        protected_listener=row.get("inter_broker"),
+    )
+    refused: dict[str, int] = {}  # Kafka's test counts a refused connection until it closes it, we never do
+    answers = {"ok": Verdict.ADMIT, "TooMany": Verdict.REFUSE, "block": Verdict.WAIT}
+
+    def where(who: str) -> tuple[str, str]:
+        return ("EXT", ADDRESSES[who]) if by_ip else (who, "10.0.0.1")
+
+    for verb, who, amount, *expected in row["steps"]:
+        if verb == "inc":
+            for _ in range(amount):
+                admission = quotas.admit(*where(who), now_ms=clock.now_ms)
+                assert admission.verdict is answers[expected[0]], (verb, who, amount)
+                refused[who] = refused.get(who, 0) + (admission.verdict is Verdict.REFUSE)
+                if admission.verdict is Verdict.WAIT:
+                    assert admission == Admission(Verdict.WAIT, AdmissionCause.NO_SLOT)
+        elif verb == "dec":
+            closed = min(amount, refused.get(who, 0))
+            refused[who] = refused.get(who, 0) - closed
+            for _ in range(amount - closed):
+                quotas.release(*where(who))
+        elif verb == "count":
+            assert quotas.connections_of(ADDRESSES[who]) + refused.get(who, 0) == amount
+        else:
+            assert verb == "exceeded"
+            assert quotas.must_close_one(who) is amount
+
+
+@pytest.mark.parametrize("row", scenarios("ipclose"))
+def test_scenario_ip_close(row: dict[str, Any], clock: FakeClock) -> None:
+    for case in row["rows"]:
+        after_hold = AfterHold.CLOSE if case["mode"] == "code" else AfterHold.RECHECK
+        for address_is_quiet in (True, False):
+            quotas = ConnectionQuotas(
+                _limits({DEFAULT: 5}),
+                ConnectionLimits(PLAIN, after_hold=after_hold),
+                window_num=2,
+                now_ms=clock.now_ms,
+            )
+            for _ in range(5):
+                quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
+            held = quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
+            assert (held.verdict, held.wait_ms) == (Verdict.HOLD, row["throttle_ms"])
+            now_ms = clock.now_ms + case["at_ms"]
+            if not address_is_quiet:
+                # 200 ms later one more fits; this one takes its place.
+                quotas.admit("EXT", "10.0.0.1", now_ms=now_ms)
+            after = quotas.after_hold("EXT", "10.0.0.1", held, now_ms=now_ms)
+            if case["mode"] == "kip":
+                assert after.verdict is (Verdict.ADMIT if address_is_quiet else Verdict.REFUSE)
+            else:
+                assert (after.verdict is Verdict.REFUSE) is case["closed"]
+
+
+def test_hazard_b14_a_held_socket_uses_up_none_of_the_listeners_rate(clock: FakeClock) -> None:
+    quotas = _quotas(
+        clock,
+        {ADDRESSES["a"]: 1},
+        listeners={"EXT": ListenerLimits(max_connection_creation_rate=2)},
+        max_connection_creation_rate=2,
+    )
+    for _ in range(10):
+        assert quotas.admit("EXT", ADDRESSES["a"], now_ms=clock.now_ms).verdict is Verdict.ADMIT
+    for _ in range(5):
+        held = quotas.admit("EXT", ADDRESSES["a"], now_ms=clock.now_ms)
+        assert held == Admission(Verdict.HOLD, AdmissionCause.IP_RATE, 1_000, clock.now_ms + 1_000)
+    for _ in range(10):
+        assert quotas.admit("EXT", ADDRESSES["b"], now_ms=clock.now_ms).verdict is Verdict.ADMIT
+    assert quotas.admit("EXT", ADDRESSES["b"], now_ms=clock.now_ms).verdict is Verdict.WAIT
+    snapshot = quotas.snapshot(now_ms=clock.now_ms)
+    assert (snapshot.connections, snapshot.held) == (20, 5)
+
+
+def test_hazard_b15_held_sockets_are_bounded(clock: FakeClock) -> None:
+    quotas = _quotas(clock, {DEFAULT: 1e-7}, max_held=3)
+    verdicts = [quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms) for _ in range(5)]
+    assert [each.verdict for each in verdicts] == [Verdict.HOLD] * 3 + [Verdict.REFUSE] * 2
+    assert verdicts[-1].cause is AdmissionCause.HELD_FULL
+    quotas.abandon_hold(verdicts[0])
+    assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).verdict is Verdict.HOLD
+
+
+def test_hazard_b18_counts_do_not_drift(clock: FakeClock) -> None:
+    quotas = _quotas(clock, {DEFAULT: 1_000}, max_connections=50, max_connections_per_ip=20)
+    open_connections: list[str] = []
+    for i in range(100_000):
+        ip = f"::ffff:10.0.0.{i % 7}" if i % 2 else f"10.0.0.{i % 7}"
+        admission = quotas.admit("EXT", ip, now_ms=clock.advance(i % 3))
+        if admission.verdict is Verdict.ADMIT:
+            open_connections.append(ip)
+        elif admission.verdict is Verdict.HOLD:
+            quotas.abandon_hold(admission)
+        if len(open_connections) == 50 or i % 5 == 0:
+            quotas.release("EXT", open_connections.pop(0))
+        assert len(open_connections) <= 50
+    for ip in open_connections:
+        quotas.release("EXT", ip)
+    snapshot = quotas.snapshot(now_ms=clock.now_ms)
+    assert (snapshot.connections, snapshot.held, snapshot.by_listener["EXT"][0]) == (0, 0, 0)
+    assert all(quotas.connections_of(f"10.0.0.{i}") == 0 for i in range(7))
+
+
+def test_a_waiting_listener_does_not_keep_others_waiting(clock: FakeClock) -> None:
+    quotas = _quotas(
+        clock,
+        listeners={"EXT": ListenerLimits(max_connection_creation_rate=1), "OTHER": ListenerLimits()},
+    )
+    for _ in range(10):
+        quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
+    wait = quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
+    assert wait == Admission(Verdict.WAIT, AdmissionCause.LISTENER_RATE, 1_000)
+    assert quotas.admit("OTHER", "10.0.0.1", now_ms=clock.now_ms).verdict is Verdict.ADMIT
+
+
+def test_the_protected_listener_is_free_of_the_gateways_limits_but_not_of_its_own(clock: FakeClock) -> None:
+    quotas = _quotas(
+        clock,
+        listeners={"EXT": ListenerLimits(), "ADMIN": ListenerLimits(max_connection_creation_rate=2)},
+        max_connection_creation_rate=1,
+        max_connections=1,
+        protected_listener="ADMIN",
+    )
+    quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
+    verdicts = [quotas.admit("ADMIN", "10.0.0.1", now_ms=clock.now_ms).verdict for _ in range(21)]
+    assert verdicts == [Verdict.ADMIT] * 20 + [Verdict.WAIT]
+
+
+def test_too_many_of_one_address_are_refused_and_overrides_beat_the_general_limit(clock: FakeClock) -> None:
+    quotas = _quotas(
+        clock,
+        max_connections_per_ip=0,
+        max_connections_per_ip_overrides={"::ffff:10.0.0.1": 2},
+    )
+    refused = Admission(Verdict.REFUSE, AdmissionCause.IP_COUNT)
+    assert quotas.admit("EXT", "10.0.0.2", now_ms=clock.now_ms) == refused
+    assert [quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).verdict for _ in range(3)] == [
+        Verdict.ADMIT,
+        Verdict.ADMIT,
+        Verdict.REFUSE,
+    ]
+    quotas.release("EXT", "::ffff:10.0.0.1")
+    assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).verdict is Verdict.ADMIT
+
+
+def test_new_limits_drop_nobody_and_keep_samples(clock: FakeClock) -> None:
+    quotas = _quotas(clock)
+    for _ in range(30):
+        quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
+    quotas.update(
+        ConnectionLimits(PLAIN, max_connections=10, max_connection_creation_rate=1), now_ms=clock.now_ms
+    )
+    assert quotas.snapshot(now_ms=clock.now_ms).connections == 30
+    assert quotas.must_close_one("EXT")
+    assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).verdict is Verdict.WAIT
+
+
+def test_the_slot_is_looked_at_again_after_a_wait(clock: FakeClock) -> None:
+    quotas = _quotas(clock, max_connections=1)
+    quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
+    full = Admission(Verdict.WAIT, AdmissionCause.NO_SLOT)
+    assert quotas.admit("EXT", "10.0.0.2", now_ms=clock.now_ms) == full
+    assert quotas.admit("EXT", "10.0.0.2", now_ms=clock.now_ms, waited=True) == full
+    quotas.release("EXT", "10.0.0.1")
+    assert quotas.has_slot("EXT")
+    admission = quotas.admit("EXT", "10.0.0.2", now_ms=clock.now_ms, waited=True)
+    assert admission.verdict is Verdict.ADMIT
+    # Waiting twice did not record the socket twice.
+    assert quotas.snapshot(now_ms=clock.now_ms).accept_rate == 2 / 10
+
+
+def test_addresses_of_a_block_share_its_rate(clock: FakeClock) -> None:
+    quotas = _quotas(clock, {"10.0.0.0/24": 1})
+    verdicts = [quotas.admit("EXT", f"10.0.0.{i}", now_ms=clock.now_ms).verdict for i in range(11)]
+    assert verdicts == [Verdict.ADMIT] * 10 + [Verdict.HOLD]
+    assert quotas.admit("EXT", "10.0.1.1", now_ms=clock.now_ms).verdict is Verdict.ADMIT
+
+
+def test_counting_wrong_is_found_out(clock: FakeClock) -> None:
+    quotas = _quotas(clock)
+    with pytest.raises(ValueError, match=r"10\.0\.0\.1"):
+        quotas.release("EXT", "10.0.0.1")
+    with pytest.raises(ValueError, match="not held"):
+        quotas.abandon_hold(Admission(Verdict.ADMIT))
+
+
+def test_many_addresses_need_bounded_memory(clock: FakeClock) -> None:
+    quotas = ConnectionQuotas(
+        _limits({DEFAULT: 1}), ConnectionLimits(PLAIN), max_ip_trackers=100, now_ms=clock.now_ms
+    )
+    for i in range(5_000):
+        if (
+            quotas.admit("EXT", f"10.0.{i // 256}.{i % 256}", now_ms=clock.advance(1)).verdict
+            is Verdict.ADMIT
+        ):
+            quotas.release("EXT", f"10.0.{i // 256}.{i % 256}")
+    assert len(quotas.snapshot(now_ms=clock.now_ms).ip_rates) <= 100
