@@ -77,6 +77,8 @@ class _Conversation:
                 if len(self._received) >= size + 4:
                     frame = bytes(self._received[: size + 4])
                     del self._received[: size + 4]
+                    if frame[4:8] != question[8:12]:
+                        raise ConnectionError("a reply to another question")
                     return frame
             if self._failure is not None:
                 raise ConnectionError(self._failure.value)

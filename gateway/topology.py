@@ -130,18 +130,21 @@ class Topology:
         if our_port is None:
             return None
         self.cluster.learn(broker_id, host, port)
-        if broker_id not in self._bound:
-            if not self._bind(broker_id, our_port):
-                return None
-            self._bound.add(broker_id)
-        return self.ports.advertised_host, our_port
+        return (self.ports.advertised_host, our_port) if self._open(broker_id, our_port) else None
 
     def advertise_known(self) -> None:
-        """Bind the ports of all known brokers."""
+        """Bind the ports of all known brokers; what is known of them stays as it is, so they can still go missing."""
         for broker_id in self.cluster.broker_ids:
-            address = self.cluster.address_of(broker_id)
-            if address is not None:
-                self.advertise(broker_id, *address)
+            our_port = self.ports.port_of(broker_id)
+            if our_port is not None:
+                self._open(broker_id, our_port)
+
+    def _open(self, broker_id: int, our_port: int) -> bool:
+        if broker_id not in self._bound:
+            if not self._bind(broker_id, our_port):
+                return False
+            self._bound.add(broker_id)
+        return True
 
     def withdraw(self, broker_id: int) -> None:
         """The broker's port has been closed; it is bound again should the broker come back."""
