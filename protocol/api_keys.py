@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from functools import cache
 from typing import Final
 
 
@@ -327,8 +328,9 @@ def newest_version(key: ApiKey) -> int:
     return MAX_VERSION.get(key, NEWEST_RELAYED_VERSION)
 
 
-def all_offered() -> list[Api]:
+@cache
+def all_offered() -> tuple[Api, ...]:
     """Every (key, version) that may pass, with its layout: what the table of routes is built from."""
-    return [
+    return tuple(
         describe(key, version) for key in ApiKey if offered(key) for version in range(newest_version(key) + 1)
-    ]
+    )

@@ -1,0 +1,225 @@
+"""Hazards A24 to A38: what stands behind the head, and which replies are owed for it."""
+
+from __future__ import annotations
+
+from itertools import product
+from struct import pack
+
+import pytest
+
+from gateway.close_cause import CloseCause
+from protocol.api_keys import BROKER_ONLY, CARRY_ADDRESSES, CLUSTER_ADMIN, ApiKey
+from tests.support import wire
+from tests.support.conversation import START_MS, Conversation, frames_of
+from tests.support.frames import (
+    creatable,
+    create_topics,
+    heartbeat,
+    heartbeat_reply,
+    metadata,
+    produce,
+    produce_reply,
+    unknown_api_versions,
+    unknown_api_versions_reply,
+)
+
+ODD_TAGS = [(99, b"once"), (99, b"twice"), (98, b"")]
+
+
+def collected(name: str) -> bytes:
+    """The head of a request that is held whole, up to its body."""
+    return wire.head(
+        {"CreateTopics": 19, "DeleteTopics": 20, "CreatePartitions": 37}[name], 1, flexible=False
+    )
+
+
+# -- lengths that lie ----------------------------------------------------------------------------------------
+
+
+def test_a24_header_tags_that_nobody_knows_pass_byte_for_byte() -> None:
+    c = Conversation(controller_mutation_rate=100)
+    request = wire.request(
+        "CreateTopics", 7, header_tags=ODD_TAGS, topics=creatable(("a", 1)), timeout_ms=1, validate_only=False
+    )
+    c.client_sends(request)
+    assert c.serve()[-1] == request
+    plain = wire.request("Heartbeat", 4, header_tags=ODD_TAGS, group_id="g", generation_id=1, member_id="m")
+    c.client_sends(plain).upstream_sees(plain)
+
+
+@pytest.mark.parametrize("tags", [b"\xff\xff\xff\xff\x07", b"\x01\x00\xff\xff\xff\xff\x07", b"\x01\x00\x7f"])
+@pytest.mark.parametrize(("key", "version"), [(19, 7), (0, 9)])
+def test_a24_a_tag_section_that_reaches_past_its_frame_closes(key: int, version: int, tags: bytes) -> None:
+    frame = wire.framed(wire.head(key, version, flexible=False) + tags)
+    c = Conversation(controller_mutation_rate=1).client_sends(frame)
+    assert c.closed_by in (CloseCause.MALFORMED_FRAME, CloseCause.TOO_MANY_ELEMENTS)
+
+
+@pytest.mark.parametrize("name", ["CreateTopics", "DeleteTopics", "CreatePartitions"])
+@pytest.mark.parametrize("length", [2**31 - 1, 1_000])
+def test_a26_an_array_longer_than_its_frame_closes(name: str, length: int) -> None:
+    frame = wire.framed(collected(name) + pack(">i", length) + b"\x00\x00")
+    Conversation(controller_mutation_rate=1).client_sends(frame).closed(CloseCause.MALFORMED_FRAME)
+
+
+@pytest.mark.parametrize("name", ["CreateTopics", "DeleteTopics", "CreatePartitions"])
+def test_a27_an_array_that_fits_its_frame_but_is_too_long_to_take_apart_closes(name: str) -> None:
+    frame = wire.framed(collected(name) + pack(">i", 100_000) + bytes(200_000))
+    Conversation(controller_mutation_rate=1).client_sends(frame).closed(CloseCause.TOO_MANY_ELEMENTS)
+
+
+# -- which requests get a reply ------------------------------------------------------------------------------
+
+CLIENT_IDS = [None, "", "c" * 200]
+TRANSACTIONAL_IDS = [None, "", "x" * 126, "x" * 127, "x" * 128, "x" * 16_383]
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_a28_a_reply_is_expected_exactly_when_acks_is_not_zero(version: int) -> None:
+    c = Conversation()
+    tags = [(), ODD_TAGS] if version >= 9 else [()]
+    ids = TRANSACTIONAL_IDS if version >= 3 else [None]
+    for client_id, header_tags, transactional_id in product(CLIENT_IDS, tags, ids):
+        for acks in (0, 1, -1):
+            request = produce(
+                1,
+                acks=acks,
+                version=version,
+                size=50,
+                transactional_id=transactional_id,
+                client_id=client_id,
+                header_tags=header_tags,
+            )
+            c.client_sends(request, heartbeat(2)).upstream_sees(request, heartbeat(2))
+            expected = [2] if acks == 0 else [1, 2]
+            assert [pending.correlation_id for pending in c.session.in_flight.pending] == expected
+            c.session.in_flight.pending.clear()
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 13])
+def test_a28_acks_are_found_in_a_head_that_comes_byte_by_byte(version: int) -> None:
+    request = produce(1, acks=0, version=version, size=50, transactional_id="x" * 130)
+    c = Conversation().client_sends(request, heartbeat(2), piece_bytes=1)
+    c.upstream_sees(request, heartbeat(2)).upstream_answers(heartbeat_reply(2)).client_sees(
+        heartbeat_reply(2)
+    )
+
+
+@pytest.mark.parametrize("acks", [2, -2, 32_767])
+def test_a29_strange_acks_are_answered_by_the_broker(acks: int) -> None:
+    c = Conversation().client_sends(produce(1, acks=acks)).upstream_sees(produce(1, acks=acks))
+    c.upstream_answers(produce_reply(1)).client_sees(produce_reply(1)).alive()
+
+
+def test_a30_nothing_is_kept_of_requests_without_a_reply() -> None:
+    session = Conversation().session
+    flood = produce(1, acks=0, size=10) * 1_000
+    for _ in range(10):
+        session.receive_from_client(flood, now_ms=START_MS)
+        session.to_upstream.clear()
+    assert len(session.in_flight) == 0
+    assert session.in_flight.idle
+    assert (session._held, session._head, session.muted) == ([], bytearray(), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("Heartbeat", 4), ("Metadata", 1), ("Metadata", 12), ("CreateTopics", 7), ("CreateTopics", 2)],
+)
+def test_a31_garbage_behind_a_valid_body_is_forwarded_with_it(name: str, version: int) -> None:
+    fields = {"topics": creatable(("a", 1)), "timeout_ms": 1} if name == "CreateTopics" else {}
+    frame = wire.framed(wire.request(name, version, **fields)[4:] + b"garbage")
+    c = Conversation(controller_mutation_rate=10).client_sends(frame)
+    if name == "CreateTopics":
+        question = next(frames_of(c.take_upstream()))
+        c.upstream_answers(c.cluster.answer(question))
+    c.upstream_sees(frame)
+
+
+CORRELATION_IDS = [-1, 0, 5, 5, 5, 2**31 - 1, -(2**31), 2_147_483_640, 3, 2, 1]
+
+
+def test_a32_correlation_ids_may_be_anything_and_come_back_as_they_were() -> None:
+    c = Conversation()
+    c.client_sends(*(heartbeat(i) for i in CORRELATION_IDS))
+    c.upstream_answers(*(heartbeat_reply(i) for i in CORRELATION_IDS))
+    c.client_sees(*(heartbeat_reply(i) for i in CORRELATION_IDS))
+
+
+@pytest.mark.parametrize("correlation_id", CORRELATION_IDS)
+def test_a32_answers_that_are_made_here_carry_the_clients_id(correlation_id: int) -> None:
+    c = Conversation(controller_mutation_rate=1)
+    c.client_sends(create_topics(correlation_id, ("a", 30), ("b", 1)))
+    c.serve()
+    assert wire.correlation_id_of(c.take_client()) == correlation_id
+    c.at(60_000).client_sends(unknown_api_versions(correlation_id))
+    c.client_sees(unknown_api_versions_reply(correlation_id))
+
+
+# -- APIs that are not the clients' --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [4, 5, 6, 7, 27, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, *range(82, 88)])
+def test_a35_apis_between_brokers_are_refused(key: int) -> None:
+    assert key in BROKER_ONLY
+    Conversation().client_sends(wire.framed(wire.head(key, 0, flexible=True))).closed(
+        CloseCause.UNSUPPORTED_REQUEST
+    )
+
+
+@pytest.mark.parametrize("key", sorted(CLUSTER_ADMIN | CARRY_ADDRESSES))
+def test_a35_apis_that_change_the_nodes_or_name_their_addresses_are_refused(key: ApiKey) -> None:
+    Conversation().client_sends(wire.framed(wire.head(key, 1, flexible=True))).closed(
+        CloseCause.UNSUPPORTED_REQUEST
+    )
+
+
+def test_a35_none_of_them_is_advertised() -> None:
+    everything = [{"api_key": key, "min_version": 0, "max_version": 1} for key in range(100)]
+    c = Conversation().client_sends(wire.request("ApiVersions", 0))
+    c.upstream_answers(wire.response("ApiVersions", 0, api_keys=everything))
+    advertised = {api.api_key for api in wire.decode_response("ApiVersions", 0, c.take_client()).api_keys}
+    assert not advertised & (BROKER_ONLY | CLUSTER_ADMIN | CARRY_ADDRESSES)
+    assert max(advertised) <= max(ApiKey)
+
+
+# -- who answers first ---------------------------------------------------------------------------------------
+
+
+def test_a38_an_own_reply_waits_for_the_replies_before_it() -> None:
+    c = Conversation()
+    c.client_sends(heartbeat(1), unknown_api_versions(2), heartbeat(3), unknown_api_versions(4)).client_sees()
+    c.upstream_answers(heartbeat_reply(1)).client_sees(heartbeat_reply(1), unknown_api_versions_reply(2))
+    c.upstream_answers(heartbeat_reply(3)).client_sees(heartbeat_reply(3), unknown_api_versions_reply(4))
+
+
+def test_a38_own_replies_in_one_segment_with_relayed_ones_keep_their_places() -> None:
+    c = Conversation()
+    c.client_sends(heartbeat(1), unknown_api_versions(2), heartbeat(3), unknown_api_versions(4))
+    c.upstream_answers(heartbeat_reply(1), heartbeat_reply(3))
+    c.client_sees(
+        heartbeat_reply(1), unknown_api_versions_reply(2), heartbeat_reply(3), unknown_api_versions_reply(4)
+    )
+
+
+def test_a38_a_refused_create_topics_waits_for_the_replies_before_it() -> None:
+    c = Conversation(controller_mutation_rate=1)
+    c.client_sends(create_topics(1, ("a", 30)))
+    c.serve()
+    c.take_client()
+    c.client_sends(heartbeat(2), create_topics(3, ("b", 1)), heartbeat(4))
+    poll, question = frames_of(c.take_upstream())
+    assert poll == heartbeat(2)
+    c.client_sees()
+    c.upstream_answers(heartbeat_reply(2)).client_sees(heartbeat_reply(2))
+    c.upstream_answers(c.cluster.answer(question))
+    refused = c.take_client()
+    assert wire.correlation_id_of(refused) == 3
+    assert wire.decode_response("CreateTopics", 7, refused).topics[0].error_code == 89
+    c.still_muted().upstream_sees()
+    c.after(60_000).upstream_sees(heartbeat(4))
+
+
+def test_a38_a_reply_without_acks_has_no_place_in_the_order() -> None:
+    c = Conversation().client_sends(heartbeat(1), produce(2, acks=0), unknown_api_versions(3), metadata(4))
+    c.upstream_answers(heartbeat_reply(1)).client_sees(heartbeat_reply(1), unknown_api_versions_reply(3))

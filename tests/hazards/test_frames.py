@@ -1,0 +1,263 @@
+"""Hazards A01 to A22: frames that no client should send, and odd ones that clients do send."""
+
+from __future__ import annotations
+
+from struct import pack
+
+import pytest
+
+from gateway.close_cause import CloseCause
+from gateway.session_settings import SessionSettings
+from protocol.api_keys import ApiKey
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from tests.support import wire
+from tests.support.conversation import START_MS, Conversation
+from tests.support.frames import (
+    creatable,
+    create_topics,
+    heartbeat,
+    heartbeat_reply,
+    metadata,
+    produce,
+    produce_reply,
+    unknown_api_versions,
+    unknown_api_versions_reply,
+)
+from tests.support.golden import golden
+
+MIX = [heartbeat(1), produce(2, size=300), metadata(3, "a"), produce(4, acks=0), heartbeat(5)]
+"""Relayed, with a body, collected, without a reply, relayed."""
+
+
+def after_a_good_request(data: bytes) -> Conversation:
+    """A conversation in which these bytes follow a request that was let in."""
+    return Conversation().client_sends(heartbeat(1)).upstream_sees(heartbeat(1)).client_sends(data)
+
+
+# -- sizes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [-1, -2, -(2**30)])
+def test_a01_a_negative_size_closes(size: int) -> None:
+    Conversation().client_sends(pack(">i", size)).closed(CloseCause.INVALID_FRAME_SIZE)
+    after_a_good_request(pack(">i", size)).closed(CloseCause.INVALID_FRAME_SIZE)
+
+
+def test_a01_the_smallest_integer_as_a_size_closes() -> None:
+    # 80 00 00 00 is how an SSLv2 hello starts.
+    Conversation().client_sends(pack(">i", -(2**31))).closed(CloseCause.NOT_KAFKA)
+
+
+@pytest.mark.parametrize("size", range(10))
+def test_a02_a_size_too_small_for_a_head_closes(size: int) -> None:
+    Conversation().client_sends(pack(">i", size)).closed(CloseCause.INVALID_FRAME_SIZE)
+    after_a_good_request(pack(">i", size) + bytes(size)).closed(CloseCause.INVALID_FRAME_SIZE)
+
+
+def test_a03_one_byte_too_many_is_refused_before_any_of_them_is_taken() -> None:
+    c = Conversation(settings=SessionSettings(max_frame_bytes=1_000))
+    c.client_sends(pack(">i", 1_001)).closed(CloseCause.FRAME_TOO_LARGE).upstream_sees()
+
+
+def test_a03_the_largest_frame_passes() -> None:
+    request = produce(1, size=500)
+    c = Conversation(settings=SessionSettings(max_frame_bytes=len(request) - 4))
+    c.client_sends(request).upstream_sees(request)
+    small = Conversation(settings=SessionSettings(max_frame_bytes=len(request) - 5))
+    small.client_sends(request).closed(CloseCause.FRAME_TOO_LARGE).upstream_sees()
+
+
+def test_a03_requests_that_are_held_whole_have_a_smaller_limit() -> None:
+    head = wire.head(ApiKey.CREATE_TOPICS, 7, flexible=True)
+    c = Conversation().client_sends(pack(">i", 8 * 1024 * 1024 + 1) + head)
+    c.closed(CloseCause.FRAME_TOO_LARGE).upstream_sees()
+
+
+def test_a04_an_announced_size_takes_no_memory_before_it_is_there() -> None:
+    session = Conversation().session
+    announced = pack(">i", 8 * 1024 * 1024) + wire.head(ApiKey.METADATA, 12, flexible=True)
+    session.receive_from_client(announced, now_ms=START_MS)
+    assert len(session._collecting or b"") == len(announced)
+
+
+# -- other protocols -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [b"\x16\x03\x00", b"\x16\x03\x01", b"\x16\x03\x03"])
+def test_a06_a_tls_hello_on_a_plaintext_port_is_named_so(version: bytes) -> None:
+    Conversation().client_sends(version + b"\x02\x00\x01\x00\x01\xfc").closed(CloseCause.TLS_ON_PLAINTEXT)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"POST /topics HTTP/1.1\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"*1\r\n$4\r\nPING\r\n",
+        b"PROXY TCP4 192.0.2.1 192.0.2.2 40000 9092\r\n",
+        b"\r\n\r\n\x00\r\nQUIT\n",
+    ],
+)
+def test_a07_other_protocols_are_named_so(hello: bytes) -> None:
+    Conversation().client_sends(hello).closed(CloseCause.NOT_KAFKA).upstream_sees()
+
+
+def test_a07_sixty_four_zeros_close() -> None:
+    Conversation().client_sends(bytes(64)).closed(CloseCause.INVALID_FRAME_SIZE)
+
+
+# -- segments ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 2, 3, 5, 7, 13, 14, 15, 100])
+def test_a10_a_session_in_small_segments_is_the_same_session(piece_bytes: int) -> None:
+    c = Conversation()
+    c.client_sends(*MIX, piece_bytes=piece_bytes).upstream_sees(*MIX)
+    replies = [heartbeat_reply(1), produce_reply(2)]
+    c.upstream_answers(*replies, piece_bytes=piece_bytes).client_sees(*replies)
+
+
+@pytest.mark.parametrize("at", range(1, 30))
+def test_a11_a_segment_may_end_anywhere_in_a_head(at: int) -> None:
+    stream = b"".join(MIX)
+    for frame_at in (0, len(MIX[0]), len(MIX[0] + MIX[1]), len(stream) - len(MIX[4])):
+        c = Conversation().client_sends(stream[: frame_at + at])
+        c.client_sends(stream[frame_at + at :]).upstream_sees(*MIX)
+
+
+def test_a11_five_hundred_frames_in_one_segment_keep_their_order() -> None:
+    frames = [heartbeat(i) if i % 3 else metadata(i, "t") for i in range(500)]
+    replies = [heartbeat_reply(i) for i in range(500) if i % 3]
+    c = Conversation().client_sends(*frames).upstream_sees(*frames)
+    for i in range(500):
+        if i % 3:
+            c.upstream_answers(heartbeat_reply(i))
+        else:
+            c.upstream_answers(wire.response("Metadata", 12, correlation_id=i, cluster_id="c", brokers=[]))
+    seen = c.take_client()
+    assert len(seen) > len(b"".join(replies))
+    assert [seen.find(reply) for reply in replies] == sorted(seen.find(reply) for reply in replies)
+
+
+# -- keys and versions ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [84, 93, 999, 10_000, 32_767, -1, -32_768])
+def test_a12_an_unknown_api_key_closes(key: int) -> None:
+    head = wire.framed(wire.head(key, 0, flexible=False))
+    after_a_good_request(head).closed(CloseCause.UNSUPPORTED_REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [
+        (ApiKey.PRODUCE, 14),
+        (ApiKey.FETCH, 16),
+        (ApiKey.METADATA, 14),
+        (ApiKey.CREATE_TOPICS, 8),
+        (ApiKey.DESCRIBE_QUORUM, 2),
+        (ApiKey.HEARTBEAT, 64),
+        (ApiKey.HEARTBEAT, 32_767),
+    ],
+)
+def test_a13_a_version_above_the_newest_closes(key: ApiKey, version: int) -> None:
+    head = wire.framed(wire.head(key, version, flexible=True))
+    after_a_good_request(head).closed(CloseCause.UNSUPPORTED_REQUEST)
+
+
+@pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.HEARTBEAT, ApiKey.CREATE_TOPICS])
+def test_a14_a_negative_version_closes(key: ApiKey) -> None:
+    head = wire.framed(wire.head(key, -1, flexible=False))
+    after_a_good_request(head).closed(CloseCause.UNSUPPORTED_REQUEST)
+
+
+@pytest.mark.parametrize("version", [5, 99, 32_767])
+def test_a15_an_unknown_version_of_api_versions_is_answered_and_the_connection_stays(version: int) -> None:
+    c = Conversation().client_sends(unknown_api_versions(7, version), heartbeat(8))
+    c.client_sees(unknown_api_versions_reply(7)).upstream_sees(heartbeat(8)).alive()
+
+
+def test_a15_the_answer_is_the_one_that_kafka_gives() -> None:
+    c = Conversation().client_sends(golden("api_versions_unsupported", 99, "request"))
+    c.client_sees(golden("api_versions_unsupported", 99))
+
+
+def test_a15_a_header_without_tags_is_answered_too() -> None:
+    frame = wire.framed(wire.head(ApiKey.API_VERSIONS, 99, flexible=False, correlation_id=7))
+    Conversation().client_sends(frame).client_sees(unknown_api_versions_reply(7)).alive()
+
+
+@pytest.mark.parametrize("version", [-1, -2, -32_768])
+def test_a16_a_negative_version_of_api_versions_is_answered_too(version: int) -> None:
+    frame = wire.framed(wire.head(ApiKey.API_VERSIONS, version, flexible=False, correlation_id=7))
+    Conversation().client_sends(frame).client_sees(unknown_api_versions_reply(7)).alive()
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_a17_a_refused_software_name_is_the_brokers_to_answer(version: int) -> None:
+    request = golden("api_versions_invalid", version, "request")
+    c = Conversation().client_sends(request).upstream_sees(request)
+    c.upstream_answers(golden("api_versions_invalid", version)).alive()
+    assert c.take_client()[8:10] == pack(">h", 42)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a18_the_answer_to_api_versions_has_the_short_header_in_every_version(version: int) -> None:
+    c = Conversation().client_sends(golden("api_versions", version, "request"))
+    c.upstream_answers(golden("api_versions", version))
+    body = wire.decode_response("ApiVersions", version, c.take_client())
+    assert {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.API_VERSIONS} <= {api.api_key for api in body.api_keys}
+
+
+# -- client ids ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [-1, -2, -7_530, -32_768])
+def test_a20_any_negative_client_id_length_is_null_as_in_kafka(length: int) -> None:
+    body = heartbeat(1)[4 + 8 + 2 + len("tests") :]
+    frame = wire.framed(pack(">hhih", ApiKey.HEARTBEAT, 4, 1, length) + body)
+    Conversation().client_sends(frame, heartbeat(2)).upstream_sees(frame, heartbeat(2)).alive()
+
+
+@pytest.mark.parametrize("name", ["Heartbeat", "Metadata", "Produce"])
+def test_a20_a_client_id_longer_than_its_frame_closes(name: str) -> None:
+    frame = bytearray(wire.request(name, 4, client_id="x"))
+    frame[12:14] = pack(">h", len(frame) - 13)
+    after_a_good_request(bytes(frame)).closed(CloseCause.MALFORMED_FRAME)
+
+
+@pytest.mark.parametrize("frame", [heartbeat(1), metadata(1), produce(1), create_topics(1)])
+def test_a21_the_longest_client_id_passes(frame: bytes) -> None:
+    body = frame[14 + len("tests") :]
+    longest = wire.framed(frame[4:12] + pack(">h", 32_767) + b"c" * 32_767 + body)
+    Conversation().client_sends(longest, piece_bytes=1_000).upstream_sees(longest).alive()
+
+
+def charged_client_id(client_id: str | bytes | None) -> str:
+    """Whose counter a CreateTopics of this client goes to, with a quota for every client id."""
+    c = Conversation()
+    c.limits.set(QuotaEntity(client_id=DEFAULT), QuotaKey.CONTROLLER_MUTATION_RATE, 10)
+    c.limits.empty_client_id = "as_named"
+    c.exchange("CreateTopics", 5, client_id=client_id, topics=creatable(("a", 1)), timeout_ms=1)
+    (row,) = c.mutations.snapshot(now_ms=c.clock.now_ms)
+    return row.client_id
+
+
+def test_a19_a_null_client_id_is_counted_as_the_empty_one() -> None:
+    assert charged_client_id(None) == charged_client_id("") == ""
+
+
+def test_a22_a_client_id_that_is_no_utf_8_is_counted_as_kafka_reads_it() -> None:
+    assert charged_client_id(b"\xff\xfea\xc0\xaf") == "\ufffd\ufffda\ufffd\ufffd"
+
+
+def test_a22_a_client_id_that_grows_when_it_is_read_does_not_break_our_own_questions() -> None:
+    assert charged_client_id(b"\xff" * 32_767) == "\ufffd" * 32_767
+
+
+@pytest.mark.parametrize(
+    "client_id", ["\x00", "a\r\nb", "\x1b[31m", '"', "\\", "{}", "%s", "<default>", "a/b", " "]
+)
+def test_a23_a_client_id_is_counted_as_it_is(client_id: str) -> None:
+    assert charged_client_id(client_id) == client_id
