@@ -15,11 +15,21 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
 from quotas.entities import Default, Family, QuotaEntity, QuotaKey
 
 EmptyClientId: TypeAlias = Literal["kafka", "as_named"]
+
+
+class Enforcement(StrEnum):
+    """What is done with all quotas at once. Closed: it is a metric label."""
+
+    ENFORCE = "enforce"
+    OBSERVE = "observe"  # computed and reported, but nobody waits and nothing is refused
+    OFF = "off"  # not even computed: as if no quota were set, though they still can be listed
+
 
 IP_KEYS: Final = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
 CLIENT_KEYS: Final = frozenset(QuotaKey) - IP_KEYS
@@ -51,7 +61,7 @@ class Limits:
         self.empty_client_id: EmptyClientId = empty_client_id
         self._values: dict[QuotaKey, dict[QuotaEntity, float]] = {key: {} for key in QuotaKey}
         self._families: dict[QuotaKey, dict[Family, int]] = {key: {} for key in QuotaKey}
-        self._observe_all = False
+        self._mode = Enforcement.ENFORCE
         self._observed: frozenset[QuotaEntity] = frozenset()
 
     def set(self, entity: QuotaEntity, key: QuotaKey, value: float) -> None:
@@ -121,8 +131,8 @@ class Limits:
         return True
 
     def enabled(self, key: QuotaKey) -> bool:
-        """Whether any quota is set for this key. When not, nothing is counted for it."""
-        return bool(self._values[key])
+        """Whether any quota is set for this key and not switched off. When not, nothing is counted for it."""
+        return bool(self._values[key]) and self._mode is not Enforcement.OFF
 
     def families(self, key: QuotaKey) -> frozenset[Family]:
         """The entity families that have at least one quota for this key."""
@@ -133,21 +143,31 @@ class Limits:
         active = self._families[key]
         return next(iter(active)) if len(active) == 1 else None
 
-    def set_observed(self, entities: Iterable[QuotaEntity] = (), *, everything: bool = False) -> None:
+    @property
+    def mode(self) -> Enforcement:
+        """What is done with all quotas."""
+        return self._mode
+
+    def set_mode(self, mode: Enforcement) -> None:
+        """Enforces all quotas, only watches them, or switches them off: the kill switch of a running gateway."""
+        if mode is not self._mode:
+            self._mode = mode
+            self.version += 1
+
+    def set_observed(self, entities: Iterable[QuotaEntity] = ()) -> None:
         """Says whose quotas are only watched: computed and reported as ever, but nobody waits.
 
         Args:
             entities: the quotas of exactly these entities. Replaces what was said before.
-            everything: all quotas; the switch that stops enforcement in a running gateway.
         """
         observed = frozenset(entities)
-        if (observed, everything) != (self._observed, self._observe_all):
-            self._observed, self._observe_all = observed, everything
+        if observed != self._observed:
+            self._observed = observed
             self.version += 1
 
     def observes(self, entity: QuotaEntity | None) -> bool:
         """Whether the quotas of this entity are only watched; None asks for everything."""
-        return self._observe_all or entity in self._observed
+        return self._mode is Enforcement.OBSERVE or entity in self._observed
 
     def _store(self, entity: QuotaEntity, key: QuotaKey, value: float) -> None:
         if entity not in self._values[key]:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from quotas.entities import DEFAULT, Default, Family, QuotaEntity, QuotaKey, parse_entity
-from quotas.limits import Limits, validate
+from quotas.limits import Enforcement, Limits, validate
 from tests.support.scenarios import scenarios
 
 PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
@@ -174,6 +174,21 @@ def test_what_is_only_watched_is_part_of_the_version() -> None:
     version = limits.version
     limits.set_observed([ALICE])
     assert limits.version == version
-    limits.set_observed(everything=True)
+    limits.set_mode(Enforcement.OBSERVE)
+    assert limits.version > version
     assert limits.observes(None)
     assert limits.observes(QuotaEntity(user="bob"))
+
+
+def test_switched_off_quotas_are_not_in_use_and_still_listed() -> None:
+    limits = Limits()
+    limits.set(ALICE, PRODUCE, 5)
+    version = limits.version
+    limits.set_mode(Enforcement.OFF)
+    assert limits.version > version
+    assert not limits.enabled(PRODUCE)
+    assert list(limits.items()) == [(ALICE, PRODUCE, 5)]
+    limits.set(ALICE, PRODUCE, 7)
+    limits.set_mode(Enforcement.ENFORCE)
+    assert limits.enabled(PRODUCE)
+    assert limits.get(ALICE, PRODUCE) == 7

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
-from quotas.limits import Limits
+from quotas.limits import Enforcement, Limits
 from quotas.rate_quotas import RateQuotas, RateSettings, RateTracker
 from quotas.resolution import Rule
 from tests.support.clock import FakeClock
@@ -126,8 +126,9 @@ def test_observe_mode_reports_and_delays_nobody(clock: FakeClock) -> None:
     rows = {row.user: row for row in setup.quotas.snapshot(now_ms=clock.now_ms)}
     assert (rows["u"].would_throttle_total, rows["v"].would_throttle_total) == (1, 0)
     assert rows["u"].utilisation == 5
-    setup.limits.set_observed(everything=True)
+    setup.limits.set_mode(Enforcement.OBSERVE)
     assert setup.record("v", "c", 5_000) == 0
+    setup.limits.set_mode(Enforcement.ENFORCE)
     setup.limits.set_observed()
     assert setup.record("u", "c", 0) > 0
 
