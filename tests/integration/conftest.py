@@ -4,8 +4,9 @@ Clients reach a gateway through the tap, which fails the test during which a bro
 (hazard E01).
 """
 
+import time
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.integration.gateway_process import GATEWAY_HOST, TAP_HOST, GatewayOpt
 from tests.support.kafka_cluster import KAFKA_HOST, shared_cluster
 from tests.support.tap import Tap
 
+WITHIN_S: Final = 30.0
 StartGateway: TypeAlias = Callable[..., GatewayProcess]
 
 
@@ -73,3 +75,11 @@ def start_gateway(tap: Tap, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def gateway3(start_gateway: StartGateway, kafka3: KafkaCluster) -> GatewayProcess:
     """A gateway before the three brokers, with a quota that nobody in the tests reaches."""
     return start_gateway(kafka3, GatewayOptions(quotas={"never-reached": 1e6}))
+
+
+def eventually(condition: Callable[[], bool], within_s: float = WITHIN_S) -> None:
+    """Wait for what a cluster, or a client library, does in its own time."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)

@@ -48,10 +48,12 @@ class GatewayOptions:
 
     Attributes:
         quotas: client id -> controller mutations per second.
-        tables: more of the configuration file, as TOML text.
+        upstream: more keys of this section of the configuration file, as TOML text.
+        tables: more sections.
     """
 
     quotas: Mapping[str, float] = field(default_factory=dict)
+    upstream: str = ""
     tables: str = ""
 
 
@@ -92,6 +94,7 @@ class GatewayProcess:
         text = f"""\
 [upstream]
 bootstrap = [{brokers}]
+{options.upstream}
 
 [[listeners]]
 name = "tapped"
@@ -113,6 +116,10 @@ bind = "{self._admin}"
     def broker(self, broker_id: int) -> Address:
         """Where clients find this broker, on the tap."""
         return Address(TAP_HOST, self._ports[broker_id])
+
+    def behind_tap(self, broker_id: int) -> Address:
+        """Where the gateway itself listens for this broker."""
+        return Address(GATEWAY_HOST, self._ports[broker_id])
 
     @property
     def pid(self) -> int:
@@ -209,7 +216,8 @@ bind = "{self._admin}"
 
 def _free_ports(count: int) -> list[int]:
     """That many consecutive ports, free on the gateway's address, on the tap's, and on that of the admin port."""
-    for first in random.sample(_PORTS, len(_PORTS)):
+    dice = random.SystemRandom()  # the shared one is seeded alike in every process of a test run
+    for first in dice.sample(_PORTS, len(_PORTS)):
         ports = list(range(first, first + count))
         if all(_free(host, port) for port in ports for host in (GATEWAY_HOST, TAP_HOST, "127.0.0.1")):
             return ports

@@ -21,6 +21,7 @@ import kafka.admin
 import pytest
 
 from gateway.embedded.tools import run_tool
+from tests.integration.conftest import WITHIN_S, eventually
 from tests.integration.gateway_process import GatewayProcess
 from tests.support.wire_client import WireClient
 
@@ -28,7 +29,6 @@ pytestmark = pytest.mark.integration
 
 PARTITIONS: Final = 3
 MESSAGES: Final = 30
-WITHIN_S: Final = 30.0
 
 
 def values() -> list[bytes]:
@@ -244,13 +244,6 @@ def java_topic(gateway3: GatewayProcess, request: pytest.FixtureRequest) -> Iter
 def topic_names(client: WireClient) -> list[str]:
     topics = client.ask("Metadata", 12, topics=None, allow_auto_topic_creation=False).body.topics
     return [topic.name for topic in topics]
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def tool(name: str, *arguments: str, stdin: str | None = None) -> str:
