@@ -36,6 +36,7 @@ class ClientChannel(asyncio.Protocol):
     Attributes:
         session: everything that is known and decided.
         broker_id: the broker behind the port the client came in by; None for the bootstrap port.
+        ip: the peer's address, by which connections are counted.
     """
 
     __slots__ = (
@@ -54,10 +55,14 @@ class ClientChannel(asyncio.Protocol):
         "_upstream_reading",
         "_write_watch",
         "broker_id",
+        "ip",
         "session",
     )
 
-    def __init__(self, session: ClientSession, owner: ChannelOwner, broker_id: int | None) -> None:
+    def __init__(
+        self, session: ClientSession, owner: ChannelOwner, broker_id: int | None, *, ip: str = ""
+    ) -> None:
+        self.ip = ip
         self.session = session
         self._meter = session.meter
         self.broker_id = broker_id

@@ -19,6 +19,8 @@ class CloseCause(StrEnum):
     FRAME_TIMEOUT = "frame_timeout"
     IDLE_TIMEOUT = "idle_timeout"
     WRITE_TIMEOUT = "write_timeout"
+    EVICTED = "evicted"
+    AUTHENTICATION_FAILED = "authentication_failed"
     MALFORMED_FRAME = "malformed_frame"
     INVALID_FRAME_SIZE = "invalid_frame_size"
     FRAME_TOO_LARGE = "frame_too_large"

@@ -1,19 +1,20 @@
-"""Listeners: who may come in, by which port. Accepting is ours, not the loop's.
+"""Listeners: the connections of one configured way in.
 
-uvloop accepts greedily, and at the end of the file descriptors it accepts and closes without telling anybody; so the
-listening socket is watched for readability and accepted from here, a bounded number of times per turn of the loop
-(hazards B23, F01, F02). One `Listener` owns its bootstrap port and one port per broker.
+A `Listener` owns its ports (`acceptor.py`), its channels and its table of routes; counts and rates are shared with
+the other listeners through one `ConnectionQuotas`. Its broker ports are ways into the same listener, so they share
+its limits.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import structlog
 
+from gateway.acceptor import Acceptor, Arrival
 from gateway.channel import ClientChannel
 from gateway.client_quotas import ClientQuotas
 from gateway.clock import NowMs
@@ -25,11 +26,8 @@ from gateway.session import ClientSession
 from gateway.session_settings import SessionSettings
 from gateway.topology import Address
 from gateway.upstream import Connector
-
-BACKLOG: Final = 1024
-ACCEPTS_PER_TURN: Final = 32
-_RETRY_ACCEPT_S: Final = 0.1
-_OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+from quotas.connections import ConnectionLimits, ConnectionQuotas, ListenerLimits
+from quotas.limits import Limits
 
 _log = structlog.get_logger("gateway.listener")
 
@@ -50,11 +48,13 @@ class ChannelOwner(Protocol):
 
 
 class Listener:
-    """One configured listener: its ports, its channels, its table of routes.
+    """See the module.
 
     Attributes:
         name: as configured; a label of metrics.
         channels: open client connections.
+        settings: for connections that come from now on.
+        siblings: all listeners that share the connection quotas, this one included.
     """
 
     def __init__(
@@ -68,7 +68,21 @@ class Listener:
         connector: Connector,
         observer: Observer,
         quotas: ClientQuotas | None = None,
+        connections: ConnectionQuotas | None = None,
     ) -> None:
+        """Make it; nothing is bound yet.
+
+        Args:
+            name: see above.
+            loop: runs everything.
+            now_ms: the clock.
+            routes: what is done with which request.
+            settings: see above.
+            connector: opens upstream legs.
+            observer: told what happens.
+            quotas: byte rates and request time; None: not enforced.
+            connections: counts and rates, shared by all listeners; None: this listener counts alone, unlimited.
+        """
         self.name = name
         self.loop = loop
         self.now_ms = now_ms
@@ -78,7 +92,19 @@ class Listener:
         self._routes = routes
         self._quotas = quotas
         self._observer = observer
-        self._sockets: dict[int | None, socket.socket] = {}
+        if connections is None:
+            alone = ConnectionLimits(listeners={name: ListenerLimits()})
+            connections = ConnectionQuotas(Limits(), alone, now_ms=now_ms())
+        self._connections = connections
+        self.siblings: Sequence[Listener] = (self,)
+        self._acceptor = Acceptor(
+            name,
+            loop=loop,
+            now_ms=now_ms,
+            quotas=connections,
+            observer=observer,
+            on_admitted=self._adopt,
+        )
         self._adoptions: set[asyncio.Task[Any]] = set()
         self._muted_watch = MutedWatch(loop, self.channels)
         self._muted_watch.start()
@@ -86,89 +112,49 @@ class Listener:
     # -- ports -----------------------------------------------------------------------------------------------
 
     def listen(self, address: Address, broker_id: int | None) -> None:
-        """Accept clients on one more port.
-
-        Args:
-            address: where to bind; a listening socket is ready when this returns.
-            broker_id: the broker these clients want, None for the bootstrap port.
-
-        Raises:
-            OSError: the port cannot be bound.
-        """
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.setblocking(False)
-            listening.bind(address)
-            listening.listen(BACKLOG)
-        except OSError:
-            listening.close()
-            raise
-        self._sockets[broker_id] = listening
-        self._watch(listening, broker_id)
-
-    def _watch(self, listening: socket.socket, broker_id: int | None) -> None:
-        if listening.fileno() >= 0:
-            self.loop.add_reader(listening.fileno(), self._accept, listening, broker_id)
+        """Accept clients on one more port; see `Acceptor.listen`."""
+        self._acceptor.listen(address, broker_id)
 
     def stop_listening(self, broker_id: int | None) -> None:
         """Close one port; connections that came in by it stay."""
-        listening = self._sockets.pop(broker_id, None)
-        if listening is not None:
-            self.loop.remove_reader(listening.fileno())
-            listening.close()
+        self._acceptor.stop_listening(broker_id)
 
     def stop(self) -> None:
         """Close all ports and look after nobody any more."""
         self._muted_watch.stop()
-        self.stop_listening_everywhere()
-
-    def stop_listening_everywhere(self) -> None:
-        """Close all ports."""
-        for broker_id in list(self._sockets):
-            self.stop_listening(broker_id)
+        self._acceptor.stop()
 
     @property
     def ports(self) -> dict[int | None, int]:
         """Broker id (None: bootstrap) -> bound port."""
-        return {broker_id: bound.getsockname()[1] for broker_id, bound in self._sockets.items()}
+        return self._acceptor.ports
+
+    @property
+    def held(self) -> int:
+        """Sockets that are kept unread because their address connects too often."""
+        return len(self._acceptor.held)
 
     # -- connections -----------------------------------------------------------------------------------------
 
-    def _accept(self, listening: socket.socket, broker_id: int | None) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
-            try:
-                accepted, peer = listening.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as exc:
-                if exc.errno in _OUT_OF_RESOURCES:
-                    _log.error("accept_failed", listener=self.name, error=exc.strerror)
-                    # Level-triggered: watching on would spin until a descriptor is free.
-                    self.loop.remove_reader(listening.fileno())
-                    self.loop.call_later(_RETRY_ACCEPT_S, self._watch, listening, broker_id)
-                    return
-                continue  # this one connection broke before it was accepted
-            accepted.setblocking(False)
-            self._adopt(accepted, f"{peer[0]}:{peer[1]}", broker_id)
-
-    def _adopt(self, accepted: socket.socket, peer: str, broker_id: int | None) -> None:
+    def _adopt(self, arrival: Arrival) -> None:
+        """Give an admitted socket its session and its transport."""
         session = ClientSession(
             self._routes,
             self.settings,
             listener=self.name,
-            peer=peer,
-            broker_id=broker_id,
+            peer=arrival.peer,
+            broker_id=arrival.broker_id,
             quotas=self._quotas,
             now_ms=self.now_ms(),
         )
-        channel = ClientChannel(session, self, broker_id)
+        channel = ClientChannel(session, self, arrival.broker_id, ip=arrival.ip)
         self.channels.add(channel)
         self._observer.connection_opened(self.name)
-        task = self.loop.create_task(self._attach(channel, accepted))
+        task = self.loop.create_task(self._attach(channel, arrival.accepted))
         self._adoptions.add(task)
         task.add_done_callback(self._adoptions.discard)
+        for listener in self.siblings:
+            listener.make_room()
 
     async def _attach(self, channel: ClientChannel, accepted: socket.socket) -> None:
         try:
@@ -177,10 +163,23 @@ class Listener:
             accepted.close()
             channel.close(CloseCause.CLIENT_CLOSED)
 
+    def slot_freed(self) -> None:
+        """A connection of this or a sibling listener has ended."""
+        self._acceptor.slot_freed()
+
+    def make_room(self) -> None:
+        """The protected listener took a place beyond the cap: the least recently used connection gives way."""
+        while self.channels and self._connections.must_close_one(self.name):
+            idlest = min(self.channels, key=lambda channel: channel.session.idle_since_ms)
+            idlest.close(CloseCause.EVICTED)
+
     def closed(self, channel: ClientChannel, cause: CloseCause) -> None:
         """See `ChannelOwner`."""
         self.channels.discard(channel)
+        self._connections.release(self.name, channel.ip)
         self._observer.connection_closed(self.name, cause)
+        for listener in self.siblings:
+            listener.slot_freed()
         _log.debug("connection_closed", listener=self.name, peer=channel.session.peer, cause=cause.value)
 
     def refused(self, cause: CloseCause, *, detail: str, **names: Any) -> None:
@@ -189,6 +188,6 @@ class Listener:
 
     def drain(self) -> None:
         """Close all ports, and each connection as soon as it is owed nothing."""
-        self.stop_listening_everywhere()
+        self._acceptor.stop()
         for channel in list(self.channels):
             channel.drain()

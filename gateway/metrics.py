@@ -18,6 +18,7 @@ from gateway.close_cause import CloseCause
 from gateway.routes import Routes
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
+from quotas.connections import AdmissionCause
 from quotas.mutations import MutationQuotas, TrackerSnapshot
 from quotas.resolution import Rule
 
@@ -37,6 +38,12 @@ class GatewayMetrics(Collector):
         self._mutation_quotas: MutationQuotas | None = None
         self._opened: Counter[str] = Counter()
         self._closed: Counter[tuple[str, CloseCause]] = Counter()
+        self._accepts_delayed: Counter[tuple[str, AdmissionCause]] = Counter()
+        self._accept_wait_ms: Counter[tuple[str, AdmissionCause]] = Counter()
+        self._accept_blocked_ms: Counter[str] = Counter()
+        self._held: Counter[str] = Counter()
+        self._hold_ms: Counter[str] = Counter()
+        self._refused: Counter[tuple[str, AdmissionCause]] = Counter()
         self._throttled: Counter[tuple[ApiKey, Rule, ThrottledBy]] = Counter()
         self._throttled_ms: Counter[tuple[ApiKey, Rule, ThrottledBy]] = Counter()
         self._permits: dict[tuple[ApiKey, Rule], float] = {}
@@ -62,6 +69,24 @@ class GatewayMetrics(Collector):
     def connection_closed(self, listener: str, cause: CloseCause) -> None:
         """See `Observer`."""
         self._closed[listener, cause] += 1
+
+    def accept_delayed(self, listener: str, cause: AdmissionCause, wait_ms: int) -> None:
+        """See `Observer`."""
+        self._accepts_delayed[listener, cause] += 1
+        self._accept_wait_ms[listener, cause] += wait_ms
+
+    def accept_blocked(self, listener: str, blocked_ms: int) -> None:
+        """See `Observer`."""
+        self._accept_blocked_ms[listener] += blocked_ms
+
+    def connection_held(self, listener: str, hold_ms: int) -> None:
+        """See `Observer`."""
+        self._held[listener] += 1
+        self._hold_ms[listener] += hold_ms
+
+    def connection_refused(self, listener: str, cause: AdmissionCause) -> None:
+        """See `Observer`."""
+        self._refused[listener, cause] += 1
 
     def mutations_decided(
         self, api_key: ApiKey, rule: Rule, *, accepted_permits: float, refused_topics: int

@@ -16,3 +16,4 @@ class MuteReason(IntFlag):
     THROTTLED = 32
     HALF_CLOSED = 64
     DRAINING = 128
+    AUTHENTICATION_FAILED = 256

@@ -10,6 +10,7 @@ from typing import Protocol
 from gateway.close_cause import CloseCause
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
+from quotas.connections import AdmissionCause
 from quotas.resolution import Rule
 
 
@@ -21,6 +22,18 @@ class Observer(Protocol):
 
     def connection_closed(self, listener: str, cause: CloseCause) -> None:
         """A client connection that was let in has ended; exactly one call for each opened one."""
+
+    def accept_delayed(self, listener: str, cause: AdmissionCause, wait_ms: int) -> None:
+        """The listener accepts nobody for so long (KIP-612); 0: until a slot is free."""
+
+    def accept_blocked(self, listener: str, blocked_ms: int) -> None:
+        """The listener accepted nobody for so long; Kafka's AcceptorBlockedPercent."""
+
+    def connection_held(self, listener: str, hold_ms: int) -> None:
+        """A socket is kept unread: its address connects too often (KIP-612)."""
+
+    def connection_refused(self, listener: str, cause: AdmissionCause) -> None:
+        """A socket was closed that was never let in."""
 
     def mutations_decided(
         self, api_key: ApiKey, rule: Rule, *, accepted_permits: float, refused_topics: int
@@ -41,6 +54,18 @@ class SilentObserver:
         """See `Observer`."""
 
     def connection_closed(self, listener: str, cause: CloseCause) -> None:
+        """See `Observer`."""
+
+    def accept_delayed(self, listener: str, cause: AdmissionCause, wait_ms: int) -> None:
+        """See `Observer`."""
+
+    def accept_blocked(self, listener: str, blocked_ms: int) -> None:
+        """See `Observer`."""
+
+    def connection_held(self, listener: str, hold_ms: int) -> None:
+        """See `Observer`."""
+
+    def connection_refused(self, listener: str, cause: AdmissionCause) -> None:
         """See `Observer`."""
 
     def mutations_decided(

@@ -36,11 +36,11 @@ class RequestSide:
         "_collecting",
         "_collecting_bytes",
         "_collecting_route",
+        "_farewell",
         "_frame_deadline_ms",
         "_handled_api",
         "_head",
         "_held",
-        "_idle_since_ms",
         "_relay_left",
         "_routes",
         "_settings",
@@ -50,6 +50,7 @@ class RequestSide:
         "bytes_from_client",
         "bytes_from_upstream",
         "close_cause",
+        "idle_since_ms",
         "in_flight",
         "listener",
         "meter",
@@ -99,14 +100,15 @@ class RequestSide:
         self._collecting_route: Route | None = None
         self._held: list[bytes] = []  # received behind a mute
         self._throttled_until_ms = 0
-        self._idle_since_ms = now_ms
+        self._farewell: tuple[int, bytes | None, CloseCause] | None = None
+        self.idle_since_ms = now_ms
         self._frame_deadline_ms = now_ms + settings.first_frame_timeout_ms
         self.wake_at_ms = self._frame_deadline_ms
 
     def receive_from_client(self, data: bytes, *, now_ms: int) -> None:
         """Take received bytes; raises `ProtocolError` when they are not requests that may pass."""
         self.bytes_from_client += len(data)
-        self._idle_since_ms = now_ms
+        self.idle_since_ms = now_ms
         if self._held:
             self._held.append(data)
             return

@@ -40,6 +40,7 @@ class ClientSession(RequestSide):
         muted: set of `MuteReason`, as a number.
         wake_at_ms: when the shell must call `on_timer`; the shell may call it earlier.
         close_cause: set when the connection is to be closed.
+        idle_since_ms: when something was last received from either side.
         bytes_from_client, bytes_from_upstream: counted by the session, read by the metrics.
     """
 
@@ -50,7 +51,7 @@ class ClientSession(RequestSide):
     def receive_from_upstream(self, data: bytes, *, now_ms: int) -> None:
         """Take received bytes; raises `UpstreamDesync` when they do not answer the requests in order."""
         self.bytes_from_upstream += len(data)
-        self._idle_since_ms = now_ms
+        self.idle_since_ms = now_ms
         in_flight = self.in_flight
         in_flight.receive(data, now_ms, self)
         if self.muted:
@@ -116,6 +117,30 @@ class ClientSession(RequestSide):
         self.muted |= _THROTTLED
         if self._throttled_until_ms < self.wake_at_ms:
             self.wake_at_ms = self._throttled_until_ms
+
+    def fail_later(self, reply: bytes | None, cause: CloseCause, delay_ms: int, *, now_ms: int) -> None:
+        """Answer a failed authentication and close, both after a delay in which nothing is read (KIP-306).
+
+        Args:
+            reply: the answer, sent together with the close; None when the client gets none.
+            cause: for the metrics.
+            delay_ms: Kafka's connection.failed.authentication.delay.ms; 0 is at once.
+            now_ms: the time.
+        """
+        self.mute(MuteReason.AUTHENTICATION_FAILED)
+        self._held.clear()
+        self._farewell = (now_ms + delay_ms, reply, cause)
+        self._say_farewell(now_ms)
+        self.wake_at_ms = min(self.wake_at_ms, now_ms + delay_ms)
+
+    def _say_farewell(self, now_ms: int) -> None:
+        if self._farewell is None or now_ms < self._farewell[0]:
+            return
+        _, reply, cause = self._farewell
+        self._farewell = None
+        if reply is not None:
+            self.to_client.append(reply)
+        self.close(cause)
 
     def close(self, cause: CloseCause) -> None:
         """Ask the shell to close both legs; the first cause counts."""
@@ -191,6 +216,7 @@ class ClientSession(RequestSide):
 
     def on_timer(self, *, now_ms: int) -> None:
         """Do what is due, and set `wake_at_ms` to what comes next."""
+        self._say_farewell(now_ms)
         if self.muted & _THROTTLED and now_ms >= self._throttled_until_ms:
             self.unmute(MuteReason.THROTTLED, now_ms=now_ms)
         settings = self._settings
@@ -200,11 +226,12 @@ class ClientSession(RequestSide):
                 self._frame_deadline_ms = now_ms + settings.frame_timeout_ms
             else:
                 self.close(CloseCause.FRAME_TIMEOUT if self._started else CloseCause.FIRST_FRAME_TIMEOUT)
-        idle_at_ms = self._idle_since_ms + settings.idle_timeout_ms
+        idle_at_ms = self.idle_since_ms + settings.idle_timeout_ms
         if not self.in_flight.idle:
             # A long poll is not idleness (hazard B21), however long the broker takes.
             idle_at_ms = now_ms + settings.idle_timeout_ms
         elif idle_at_ms <= now_ms:
             self.close(CloseCause.IDLE_TIMEOUT)
         throttled_until_ms = self._throttled_until_ms if self.muted & _THROTTLED else NEVER_MS
-        self.wake_at_ms = min(throttled_until_ms, self._frame_deadline_ms, idle_at_ms)
+        farewell_ms = self._farewell[0] if self._farewell is not None else NEVER_MS
+        self.wake_at_ms = min(throttled_until_ms, self._frame_deadline_ms, idle_at_ms, farewell_ms)

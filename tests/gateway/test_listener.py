@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from gateway.close_cause import CloseCause
-from gateway.listener import ACCEPTS_PER_TURN
+from gateway.acceptor import ACCEPTS_PER_TURN
 from tests.support import wire
 from tests.support.gateway import RunningGateway, broker_and_gateway, free_ports
 from tests.support.raw_client import HOST, RawClient, refused, until

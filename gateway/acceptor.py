@@ -1,0 +1,243 @@
+"""The ports of one listener, and who may come in by them (KIP-612, KIP-402). Accepting is ours, not the loop's.
+
+uvloop accepts greedily, and at the end of the file descriptors it accepts and closes without telling anybody; so the
+listening sockets are watched for readability and accepted from here, a bounded number of times per turn of the loop
+(hazards B23, F01, F02). Admission is decided on the accepted socket before TLS and before one byte is read:
+
+    ADMIT   handed over.
+    WAIT    over the gateway's or this listener's rate, or no slot: nobody is accepted on any port of this listener
+            until the wait is over; whoever is in the kernel's backlog keeps waiting there. Nobody is refused.
+    HOLD    over the address's rate: kept unread for the throttle time, then closed or looked at again.
+    REFUSE  closed.
+
+A held socket has no transport, so what its client sends stays in the kernel, bounded by the receive buffer (B16).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import structlog
+
+from gateway.clock import NowMs
+from gateway.observer import Observer
+from gateway.topology import Address
+from quotas.connections import Admission, AdmissionCause, ConnectionQuotas, Verdict
+
+BACKLOG: Final = 1024
+ACCEPTS_PER_TURN: Final = 16
+_RETRY_ACCEPT_MS: Final = 100
+_OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+
+_log = structlog.get_logger("gateway.acceptor")
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An accepted socket: who, and by which port (broker id, None for the bootstrap port)."""
+
+    accepted: socket.socket
+    ip: str
+    port: int
+    broker_id: int | None
+
+    @property
+    def peer(self) -> str:
+        """For logs."""
+        return f"{self.ip}:{self.port}"
+
+
+OnAdmitted: TypeAlias = Callable[[Arrival], None]
+
+
+class Acceptor:
+    """See the module.
+
+    Attributes:
+        held: sockets that are kept unread for now.
+    """
+
+    def __init__(
+        self,
+        listener: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: NowMs,
+        quotas: ConnectionQuotas,
+        observer: Observer,
+        on_admitted: OnAdmitted,
+    ) -> None:
+        """Make it; nothing is bound yet.
+
+        Args:
+            listener: name in `quotas`, metrics and logs.
+            loop: watches the sockets.
+            now_ms: the clock.
+            quotas: decides; shared by all listeners.
+            observer: told of delays, holds and refusals.
+            on_admitted: takes over a socket that is counted already.
+        """
+        self.held: dict[Arrival, tuple[Admission, asyncio.TimerHandle]] = {}
+        self._listener = listener
+        self._loop = loop
+        self._now_ms = now_ms
+        self._quotas = quotas
+        self._observer = observer
+        self._on_admitted = on_admitted
+        self._sockets: dict[int | None, socket.socket] = {}
+        self._waiting: Arrival | None = None
+        self._waiting_since_ms = 0
+        self._wake: asyncio.TimerHandle | None = None
+        self._paused = False
+
+    # -- ports -----------------------------------------------------------------------------------------------
+
+    def listen(self, address: Address, broker_id: int | None) -> None:
+        """Accept clients on one more port.
+
+        Args:
+            address: where to bind; a listening socket is ready when this returns.
+            broker_id: the broker these clients want, None for the bootstrap port.
+
+        Raises:
+            OSError: the port cannot be bound; the message names it.
+        """
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.setblocking(False)
+            listening.bind(address)
+            listening.listen(BACKLOG)
+        except OSError as exc:
+            listening.close()
+            raise OSError(exc.errno, f"{exc.strerror}: {address[0]}:{address[1]}") from exc
+        self._sockets[broker_id] = listening
+        if not self._paused:
+            self._loop.add_reader(listening.fileno(), self._accept, listening, broker_id)
+
+    def stop_listening(self, broker_id: int | None) -> None:
+        """Close one port; connections that came in by it stay."""
+        listening = self._sockets.pop(broker_id, None)
+        if listening is not None:
+            self._loop.remove_reader(listening.fileno())
+            listening.close()
+
+    def stop(self) -> None:
+        """Close all ports, and every socket that has not been admitted."""
+        for broker_id in list(self._sockets):
+            self.stop_listening(broker_id)
+        if self._wake is not None:
+            self._wake.cancel()
+        if self._waiting is not None:
+            self._waiting.accepted.close()
+            self._waiting = None
+        for arrival, (admission, timer) in self.held.items():
+            timer.cancel()
+            self._quotas.abandon_hold(admission)
+            arrival.accepted.close()
+        self.held.clear()
+
+    @property
+    def ports(self) -> dict[int | None, int]:
+        """Broker id (None: bootstrap) -> bound port."""
+        return {broker_id: bound.getsockname()[1] for broker_id, bound in self._sockets.items()}
+
+    # -- accepting -------------------------------------------------------------------------------------------
+
+    def _accept(self, listening: socket.socket, broker_id: int | None) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            if self._paused:
+                return
+            try:
+                accepted, peer = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as exc:
+                if exc.errno not in _OUT_OF_RESOURCES:
+                    continue  # this one connection broke before it was accepted
+                _log.error("accept_failed", listener=self._listener, error=exc.strerror)
+                # Level-triggered: watching on would spin until a descriptor is free.
+                self._pause(_RETRY_ACCEPT_MS)
+                return
+            accepted.setblocking(False)
+            arrival = Arrival(accepted, peer[0], peer[1], broker_id)
+            now_ms = self._now_ms()
+            self._follow(arrival, self._quotas.admit(self._listener, arrival.ip, now_ms=now_ms), now_ms)
+
+    def _follow(self, arrival: Arrival, admission: Admission, now_ms: int) -> None:
+        verdict = admission.verdict
+        if verdict is Verdict.ADMIT:
+            self._on_admitted(arrival)
+        elif verdict is Verdict.WAIT:
+            self._waiting = arrival
+            self._waiting_since_ms = now_ms
+            self._observer.accept_delayed(self._listener, admission.cause, admission.wait_ms)
+            self._pause(admission.wait_ms)
+        elif verdict is Verdict.HOLD:
+            self._hold(arrival, admission)
+        else:
+            self._refuse(arrival, admission.cause)
+
+    def _hold(self, arrival: Arrival, admission: Admission) -> None:
+        delay_ms = max(0, admission.held_until_ms + 1 - self._now_ms())
+        timer = self._loop.call_later(delay_ms / 1000, self._after_hold, arrival)
+        self.held[arrival] = (admission, timer)
+        self._observer.connection_held(self._listener, admission.wait_ms)
+
+    def _after_hold(self, arrival: Arrival) -> None:
+        admission, _ = self.held.pop(arrival)
+        now_ms = self._now_ms()
+        after = self._quotas.after_hold(self._listener, arrival.ip, admission, now_ms=now_ms)
+        if after.verdict is Verdict.HOLD:
+            self._hold(arrival, after)
+        else:
+            self._follow(arrival, after, now_ms)
+
+    def _refuse(self, arrival: Arrival, cause: AdmissionCause) -> None:
+        self._observer.connection_refused(self._listener, cause)
+        _log.info("connection_refused", listener=self._listener, peer=arrival.peer, cause=cause.value)
+        if cause is AdmissionCause.HELD_FULL:
+            # Under attack: leave nothing behind in the kernel either (hazard B15).
+            arrival.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        arrival.accepted.close()
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    def _pause(self, wait_ms: int) -> None:
+        """Accept nobody for so long; 0: until a slot is free (`slot_freed`)."""
+        if not self._paused:
+            self._paused = True
+            for listening in self._sockets.values():
+                self._loop.remove_reader(listening.fileno())
+        if wait_ms > 0:
+            self._wake = self._loop.call_later(wait_ms / 1000, self._go_on)
+
+    def slot_freed(self) -> None:
+        """A connection of this gateway has ended; whoever waits for a slot may have it now."""
+        if self._paused and self._wake is None:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._wake = None
+        now_ms = self._now_ms()
+        arrival, self._waiting = self._waiting, None
+        if arrival is not None:
+            blocked_ms = now_ms - self._waiting_since_ms
+            admission = self._quotas.admit(self._listener, arrival.ip, now_ms=now_ms, waited=True)
+            self._observer.accept_blocked(self._listener, blocked_ms)
+            if admission.verdict is Verdict.WAIT:
+                self._waiting = arrival
+                self._waiting_since_ms = now_ms
+                return
+            self._follow(arrival, admission, now_ms)
+        self._paused = False
+        for broker_id, listening in self._sockets.items():
+            self._loop.add_reader(listening.fileno(), self._accept, listening, broker_id)
