@@ -13,7 +13,14 @@ from typing import Any, Final
 from benchmarks.relay.machine import describe_machine, load_average
 from benchmarks.relay.native_build import ROOT, NativePrograms, compile_native
 from benchmarks.relay.null_run import Bench
-from benchmarks.relay.processes import Cores, ProcessDied, allow_many_descriptors, choose_cores
+from benchmarks.relay.processes import (
+    RUN_SECONDS,
+    Budget,
+    Cores,
+    ProcessDied,
+    allow_many_descriptors,
+    choose_cores,
+)
 from benchmarks.relay.report import mark_different_bytes, render, summarize
 from benchmarks.relay.report_kafka import render_kafka, summarize_kafka
 
@@ -59,7 +66,7 @@ def run_null_broker(
     summary = summarize(bench.rows, paths)
     return {
         "layout": f"proxy on core {cores.proxy}, load and null broker on core {cores.load}",
-        "rounds": bench.rounds,
+        "rounds": bench.rounds_done,
         "paths": paths,
         "summary": summary,
         "rows": bench.rows,
@@ -75,11 +82,12 @@ def run_kafka(
 
     records = 150_000 if options.quick else 400_000
     rounds = 1 if options.quick else min(options.rounds, 3)
+    budget = Budget(RUN_SECONDS)
     bench = KafkaBench(programs, core=cores.proxy, folder=folder, stack=stack)
     bench.prepare(records)
     paths = bench.open_paths(options.without)
     rows = []
-    for number in range(rounds):
+    for number in budget.rounds(rounds):
         for job in JOBS:
             for path in paths if number % 2 == 0 else reversed(paths):
                 row = bench.run(job, path, records) | {"round": number}
@@ -93,7 +101,7 @@ def run_kafka(
     return {
         "layout": f"proxy on core {cores.proxy}, broker and tools on any core",
         "kafka": description(),
-        "rounds": rounds,
+        "rounds": number + 1,
         "paths": names,
         "summary": summarize_kafka(rows, names, JOBS),
         "rows": rows,

@@ -20,7 +20,7 @@ from benchmarks.relay.paths import (
     start_relay,
     start_target,
 )
-from benchmarks.relay.processes import Cores, free_port
+from benchmarks.relay.processes import QUICK_SECONDS, RUN_SECONDS, Budget, Cores, free_port
 from benchmarks.relay.workloads import IDLE_CONNECTIONS, LATENCY_REQUESTS, WORKLOADS
 
 
@@ -58,7 +58,9 @@ class Bench:
         self.broker = NullBroker(programs, port=port, core=cores.load, folder=folder)
         stack.callback(self.broker.process.stop)
         self.runner = LoadRunner(programs, self.broker, core=cores.load, folder=folder)
-        self.rounds = 2 if options.quick else options.rounds
+        self._rounds = 2 if options.quick else options.rounds
+        self._budget = Budget(QUICK_SECONDS if options.quick else RUN_SECONDS)
+        self.rounds_done = 0
         self.workloads = [w.half() for w in WORKLOADS if w.goal] if options.quick else list(WORKLOADS)
         self.latency_requests = LATENCY_REQUESTS // (2 if options.quick else 1)
         self.rows: list[Row] = []
@@ -88,7 +90,8 @@ class Bench:
             name, port, pid = self._options.target.split(":")
             paths.append(start_target(name, int(port), int(pid)))
             self.runner.wait_until_open(paths[-1])
-        for number in range(self.rounds):
+        for number in self._budget.rounds(self._rounds):
+            self.rounds_done = number + 1
             for workload in self.workloads:
                 for path in paths if number % 2 == 0 else reversed(paths):
                     if self.wanted(workload.key):

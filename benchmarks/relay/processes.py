@@ -8,18 +8,38 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+RUN_SECONDS: Final = 350.0
+QUICK_SECONDS: Final = 85.0
 _PORTS: Final = range(10_000, 20_000)
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessDied(Exception):
     """A process of the benchmark ended before its time; the text holds the end of its log."""
+
+
+class Budget:
+    """Ends a run early on a machine that is too busy to finish all rounds in time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._began = self._round_began = time.monotonic()
+        self._deadline = self._began + seconds
+
+    def rounds(self, wanted: int) -> Iterator[int]:
+        """Numbers of rounds, until they are all done or the next one would last too long."""
+        for number in range(wanted):
+            now = time.monotonic()
+            if number and now + (now - self._round_began) > self._deadline:
+                print(f"out of time after {number} rounds", file=sys.stderr)
+                return
+            self._round_began = now
+            yield number
 
 
 @dataclass(frozen=True, slots=True)
