@@ -13,7 +13,9 @@ from config.address import HostPort
 from config.sections import (
     AdminSettings,
     ClientIdSettings,
+    ClientQuotaSettings,
     DrainSettings,
+    EnforcementSettings,
     Key,
     LimitSettings,
     ListenerSettings,
@@ -27,6 +29,7 @@ from config.sections import (
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutations import MutationSettings
+from quotas.rate_quotas import RateSettings
 
 
 class Config(Section, frozen=True):
@@ -38,6 +41,8 @@ class Config(Section, frozen=True):
     limits: LimitSettings = LimitSettings()
     drain: DrainSettings = DrainSettings()
     log: LogSettings = LogSettings()
+    enforcement: EnforcementSettings = EnforcementSettings()
+    client_quota: ClientQuotaSettings = ClientQuotaSettings()
     mutation_quota: MutationQuotaSettings = MutationQuotaSettings()
     client_ids: ClientIdSettings = ClientIdSettings()
     quotas: Annotated[tuple[QuotaRule, ...], Field(strict=False)] = ()
@@ -56,11 +61,27 @@ class Config(Section, frozen=True):
         """Every configured quota, in the order of the file; for `Limits.replace_all`."""
         return [(rule.entity, key, value) for rule in self.quotas for key, value in rule.values().items()]
 
+    def observed_entities(self) -> frozenset[QuotaEntity]:
+        """Whose quotas are only watched; for `Limits.set_observed`."""
+        return frozenset(rule.entity for rule in self.quotas if rule.observe)
+
     def quota_limits(self) -> Limits:
         """A new set of limits that holds the configured quotas."""
         limits = Limits(empty_client_id=self.client_ids.empty)
         limits.replace_all(self.quota_items())
+        limits.set_observed(self.observed_entities())
+        limits.set_mode(self.enforcement.mode)
         return limits
+
+    def rate_settings(self) -> RateSettings:
+        """How byte rates and request time are measured."""
+        section = self.client_quota
+        return RateSettings(
+            window_num=section.window_num,
+            window_ms=section.window_size_seconds * 1000,
+            max_trackers=section.max_trackers,
+            idle_expiry_ms=section.idle_expiry_ms,
+        )
 
     def mutation_settings(self) -> MutationSettings:
         """How controller mutations are measured."""
@@ -114,7 +135,11 @@ class Config(Section, frozen=True):
 
     def _quota_faults(self) -> Iterator[tuple[Key, str]]:
         seen: dict[tuple[QuotaEntity, QuotaKey], int] = {}
+        entities: dict[QuotaEntity, int] = {}
         for at, rule in enumerate(self.quotas):
+            entity_first = entities.setdefault(rule.entity, at)
+            if self.quotas[entity_first].observe is not rule.observe:
+                yield ("quotas", at, "observe"), f"{rule.entity} says otherwise in quotas.{entity_first}"
             for key in rule.values():
                 first = seen.setdefault((rule.entity, key), at)
                 if first != at:

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from config.address import MAX_PORT, BindAddress, ConnectAddress, HostPort, valid_host
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
-from quotas.limits import EmptyClientId
+from quotas.limits import EmptyClientId, Enforcement
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.mutations import ValidateOnly
 
@@ -25,6 +25,11 @@ Port: TypeAlias = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=_MAX_INT32)]
 Bytes: TypeAlias = Annotated[int, Field(ge=1024, le=_MAX_INT32)]
 Milliseconds: TypeAlias = Annotated[int, Field(ge=1, le=_MAX_INT32)]
+WindowNum: TypeAlias = Annotated[int, Field(ge=1, le=1000)]
+WindowSeconds: TypeAlias = Annotated[int, Field(ge=1, le=3600)]
+MaxTrackers: TypeAlias = Annotated[int, Field(ge=1, le=10_000_000)]
+ByteRate: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]
+Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonEmpty: TypeAlias = Annotated[str, Field(min_length=1)]
 
 Key: TypeAlias = tuple[str | int, ...]
@@ -114,13 +119,17 @@ class ListenerSettings(Section, frozen=True):
 
 
 class AdminSettings(Section, frozen=True):
-    """The port of /metrics, /healthz, /readyz and the state. It has no password, so it is on loopback.
+    """The port of /metrics, /healthz, /readyz and the kill switch. It has no password, so it is on loopback.
 
     Attributes:
         bind: address and port; port 0 is any free one.
+        remote_changes: whether others than this machine may change something where `bind` lets them in.
+        max_entity_series: how many users and clients have series of their own, per quota; the others share one.
     """
 
     bind: BindAddress = HostPort("127.0.0.1", 9644)
+    remote_changes: bool = False
+    max_entity_series: Annotated[int, Field(ge=0, le=100_000)] = 250
 
 
 class LimitSettings(Section, frozen=True):
@@ -155,6 +164,37 @@ class LogSettings(Section, frozen=True):
     format: Literal["logfmt", "json"] = "logfmt"
 
 
+class EnforcementSettings(Section, frozen=True):
+    """What is done with all quotas: enforced, only watched, or nothing.
+
+    Attributes:
+        mode: see quotas.limits.Enforcement.
+    """
+
+    mode: Annotated[Enforcement, Field(strict=False)] = Enforcement.ENFORCE
+
+
+class ClientQuotaSettings(Section, frozen=True):
+    """How byte rates and request time are measured (KIP-13, KIP-124). Whom they are limited for is in [[quotas]].
+
+    Attributes:
+        window_num: Kafka's quota.window.num.
+        window_size_seconds: Kafka's quota.window.size.seconds.
+        scope: what one counter covers. gateway: all brokers together; broker: each by itself, as a cluster does.
+        request_time: what request_percentage counts. gateway: CPU time of this process; upstream: the time brokers
+            take to answer requests that wait for nobody.
+        max_trackers: how many counters of each quota there may be; clients beyond share one.
+        idle_expiry_ms: how long the counter of a silent client is kept.
+    """
+
+    window_num: WindowNum = 11
+    window_size_seconds: WindowSeconds = 1
+    scope: Literal["gateway", "broker"] = "gateway"
+    request_time: Literal["gateway", "upstream"] = "gateway"
+    max_trackers: MaxTrackers = 20_000
+    idle_expiry_ms: Milliseconds = 3_600_000
+
+
 class MutationQuotaSettings(Section, frozen=True):
     """How controller mutations are measured (KIP-599). Whom they are limited for is in [[quotas]].
 
@@ -169,11 +209,11 @@ class MutationQuotaSettings(Section, frozen=True):
     """
 
     algorithm: Annotated[MutationAlgorithm, Field(strict=False)] = MutationAlgorithm.TOKEN_BUCKET
-    window_num: Annotated[int, Field(ge=1, le=1000)] = 11
-    window_size_seconds: Annotated[int, Field(ge=1, le=3600)] = 1
+    window_num: WindowNum = 11
+    window_size_seconds: WindowSeconds = 1
     validate_only: Annotated[ValidateOnly, Field(strict=False)] = ValidateOnly.KIP
     default_num_partitions: Count = 1
-    max_trackers: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
+    max_trackers: MaxTrackers = 10_000
     idle_expiry_ms: Milliseconds = 3_600_000
 
 
@@ -192,13 +232,24 @@ class QuotaRule(Section, frozen=True):
 
     The default has a key of its own, so that every name stays a name: ``user = "<default>"`` is a user who is
     really called that.
+
+    Attributes:
+        user, default_user, client_id, default_client_id: whom the quotas are for.
+        observe: compute and report, but make nobody wait and refuse nothing; all quotas of this entity alike.
+        producer_byte_rate, consumer_byte_rate: bytes per second; whole numbers, as Kafka stores them.
+        request_percentage: of one core; 200 is two of them.
+        controller_mutation_rate: partitions per second.
     """
 
     user: NonEmpty | None = None
     default_user: bool = False
     client_id: NonEmpty | None = None
     default_client_id: bool = False
-    controller_mutation_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    observe: bool = False
+    producer_byte_rate: ByteRate | None = None
+    consumer_byte_rate: ByteRate | None = None
+    request_percentage: Rate | None = None
+    controller_mutation_rate: Rate | None = None
 
     @property
     def entity(self) -> QuotaEntity:

@@ -12,14 +12,26 @@ from typing import Any, Final
 import config
 from gateway.commands.table import aligned, number
 from quotas.entities import Default, EntityType, QuotaEntity, QuotaKey, format_name
-from quotas.limits import Limits
+from quotas.limits import Enforcement, Limits
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.mutations import MutationSettings
+from quotas.rate_quotas import RateSettings
 from quotas.resolution import Match, Rule, resolve, walk
 
 # What Kafka calls the user of a connection that did not authenticate.
 ANONYMOUS: Final = "ANONYMOUS"
 
+_UNITS: Final = {
+    QuotaKey.PRODUCER_BYTE_RATE: " B/s",
+    QuotaKey.CONSUMER_BYTE_RATE: " B/s",
+    QuotaKey.REQUEST_PERCENTAGE: " %",
+    QuotaKey.CONTROLLER_MUTATION_RATE: "/s",
+}
+_BYTE_RATES: Final = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
+_MODE_TEXTS: Final = {
+    Enforcement.OBSERVE: "observe: nobody waits and nothing is refused",
+    Enforcement.OFF: "off: nothing is computed",
+}
 _WHOLE_USER_RULES: Final = frozenset({Rule.USER, Rule.DEFAULT_USER, Rule.NONE})
 
 
@@ -43,74 +55,112 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the list, or the walk of one client."""
     found = config.load(arguments.config) if arguments.config is not None else None
     limits = found.quota_limits() if found is not None else Limits()
-    settings = found.mutation_settings() if found is not None else MutationSettings()
     if arguments.user is None and arguments.client_id is None:
         print(_list_json(limits) if arguments.json else _list_text(limits, arguments.config))
         return 0
+    bursts = _Bursts(
+        found.mutation_settings() if found is not None else MutationSettings(),
+        found.rate_settings() if found is not None else RateSettings(),
+    )
     user = ANONYMOUS if arguments.user is None else arguments.user
     client_id = arguments.client_id or ""
     render = _client_json if arguments.json else _client_text
-    print(render(limits, settings, user, client_id))
+    print(render(limits, bursts, user, client_id))
     return 0
+
+
+class _Bursts:
+    """What a client with nothing used may use at once."""
+
+    def __init__(self, mutation: MutationSettings, rate: RateSettings) -> None:
+        self._mutation = mutation
+        self._rate = rate
+
+    def of(self, key: QuotaKey, limit: float | None) -> float | None:
+        if limit is None:
+            return None
+        if key in _BYTE_RATES:
+            # The window in progress counts as whole, so one window less is averaged over at its beginning.
+            return limit * (self._rate.window_num - 1) * self._rate.window_ms / 1000
+        bucket = self._mutation.algorithm is MutationAlgorithm.TOKEN_BUCKET
+        if key is QuotaKey.CONTROLLER_MUTATION_RATE and bucket:
+            return limit * self._mutation.window_num * self._mutation.window_ms / 1000
+        return None
+
+
+def _mode_of(limits: Limits, entity: QuotaEntity) -> Enforcement:
+    """What becomes of this entity's quotas."""
+    if limits.mode is Enforcement.OFF:
+        return Enforcement.OFF
+    return Enforcement.OBSERVE if limits.observes(entity) else Enforcement.ENFORCE
 
 
 def _list_text(limits: Limits, file: str | None) -> str:
     items = list(limits.items())
     if not items:
         return "no quotas: every client is unlimited" + ("" if file else " (no --config given)")
-    rows = [("USER", "CLIENT-ID", "QUOTA", "LIMIT")]
+    rows = [("USER", "CLIENT-ID", "QUOTA", "LIMIT", "MODE")]
     for entity, key, value in items:
         names = dict(entity.components())
         user, client_id = (
             format_name(names[each]) if each in names else "-"
             for each in (EntityType.USER, EntityType.CLIENT_ID)
         )
-        rows.append((user, client_id, key.value, f"{number(value)}/s"))
+        mode = _mode_of(limits, entity).value
+        rows.append((user, client_id, key.value, f"{number(value)}{_UNITS[key]}", mode))
     return "\n".join(aligned(rows))
 
 
 def _list_json(limits: Limits) -> str:
     return json.dumps(
         [
-            {"entity": _entity_json(entity), "quota": key, "limit": value}
+            {
+                "entity": _entity_json(entity),
+                "quota": key,
+                "limit": value,
+                "mode": _mode_of(limits, entity),
+            }
             for entity, key, value in limits.items()
         ],
         indent=2,
     )
 
 
-def _client_text(limits: Limits, settings: MutationSettings, user: str, client_id: str) -> str:
-    lines: list[str] = []
+def _client_text(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> str:
+    head = [("client", f"user={format_name(user)} client-id={format_name(client_id)}")]
+    if limits.mode in _MODE_TEXTS:
+        head.append(("enforcement", _MODE_TEXTS[limits.mode]))
+    blocks = [aligned(head)]
+    unused = []
     for key in config.ENFORCED_KEYS:
+        if not any(limits.entities(key)):
+            unused.append(key.value)
+            continue
         match = resolve(limits, key, user, client_id)
-        head = [
-            ("client", f"user={format_name(user)} client-id={format_name(client_id)}"),
+        facts = [
             ("quota", key.value),
-            ("limit", _limit_text(key, match, settings)),
+            ("limit", _limit_text(key, match, bursts)),
             ("decided by", "nothing" if match.rule is Rule.NONE else f"level {match.rule.value}"),
-            ("counted by", _counter_text(match) if limits.enabled(key) else "nothing: no such quota is set"),
+            ("counted by", _counter_text(match)),
         ]
         rows = [("", "LEVEL", "ENTITY", "LIMIT", "")]
         for at, step in enumerate(walk(limits, key, user, client_id), start=1):
             decides = "<- decides" if step.applies else ""
             rows.append((str(at), step.rule.value, str(step.entity), number(step.limit), decides))
-        lines += [*aligned(head), "", *aligned(rows, indent="  ")]
-    return "\n".join(lines)
+        blocks.append([*aligned(facts), "", *aligned(rows, indent="  ")])
+    if unused:
+        blocks.append([f"set for nobody, so nothing is counted: {', '.join(unused)}"])
+    return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _limit_text(key: QuotaKey, match: Match, settings: MutationSettings) -> str:
+def _limit_text(key: QuotaKey, match: Match, bursts: _Bursts) -> str:
     if match.limit is None:
         return "unlimited"
-    text = f"{number(match.limit)}/s"
-    burst = _burst(key, match, settings)
-    return text if burst is None else f"{text}, in a burst up to {number(burst)} before the debt begins"
-
-
-def _burst(key: QuotaKey, match: Match, settings: MutationSettings) -> float | None:
-    bucket = key is QuotaKey.CONTROLLER_MUTATION_RATE and settings.algorithm is MutationAlgorithm.TOKEN_BUCKET
-    if match.limit is None or not bucket:
-        return None
-    return match.limit * settings.window_num * settings.window_ms / 1000
+    text = f"{number(match.limit)}{_UNITS[key]}"
+    burst = bursts.of(key, match.limit)
+    if burst is not None:
+        text += f", in a burst up to {number(burst)} before the debt begins"
+    return f"{text}; only observed" if match.observe else text
 
 
 def _counter_text(match: Match) -> str:
@@ -126,7 +176,7 @@ def _counter_text(match: Match) -> str:
     return "no client id, of all users together"
 
 
-def _client_json(limits: Limits, settings: MutationSettings, user: str, client_id: str) -> str:
+def _client_json(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> str:
     answers = []
     for key in config.ENFORCED_KEYS:
         match = resolve(limits, key, user, client_id)
@@ -134,8 +184,9 @@ def _client_json(limits: Limits, settings: MutationSettings, user: str, client_i
             {
                 "quota": key,
                 "limit": match.limit,
-                "burst": _burst(key, match, settings),
+                "burst": bursts.of(key, match.limit),
                 "rule": match.rule,
+                "observe": match.observe,
                 "counted": limits.enabled(key),
                 "tracker_key": match.tracker_key._asdict(),
                 "levels": [
@@ -149,7 +200,9 @@ def _client_json(limits: Limits, settings: MutationSettings, user: str, client_i
                 ],
             }
         )
-    return json.dumps({"user": user, "client_id": client_id, "quotas": answers}, indent=2)
+    return json.dumps(
+        {"user": user, "client_id": client_id, "enforcement": limits.mode, "quotas": answers}, indent=2
+    )
 
 
 def _entity_json(entity: QuotaEntity) -> list[dict[str, str | None]]:

@@ -7,8 +7,10 @@ import config
 from config.address import HostPort
 from config.model import Config
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.limits import Enforcement
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.mutations import MutationSettings, ValidateOnly
+from quotas.rate_quotas import RateSettings
 
 HEAD = '[upstream]\nbootstrap = ["127.0.0.1:9092"]\n'
 LISTENER = '[[listeners]]\nname = "a"\nbind = "127.0.0.1:19092"\n'
@@ -61,6 +63,38 @@ def test_mutation_settings_carry_every_key() -> None:
         max_trackers=5,
         idle_expiry_ms=7,
     )
+
+
+def test_rate_settings_default_to_those_of_the_quotas() -> None:
+    assert read(HEAD + LISTENER).rate_settings() == RateSettings()
+
+
+def test_rate_settings_carry_every_key() -> None:
+    text = "[client_quota]\nwindow_num = 3\nwindow_size_seconds = 2\nmax_trackers = 5\nidle_expiry_ms = 7\n"
+    assert read(HEAD + LISTENER + text).rate_settings() == RateSettings(
+        window_num=3, window_ms=2000, max_trackers=5, idle_expiry_ms=7
+    )
+
+
+def test_observed_entities_and_the_mode_are_in_the_limits() -> None:
+    found = read(
+        HEAD
+        + LISTENER
+        + "[enforcement]\nmode = 'off'\n"
+        + "[[quotas]]\nuser = 'alice'\nobserve = true\nproducer_byte_rate = 5\n"
+        + "[[quotas]]\nuser = 'bob'\nproducer_byte_rate = 5\n"
+    )
+    limits = found.quota_limits()
+    assert limits.mode is Enforcement.OFF
+    assert limits.observes(QuotaEntity(user="alice"))
+    assert not limits.observes(QuotaEntity(user="bob"))
+
+
+def test_entity_is_observed_in_all_its_entries_or_in_none() -> None:
+    first = "[[quotas]]\nuser = 'a'\nobserve = true\nproducer_byte_rate = 1\n"
+    second = "[[quotas]]\nuser = 'a'\nconsumer_byte_rate = 1\n"
+    assert faults(HEAD + LISTENER + first + second) == ["quotas.1.observe: user=a says otherwise in quotas.0"]
+    read(HEAD + LISTENER + first + second + "observe = true\n")
 
 
 def test_listener_names_are_unique() -> None:

@@ -16,6 +16,7 @@ from config.sections import (
 )
 from gateway.session_settings import SessionSettings
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.limits import validate
 
 
 def test_limits_have_the_names_and_defaults_of_session_settings() -> None:
@@ -102,4 +103,22 @@ def test_rate_is_a_finite_positive_number(rate: object) -> None:
 
 
 def test_enforced_keys_are_what_a_quota_can_carry() -> None:
-    assert ENFORCED_KEYS == (QuotaKey.CONTROLLER_MUTATION_RATE,)
+    assert set(QuotaKey) - set(ENFORCED_KEYS) == {QuotaKey.CONNECTION_CREATION_RATE}
+
+
+@pytest.mark.parametrize("key", [key for key in ENFORCED_KEYS if key.endswith("byte_rate")])
+def test_byte_rates_are_the_whole_numbers_that_kafka_stores(key: QuotaKey) -> None:
+    entity = QuotaEntity(user="a")
+    for good in (1, 2**63 - 1):
+        rule = QuotaRule.model_validate({"user": "a", key.value: good})
+        assert validate(entity, key, rule.values()[key]) is None
+    for bad in (0, -1, 1.5, 2**63, True, "1", float("inf")):
+        with pytest.raises(ValidationError):
+            QuotaRule.model_validate({"user": "a", key.value: bad})
+
+
+def test_quota_of_all_keys_keeps_each_value() -> None:
+    given: dict[str, float] = {key.value: at for at, key in enumerate(ENFORCED_KEYS, start=1)}
+    rule = QuotaRule.model_validate({"user": "a", **given})
+    assert rule.values() == given
+    assert not rule.observe

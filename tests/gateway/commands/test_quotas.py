@@ -46,10 +46,10 @@ def quotas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Quotas:
 
 def test_list_tells_the_default_from_a_name_that_looks_like_it(quotas: Quotas) -> None:
     assert quotas().splitlines() == [
-        "USER       CLIENT-ID    QUOTA                     LIMIT",
-        "alice      app          controller_mutation_rate  5/s",
-        "<default>  -            controller_mutation_rate  2.5/s",
-        '-          "<default>"  controller_mutation_rate  7/s',
+        "USER       CLIENT-ID    QUOTA                     LIMIT  MODE",
+        "alice      app          controller_mutation_rate  5/s    enforce",
+        "<default>  -            controller_mutation_rate  2.5/s  enforce",
+        '-          "<default>"  controller_mutation_rate  7/s    enforce',
     ]
 
 
@@ -59,12 +59,19 @@ def test_list_for_programs_has_null_for_the_default(quotas: Quotas) -> None:
             "entity": [{"type": "user", "name": "alice"}, {"type": "client-id", "name": "app"}],
             "quota": "controller_mutation_rate",
             "limit": 5.0,
+            "mode": "enforce",
         },
-        {"entity": [{"type": "user", "name": None}], "quota": "controller_mutation_rate", "limit": 2.5},
+        {
+            "entity": [{"type": "user", "name": None}],
+            "quota": "controller_mutation_rate",
+            "limit": 2.5,
+            "mode": "enforce",
+        },
         {
             "entity": [{"type": "client-id", "name": "<default>"}],
             "quota": "controller_mutation_rate",
             "limit": 7.0,
+            "mode": "enforce",
         },
     ]
 
@@ -77,7 +84,8 @@ def test_no_quotas_are_said_in_words(quotas: Quotas, capsys: pytest.CaptureFixtu
 
 def test_walk_shows_all_eight_levels_and_the_one_that_decides(quotas: Quotas) -> None:
     assert quotas("--user", "alice", "--client-id", "app").splitlines() == [
-        "client      user=alice client-id=app",
+        "client  user=alice client-id=app",
+        "",
         "quota       controller_mutation_rate",
         "limit       5/s, in a burst up to 55 before the debt begins",
         "decided by  level user_client",
@@ -92,6 +100,8 @@ def test_walk_shows_all_eight_levels_and_the_one_that_decides(quotas: Quotas) ->
         "  6  default_user                 user=<default>                      2.5",
         "  7  client                       client-id=app                       -",
         "  8  default_client               client-id=<default>                 -",
+        "",
+        "set for nobody, so nothing is counted: producer_byte_rate, consumer_byte_rate, request_percentage",
     ]
 
 
@@ -108,7 +118,8 @@ def test_walk_shows_all_eight_levels_and_the_one_that_decides(quotas: Quotas) ->
 def test_answer_names_rule_limit_and_who_shares_the_counter(
     quotas: Quotas, argv: list[str], rule: str, limit: float, tracker_key: tuple[str, str], words: str
 ) -> None:
-    (found,) = quotas.json(*argv)["quotas"]
+    found = quotas.json(*argv)["quotas"][-1]
+    assert found["quota"] == "controller_mutation_rate"
     assert (found["rule"], found["limit"]) == (rule, limit)
     assert found["tracker_key"] == {"user": tracker_key[0], "client_id": tracker_key[1]}
     assert found["counted"] is True
@@ -137,13 +148,51 @@ def test_unlimited_client_is_decided_by_nothing_and_counted_only_when_the_quota_
     quotas: Quotas,
 ) -> None:
     text = HEAD + '[[quotas]]\nuser = "alice"\ncontroller_mutation_rate = 1\n'
-    for shown, counted in (
-        (quotas("--user", "bob", text=text), "user=bob, all clients of this user together"),
-        (quotas("--user", "bob", text=HEAD), "nothing: no such quota is set"),
-    ):
-        assert "limit       unlimited\ndecided by  nothing\n" in shown
-        assert f"counted by  {counted}\n" in shown
-        assert "<- decides" not in shown
+    shown = quotas("--user", "bob", text=text)
+    assert "limit       unlimited\ndecided by  nothing\n" in shown
+    assert "counted by  user=bob, all clients of this user together\n" in shown
+    assert "<- decides" not in shown
+    assert quotas("--user", "bob", text=HEAD).splitlines()[1:] == [
+        "",
+        "set for nobody, so nothing is counted: producer_byte_rate, consumer_byte_rate, request_percentage,"
+        " controller_mutation_rate",
+    ]
+
+
+def test_every_quota_is_walked_with_its_own_unit_and_burst(quotas: Quotas) -> None:
+    text = HEAD + (
+        '[[quotas]]\nuser = "alice"\nproducer_byte_rate = 1000\nconsumer_byte_rate = 2000\n'
+        "request_percentage = 12.5\ncontroller_mutation_rate = 1\n"
+    )
+    shown = quotas("--user", "alice", text=text)
+    assert [line[12:] for line in shown.splitlines() if line.startswith("limit ")] == [
+        "1000 B/s, in a burst up to 10000 before the debt begins",
+        "2000 B/s, in a burst up to 20000 before the debt begins",
+        "12.5 %",
+        "1/s, in a burst up to 11 before the debt begins",
+    ]
+    assert "set for nobody" not in shown
+    assert [each["burst"] for each in quotas.json("--user", "alice", text=text)["quotas"]] == [
+        10_000,
+        20_000,
+        None,
+        11,
+    ]
+
+
+def test_observed_quotas_say_so(quotas: Quotas) -> None:
+    text = HEAD + '[[quotas]]\nuser = "alice"\nobserve = true\nproducer_byte_rate = 1000\n'
+    assert quotas(text=text).splitlines()[1].endswith("observe")
+    assert "before the debt begins; only observed\n" in quotas("--user", "alice", text=text)
+    assert "only observed" not in quotas("--user", "bob", text=text)
+
+
+@pytest.mark.parametrize("mode", ["observe", "off"])
+def test_mode_of_the_file_is_told(quotas: Quotas, mode: str) -> None:
+    text = HEAD + QUOTAS + f'[enforcement]\nmode = "{mode}"\n'
+    assert f"\nenforcement  {mode}: " in quotas("--user", "alice", text=text)
+    assert all(line.endswith(f"  {mode}") for line in quotas(text=text).splitlines()[1:])
+    assert quotas.json("--user", "alice", text=text)["enforcement"] == mode
 
 
 def test_burst_is_told_for_the_token_bucket_only(quotas: Quotas) -> None:
