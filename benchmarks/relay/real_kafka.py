@@ -43,13 +43,22 @@ _FETCHED_TOPIC: Final = "relay-bench-fetched"
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a perf tool reports. Small frames cost more per GB, so a figure means little without their size."""
+
+    mb_per_s: float
+    frame_bytes: float
+    """Average over the run, of a Produce request or of a Fetch response's records."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One run of a perf tool."""
 
     key: str
     title: str
-    run: Callable[[str, int], float]
-    """Bootstrap address, number of records -> MB/s as the tool reports it."""
+    run: Callable[[str, int], "Outcome"]
+    """Bootstrap address and number of records -> what the tool said."""
     goal: float
     """At most this many times HAProxy's CPU per GB of the same run."""
 
@@ -66,36 +75,43 @@ def _tool(name: str, *arguments: object) -> str:
     return done.stdout
 
 
-def _produce_to(topic: str, bootstrap: str, records: int) -> float:
+def _metric(said: str, name: str) -> float:
+    """The value of a client metric that a tool printed; topics and nodes have series of their own, left out here."""
+    found = re.search(rf":{name}:\{{client-id=[^,}}]*\}}\s*:\s*([\d.]+)", said)
+    return float(found[1]) if found else 0.0
+
+
+def _produce_to(topic: str, bootstrap: str, records: int) -> Outcome:
     said = _tool(
         "ProducerPerformance",
         *("--bootstrap-server", bootstrap, "--topic", topic, "--num-records", records),
-        *("--record-size", RECORD_BYTES, "--throughput", -1),
+        *("--record-size", RECORD_BYTES, "--throughput", -1, "--print-metrics"),
         *("--command-property", f"client.id={CLIENT_ID}", "acks=1"),
     )
     sent = re.findall(r"^(\d+) records sent.*\(([\d.]+) MB/sec\)", said, re.MULTILINE)
     if not sent or int(sent[-1][0]) != records:
         raise ProcessDied(f"the producer did not send {records} records:\n{said[-1000:]}")
-    return float(sent[-1][1])
+    return Outcome(float(sent[-1][1]), _metric(said, "request-size-avg"))
 
 
-def produce(bootstrap: str, records: int) -> float:
+def produce(bootstrap: str, records: int) -> Outcome:
     """Sends 1 KB records with acks=1 and the Java producer's other defaults."""
     return _produce_to(_PRODUCED_TOPIC, bootstrap, records)
 
 
-def fetch(bootstrap: str, records: int) -> float:
+def fetch(bootstrap: str, records: int) -> Outcome:
     """Reads the prepared topic from its start, in a group of its own. The rate leaves the group's forming out."""
     said = _tool(
         "ConsumerPerformance",
         *("--bootstrap-server", bootstrap, "--topic", _FETCHED_TOPIC, "--num-records", records),
-        *("--command-property", f"client.id={CLIENT_ID}"),
+        *("--command-property", f"client.id={CLIENT_ID}", "--print-metrics"),
     )
-    header, figures = list(csv.reader(said.splitlines(), skipinitialspace=True))[-2:]
-    row = dict(zip(header, figures, strict=True))
+    lines = list(csv.reader(said.splitlines(), skipinitialspace=True))
+    header = next(at for at, line in enumerate(lines) if line and line[0] == "start.time")
+    row = dict(zip(lines[header], lines[header + 1], strict=True))
     if int(row["data.consumed.in.nMsg"]) < records:
         raise ProcessDied(f"the consumer did not get {records} records:\n{said[-1000:]}")
-    return float(row["fetch.MB.sec"])
+    return Outcome(float(row["fetch.MB.sec"]), _metric(said, "fetch-size-avg"))
 
 
 JOBS: Final = (
@@ -173,7 +189,7 @@ class KafkaBench:
         """One job through one path; the figure is the proxy's CPU seconds per GB of record bytes."""
         cpu_before = path.proxy.cpu_s() if path.proxy else 0.0
         began, (_, steal_before) = time.monotonic(), machine_busy_s()
-        mb_per_s = job.run(f"127.0.0.1:{path.port}", records)
+        outcome = job.run(f"127.0.0.1:{path.port}", records)
         cpu_s = (path.proxy.cpu_s() if path.proxy else 0.0) - cpu_before
         elapsed_s = time.monotonic() - began
         figure = cpu_s / (records * RECORD_BYTES / 1e9)
@@ -183,7 +199,8 @@ class KafkaBench:
             "records": records,
             "cpu_s": cpu_s,
             "figure": figure,
-            "mb_per_s": mb_per_s,
+            "mb_per_s": outcome.mb_per_s,
+            "frame_bytes": outcome.frame_bytes,
             "elapsed_s": elapsed_s,
             "steal_s": machine_busy_s()[1] - steal_before,
             "invalid": "wrong: the proxy was passed by"

@@ -26,6 +26,7 @@ def summarize_kafka(rows: Sequence[Row], paths: Sequence[str], jobs: "Sequence[J
                 continue
             entries[path] = {
                 "cpu_s_per_gb": statistics.median(row["figure"] for row in own),
+                "frame_bytes": statistics.median(row["frame_bytes"] for row in own),
                 "mb_per_s": statistics.median(row["mb_per_s"] for row in own),
             }
         for entry in entries.values():
@@ -62,6 +63,8 @@ def render_kafka(document: dict[str, Any]) -> str:
         verdict = "" if ratio is None else ", met" if ratio <= job["goal"] else ", missed"
         lines.append(f"| {job['title']}, CPU-s per GB | {' | '.join(cpu)} | {job['goal']:.2f}{verdict} |")
         lines.append(f"| {job['title']}, MB/s | {' | '.join(speed)} | - |")
+        sizes = [f"{entries[path]['frame_bytes'] / 1000:.0f}" if path in entries else "-" for path in paths]
+        lines.append(f"| {job['title']}, average frame in KB | {' | '.join(sizes)} | - |")
     return "\n".join(lines) + "\n"
 
 
