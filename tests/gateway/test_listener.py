@@ -47,7 +47,7 @@ class BrokenSocket:
 
 def accept(running: RunningGateway, listening: object) -> None:
     """One turn of the listener on a listening socket."""
-    running.listener._accept(listening, None)  # type: ignore[arg-type]
+    running.listener._acceptor._accept(listening, None)  # type: ignore[arg-type]
 
 
 async def test_port_of_a_broker_leads_to_that_broker() -> None:
@@ -97,7 +97,7 @@ async def test_closed_port_refuses_newcomers_and_keeps_those_who_are_in() -> Non
 async def test_b23_burst_of_connections_is_taken_in_portions() -> None:
     async with broker_and_gateway() as (_, running):
         clients = [connect_now(running.port) for _ in range(3 * ACCEPTS_PER_TURN)]
-        accept(running, running.listener._sockets[None])
+        accept(running, running.listener._acceptor._sockets[None])
         assert running.opened == ACCEPTS_PER_TURN
         await until(lambda: running.opened == len(clients))
         for client in clients:
@@ -131,20 +131,20 @@ async def test_f02_listener_rests_and_tries_again_when_descriptors_or_memory_run
     async with broker_and_gateway() as (_, running):
         loop = asyncio.get_running_loop()
         broken = BrokenSocket(error)
+        running.listener._acceptor._sockets[7] = broken  # type: ignore[assignment]
         loop.add_reader(broken.fileno(), lambda: None)
         accept(running, broken)
         assert broken.accepts == 1
         # The reader is gone, else the loop would spin; an unconnected socket is readable at once when it is back.
         assert not loop.remove_reader(broken.fileno())
         await until(lambda: broken.accepts > 1, seconds=1)
-        loop.remove_reader(broken.fileno())
-        broken.close()
+        running.listener.stop_listening(7)
 
 
 async def test_connection_that_arrives_while_the_listener_begins_to_drain_is_closed() -> None:
     async with broker_and_gateway() as (_, running):
         late = connect_now(running.port)
-        accept(running, running.listener._sockets[None])
+        accept(running, running.listener._acceptor._sockets[None])
         running.listener.drain()
         late.setblocking(False)
         async with RawClient(late) as client:
