@@ -161,7 +161,7 @@ class Gateway:
         for listener in self.listeners.values():
             listener.drain()
         deadline_ms = self._now_ms() + self._config.drain.timeout_ms
-        while self._connections() and self._now_ms() < deadline_ms and not hurry.is_set():
+        while self._unfinished() and self._now_ms() < deadline_ms and not hurry.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(hurry.wait(), _DRAIN_POLL_S)
         for listener in self.listeners.values():
@@ -170,6 +170,9 @@ class Gateway:
 
     def _connections(self) -> int:
         return sum(len(listener.channels) for listener in self.listeners.values())
+
+    def _unfinished(self) -> bool:
+        return any(listener.channels or listener.lingering.unsent for listener in self.listeners.values())
 
     async def stop(self) -> None:
         """Release every port and task."""

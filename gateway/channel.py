@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 HIGH_WATER_BYTES: Final = 512 * 1024
 """Unsent bytes at which the opposite side is no longer read."""
 
-LINGER_MS: Final = 5_000
-"""How long a closed channel may take to hand over its last replies."""
-
 _log = structlog.get_logger("gateway.channel")
 
 
@@ -347,8 +344,5 @@ class ClientChannel(asyncio.Protocol):
     def _end(self, transport: asyncio.Transport, *, abort: bool) -> None:
         if abort:
             transport.abort()
-            return
-        transport.close()
-        if transport.get_write_buffer_size():
-            # close() alone waits for ever for a peer that does not read.
-            self._loop.call_later(LINGER_MS / 1000, transport.abort)
+        else:
+            self._owner.lingering.close(transport)

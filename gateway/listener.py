@@ -19,6 +19,7 @@ from gateway.channel import ClientChannel
 from gateway.client_quotas import ClientQuotas
 from gateway.clock import NowMs
 from gateway.close_cause import CloseCause
+from gateway.lingering import Lingering
 from gateway.muted_watch import MutedWatch
 from gateway.observer import Observer
 from gateway.routes import Routes
@@ -39,6 +40,7 @@ class ChannelOwner(Protocol):
     now_ms: NowMs
     connector: Connector
     settings: SessionSettings
+    lingering: Lingering
 
     def closed(self, channel: ClientChannel, cause: CloseCause) -> None:
         """The channel has ended."""
@@ -53,6 +55,7 @@ class Listener:
     Attributes:
         name: as configured; a label of metrics.
         channels: open client connections.
+        lingering: closed ones whose last bytes have not left.
         settings: for connections that come from now on.
         siblings: all listeners that share the connection quotas, this one included.
     """
@@ -89,6 +92,7 @@ class Listener:
         self.connector = connector
         self.settings = settings
         self.channels: set[ClientChannel] = set()
+        self.lingering = Lingering(loop)
         self._routes = routes
         self._quotas = quotas
         self._observer = observer
@@ -122,6 +126,7 @@ class Listener:
     def stop(self) -> None:
         """Close all ports and look after nobody any more."""
         self._muted_watch.stop()
+        self.lingering.abort()
         self._acceptor.stop()
 
     @property

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from config.address import HostPort
+from gateway.app import Gateway
+from gateway.close_cause import CloseCause
+from tests.support import broker as scripts
+from tests.support import wire
+from tests.support.broker import FETCH, PRODUCE, ScriptedBroker
+from tests.support.gateway import (
+    GatewayProcess,
+    broker_and_gateway,
+    free_ports,
+    gateway_config,
+    gateway_process,
+    running_gateway,
+)
+from tests.support.raw_client import HOST, RawClient, refused, until
+
+pytestmark = pytest.mark.asyncio
+
+MIB = 1024 * 1024
+
+
+def fetch(correlation_id: int = 1) -> bytes:
+    return wire.request("Fetch", 4, correlation_id=correlation_id, topics=[])
+
+
+def produce(correlation_id: int = 1) -> bytes:
+    return wire.request("Produce", 3, correlation_id=correlation_id, acks=1, timeout_ms=1, topic_data=[])
+
+
+async def waiting_at(broker: ScriptedBroker) -> scripts.BrokerConnection:
+    """The connection on which the broker keeps a request."""
+    await until(lambda: any(connection.waiting for connection in broker.connections))
+    return next(connection for connection in broker.connections if connection.waiting)
+
+
+def answer_waiting(connection: scripts.BrokerConnection) -> None:
+    for request in connection.waiting:
+        connection.send(connection.broker.reply_to(request))
+
+
+# -- in this process -----------------------------------------------------------------------------------------
+
+
+async def test_gateway_whose_port_is_taken_does_not_start_and_leaves_nothing_open() -> None:
+    async with ScriptedBroker() as broker:
+        config = gateway_config([broker.port])
+        taken = config.listeners[0].model_copy(update={"bind": HostPort(HOST, broker.port)})
+        gateway = Gateway(config.model_copy(update={"listeners": (taken,)}))
+        open_files = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError, match="in use"):
+            await gateway.start()
+        await asyncio.sleep(0.01)
+        assert len(os.listdir("/proc/self/fd")) == open_files
+        assert broker.connections == []
+
+
+async def test_start_with_the_upstream_down_serves_when_it_comes_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.discovery._RETRY_S", 0.05)
+    broker = ScriptedBroker(port=free_ports(1))
+    async with running_gateway(broker.port) as running:
+        async with await running.connect() as early:
+            await early.send(fetch())
+            assert await early.receive_rest() == b""
+            await running.ended_by(CloseCause.UPSTREAM_REFUSED)
+        assert running.gateway.why_not_ready() == "upstream not reached"
+        async with broker:
+            await until(lambda: running.gateway.why_not_ready() is None)
+            async with await running.connect() as client:
+                await client.send(fetch(3))
+                assert wire.correlation_id_of(await client.receive_frame()) == 3
+
+
+async def test_draining_gateway_is_not_ready_and_ends_as_soon_as_the_last_reply_has_left() -> None:
+    async with broker_and_gateway(drain_timeout_ms=60_000) as (broker, running):
+        async with await running.connect() as client:
+            broker.script(PRODUCE, scripts.silence)
+            await client.send(produce(5))
+            connection = await waiting_at(broker)
+            port = running.port
+            draining = asyncio.create_task(running.gateway.drain(hurry=asyncio.Event()))
+            await until(lambda: running.gateway.why_not_ready() == "draining")
+            assert await refused(port)
+            assert not draining.done()
+            answer_waiting(connection)
+            assert wire.correlation_id_of(await client.receive_frame()) == 5
+            assert await client.receive_rest() == b""
+            await asyncio.wait_for(draining, 5)
+        await running.ended_by(CloseCause.DRAINED)
+
+
+async def test_drain_takes_no_further_request_of_a_connection_that_is_owed_a_reply() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(PRODUCE, scripts.silence)
+        await client.send(produce(5))
+        connection = await waiting_at(broker)
+        running.listener.drain()
+        await client.send(produce(6))
+        await asyncio.sleep(0.05)
+        answer_waiting(connection)
+        assert wire.correlation_id_of(await client.receive_frame()) == 5
+        assert await client.receive_rest() == b""
+        assert [request.correlation_id for request in connection.requests] == [5]
+
+
+async def test_drain_ends_at_its_deadline_whatever_is_owed() -> None:
+    async with (
+        broker_and_gateway(drain_timeout_ms=100) as (broker, running),
+        await running.connect() as client,
+    ):
+        broker.script(FETCH, scripts.silence)
+        await client.send(fetch())
+        await waiting_at(broker)
+        await asyncio.wait_for(running.gateway.drain(hurry=asyncio.Event()), 2)
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.DRAIN_TIMEOUT)
+
+
+async def test_hurry_ends_the_drain_at_once() -> None:
+    async with (
+        broker_and_gateway(drain_timeout_ms=60_000) as (broker, running),
+        await running.connect() as client,
+    ):
+        broker.script(FETCH, scripts.silence)
+        await client.send(fetch())
+        await waiting_at(broker)
+        hurry = asyncio.Event()
+        draining = asyncio.create_task(running.gateway.drain(hurry=hurry))
+        await asyncio.sleep(0.05)
+        assert not draining.done()
+        hurry.set()
+        await asyncio.wait_for(draining, 2)
+        await running.ended_by(CloseCause.DRAIN_TIMEOUT)
+
+
+# -- as a process --------------------------------------------------------------------------------------------
+
+
+async def held_produce(broker: ScriptedBroker, process: GatewayProcess) -> RawClient:
+    """A client whose produce request is in flight."""
+    broker.script(PRODUCE, scripts.silence)
+    client = await process.connect()
+    await client.send(produce(5))
+    await waiting_at(broker)
+    return client
+
+
+@pytest.mark.integration
+async def test_sigterm_lets_the_produce_in_flight_have_its_reply(tmp_path: Path) -> None:
+    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port) as process:
+        async with await held_produce(broker, process) as client:
+            process.signal(signal.SIGTERM)
+            await until(lambda: not is_listening(process.port))
+            assert await client.silent_for(0.1)
+            answer_waiting(await waiting_at(broker))
+            assert wire.correlation_id_of(await client.receive_frame()) == 5
+            assert await client.receive_rest() == b""
+        assert await process.exit_code() == 0
+
+
+@pytest.mark.integration
+async def test_sigterm_ends_a_long_poll_at_the_deadline(tmp_path: Path) -> None:
+    async with (
+        ScriptedBroker() as broker,
+        gateway_process(tmp_path, broker.port, drain_timeout_ms=200) as process,
+        await held_produce(broker, process) as client,
+    ):
+        process.signal(signal.SIGTERM)
+        assert await client.receive_rest() == b""
+        assert await process.exit_code(seconds=3) == 0
+
+
+@pytest.mark.integration
+async def test_second_sigterm_ends_the_drain_at_once(tmp_path: Path) -> None:
+    async with (
+        ScriptedBroker() as broker,
+        gateway_process(tmp_path, broker.port, drain_timeout_ms=60_000) as process,
+        await held_produce(broker, process) as client,
+    ):
+        process.signal(signal.SIGTERM)
+        await until(lambda: not is_listening(process.port))
+        assert process.running
+        process.signal(signal.SIGTERM)
+        assert await client.receive_rest() == b""
+        assert await process.exit_code(seconds=3) == 0
+
+
+@pytest.mark.integration
+async def test_sigterm_lets_slow_clients_take_the_whole_of_what_they_are_owed(tmp_path: Path) -> None:
+    # More than the kernel takes at once, for some of them by less than what makes the gateway stop reading.
+    sizes = [size * MIB // 10 for size in range(25, 36, 2)]
+    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port) as process:
+        clients = []
+        for size in sizes:
+            broker.script(FETCH, scripts.huge(size))
+            client = await RawClient.connect(process.port, receive_buffer_bytes=8192)
+            await client.send(fetch())
+            clients.append(client)
+            await until(lambda: len(broker.client_connections) == len(clients))
+            await until(lambda: broker.client_connections[-1].requests)
+        await asyncio.sleep(0.1)
+        process.signal(signal.SIGTERM)
+        await asyncio.sleep(0.2)
+        whole = []
+        for client in clients:
+            whole.append(len(await client.receive_rest()) - 8)
+            client.close()
+        assert whole == sizes
+        assert await process.exit_code() == 0
+
+
+@pytest.mark.integration
+async def test_f15_stray_signals_do_not_end_the_gateway(tmp_path: Path) -> None:
+    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port) as process:
+        for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGPIPE):
+            process.signal(number)
+        await asyncio.sleep(0.1)
+        assert process.running
+        async with await process.connect() as client:
+            await client.send(fetch(2))
+            assert wire.correlation_id_of(await client.receive_frame()) == 2
+        process.signal(signal.SIGINT)
+        assert await process.exit_code() == 0
+        assert b"Traceback" not in process.stderr
+
+
+def is_listening(port: int) -> bool:
+    """Whether a loopback port is listened on, found out without connecting to it."""
+    wanted = f"0100007F:{port:04X}"
+    lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    return any(line.split()[1] == wanted and line.split()[3] == "0A" for line in lines)
