@@ -28,6 +28,7 @@ METADATA_BY_NAME: Final = describe(ApiKey.METADATA, 4)
 METADATA_BY_ID: Final = describe(ApiKey.METADATA, 12)
 DESCRIBE_CONFIGS: Final = describe(ApiKey.DESCRIBE_CONFIGS, 1)
 
+_NO_ID: Final = uuid.UUID(int=0)
 _LONGEST_CLIENT_ID: Final = 32_767
 _BROKER_RESOURCE: Final = 4
 _BROKER_LOGGER_RESOURCE: Final = 8
@@ -113,14 +114,21 @@ def _not_null(text: str | None) -> str:
     return text
 
 
-def metadata_by_name_request(names: Sequence[bytes], *, client_id: str) -> bytes:
-    """A Metadata v4 request for these topics that creates none; an empty list asks for the brokers alone."""
+def metadata_by_name_request(names: Sequence[bytes], *, client_id: str, api: Api = METADATA_BY_NAME) -> bytes:
+    """A Metadata request for these topics that creates none; an empty list asks for the brokers alone.
+
+    Args:
+        names: valid topic names.
+        client_id: whose question it is.
+        api: `METADATA_BY_ID` to be told the topics' ids too.
+    """
     topic = MetadataRequest.MetadataRequestTopic
     return _encode(
         MetadataRequest(
-            version=METADATA_BY_NAME.version,
-            topics=[topic(name=name.decode("ascii")) for name in names],
+            version=api.version,
+            topics=[topic(name=name.decode("ascii"), topic_id=_NO_ID) for name in names],
             allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
         ),
         client_id,
     )

@@ -86,7 +86,7 @@ def _read_result(frame: bytes, start: int, api: Api) -> tuple[TopicResult, int]:
     flexible = api.flexible
     name, at = read_nullable_string(frame, start, compact=flexible)
     topic_id = NO_TOPIC_ID
-    if _has_topic_id(api):
+    if has_topic_id(api):
         topic_id, at = read_bytes_at(frame, at, 16)
     error_code, at = read_int16(frame, at)
     if _has_message(api):
@@ -109,7 +109,7 @@ def make_result(topic: TopicMutation, error_code: int, api: Api) -> TopicResult:
     flexible = api.flexible
     out = bytearray()
     write_nullable_string(out, topic.name, compact=flexible)
-    if _has_topic_id(api):
+    if has_topic_id(api):
         out += topic.topic_id
     write_int16(out, error_code)
     if _has_message(api):
@@ -155,7 +155,8 @@ def encode_topic_results(
     return framed(out)
 
 
-def _has_topic_id(api: Api) -> bool:
+def has_topic_id(api: Api) -> bool:
+    """Whether the results of this version tell topic ids."""
     if api.key is ApiKey.CREATE_TOPICS:
         return api.version >= 7
     return api.key is ApiKey.DELETE_TOPICS and api.version >= 6

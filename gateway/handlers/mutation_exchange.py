@@ -7,6 +7,7 @@ client's own upstream connection, so what the cluster tells is what it would tel
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Final
 
 from gateway.handlers.context import HandlerContext
@@ -14,13 +15,15 @@ from gateway.in_flight import CollectedAnswer
 from gateway.mute import MuteReason
 from gateway.session import ClientSession
 from protocol import codec, throttle
-from protocol.api_keys import ApiKey
+from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
+from protocol.errors import UpstreamDesync
 from protocol.topic_mutations import NO_TOPIC_ID, TopicMutation, TopicMutations
 from protocol.topic_names import is_valid_topic_name
 from protocol.topic_results import (
     TopicResult,
     encode_topic_results,
+    has_topic_id,
     make_result,
     parse_topic_results,
 )
@@ -79,16 +82,19 @@ class MutationExchange:
     def _look_up(self, topics: tuple[TopicMutation, ...]) -> None:
         names = {topic.name for topic in topics if topic.name is not None and is_valid_topic_name(topic.name)}
         ids = {topic.topic_id for topic in topics if topic.name is None and topic.topic_id != NO_TOPIC_ID}
+        # Results that tell topic ids are only as Kafka's when the ids are known; such a broker knows the version.
+        api = codec.METADATA_BY_ID if has_topic_id(self._request.api) else codec.METADATA_BY_NAME
         if names:
-            self._ask(codec.metadata_by_name_request(sorted(names), client_id=self._client_id), by_id=False)
+            question = codec.metadata_by_name_request(sorted(names), client_id=self._client_id, api=api)
+            self._ask(question, api, by_id=False)
         if ids:
-            self._ask(codec.metadata_by_id_request(sorted(ids), client_id=self._client_id), by_id=True)
+            question = codec.metadata_by_id_request(sorted(ids), client_id=self._client_id)
+            self._ask(question, codec.METADATA_BY_ID, by_id=True)
 
-    def _ask(self, question: bytes, *, by_id: bool) -> None:
+    def _ask(self, question: bytes, api: Api, *, by_id: bool) -> None:
         self._answers_due += 1
 
         def on_reply(frame: bytes, now_ms: int) -> None:
-            api = codec.METADATA_BY_ID if by_id else codec.METADATA_BY_NAME
             for topic in codec.read_metadata(frame, api).topics:
                 self._known[topic.topic_id if by_id else topic.name] = topic
             self._answers_due -= 1
@@ -191,7 +197,7 @@ class MutationExchange:
         merged = []
         for topic in self._request.topics:
             if topic.identity in self._refused:
-                merged.append(make_result(topic, ErrorCode.THROTTLING_QUOTA_EXCEEDED, api))
+                merged.append(self._refusal(topic))
             elif self._single(topic) and topic.identity in by_identity:
                 merged.append(by_identity[topic.identity])
         placed = {id(result) for result in merged}
@@ -199,6 +205,13 @@ class MutationExchange:
         throttle_time_ms = max(self._throttle_left_ms(now_ms), upstream_ms)
         self._throttle(throttle_time_ms, upstream_ms, now_ms)
         return encode_topic_results(self._correlation_id, throttle_time_ms, merged, api, tail=tail)
+
+    def _refusal(self, topic: TopicMutation) -> TopicResult:
+        """As Kafka writes it: with the name and the id that belong together, when the topic exists."""
+        known = self._known.get(topic.identity)
+        if known is not None and known.error_code == ErrorCode.NONE:
+            topic = replace(topic, name=known.name, topic_id=known.topic_id)
+        return make_result(topic, ErrorCode.THROTTLING_QUOTA_EXCEEDED, self._request.api)
 
     def _by_identity(self, results: tuple[TopicResult, ...]) -> dict[bytes, TopicResult]:
         """Results by what the request called their topics: name, or id where it gave no name."""
@@ -252,6 +265,8 @@ class MutationExchange:
         self, topic: TopicMutation, decided: MutationDecision, result: TopicResult, now_ms: int
     ) -> None:
         """Correct a charge that was guessed from the cluster's default, or that was not made at all."""
+        if decided.permits and not decided.charged:
+            return  # only watched, or the quota is gone
         actual = decided.charged or self._likely_permits(topic)
         if result.num_partitions > 0:
             actual = result.num_partitions
@@ -272,22 +287,23 @@ class MutationExchange:
 
     def _look_again(self, questions: list[tuple[TopicMutation, MutationDecision]]) -> None:
         """REQUEST_TIMED_OUT says nothing of what was done: see whether the topics are there, then keep or refund."""
-        names = [
-            topic.name
-            for topic, decided in questions
-            if topic.name is not None and is_valid_topic_name(topic.name) and decided.charged
-        ]
-        if not names:
+        by_name = {}
+        for topic, decided in questions:
+            known = self._known.get(topic.identity)
+            if known is not None and decided.charged:
+                by_name[known.name] = (topic, decided)
+        if not by_name:
             return
-        by_name = {topic.name: (topic, decided) for topic, decided in questions}
 
         def on_reply(frame: bytes, now_ms: int) -> None:
             for facts in codec.read_metadata(frame, codec.METADATA_BY_NAME).topics:
+                if facts.name not in by_name:
+                    raise UpstreamDesync("Metadata of a topic that nobody asked for")
                 topic, decided = by_name[facts.name]
                 if not self._was_done(topic, facts):
                     self._context.mutations.refund(decided, now_ms=now_ms)
 
-        question = codec.metadata_by_name_request(names, client_id=self._client_id)
+        question = codec.metadata_by_name_request(sorted(by_name), client_id=self._client_id)
         self._session.ask_upstream(question, codec.OWN_CORRELATION_ID, on_reply)
 
     def _was_done(self, topic: TopicMutation, facts: codec.TopicFacts) -> bool:

@@ -104,7 +104,10 @@ class Conversation:
         self.limits = Limits()
         if controller_mutation_rate is not None:
             self.set_mutation_quota(controller_mutation_rate, user=user)
-        self.mutations = MutationQuotas(self.limits, mutation_settings or MutationSettings(window_num=10))
+        mutation_settings = mutation_settings or MutationSettings(window_num=10)
+        self.mutations = MutationQuotas(self.limits, mutation_settings)
+        window_s = mutation_settings.window_num * mutation_settings.window_ms / 1_000
+        self._full_tokens = (controller_mutation_rate or 0) * window_s
         cluster_map = ClusterMap([(UPSTREAM_HOST, 9092)], default_num_partitions=default_num_partitions)
         topology = Topology(cluster_map, BrokerPorts(GATEWAY_HOST, FIRST_PORT, 1, 10), bind)
         self.observer = RecordingObserver()
@@ -279,8 +282,11 @@ class Conversation:
 
     @property
     def tokens(self) -> float:
-        """Tokens of the only counter."""
-        (row,) = self.mutations.snapshot(now_ms=self.clock.now_ms)
+        """Tokens of the only counter; of a full one while nothing was counted."""
+        rows = self.mutations.snapshot(now_ms=self.clock.now_ms)
+        if not rows:
+            return self._full_tokens
+        (row,) = rows
         assert row.tokens is not None
         return row.tokens
 
