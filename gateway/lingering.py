@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-LINGER_S: Final = 5.0
+LINGER_S: Final = 10.0
 """How long a closed transport may take to hand over what is left."""
 
 

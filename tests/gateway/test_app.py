@@ -201,7 +201,7 @@ async def test_sigterm_lets_slow_clients_take_the_whole_of_what_they_are_owed(tm
         clients = []
         for size in sizes:
             broker.script(FETCH, scripts.huge(size))
-            client = await RawClient.connect(process.port, receive_buffer_bytes=8192)
+            client = await RawClient.connect(process.port, receive_buffer_bytes=65_536)
             await client.send(fetch())
             clients.append(client)
             await until(lambda: len(broker.client_connections) == len(clients))

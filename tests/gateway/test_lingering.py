@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 async def accepted(server: ScriptedBroker) -> tuple[RawClient, BrokerConnection]:
     """A client that reads only when told to, and the server's end of its connection."""
     count = len(server.connections)
-    client = await RawClient.connect(server.port, receive_buffer_bytes=8192)
+    client = await RawClient.connect(server.port, receive_buffer_bytes=65_536)
     await until(lambda: len(server.connections) > count)
     return client, server.connections[-1]
 
@@ -37,10 +37,10 @@ async def test_unsent_bytes_can_leave_after_the_close() -> None:
     async with ScriptedBroker() as server:
         client, connection = await accepted(server)
         async with client:
-            connection.send(bytes(8 * MIB))
+            connection.send(bytes(6 * MIB))
             lingering.close(connection.transport)
             assert lingering.unsent
-            assert len(await client.receive_rest()) == 8 * MIB
+            assert len(await client.receive_rest()) == 6 * MIB
             await connection.ended.wait()
             assert not lingering.unsent
             lingering.abort()  # its time is over; nothing happens to a transport that is gone

@@ -4,11 +4,12 @@ import asyncio
 import errno
 import os
 import socket
+from typing import Any
 
 import pytest
 
-from gateway.close_cause import CloseCause
 from gateway.acceptor import ACCEPTS_PER_TURN
+from gateway.close_cause import CloseCause
 from tests.support import wire
 from tests.support.gateway import RunningGateway, broker_and_gateway, free_ports
 from tests.support.raw_client import HOST, RawClient, refused, until
@@ -131,14 +132,18 @@ async def test_f02_listener_rests_and_tries_again_when_descriptors_or_memory_run
     async with broker_and_gateway() as (_, running):
         loop = asyncio.get_running_loop()
         broken = BrokenSocket(error)
-        running.listener._acceptor._sockets[7] = broken  # type: ignore[assignment]
+        sockets: dict[int | None, Any] = running.listener._acceptor._sockets
+        sockets[3] = broken
         loop.add_reader(broken.fileno(), lambda: None)
         accept(running, broken)
         assert broken.accepts == 1
-        # The reader is gone, else the loop would spin; an unconnected socket is readable at once when it is back.
+        # Nobody watches it now, else the loop would spin; a socket that is not connected is readable at once.
         assert not loop.remove_reader(broken.fileno())
         await until(lambda: broken.accepts > 1, seconds=1)
-        running.listener.stop_listening(7)
+        running.listener.stop_listening(3)
+        async with await running.connect() as client:
+            await client.send(fetch())
+            await client.receive_frame()
 
 
 async def test_connection_that_arrives_while_the_listener_begins_to_drain_is_closed() -> None:
