@@ -10,7 +10,8 @@ from gateway.close_cause import CloseCause
 from gateway.mute import MuteReason
 from gateway.session_settings import SessionSettings
 from tests.support import wire
-from tests.support.conversation import START_MS, Conversation
+from tests.support.conversation import Conversation
+from tests.support.core import START_MS
 from tests.support.frames import (
     create_topics,
     heartbeat,

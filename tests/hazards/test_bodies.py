@@ -10,7 +10,8 @@ import pytest
 from gateway.close_cause import CloseCause
 from protocol.api_keys import BROKER_ONLY, CARRY_ADDRESSES, CLUSTER_ADMIN, ApiKey
 from tests.support import wire
-from tests.support.conversation import START_MS, Conversation, frames_of
+from tests.support.conversation import Conversation, frames_of
+from tests.support.core import START_MS
 from tests.support.frames import (
     creatable,
     create_topics,

@@ -11,7 +11,8 @@ from gateway.session_settings import SessionSettings
 from protocol.api_keys import ApiKey
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from tests.support import wire
-from tests.support.conversation import START_MS, Conversation
+from tests.support.conversation import Conversation
+from tests.support.core import START_MS
 from tests.support.frames import (
     creatable,
     create_topics,
@@ -237,10 +238,10 @@ def test_a21_the_longest_client_id_passes(frame: bytes) -> None:
 def charged_client_id(client_id: str | bytes | None) -> str:
     """Whose counter a CreateTopics of this client goes to, with a quota for every client id."""
     c = Conversation()
-    c.limits.set(QuotaEntity(client_id=DEFAULT), QuotaKey.CONTROLLER_MUTATION_RATE, 10)
-    c.limits.empty_client_id = "as_named"
+    c.core.limits.set(QuotaEntity(client_id=DEFAULT), QuotaKey.CONTROLLER_MUTATION_RATE, 10)
+    c.core.limits.empty_client_id = "as_named"
     c.exchange("CreateTopics", 5, client_id=client_id, topics=creatable(("a", 1)), timeout_ms=1)
-    (row,) = c.mutations.snapshot(now_ms=c.clock.now_ms)
+    (row,) = c.core.mutations.snapshot(now_ms=c.clock.now_ms)
     return row.client_id
 
 

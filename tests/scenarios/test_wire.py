@@ -40,7 +40,7 @@ def test_a_refusal_is_the_one_that_kafka_writes_to_the_byte(label: str, version:
     c = Conversation(controller_mutation_rate=1, cluster=cluster)
     client_id = request[14 : 14 + int.from_bytes(request[12:14], "big")].decode()
     debt = body.throttle_time_ms / 1_000
-    c.mutations.charge("ANONYMOUS", client_id, 10 + debt, strict=True, now_ms=c.clock.now_ms)
+    c.core.spend(10 + debt, client_id=client_id)
     c.client_sends(request)
     c.serve()
     c.client_sees(kafkas)
@@ -51,7 +51,7 @@ def test_scenario_wire(row: dict[str, Any]) -> None:
     cluster = ScriptedCluster({"a": 1})
     c = Conversation(controller_mutation_rate=10, cluster=cluster)
     spent = 100 + row["throttle_field"] / 100
-    c.mutations.charge("ANONYMOUS", "tests", spent, strict=True, now_ms=c.clock.now_ms)
+    c.core.spend(spent)
     reply = c.exchange(row["api"], row["v"], topics=[{"name": "a"}], timeout_ms=1_000)
     (result,) = results_of(reply)
     assert (result.error_code, result.error_message) == (row["code"], row["error_message"])

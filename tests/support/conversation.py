@@ -12,59 +12,13 @@ from struct import unpack_from
 from typing import Any, Final
 
 from gateway.close_cause import CloseCause
-from gateway.handlers import collecting_handlers, head_handlers
-from gateway.handlers.context import HandlerContext
 from gateway.mute import MuteReason
-from gateway.observer import SilentObserver
-from gateway.routes import build_routes
-from gateway.session import ClientSession
-from gateway.session_settings import SessionSettings
-from gateway.topology import BrokerPorts, ClusterMap, Topology
-from protocol.api_keys import ApiKey
 from protocol.errors import ProtocolError, UpstreamDesync
-from quotas.combine import ThrottledBy
-from quotas.entities import QuotaEntity, QuotaKey
-from quotas.limits import Limits
-from quotas.mutations import MutationQuotas, MutationSettings
-from quotas.resolution import Rule
 from tests.support import wire
-from tests.support.clock import FakeClock
 from tests.support.cluster import ScriptedCluster
+from tests.support.core import START_MS, GatewayCore
 
-START_MS: Final = 7_300_000
-UPSTREAM_HOST: Final = "broker.inside"
-GATEWAY_HOST: Final = "gateway.test"
-FIRST_PORT: Final = 19_092
 _MOST_TURNS: Final = 1_000
-
-
-class RecordingObserver(SilentObserver):
-    """Keeps what it is told.
-
-    Attributes:
-        throttles: (api key, rule, throttle_time_ms) in order.
-        decisions: (api key, accepted permits, refused topics) in order.
-        auto_created: topics.
-    """
-
-    def __init__(self) -> None:
-        self.throttles: list[tuple[ApiKey, Rule, int]] = []
-        self.decisions: list[tuple[ApiKey, float, int]] = []
-        self.auto_created = 0
-
-    def mutations_decided(
-        self, api_key: ApiKey, rule: Rule, *, accepted_permits: float, refused_topics: int
-    ) -> None:
-        """See `Observer`."""
-        self.decisions.append((api_key, accepted_permits, refused_topics))
-
-    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy) -> None:
-        """See `Observer`."""
-        self.throttles.append((api_key, rule, throttle_time_ms))
-
-    def topics_auto_created(self, count: int) -> None:
-        """See `Observer`."""
-        self.auto_created += count
 
 
 class Conversation:
@@ -72,58 +26,25 @@ class Conversation:
 
     Attributes:
         session: under test.
-        context: what the handlers work with.
+        core: the gateway around it.
+        clock: the gateway's.
         cluster: answers what `serve` finds upstream.
-        observer: what was told to metrics.
         closed_by: why the connection ended; None while it lives.
     """
 
     def __init__(
-        self,
-        *,
-        controller_mutation_rate: float | None = None,
-        mutation_settings: MutationSettings | None = None,
-        settings: SessionSettings | None = None,
-        cluster: ScriptedCluster | None = None,
-        default_num_partitions: int = 1,
-        bind: Callable[[int, int], bool] = lambda _broker_id, _port: True,
-        user: str = "ANONYMOUS",
+        self, *, cluster: ScriptedCluster | None = None, core: GatewayCore | None = None, **core_settings: Any
     ) -> None:
         """Begin; the upstream leg is connected already.
 
         Args:
-            controller_mutation_rate: quota of the session's user; None for no quota at all.
-            mutation_settings: defaults to ten windows of a second, as in most of Kafka's tests.
-            settings: bounds of the session.
             cluster: what `serve` answers from.
-            default_num_partitions: what the gateway believes num.partitions to be.
-            bind: see `gateway.topology.BindPort`.
-            user: the principal.
+            core: of another conversation, to be a second connection to the same gateway.
+            core_settings: see `GatewayCore`.
         """
-        self.clock = FakeClock(START_MS)
-        self.limits = Limits()
-        if controller_mutation_rate is not None:
-            self.set_mutation_quota(controller_mutation_rate, user=user)
-        mutation_settings = mutation_settings or MutationSettings(window_num=10)
-        self.mutations = MutationQuotas(self.limits, mutation_settings)
-        window_s = mutation_settings.window_num * mutation_settings.window_ms / 1_000
-        self._full_tokens = (controller_mutation_rate or 0) * window_s
-        cluster_map = ClusterMap([(UPSTREAM_HOST, 9092)], default_num_partitions=default_num_partitions)
-        topology = Topology(cluster_map, BrokerPorts(GATEWAY_HOST, FIRST_PORT, 1, 10), bind)
-        self.observer = RecordingObserver()
-        self.context = HandlerContext(
-            topology=topology, limits=self.limits, mutations=self.mutations, observer=self.observer
-        )
-        settings = settings or SessionSettings()
-        routes = build_routes(
-            collecting_handlers(self.context),
-            head_handlers(self.context),
-            max_frame_bytes=settings.max_frame_bytes,
-        )
-        self.session = ClientSession(
-            routes, settings, listener="tests", peer="192.0.2.1:40000", now_ms=START_MS
-        )
-        self.session.user = user
+        self.core = core or GatewayCore(**core_settings)
+        self.clock = self.core.clock
+        self.session = self.core.new_session()
         self.cluster = cluster or ScriptedCluster()
         self.closed_by: CloseCause | None = None
         self._socket: list[bytes] = []  # sent by the client, not read by the session yet
@@ -211,14 +132,17 @@ class Conversation:
 
     def exchange(self, name: str, version: int, **fields: Any) -> Any:
         """Send one request, let the cluster serve it, and return the decoded reply, which must be the only one."""
-        self.client_sends(wire.request(name, version, **fields))
+        self.reading().client_sends(wire.request(name, version, **fields))
         self.serve()
         return wire.decode_response(name, version, self.take_client())
 
     # -- time ------------------------------------------------------------------------------------------------
 
     def at(self, ms: int) -> Conversation:
-        """Move to this time; every timer on the way fires when it is due."""
+        """Move to this time; every timer on the way fires when it is due.
+
+        Other connections of the same gateway look at their timers when they are next moved.
+        """
         target_ms = START_MS + ms
         session = self.session
         for _ in range(_MOST_TURNS):
@@ -232,6 +156,10 @@ class Conversation:
             raise AssertionError("the timer fires for ever")
         self.clock.advance_to(target_ms)
         return self
+
+    def another(self) -> Conversation:
+        """Another connection of the same client to the same gateway."""
+        return Conversation(cluster=self.cluster, core=self.core)
 
     def after(self, ms: int) -> Conversation:
         """Move on by this much."""
@@ -268,27 +196,6 @@ class Conversation:
         """The connection has not ended."""
         assert self.closed_by is None, f"closed by {self.closed_by}"
         return self
-
-    # -- quotas ----------------------------------------------------------------------------------------------
-
-    def set_mutation_quota(self, rate: float | None, *, user: str = "ANONYMOUS") -> Conversation:
-        """Set or remove the controller mutation quota of a user."""
-        entity = QuotaEntity(user=user)
-        if rate is None:
-            self.limits.remove(entity, QuotaKey.CONTROLLER_MUTATION_RATE)
-        else:
-            self.limits.set(entity, QuotaKey.CONTROLLER_MUTATION_RATE, rate)
-        return self
-
-    @property
-    def tokens(self) -> float:
-        """Tokens of the only counter; of a full one while nothing was counted."""
-        rows = self.mutations.snapshot(now_ms=self.clock.now_ms)
-        if not rows:
-            return self._full_tokens
-        (row,) = rows
-        assert row.tokens is not None
-        return row.tokens
 
     # -- the shell's part ------------------------------------------------------------------------------------
 

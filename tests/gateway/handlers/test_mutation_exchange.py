@@ -26,7 +26,7 @@ def talk(
     cluster = ScriptedCluster(topics)
     c = Conversation(controller_mutation_rate=rate, cluster=cluster, **more)
     if spent:
-        c.mutations.charge("ANONYMOUS", "tests", spent, strict=True, now_ms=c.clock.now_ms)
+        c.core.spend(spent)
     return c
 
 
@@ -56,7 +56,7 @@ def test_a_request_within_the_quota_reaches_the_broker_byte_for_byte() -> None:
     request = create_topics(5, ("a", 2), ("b", 3))
     c.client_sends(request)
     assert c.serve()[-1] == request
-    assert c.tokens == FULL - 5
+    assert c.core.tokens == FULL - 5
     c.reading()
 
 
@@ -64,7 +64,7 @@ def test_a_strict_request_that_goes_into_debt_is_accepted_and_not_throttled() ->
     c = talk()
     reply = create(c, ("a", 60))
     assert (codes(reply), reply.throttle_time_ms) == ([("a", 0)], 0)
-    assert c.tokens == -40
+    assert c.core.tokens == -40
     c.reading()
 
 
@@ -73,7 +73,7 @@ def test_in_debt_a_strict_request_is_refused_without_asking_the_broker_to_do_any
     reply = create(c, ("a", 1), ("b", 1))
     assert (codes(reply), reply.throttle_time_ms) == ([("a", 89), ("b", 89)], 5_000)
     assert forwarded(c) == []
-    assert c.tokens == -10
+    assert c.core.tokens == -10
     c.muted_for(5_000)
 
 
@@ -92,7 +92,7 @@ def test_old_clients_are_always_accepted_and_wait_instead(version: int) -> None:
     c = talk()
     reply = create(c, ("a", 30), ("b", 30), version=version)
     assert (codes(reply), reply.throttle_time_ms) == ([("a", 0), ("b", 0)], 20_000)
-    assert c.tokens == -40
+    assert c.core.tokens == -40
     c.muted_for(20_000)
 
 
@@ -155,15 +155,15 @@ def test_requests_of_one_connection_are_decided_one_after_the_other() -> None:
 def test_without_any_quota_nothing_is_asked_counted_or_changed() -> None:
     c = Conversation().client_sends(create_topics(1, ("a", 30)), create_topics(2, ("b", 30)))
     c.upstream_sees(create_topics(1, ("a", 30)), create_topics(2, ("b", 30)))
-    assert c.mutations.snapshot(now_ms=c.clock.now_ms) == []
+    assert c.core.mutations.snapshot(now_ms=c.clock.now_ms) == []
 
 
 def test_observed_quotas_refuse_nobody_and_let_no_debt_grow() -> None:
     c = talk(spent=30)
-    c.limits.set_observed([QuotaEntity(user="ANONYMOUS")])
+    c.core.limits.set_observed([QuotaEntity(user="ANONYMOUS")])
     reply = create(c, ("a", 1_000))
     assert (codes(reply), reply.throttle_time_ms) == ([("a", 0)], 0)
-    assert c.tokens == -10
+    assert c.core.tokens == -10
     c.reading()
 
 
@@ -174,7 +174,7 @@ def test_names_that_stand_twice_are_uncharged_and_answered_last_as_kafka_does() 
     c = talk()
     reply = create(c, ("dup", 30), ("dup", 30), ("z", 1))
     assert codes(reply) == [("z", 0), ("dup", 42)]
-    assert c.tokens == FULL - 1
+    assert c.core.tokens == FULL - 1
 
 
 def test_names_that_stand_twice_stay_last_when_others_are_refused() -> None:
@@ -201,7 +201,7 @@ def test_a_name_that_kafka_does_not_take_is_uncharged_and_not_asked_about(name: 
     create(c, (name, 5), ("good", 5))
     (question,) = c.cluster.asked("Metadata")
     assert [topic.name for topic in question.topics] == ["good"]
-    assert c.tokens == FULL - 5
+    assert c.core.tokens == FULL - 5
 
 
 def test_topics_that_the_client_may_not_see_are_uncharged() -> None:
@@ -209,7 +209,7 @@ def test_topics_that_the_client_may_not_see_are_uncharged() -> None:
     c.cluster.hidden.add("secret")
     c.cluster.errors["secret"] = 29
     assert codes(delete(c, "secret")) == [("secret", 29)]
-    assert c.tokens == FULL
+    assert c.core.tokens == FULL
 
 
 @pytest.mark.parametrize(("counts", "charged"), [((6_000, 4_001), 0), ((6_000, 4_000), 10_000)])
@@ -220,7 +220,7 @@ def test_more_partitions_than_a_request_may_create_are_uncharged(
     c = talk(rate=2_000)
     c.cluster.errors = dict.fromkeys("ab", 44) if not charged else {}
     create(c, ("a", counts[0]), ("b", counts[1]))
-    assert c.tokens == 20_000 - charged
+    assert c.core.tokens == 20_000 - charged
 
 
 def test_an_empty_request_is_the_brokers_to_answer() -> None:
@@ -247,7 +247,7 @@ def test_in_debt_a_request_that_only_validates(
     reply = c.exchange(name, version, topics=topics, timeout_ms=1_000, validate_only=True)
     assert [code for _, code in codes(reply)] == [code]
     assert reply.throttle_time_ms == throttle_ms
-    assert c.tokens == -10
+    assert c.core.tokens == -10
     assert c.cluster.topics == {"old": 1}
 
 
@@ -255,7 +255,7 @@ def test_in_debt_a_request_that_only_validates(
 def test_what_an_accepted_validation_costs_is_a_setting(mode: ValidateOnly, charged: int) -> None:
     c = talk(mutation_settings=MutationSettings(window_num=10, validate_only=mode))
     create(c, ("a", 5), validate_only=True)
-    assert c.tokens == FULL - charged
+    assert c.core.tokens == FULL - charged
 
 
 # -- how many partitions -------------------------------------------------------------------------------------
@@ -265,17 +265,17 @@ def test_the_clusters_default_is_charged_and_corrected_by_what_the_broker_made()
     c = talk(default_num_partitions=1)
     c.cluster.default_num_partitions = 6
     create(c, ("a", -1))
-    assert c.tokens == FULL - 6
-    assert c.context.topology.cluster.default_num_partitions == 6
+    assert c.core.tokens == FULL - 6
+    assert c.core.context.topology.cluster.default_num_partitions == 6
     create(c, ("b", -1))
-    assert c.tokens == FULL - 12
+    assert c.core.tokens == FULL - 12
 
 
 def test_a_default_that_was_guessed_too_high_is_given_back() -> None:
     c = talk(default_num_partitions=12)
     c.cluster.default_num_partitions = 4
     create(c, ("a", -1))
-    assert c.tokens == FULL - 4
+    assert c.core.tokens == FULL - 4
 
 
 def test_an_assignment_is_charged_by_its_length() -> None:
@@ -289,13 +289,13 @@ def test_an_assignment_is_charged_by_its_length() -> None:
         "configs": [],
     }
     c.exchange("CreateTopics", 7, topics=[topic], timeout_ms=1_000)
-    assert c.tokens == FULL - 4
+    assert c.core.tokens == FULL - 4
 
 
 def test_new_partitions_alone_are_charged() -> None:
     c = talk({"a": 3})
     c.exchange("CreatePartitions", 3, topics=[{"name": "a", "count": 8, "assignments": None}], timeout_ms=1)
-    assert c.tokens == FULL - 5
+    assert c.core.tokens == FULL - 5
 
 
 def test_deleting_by_topic_id_is_charged_by_what_the_id_stands_for() -> None:
@@ -309,7 +309,7 @@ def test_deleting_by_topic_id_is_charged_by_what_the_id_stands_for() -> None:
         (ids["c"], 89),
     ]
     assert [result.name for result in reply.responses] == ["a", "b", "c"]
-    assert c.tokens == FULL - 37
+    assert c.core.tokens == FULL - 37
 
 
 # -- refunds -------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def test_what_the_broker_refused_is_given_back(error_code: int) -> None:
     c = talk()
     c.cluster.errors["a"] = error_code
     assert codes(create(c, ("a", 5), ("b", 3))) == [("a", error_code), ("b", 0)]
-    assert c.tokens == FULL - 3
+    assert c.core.tokens == FULL - 3
 
 
 def test_the_brokers_own_refusal_by_quota_is_passed_on_with_its_throttle() -> None:
@@ -329,8 +329,8 @@ def test_the_brokers_own_refusal_by_quota_is_passed_on_with_its_throttle() -> No
     c.cluster.throttle_time_ms = 7_000
     reply = create(c, ("a", 5))
     assert (codes(reply), reply.throttle_time_ms) == ([("a", 89)], 7_000)
-    assert c.tokens == FULL
-    assert c.observer.throttles == []
+    assert c.core.tokens == FULL
+    assert c.core.observer.throttles == []
     c.muted_for(7_000)
 
 
@@ -349,7 +349,7 @@ def test_after_a_timeout_the_cluster_is_looked_at_again(name: str, version: int,
     }
     reply = c.exchange(name, version, topics=fields[name], timeout_ms=0)
     assert codes(reply) == [("a", 7)]
-    assert c.tokens == FULL - (8 if done else 0)
+    assert c.core.tokens == FULL - (8 if done else 0)
     assert [api for api, _, _ in c.cluster.received] == ["Metadata", name, "Metadata"]
 
 
@@ -359,7 +359,7 @@ def test_after_a_timeout_topics_deleted_by_id_are_looked_at_by_their_names(done:
     c.cluster.errors["a"] = 7
     c.cluster.done_late = {"a"} if done else set()
     c.exchange("DeleteTopics", 6, topics=[{"name": None, "topic_id": c.cluster.ids["a"]}], timeout_ms=0)
-    assert c.tokens == FULL - (8 if done else 0)
+    assert c.core.tokens == FULL - (8 if done else 0)
 
 
 def test_the_look_after_a_timeout_does_not_delay_the_reply_or_the_next_request() -> None:
@@ -380,7 +380,7 @@ def test_a_topic_that_metadata_did_not_show_is_charged_once_it_was_deleted() -> 
     c.cluster.hidden.add("late")
     c.upstream_answers(c.cluster.answer(question))
     c.serve()
-    assert c.tokens == FULL - 1
+    assert c.core.tokens == FULL - 1
 
 
 # -- what the observer hears ---------------------------------------------------------------------------------
@@ -389,8 +389,8 @@ def test_a_topic_that_metadata_did_not_show_is_charged_once_it_was_deleted() -> 
 def test_decisions_and_throttles_are_told_once_per_request() -> None:
     c = talk()
     create(c, ("a", 30), ("b", 1), ("c", 1))
-    assert c.observer.decisions == [(ApiKey.CREATE_TOPICS, 30, 2)]
-    ((api_key, _, throttle_ms),) = c.observer.throttles
+    assert c.core.observer.decisions == [(ApiKey.CREATE_TOPICS, 30, 2)]
+    ((api_key, _, throttle_ms, _),) = c.core.observer.throttles
     assert (api_key, throttle_ms) == (ApiKey.CREATE_TOPICS, 5_000)
-    (row,) = c.mutations.snapshot(now_ms=c.clock.now_ms)
+    (row,) = c.core.mutations.snapshot(now_ms=c.clock.now_ms)
     assert (row.throttled_total, row.throttled_ms_total, row.refused_total) == (1, 5_000, 2)

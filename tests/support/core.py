@@ -1,0 +1,158 @@
+"""The parts of the gateway that one listener's connections share, without a socket: limits, counters, handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from gateway.client_quotas import ClientQuotas
+from gateway.handlers import collecting_handlers, head_handlers
+from gateway.handlers.context import HandlerContext
+from gateway.observer import SilentObserver
+from gateway.routes import build_routes
+from gateway.session import ClientSession
+from gateway.session_settings import SessionSettings
+from gateway.topology import BrokerPorts, ClusterMap, Topology
+from protocol.api_keys import ApiKey
+from quotas.combine import ThrottledBy
+from quotas.entities import QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from quotas.mutations import MutationQuotas, MutationSettings
+from quotas.rate_quotas import RateSettings
+from quotas.resolution import Rule
+from tests.support.clock import FakeClock
+
+START_MS: Final = 7_300_000
+UPSTREAM_HOST: Final = "broker.inside"
+GATEWAY_HOST: Final = "gateway.test"
+FIRST_PORT: Final = 19_092
+
+
+class RecordingObserver(SilentObserver):
+    """Keeps what it is told.
+
+    Attributes:
+        throttles: (api key, rule, throttle_time_ms, by) in order.
+        decisions: (api key, accepted permits, refused topics) in order.
+        auto_created: topics.
+    """
+
+    def __init__(self) -> None:
+        self.throttles: list[tuple[ApiKey, Rule, int, ThrottledBy]] = []
+        self.decisions: list[tuple[ApiKey, float, int]] = []
+        self.auto_created = 0
+
+    def mutations_decided(
+        self, api_key: ApiKey, rule: Rule, *, accepted_permits: float, refused_topics: int
+    ) -> None:
+        """See `Observer`."""
+        self.decisions.append((api_key, accepted_permits, refused_topics))
+
+    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy) -> None:
+        """See `Observer`."""
+        self.throttles.append((api_key, rule, throttle_time_ms, by))
+
+    def topics_auto_created(self, count: int) -> None:
+        """See `Observer`."""
+        self.auto_created += count
+
+
+class GatewayCore:
+    """One listener's worth of gateway, and the clock that its connections live by.
+
+    Attributes:
+        clock: moved by conversations.
+        limits, mutations, client_quotas, observer, context: as in the gateway.
+        settings: bounds of its sessions.
+    """
+
+    def __init__(
+        self,
+        *,
+        controller_mutation_rate: float | None = None,
+        producer_byte_rate: float | None = None,
+        consumer_byte_rate: float | None = None,
+        request_percentage: float | None = None,
+        mutation_settings: MutationSettings | None = None,
+        rate_settings: RateSettings | None = None,
+        settings: SessionSettings | None = None,
+        default_num_partitions: int = 1,
+        bind: Callable[[int, int], bool] = lambda _broker_id, _port: True,
+        user: str = "ANONYMOUS",
+    ) -> None:
+        """Build the parts.
+
+        Args:
+            controller_mutation_rate: quota of `user`; None for no quota at all. The same for the next three.
+            producer_byte_rate: see above.
+            consumer_byte_rate: see above.
+            request_percentage: see above.
+            mutation_settings: defaults to ten windows of a second, as in most of Kafka's tests.
+            rate_settings: windows of the other quotas; Kafka's defaults.
+            settings: bounds of the sessions.
+            default_num_partitions: what the gateway believes num.partitions to be.
+            bind: see `gateway.topology.BindPort`.
+            user: the principal of its sessions.
+        """
+        self.clock = FakeClock(START_MS)
+        self.user = user
+        self.limits = Limits()
+        self.set_quota(QuotaKey.CONTROLLER_MUTATION_RATE, controller_mutation_rate)
+        self.set_quota(QuotaKey.PRODUCER_BYTE_RATE, producer_byte_rate)
+        self.set_quota(QuotaKey.CONSUMER_BYTE_RATE, consumer_byte_rate)
+        self.set_quota(QuotaKey.REQUEST_PERCENTAGE, request_percentage)
+        mutation_settings = mutation_settings or MutationSettings(window_num=10)
+        self.mutations = MutationQuotas(self.limits, mutation_settings)
+        window_s = mutation_settings.window_num * mutation_settings.window_ms / 1_000
+        self._full_tokens = (controller_mutation_rate or 0) * window_s
+        self.observer = RecordingObserver()
+        self.client_quotas = ClientQuotas(self.limits, rate_settings or RateSettings(), self.observer)
+        cluster_map = ClusterMap([(UPSTREAM_HOST, 9092)], default_num_partitions=default_num_partitions)
+        self.context = HandlerContext(
+            topology=Topology(cluster_map, BrokerPorts(GATEWAY_HOST, FIRST_PORT, 1, 10), bind),
+            limits=self.limits,
+            mutations=self.mutations,
+            observer=self.observer,
+            client_quotas=self.client_quotas,
+        )
+        self.settings = settings or SessionSettings()
+        self._routes = build_routes(
+            collecting_handlers(self.context),
+            head_handlers(self.context),
+            max_frame_bytes=self.settings.max_frame_bytes,
+        )
+
+    def new_session(self) -> ClientSession:
+        """A client has connected."""
+        session = ClientSession(
+            self._routes,
+            self.settings,
+            listener="tests",
+            peer="192.0.2.1:40000",
+            quotas=self.client_quotas,
+            now_ms=self.clock.now_ms,
+        )
+        session.user = self.user
+        return session
+
+    def set_quota(self, key: QuotaKey, value: float | None) -> None:
+        """Set or remove a quota of the user."""
+        entity = QuotaEntity(user=self.user)
+        if value is None:
+            self.limits.remove(entity, key)
+        else:
+            self.limits.set(entity, key, value)
+
+    @property
+    def tokens(self) -> float:
+        """Mutation tokens of the only counter; of a full one while nothing was counted."""
+        rows = self.mutations.snapshot(now_ms=self.clock.now_ms)
+        if not rows:
+            return self._full_tokens
+        (row,) = rows
+        assert row.tokens is not None
+        return row.tokens
+
+    def spend(self, permits: float, *, client_id: str = "tests") -> None:
+        """Take mutation tokens by other ways than a request."""
+        self.mutations.charge(self.user, client_id, permits, strict=True, now_ms=self.clock.now_ms)
