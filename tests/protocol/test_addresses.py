@@ -10,7 +10,6 @@ import pytest
 
 from protocol.addresses import (
     Advertise,
-    produce_throttle_offset,
     rewrite_describe_cluster,
     rewrite_find_coordinator,
     rewrite_metadata,
@@ -19,6 +18,7 @@ from protocol.addresses import (
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.errors import MalformedBody, ProtocolError
 from tests.support import wire
+from tests.support.cases import every_case
 from tests.support.golden import api_name, golden, goldens
 
 Rewrite = Callable[[bytes, Api, Advertise], bytes]
@@ -97,7 +97,7 @@ def assert_nothing_of_the_cluster_is_left(frame: bytes) -> None:
     assert UPSTREAM.encode() not in frame
 
 
-@pytest.mark.parametrize("version", range(14))
+@every_case("version", range(14))
 def test_e07_metadata_keeps_everything_but_host_and_port(version: int) -> None:
     before = metadata(version, 1, 2, 3)
     after = rewrite("Metadata", version, before, ours)
@@ -105,7 +105,7 @@ def test_e07_metadata_keeps_everything_but_host_and_port(version: int) -> None:
     assert_nothing_of_the_cluster_is_left(after)
 
 
-@pytest.mark.parametrize("version", range(14))
+@every_case("version", range(14))
 def test_e12_a_broker_without_an_address_here_is_left_out_of_metadata(version: int) -> None:
     after = rewrite("Metadata", version, metadata(version, 1, 77, 2), ours)
     answer = decoded("Metadata", version, after)
@@ -114,7 +114,7 @@ def test_e12_a_broker_without_an_address_here_is_left_out_of_metadata(version: i
     assert_nothing_of_the_cluster_is_left(after)
 
 
-@pytest.mark.parametrize("version", range(1, 14))
+@every_case("version", range(1, 14))
 @pytest.mark.parametrize("controller_id", [77, 5, -1])
 def test_e08_a_controller_that_is_not_among_the_brokers_becomes_minus_one(
     version: int, controller_id: int
@@ -123,7 +123,7 @@ def test_e08_a_controller_that_is_not_among_the_brokers_becomes_minus_one(
     assert decoded("Metadata", version, rewrite("Metadata", version, frame, ours))["controller_id"] == -1
 
 
-@pytest.mark.parametrize("version", range(14))
+@every_case("version", range(14))
 def test_e07_metadata_without_brokers_stays_as_it_is(version: int) -> None:
     frame = metadata(version, controller_id=-1)
     assert rewrite("Metadata", version, frame, ours) == frame
@@ -148,7 +148,7 @@ def coordinators_of(frame: bytes, version: int) -> list[dict[str, Any]]:
     return list(answer["coordinators"]) if version >= 4 else [answer]
 
 
-@pytest.mark.parametrize("version", range(7))
+@every_case("version", range(7))
 def test_e05_coordinator_keeps_everything_but_host_and_port(version: int) -> None:
     before = find_coordinator(version, (0, 3), (0, 1), (15, -1))
     after = rewrite("FindCoordinator", version, before, ours)
@@ -158,13 +158,27 @@ def test_e05_coordinator_keeps_everything_but_host_and_port(version: int) -> Non
     assert_nothing_of_the_cluster_is_left(after)
 
 
-@pytest.mark.parametrize("version", range(7))
+@every_case("version", range(7))
+def test_a_coordinator_with_id_0_is_a_broker_like_any_other(version: int) -> None:
+    after = rewrite("FindCoordinator", version, find_coordinator(version, (0, 0)), lambda *_: (GATEWAY, 1))
+    (row,) = coordinators_of(after, version)
+    assert (row["error_code"], row["node_id"], row["host"], row["port"]) == (0, 0, GATEWAY, 1)
+
+
+@every_case("version", [4, 5, 6])
+def test_null_list_of_coordinators_is_an_empty_one(version: int) -> None:
+    frame = wire.framed(pack(">i", 1) + b"\0" + pack(">i", 0) + b"\0\0")
+    empty = wire.framed(pack(">i", 1) + b"\0" + pack(">i", 0) + b"\1\0")
+    assert rewrite("FindCoordinator", version, frame, ours) == empty
+
+
+@every_case("version", range(7))
 def test_e05_answer_without_a_coordinator_stays_as_it_is(version: int) -> None:
     frame = find_coordinator(version, (15, -1), (15, -1))
     assert rewrite("FindCoordinator", version, frame, ours) == frame
 
 
-@pytest.mark.parametrize("version", range(7))
+@every_case("version", range(7))
 def test_e12_a_coordinator_without_an_address_here_is_not_available(version: int) -> None:
     after = rewrite("FindCoordinator", version, find_coordinator(version, (0, 77), (0, 1)), ours)
     first, *others = coordinators_of(after, version)
@@ -173,7 +187,7 @@ def test_e12_a_coordinator_without_an_address_here_is_not_available(version: int
     assert_nothing_of_the_cluster_is_left(after)
 
 
-@pytest.mark.parametrize("version", range(7))
+@every_case("version", range(7))
 def test_e05_an_address_beside_an_error_code_is_not_passed_on(version: int) -> None:
     after = rewrite("FindCoordinator", version, find_coordinator(version, (16, 3)), ours)
     (row,) = coordinators_of(after, version)
@@ -195,7 +209,7 @@ def describe_cluster(version: int, *broker_ids: int, controller_id: int = 2, end
     return wire.response("DescribeCluster", version, correlation_id=CORRELATION_ID, **fields)
 
 
-@pytest.mark.parametrize("version", range(3))
+@every_case("version", range(3))
 def test_e04_described_cluster_keeps_everything_but_host_and_port(version: int) -> None:
     before = describe_cluster(version, 1, 2, 3)
     after = rewrite("DescribeCluster", version, before, ours)
@@ -205,7 +219,7 @@ def test_e04_described_cluster_keeps_everything_but_host_and_port(version: int) 
     assert_nothing_of_the_cluster_is_left(after)
 
 
-@pytest.mark.parametrize("version", range(3))
+@every_case("version", range(3))
 def test_e04_broker_and_controller_without_an_address_here_are_left_out(version: int) -> None:
     frame = describe_cluster(version, 1, 77, controller_id=77)
     after = rewrite("DescribeCluster", version, frame, ours)
@@ -215,7 +229,7 @@ def test_e04_broker_and_controller_without_an_address_here_are_left_out(version:
     assert_nothing_of_the_cluster_is_left(after)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@every_case("version", [1, 2])
 def test_e04_endpoints_of_controllers_are_not_told(version: int) -> None:
     """A quorum voter may have a broker's id, but its endpoint is not the broker's."""
     after = rewrite("DescribeCluster", version, describe_cluster(version, 1, 2, endpoint_type=2), ours)
@@ -236,7 +250,7 @@ def produce_response(version: int, *broker_ids: int, leader_id: int = 1) -> byte
     return wire.response("Produce", version, correlation_id=CORRELATION_ID, **fields)
 
 
-@pytest.mark.parametrize("version", range(10, 14))
+@every_case("version", range(10, 14))
 def test_e02_node_endpoints_keep_everything_but_host_and_port(version: int) -> None:
     before = produce_response(version, 1, 2)
     after = rewrite("Produce", version, before, ours)
@@ -244,7 +258,7 @@ def test_e02_node_endpoints_keep_everything_but_host_and_port(version: int) -> N
     assert_nothing_of_the_cluster_is_left(after)
 
 
-@pytest.mark.parametrize("version", range(10, 14))
+@every_case("version", range(10, 14))
 def test_e02_an_endpoint_without_an_address_here_is_left_out_and_the_leader_id_stays(version: int) -> None:
     after = rewrite("Produce", version, produce_response(version, 77, 1, leader_id=77), ours)
     answer = decoded("Produce", version, after)
@@ -256,21 +270,21 @@ def test_e02_an_endpoint_without_an_address_here_is_left_out_and_the_leader_id_s
     assert_nothing_of_the_cluster_is_left(after)
 
 
-@pytest.mark.parametrize("version", range(10, 14))
+@every_case("version", range(10, 14))
 def test_e02_all_endpoints_unknown_leaves_an_empty_list(version: int) -> None:
     after = rewrite("Produce", version, produce_response(version, 77), ours)
     assert decoded("Produce", version, after)["node_endpoints"] == []
     assert_nothing_of_the_cluster_is_left(after)
 
 
-@pytest.mark.parametrize("version", range(10, 14))
+@every_case("version", range(10, 14))
 def test_e02_many_endpoints_need_a_longer_size_and_get_it(version: int) -> None:
     long_host = "h" * 200
     after = rewrite("Produce", version, produce_response(version, *range(1, 10)), lambda *_: (long_host, 1))
     assert {row["host"] for row in decoded("Produce", version, after)["node_endpoints"]} == {long_host}
 
 
-@pytest.mark.parametrize("version", range(10, 14))
+@every_case("version", range(10, 14))
 def test_a24_unknown_tags_of_a_produce_response_stay_byte_for_byte(version: int) -> None:
     frame = wire.response("Produce", version, responses=[])
     endpoints = b"\x02" + pack(">i", 1) + b"\x12broker.internal-1" + pack(">i", 9001) + b"\x00\x00"
@@ -289,7 +303,7 @@ def test_node_endpoints_that_do_not_fill_their_tag_are_refused() -> None:
             rewrite("Produce", 10, wire.framed(frame[4:-1] + wire.tag_section([(0, raw)])), ours)
 
 
-@pytest.mark.parametrize(("name", "version"), EVERY)
+@every_case(("name", "version"), EVERY)
 @pytest.mark.parametrize("nulls", [False, True])
 def test_a40_nothing_changes_when_every_broker_keeps_its_address(
     name: str, version: int, nulls: bool
@@ -308,7 +322,7 @@ def test_a40_nothing_changes_when_every_broker_keeps_its_address(
     assert rewrite(name, version, frame, unchanged) == frame
 
 
-@pytest.mark.parametrize(("name", "version"), EVERY)
+@every_case(("name", "version"), EVERY)
 def test_a31_bytes_behind_the_body_neither_crash_nor_shift_anything(name: str, version: int) -> None:
     frames = {
         "Metadata": lambda: metadata(version, 1, 2),
@@ -337,7 +351,7 @@ RECORDED = [
 ]
 
 
-@pytest.mark.parametrize(("label", "version"), RECORDED)
+@every_case(("label", "version"), RECORDED)
 def test_e01_no_address_of_a_real_cluster_is_left_in_a_recorded_answer(label: str, version: int) -> None:
     name = api_name(label)
     frame = golden(label, version)
@@ -356,18 +370,7 @@ def test_e01_no_address_of_a_real_cluster_is_left_in_a_recorded_answer(label: st
     assert rewrite(name, version, frame, unchanged) == frame
 
 
-@pytest.mark.parametrize("version", range(1, 14))
-def test_throttle_time_of_a_produce_response_is_found_behind_the_topics(version: int) -> None:
-    fields = wire.populated("Produce", version) | {"throttle_time_ms": 0x7A7B7C7D}
-    frame = wire.response("Produce", version, **fields)
-    at = produce_throttle_offset(frame, describe(ApiKey.PRODUCE, version))
-    assert frame[at : at + 4] == b"\x7a\x7b\x7c\x7d"
-    assert frame.count(b"\x7a\x7b\x7c\x7d") == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "version"), [row for row in EVERY if row[0] != "FindCoordinator" or row[1] >= 4]
-)
+@every_case(("name", "version"), [row for row in EVERY if row[0] != "FindCoordinator" or row[1] >= 4])
 def test_a26_array_of_brokers_longer_than_the_frame_is_refused(name: str, version: int) -> None:
     compact = describe(REWRITES[name][0], version).flexible
     length = wire.uvarint(2**31 - 1) if compact else pack(">i", 2**31 - 1)

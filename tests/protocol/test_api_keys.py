@@ -21,9 +21,10 @@ from protocol.api_keys import (
     offered,
 )
 from tests.support import wire
+from tests.support.cases import every_case
 from tests.support.golden import golden
 
-each_api = pytest.mark.parametrize("name", wire.api_names())
+each_api = every_case("name", wire.api_names())
 BROKER_ONLY_IN_KAFKA = {4, 5, 6, 7, 27, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, *range(82, 88)}
 
 
@@ -81,6 +82,39 @@ def test_throttle_time_is_claimed_exactly_where_the_response_has_it(name: str) -
             assert api.throttle_place is expected
             if expected is ThrottlePlace.FIRST:
                 assert fields[0] == "throttle_time_ms"
+
+
+# What kafka-python has no classes for, from Kafka's message definitions:
+# key -> (first flexible version, first version with throttle_time_ms or None).
+NOT_IN_KAFKA_PYTHON: dict[int, tuple[int, int | None]] = {
+    **dict.fromkeys(range(38, 42), (2, 0)),
+    **dict.fromkeys([59, 62, 63, 64, *range(67, 74), *range(76, 83), *range(88, 93)], (0, 0)),
+    **dict.fromkeys([52, 58, *range(83, 88)], (0, None)),
+    53: (1, None),
+    54: (1, None),
+    56: (0, 0),
+    4: (4, None),
+    5: (2, None),
+    6: (6, None),
+    7: (3, None),
+}
+
+
+def test_every_api_is_held_against_kafka_python_or_the_table() -> None:
+    from_kafka_python = {wire.api_key_of(name) for name in wire.api_names()}
+    assert NOT_IN_KAFKA_PYTHON.keys() | from_kafka_python == set(ApiKey)
+    assert not NOT_IN_KAFKA_PYTHON.keys() & from_kafka_python
+
+
+@pytest.mark.parametrize("key", NOT_IN_KAFKA_PYTHON)
+def test_layouts_that_kafka_python_does_not_know_are_kafkas(key: int) -> None:
+    flexible_since, throttle_since = NOT_IN_KAFKA_PYTHON[key]
+    place = ThrottlePlace.LAST if 38 <= key <= 41 else ThrottlePlace.FIRST
+    for version in range(9):
+        api = describe(ApiKey(key), version)
+        has_field = throttle_since is not None and version >= throttle_since
+        assert api.flexible == api.flexible_header == (version >= flexible_since)
+        assert api.throttle_place is (place if has_field else ThrottlePlace.NOWHERE)
 
 
 @pytest.mark.parametrize(

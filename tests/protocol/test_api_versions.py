@@ -10,6 +10,7 @@ from protocol.api_keys import ApiKey, describe, newest_version
 from protocol.api_versions import answered_in, intersect, unsupported_version_reply
 from protocol.errors import ProtocolError
 from tests.support import wire
+from tests.support.cases import every_case
 from tests.support.golden import golden
 
 # Advertised by Kafka 4.3.1 to clients, as recorded: key -> (lowest, highest).
@@ -33,7 +34,7 @@ def entry(api_key: int, lowest: int, highest: int) -> dict[str, int]:
     return {"api_key": api_key, "min_version": lowest, "max_version": highest}
 
 
-@pytest.mark.parametrize("version", range(5))
+@every_case("version", range(5))
 def test_what_kafka_advertises_passes_except_what_is_withheld_or_capped(version: int) -> None:
     from_kafka = golden("api_versions", version)
     offered = offers(intersect(from_kafka, describe(ApiKey.API_VERSIONS, version)), version)
@@ -46,7 +47,7 @@ def test_what_kafka_advertises_passes_except_what_is_withheld_or_capped(version:
     assert len(expected) == 64
 
 
-@pytest.mark.parametrize("version", range(5))
+@every_case("version", range(5))
 def test_nothing_but_the_array_of_apis_changes(version: int) -> None:
     from_kafka = golden("api_versions", version)
     before = wire.decode_response("ApiVersions", version, from_kafka).to_dict()
@@ -58,7 +59,7 @@ def test_nothing_but_the_array_of_apis_changes(version: int) -> None:
     assert after_frame[4:8] == from_kafka[4:8]
 
 
-@pytest.mark.parametrize("version", [3, 4])
+@every_case("version", [3, 4])
 def test_features_and_unknown_tags_stay_byte_for_byte(version: int) -> None:
     tail = pack(">i", 7) + wire.tag_section([(0, b"\x01"), (1, b"\0" * 8), (99, b"unknown")])
     entries = b"".join(
@@ -69,7 +70,7 @@ def test_features_and_unknown_tags_stay_byte_for_byte(version: int) -> None:
     assert intersect(frame, describe(ApiKey.API_VERSIONS, version)) == wire.framed(expected)
 
 
-@pytest.mark.parametrize("version", range(5))
+@every_case("version", range(5))
 def test_produce_keeps_version_0_although_the_broker_has_dropped_it(version: int) -> None:
     frame = intersected(version, api_keys=[entry(0, 3, 12), entry(1, 4, 17)])
     assert offers(frame, version) == {0: (0, 12), 1: (4, 15)}
@@ -107,7 +108,7 @@ def test_a15_unknown_version_is_answered_with_the_clients_correlation_id(correla
     assert [tuple(row) for row in decoded.api_keys] == [(ApiKey.API_VERSIONS, 0, newest)]
 
 
-@pytest.mark.parametrize("version", range(5))
+@every_case("version", range(5))
 def test_a15_refusal_by_an_older_broker_is_read_in_version_0_whatever_was_asked(version: int) -> None:
     refusal = golden("api_versions_unsupported", 99)
     api = describe(ApiKey.API_VERSIONS, version)
@@ -115,20 +116,20 @@ def test_a15_refusal_by_an_older_broker_is_read_in_version_0_whatever_was_asked(
     assert intersect(refusal, api) == refusal
 
 
-@pytest.mark.parametrize("version", [3, 4])
+@every_case("version", [3, 4])
 def test_a17_refused_software_name_is_passed_on_as_kafka_wrote_it(version: int) -> None:
     refusal = golden("api_versions_invalid", version)
     assert intersect(refusal, describe(ApiKey.API_VERSIONS, version)) == refusal
 
 
-@pytest.mark.parametrize("version", [3, 4])
+@every_case("version", [3, 4])
 def test_a18_response_header_has_no_tags_even_in_flexible_versions(version: int) -> None:
     assert not describe(ApiKey.API_VERSIONS, version).flexible_header
     assert describe(ApiKey.API_VERSIONS, version).flexible
     assert golden("api_versions", version)[8:10] == b"\0\0"
 
 
-@pytest.mark.parametrize("version", [0, 3])
+@every_case("version", [0, 3])
 def test_truncated_response_is_a_protocol_error_at_every_byte(version: int) -> None:
     frame = golden("api_versions", version)
     api = describe(ApiKey.API_VERSIONS, version)

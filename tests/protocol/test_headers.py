@@ -33,6 +33,7 @@ from protocol.headers import (
     unsupported,
 )
 from tests.support import wire
+from tests.support.cases import every_case
 from tests.support.golden import api_name, golden, goldens
 
 MAX_FRAME_BYTES = 104_857_600
@@ -130,7 +131,7 @@ def test_body_offset_of_a_truncated_head_is_refused_at_every_byte(flexible: bool
             body_offset(frame[:end], flexible=flexible)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("label", "version"),
     [row for row in goldens(kind="request") if api_name(row[0]) in wire.api_names() and row[1] != 99],
 )
@@ -146,7 +147,7 @@ def test_recorded_requests_have_their_body_where_it_is_looked_for(label: str, ve
     assert body == bytes(decoded.encode(version=version))
 
 
-@pytest.mark.parametrize("version", [b"\x03\x00", b"\x03\x01", b"\x03\x03"])
+@every_case("version", [b"\x03\x00", b"\x03\x01", b"\x03\x03"])
 def test_a06_tls_client_hello_is_named(version: bytes) -> None:
     size = unpack(">i", b"\x16" + version + b"\x02")[0]
     assert size > 300_000_000

@@ -21,6 +21,7 @@ from protocol.metadata import (
     upgrade_question,
 )
 from tests.support import wire
+from tests.support.cases import every_case
 from tests.support.golden import golden
 
 ID = uuid.UUID(int=77 << 64 | 1)
@@ -43,7 +44,7 @@ def parse(version: int, frame: bytes) -> MetadataQuestion:
     return parse_metadata_question(frame, describe(ApiKey.METADATA, version))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_case("version", VERSIONS)
 def test_names_are_read_in_order(version: int) -> None:
     assert parse(version, request(version, ["b", "gr\u00fc\u00df", "a"])).names == (
         b"b",
@@ -53,19 +54,19 @@ def test_names_are_read_in_order(version: int) -> None:
     assert parse(version, request(version, [])).names == ()
 
 
-@pytest.mark.parametrize("version", range(1, 14))
+@every_case("version", range(1, 14))
 def test_asking_for_all_topics_names_none(version: int) -> None:
     assert parse(version, request(version, None)).names == ()
 
 
-@pytest.mark.parametrize("version", range(10, 14))
+@every_case("version", range(10, 14))
 def test_topics_asked_for_by_id_have_no_name(version: int) -> None:
     topics = [{"topic_id": ID, "name": None}, {"topic_id": None, "name": "a"}]
     frame = wire.request("Metadata", version, topics=topics, allow_auto_topic_creation=True)
     assert parse(version, frame).names == (b"a",)
 
 
-@pytest.mark.parametrize("version", WITH_FLAG)
+@every_case("version", WITH_FLAG)
 def test_permission_to_create_is_read_and_taken_away_alone(version: int) -> None:
     frame = request(version, ["a", "b"])
     question = parse(version, frame)
@@ -74,7 +75,7 @@ def test_permission_to_create_is_read_and_taken_away_alone(version: int) -> None
     assert not parse(version, request(version, ["a"], create=False)).may_create
 
 
-@pytest.mark.parametrize("version", WITHOUT_FLAG)
+@every_case("version", WITHOUT_FLAG)
 def test_older_requests_always_let_the_broker_create(version: int) -> None:
     frame = request(version, ["a"])
     question = parse(version, frame)
@@ -83,14 +84,14 @@ def test_older_requests_always_let_the_broker_create(version: int) -> None:
         forbid_creation(frame, question)
 
 
-@pytest.mark.parametrize("version", WITHOUT_FLAG)
+@every_case("version", WITHOUT_FLAG)
 def test_older_question_becomes_a_v4_question_that_creates_nothing(version: int) -> None:
     frame = request(version, ["a", "gr\u00fc\u00df"])
     upgraded = upgrade_question(frame, describe(ApiKey.METADATA, version), parse(version, frame))
     assert upgraded == request(4, ["a", "gr\u00fc\u00df"], create=False)
 
 
-@pytest.mark.parametrize("version", WITHOUT_FLAG)
+@every_case("version", WITHOUT_FLAG)
 def test_v4_answer_becomes_exactly_the_answer_of_the_older_version(version: int) -> None:
     def only(known: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
         """`fields` without what `known` does not have, at every depth."""
@@ -110,7 +111,7 @@ def test_v4_answer_becomes_exactly_the_answer_of_the_older_version(version: int)
         assert downgraded == wire.response("Metadata", version, correlation_id=-3, **older)
 
 
-@pytest.mark.parametrize("version", WITHOUT_FLAG)
+@every_case("version", WITHOUT_FLAG)
 def test_recorded_v4_answer_is_readable_as_the_older_version(version: int) -> None:
     downgraded = downgrade_answer(golden("metadata", 4), describe(ApiKey.METADATA, version))
     answer = wire.decode_response("Metadata", version, downgraded)
@@ -118,7 +119,7 @@ def test_recorded_v4_answer_is_readable_as_the_older_version(version: int) -> No
     assert len(answer.brokers) == 3
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_case("version", VERSIONS)
 def test_topics_that_the_broker_calls_unknown_are_named(version: int) -> None:
     fields = wire.populated("Metadata", version)
     known, absent = fields["topics"]
@@ -130,13 +131,13 @@ def test_topics_that_the_broker_calls_unknown_are_named(version: int) -> None:
     assert unknown_topics(frame, describe(ApiKey.METADATA, version)) == expected
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_case("version", VERSIONS)
 def test_unknown_topics_of_a_recorded_answer_are_named(version: int) -> None:
     expected = [b"absent"] if version >= FIRST_VERSION_WITH_FLAG else []
     assert unknown_topics(golden("metadata", version), describe(ApiKey.METADATA, version)) == expected
 
 
-@pytest.mark.parametrize("version", [12, 13])
+@every_case("version", [12, 13])
 def test_unknown_topic_without_a_name_is_not_named(version: int) -> None:
     row = {"error_code": 3, "name": None, "topic_id": ID, "partitions": []}
     assert (
@@ -145,7 +146,7 @@ def test_unknown_topic_without_a_name_is_not_named(version: int) -> None:
     )
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_case("version", VERSIONS)
 def test_truncated_frames_are_protocol_errors(version: int) -> None:
     api = describe(ApiKey.METADATA, version)
     question = request(version, ["a", "b"])
@@ -164,7 +165,7 @@ def test_truncated_frames_are_protocol_errors(version: int) -> None:
             unknown_topics(answer[:end], api)
 
 
-@pytest.mark.parametrize("version", WITHOUT_FLAG)
+@every_case("version", WITHOUT_FLAG)
 def test_truncated_v4_answer_is_never_a_foreign_exception(version: int) -> None:
     for end in range(len(golden("metadata", 4))):
         try:
@@ -173,7 +174,7 @@ def test_truncated_v4_answer_is_never_a_foreign_exception(version: int) -> None:
             continue
 
 
-@pytest.mark.parametrize("version", [1, 9])
+@every_case("version", [1, 9])
 def test_a27_more_names_than_are_walked_are_refused_before_one_is_read(version: int) -> None:
     flexible = version >= 9
     length = wire.uvarint(MOST_NAMES + 2) if flexible else pack(">i", MOST_NAMES + 1)

@@ -15,6 +15,7 @@ from protocol.errors import MalformedBody, ProtocolError, TooManyElements, Trunc
 from protocol.headers import HEAD
 from protocol.produce import MAX_BYTES_BEFORE_ACKS, MAX_HEADER_TAGS, read_acks
 from tests.support import wire
+from tests.support.cases import every_case
 from tests.support.golden import golden, goldens
 
 VERSIONS = range(14)
@@ -48,7 +49,7 @@ def acks_of(frame: bytes, version: int, *, at: int = 0, end: int | None = None) 
     return read_acks(frame, at, end, client_id_length, describe(ApiKey.PRODUCE, version))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_case("version", VERSIONS)
 def test_a28_acks_are_read_exactly_whatever_stands_before_them(version: int) -> None:
     for client_id, tags, txn_id, acks in product(CLIENT_IDS, HEADER_TAGS, TXN_IDS, ACKS):
         if (tags and version < 9) or (txn_id is not None and version < 3):
@@ -57,7 +58,7 @@ def test_a28_acks_are_read_exactly_whatever_stands_before_them(version: int) -> 
         assert acks_of(frame, version) == acks, (client_id, tags, txn_id)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_case("version", VERSIONS)
 def test_a28_a_request_that_arrives_byte_by_byte_gives_no_answer_until_the_right_one(version: int) -> None:
     for client_id, tags, txn_id, acks in product((None, b"client"), HEADER_TAGS, (None, "t" * 127), (0, 1)):
         if (tags and version < 9) or (txn_id is not None and version < 3):
@@ -75,7 +76,7 @@ def test_a28_a_request_that_arrives_byte_by_byte_gives_no_answer_until_the_right
         assert first + HEAD.size == before_acks + 2
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_case("version", VERSIONS)
 def test_a28_bytes_behind_what_was_received_are_not_looked_at(version: int) -> None:
     tags = HEADER_TAGS[2] if version >= 9 else ()
     frame = produce(version, acks=0, txn_id="txn" if version >= 3 else None, header_tags=tags)
@@ -85,7 +86,7 @@ def test_a28_bytes_behind_what_was_received_are_not_looked_at(version: int) -> N
             assert acks_of(frame[:end] + junk * 40, version, end=end) == right
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_case("version", VERSIONS)
 def test_a28_each_of_several_requests_in_one_buffer_is_read_at_its_own_place(version: int) -> None:
     frames = [produce(version, acks=acks, client_id=b"c" * n) for n, acks in enumerate((0, 1, -1, 0))]
     buffer, at = b"".join(frames), 0
@@ -94,7 +95,7 @@ def test_a28_each_of_several_requests_in_one_buffer_is_read_at_its_own_place(ver
         at += len(frame)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_case("version", VERSIONS)
 def test_a28_acks_are_never_taken_from_the_next_request(version: int) -> None:
     tags = HEADER_TAGS[1] if version >= 9 else ()
     whole = produce(version, txn_id="txn" if version >= 3 else None, header_tags=tags)
@@ -108,14 +109,14 @@ def test_a28_acks_are_never_taken_from_the_next_request(version: int) -> None:
             acks_of(cut + following, version)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_case("version", VERSIONS)
 @pytest.mark.parametrize("acks", [2, -2, 32_767, -32_768, 256])
 def test_a29_odd_acks_are_read_as_they_are_and_are_not_silent(version: int, acks: int) -> None:
     assert acks_of(produce(version, acks=acks), version) == acks
 
 
 @pytest.mark.parametrize("length", [-2, -7530, -32_768])
-@pytest.mark.parametrize("version", [2, 8, 9, 13])
+@every_case("version", [2, 8, 9, 13])
 def test_a20_negative_client_id_lengths_are_null(version: int, length: int) -> None:
     frame = bytearray(produce(version, acks=0, client_id=None))
     frame[12:14] = length.to_bytes(2, "big", signed=True)
@@ -132,9 +133,7 @@ def test_buffer_can_be_changed_after_acks_were_read(kind: Any) -> None:
     buffer.clear()
 
 
-@pytest.mark.parametrize(
-    ("label", "version"), [row for row in goldens(kind="request") if row[0].startswith("produce")]
-)
+@every_case(("label", "version"), [row for row in goldens(kind="request") if row[0].startswith("produce")])
 def test_recorded_requests_have_the_acks_that_kafka_answered(label: str, version: int) -> None:
     assert acks_of(golden(label, version, "request"), version) == 1
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import uuid
+from functools import cache
 from itertools import product
 from struct import pack, unpack_from
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import throttle
+from protocol import addresses, throttle
 from protocol.api_keys import Api, ApiKey, ThrottlePlace, describe
 from protocol.errors import ProtocolError
 from tests.support import wire
+from tests.support.cases import every_case
 from tests.support.golden import golden, goldens
 
 OURS = 1_234_567
 EVERY = list(wire.every_version())
-each_api = pytest.mark.parametrize("name", wire.api_names())
+each_api = every_case("name", wire.api_names())
 HEAD_BYTES = 24  # size, correlation id, an empty tag section and the field, and some to spare
 TOKENS = {
     "create_delegation_token": ApiKey.CREATE_DELEGATION_TOKEN,
@@ -31,6 +35,7 @@ def api_of(name: str, version: int) -> Api:
     return describe(ApiKey(wire.api_key_of(name)), version)
 
 
+@cache
 def populated(name: str, version: int, throttle_time_ms: int = 3, *, nulls: bool = False) -> bytes:
     """A response with every field set, this one as given."""
     fields = wire.populated(name, version, nulls=nulls)
@@ -43,6 +48,7 @@ def has_field(name: str, version: int) -> bool:
     return "throttle_time_ms" in wire.populated(name, version)
 
 
+@cache
 def versions_with_field(name: str) -> list[int]:
     return [version for version in wire.versions(name) if has_field(name, version)]
 
@@ -94,7 +100,7 @@ def test_field_in_the_head_is_patched_without_the_rest_of_the_frame(name: str) -
             assert name in ("Produce", "ApiVersions")
 
 
-@pytest.mark.parametrize(("name", "version"), [("Heartbeat", 4), ("Produce", 9), ("OffsetDelete", 0)])
+@every_case(("name", "version"), [("Heartbeat", 4), ("Produce", 9), ("OffsetDelete", 0)])
 def test_tags_in_the_response_header_are_stepped_over(name: str, version: int) -> None:
     api = api_of(name, version)
     tags = [(9, b"x" * 150)]
@@ -115,20 +121,20 @@ def test_negative_time_from_a_broker_counts_as_none() -> None:
     assert wire.decode_response("Heartbeat", 4, frame).throttle_time_ms == 0 == returned
 
 
-@pytest.mark.parametrize("version", range(5))
+@every_case("version", range(5))
 def test_c19_refused_api_versions_answer_has_no_field_whatever_was_asked(version: int) -> None:
     refusal = golden("api_versions_unsupported", 99)
     assert patched(refusal, api_of("ApiVersions", version), OURS) == (refusal, OURS)
 
 
-@pytest.mark.parametrize("version", [3, 4])
+@every_case("version", [3, 4])
 def test_c19_api_versions_error_in_the_layout_that_was_asked_for_is_patched(version: int) -> None:
     before = golden("api_versions_invalid", version)
     frame, _ = patched(before, api_of("ApiVersions", version), OURS)
     assert frame == before[:11] + pack(">i", OURS) + before[15:]
 
 
-@pytest.mark.parametrize(("label", "version"), [row for row in goldens() if row[0] in TOKENS])
+@every_case(("label", "version"), [row for row in goldens() if row[0] in TOKENS])
 def test_c19_delegation_token_responses_end_with_the_field(label: str, version: int) -> None:
     api = describe(TOKENS[label], version)
     before = golden(label, version)
@@ -169,7 +175,96 @@ def test_response_that_ends_before_the_field_is_a_protocol_error(name: str) -> N
                 throttle.offset(frame[:end], api)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+MARK = 0x7A7B7C7D
+
+
+def produce_partition(version: int, **more: Any) -> dict[str, Any]:
+    """A partition of a Produce response; fields that the version lacks are left out."""
+    has = wire.populated("Produce", version)["responses"][0]["partition_responses"][0]
+    plain = {"index": 0x01010101, "base_offset": -1, "log_append_time_ms": -1, "log_start_offset": 0} | more
+    return {name: value for name, value in plain.items() if name in has}
+
+
+def produce_topic(version: int, name: str, partitions: list[dict[str, Any]]) -> dict[str, Any]:
+    identity = {"topic_id": uuid.UUID(int=2**127 + len(name))} if version >= 13 else {"name": name}
+    return identity | {"partition_responses": partitions}
+
+
+def assert_found(frame: bytes, version: int) -> None:
+    at = throttle.offset(frame, api_of("Produce", version))
+    assert at == frame.index(pack(">i", MARK))
+
+
+def produce_reply(version: int, topics: list[dict[str, Any]], **more: Any) -> bytes:
+    return wire.response("Produce", version, responses=topics, throttle_time_ms=MARK, **more)
+
+
+odd_partitions = st.fixed_dictionaries(
+    {},
+    optional={
+        "record_errors": st.lists(
+            st.fixed_dictionaries(
+                {"batch_index": st.integers(0, 3), "batch_index_error_message": st.text(max_size=3)}
+            ),
+            max_size=2,
+        ),
+        "error_message": st.none() | st.text(max_size=3) | st.just("m" * 130),
+        "current_leader": st.just({"leader_id": 1, "leader_epoch": 0}),
+        "error_code": st.sampled_from([0, 6, 0x0102]),
+    },
+)
+
+
+@given(
+    version=st.integers(1, 13),
+    topics=st.lists(
+        st.tuples(st.sampled_from([0, 1, 5, 126, 127, 128, 249]), st.lists(odd_partitions, max_size=3)),
+        max_size=3,
+    ),
+    endpoints=st.booleans(),
+)
+def test_c19_produce_has_the_field_behind_any_topics(version: int, topics: Any, endpoints: bool) -> None:
+    rows = [
+        produce_topic(version, "t" * length, [produce_partition(version, **more) for more in partitions])
+        for length, partitions in topics
+    ]
+    node = {"node_id": 1, "host": "h", "port": 2, "rack": None}
+    assert_found(
+        produce_reply(version, rows, **{"node_endpoints": [node]} if endpoints and version >= 10 else {}),
+        version,
+    )
+
+
+@every_case("version", range(1, 14))
+def test_c19_produce_has_the_field_behind_any_number_of_partitions(version: int) -> None:
+    for count in (0, 1, 2, 125, 126, 127, 128, 129, 300):
+        topic = produce_topic(version, "topic", [produce_partition(version)] * count)
+        assert_found(produce_reply(version, [topic]), version)
+
+
+@every_case("version", range(9, 14))
+@pytest.mark.parametrize("where", ["header", "topic", "partition", "tail"])
+def test_a24_unknown_tags_anywhere_in_a_produce_reply_are_stepped_over(version: int, where: str) -> None:
+    def tags(here: str) -> bytes:
+        return wire.tag_section([(77, b"\0\0")] if here == where else [])
+
+    partition = pack(">ihqqq", 0, 0, -1, -1, 0) + b"\1\0" + tags("partition")
+    identity = b"i" * 16 if version >= 13 else b"\x02t"
+    topic = identity + b"\x02" + partition + tags("topic")
+    body = pack(">i", 1) + tags("header") + b"\x02" + topic + pack(">i", MARK) + tags("tail")
+    assert_found(wire.framed(body), version)
+
+
+@every_case("version", range(9, 14))
+def test_usual_produce_reply_is_not_walked(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of what the relay costs at 16 KiB would be the walk."""
+    monkeypatch.delattr(addresses, "read_array_length", raising=False)
+    for count, length in product((1, 2, 126), (1, 126)):
+        topic = produce_topic(version, "t" * length, [produce_partition(version)] * count)
+        assert_found(produce_reply(version, [topic]), version)
+
+
+@every_case("version", [1, 2])
 def test_token_response_too_short_for_the_field_is_not_patched_in_its_header(version: int) -> None:
     api = describe(ApiKey.RENEW_DELEGATION_TOKEN, version)
     for end in range(12):

@@ -18,6 +18,7 @@ from protocol.topic_mutations import (
     parse_topic_mutations,
 )
 from tests.support import wire
+from tests.support.cases import every_case
 from tests.support.golden import api_name, golden, goldens
 
 NAMES = {
@@ -26,7 +27,7 @@ NAMES = {
     "DeleteTopics": (ApiKey.DELETE_TOPICS, range(7)),
 }
 EVERY = [(name, version) for name, (_, versions) in NAMES.items() for version in versions]
-each_version = pytest.mark.parametrize(("name", "version"), EVERY)
+each_version = every_case(("name", "version"), EVERY)
 ID = uuid.UUID(int=77 << 64)
 HEADER: dict[str, Any] = {"correlation_id": 2**31 - 1, "client_id": b"\xffodd"}
 
@@ -132,9 +133,7 @@ def test_a24_any_part_of_a_request_is_the_request_for_that_part(
     assert part == request(name, version, [rows[i] for i in kept], validate_only=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "version"), [("CreateTopics", 5), ("CreatePartitions", 2), ("DeleteTopics", 6)]
-)
+@every_case(("name", "version"), [("CreateTopics", 5), ("CreatePartitions", 2), ("DeleteTopics", 6)])
 def test_a24_unknown_tags_are_sent_on_byte_for_byte(name: str, version: int) -> None:
     tags = wire.tag_section([(9, b"unknown"), (9, b"twice"), (3, b"")])
     empty = {
@@ -185,9 +184,7 @@ def test_null_array_of_topics_is_no_topic(name: str, version: int) -> None:
     assert parse(name, version, frame).topics == ()
 
 
-@pytest.mark.parametrize(
-    ("label", "version"), [row for row in goldens(kind="request") if api_name(row[0]) in NAMES]
-)
+@every_case(("label", "version"), [row for row in goldens(kind="request") if api_name(row[0]) in NAMES])
 def test_recorded_requests_are_taken_apart_and_put_together(label: str, version: int) -> None:
     name, frame = api_name(label), golden(label, version, "request")
     parsed = parse(name, version, frame)

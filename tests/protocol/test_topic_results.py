@@ -20,6 +20,7 @@ from protocol.topic_results import (
     parse_topic_results,
 )
 from tests.support import wire
+from tests.support.cases import every_case
 from tests.support.golden import api_name, golden, goldens
 
 NAMES = {
@@ -28,7 +29,7 @@ NAMES = {
     "DeleteTopics": (ApiKey.DELETE_TOPICS, range(7), "responses"),
 }
 EVERY = [(name, version) for name, (_, versions, _) in NAMES.items() for version in versions]
-each_version = pytest.mark.parametrize(("name", "version"), EVERY)
+each_version = every_case(("name", "version"), EVERY)
 ID = uuid.UUID(int=77 << 64)
 EXCEEDED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
@@ -75,7 +76,7 @@ def test_all_results_together_are_the_response_as_it_came(name: str, version: in
     assert frame == encode_topic_results(-9, parsed.throttle_time_ms, parsed.results, api, tail=parsed.tail)
 
 
-@pytest.mark.parametrize(("label", "version"), [row for row in goldens() if api_name(row[0]) in NAMES])
+@every_case(("label", "version"), [row for row in goldens() if api_name(row[0]) in NAMES])
 def test_recorded_responses_are_read_and_put_together(label: str, version: int) -> None:
     name, frame = api_name(label), golden(label, version)
     parsed, api = parse(name, version, frame), describe(NAMES[name][0], version)
@@ -88,7 +89,7 @@ def test_recorded_responses_are_read_and_put_together(label: str, version: int) 
     assert ("refused" in label) == (parsed.throttle_time_ms > 30_000)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("label", "version"),
     [
         ("create_topics_refused", 6),
@@ -159,9 +160,7 @@ def test_result_answers_the_topic_of_its_name_or_its_id() -> None:
     assert not TopicResult(None, ID.bytes, 0, -1, b"").answers(asked(b"t"))
 
 
-@pytest.mark.parametrize(
-    ("name", "version"), [("CreateTopics", 5), ("CreatePartitions", 2), ("DeleteTopics", 6)]
-)
+@every_case(("name", "version"), [("CreateTopics", 5), ("CreatePartitions", 2), ("DeleteTopics", 6)])
 def test_a24_unknown_tags_of_the_broker_stay_byte_for_byte(name: str, version: int) -> None:
     tags = wire.tag_section([(4, b"unknown"), (2, b"")])
     element = {

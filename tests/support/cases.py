@@ -1,0 +1,38 @@
+"""Many small cases in one test: as `pytest.mark.parametrize`, but without pytest's milliseconds for each of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
+
+
+def every_case(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Callable[..., None]], Any]:
+    """Run the test for each case in turn; the first that fails is named in a note under the traceback.
+
+    Args:
+        names: the argument, or the arguments, that a case gives.
+        cases: values, or tuples of them; at least one.
+    """
+    arguments = (names,) if isinstance(names, str) else names
+    rows = [(case,) if isinstance(names, str) else tuple(case) for case in cases]
+    assert rows, "a test without cases tests nothing"
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @wraps(test)
+        def run(**given: Any) -> None:
+            for row in rows:
+                case = dict(zip(arguments, row, strict=True))
+                try:
+                    test(**given, **case)
+                except BaseException as exc:
+                    exc.add_note(f"with {case}")
+                    raise
+
+        signature = inspect.signature(test)
+        others = [value for name, value in signature.parameters.items() if name not in arguments]
+        run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
