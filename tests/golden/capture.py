@@ -22,6 +22,9 @@ HOST = "127.77.0.1"
 COORDINATOR_NOT_AVAILABLE = 15
 
 
+Fields = dict[str, Any]
+
+
 class Recorder:
     """Asks one broker and keeps what was said."""
 
@@ -64,15 +67,16 @@ def records() -> bytes:
     return bytes(builder.buffer())
 
 
-def produce_fields(version: int, name: str, topic_id: Any, partition: int) -> dict[str, Any]:
+def produce_fields(version: int, name: str, topic_id: Any, partition: int) -> Fields:
     """A Produce request's fields for one batch to one partition."""
-    topic: dict[str, Any] = {"topic_id": topic_id} if version >= 13 else {"name": name}
+    topic: Fields = {"topic_id": topic_id} if version >= 13 else {"name": name}
     topic["partition_data"] = [{"index": partition, "records": records()}]
     return {"acks": 1, "timeout_ms": 5_000, "topic_data": [topic]}
 
 
 def capture_topics(broker: Recorder) -> None:
     """CreateTopics, CreatePartitions and DeleteTopics, each with a topic that is refused."""
+    fields: Fields
     for version in range(2, 8):
         topics = [
             {"name": f"made-v{version}", "num_partitions": 2, "replication_factor": 1},
@@ -96,19 +100,19 @@ def capture_topics(broker: Recorder) -> None:
 
 def capture_cluster(broker: Recorder, topic_id: Any) -> None:
     """What tells clients where brokers are and what they can do."""
+    fields: Fields
     for version in range(5):
         fields = {"client_software_name": "tests", "client_software_version": "1"} if version >= 3 else {}
         broker.record("api_versions", version, wire.request("ApiVersions", version, **fields))
     # A version nobody knows, and a software name that Kafka refuses, are answered in two different layouts.
     fields = {"client_software_name": "tests", "client_software_version": "1"}
-    frame = bytearray(wire.request("ApiVersions", 4, **fields))
-    frame[6:8] = pack(">h", 99)
-    broker.record("api_versions_unsupported", 99, bytes(frame))
+    frame = wire.request("ApiVersions", 4, **fields)
+    broker.record("api_versions_unsupported", 99, frame[:6] + pack(">h", 99) + frame[8:])
     for version in (3, 4):
         fields = {"client_software_name": "-no-", "client_software_version": ""}
         broker.record("api_versions_invalid", version, wire.request("ApiVersions", version, **fields))
     for version in range(14):
-        topics: list[dict[str, Any]] = [{"name": "kept"}]
+        topics: list[Fields] = [{"name": "kept"}]
         if version >= 4:
             topics.append({"name": "absent"})
         fields = (
@@ -145,7 +149,7 @@ def capture_cluster(broker: Recorder, topic_id: Any) -> None:
         broker.record("describe_configs", version, wire.request("DescribeConfigs", version, **fields))
 
 
-def ask_until_available(broker: Recorder, version: int, fields: dict[str, Any]) -> None:
+def ask_until_available(broker: Recorder, version: int, fields: Fields) -> None:
     """Wait until the offsets topic exists."""
     for _ in range(100):
         answer = broker.ask(wire.request("FindCoordinator", version, **fields))
@@ -185,7 +189,7 @@ def capture_refused(address: tuple[str, int]) -> None:
     ask(wire.request("AlterClientQuotas", 1, entries=[entry], validate_only=False))
     time.sleep(1)
     made = [{"name": f"debt-{i}", "num_partitions": 50, "replication_factor": 1} for i in range(2)]
-    common = {"timeout_ms": 10_000, "validate_only": False}
+    common: Fields = {"timeout_ms": 10_000, "validate_only": False}
     answer = ask(wire.request("CreateTopics", 7, client_id=client_id, topics=made[:1], **common))
     topic_id = wire.decode_response("CreateTopics", 7, answer).topics[0].topic_id
     for version in (6, 7):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from struct import pack
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def offers(frame: bytes, version: int) -> dict[int, tuple[int, int]]:
     return {entry.api_key: (entry.min_version, entry.max_version) for entry in decoded.api_keys}
 
 
-def intersected(version: int, **fields: object) -> bytes:
+def intersected(version: int, **fields: Any) -> bytes:
     frame = wire.response("ApiVersions", version, **fields)
     return intersect(frame, describe(ApiKey.API_VERSIONS, version))
 

@@ -97,7 +97,7 @@ def test_topic_is_read_by_its_id(version: int) -> None:
 
 
 def test_topic_whose_name_is_not_told_has_an_empty_name() -> None:
-    row = {"error_code": 100, "name": None, "topic_id": ID, "partitions": []}
+    row: dict[str, Any] = {"error_code": 100, "name": None, "topic_id": ID, "partitions": []}
     facts = read_metadata(wire.response("Metadata", 12, topics=[row]), describe(ApiKey.METADATA, 12))
     assert facts.topics == (TopicFacts(b"", ID.bytes, 100, 0),)
 
@@ -109,7 +109,7 @@ def test_broker_settings_are_read_by_name() -> None:
 
 
 def test_settings_that_the_cluster_does_not_tell_are_left_out() -> None:
-    hidden = {"name": "secret", "value": None, "config_source": 4, "synonyms": []}
+    hidden: dict[str, Any] = {"name": "secret", "value": None, "config_source": 4, "synonyms": []}
     refused = {"error_code": 31, "resource_type": BROKER, "resource_name": "1", "configs": []}
     told = refused | {"error_code": 0, "configs": [hidden]}
     assert read_broker_configs(wire.response("DescribeConfigs", 1, results=[refused, told])) == {}

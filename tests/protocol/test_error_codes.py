@@ -23,4 +23,4 @@ def test_number_and_name_belong_together(code: ErrorCode) -> None:
 
 def test_throttling_quota_exceeded_is_89() -> None:
     """kafka-python may not name it; KIP-599 does."""
-    assert ErrorCode.THROTTLING_QUOTA_EXCEEDED == 89
+    assert ErrorCode(89) is ErrorCode.THROTTLING_QUOTA_EXCEEDED

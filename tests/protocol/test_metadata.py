@@ -139,7 +139,7 @@ def test_unknown_topics_of_a_recorded_answer_are_named(version: int) -> None:
 
 @every_case("version", [12, 13])
 def test_unknown_topic_without_a_name_is_not_named(version: int) -> None:
-    row = {"error_code": 3, "name": None, "topic_id": ID, "partitions": []}
+    row: dict[str, Any] = {"error_code": 3, "name": None, "topic_id": ID, "partitions": []}
     assert (
         unknown_topics(wire.response("Metadata", version, topics=[row]), describe(ApiKey.METADATA, version))
         == []

@@ -129,7 +129,7 @@ def test_buffer_can_be_changed_after_acks_were_read(kind: Any) -> None:
     buffer = bytearray(whole)
     assert acks_of(kind(buffer), 9) == -1
     with pytest.raises(Truncated):
-        acks_of(bytearray(wire.framed(whole[4:20])), 9)
+        acks_of(kind(wire.framed(whole[4:20])), 9)
     buffer.clear()
 
 

@@ -196,7 +196,7 @@ class _Counter:
 
 
 def _populated_struct(struct: Any, version: int, counter: _Counter, *, nulls: bool) -> dict[str, Any]:
-    values = {}
+    values: dict[str, Any] = {}
     for field in struct._fields:
         if not field.for_version_q(version):
             continue
