@@ -84,6 +84,12 @@ class Route:
     requests: int = field(default=0)
 
 
+MAX_SASL_BYTES: Final = 524_288
+"""Largest request of an API that is used before authentication; Kafka's sasl.server.max.receive.size (hazard A05)."""
+
+_SASL: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+_ANY_BYTES: Final = 2**31 - 1
+
 UNKNOWN_API_VERSIONS: Final = api_number(ApiKey.API_VERSIONS, -1)
 """Where the route for ApiVersions requests of a version that is not on offer is kept."""
 
@@ -108,7 +114,7 @@ def build_routes(
             api=api,
             collect=handler,
             head=head.get(api.key),
-            max_request_bytes=min(max_frame_bytes, handler.max_request_bytes) if handler else max_frame_bytes,
+            max_request_bytes=min(max_frame_bytes, _most_bytes(api.key, handler)),
         )
     handler = collect.get(ApiKey.API_VERSIONS)
     if handler is not None:
@@ -120,6 +126,12 @@ def build_routes(
             unknown_version=True,
         )
     return routes
+
+
+def _most_bytes(key: ApiKey, handler: RequestHandler | None) -> int:
+    if handler is not None:
+        return handler.max_request_bytes
+    return MAX_SASL_BYTES if key in _SASL else _ANY_BYTES
 
 
 def find_route(routes: Routes, number: int) -> Route | None:
