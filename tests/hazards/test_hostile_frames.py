@@ -1,0 +1,314 @@
+"""Hazards A: frames that are wrong, sent over real sockets. What each module makes of them is tested with it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from struct import pack
+
+import pytest
+
+from gateway.channel import ClientChannel
+from gateway.close_cause import CloseCause
+from tests.support import broker as scripts
+from tests.support import wire
+from tests.support.broker import EVERY_API, FETCH, ScriptedBroker
+from tests.support.gateway import broker_and_gateway, gateway_process
+from tests.support.raw_client import RawClient, until
+
+pytestmark = pytest.mark.asyncio
+
+MIB = 1024 * 1024
+QUOTA = {"default_client_id": True, "controller_mutation_rate": 1_000_000.0}
+"""Never reached; it makes the gateway look into the requests that quotas are about."""
+
+API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, METADATA, PRODUCE = 18, 19, 20, 37, 3, 0
+
+
+def fetch(correlation_id: int = 1) -> bytes:
+    return wire.request("Fetch", 4, correlation_id=correlation_id, topics=[])
+
+
+def request(api_key: int, version: int, body: bytes, *, flexible: bool = False) -> bytes:
+    """A request with a handmade body."""
+    return wire.framed(wire.head(api_key, version, flexible=flexible) + body)
+
+
+def future_api_versions(correlation_id: int) -> bytes:
+    """A version that nobody knows: the gateway answers this by itself."""
+    return wire.framed(wire.head(API_VERSIONS, 99, flexible=True, correlation_id=correlation_id))
+
+
+async def sends_and_is_closed(frame: bytes, cause: CloseCause) -> None:
+    """Send a frame; it must close its connection for this cause, reach no broker and trouble nobody else."""
+    async with broker_and_gateway(quotas=[QUOTA]) as (broker, running):
+        async with await running.connect() as other, await running.connect() as client:
+            await other.send(fetch(1))
+            await other.receive_frame()
+            await client.send(frame)
+            assert await client.receive_rest() == b""
+            await running.ended_by(cause)
+            await other.send(fetch(2))
+            assert wire.correlation_id_of(await other.receive_frame()) == 2
+        assert [
+            request.api_key for connection in broker.client_connections for request in connection.requests
+        ] == [
+            FETCH,
+            FETCH,
+        ]
+
+
+class Turns:
+    """How long single calls of the data path keep the loop, in CPU time of this thread."""
+
+    def __init__(self) -> None:
+        self.longest_ms = 0.0
+
+
+@contextmanager
+def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
+    """Measure every chunk that is taken from a client."""
+    turns = Turns()
+    original = ClientChannel.data_received
+
+    def timed(channel: ClientChannel, data: bytes) -> None:
+        start = time.thread_time()
+        original(channel, data)
+        turns.longest_ms = max(turns.longest_ms, (time.thread_time() - start) * 1000)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ClientChannel, "data_received", timed)
+        yield turns
+
+
+# -- sizes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [-1, -2, -(2**31)])
+async def test_a01_negative_size_closes(size: int) -> None:
+    cause = CloseCause.NOT_KAFKA if size == -(2**31) else CloseCause.INVALID_FRAME_SIZE
+    await sends_and_is_closed(pack(">i", size) + bytes(20), cause)
+
+
+@pytest.mark.parametrize("size", [0, 7])
+async def test_a02_size_that_holds_no_head_closes(size: int) -> None:
+    await sends_and_is_closed(pack(">i", size) + bytes(size), CloseCause.INVALID_FRAME_SIZE)
+
+
+async def test_a03_size_above_the_limit_closes_before_any_byte_of_the_body() -> None:
+    await sends_and_is_closed(pack(">i", 104_857_601), CloseCause.FRAME_TOO_LARGE)
+
+
+@pytest.mark.integration
+async def test_a04_thousand_announced_frames_of_100_mb_cost_what_was_received(tmp_path: Path) -> None:
+    relayed = wire.head(PRODUCE, 3, flexible=False)
+    collected = wire.head(CREATE_TOPICS, 4, flexible=False)
+    limits = {"frame_timeout_ms": 3_000, "first_frame_timeout_ms": 60_000, "min_frame_bytes_per_s": 2**31 - 1}
+    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port, **limits) as process:
+        clients = [await process.connect() for _ in range(1000)]
+        await until(lambda: process.open_files() > 1000)
+        before = process.rss_bytes()
+        for number, client in enumerate(clients):
+            announced, head = (100 * MIB, relayed) if number % 2 else (8 * MIB, collected)
+            await client.send(pack(">i", announced) + head)
+        await asyncio.sleep(0.2)
+        grown = process.rss_bytes() - before
+        assert grown / len(clients) < 4096, f"{grown / len(clients):.0f} bytes for each"
+        # Nobody sends the rest: the deadline of the collected ones closes them, the others have theirs from accept.
+        await until(lambda: process.open_files() < 700, seconds=10)
+        for client in clients[::2]:
+            assert await client.receive_rest() == b""
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.parametrize("api_key", [17, 36])
+async def test_a05_sasl_frame_above_512_kib_closes(api_key: int) -> None:
+    await sends_and_is_closed(pack(">ihhih", 524_289, api_key, 0, 1, -1), CloseCause.FRAME_TOO_LARGE)
+
+
+@pytest.mark.parametrize(
+    ("greeting", "cause"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", CloseCause.TLS_ON_PLAINTEXT),
+        (b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n", CloseCause.NOT_KAFKA),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", CloseCause.NOT_KAFKA),
+        (b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n", CloseCause.NOT_KAFKA),
+        (b"\r\n\r\n\x00\r\nQUIT\n", CloseCause.NOT_KAFKA),
+        (b"*1\r\n$4\r\nPING\r\n", CloseCause.NOT_KAFKA),
+        (bytes(64), CloseCause.INVALID_FRAME_SIZE),
+    ],
+)
+async def test_a06_a07_other_protocols_are_recognised_and_closed(greeting: bytes, cause: CloseCause) -> None:
+    await sends_and_is_closed(greeting, cause)
+
+
+# -- segments ------------------------------------------------------------------------------------------------
+
+
+async def test_a10_session_sliced_into_bytes_works_at_a_cost_that_grows_with_the_bytes_alone() -> None:
+    async with broker_and_gateway() as (_, running), await running.connect() as client:
+        frames = [wire.request("Metadata", 4, topics=[{"name": "x" * 200}]), fetch(2)]
+        for frame in frames:
+            for at in range(len(frame)):
+                await client.send(frame[at : at + 1])
+                await asyncio.sleep(0)
+        await client.receive_frame()
+        assert (await client.receive_frame())[8:] == frames[1]
+
+
+async def test_a11_boundary_within_the_four_bytes_of_the_size_is_no_boundary() -> None:
+    async with broker_and_gateway() as (_, running), await running.connect() as client:
+        stream = fetch(1) + fetch(2) + fetch(3)
+        for start, end in ((0, 2), (2, len(fetch(1)) + 1), (len(fetch(1)) + 1, len(stream))):
+            await client.send(stream[start:end])
+            await asyncio.sleep(0.01)
+        assert [wire.correlation_id_of(await client.receive_frame()) for _ in range(3)] == [1, 2, 3]
+
+
+async def test_a11_500_frames_in_one_segment_keep_their_order_and_leave_the_loop_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mixed = [
+        wire.request("Metadata", 4, correlation_id=number, topics=[])
+        if number % 5 == 0
+        else future_api_versions(number)
+        if number % 5 == 1
+        else fetch(number)
+        for number in range(500)
+    ]
+    with measured(monkeypatch) as turns:
+        async with broker_and_gateway(quotas=[QUOTA]) as (_, running), await running.connect() as client:
+            await client.send(fetch(0))
+            await client.receive_frame()
+            turns.longest_ms = 0.0
+            await client.send(b"".join(mixed))
+            answered = [wire.correlation_id_of(await client.receive_frame()) for _ in mixed]
+    assert answered == list(range(500))
+    assert turns.longest_ms < 10
+
+
+# -- heads ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api_key", [4, 58, 84, 999, 10_001, 32_767, -1])
+async def test_a12_a35_api_that_is_not_on_offer_closes(api_key: int) -> None:
+    await sends_and_is_closed(request(api_key, 0, bytes(20)), CloseCause.UNSUPPORTED_REQUEST)
+
+
+@pytest.mark.parametrize(("api_key", "version"), [(PRODUCE, 14), (FETCH, 16), (METADATA, -1), (PRODUCE, -1)])
+async def test_a13_a14_version_that_is_not_on_offer_closes(api_key: int, version: int) -> None:
+    await sends_and_is_closed(request(api_key, version, bytes(20)), CloseCause.UNSUPPORTED_REQUEST)
+
+
+async def test_a14_version_that_only_the_broker_refuses_ends_as_the_broker_wants_it() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(PRODUCE, scripts.close)  # Kafka 4 closes on Produce v0 to v2, which it still advertises
+        await client.send(wire.request("Produce", 2, acks=1, timeout_ms=1, topic_data=[]))
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_CLOSED)
+
+
+@pytest.mark.parametrize("length", [-1, -2, -7530])
+async def test_a20_negative_length_of_a_client_id_is_null_as_for_kafka(length: int) -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        await client.send(wire.framed(pack(">hhih", FETCH, 4, 5, length) + bytes(8)))
+        assert wire.correlation_id_of(await client.receive_frame()) == 5
+        assert broker.client_connections[0].requests[0].client_id == ""
+
+
+async def test_a20_client_id_beyond_its_frame_closes() -> None:
+    await sends_and_is_closed(
+        wire.framed(pack(">hhih", FETCH, 4, 5, 100) + bytes(8)), CloseCause.MALFORMED_FRAME
+    )
+
+
+# -- bodies that are looked into -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tags", "cause"),
+    [
+        (b"\xff\xff\xff\xff\x07", CloseCause.TOO_MANY_ELEMENTS),  # 2^31-1 of them
+        (b"\x01\x00\xff\xff\xff\xff\x07", CloseCause.MALFORMED_FRAME),  # one of 2^31-1 bytes
+        (b"\x01\x00\x7f", CloseCause.MALFORMED_FRAME),  # one that reaches past the end
+    ],
+)
+async def test_a24_tags_that_cannot_be_closes(tags: bytes, cause: CloseCause) -> None:
+    head = wire.head(CREATE_TOPICS, 7, flexible=False)
+    await sends_and_is_closed(wire.framed(head + tags), cause)
+
+
+async def test_a25_varint_of_six_bytes_closes() -> None:
+    frame = request(CREATE_TOPICS, 7, b"\x80\x80\x80\x80\x80\x01" + bytes(8), flexible=True)
+    await sends_and_is_closed(frame, CloseCause.MALFORMED_FRAME)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        request(CREATE_TOPICS, 4, b"\x7f\xff\xff\xff"),
+        request(CREATE_TOPICS, 7, b"\xff\xff\xff\xff\x07", flexible=True),
+        request(DELETE_TOPICS, 3, b"\x7f\xff\xff\xff"),
+        request(CREATE_PARTITIONS, 1, b"\x7f\xff\xff\xff"),
+        request(METADATA, 4, b"\x7f\xff\xff\xff"),
+    ],
+)
+async def test_a26_array_of_two_billion_elements_in_a_small_frame_closes(frame: bytes) -> None:
+    async with broker_and_gateway(quotas=[QUOTA]) as (broker, running), await running.connect() as client:
+        await client.send(frame)
+        assert await client.receive_rest() == b""
+        await until(lambda: not running.channels)
+        causes = (CloseCause.MALFORMED_FRAME, CloseCause.TOO_MANY_ELEMENTS)
+        assert sum(running.closed(cause) for cause in causes) == 1
+        assert broker.client_connections == []
+
+
+@pytest.mark.parametrize("api_key", [CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, METADATA])
+async def test_a27_array_as_long_as_a_large_frame_does_not_hold_up_the_loop(
+    api_key: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elements = bytes(4 * MIB)
+    body = pack(">i", len(elements) // 2) + elements
+    with measured(monkeypatch) as turns:
+        async with broker_and_gateway(quotas=[QUOTA]) as (broker, running), await running.connect() as client:
+            # A broker would refuse this; here only what the gateway does with it counts.
+            broker.script(EVERY_API, scripts.close)
+            await client.send(request(api_key, 1, body))
+            assert await client.receive_rest() == b""
+            await until(lambda: not running.channels)
+    assert turns.longest_ms < 50
+
+
+async def test_a30_flood_of_acks_0_retains_nothing() -> None:
+    frame = wire.request("Produce", 3, acks=0, timeout_ms=1, topic_data=[])
+    chunk = frame * 500
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.counts_only = True
+        for _ in range(100):
+            await client.send(chunk)
+        await until(lambda: broker.client_connections[0].received_bytes == 100 * len(chunk), seconds=20)
+        session = running.channels[0].session
+        assert len(session.in_flight) == 0
+        assert session.to_upstream == []
+        assert session.to_client == []
+
+
+async def test_a38_own_reply_waits_for_the_replies_before_it() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(FETCH, scripts.slow(0.1))
+        await client.send(fetch(1) + future_api_versions(2) + fetch(3))
+        assert [wire.correlation_id_of(await client.receive_frame()) for _ in range(3)] == [1, 2, 3]
+
+
+async def test_clients_find_the_gateway_unharmed_after_a_flood_of_nonsense() -> None:
+    async with broker_and_gateway() as (_, running):
+        for number in range(100):
+            async with await RawClient.connect(running.port) as client:
+                await client.send(bytes([number]) * 40)
+        async with await running.connect() as client:
+            await client.send(fetch(1))
+            assert wire.correlation_id_of(await client.receive_frame()) == 1
