@@ -1,0 +1,89 @@
+"""FindCoordinator and DescribeCluster on a connection: our addresses, or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support import wire
+from tests.support.conversation import Conversation
+from tests.support.core import FIRST_PORT, GATEWAY_HOST, UPSTREAM_HOST
+from tests.support.golden import golden
+
+UPSTREAM: dict[str, Any] = {"node_id": 2, "host": UPSTREAM_HOST, "port": 9_092}
+
+
+def told(name: str, version: int, reply: bytes, **request: Any) -> tuple[Any, bytes]:
+    """What the client is told when the broker answers like this, decoded and raw."""
+    asked = wire.request(name, version, **request)
+    c = Conversation().client_sends(asked).upstream_sees(asked).upstream_answers(reply)
+    raw = c.take_client()
+    return wire.decode_response(name, version, raw), raw
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_e05_the_one_coordinator_is_told_with_our_address(version: int) -> None:
+    answer, raw = told("FindCoordinator", version, wire.response("FindCoordinator", version, **UPSTREAM))
+    assert (answer.node_id, answer.host, answer.port) == (2, GATEWAY_HOST, FIRST_PORT + 1)
+    assert UPSTREAM_HOST.encode() not in raw
+
+
+@pytest.mark.parametrize("version", range(4, 7))
+def test_e05_every_coordinator_of_a_list_is_told_with_our_address(version: int) -> None:
+    listed = [{"key": "a", **UPSTREAM}, {"key": "b", **UPSTREAM, "node_id": 99}]
+    answer, raw = told(
+        "FindCoordinator", version, wire.response("FindCoordinator", version, coordinators=listed)
+    )
+    assert [(c.key, c.node_id, c.host, c.port, c.error_code) for c in answer.coordinators] == [
+        ("a", 2, GATEWAY_HOST, FIRST_PORT + 1, 0),
+        ("b", -1, "", -1, 15),
+    ]
+    assert UPSTREAM_HOST.encode() not in raw
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_e05_no_coordinator_stays_none(version: int) -> None:
+    none = {"node_id": -1, "host": "", "port": -1, "error_code": 15}
+    fields: dict[str, Any] = none if version < 4 else {"coordinators": [{"key": "a", **none}]}
+    reply = wire.response("FindCoordinator", version, **fields)
+    assert told("FindCoordinator", version, reply)[1] == reply
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_e04_describe_cluster_tells_our_addresses(version: int) -> None:
+    brokers = [{"broker_id": i, "host": UPSTREAM_HOST, "port": 9_092, "rack": None} for i in (1, 2, 99)]
+    reply = wire.response("DescribeCluster", version, endpoint_type=1, brokers=brokers, controller_id=99)
+    answer, raw = told("DescribeCluster", version, reply)
+    assert [(b.broker_id, b.host, b.port) for b in answer.brokers] == [
+        (1, GATEWAY_HOST, FIRST_PORT),
+        (2, GATEWAY_HOST, FIRST_PORT + 1),
+    ]
+    assert answer.controller_id == -1
+    assert UPSTREAM_HOST.encode() not in raw
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_e04_controllers_are_not_told_at_all(version: int) -> None:
+    brokers = [{"broker_id": 1, "host": UPSTREAM_HOST, "port": 9_093, "rack": None}]
+    reply = wire.response("DescribeCluster", version, endpoint_type=2, brokers=brokers, controller_id=1)
+    answer, raw = told("DescribeCluster", version, reply)
+    assert (answer.brokers, answer.controller_id) == ([], -1)
+    assert UPSTREAM_HOST.encode() not in raw
+
+
+def test_e04_a_fenced_broker_keeps_its_mark() -> None:
+    brokers = [{"broker_id": 1, "host": UPSTREAM_HOST, "port": 9_092, "rack": None, "is_fenced": True}]
+    answer, _ = told(
+        "DescribeCluster", 2, wire.response("DescribeCluster", 2, endpoint_type=1, brokers=brokers)
+    )
+    assert answer.brokers[0].is_fenced is True
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_the_answer_of_a_real_cluster_of_three_brokers_has_three_of_our_ports(version: int) -> None:
+    c = Conversation().client_sends(golden("describe_cluster", version, "request"))
+    c.upstream_answers(golden("describe_cluster", version))
+    answer = wire.decode_response("DescribeCluster", version, c.take_client())
+    ports = {broker.broker_id: broker.port for broker in answer.brokers}
+    assert ports == {1: FIRST_PORT, 2: FIRST_PORT + 1, 3: FIRST_PORT + 2}

@@ -1,0 +1,39 @@
+"""ApiVersions on a connection: what the broker offers, cut to what may pass here."""
+
+from __future__ import annotations
+
+from struct import pack
+
+import pytest
+
+from tests.support import wire
+from tests.support.conversation import Conversation
+from tests.support.frames import unknown_api_versions, unknown_api_versions_reply
+from tests.support.golden import golden
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_real_brokers_offer_is_cut_to_what_may_pass(version: int) -> None:
+    request = golden("api_versions", version, "request")
+    c = Conversation().client_sends(request).upstream_sees(request)
+    c.upstream_answers(golden("api_versions", version))
+    ours = {a.api_key: a for a in wire.decode_response("ApiVersions", version, c.take_client()).api_keys}
+    kafkas = {
+        a.api_key: a
+        for a in wire.decode_response("ApiVersions", version, golden("api_versions", version)).api_keys
+    }
+    assert (ours[1].min_version, ours[1].max_version) == (kafkas[1].min_version, 15)
+    assert (ours[0].min_version, ours[0].max_version) == (0, kafkas[0].max_version)
+    assert not {78, 79, 83, 84, 85, 86, 87} & set(ours)
+    assert all(a.max_version <= kafkas[key].max_version for key, a in ours.items())
+
+
+def test_a_broker_older_than_the_version_asked_answers_in_v0_and_is_understood() -> None:
+    c = Conversation().client_sends(wire.request("ApiVersions", 4, client_software_name="a"))
+    c.upstream_answers(wire.framed(pack(">ihihhhhhh", 1, 35, 2, 18, 0, 3, 84, 0, 0)))
+    c.client_sees(wire.framed(pack(">ihihhh", 1, 35, 1, 18, 0, 3)))
+
+
+def test_a_version_that_nobody_knows_never_reaches_the_broker() -> None:
+    c = Conversation().client_sends(unknown_api_versions(3)).upstream_sees()
+    c.client_sees(unknown_api_versions_reply(3))

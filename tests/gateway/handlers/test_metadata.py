@@ -1,0 +1,187 @@
+"""Metadata: the gateway's addresses, and topics that come into being because somebody asks for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.handlers.metadata import CREATION_NOTE_MS, MOST_CREATION_NOTES
+from tests.support import wire
+from tests.support.conversation import Conversation
+from tests.support.core import FIRST_PORT, GATEWAY_HOST, UPSTREAM_HOST
+from tests.support.golden import golden
+
+OLD = range(4)
+"""Versions without a flag: the broker may always create."""
+
+
+def broker(broker_id: int, **more: Any) -> dict[str, Any]:
+    """A broker inside the cluster."""
+    return {"node_id": broker_id, "host": UPSTREAM_HOST, "port": 9_000 + broker_id, "rack": "r1", **more}
+
+
+def ask(c: Conversation, *names: str, version: int = 12, create: bool = True) -> Any:
+    """Exchange a Metadata request."""
+    fields: dict[str, Any] = {"allow_auto_topic_creation": create} if version >= 4 else {}
+    return c.exchange("Metadata", version, topics=[{"name": name} for name in names], **fields)
+
+
+def may_create(c: Conversation) -> list[bool]:
+    """Whether each Metadata request that reached the broker lets it create."""
+    return [
+        version < 4 or body.allow_auto_topic_creation
+        for api, version, body in c.cluster.received
+        if api == "Metadata"
+    ]
+
+
+# -- addresses -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_e07_brokers_are_told_with_the_gateways_addresses_in_every_version(version: int) -> None:
+    c = Conversation().client_sends(wire.request("Metadata", version, topics=[{"name": "a"}]))
+    c.serve()
+    raw = c.take_client()
+    reply = wire.decode_response("Metadata", version, raw)
+    assert [(b.node_id, b.host, b.port) for b in reply.brokers] == [(1, GATEWAY_HOST, FIRST_PORT)]
+    assert UPSTREAM_HOST.encode() not in raw
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_e07_a_cluster_without_brokers_and_topics_with_errors_pass(version: int) -> None:
+    fields: dict[str, Any] = {"brokers": [], "cluster_id": None, "controller_id": -1}
+    fields["topics"] = [
+        {"error_code": 3, "name": "a", "partitions": []},
+        {"error_code": 29, "name": "b", "partitions": []},
+    ]
+    broker_reply = wire.response("Metadata", version, **fields)
+    c = Conversation().client_sends(wire.request("Metadata", version, topics=None if version else []))
+    c.upstream_answers(broker_reply).client_sees(broker_reply)
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_e07_a_topic_without_a_name_passes(version: int) -> None:
+    c = Conversation().client_sends(golden("metadata_by_id", version, "request"))
+    c.upstream_answers(golden("metadata_by_id", version))
+    reply = wire.decode_response("Metadata", version, c.take_client())
+    kafkas = wire.decode_response("Metadata", version, golden("metadata_by_id", version))
+    assert reply.topics == kafkas.topics
+
+
+def test_e08_a_controller_that_has_no_address_here_is_nobody() -> None:
+    c = Conversation().client_sends(wire.request("Metadata", 12, topics=[]))
+    c.upstream_answers(
+        wire.response("Metadata", 12, brokers=[broker(1), broker(99)], controller_id=99, topics=[])
+    )
+    reply = wire.decode_response("Metadata", 12, c.take_client())
+    assert ([b.node_id for b in reply.brokers], reply.controller_id) == ([1], -1)
+
+
+def test_e12_a_broker_outside_the_range_of_ports_is_left_out() -> None:
+    c = Conversation().client_sends(wire.request("Metadata", 12, topics=[]))
+    c.upstream_answers(wire.response("Metadata", 12, brokers=[broker(i) for i in (0, 1, 10, 11)], topics=[]))
+    reply = wire.decode_response("Metadata", 12, c.take_client())
+    assert [(b.node_id, b.port) for b in reply.brokers] == [(1, FIRST_PORT), (10, FIRST_PORT + 9)]
+
+
+def test_e12_a_broker_whose_port_cannot_be_bound_is_left_out() -> None:
+    c = Conversation(bind=lambda broker_id, _port: broker_id != 2)
+    c.client_sends(wire.request("Metadata", 12, topics=[]))
+    c.upstream_answers(
+        wire.response("Metadata", 12, brokers=[broker(1), broker(2)], controller_id=1, topics=[])
+    )
+    reply = wire.decode_response("Metadata", 12, c.take_client())
+    assert ([b.node_id for b in reply.brokers], reply.controller_id) == ([1], 1)
+
+
+# -- automatic creation --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_topics_that_the_broker_will_create_are_charged_to_the_client(version: int) -> None:
+    c = Conversation(controller_mutation_rate=2, default_num_partitions=3)
+    c.cluster.create("old", 5)
+    reply = ask(c, "old", "new-1", "new-2", version=version)
+    assert [topic.error_code for topic in reply.topics] == [0, 3, 3]
+    assert (c.core.tokens, c.core.observer.auto_created) == (20 - 6, 2)
+
+
+def test_a_topic_under_way_is_charged_once_however_often_clients_ask() -> None:
+    c = Conversation(controller_mutation_rate=2)
+    for _ in range(3):
+        ask(c, "new")
+        ask(c.another(), "new")
+    assert c.core.tokens == 19
+    c.after(CREATION_NOTE_MS)
+    ask(c, "new")
+    assert c.core.observer.auto_created == 2
+
+
+def test_the_notes_of_topics_under_way_are_bounded() -> None:
+    c = Conversation(controller_mutation_rate=1_000)
+    notes = c.core.context.recently_created
+    notes.update({str(i).encode(): c.clock.now_ms + 1 for i in range(MOST_CREATION_NOTES)})
+    ask(c, "new")
+    assert len(notes) == MOST_CREATION_NOTES
+    assert b"new" in notes
+    c.after(5)
+    ask(c, "newer")
+    assert set(notes) == {b"new", b"newer"}
+
+
+@pytest.mark.parametrize("version", range(4, 14))
+def test_a_question_that_may_not_create_costs_nothing(version: int) -> None:
+    c = Conversation(controller_mutation_rate=2)
+    ask(c, "new", version=version, create=False)
+    assert c.core.tokens == 20
+
+
+def test_a_cluster_that_does_not_create_by_itself_costs_nothing() -> None:
+    c = Conversation(controller_mutation_rate=2)
+    c.core.context.topology.cluster.auto_create_topics = False
+    ask(c, "new")
+    assert c.core.tokens == 20
+
+
+@pytest.mark.parametrize("version", range(4, 14))
+def test_in_debt_the_permission_to_create_is_taken_out_of_the_request(version: int) -> None:
+    c = Conversation(controller_mutation_rate=2)
+    c.core.spend(30)
+    fields = {"topics": [{"name": "new"}], "allow_auto_topic_creation": True}
+    c.client_sends(wire.request("Metadata", version, correlation_id=5, **fields))
+    forbidden = wire.request(
+        "Metadata", version, correlation_id=5, **fields | {"allow_auto_topic_creation": False}
+    )
+    assert c.serve() == [forbidden]
+    reply = wire.decode_response("Metadata", version, c.take_client())
+    assert [(topic.name, topic.error_code) for topic in reply.topics] == [("new", 3)]
+    assert (c.core.tokens, c.core.observer.auto_created) == (-10, 0)
+
+
+@pytest.mark.parametrize("version", OLD)
+def test_in_debt_a_request_without_a_flag_is_asked_with_one_and_answered_in_its_version(version: int) -> None:
+    c = Conversation(controller_mutation_rate=2)
+    c.cluster.create("old", 2)
+    expected = Conversation(cluster=c.cluster)
+    c.core.spend(30)
+    reply = ask(c, "old", "new", version=version)
+    assert [(topic.name, topic.error_code) for topic in reply.topics] == [("old", 0), ("new", 3)]
+    assert may_create(c) == [False]
+    assert reply.encode() == ask(expected, "old", "new", version=version).encode()
+
+
+@pytest.mark.parametrize("version", range(1, 14))
+def test_in_debt_a_question_for_all_topics_is_forwarded_as_it_is(version: int) -> None:
+    c = Conversation(controller_mutation_rate=2)
+    c.core.spend(30)
+    question = wire.request("Metadata", version, topics=None)
+    c.client_sends(question).upstream_sees(question)
+
+
+def test_metadata_is_not_throttled_by_the_mutation_quota() -> None:
+    c = Conversation(controller_mutation_rate=2)
+    c.core.spend(30)
+    assert ask(c, "new").throttle_time_ms == 0
+    c.reading()
