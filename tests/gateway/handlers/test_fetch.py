@@ -1,0 +1,161 @@
+"""Fetch: max_bytes lowered, the answer delivered with its throttle time, then silence (KIP-13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.session_settings import SessionSettings
+from protocol.api_keys import ApiKey
+from quotas.combine import ThrottledBy
+from quotas.entities import QuotaKey
+from tests.support import wire
+from tests.support.conversation import Conversation
+from tests.support.frames import heartbeat
+
+VERSIONS = range(16)
+
+
+def fetch(
+    correlation_id: int = 1, *, version: int = 12, max_bytes: int = 50_000_000, min_bytes: int = 1
+) -> bytes:
+    """A Fetch request."""
+    return wire.request(
+        "Fetch",
+        version,
+        correlation_id=correlation_id,
+        max_wait_ms=500,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        session_id=77,
+        session_epoch=5,
+        topics=[],
+        forgotten_topics_data=[],
+    )
+
+
+def fetch_reply(counted: int, correlation_id: int = 1, *, version: int = 12, **fields: Any) -> bytes:
+    """A reply that Kafka counts as so many bytes: the frame, or one less with a flexible header."""
+
+    def reply(records: int) -> bytes:
+        partition = {
+            "partition_index": 0,
+            "high_watermark": 1,
+            "aborted_transactions": None,
+            "records": b"r" * records,
+        }
+        topics = [{"topic": "t", "partitions": [partition]}]
+        more = {"session_id": 77, **fields} if version >= 7 else fields
+        return wire.response("Fetch", version, correlation_id=correlation_id, responses=topics, **more)
+
+    wanted = counted + 4 + (1 if version >= 12 else 0)
+    records = wanted - len(reply(0))
+    while len(reply(records)) > wanted:
+        records -= 1
+    assert len(reply(records)) == wanted
+    return reply(records)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_without_a_consumer_quota_everything_is_relayed_as_it_comes(version: int) -> None:
+    c = (
+        Conversation(producer_byte_rate=1)
+        .client_sends(fetch(version=version))
+        .upstream_sees(fetch(version=version))
+    )
+    reply = fetch_reply(100_000, version=version)
+    c.upstream_answers(reply, piece_bytes=9_999).client_sees(reply).reading()
+
+
+@pytest.mark.parametrize("version", range(3, 16))
+def test_c13_max_bytes_is_lowered_to_what_the_window_can_pass(version: int) -> None:
+    c = Conversation(consumer_byte_rate=1_000)
+    c.client_sends(fetch(version=version, max_bytes=50_000_000, min_bytes=20_000))
+    c.upstream_sees(fetch(version=version, max_bytes=10_000, min_bytes=10_000))
+
+
+def test_max_bytes_within_the_quota_stays() -> None:
+    c = Conversation(consumer_byte_rate=1_000).client_sends(fetch(max_bytes=9_000))
+    c.upstream_sees(fetch(max_bytes=9_000))
+
+
+@pytest.mark.parametrize("version", range(1, 16))
+def test_over_the_quota_the_answer_is_delivered_whole_with_its_throttle_time(version: int) -> None:
+    c = Conversation(consumer_byte_rate=100).client_sends(fetch(version=version))
+    c.upstream_answers(fetch_reply(1_500, version=version))
+    c.client_sees(fetch_reply(1_500, version=version, throttle_time_ms=5_000)).muted_until(5_000)
+
+
+def test_a_client_too_old_for_the_field_is_muted_all_the_same() -> None:
+    c = Conversation(consumer_byte_rate=100).client_sends(fetch(version=0))
+    c.upstream_answers(fetch_reply(1_500, version=0)).client_sees(fetch_reply(1_500, version=0))
+    c.muted_until(5_000)
+
+
+def test_the_mute_begins_with_the_head_of_the_answer_and_the_rest_follows() -> None:
+    reply = fetch_reply(100_000)
+    c = Conversation(consumer_byte_rate=9_000).client_sends(fetch()).upstream_answers(reply[:200])
+    assert len(c.take_client()) == 200
+    c.still_muted().client_sends(heartbeat(2))
+    c.upstream_answers(reply[200:]).client_sees(reply[200:])
+
+
+def test_c12_session_id_and_data_of_a_throttled_answer_are_the_brokers() -> None:
+    c = Conversation(consumer_byte_rate=100).client_sends(fetch(version=7))
+    reply = fetch_reply(1_500, version=7)
+    c.upstream_answers(reply)
+    told = c.take_client()
+    assert (told[:8], told[12:]) == (reply[:8], reply[12:])
+
+
+def test_c13_a_batch_larger_than_the_window_arrives_and_the_next_one_later() -> None:
+    c = Conversation(consumer_byte_rate=1_000)
+    for _ in range(3):
+        c.client_sends(fetch()).upstream_answers(fetch_reply(60_000))
+        told = wire.decode_response("Fetch", 12, c.take_client())
+        assert len(told.responses[0].partitions[0].records) > 59_000
+        assert 49_000 <= told.throttle_time_ms <= 60_000
+        c.muted_for(told.throttle_time_ms)
+
+
+@pytest.mark.parametrize(("broker_ms", "told_ms"), [(0, 5_000), (9_000, 9_000)])
+def test_c10_the_brokers_own_throttle_is_never_lowered(broker_ms: int, told_ms: int) -> None:
+    c = Conversation(consumer_byte_rate=100).client_sends(fetch())
+    c.upstream_answers(fetch_reply(1_500, throttle_time_ms=broker_ms))
+    c.client_sees(fetch_reply(1_500, throttle_time_ms=told_ms)).muted_until(told_ms)
+
+
+def test_c07_a_longer_debt_than_the_ceiling_is_told_and_waited_for_bit_by_bit() -> None:
+    c = Conversation(consumer_byte_rate=10, settings=SessionSettings(max_mute_ms=20_000)).client_sends(
+        fetch()
+    )
+    c.upstream_answers(fetch_reply(1_500)).client_sees(fetch_reply(1_500, throttle_time_ms=20_000))
+    c.muted_until(20_000)
+
+
+def test_a_quota_that_changes_during_a_long_poll_applies_to_its_answer() -> None:
+    c = Conversation(consumer_byte_rate=1_000_000).client_sends(fetch())
+    c.core.set_quota(QuotaKey.CONSUMER_BYTE_RATE, 100)
+    c.upstream_answers(fetch_reply(1_500)).client_sees(fetch_reply(1_500, throttle_time_ms=5_000))
+
+
+def test_a_quota_that_goes_during_a_long_poll_lets_its_answer_pass() -> None:
+    c = Conversation(consumer_byte_rate=100).client_sends(fetch())
+    c.core.set_quota(QuotaKey.CONSUMER_BYTE_RATE, None)
+    c.upstream_answers(fetch_reply(1_500)).client_sees(fetch_reply(1_500)).reading()
+
+
+def test_a_wait_is_booked_once_under_fetch() -> None:
+    c = Conversation(consumer_byte_rate=100).client_sends(fetch()).upstream_answers(fetch_reply(1_500))
+    ((api_key, _, throttle_ms, by),) = c.core.observer.throttles
+    assert (api_key, throttle_ms, by) == (ApiKey.FETCH, 5_000, ThrottledBy.FETCH)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 63, 64, 65])
+def test_requests_and_answers_in_pieces_are_the_same(piece_bytes: int) -> None:
+    c = Conversation(consumer_byte_rate=100)
+    c.client_sends(fetch(), fetch(2), piece_bytes=piece_bytes)
+    c.upstream_sees(fetch(max_bytes=1_000), fetch(2, max_bytes=1_000))
+    c.upstream_answers(fetch_reply(500), fetch_reply(1_000, 2), piece_bytes=piece_bytes)
+    c.client_sees(fetch_reply(500), fetch_reply(1_000, 2, throttle_time_ms=5_000))

@@ -1,0 +1,175 @@
+"""Produce: replies owed by acks, our addresses in KIP-951's endpoints, and the producer byte rate (KIP-13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.session_settings import SessionSettings
+from protocol.api_keys import ApiKey
+from quotas.combine import ThrottledBy
+from quotas.entities import QuotaKey
+from quotas.rate_quotas import RateSettings
+from tests.support import wire
+from tests.support.conversation import Conversation
+from tests.support.core import FIRST_PORT, GATEWAY_HOST, UPSTREAM_HOST
+from tests.support.frames import heartbeat, heartbeat_reply, produce, produce_reply
+from tests.support.golden import golden
+
+
+def sized(payload_bytes: int, correlation_id: int = 1, **more: Any) -> bytes:
+    """A Produce request that counts this many bytes: the frame without its size field."""
+    empty = len(produce(correlation_id, size=0, **more)) - 4
+    size = payload_bytes - empty
+    frame = produce(correlation_id, size=size, **more)
+    while len(frame) - 4 > payload_bytes:  # the compact length of the records takes more bytes when they grow
+        size -= 1
+        frame = produce(correlation_id, size=size, **more)
+    assert len(frame) - 4 == payload_bytes
+    return frame
+
+
+# -- addresses -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(10, 14))
+def test_e02_the_new_leaders_endpoint_is_ours_and_its_id_stays(version: int) -> None:
+    kafkas = golden("produce_not_leader", version)
+    c = Conversation().client_sends(golden("produce_not_leader", version, "request")).upstream_answers(kafkas)
+    raw = c.take_client()
+    body, theirs = (wire.decode_response("Produce", version, frame) for frame in (raw, kafkas))
+    assert b"127.77.0.1" in kafkas
+    assert b"127.77.0.1" not in raw
+    leader = theirs.responses[0].partition_responses[0].current_leader.leader_id
+    assert body.responses == theirs.responses
+    assert [(e.node_id, e.host, e.port) for e in body.node_endpoints] == [
+        (leader, GATEWAY_HOST, FIRST_PORT + leader - 1)
+    ]
+
+
+@pytest.mark.parametrize("version", range(10, 14))
+def test_e02_a_throttled_reply_is_rewritten_too(version: int) -> None:
+    request = golden("produce_not_leader", version, "request")
+    c = Conversation(producer_byte_rate=1).client_sends(request)
+    c.upstream_answers(golden("produce_not_leader", version))
+    raw = c.take_client()
+    assert b"127.77.0.1" not in raw
+    assert wire.decode_response("Produce", version, raw).throttle_time_ms > 0
+
+
+def test_e02_a_leader_without_an_address_here_has_no_endpoint() -> None:
+    endpoints = [{"node_id": 99, "host": UPSTREAM_HOST, "port": 9_092, "rack": None}]
+    c = Conversation().client_sends(produce(1, version=12))
+    c.upstream_answers(produce_reply(1, version=12, node_endpoints=endpoints))
+    assert wire.decode_response("Produce", 12, c.take_client()).node_endpoints == []
+
+
+# -- the byte rate -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(1, 14))
+def test_c01_over_the_quota_the_reply_comes_at_once_with_the_throttle_and_then_silence(version: int) -> None:
+    c = Conversation(producer_byte_rate=100)
+    c.client_sends(sized(1_500, version=version)).still_muted()
+    c.upstream_answers(produce_reply(1, version=version))
+    c.client_sees(produce_reply(1, version=version, throttle_time_ms=5_000)).muted_until(5_000)
+
+
+def test_c01_a_client_too_old_for_the_field_is_muted_all_the_same() -> None:
+    c = Conversation(producer_byte_rate=100).client_sends(sized(1_500, version=0))
+    c.upstream_answers(produce_reply(1, version=0)).client_sees(produce_reply(1, version=0)).muted_until(
+        5_000
+    )
+
+
+def test_within_the_quota_nothing_changes() -> None:
+    c = Conversation(producer_byte_rate=100).client_sends(sized(1_000))
+    c.upstream_answers(produce_reply(1)).client_sees(produce_reply(1)).reading()
+
+
+def test_the_worked_example_of_kip_13() -> None:
+    """5 MB/s for nine windows, then 15 MB in the tenth: 20 % over, so two seconds of silence."""
+    c = Conversation(producer_byte_rate=5_000, rate_settings=RateSettings(window_num=11))
+    for second in range(9):
+        c.at(second * 1_000).client_sends(sized(5_000)).upstream_answers(produce_reply(1)).reading()
+    c.take_client()
+    c.at(9_000).client_sends(sized(15_000)).upstream_answers(produce_reply(1))
+    c.client_sees(produce_reply(1, throttle_time_ms=2_000)).muted_until(11_000)
+
+
+def test_second_request_in_same_segment_waits_for_throttle() -> None:
+    c = Conversation(producer_byte_rate=100)
+    first, second = sized(1_500), sized(500, 2)
+    c.client_sends(first, second).at(4_999).upstream_sees(first).at(5_000).upstream_sees(second)
+
+
+def test_c03_pipelined_requests_wait_in_order_and_none_is_lost() -> None:
+    c = Conversation(producer_byte_rate=1_000)
+    frames = [sized(11_000, i) for i in range(50)]
+    c.client_sends(*frames, piece_bytes=4_000).upstream_sees(frames[0])
+    seen = 1
+    for second in range(1, 600):
+        c.at(second * 1_000)
+        while seen < 50 and (passed := c.take_upstream()):
+            assert passed == frames[seen]
+            seen += 1
+    assert seen == 50
+
+
+def test_c04_without_acks_there_is_no_reply_and_the_mute_all_the_same() -> None:
+    c = Conversation(producer_byte_rate=100).client_sends(sized(1_500, acks=0), heartbeat(2))
+    c.client_sees().upstream_sees(sized(1_500, acks=0)).muted_until(5_000).upstream_sees(heartbeat(2))
+    assert c.core.observer.throttles[0][2:] == (5_000, ThrottledBy.PRODUCE)
+
+
+def test_the_time_that_the_broker_took_counts_towards_the_throttle() -> None:
+    c = Conversation(producer_byte_rate=100).client_sends(sized(1_500)).at(2_000)
+    c.upstream_answers(produce_reply(1)).client_sees(produce_reply(1, throttle_time_ms=3_000))
+    c.muted_until(5_000)
+
+
+def test_a_reply_that_comes_after_the_throttle_says_nothing_of_it() -> None:
+    c = Conversation(producer_byte_rate=100).client_sends(sized(1_500)).at(6_000)
+    c.upstream_answers(produce_reply(1)).client_sees(produce_reply(1)).reading()
+
+
+@pytest.mark.parametrize(("broker_ms", "told_ms"), [(0, 5_000), (4_999, 5_000), (9_000, 9_000)])
+def test_c10_the_brokers_own_throttle_is_never_lowered(broker_ms: int, told_ms: int) -> None:
+    c = Conversation(producer_byte_rate=100).client_sends(sized(1_500))
+    c.upstream_answers(produce_reply(1, throttle_time_ms=broker_ms))
+    c.client_sees(produce_reply(1, throttle_time_ms=told_ms)).muted_until(told_ms)
+
+
+def test_c07_a_longer_debt_than_the_ceiling_is_told_and_waited_for_bit_by_bit() -> None:
+    c = Conversation(producer_byte_rate=10, settings=SessionSettings(max_mute_ms=20_000))
+    c.client_sends(sized(1_100)).upstream_answers(produce_reply(1))
+    c.client_sees(produce_reply(1, throttle_time_ms=20_000)).muted_until(20_000)
+
+
+def test_c18_a_quota_that_changes_during_a_mute_applies_to_the_next_request() -> None:
+    c = Conversation(producer_byte_rate=100).client_sends(sized(1_500)).upstream_answers(produce_reply(1))
+    c.core.set_quota(QuotaKey.PRODUCER_BYTE_RATE, 1_000_000)
+    c.take_client()
+    c.muted_until(5_000)
+    c.client_sends(sized(5_000, 2)).upstream_answers(produce_reply(2)).client_sees(produce_reply(2)).reading()
+
+
+def test_connections_of_one_client_share_what_it_may_use() -> None:
+    c = Conversation(producer_byte_rate=100)
+    c.client_sends(sized(1_000)).reading()
+    other = c.another().client_sends(sized(500)).upstream_answers(produce_reply(1))
+    other.client_sees(produce_reply(1, throttle_time_ms=5_000)).still_muted()
+    c.reading()
+
+
+def test_a_throttled_reply_keeps_its_place_between_others() -> None:
+    c = Conversation(producer_byte_rate=100).client_sends(heartbeat(1), sized(1_500, 2))
+    c.upstream_answers(heartbeat_reply(1), produce_reply(2), piece_bytes=3)
+    c.client_sees(heartbeat_reply(1), produce_reply(2, throttle_time_ms=5_000))
+
+
+def test_a_wait_is_booked_once_under_produce() -> None:
+    c = Conversation(producer_byte_rate=100).client_sends(sized(1_500)).upstream_answers(produce_reply(1))
+    ((api_key, _, throttle_ms, by),) = c.core.observer.throttles
+    assert (api_key, throttle_ms, by) == (ApiKey.PRODUCE, 5_000, ThrottledBy.PRODUCE)
