@@ -7,9 +7,10 @@ protocol.
 from config.address import HostPort
 from config.loader import ConfigError, default_config, load, parse, parse_bootstrap, replace_upstream
 from config.model import Config
-from config.sections import ENFORCED_KEYS, ListenerSettings, QuotaRule
+from config.sections import CLIENT_KEYS, ENFORCED_KEYS, ListenerSettings, QuotaRule
 
 __all__ = [
+    "CLIENT_KEYS",
     "Config",
     "ConfigError",
     "ENFORCED_KEYS",

@@ -6,7 +6,7 @@ Allowed values are read from the models, so a range is written down in one place
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from enum import Enum
 from types import NoneType, UnionType
@@ -46,6 +46,8 @@ def _inside(inner: Key, outer: Key) -> bool:
 
 def _texts(error: ErrorDetails, model: type[BaseModel]) -> Iterator[tuple[Key, str]]:
     key: Key = error["loc"]
+    if key[-1:] == ("[key]",) and error["type"] == "value_error":
+        key = key[:-1]  # the key of a table is at fault, and named just before
     context: dict[str, Any] = error.get("ctx", {})
     if error["type"] == FAULTS:
         for inner, text in context["faults"]:
@@ -93,7 +95,9 @@ def _type_at(model: type[BaseModel], key: Key) -> tuple[Any, list[Any]]:
     kind: Any = model
     metadata: list[Any] = []
     for part in key:
-        if isinstance(part, int):
+        if get_origin(kind) is Mapping:
+            kind, metadata = _bare(get_args(kind)[1], [])
+        elif isinstance(part, int):
             kind, metadata = _bare(get_args(kind)[0], [])
         else:
             field = kind.model_fields[part]

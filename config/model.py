@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from config.address import HostPort
+from config.connection_sections import ConnectionSettings
 from config.sections import (
     AdminSettings,
     ClientIdSettings,
@@ -39,6 +40,7 @@ class Config(Section, frozen=True):
     listeners: Annotated[tuple[ListenerSettings, ...], Field(strict=False, min_length=1)]
     admin: AdminSettings = AdminSettings()
     limits: LimitSettings = LimitSettings()
+    connections: ConnectionSettings = ConnectionSettings()
     drain: DrainSettings = DrainSettings()
     log: LogSettings = LogSettings()
     enforcement: EnforcementSettings = EnforcementSettings()
@@ -97,12 +99,15 @@ class Config(Section, frozen=True):
 
     def warnings(self) -> list[str]:
         """What is allowed but probably not meant; one line each, key path first."""
-        return [
+        found = [
             f'quotas.{at}.{name}: "{DEFAULT.value}" is taken as a name; the default is default_{name} = true'
             for at, rule in enumerate(self.quotas)
             for name in ("user", "client_id")
             if getattr(rule, name) == DEFAULT.value
         ]
+        if len(self.listeners) == 1 and self.listeners[0].protected:
+            found.append("listeners.0.protected: without effect, since there is no other listener")
+        return found
 
     @model_validator(mode="after")
     def _check(self) -> Config:
@@ -117,6 +122,9 @@ class Config(Section, frozen=True):
             first = seen.setdefault(listener.name, at)
             if first != at:
                 yield ("listeners", at, "name"), f'"{listener.name}" is the name of listeners.{first} too'
+        protected = [at for at, listener in enumerate(self.listeners) if listener.protected]
+        for at in protected[1:]:
+            yield ("listeners", at, "protected"), f"listeners.{protected[0]} is; only one can be"
 
     def _port_faults(self) -> Iterator[tuple[Key, str]]:
         claims = list(self._claims())

@@ -6,14 +6,16 @@ except where the key carries Kafka's own name and unit.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from config.address import MAX_PORT, BindAddress, ConnectAddress, HostPort, valid_host
+from config.ip_address import AddressOrBlock
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
-from quotas.limits import EmptyClientId, Enforcement
+from quotas.limits import IP_KEYS, EmptyClientId, Enforcement
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.mutations import ValidateOnly
 
@@ -28,6 +30,7 @@ Milliseconds: TypeAlias = Annotated[int, Field(ge=1, le=_MAX_INT32)]
 WindowNum: TypeAlias = Annotated[int, Field(ge=1, le=1000)]
 WindowSeconds: TypeAlias = Annotated[int, Field(ge=1, le=3600)]
 MaxTrackers: TypeAlias = Annotated[int, Field(ge=1, le=10_000_000)]
+ConnectionRate: TypeAlias = Annotated[int, Field(ge=1, le=_MAX_INT32)]
 ByteRate: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]
 Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonEmpty: TypeAlias = Annotated[str, Field(min_length=1)]
@@ -85,6 +88,9 @@ class ListenerSettings(Section, frozen=True):
         first_broker_port: of the broker with the lowest id. The port after `bind` if not given.
         lowest_broker_id: the smallest broker id that gets a port.
         broker_ports: how many ids get one; a broker beyond is never shown to clients.
+        max_connections: Kafka's max.connections of this listener, broker ports included; None: unlimited.
+        max_connection_creation_rate: Kafka's max.connection.creation.rate of this listener; None: unlimited.
+        protected: exempt from the limits of all listeners together, as Kafka's inter-broker listener is; one may be.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
@@ -93,6 +99,9 @@ class ListenerSettings(Section, frozen=True):
     first_broker_port: Port = Field(default_factory=_port_after_bind, validate_default=True)
     lowest_broker_id: Annotated[int, Field(ge=0, le=_MAX_INT32)] = 0
     broker_ports: Annotated[int, Field(ge=1, le=MAX_PORT)] = 100
+    max_connections: Count | None = None
+    max_connection_creation_rate: ConnectionRate | None = None
+    protected: bool = False
 
     @property
     def last_broker_port(self) -> int:
@@ -228,35 +237,40 @@ class ClientIdSettings(Section, frozen=True):
 
 
 class QuotaRule(Section, frozen=True):
-    """The quotas of one entity: a user, a client id, or a pair of them, each by name or as the default.
+    """The quotas of one entity: a user, a client id, a pair of them, or an address; each by name or as the default.
 
     The default has a key of its own, so that every name stays a name: ``user = "<default>"`` is a user who is
     really called that.
 
     Attributes:
         user, default_user, client_id, default_client_id: whom the quotas are for.
+        ip, default_ip: an address, a block of addresses that share one counter, or every other address by itself.
         observe: compute and report, but make nobody wait and refuse nothing; all quotas of this entity alike.
         producer_byte_rate, consumer_byte_rate: bytes per second; whole numbers, as Kafka stores them.
         request_percentage: of one core; 200 is two of them.
         controller_mutation_rate: partitions per second.
+        connection_creation_rate: connections per second; for addresses, which have no other quota.
     """
 
     user: NonEmpty | None = None
     default_user: bool = False
     client_id: NonEmpty | None = None
     default_client_id: bool = False
+    ip: AddressOrBlock | None = None
+    default_ip: bool = False
     observe: bool = False
     producer_byte_rate: ByteRate | None = None
     consumer_byte_rate: ByteRate | None = None
     request_percentage: Rate | None = None
     controller_mutation_rate: Rate | None = None
+    connection_creation_rate: ConnectionRate | None = None
 
     @property
     def entity(self) -> QuotaEntity:
         """Whom these quotas are for."""
         user: Name | None = DEFAULT if self.default_user else self.user
         client_id: Name | None = DEFAULT if self.default_client_id else self.client_id
-        return QuotaEntity(user=user, client_id=client_id)
+        return QuotaEntity(user=user, client_id=client_id, ip=DEFAULT if self.default_ip else self.ip)
 
     def values(self) -> dict[QuotaKey, float]:
         """The limits that are given, by quota."""
@@ -266,17 +280,33 @@ class QuotaRule(Section, frozen=True):
     @model_validator(mode="after")
     def _check(self) -> QuotaRule:
         faults: list[tuple[Key, str]] = []
-        for name in ("user", "client_id"):
+        for name in ("user", "client_id", "ip"):
             if getattr(self, name) is not None and getattr(self, f"default_{name}"):
                 faults.append(((name,), f"give {name} or default_{name}, not both"))
-        if not any(self.entity.components()):
-            faults.append(((), "names nobody; give user, default_user, client_id or default_client_id"))
-        if not self.values():
-            faults.append(((), f"limits nothing; give {' or '.join(ENFORCED_KEYS)}"))
+        entity = self.entity
+        if not any(entity.components()):
+            names = "user, default_user, client_id, default_client_id, ip or default_ip"
+            faults.append(((), f"names nobody; give {names}"))
+        elif entity.family is None:
+            faults.append(((), "an address can not be combined with a user or a client id"))
+        else:
+            faults.extend(self._key_faults(IP_KEYS if entity.ip is not None else CLIENT_KEYS))
         if faults:
             raise faults_error(faults)
         return self
 
+    def _key_faults(self, allowed: Collection[QuotaKey]) -> Iterator[tuple[Key, str]]:
+        known = [key for key in ENFORCED_KEYS if key in allowed]
+        if not self.values():
+            yield (), f"limits nothing; give {' or '.join(known)}"
+        whom = "users and client ids have" if allowed is CLIENT_KEYS else "addresses have"
+        for key in self.values():
+            if key not in allowed:
+                yield (str(key),), f"{whom} no such quota; give {' or '.join(known)}"
+
 
 # The quotas that this gateway enforces. Accepting another one would promise what nobody keeps.
 ENFORCED_KEYS: Final = tuple(key for key in QuotaKey if key in QuotaRule.model_fields)
+
+CLIENT_KEYS: Final = tuple(key for key in ENFORCED_KEYS if key not in IP_KEYS)
+"""Those of users and client ids."""

@@ -48,6 +48,7 @@ class IpLimit:
 
     rate_per_s: int  # UNLIMITED is off
     tracker_key: str  # the address, or the block whose addresses are counted together
+    observe: bool = False  # computed and reported, but nobody is held
 
 
 class IpLimits:
@@ -63,9 +64,9 @@ class IpLimits:
         self._limits = limits
         self._ipv6_prefix_bits = ipv6_prefix_bits
         self._version = 0
-        self._exact: dict[str, int] = {}
-        self._blocks: list[tuple[_Network, int]] = []  # longest first
-        self._default = UNLIMITED
+        self._exact: dict[str, tuple[int, bool]] = {}
+        self._blocks: list[tuple[_Network, tuple[int, bool]]] = []  # longest first
+        self._default = (UNLIMITED, False)
 
     def limit(self, address: str) -> IpLimit:
         """The connection rate of an address, given in any form that `normalise` takes."""
@@ -74,23 +75,24 @@ class IpLimits:
         client = normalise(address, self._ipv6_prefix_bits)
         exact = self._exact.get(normalise(address))
         if exact is not None:
-            return IpLimit(exact, normalise(address))
+            return IpLimit(exact[0], normalise(address), exact[1])
         if self._blocks:
             parsed = ipaddress.ip_address(normalise(address))
-            for block, rate in self._blocks:
+            for block, (rate, observe) in self._blocks:
                 if parsed in block:
-                    return IpLimit(rate, str(block))
-        return IpLimit(self._default, client)
+                    return IpLimit(rate, str(block), observe)
+        return IpLimit(self._default[0], client, self._default[1])
 
     def _read(self) -> None:
-        self._exact, self._blocks, self._default = {}, [], UNLIMITED
-        for entity, value in self._limits.entities(KEY):
-            rate = int(value)  # truncated, as Kafka does
+        self._exact, self._blocks, self._default = {}, [], (UNLIMITED, False)
+        for entity, value in self._limits.entities(KEY) if self._limits.enabled(KEY) else ():
+            # Truncated, as Kafka does.
+            found = (int(value), self._limits.observes(entity))
             if isinstance(entity.ip, Default):
-                self._default = rate
+                self._default = found
             elif entity.ip is not None and "/" in entity.ip:
-                self._blocks.append((ipaddress.ip_network(entity.ip), rate))
+                self._blocks.append((ipaddress.ip_network(entity.ip), found))
             elif entity.ip is not None:
-                self._exact[normalise(entity.ip)] = rate
+                self._exact[normalise(entity.ip)] = found
         self._blocks.sort(key=lambda each: each[0].prefixlen, reverse=True)
         self._version = self._limits.version

@@ -25,7 +25,9 @@ from quotas.trackers import TrackerTable
 class Verdict(StrEnum):
     """What the acceptor does with a socket it has just accepted."""
 
-    ADMIT = "admit"  # counted; `ConnectionQuotas.release` when it closes
+    ADMIT = (
+        "admit"  # counted; `ConnectionQuotas.release` when it closes. With a wait_ms: only observed, not held
+    )
     WAIT = "wait"  # accept nobody on this listener, then ask again with waited=True
     HOLD = "hold"  # keep it unread, then ask `ConnectionQuotas.after_hold`
     REFUSE = "refuse"  # close it; it is not counted
@@ -177,7 +179,12 @@ class ConnectionQuotas:
                 return Admission(Verdict.WAIT, cause, wait_ms)
         if not self.has_slot(listener):
             return Admission(Verdict.WAIT, AdmissionCause.NO_SLOT)
-        hold_ms = self._record_ip(ip, now_ms)
+        hold_ms, observed = self._record_ip(ip, now_ms)
+        if observed:
+            admission = self._count(listener, ip)
+            if hold_ms > 0 and admission.verdict is Verdict.ADMIT:
+                return Admission(Verdict.ADMIT, AdmissionCause.IP_RATE, hold_ms)
+            return admission
         if hold_ms > 0:
             self._record_accept(listener, -1, now_ms)
             if self._held >= self._configured.max_held:
@@ -204,7 +211,10 @@ class ConnectionQuotas:
         if now_ms < held.held_until_ms or (not recheck and now_ms == held.held_until_ms):
             return held
         self.abandon_hold(held)
-        if not recheck or self._record_ip(ip, now_ms) > 0:
+        if not recheck:
+            return Admission(Verdict.REFUSE, AdmissionCause.IP_RATE)
+        hold_ms, observed = self._record_ip(ip, now_ms)
+        if hold_ms > 0 and not observed:
             return Admission(Verdict.REFUSE, AdmissionCause.IP_RATE)
         self._record_accept(listener, 1, now_ms)
         if not self.has_slot(listener):
@@ -277,17 +287,21 @@ class ConnectionQuotas:
             return own_ms, AdmissionCause.LISTENER_RATE
         return gateway_ms, AdmissionCause.GATEWAY_RATE
 
-    def _record_ip(self, ip: str, now_ms: int) -> int:
-        """Records a connection of an address; when it is over its rate takes that back and returns the hold."""
+    def _record_ip(self, ip: str, now_ms: int) -> tuple[int, bool]:
+        """Records a connection of an address; when it is over its rate takes that back.
+
+        Returns:
+            The hold, and whether the limit is only observed.
+        """
         limit = self._ip_limits.limit(ip)
         if limit.rate_per_s >= UNLIMITED:
-            return 0
+            return 0, False
         tracker = self._ip_trackers.find_or_make(limit.tracker_key, float(limit.rate_per_s), now_ms=now_ms)
         tracker.last_ms = now_ms
         hold_ms = self._wait_ms(tracker.rate, limit.rate_per_s, 1, now_ms)
         if hold_ms > 0:
             tracker.rate.record(-1, now_ms=now_ms)
-        return hold_ms
+        return hold_ms, limit.observe
 
     def _wait_ms(self, rate: SampledRate, limit: int | None, count: int, now_ms: int) -> int:
         rate.record(count, now_ms=now_ms)

@@ -26,6 +26,7 @@ _UNITS: Final = {
     QuotaKey.CONSUMER_BYTE_RATE: " B/s",
     QuotaKey.REQUEST_PERCENTAGE: " %",
     QuotaKey.CONTROLLER_MUTATION_RATE: "/s",
+    QuotaKey.CONNECTION_CREATION_RATE: "/s",
 }
 _BYTE_RATES: Final = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
 _MODE_TEXTS: Final = {
@@ -132,7 +133,7 @@ def _client_text(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
         head.append(("enforcement", _MODE_TEXTS[limits.mode]))
     blocks = [aligned(head)]
     unused = []
-    for key in config.ENFORCED_KEYS:
+    for key in config.CLIENT_KEYS:
         if not any(limits.entities(key)):
             unused.append(key.value)
             continue
@@ -178,7 +179,7 @@ def _counter_text(match: Match) -> str:
 
 def _client_json(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> str:
     answers = []
-    for key in config.ENFORCED_KEYS:
+    for key in config.CLIENT_KEYS:
         match = resolve(limits, key, user, client_id)
         answers.append(
             {

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from config.address import HostPort
 from config.sections import (
+    CLIENT_KEYS,
     ENFORCED_KEYS,
     LimitSettings,
     ListenerSettings,
@@ -102,11 +103,29 @@ def test_rate_is_a_finite_positive_number(rate: object) -> None:
         QuotaRule.model_validate({"user": "a", "controller_mutation_rate": rate})
 
 
-def test_enforced_keys_are_what_a_quota_can_carry() -> None:
-    assert set(QuotaKey) - set(ENFORCED_KEYS) == {QuotaKey.CONNECTION_CREATION_RATE}
+def test_every_key_of_kafka_is_enforced() -> None:
+    assert set(ENFORCED_KEYS) == set(QuotaKey)
+    assert set(QuotaKey) - set(CLIENT_KEYS) == {QuotaKey.CONNECTION_CREATION_RATE}
 
 
-@pytest.mark.parametrize("key", [key for key in ENFORCED_KEYS if key.endswith("byte_rate")])
+@pytest.mark.parametrize(
+    ("keys", "entity"),
+    [
+        ({"ip": "10.0.0.1"}, QuotaEntity(ip="10.0.0.1")),
+        ({"ip": "::ffff:10.0.0.1"}, QuotaEntity(ip="10.0.0.1")),
+        ({"ip": "10.0.0.0/8"}, QuotaEntity(ip="10.0.0.0/8")),
+        ({"ip": "2001:DB8::/32"}, QuotaEntity(ip="2001:db8::/32")),
+        ({"default_ip": True}, QuotaEntity(ip=DEFAULT)),
+    ],
+)
+def test_addresses_have_a_connection_rate(keys: dict[str, object], entity: QuotaEntity) -> None:
+    rule = QuotaRule.model_validate({**keys, "connection_creation_rate": 5})
+    assert rule.entity == entity
+    assert rule.values() == {QuotaKey.CONNECTION_CREATION_RATE: 5.0}
+    assert validate(entity, QuotaKey.CONNECTION_CREATION_RATE, 5.0) is None
+
+
+@pytest.mark.parametrize("key", [key for key in CLIENT_KEYS if key.endswith("byte_rate")])
 def test_byte_rates_are_the_whole_numbers_that_kafka_stores(key: QuotaKey) -> None:
     entity = QuotaEntity(user="a")
     for good in (1, 2**63 - 1):
@@ -118,7 +137,7 @@ def test_byte_rates_are_the_whole_numbers_that_kafka_stores(key: QuotaKey) -> No
 
 
 def test_quota_of_all_keys_keeps_each_value() -> None:
-    given: dict[str, float] = {key.value: at for at, key in enumerate(ENFORCED_KEYS, start=1)}
+    given: dict[str, float] = {key.value: at for at, key in enumerate(CLIENT_KEYS, start=1)}
     rule = QuotaRule.model_validate({"user": "a", **given})
     assert rule.values() == given
     assert not rule.observe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib.resources import files
 from typing import Any, get_args
@@ -26,12 +27,28 @@ def test_there_are_examples() -> None:
     assert {"minimal.toml", "full.toml"} <= {each.name for each in EXAMPLES}
 
 
+def _full_text() -> str:
+    return files("config").joinpath("examples/full.toml").read_text(encoding="utf-8")
+
+
 def _full() -> dict[str, Any]:
-    return tomllib.loads(files("config").joinpath("examples/full.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(_full_text())
+
+
+def _with_what_is_commented_out() -> dict[str, Any]:
+    """Keys without a default are there as comments of the form ``# key = value``."""
+    return tomllib.loads(re.sub(r'^# (["\w.]+ = )', r"\1", _full_text(), flags=re.MULTILINE))
+
+
+def test_values_that_are_commented_out_are_valid() -> None:
+    full = config.Config.model_validate(_with_what_is_commented_out())
+    assert full.connections.max_connections is not None
+    assert full.connections.max_connections_per_ip_overrides
+    assert full.listeners[0].max_connections is not None
 
 
 def test_full_example_shows_every_key() -> None:
-    full = _full()
+    full = _with_what_is_commented_out()
     assert set(full) == set(config.Config.model_fields)
     for name, field in config.Config.model_fields.items():
         tables = full[name] if isinstance(full[name], list) else [full[name]]

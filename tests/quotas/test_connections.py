@@ -12,7 +12,7 @@ from quotas.connections import (
     Verdict,
 )
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
-from quotas.limits import Limits
+from quotas.limits import Enforcement, Limits
 from tests.support.clock import FakeClock
 from tests.support.scenarios import scenarios, steps
 
@@ -227,6 +227,46 @@ def test_the_protected_listener_is_free_of_the_gateways_limits_but_not_of_its_ow
     quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
     verdicts = [quotas.admit("ADMIN", "10.0.0.1", now_ms=clock.now_ms).verdict for _ in range(21)]
     assert verdicts == [Verdict.ADMIT] * 20 + [Verdict.WAIT]
+
+
+def test_an_observed_address_is_let_in_and_told_how_long_it_would_be_held(clock: FakeClock) -> None:
+    limits = _limits({DEFAULT: 1})
+    limits.set_observed({QuotaEntity(ip=DEFAULT)})
+    quotas = ConnectionQuotas(limits, ConnectionLimits(PLAIN), now_ms=clock.now_ms)
+    for _ in range(10):
+        assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms) == Admission(Verdict.ADMIT)
+    for _ in range(3):
+        # As if it were enforced, so who would be held is not counted, and the next would wait no longer.
+        would = quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
+        assert would == Admission(Verdict.ADMIT, AdmissionCause.IP_RATE, 1_000)
+    assert quotas.snapshot(now_ms=clock.now_ms).connections == 13
+    limits.set_observed()
+    assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).verdict is Verdict.HOLD
+
+
+def test_the_kill_switch_lets_addresses_in_and_keeps_the_gateways_own_limits(clock: FakeClock) -> None:
+    limits = _limits({DEFAULT: 1})
+    quotas = ConnectionQuotas(limits, ConnectionLimits(PLAIN, max_connections=20), now_ms=clock.now_ms)
+    limits.set_mode(Enforcement.OFF)
+    verdicts = [quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).verdict for _ in range(21)]
+    assert verdicts == [Verdict.ADMIT] * 20 + [Verdict.WAIT]
+    assert quotas.snapshot(now_ms=clock.now_ms).ip_rates == {}
+
+
+def test_a_socket_held_when_its_address_becomes_observed_is_let_in_by_the_second_look(
+    clock: FakeClock,
+) -> None:
+    limits = _limits({DEFAULT: 1})
+    quotas = ConnectionQuotas(
+        limits, ConnectionLimits(PLAIN, after_hold=AfterHold.RECHECK), now_ms=clock.now_ms
+    )
+    for _ in range(10):
+        quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
+    held = [quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms) for _ in range(3)]
+    limits.set_mode(Enforcement.OBSERVE)
+    later_ms = clock.advance(1_000)
+    after = [quotas.after_hold("EXT", "10.0.0.1", each, now_ms=later_ms).verdict for each in held]
+    assert after == [Verdict.ADMIT] * 3
 
 
 def test_too_many_of_one_address_are_refused_and_overrides_beat_the_general_limit(clock: FakeClock) -> None:

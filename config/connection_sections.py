@@ -1,0 +1,46 @@
+"""The section about connections: how many, how fast, and what becomes of those beyond (KIP-612, KIP-402, KIP-306).
+
+Rates of single addresses are quotas and so in [[quotas]]; the limits of one listener are in [[listeners]].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
+
+from config.ip_address import Address
+from config.sections import Count, MaxTrackers, Section
+from quotas.connections import AfterHold
+
+CountOrNone: TypeAlias = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+class ConnectionSettings(Section, frozen=True):
+    """Limits of all listeners together. Rates are averages over the windows of [client_quota].
+
+    Attributes:
+        max_connections: Kafka's max.connections; None: as many as there are file descriptors for.
+        max_connection_creation_rate: Kafka's max.connection.creation.rate, per second; None: unlimited.
+        max_connections_per_ip: Kafka's max.connections.per.ip; None: unlimited.
+        max_connections_per_ip_overrides: other limits for single addresses.
+        after_hold: what becomes of a socket that was held because its address connects too often. close: what Kafka
+            does; recheck: let in when the address is within its rate by then, as KIP-612 says.
+        max_held: how many sockets may be held at once; None: an eighth of the file descriptors, 1,000 at most.
+        protected_slots: connections that the protected listener may have when `max_connections` is reached.
+        failed_authentication_delay_ms: Kafka's connection.failed.authentication.delay.ms.
+        ipv6_prefix_bits: IPv6 addresses that agree in so many leading bits are one client.
+        max_trackers: how many addresses are told apart by their rates; addresses beyond share one counter.
+    """
+
+    max_connections: Count | None = None
+    max_connection_creation_rate: Count | None = None
+    max_connections_per_ip: CountOrNone | None = None
+    max_connections_per_ip_overrides: Mapping[Address, CountOrNone] = Field(default_factory=dict)
+    after_hold: Annotated[AfterHold, Field(strict=False)] = AfterHold.CLOSE
+    max_held: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    protected_slots: Annotated[int, Field(ge=1, le=100_000)] = 32
+    failed_authentication_delay_ms: Annotated[int, Field(ge=0, le=60_000)] = 100
+    ipv6_prefix_bits: Annotated[int, Field(ge=1, le=128)] = 128
+    max_trackers: MaxTrackers = 10_000
