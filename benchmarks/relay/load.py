@@ -86,7 +86,8 @@ class LoadRunner:
             if path.proxy is not None and not path.proxy.running:
                 raise path.proxy.died()
             if time.monotonic() > deadline:
-                raise ProcessDied(f"{path.name} does not answer: {said.stderr}")
+                words = path.proxy.last_words() if path.proxy else ""
+            raise ProcessDied(f"{path.name} does not answer: {said.stderr}\n{words}")
             time.sleep(0.1)
 
     def closed_loop(self, path: RunningPath, workload: Workload) -> Row:

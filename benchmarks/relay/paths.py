@@ -115,7 +115,8 @@ def await_answer(path: RunningPath, *, timeout_s: float = 20.0) -> None:
         if path.proxy is not None and not path.proxy.running:
             raise path.proxy.died()
         if time.monotonic() > deadline:
-            raise ProcessDied(f"{path.name} does not answer")
+            words = path.proxy.last_words() if path.proxy else ""
+            raise ProcessDied(f"{path.name} does not answer\n{words}")
         time.sleep(0.1)
 
 

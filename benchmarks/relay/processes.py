@@ -119,8 +119,11 @@ class PinnedProcess:
 
     def died(self) -> ProcessDied:
         """The error that tells what the process said last."""
-        tail = self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
-        return ProcessDied(f"{' '.join(self.argv)} ended with {self._popen.poll()}:\n{tail}")
+        return ProcessDied(f"{' '.join(self.argv)} ended with {self._popen.poll()}:\n{self.last_words()}")
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
 
     def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
         """Stdin and stdout of a piped process."""

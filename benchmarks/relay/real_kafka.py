@@ -8,6 +8,7 @@ batches, and the requests would be small ones.
 
 import csv
 import re
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -64,12 +65,15 @@ class Job:
 
 
 def _tool(name: str, *arguments: object) -> str:
-    done = run_tool(
-        f"org.apache.kafka.tools.{name}",
-        [str(argument) for argument in arguments],
-        timeout_s=_TOOL_LIMIT_S,
-        jvm_options=jars.FULL_SPEED,
-    )
+    try:
+        done = run_tool(
+            f"org.apache.kafka.tools.{name}",
+            [str(argument) for argument in arguments],
+            timeout_s=_TOOL_LIMIT_S,
+            jvm_options=jars.FULL_SPEED,
+        )
+    except subprocess.TimeoutExpired:
+        raise ProcessDied(f"{name} was not done after {_TOOL_LIMIT_S:.0f} s") from None
     if done.returncode:
         raise ProcessDied(f"{name} ended with {done.returncode}:\n{done.stdout[-1000:]}{done.stderr[-1000:]}")
     return done.stdout
