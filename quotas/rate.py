@@ -11,6 +11,7 @@ windows before it, so that the average falls a little with every window and not 
 from __future__ import annotations
 
 import math
+from array import array
 from typing import Final
 
 MAX_THROTTLE_MS: Final = 2**31 - 1  # the field is an int32; Kafka lets longer times wrap, we clamp
@@ -61,12 +62,13 @@ class SampledRate:
         "_expiry_ms",
         "_last_ms",
         "_lasts_ms",
+        "_looked_ms",
+        "_next_ms",
         "_past_sum",
         "_start_ms",
         "_starts_ms",
         "_total",
         "_values",
-        "_wake_ms",
         "_window_ms",
         "_window_num",
     )
@@ -82,22 +84,27 @@ class SampledRate:
         self._window_num = window_num
         self._window_ms = window_ms
         self._expiry_ms = window_num * window_ms
-        self._starts_ms = [now_ms]
-        self._lasts_ms = [now_ms]  # when the latest event of each sample was
-        self._values = [0.0]
+        # Arrays and not lists: thousands of meters are touched in turn, and what a record costs is mostly
+        # the cache misses of the objects it touches.
+        self._starts_ms = array("q", [now_ms])
+        self._lasts_ms = array("q", [now_ms])  # when the latest event of each sample was
+        self._values = array("d", [0.0])
         self._at = 0  # the current sample, whose last event and value are kept below until it is left
         self._start_ms = now_ms
         self._last_ms = now_ms
-        # The current value is _total - _past_sum. Thousands of meters are touched in turn, so the fewer
-        # objects a record touches the fewer cache misses it costs.
-        self._total = 0.0
+        self._total = 0.0  # of which the current sample's value is what exceeds _past_sum
         self._past_sum = 0.0
-        # Before this moment a record neither begins a sample nor finds one to reset.
-        self._wake_ms = now_ms + window_ms
+        self._next_ms = now_ms + window_ms  # when a record begins the next sample
+        self._looked_ms = now_ms  # when due samples were last reset, or should have been
+
+    @property
+    def last_ms(self) -> int:
+        """When something was recorded last."""
+        return self._last_ms
 
     def record(self, value: float, *, now_ms: int) -> None:
         """Adds to the current sample, or to a new one when the current is a window old. Resets nothing."""
-        if now_ms - self._start_ms >= self._window_ms:
+        if now_ms >= self._next_ms:
             self._advance(now_ms)
         self._total += value
         self._last_ms = now_ms
@@ -109,20 +116,20 @@ class SampledRate:
             value: what to record.
             limit_per_s: the limit.
             allowance: ``limit_per_s`` over the S - 1 windows that an average is at least taken over. A total
-                within it can not violate, whatever the exact window.
+                within it can not violate, and a sample that is due to be reset only makes the total larger.
+                So the reset waits for a look that needs it.
             now_ms: the present.
         """
-        if now_ms >= self._wake_ms:
-            if now_ms - self._start_ms >= self._window_ms:
-                self._advance(now_ms)
-            self._total += value
-            self._last_ms = now_ms
-            self._purge(now_ms)
-            total = self._total
-        else:
-            total = self._total = self._total + value
-            self._last_ms = now_ms
+        if now_ms >= self._next_ms:
+            self._advance(now_ms)
+        total = self._total = self._total + value
+        self._last_ms = self._looked_ms = now_ms
         return 0 if total <= allowance else self.throttle_time_ms(limit_per_s, now_ms=now_ms)
+
+    @property
+    def held(self) -> float:
+        """What all samples add up to, those that are due to be forgotten included. Cheap, and changes nothing."""
+        return self._total
 
     def total(self, *, now_ms: int) -> float:
         """What the samples not yet forgotten add up to."""
@@ -168,28 +175,29 @@ class SampledRate:
         self._at = at
         self._past_sum = self._total
         self._start_ms = self._last_ms = now_ms
+        self._next_ms = now_ms + self._window_ms
 
     def _purge(self, now_ms: int) -> None:
         lasts_ms = self._lasts_ms
         lasts_ms[self._at] = self._last_ms
-        due_ms = now_ms - self._expiry_ms
-        oldest_ms = min(lasts_ms)
-        if oldest_ms <= due_ms:
-            while oldest_ms <= due_ms:
-                self._reset(lasts_ms.index(oldest_ms), now_ms)
-                oldest_ms = min(lasts_ms)
+        if min(lasts_ms) <= now_ms - self._expiry_ms:
+            # What `record_and_check` put off is reset as of the latest of those records. Kafka would have done
+            # it at an earlier one, with the same results: while the sample that was recorded to counts, time
+            # is counted from its start, and when it is due the emptied ones are due again.
+            for moment_ms in (self._looked_ms, now_ms):
+                while (oldest_ms := min(lasts_ms)) <= moment_ms - self._expiry_ms:
+                    self._reset(lasts_ms.index(oldest_ms), moment_ms)
             if not any(self._values):
                 # No rounding error outlives the samples it came from.
                 self._total -= self._past_sum
                 self._past_sum = 0.0
-        purge_ms = oldest_ms + self._expiry_ms
-        advance_ms = self._start_ms + self._window_ms
-        self._wake_ms = purge_ms if purge_ms < advance_ms else advance_ms
+        self._looked_ms = now_ms
 
     def _reset(self, i: int, now_ms: int) -> None:
         self._starts_ms[i] = self._lasts_ms[i] = now_ms
         if i == self._at:
             self._start_ms = self._last_ms = now_ms
+            self._next_ms = now_ms + self._window_ms
             self._total = self._past_sum
         else:
             self._past_sum -= self._values[i]

@@ -7,7 +7,10 @@ as the client stays within its limit. Measured by ``benchmarks/accounting.py``.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Container
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from quotas.entities import QuotaKey
@@ -65,15 +68,14 @@ class RateTracker:
         "_allowance",
         "_allowance_s",
         "_cap_ms",
+        "_expiry_ms",
         "_forgotten",
         "_limit",
         "_meter",
         "_observe",
         "book",
-        "gone",
-        "last_ms",
+        "good_until_ms",
         "match",
-        "recheck_ms",
         "shared",
         "version",
     )
@@ -89,14 +91,18 @@ class RateTracker:
     ) -> None:
         self._meter = SampledRate(settings.window_num, settings.window_ms, now_ms=now_ms)
         self._allowance_s = (settings.window_num - 1) * settings.window_ms / 1000
+        self._expiry_ms = settings.window_num * settings.window_ms
         self._cap_ms = cap_ms
         self._forgotten = forgotten
         self.book = ThrottleBook()
         self.shared = shared
-        self.gone = False
-        self.last_ms = now_ms
-        self.recheck_ms = now_ms
+        self.good_until_ms: float = math.inf  # whoever found it before then need not look for it again
         self.bind(Match(None, Rule.NONE, TrackerKey("", "")), 0)
+
+    @property
+    def last_ms(self) -> int:
+        """When something was recorded last."""
+        return self._meter.last_ms
 
     def bind(self, match: Match, version: int) -> None:
         """Puts a limit in force, also on what was recorded before."""
@@ -104,7 +110,7 @@ class RateTracker:
         self.version = version
         self._limit = UNLIMITED if match.limit is None else match.limit
         self._observe = match.observe
-        self._allowance = self._limit * self._allowance_s
+        self._allowance = _allowance(self._limit, self._allowance_s)
 
     def record(self, value: float, *, now_ms: int) -> int:
         """Counts, and tells how long the client has to wait for it.
@@ -116,7 +122,6 @@ class RateTracker:
         Returns:
             throttle_time_ms, capped as the family demands; 0 in observe mode, which only counts it.
         """
-        self.last_ms = now_ms
         throttle_time_ms = self._meter.record_and_check(value, self._limit, self._allowance, now_ms=now_ms)
         if not throttle_time_ms:
             return 0
@@ -127,7 +132,6 @@ class RateTracker:
 
     def record_unchecked(self, value: float, *, now_ms: int) -> None:
         """Counts what nobody can be told about any more; it weighs on the next request."""
-        self.last_ms = now_ms
         self._meter.record(value, now_ms=now_ms)
 
     def unrecord(self, value: float, *, now_ms: int) -> None:
@@ -144,6 +148,16 @@ class RateTracker:
         """The average per second."""
         return self._meter.rate(now_ms=now_ms)
 
+    def load(self, *, now_ms: int) -> float:
+        """Roughly which part of the limit is in use. Cheap enough to ask thousands of counters at once."""
+        return self.rough_rate(now_ms=now_ms) / self._limit
+
+    def rough_rate(self, *, now_ms: int) -> float:
+        """The average per second, up to a window too high; cheap."""
+        # A sample is forgotten so long after its last event: then nothing is left, and nobody needs to look.
+        idle = now_ms - self.last_ms >= self._expiry_ms
+        return 0.0 if idle or not self._allowance_s else self._meter.held / self._allowance_s
+
     def max_in_window(self) -> int | None:
         """The most that passes unthrottled within an otherwise empty window; None when nobody waits anyway."""
         if self.match.limit is None or self._observe:
@@ -156,8 +170,14 @@ class RateTracker:
 
     def forget(self) -> None:
         """The table dropped this counter: its totals live on, and who still holds it looks again."""
-        self.gone = True
+        self.good_until_ms = -math.inf
         self._forgotten.add_totals(self.book)
+
+
+@lru_cache(maxsize=1024)
+def _allowance(limit_per_s: float, allowance_s: float) -> float:
+    """The product, as one object for all counters with this limit: one cache miss less per record."""
+    return limit_per_s * allowance_s
 
 
 class RateQuotas:
@@ -197,30 +217,50 @@ class RateQuotas:
         """
         if self._bound_version == self._limits.version:
             tracker = self._bound.get((scope, user, client_id))
-            if (
-                tracker is not None
-                and not tracker.gone
-                and (not tracker.shared or now_ms < tracker.recheck_ms)
-            ):
+            if tracker is not None and now_ms < tracker.good_until_ms:
                 return tracker
         return self._find(user, client_id, scope, now_ms)
 
-    def snapshot(self, *, now_ms: int) -> list[RateSnapshot]:
-        """Every counter; last, when there is anything to tell, the one row for all others."""
+    @property
+    def counters(self) -> int:
+        """How many clients have a counter of their own."""
+        return len(self._table.own())
+
+    def loads(self, *, now_ms: int) -> dict[ScopedKey, float]:
+        """Roughly how much of its limit each counter's client uses; see `RateTracker.load`."""
+        return {key: tracker.load(now_ms=now_ms) for key, tracker in self._table.own()}
+
+    def snapshot(self, *, only: Container[ScopedKey] | None = None, now_ms: int) -> list[RateSnapshot]:
+        """Every counter; last, when there is anything to tell, the one row for all others.
+
+        Args:
+            only: counters to give a row of their own; None is all. The rest is added up in the last row, whose
+                rate is then a rough one.
+            now_ms: the present.
+        """
         rows = []
+        rest = list(self._table.shared())
+        shared = len(rest)
         for key, tracker in self._table.own():
+            if only is not None and key not in only:
+                rest.append(tracker)
+                continue
             if tracker.version != self._limits.version and self._limits.enabled(self._key):
                 match = match_of_tracker(self._limits, self._key, key.tracker_key)
                 tracker.bind(match, self._limits.version)
-            rows.append(_row(key, [tracker], tracker.match, tracker.book, other=False, now_ms=now_ms))
-        shared = list(self._table.shared())
-        if shared or not self._forgotten.is_empty():
+            rows.append(
+                _row(key, [tracker], tracker.match, tracker.book, tracker.rate(now_ms=now_ms), now_ms=now_ms)
+            )
+        if rest or not self._forgotten.is_empty():
             totals = ThrottleBook()
-            for book in [self._forgotten, *(tracker.book for tracker in shared)]:
+            for book in [self._forgotten, *(tracker.book for tracker in rest)]:
                 totals.add_totals(book)
             nobody = TrackerKey("", "")
-            match = shared[0].match if len(shared) == 1 else Match(None, Rule.NONE, nobody)
-            rows.append(_row(ScopedKey(None, nobody), shared, match, totals, other=True, now_ms=now_ms))
+            match = rest[0].match if len(rest) == shared == 1 else Match(None, Rule.NONE, nobody)
+            rate = sum(tracker.rate(now_ms=now_ms) for tracker in rest[:shared])
+            rate += sum(tracker.rough_rate(now_ms=now_ms) for tracker in rest[shared:])
+            key = ScopedKey(None, nobody)
+            rows.append(_row(key, rest[:shared], match, totals, rate, other=True, now_ms=now_ms))
         return rows
 
     def _find(self, user: str, client_id: str, scope: Scope, now_ms: int) -> RateTracker | None:
@@ -235,7 +275,8 @@ class RateQuotas:
         limit = UNLIMITED if match.limit is None else match.limit
         tracker = self._table.find_or_make(ScopedKey(scope, match.tracker_key), limit, now_ms=now_ms)
         tracker.bind(match, version)
-        tracker.recheck_ms = now_ms + _SHARED_RECHECK_MS
+        if tracker.shared:
+            tracker.good_until_ms = now_ms + _SHARED_RECHECK_MS
         self._bound[scope, user, client_id] = tracker
         return tracker
 
@@ -248,11 +289,12 @@ def _row(
     trackers: list[RateTracker],
     match: Match,
     totals: ThrottleBook,
+    rate: float,
     *,
-    other: bool,
+    other: bool = False,
     now_ms: int,
 ) -> RateSnapshot:
-    rate = max(0.0, sum(tracker.rate(now_ms=now_ms) for tracker in trackers))
+    rate = max(0.0, rate)
     return RateSnapshot(
         scope=key.scope,
         user=key.tracker_key.user,

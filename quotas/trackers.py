@@ -8,7 +8,7 @@ looked at whenever one is added (a second-chance sweep), and nothing ever walks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, ItemsView, Iterable
 from itertools import islice
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -21,7 +21,9 @@ _SWEEP_WHEN_FULL: Final = 8
 class Tracked(Protocol):
     """What the table needs to know of a counter."""
 
-    last_ms: int  # of the latest use
+    @property
+    def last_ms(self) -> int:
+        """When it was used last."""
 
     def forgettable(self, *, now_ms: int) -> bool:
         """Whether a new counter would decide the same."""
@@ -51,7 +53,7 @@ class TrackerTable(Generic[K, T]):
         self._own: dict[K, T] = {}
         self._shared: dict[float, T] = {}
 
-    def own(self) -> Iterable[tuple[K, T]]:
+    def own(self) -> ItemsView[K, T]:
         """The counters that have a key."""
         return self._own.items()
 
