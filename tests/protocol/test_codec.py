@@ -51,6 +51,7 @@ def test_question_without_names_asks_for_the_brokers_alone() -> None:
 def test_question_by_id_names_no_topic() -> None:
     asked = wire.decode_request("Metadata", 12, metadata_by_id_request([ID.bytes], client_id="app"))
     assert [(topic.topic_id, topic.name) for topic in asked.topics] == [(ID, None)]
+    assert asked.include_topic_authorized_operations is False
     assert asked.allow_auto_topic_creation is False
 
 

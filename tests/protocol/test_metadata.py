@@ -137,6 +137,16 @@ def test_unknown_topics_of_a_recorded_answer_are_named(version: int) -> None:
     assert unknown_topics(golden("metadata", version), describe(ApiKey.METADATA, version)) == expected
 
 
+@every_case("version", range(9, 14))
+def test_null_list_of_topics_names_none(version: int) -> None:
+    frame = wire.response("Metadata", version, cluster_id=None, brokers=[], topics=[])
+    # Behind header, throttle time, no brokers, no cluster id and the controller's id.
+    at = 9 + 4 + 1 + 1 + 4
+    assert frame[at] == 1
+    null = frame[:at] + b"\0" + frame[at + 1 :]
+    assert unknown_topics(null, describe(ApiKey.METADATA, version)) == []
+
+
 @every_case("version", [12, 13])
 def test_unknown_topic_without_a_name_is_not_named(version: int) -> None:
     row: dict[str, Any] = {"error_code": 3, "name": None, "topic_id": ID, "partitions": []}
