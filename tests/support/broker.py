@@ -129,6 +129,8 @@ class BrokerConnection(asyncio.Protocol):
     def abort(self) -> None:
         """End with RST."""
         sock = self.transport.get_extra_info("socket")
+        if sock is None or self.ended.is_set():
+            return
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
         self.transport.abort()
 

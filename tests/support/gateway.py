@@ -159,7 +159,7 @@ class RunningGateway:
 
     def check(self) -> None:
         """What must hold after anything."""
-        assert self.loop_errors == []
+        assert not self.loop_errors, self.loop_errors
         assert self.closed(CloseCause.INTERNAL_ERROR) == self._expected_internal_errors
         ended = sum(self.closed(cause) for cause in CloseCause)
         assert self.opened == len(self.channels) + ended

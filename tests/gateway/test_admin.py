@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.admin import AdminServer
+from gateway.clock import loop_clock
+from gateway.metrics import GatewayMetrics
+from tests.support import wire
+from tests.support.broker import ScriptedBroker
+from tests.support.gateway import RunningGateway, broker_and_gateway
+from tests.support.raw_client import HOST, RawClient, refused
+
+pytestmark = pytest.mark.asyncio
+
+HOSTILE_CLIENT_IDS = [
+    "nul\0byte",
+    "cr\r\nlf\nevent=forged level=error",
+    "\x1b[31mred\x1b[0m",
+    "quote\"apostrophe'",
+    "back\\slash\\n",
+    "{braces}{}{0}",
+    "%s%d%n",
+    "<default>",
+    "slash/and/../dots",
+    'a="b",c="d"} 1\n# TYPE x counter',
+    "\u202eright to left \u2028 line separator",
+    " ",
+]
+
+
+@asynccontextmanager
+async def admin(reason: str | None = None) -> AsyncIterator[tuple[AdminServer, aiohttp.ClientSession]]:
+    """An admin port, and a client for it."""
+    server = AdminServer(GatewayMetrics(loop_clock(asyncio.get_running_loop())), ready=lambda: reason)
+    await server.start(HOST, 0)
+    async with aiohttp.ClientSession(f"http://{HOST}:{server.port}") as session:
+        yield server, session
+    await server.stop()
+
+
+async def get(port: int, path: str) -> tuple[int, str]:
+    """Status and text of one answer."""
+    async with aiohttp.ClientSession() as session, session.get(f"http://{HOST}:{port}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+async def scrape(running: RunningGateway) -> dict[str, Metric]:
+    """Every family of series at /metrics."""
+    status, text = await get(running.gateway.admin.port, "/metrics")
+    assert status == 200
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+async def test_health_does_not_depend_on_readiness() -> None:
+    async with admin("upstream not reached") as (server, _):
+        assert await get(server.port, "/healthz") == (200, "ok\n")
+        assert await get(server.port, "/readyz") == (503, "upstream not reached\n")
+    async with admin() as (server, _):
+        assert await get(server.port, "/readyz") == (200, "ready\n")
+
+
+async def test_metrics_are_served_with_the_type_that_prometheus_asks_for() -> None:
+    async with admin() as (_, session), session.get("/metrics") as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=")
+        assert list(text_string_to_metric_families(await answer.text()))
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nothing", 404), ("POST", "/metrics", 405)])
+async def test_nothing_else_is_served(method: str, path: str, status: int) -> None:
+    async with admin() as (_, session), session.request(method, path) as answer:
+        assert answer.status == status
+
+
+async def test_busy_port_is_an_error() -> None:
+    async with ScriptedBroker() as squatter:
+        server = AdminServer(GatewayMetrics(loop_clock(asyncio.get_running_loop())), ready=lambda: None)
+        with pytest.raises(OSError, match="in use"):
+            await server.start(HOST, squatter.port)
+
+
+async def test_stopped_server_gives_its_port_back() -> None:
+    async with admin() as (server, _):
+        port = server.port
+        assert not await refused(port)
+    assert await refused(port)
+
+
+async def test_request_that_is_no_http_is_closed_and_troubles_nobody() -> None:
+    async with admin() as (server, _):
+        async with await RawClient.connect(server.port) as client:
+            await client.send(wire.request("Fetch", 4, topics=[]) * 100 + b"\r\n\r\n")
+            assert b"200" not in (await client.receive_rest())[:20]
+        async with await RawClient.connect(server.port) as client:
+            await client.send(b"GET /healthz HTTP/1.1\r\nX: " + b"y" * 100_000 + b"\r\n\r\n")
+            assert b"200" not in (await client.receive_rest())[:20]
+        assert await get(server.port, "/healthz") == (200, "ok\n")
+
+
+async def test_a23_hostile_client_ids_leave_the_metrics_well_formed() -> None:
+    quotas = [
+        {"default_client_id": True, "controller_mutation_rate": 5.0},
+        {"client_id": "slash/and/../dots", "controller_mutation_rate": 7.0},
+    ]
+    topic = {"name": "t", "num_partitions": 1, "replication_factor": 1}
+    async with broker_and_gateway(quotas=quotas) as (_, running):
+        for client_id in HOSTILE_CLIENT_IDS:
+            async with await running.connect() as client:
+                await client.send(
+                    wire.request(
+                        "CreateTopics",
+                        7,
+                        client_id=client_id,
+                        topics=[topic],
+                        timeout_ms=1000,
+                        validate_only=False,
+                    )
+                )
+                await client.receive_frame()
+        families = await scrape(running)
+        limits = {
+            sample.labels["client_id"]: sample.value
+            for sample in families["gateway_controller_mutation_limit"].samples
+        }
+    assert limits == {
+        client_id: 7.0 if client_id == "slash/and/../dots" else 5.0 for client_id in HOSTILE_CLIENT_IDS
+    }
+
+
+async def test_a23_client_called_like_the_default_is_not_the_default() -> None:
+    quotas = [{"client_id": "<default>", "controller_mutation_rate": 3.0}]
+    topic = {"name": "t", "num_partitions": 100, "replication_factor": 1}
+    async with broker_and_gateway(quotas=quotas) as (_, running):
+        throttled = {}
+        for client_id in ("<default>", "somebody"):
+            async with await running.connect() as client:
+                await client.send(
+                    wire.request(
+                        "CreateTopics",
+                        4,
+                        client_id=client_id,
+                        topics=[topic],
+                        timeout_ms=1000,
+                        validate_only=False,
+                    )
+                )
+                reply = wire.decode_response("CreateTopics", 4, await client.receive_frame())
+                throttled[client_id] = reply.throttle_time_ms > 0
+    assert throttled == {"<default>": True, "somebody": False}
+
+
+async def test_connections_and_requests_are_counted() -> None:
+    async with broker_and_gateway() as (_, running), await running.connect() as client:
+        for number in range(3):
+            await client.send(wire.request("Fetch", 4, correlation_id=number, topics=[]))
+            await client.receive_frame()
+        families = await scrape(running)
+    (active,) = families["gateway_connections_active"].samples
+    assert active.value == 1
+    fetches = [
+        sample.value for sample in families["gateway_requests"].samples if sample.labels["api"] == "fetch"
+    ]
+    assert fetches == [3]
