@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gateway.client_quotas import ClientQuotas
+from gateway.handlers.recent_topics import RecentTopics
 from gateway.observer import Observer
 from gateway.topology import Topology
 from quotas.entities import QuotaKey
@@ -26,6 +27,7 @@ class HandlerContext:
         observer: told what was decided.
         client_quotas: byte rates and request time, shared by all listeners; None: not enforced.
         recently_created: names that Metadata was already charged for, with the time the note expires.
+        recent_topics: what was done to topics that Metadata may not show yet.
     """
 
     topology: Topology
@@ -34,6 +36,7 @@ class HandlerContext:
     observer: Observer
     client_quotas: ClientQuotas | None = None
     recently_created: dict[bytes, int] = field(default_factory=dict)
+    recent_topics: RecentTopics = field(default_factory=RecentTopics)
 
     @property
     def mutations_enabled(self) -> bool:

@@ -80,6 +80,8 @@ class MetadataHandler:
 
     def _note_creation(self, name: bytes, now_ms: int) -> bool:
         """Whether this name is new, so that polling for a topic under way is charged once."""
+        if self._context.recent_topics.partitions(name, now_ms=now_ms):
+            return False  # it was created by request; Metadata lags
         notes = self._context.recently_created
         if notes.get(name, 0) > now_ms:
             return False

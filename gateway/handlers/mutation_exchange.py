@@ -105,10 +105,18 @@ class MutationExchange:
 
     # -- deciding --------------------------------------------------------------------------------------------
 
-    def _permits(self, topic: TopicMutation) -> float:
+    def _partitions_now(self, topic: TopicMutation, now_ms: int) -> int | None:
+        """How many partitions this topic has, None when it does not exist."""
+        noted = self._context.recent_topics.partitions(topic.identity, now_ms=now_ms)
+        if noted is not None:
+            return noted or None
+        known = self._known.get(topic.identity)
+        return known.partition_count if known is not None and known.error_code == ErrorCode.NONE else None
+
+    def _permits(self, topic: TopicMutation, now_ms: int) -> float:
         """What this topic costs; 0 when the broker will refuse it anyway."""
         known = self._known.get(topic.identity)
-        current = known.partition_count if known is not None and known.error_code == ErrorCode.NONE else None
+        current = self._partitions_now(topic, now_ms)
         if known is not None and known.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             return 0
         if self._request.api.key is ApiKey.CREATE_TOPICS:
@@ -131,7 +139,7 @@ class MutationExchange:
         """Charge in wire order, forward what was admitted or answer here."""
         request = self._request
         # A name that stands twice is refused by the broker, uncharged.
-        permits = [self._permits(topic) if self._single(topic) else 0 for topic in request.topics]
+        permits = [self._permits(topic, now_ms) if self._single(topic) else 0 for topic in request.topics]
         if request.api.key is ApiKey.CREATE_TOPICS and sum(permits) > MAX_PARTITIONS_PER_REQUEST:
             permits = [0] * len(permits)
         decision = self._context.mutations.charge_request(
@@ -258,6 +266,7 @@ class MutationExchange:
                 self._context.mutations.refund(decided, now_ms=now_ms)
             elif not self._request.validate_only:
                 self._reconcile(topic, decided, result, now_ms)
+                self._note(topic, result, now_ms)
         if open_questions:
             self._look_again(open_questions)
 
@@ -278,6 +287,22 @@ class MutationExchange:
             self._context.mutations.charge(
                 self._session.user, self._client_id, actual - decided.charged, strict=False, now_ms=now_ms
             )
+
+    def _note(self, topic: TopicMutation, result: TopicResult, now_ms: int) -> None:
+        """Remember what was done until Metadata shows it."""
+        key = self._request.api.key
+        if key is ApiKey.DELETE_TOPICS:
+            partitions = 0
+        elif result.num_partitions > 0:
+            partitions = result.num_partitions
+        elif key is ApiKey.CREATE_TOPICS and topic.num_partitions == -1:
+            partitions = topic.assignment_count
+            if partitions <= 0:
+                partitions = self._context.topology.cluster.default_num_partitions
+        else:
+            partitions = topic.num_partitions
+        for identity in {topic.identity, result.name or topic.identity, result.topic_id} - {NO_TOPIC_ID}:
+            self._context.recent_topics.note(identity, partitions, now_ms=now_ms)
 
     def _likely_permits(self, topic: TopicMutation) -> int:
         """What a topic cost that was not charged because Metadata, which lags, did not show it as it is."""
