@@ -1,20 +1,21 @@
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import aiohttp
 import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.admin import AdminServer
-from gateway.clock import loop_clock
-from gateway.metrics import GatewayMetrics
+from config.address import HostPort
+from gateway.app import Gateway
 from tests.support import wire
 from tests.support.broker import ScriptedBroker
-from tests.support.gateway import RunningGateway, broker_and_gateway
+from tests.support.gateway import (
+    RunningGateway,
+    broker_and_gateway,
+    free_ports,
+    gateway_config,
+    running_gateway,
+)
 from tests.support.raw_client import HOST, RawClient, refused
 
 pytestmark = pytest.mark.asyncio
@@ -35,16 +36,6 @@ HOSTILE_CLIENT_IDS = [
 ]
 
 
-@asynccontextmanager
-async def admin(reason: str | None = None) -> AsyncIterator[tuple[AdminServer, aiohttp.ClientSession]]:
-    """An admin port, and a client for it."""
-    server = AdminServer(GatewayMetrics(loop_clock(asyncio.get_running_loop())), ready=lambda: reason)
-    await server.start(HOST, 0)
-    async with aiohttp.ClientSession(f"http://{HOST}:{server.port}") as session:
-        yield server, session
-    await server.stop()
-
-
 async def get(port: int, path: str) -> tuple[int, str]:
     """Status and text of one answer."""
     async with aiohttp.ClientSession() as session, session.get(f"http://{HOST}:{port}{path}") as answer:
@@ -59,48 +50,61 @@ async def scrape(running: RunningGateway) -> dict[str, Metric]:
 
 
 async def test_health_does_not_depend_on_readiness() -> None:
-    async with admin("upstream not reached") as (server, _):
-        assert await get(server.port, "/healthz") == (200, "ok\n")
-        assert await get(server.port, "/readyz") == (503, "upstream not reached\n")
-    async with admin() as (server, _):
-        assert await get(server.port, "/readyz") == (200, "ready\n")
+    async with running_gateway(free_ports(1)) as running:
+        port = running.gateway.admin.port
+        assert await get(port, "/healthz") == (200, "ok\n")
+        assert await get(port, "/readyz") == (503, "upstream not reached\n")
+    async with broker_and_gateway() as (_, running):
+        assert await get(running.gateway.admin.port, "/readyz") == (200, "ready\n")
 
 
 async def test_metrics_are_served_with_the_type_that_prometheus_asks_for() -> None:
-    async with admin() as (_, session), session.get("/metrics") as answer:
+    async with (
+        running_gateway(free_ports(1)) as running,
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{HOST}:{running.gateway.admin.port}/metrics") as answer,
+    ):
         assert answer.headers["Content-Type"].startswith("text/plain; version=")
         assert list(text_string_to_metric_families(await answer.text()))
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nothing", 404), ("POST", "/metrics", 405)])
 async def test_nothing_else_is_served(method: str, path: str, status: int) -> None:
-    async with admin() as (_, session), session.request(method, path) as answer:
+    async with (
+        running_gateway(free_ports(1)) as running,
+        aiohttp.ClientSession() as session,
+        session.request(method, f"http://{HOST}:{running.gateway.admin.port}{path}") as answer,
+    ):
         assert answer.status == status
 
 
 async def test_busy_port_is_an_error() -> None:
     async with ScriptedBroker() as squatter:
-        server = AdminServer(GatewayMetrics(loop_clock(asyncio.get_running_loop())), ready=lambda: None)
+        config = gateway_config([squatter.port])
+        taken = config.admin.model_copy(update={"bind": HostPort(HOST, squatter.port)})
+        gateway = Gateway(config.model_copy(update={"admin": taken}))
         with pytest.raises(OSError, match="in use"):
-            await server.start(HOST, squatter.port)
+            await gateway.start()
+        await gateway.stop()
 
 
 async def test_stopped_server_gives_its_port_back() -> None:
-    async with admin() as (server, _):
-        port = server.port
+    async with running_gateway(free_ports(1)) as running:
+        port = running.gateway.admin.port
         assert not await refused(port)
     assert await refused(port)
 
 
 async def test_request_that_is_no_http_is_closed_and_troubles_nobody() -> None:
-    async with admin() as (server, _):
-        async with await RawClient.connect(server.port) as client:
+    async with running_gateway(free_ports(1)) as running:
+        port = running.gateway.admin.port
+        async with await RawClient.connect(port) as client:
             await client.send(wire.request("Fetch", 4, topics=[]) * 100 + b"\r\n\r\n")
             assert b"200" not in (await client.receive_rest())[:20]
-        async with await RawClient.connect(server.port) as client:
+        async with await RawClient.connect(port) as client:
             await client.send(b"GET /healthz HTTP/1.1\r\nX: " + b"y" * 100_000 + b"\r\n\r\n")
             assert b"200" not in (await client.receive_rest())[:20]
-        assert await get(server.port, "/healthz") == (200, "ok\n")
+        assert await get(port, "/healthz") == (200, "ok\n")
 
 
 async def test_a23_hostile_client_ids_leave_the_metrics_well_formed() -> None:
