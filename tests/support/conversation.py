@@ -61,6 +61,17 @@ class Conversation:
             self._read_socket()
         return self
 
+    def push(self, data: bytes) -> Conversation:
+        """Bytes that a paused transport had read already arrive although the session does not read."""
+        self._must_live()
+        self._guard(partial(self.session.receive_from_client, data, now_ms=self.clock.now_ms))
+        return self
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes of the client wait for the session to read."""
+        return bool(self._socket)
+
     def upstream_answers(self, *frames: bytes, piece_bytes: int | None = None) -> Conversation:
         """The broker sends these bytes."""
         self._must_live()

@@ -62,6 +62,7 @@ class GatewayCore:
 
     Attributes:
         clock: moved by conversations.
+        started_ms: where it stood first.
         limits, mutations, client_quotas, observer, context: as in the gateway.
         settings: bounds of its sessions.
     """
@@ -94,6 +95,7 @@ class GatewayCore:
             bind: see `gateway.topology.BindPort`.
             user: the principal of its sessions.
         """
+        self.started_ms = START_MS
         self.clock = FakeClock(START_MS)
         self.user = user
         self.limits = Limits()

@@ -1,0 +1,10 @@
+"""How many examples of a property whose single example is a whole conversation."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hypothesis import settings
+
+A_THIRD: Final = settings(max_examples=settings().max_examples // 3)
+"""A third of what the profile says (see `tests/conftest.py`)."""
