@@ -19,7 +19,6 @@ ELSEWHERE: Final = {
 # Without a test file so far; the last one to go takes this with it.
 NOT_YET: Final = frozenset(
     {
-        "protocol/fetch",
         "quotas/addresses",
         "quotas/connections",
         "gateway/client_quotas",

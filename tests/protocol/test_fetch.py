@@ -1,0 +1,85 @@
+"""Fetch: the two sizes that a quota lowers, in every version and with everything else as it came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.api_keys import ApiKey, describe, newest_version
+from protocol.errors import ProtocolError
+from protocol.fetch import clamp_max_bytes, counted_bytes
+from tests.support import wire
+from tests.support.cases import every_case
+
+VERSIONS = range(newest_version(ApiKey.FETCH) + 1)
+WITH_MAX_BYTES = VERSIONS[3:]
+int32s = st.integers(0, 2**31 - 1)
+
+
+def fetch(version: int, *, min_bytes: int, max_bytes: int = 0x7FFFFFFF) -> bytes:
+    """A Fetch request with an odd header and one partition."""
+    fields: dict[str, Any] = {"max_wait_ms": 500, "min_bytes": min_bytes}
+    if version >= 3:
+        fields["max_bytes"] = max_bytes
+    if version < 15:
+        fields["replica_id"] = -1
+    if version < 13:
+        fields["topics"] = [
+            {"topic": "t", "partitions": [{"partition": 0, "partition_max_bytes": 1_048_576}]}
+        ]
+    tags = [(3, b"tag")] if version >= 12 else ()
+    return wire.request("Fetch", version, client_id=b"\xffid", header_tags=tags, **fields)
+
+
+def clamp(version: int, frame: bytes, most_bytes: int) -> bytes:
+    return clamp_max_bytes(frame, describe(ApiKey.FETCH, version), most_bytes)
+
+
+@given(st.sampled_from(WITH_MAX_BYTES), int32s, int32s, int32s)
+def test_both_sizes_are_lowered_to_what_may_pass_and_nothing_else_changes(
+    version: int, min_bytes: int, max_bytes: int, most_bytes: int
+) -> None:
+    most = min(max_bytes, max(most_bytes, 1))
+    expected = fetch(version, min_bytes=min(min_bytes, most), max_bytes=most)
+    assert clamp(version, fetch(version, min_bytes=min_bytes, max_bytes=max_bytes), most_bytes) == expected
+
+
+@every_case("version", WITH_MAX_BYTES)
+def test_request_that_asks_for_less_is_the_very_same_frame(version: int) -> None:
+    frame = fetch(version, min_bytes=1, max_bytes=10_000)
+    assert clamp(version, frame, 10_000) is frame
+
+
+@every_case("version", WITH_MAX_BYTES)
+def test_c13_a_used_up_quota_still_lets_one_batch_pass(version: int) -> None:
+    """A broker answers max_bytes = 1 with one whole batch, so that a slow consumer gets on."""
+    for most_bytes in (1, 0, -5):
+        expected = fetch(version, min_bytes=1, max_bytes=1)
+        assert clamp(version, fetch(version, min_bytes=70_000), most_bytes) == expected
+
+
+@every_case("version", VERSIONS[:3])
+def test_version_without_max_bytes_stays_as_it_is(version: int) -> None:
+    frame = fetch(version, min_bytes=70_000)
+    assert clamp(version, frame, 1) is frame
+
+
+@every_case("version", WITH_MAX_BYTES)
+def test_truncated_request_is_a_protocol_error_up_to_these_fields(version: int) -> None:
+    frame = fetch(version, min_bytes=0x01020304, max_bytes=0x05060708)
+    fields_end = frame.index(b"\1\2\3\4\5\6\7\x08") + 8
+    for end in range(fields_end):
+        with pytest.raises(ProtocolError):
+            clamp(version, frame[:end], 1)
+    assert clamp(version, frame[:fields_end], 1)[:-8] == frame[: fields_end - 8]
+
+
+@every_case("version", VERSIONS)
+def test_reply_counts_its_size_field_and_its_body(version: int) -> None:
+    frame = wire.response("Fetch", version, **wire.populated("Fetch", version))
+    size_bytes, correlation_id_bytes, tag_bytes = 4, 4, 1 if version >= 12 else 0
+    body = len(frame) - size_bytes - correlation_id_bytes - tag_bytes
+    assert counted_bytes(len(frame) - 4, describe(ApiKey.FETCH, version)) == size_bytes + body
