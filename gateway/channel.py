@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
+from gateway.back_pressure import Side
 from gateway.close_cause import CloseCause
 from gateway.mute import MuteReason
 from gateway.session import NEVER_MS, ClientSession
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 HIGH_WATER_BYTES: Final = 512 * 1024
 """Unsent bytes at which the opposite side is no longer read."""
+
+_SIDES: Final = {MuteReason.CLIENT_FULL: Side.CLIENT, MuteReason.UPSTREAM_FULL: Side.UPSTREAM}
 
 _log = structlog.get_logger("gateway.channel")
 
@@ -92,15 +95,16 @@ class ClientChannel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
+        meter = self._meter
+        if meter is not None and meter.on:
+            meter.event_ns = perf_counter_ns()
         try:
-            if self._meter is not None and self._meter.on:
-                self._meter.event_ns = perf_counter_ns()
             self.session.receive_from_client(data, now_ms=self._now_ms())
             self._pump()
-            if self._meter is not None and self._meter.on:
-                self._meter.spend(perf_counter_ns() - self._meter.event_ns)
         except Exception as exc:  # noqa: BLE001  (the boundary: see _failed)
             self._failed(exc)
+        if meter is not None and meter.on:
+            meter.spend(perf_counter_ns())
 
     def eof_received(self) -> bool:
         """The client sends nothing more; keep the other direction open for what it is owed."""
@@ -130,7 +134,7 @@ class ClientChannel(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client reads slower than we write: read neither from the broker nor from the client."""
-        self.session.mute(MuteReason.CLIENT_FULL)
+        self._hold_up(MuteReason.CLIENT_FULL)
         self._read_upstream(False)
         self._watch_writes()
 
@@ -140,6 +144,7 @@ class ClientChannel(asyncio.Protocol):
             self._write_watch.cancel()
             self._write_watch = None
         self._read_upstream(True)
+        self._go_on(MuteReason.CLIENT_FULL)
         self._unmute(MuteReason.CLIENT_FULL)
 
     # -- the broker's transport ------------------------------------------------------------------------------
@@ -161,15 +166,16 @@ class ClientChannel(asyncio.Protocol):
 
     def upstream_received(self, data: bytes) -> None:
         """See `UpstreamUser`."""
+        meter = self._meter
+        if meter is not None and meter.on:
+            meter.event_ns = perf_counter_ns()
         try:
-            if self._meter is not None and self._meter.on:
-                self._meter.event_ns = perf_counter_ns()
             self.session.receive_from_upstream(data, now_ms=self._now_ms())
             self._pump()
-            if self._meter is not None and self._meter.on:
-                self._meter.spend(perf_counter_ns() - self._meter.event_ns)
         except Exception as exc:  # noqa: BLE001  (the boundary: see _failed)
             self._failed(exc, from_upstream=True)
+        if meter is not None and meter.on:
+            meter.spend(perf_counter_ns())
 
     def upstream_lost(self) -> None:
         """See `UpstreamUser`."""
@@ -179,10 +185,21 @@ class ClientChannel(asyncio.Protocol):
     def upstream_writable(self, writable: bool) -> None:
         """See `UpstreamUser`."""
         if writable:
+            self._go_on(MuteReason.UPSTREAM_FULL)
             self._unmute(MuteReason.UPSTREAM_FULL)
         else:
             # Called from within a write of `_pump`, which looks at the mute afterwards.
-            self.session.mute(MuteReason.UPSTREAM_FULL)
+            self._hold_up(MuteReason.UPSTREAM_FULL)
+
+    def _hold_up(self, reason: MuteReason) -> None:
+        """Back pressure begins; its time is counted until `_go_on` or the end of the channel."""
+        if not self._closed and not self.session.muted & reason:
+            self._owner.back_pressure.begin(_SIDES[reason], now_ms=self._now_ms())
+        self.session.mute(reason)
+
+    def _go_on(self, reason: MuteReason) -> None:
+        if not self._closed and self.session.muted & reason:
+            self._owner.back_pressure.end(_SIDES[reason], now_ms=self._now_ms())
 
     # -- carrying out ----------------------------------------------------------------------------------------
 
@@ -324,6 +341,8 @@ class ClientChannel(asyncio.Protocol):
         """
         if self._closed:
             return
+        for reason in _SIDES:
+            self._go_on(reason)
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -65,16 +65,22 @@ class ClientQuotas:
     Attributes:
         produce, fetch: counters of the byte rates.
         request_time: counters of the request percentage.
+        limits: the configured quotas; whoever sees another `version` there calls `refresh`.
+        limits_produce, limits_fetch, times_requests: whether any such quota is set, as of `version`.
     """
 
     __slots__ = (
-        "_limits",
         "_observer",
         "_per_broker",
         "_source",
         "fetch",
+        "limits",
+        "limits_fetch",
+        "limits_produce",
         "produce",
         "request_time",
+        "times_requests",
+        "version",
     )
 
     def __init__(
@@ -89,25 +95,19 @@ class ClientQuotas:
         self.produce = ByteRateQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, settings)
         self.fetch = ByteRateQuotas(limits, QuotaKey.CONSUMER_BYTE_RATE, settings)
         self.request_time = RequestTimeQuotas(limits, settings)
-        self._limits = limits
+        self.limits = limits
         self._observer = observer
         self._per_broker = scope is QuotaScope.BROKER
         self._source = source
+        self.refresh()
 
-    @property
-    def limits_produce(self) -> bool:
-        """Whether any producer_byte_rate is set."""
-        return self._limits.enabled(QuotaKey.PRODUCER_BYTE_RATE)
-
-    @property
-    def limits_fetch(self) -> bool:
-        """Whether any consumer_byte_rate is set."""
-        return self._limits.enabled(QuotaKey.CONSUMER_BYTE_RATE)
-
-    @property
-    def times_requests(self) -> bool:
-        """Whether any request_percentage is set; without one nothing is measured."""
-        return self._limits.enabled(QuotaKey.REQUEST_PERCENTAGE)
+    def refresh(self) -> None:
+        """Look again which keys have a quota at all: without one nothing is counted or measured for it."""
+        limits = self.limits
+        self.version = limits.version
+        self.limits_produce = limits.enabled(QuotaKey.PRODUCER_BYTE_RATE)
+        self.limits_fetch = limits.enabled(QuotaKey.CONSUMER_BYTE_RATE)
+        self.times_requests = limits.enabled(QuotaKey.REQUEST_PERCENTAGE)
 
     def _scope(self, broker_id: int | None) -> int | None:
         # -1: the bootstrap port, whose broker is not known by id.

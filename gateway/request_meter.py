@@ -49,8 +49,11 @@ class RequestMeter:
         """A request is forwarded now."""
         return TimedRequest(api, client_id, self.event_ns)
 
-    def spend(self, elapsed_ns: int) -> None:
-        """Add the CPU time of one event; events of requests that are exempt (acks=0) count as exempt."""
+    def spend(self, now_ns: int) -> None:
+        """An event is over: add its CPU time; that of requests which are exempt (acks=0) counts as exempt."""
+        elapsed_ns, self.event_ns = now_ns - self.event_ns, 0
+        if elapsed_ns == now_ns:
+            return  # the quota was set during this very event
         if self.exempt_event:
             self.exempt_event = False
             self.quotas.request_time.record_exempt(elapsed_ns)

@@ -111,8 +111,10 @@ class RequestSide:
         self.idle_since_ms = now_ms
         if self._held:
             self._held.append(data)
-            return
-        self._take_from_client(data, now_ms)
+        elif self._relay_left or self._head or self._collecting is not None:
+            self._take_from_client(data, now_ms)
+        else:
+            self._take_frames(data, 0, 0, now_ms)
 
     def _take_from_client(self, data: bytes, now_ms: int) -> None:
         start = at = 0
@@ -147,7 +149,10 @@ class RequestSide:
         session = cast("ClientSession", self)
         meter = self.meter
         if meter is not None:
-            meter.on = meter.quotas.times_requests
+            quotas = meter.quotas
+            if quotas.version != quotas.limits.version:
+                quotas.refresh()
+            meter.on = quotas.times_requests
         while at < received:
             if self.muted:
                 self._relay(data, start, at)
@@ -167,7 +172,9 @@ class RequestSide:
                 raise self._refusal(size, number, client_id_length)
             owed = len(pending)
             if route.head is not None:
-                verdict = route.head.on_head(session, route, data, at, client_id_length, now_ms=now_ms)
+                verdict = route.head.on_head(
+                    session, route, data, at, size, correlation_id, client_id_length, now_ms=now_ms
+                )
             elif route.collect is not None:
                 verdict = Verdict.COLLECT
             else:

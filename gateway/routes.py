@@ -44,6 +44,8 @@ class HeadHandler(Protocol):
         route: Route,
         data: bytes,
         at: int,
+        size: int,
+        correlation_id: int,
         client_id_length: int,
         *,
         now_ms: int,
@@ -55,6 +57,8 @@ class HeadHandler(Protocol):
             route: key and version.
             data: received bytes; the frame's size stands at `at`.
             at: see `data`.
+            size: payload of the frame, as in the head.
+            correlation_id: as in the head.
             client_id_length: as in the head, negative for null.
             now_ms: the time.
 

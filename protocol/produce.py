@@ -40,14 +40,15 @@ def read_acks(frame: Buffer, at: int, end: int, client_id_length: int, api: Api)
     Raises:
         ProtocolError: the header is malformed, or the frame ends before the field.
     """
-    frame_end = at + 4 + int(_INT32.unpack_from(frame, at)[0])
+    frame_end: int = at + 4 + _INT32.unpack_from(frame, at)[0]
     body_at = at + HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
     known_end = end if end < frame_end else frame_end
     # The common case without a walk: no header tags, null transactional id. Two bytes either way.
     if body_at + 4 <= known_end and api.version >= 3:
         nothing = 0 if api.version >= 9 else 0xFF
         if frame[body_at] == nothing and frame[body_at + 1] == nothing:
-            return int(_INT16.unpack_from(frame, body_at + 2)[0])
+            acks: int = _INT16.unpack_from(frame, body_at + 2)[0]
+            return acks
     try:
         acks_at = _walk_to_acks(memoryview(frame)[:known_end], body_at, api)
     except Truncated:

@@ -17,7 +17,7 @@ from gateway.session import ClientSession
 from protocol import throttle
 from protocol.api_keys import Api
 from protocol.fetch import clamp_max_bytes, counted_bytes
-from protocol.headers import correlation_id_at, correlation_id_of
+from protocol.headers import correlation_id_of
 from quotas.combine import ThrottledBy
 
 
@@ -35,6 +35,8 @@ class FetchHandler:
         route: Route,
         data: bytes,
         at: int,
+        size: int,
+        correlation_id: int,
         client_id_length: int,
         *,
         now_ms: int,
@@ -42,7 +44,7 @@ class FetchHandler:
         """See `HeadHandler`."""
         quotas = self._quotas
         if quotas is None or not quotas.limits_fetch:
-            session.in_flight.pending.append(Pending(correlation_id_at(data, at)))
+            session.in_flight.pending.append(Pending(correlation_id))
             return Verdict.RELAY
         client_id = session.client_id_at(data, at, client_id_length)
         if client_id is None:
@@ -51,7 +53,7 @@ class FetchHandler:
         if tracker is not None and tracker.max_in_window() is not None:
             return Verdict.COLLECT
         answer = HeadAnswer(partial(self._on_reply, session, route.api, client_id))
-        session.in_flight.pending.append(Pending(correlation_id_at(data, at), answer))
+        session.in_flight.pending.append(Pending(correlation_id, answer))
         return Verdict.RELAY
 
     def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:

@@ -18,7 +18,6 @@ from gateway.session import ClientSession
 from protocol import throttle
 from protocol.addresses import rewrite_produce
 from protocol.api_keys import Api, ApiKey, describe, newest_version
-from protocol.headers import HEAD
 from protocol.produce import read_acks
 from quotas.combine import ThrottledBy
 from quotas.rate_quotas import RateTracker
@@ -44,6 +43,8 @@ class ProduceHandler:
         route: Route,
         data: bytes,
         at: int,
+        size: int,
+        correlation_id: int,
         client_id_length: int,
         *,
         now_ms: int,
@@ -53,7 +54,6 @@ class ProduceHandler:
         acks = read_acks(data, at, len(data), client_id_length, api)
         if acks is None:
             return Verdict.MORE
-        size, _, correlation_id, _ = HEAD.unpack_from(data, at)
         answer = self._rewriting.get(api.version)
         quotas = self._quotas
         if quotas is not None and quotas.limits_produce:
