@@ -26,6 +26,7 @@ from typing import Final, TypeAlias
 import structlog
 
 from gateway.clock import NowMs
+from gateway.keepalive import limit_unacknowledged, watch_peer
 from gateway.observer import Observer
 from gateway.topology import Address
 from quotas.connections import Admission, AdmissionCause, ConnectionQuotas, Verdict
@@ -62,6 +63,8 @@ class Acceptor:
 
     Attributes:
         held: sockets that are kept unread for now.
+        accepted: sockets taken from the kernel so far, whatever became of them.
+        waits_since_ms: since when one waits to be let in while nobody else is accepted; None: nobody does.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Acceptor:
         quotas: ConnectionQuotas,
         observer: Observer,
         on_admitted: OnAdmitted,
+        write_timeout_ms: int = 30_000,
     ) -> None:
         """Make it; nothing is bound yet.
 
@@ -83,8 +87,12 @@ class Acceptor:
             quotas: decides; shared by all listeners.
             observer: told of delays, holds and refusals.
             on_admitted: takes over a socket that is counted already.
+            write_timeout_ms: of the sessions; see `keepalive`.
         """
         self.held: dict[Arrival, tuple[Admission, asyncio.TimerHandle]] = {}
+        self.accepted = 0
+        self.waits_since_ms: int | None = None
+        self._write_timeout_ms = write_timeout_ms
         self._listener = listener
         self._loop = loop
         self._now_ms = now_ms
@@ -93,7 +101,7 @@ class Acceptor:
         self._on_admitted = on_admitted
         self._sockets: dict[int | None, socket.socket] = {}
         self._waiting: Arrival | None = None
-        self._waiting_since_ms = 0
+        self._blocked_since_ms = 0
         self._wake: asyncio.TimerHandle | None = None
         self._paused = False
 
@@ -113,6 +121,8 @@ class Acceptor:
         listening = socket.socket(family, socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            watch_peer(listening)
+            limit_unacknowledged(listening, write_timeout_ms=self._write_timeout_ms)
             listening.setblocking(False)
             listening.bind(address)
             listening.listen(BACKLOG)
@@ -138,7 +148,7 @@ class Acceptor:
             self._wake.cancel()
         if self._waiting is not None:
             self._waiting.accepted.close()
-            self._waiting = None
+            self._waiting = self.waits_since_ms = None
         for arrival, (admission, timer) in self.held.items():
             timer.cancel()
             self._quotas.abandon_hold(admission)
@@ -163,10 +173,12 @@ class Acceptor:
             except OSError as exc:
                 if exc.errno not in _OUT_OF_RESOURCES:
                     continue  # this one connection broke before it was accepted
+                self._observer.accept_failed(self._listener)
                 _log.error("accept_failed", listener=self._listener, error=exc.strerror)
                 # Level-triggered: watching on would spin until a descriptor is free.
                 self._pause(_RETRY_ACCEPT_MS)
                 return
+            self.accepted += 1
             accepted.setblocking(False)
             arrival = Arrival(accepted, peer[0], peer[1], broker_id)
             now_ms = self._now_ms()
@@ -175,10 +187,12 @@ class Acceptor:
     def _follow(self, arrival: Arrival, admission: Admission, now_ms: int) -> None:
         verdict = admission.verdict
         if verdict is Verdict.ADMIT:
+            if admission.wait_ms:
+                self._observer.connection_would_be_held(self._listener, admission.wait_ms)
             self._on_admitted(arrival)
         elif verdict is Verdict.WAIT:
             self._waiting = arrival
-            self._waiting_since_ms = now_ms
+            self.waits_since_ms = self._blocked_since_ms = now_ms
             self._observer.accept_delayed(self._listener, admission.cause, admission.wait_ms)
             self._pause(admission.wait_ms)
         elif verdict is Verdict.HOLD:
@@ -187,17 +201,21 @@ class Acceptor:
             self._refuse(arrival, admission.cause)
 
     def _hold(self, arrival: Arrival, admission: Admission) -> None:
+        self._observer.connection_held(self._listener, admission.wait_ms)
+        _log.info("connection_held", listener=self._listener, peer=arrival.peer, hold_ms=admission.wait_ms)
+        self._close_later(arrival, admission)
+
+    def _close_later(self, arrival: Arrival, admission: Admission) -> None:
         delay_ms = max(0, admission.held_until_ms + 1 - self._now_ms())
         timer = self._loop.call_later(delay_ms / 1000, self._after_hold, arrival)
         self.held[arrival] = (admission, timer)
-        self._observer.connection_held(self._listener, admission.wait_ms)
 
     def _after_hold(self, arrival: Arrival) -> None:
         admission, _ = self.held.pop(arrival)
         now_ms = self._now_ms()
         after = self._quotas.after_hold(self._listener, arrival.ip, admission, now_ms=now_ms)
         if after.verdict is Verdict.HOLD:
-            self._hold(arrival, after)
+            self._close_later(arrival, after)
         else:
             self._follow(arrival, after, now_ms)
 
@@ -221,7 +239,7 @@ class Acceptor:
             self._wake = self._loop.call_later(wait_ms / 1000, self._go_on)
 
     def slot_freed(self) -> None:
-        """A connection of this gateway has ended; whoever waits for a slot may have it now."""
+        """A connection has ended, or the limits have changed: who waits for a slot may have it now."""
         if self._paused and self._wake is None:
             self._go_on()
 
@@ -230,13 +248,13 @@ class Acceptor:
         now_ms = self._now_ms()
         arrival, self._waiting = self._waiting, None
         if arrival is not None:
-            blocked_ms = now_ms - self._waiting_since_ms
+            self._observer.accept_blocked(self._listener, now_ms - self._blocked_since_ms)
             admission = self._quotas.admit(self._listener, arrival.ip, now_ms=now_ms, waited=True)
-            self._observer.accept_blocked(self._listener, blocked_ms)
             if admission.verdict is Verdict.WAIT:
                 self._waiting = arrival
-                self._waiting_since_ms = now_ms
+                self._blocked_since_ms = now_ms
                 return
+            self.waits_since_ms = None
             self._follow(arrival, admission, now_ms)
         self._paused = False
         for broker_id, listening in self._sockets.items():

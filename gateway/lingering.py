@@ -14,17 +14,36 @@ LINGER_S: Final = 10.0
 
 
 class Lingering:
-    """The closed transports of one listener that are not done."""
+    """The closed transports of one listener that are not done.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    Attributes:
+        most: see the constructor; None: any number, which is right once nobody new is let in.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, most: int = 256) -> None:
+        """None yet.
+
+        Args:
+            loop: gives the timers.
+            most: how many there may be, each with its descriptor; beyond, the oldest is cut off.
+        """
         self._loop = loop
+        self.most: int | None = most
         self._timers: dict[asyncio.Transport, asyncio.TimerHandle] = {}
 
     def close(self, transport: asyncio.Transport) -> None:
         """Close a transport; what is unsent may still leave for `LINGER_S`."""
         transport.close()
         if transport.get_write_buffer_size():
+            if self.most is not None and len(self._timers) >= self.most:
+                self._make_room()
             self._timers[transport] = self._loop.call_later(LINGER_S, self._give_up, transport)
+
+    def _make_room(self) -> None:
+        done = [each for each in self._timers if not each.get_write_buffer_size()]
+        for transport in done or [next(iter(self._timers))]:
+            self._timers[transport].cancel()
+            self._give_up(transport)
 
     def _give_up(self, transport: asyncio.Transport) -> None:
         del self._timers[transport]

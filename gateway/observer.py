@@ -32,8 +32,14 @@ class Observer(Protocol):
     def connection_held(self, listener: str, hold_ms: int) -> None:
         """A socket is kept unread: its address connects too often (KIP-612)."""
 
+    def connection_would_be_held(self, listener: str, hold_ms: int) -> None:
+        """A connection was let in that would be held if the rate of its address were not only observed."""
+
     def connection_refused(self, listener: str, cause: AdmissionCause) -> None:
         """A socket was closed that was never let in."""
+
+    def accept_failed(self, listener: str) -> None:
+        """The system had no descriptor or no memory for a connection; accepting is tried again soon."""
 
     def mutations_decided(
         self, api_key: ApiKey, rule: Rule, *, accepted_permits: float, refused_topics: int
@@ -65,7 +71,13 @@ class SilentObserver:
     def connection_held(self, listener: str, hold_ms: int) -> None:
         """See `Observer`."""
 
+    def connection_would_be_held(self, listener: str, hold_ms: int) -> None:
+        """See `Observer`."""
+
     def connection_refused(self, listener: str, cause: AdmissionCause) -> None:
+        """See `Observer`."""
+
+    def accept_failed(self, listener: str) -> None:
         """See `Observer`."""
 
     def mutations_decided(

@@ -6,11 +6,13 @@ Exactly one per client connection: who shares a connection shares its order, its
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Sequence
 from typing import Protocol, cast
 
 from gateway.close_cause import CloseCause
+from gateway.keepalive import watch_peer
 from gateway.resolver import Resolver
 from gateway.topology import Address, ClusterMap
 
@@ -101,10 +103,14 @@ class Connector:
             try:
                 for numeric in await self._resolver.resolve(host, port):
                     try:
-                        await loop.create_connection(lambda: UpstreamChannel(user), numeric, port)
+                        transport, _ = await loop.create_connection(
+                            lambda: UpstreamChannel(user), numeric, port
+                        )
                     except OSError as exc:
                         failure = exc
                     else:
+                        with contextlib.suppress(OSError):  # it may be gone again already
+                            watch_peer(transport.get_extra_info("socket"))
                         return
             except OSError as exc:
                 failure = exc

@@ -110,7 +110,11 @@ class _IpTracker:
 
 
 class ConnectionQuotas:
-    """Admits connections and counts the open ones."""
+    """Admits connections and counts the open ones.
+
+    Attributes:
+        configured: the limits in force; `update` changes them.
+    """
 
     def __init__(
         self,
@@ -149,12 +153,11 @@ class ConnectionQuotas:
         self._held = 0
         self._by_listener: dict[str, int] = {}
         self._by_ip: dict[str, int] = {}
-        self._configured = connection_limits
         self.update(connection_limits, now_ms=now_ms)
 
     def update(self, connection_limits: ConnectionLimits, *, now_ms: int) -> None:
         """Puts other limits in force. No connection is dropped, no sample forgotten."""
-        self._configured = connection_limits
+        self.configured = connection_limits
         self._ip_overrides = {
             normalise(address): most
             for address, most in connection_limits.max_connections_per_ip_overrides.items()
@@ -187,7 +190,7 @@ class ConnectionQuotas:
             return admission
         if hold_ms > 0:
             self._record_accept(listener, -1, now_ms)
-            if self._held >= self._configured.max_held:
+            if self._held >= self.configured.max_held:
                 return Admission(Verdict.REFUSE, AdmissionCause.HELD_FULL)
             self._held += 1
             return Admission(Verdict.HOLD, AdmissionCause.IP_RATE, hold_ms, now_ms + hold_ms)
@@ -206,7 +209,7 @@ class ConnectionQuotas:
             The same HOLD while it is too early. Then REFUSE, or with `AfterHold.RECHECK` ADMIT when the
             address is within its rate by now.
         """
-        recheck = self._configured.after_hold is AfterHold.RECHECK
+        recheck = self.configured.after_hold is AfterHold.RECHECK
         # Kafka closes strictly later than the throttle's end.
         if now_ms < held.held_until_ms or (not recheck and now_ms == held.held_until_ms):
             return held
@@ -244,15 +247,15 @@ class ConnectionQuotas:
 
     def has_slot(self, listener: str) -> bool:
         """Whether one more connection fits, on the listener and, unless it is protected, on the gateway."""
-        most = self._configured.listeners[listener].max_connections
+        most = self.configured.listeners[listener].max_connections
         if most is not None and self._by_listener[listener] >= most:
             return False
-        most = self._configured.max_connections
+        most = self.configured.max_connections
         return most is None or self._protected(listener) or self._total < most
 
     def must_close_one(self, listener: str) -> bool:
         """Whether the protected listener has pushed the total over the limit, so that another gives way."""
-        most = self._configured.max_connections
+        most = self.configured.max_connections
         return most is not None and self._total > most and not self._protected(listener)
 
     def connections_of(self, ip: str) -> int:
@@ -277,11 +280,11 @@ class ConnectionQuotas:
         )
 
     def _record_accept(self, listener: str, count: int, now_ms: int) -> tuple[int, AdmissionCause]:
-        own_limit = self._configured.listeners[listener].max_connection_creation_rate
+        own_limit = self.configured.listeners[listener].max_connection_creation_rate
         own_ms = self._wait_ms(self._listener_rates[listener], own_limit, count, now_ms)
         if self._protected(listener):
             return own_ms, AdmissionCause.LISTENER_RATE
-        gateway_limit = self._configured.max_connection_creation_rate
+        gateway_limit = self.configured.max_connection_creation_rate
         gateway_ms = self._wait_ms(self._rate, gateway_limit, count, now_ms)
         if own_ms > gateway_ms:
             return own_ms, AdmissionCause.LISTENER_RATE
@@ -311,7 +314,7 @@ class ConnectionQuotas:
 
     def _count(self, listener: str, ip: str) -> Admission:
         client = self._client(ip)
-        most = self._ip_overrides.get(normalise(ip), self._configured.max_connections_per_ip)
+        most = self._ip_overrides.get(normalise(ip), self.configured.max_connections_per_ip)
         if most is not None and self._by_ip.get(client, 0) >= most:
             return Admission(Verdict.REFUSE, AdmissionCause.IP_COUNT)
         self._total += 1
@@ -323,7 +326,7 @@ class ConnectionQuotas:
         return normalise(ip, self._ipv6_prefix_bits)
 
     def _protected(self, listener: str) -> bool:
-        return listener == self._configured.protected_listener and len(self._configured.listeners) > 1
+        return listener == self.configured.protected_listener and len(self.configured.listeners) > 1
 
     def _new_rate(self, now_ms: int) -> SampledRate:
         return SampledRate(self._window_num, self._window_ms, now_ms=now_ms)

@@ -1,0 +1,90 @@
+"""A loop for code that watches sockets and sets timers: real sockets, and time that only moves when told to."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.clock import FakeClock
+
+
+class FakeTimer:
+    """A handle as `call_later` returns it."""
+
+    def __init__(self, due_ms: int, call: Callable[[], None]) -> None:
+        self.due_ms = due_ms
+        self.call = call
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class FakeLoop:
+    """The part of an event loop that an acceptor uses.
+
+    Attributes:
+        clock: its time.
+        watched: file descriptors with a reader.
+        turns: calls of readers so far.
+    """
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.turns = 0
+        self._readers: dict[int, Callable[[], None]] = {}
+        self._timers: list[FakeTimer] = []
+
+    @property
+    def watched(self) -> list[int]:
+        return list(self._readers)
+
+    @property
+    def timers(self) -> int:
+        """Timers that will fire."""
+        return sum(not timer.cancelled for timer in self._timers)
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms
+
+    def add_reader(self, fd: int, call: Callable[..., None], *args: Any) -> None:
+        self._readers[fd] = lambda: call(*args)
+
+    def remove_reader(self, fd: int) -> bool:
+        return self._readers.pop(fd, None) is not None
+
+    def call_later(self, delay_s: float, call: Callable[..., None], *args: Any) -> FakeTimer:
+        timer = FakeTimer(self.clock.now_ms + round(delay_s * 1000), lambda: call(*args))
+        self._timers.append(timer)
+        return timer
+
+    def turn(self) -> None:
+        """Call each reader that has something to read, once."""
+        poll = select.poll()
+        for fd in self._readers:
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(0):
+            if fd in self._readers:
+                self.turns += 1
+                self._readers[fd]()
+
+    def run(self, *, turns: int = 100) -> None:
+        """As many turns, or until there is nothing to do."""
+        for _ in range(turns):
+            before = self.turns
+            self.turn()
+            if self.turns == before:
+                return
+
+    def advance(self, ms: int) -> None:
+        """Let time pass; timers fire at their time, and what is readable then is read."""
+        end_ms = self.clock.now_ms + ms
+        while due := [each for each in self._timers if not each.cancelled and each.due_ms <= end_ms]:
+            timer = min(due, key=lambda each: each.due_ms)
+            self._timers.remove(timer)
+            self.clock.advance_to(max(timer.due_ms, self.clock.now_ms))
+            timer.call()
+            self.run()
+        self.clock.advance_to(end_ms)
+        self.run()
