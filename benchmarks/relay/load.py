@@ -87,7 +87,7 @@ class LoadRunner:
                 raise path.proxy.died()
             if time.monotonic() > deadline:
                 words = path.proxy.last_words() if path.proxy else ""
-            raise ProcessDied(f"{path.name} does not answer: {said.stderr}\n{words}")
+                raise ProcessDied(f"{path.name} does not answer: {said.stderr}\n{words}")
             time.sleep(0.1)
 
     def closed_loop(self, path: RunningPath, workload: Workload) -> Row:
