@@ -81,7 +81,7 @@ class GatewayProcess:
             options: none for a gateway without quotas.
         """
         self._tap = tap
-        self._ports = _free_ports(2 + BROKER_PORTS)
+        self._ports = free_ports(2 + BROKER_PORTS)
         self.bootstrap = Address(TAP_HOST, self._ports[0])
         self._admin = Address("127.0.0.1", self._ports[-1])
         self._config = directory / "gateway.toml"
@@ -147,6 +147,11 @@ bind = "{self._admin}"
         except BaseException:
             self.stop()
             raise
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
         """Send the process a signal."""
@@ -214,7 +219,7 @@ bind = "{self._admin}"
             time.sleep(_POLL_S)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """That many consecutive ports, free on the gateway's address, on the tap's, and on that of the admin port."""
     dice = random.SystemRandom()  # the shared one is seeded alike in every process of a test run
     for first in dice.sample(_PORTS, len(_PORTS)):

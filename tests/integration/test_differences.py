@@ -1,4 +1,4 @@
-"""Where the gateway answers otherwise than Kafka 4.3.1: the rows of that table in docs/behaviour.md, shown on both."""
+"""Where the gateway answers otherwise than Kafka 4.3.1: the table in docs/behaviour.md, each row shown on both."""
 
 from __future__ import annotations
 
