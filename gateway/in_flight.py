@@ -146,7 +146,7 @@ class InFlight:
         if not (self._relay_left or self._partial or self._locals) and len(data) >= _REPLY_HEAD_BYTES:
             # The usual case on its own: exactly one reply, relayed as it is.
             size, correlation_id = REPLY_HEAD.unpack_from(data, 0)
-            if size + 4 == len(data) and self.pending:
+            if size + 4 == len(data) and self.pending and size <= self._max_response_bytes:
                 first = self.pending[0]
                 if first.answer is None and first.timed is None and first.correlation_id == correlation_id:
                     self.pending.popleft()
