@@ -17,6 +17,7 @@ from gateway.descriptors import (
     lingering_cap,
     reserved,
 )
+from gateway.session_settings import SessionSettings
 from quotas.connections import ConnectionLimits, ListenerLimits
 
 
@@ -110,4 +111,12 @@ def connection_limits(config: Config, plan: DescriptorPlan) -> ConnectionLimits:
         protected_listener=protected,
         after_hold=section.after_hold,
         max_held=plan.max_held,
+    )
+
+
+def session_settings(config: Config) -> SessionSettings:
+    """The bounds of each connection."""
+    return SessionSettings(
+        **config.limits.model_dump(),
+        failed_authentication_delay_ms=config.connections.failed_authentication_delay_ms,
     )

@@ -19,6 +19,7 @@ class SessionSettings:
         idle_timeout_ms: nothing received, nothing pending.
         write_timeout_ms, min_write_bytes_per_s: a client with unread replies must take at least that much in each
             such period.
+        failed_authentication_delay_ms: from a failed authentication to its answer and the end (KIP-306).
     """
 
     max_frame_bytes: int = 104_857_600
@@ -31,3 +32,4 @@ class SessionSettings:
     idle_timeout_ms: int = 600_000
     write_timeout_ms: int = 30_000
     min_write_bytes_per_s: int = 1_024
+    failed_authentication_delay_ms: int = 100
