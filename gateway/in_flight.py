@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from protocol.errors import UpstreamDesync
 from protocol.headers import REPLY_HEAD
-from protocol.throttle import in_head
+from protocol.throttle import behind_head
 
 if TYPE_CHECKING:
     from gateway.client_quotas import TimedRequest
@@ -194,7 +194,9 @@ class InFlight:
                 at += 4 + size
             else:
                 wanted = 4 + size
-                if isinstance(answer, HeadAnswer) or (answer is None and timed and in_head(timed.api)):
+                if isinstance(answer, HeadAnswer) or (
+                    answer is None and timed and not behind_head(timed.api)
+                ):
                     wanted = min(wanted, _SEEN_HEAD_BYTES)
                 if received - at < wanted:
                     self._wanted_bytes = wanted

@@ -27,6 +27,11 @@ def in_head(api: Api) -> bool:
     return api.throttle_place in _FIXED_PLACES
 
 
+def behind_head(api: Api) -> bool:
+    """Whether there is such a field, and the whole response has to be read to find it."""
+    return api.throttle_place is not ThrottlePlace.NOWHERE and not in_head(api)
+
+
 def offset(frame: bytes | bytearray, api: Api) -> int | None:
     """Offset of throttle_time_ms in a response frame (size included), None when this version has none.
 

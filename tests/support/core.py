@@ -65,6 +65,7 @@ class GatewayCore:
         started_ms: where it stood first.
         limits, mutations, client_quotas, observer, context: as in the gateway.
         settings: bounds of its sessions.
+        routes: their table.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class GatewayCore:
             client_quotas=self.client_quotas,
         )
         self.settings = settings or SessionSettings()
-        self._routes = build_routes(
+        self.routes = build_routes(
             collecting_handlers(self.context),
             head_handlers(self.context),
             max_frame_bytes=self.settings.max_frame_bytes,
@@ -127,7 +128,7 @@ class GatewayCore:
     def new_session(self) -> ClientSession:
         """A client has connected."""
         session = ClientSession(
-            self._routes,
+            self.routes,
             self.settings,
             listener="tests",
             peer="192.0.2.1:40000",

@@ -1,0 +1,66 @@
+"""The walk through the client's bytes: client ids, counts of requests, and what is refused how."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.close_cause import CloseCause
+from protocol.api_keys import ApiKey
+from protocol.headers import api_number
+from tests.support import wire
+from tests.support.conversation import Conversation
+from tests.support.frames import heartbeat, metadata, produce, unknown_api_versions
+
+
+def test_a_client_id_is_read_from_a_head_and_remembered_only_while_it_stays() -> None:
+    session = Conversation().session
+    for client_id, expected in [
+        ("a", "a"),
+        ("a", "a"),
+        ("b", "b"),
+        ("", ""),
+        (None, ""),
+        (b"\xff", "\ufffd"),
+    ]:
+        frame = b"before" + wire.request("Heartbeat", 4, client_id=client_id)
+        length = int.from_bytes(frame[18:20], "big", signed=True)
+        assert session.client_id_at(frame, 6, length) == expected
+
+
+def test_a_client_id_that_has_not_come_whole_is_not_known_yet() -> None:
+    session = Conversation().session
+    frame = wire.request("Heartbeat", 4, client_id="abcdef")
+    assert session.client_id_at(frame[:19], 0, 6) is None
+    assert session.client_id_at(frame[:20], 0, 6) == "abcdef"
+
+
+@pytest.mark.parametrize("piece_bytes", [None, 1, 20])
+def test_every_request_is_counted_once_whatever_becomes_of_it(piece_bytes: int | None) -> None:
+    c = Conversation()
+    frames = [heartbeat(1), metadata(2), produce(3, acks=0), unknown_api_versions(4), heartbeat(5)]
+    c.client_sends(*frames, piece_bytes=piece_bytes)
+    counted = {route.api.key: route.requests for route in c.core.routes.values() if route.requests}
+    assert counted == {ApiKey.HEARTBEAT: 2, ApiKey.METADATA: 1, ApiKey.PRODUCE: 1, ApiKey.API_VERSIONS: 1}
+
+
+def test_a_refused_request_is_not_counted() -> None:
+    c = Conversation().client_sends(wire.framed(wire.head(ApiKey.PRODUCE, 99, flexible=True)))
+    c.closed(CloseCause.UNSUPPORTED_REQUEST)
+    assert not any(route.requests for route in c.core.routes.values())
+
+
+def test_a_produce_that_hides_its_acks_for_ever_is_refused() -> None:
+    tags = wire.tag_section([(1, b"x" * 140_000)])
+    head = wire.head(ApiKey.PRODUCE, 9, flexible=False) + tags
+    c = Conversation().client_sends(wire.framed(head + bytes(100_000)), piece_bytes=10_000)
+    c.closed(CloseCause.MALFORMED_FRAME).upstream_sees()
+
+
+def test_a_produce_that_ends_before_its_acks_is_refused() -> None:
+    frame = wire.framed(wire.head(ApiKey.PRODUCE, 9, flexible=True))
+    Conversation().client_sends(frame).closed(CloseCause.MALFORMED_FRAME).upstream_sees()
+
+
+def test_routes_are_those_of_the_exact_version() -> None:
+    c = Conversation().client_sends(metadata(1, version=5))
+    assert c.core.routes[api_number(ApiKey.METADATA, 5)].requests == 1
