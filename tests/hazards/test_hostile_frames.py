@@ -106,8 +106,16 @@ async def test_a03_size_above_the_limit_closes_before_any_byte_of_the_body() -> 
 async def test_a04_thousand_announced_frames_of_100_mb_cost_what_was_received(tmp_path: Path) -> None:
     relayed = wire.head(PRODUCE, 3, flexible=False)
     collected = wire.head(CREATE_TOPICS, 4, flexible=False)
-    limits = {"frame_timeout_ms": 3_000, "first_frame_timeout_ms": 60_000, "min_frame_bytes_per_s": 2**31 - 1}
-    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port, **limits) as process:
+    async with (
+        ScriptedBroker() as broker,
+        gateway_process(
+            tmp_path,
+            broker.port,
+            frame_timeout_ms=3_000,
+            first_frame_timeout_ms=60_000,
+            min_frame_bytes_per_s=2**31 - 1,
+        ) as process,
+    ):
         clients = [await process.connect() for _ in range(1000)]
         await until(lambda: process.open_files() > 1000)
         before = process.rss_bytes()
