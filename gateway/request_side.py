@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NEVER_MS: Final = 2**62
 _LONGEST_HEAD_BYTES: Final = 128 * 1024
+_RELAY: Final = Verdict.RELAY
 _IN_FLIGHT_FULL: Final = int(MuteReason.IN_FLIGHT_FULL)
 
 
@@ -145,14 +146,15 @@ class RequestSide:
         received = len(data)
         routes = self._routes
         pending = self.in_flight.pending
-        most_in_flight = self._settings.max_in_flight_requests
+        most_in_flight = self._settings.max_in_flight_requests - 1
         session = cast("ClientSession", self)
         meter = self.meter
+        timing = False
         if meter is not None:
             quotas = meter.quotas
             if quotas.version != quotas.limits.version:
                 quotas.refresh()
-            meter.on = quotas.times_requests
+            meter.on = timing = quotas.times_requests
         while at < received:
             if self.muted:
                 self._relay(data, start, at)
@@ -171,20 +173,29 @@ class RequestSide:
             ):
                 raise self._refusal(size, number, client_id_length)
             owed = len(pending)
-            if route.head is not None:
-                verdict = route.head.on_head(
+            head = route.head
+            if head is not None:
+                verdict = head.on_head(
                     session, route, data, at, size, correlation_id, client_id_length, now_ms=now_ms
                 )
             elif route.collect is not None:
                 verdict = Verdict.COLLECT
             else:
-                verdict = Verdict.RELAY
+                verdict = _RELAY
                 pending.append(Pending(correlation_id))
-            if verdict is Verdict.MORE:
+            if verdict is _RELAY:
+                if timing:
+                    self._time(route.api, data, at, client_id_length, owed)
+                route.requests += 1
+                self._started = True
+                at += 4 + size
+                if owed >= most_in_flight:
+                    self.muted |= _IN_FLIGHT_FULL
+            elif verdict is Verdict.MORE:
                 if received - at >= min(size + 4, _LONGEST_HEAD_BYTES):
                     raise Truncated
                 break
-            if verdict is Verdict.COLLECT:
+            else:
                 self._relay(data, start, at)
                 end = at + 4 + size
                 if end > received:
@@ -196,14 +207,6 @@ class RequestSide:
                 frame = data[at:end]
                 at = start = end
                 self._handle(route, frame, now_ms)
-                continue
-            if meter is not None and meter.on:
-                self._time(route.api, data, at, client_id_length, owed)
-            route.requests += 1
-            self._started = True
-            at += 4 + size
-            if len(pending) >= most_in_flight:
-                self.muted |= _IN_FLIGHT_FULL
         if at > received:
             self._relay_left = at - received
             self._expect_rest(self._relay_left, now_ms)

@@ -18,11 +18,21 @@ from gateway.session import ClientSession
 from protocol import throttle
 from protocol.addresses import rewrite_produce
 from protocol.api_keys import Api, ApiKey, describe, newest_version
+from protocol.headers import HEAD_BYTES
 from protocol.produce import read_acks
 from quotas.combine import ThrottledBy
 from quotas.rate_quotas import RateTracker
 
 _FIRST_VERSION_WITH_ENDPOINTS: Final = 10
+
+_NOTHING: Final = frozenset[bytes]()
+_LEGACY: Final = frozenset({b"\xff\xff\xff\xff", b"\xff\xff\0\1"})  # null transactional id, acks
+_FLEXIBLE: Final = frozenset({b"\0\0\xff\xff", b"\0\0\0\1"})  # no tags, null transactional id, acks
+_REPLY_IS_OWED: Final = tuple(
+    _NOTHING if version < 3 else _LEGACY if version < 9 else _FLEXIBLE
+    for version in range(newest_version(ApiKey.PRODUCE) + 1)
+)
+"""By version: what nearly always follows the client id, and means acks -1 or 1; everything else is walked."""
 
 
 class ProduceHandler:
@@ -51,9 +61,15 @@ class ProduceHandler:
     ) -> Verdict:
         """See `HeadHandler`."""
         api = route.api
-        acks = read_acks(data, at, len(data), client_id_length, api)
-        if acks is None:
-            return Verdict.MORE
+        head_bytes = HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
+        acks: int | None = 1
+        if (
+            data[at + head_bytes : at + head_bytes + 4] not in _REPLY_IS_OWED[api.version]
+            or head_bytes > size
+        ):
+            acks = read_acks(data, at, len(data), client_id_length, api)
+            if acks is None:
+                return Verdict.MORE
         answer = self._rewriting.get(api.version)
         quotas = self._quotas
         if quotas is not None and quotas.limits_produce:
