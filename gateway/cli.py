@@ -1,7 +1,7 @@
 """The command line, ``sluice``.
 
-Exit codes: 0 done, 2 the arguments or the configuration are wrong or a port is taken (lines on standard error say
-which), 130 interrupted before there was anything to drain.
+Exit codes: 0 done, 1 a running gateway could not be asked or refused, 2 the arguments or the configuration are wrong
+or a port is taken (lines on standard error say which), 130 interrupted before there was anything to drain.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import NoReturn
 
 from config import ConfigError
-from gateway.commands import check_config, quotas, serve
+from gateway.commands import check_config, enforcement, quotas, reload, serve
 
 
 class _Parser(argparse.ArgumentParser):
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _Parser(prog="sluice", description="A quota gateway for Apache Kafka.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"sluice {version('sluice')}")
     commands = parser.add_subparsers(metavar="COMMAND")
-    for command in (serve, check_config, quotas):
+    for command in (serve, check_config, quotas, enforcement, reload):
         command.add_parser(commands)
     arguments = parser.parse_args(argv)
     if not hasattr(arguments, "run"):

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import structlog
 
 from gateway.acceptor import Acceptor, Arrival
+from gateway.back_pressure import BackPressure
 from gateway.channel import ClientChannel
 from gateway.client_quotas import ClientQuotas
 from gateway.clock import NowMs
@@ -41,6 +42,7 @@ class ChannelOwner(Protocol):
     connector: Connector
     settings: SessionSettings
     lingering: Lingering
+    back_pressure: BackPressure
 
     def closed(self, channel: ClientChannel, cause: CloseCause) -> None:
         """The channel has ended."""
@@ -56,6 +58,7 @@ class Listener:
         name: as configured; a label of metrics.
         channels: open client connections.
         lingering: closed ones whose last bytes have not left.
+        back_pressure: how long channels were held up by a slow side.
         settings: for connections that come from now on.
         siblings: all listeners that share the connection quotas, this one included.
     """
@@ -72,6 +75,7 @@ class Listener:
         observer: Observer,
         quotas: ClientQuotas | None = None,
         connections: ConnectionQuotas | None = None,
+        max_lingering: int = 256,
     ) -> None:
         """Make it; nothing is bound yet.
 
@@ -85,6 +89,7 @@ class Listener:
             observer: told what happens.
             quotas: byte rates and request time; None: not enforced.
             connections: counts and rates, shared by all listeners; None: this listener counts alone, unlimited.
+            max_lingering: see `Lingering`.
         """
         self.name = name
         self.loop = loop
@@ -92,7 +97,8 @@ class Listener:
         self.connector = connector
         self.settings = settings
         self.channels: set[ClientChannel] = set()
-        self.lingering = Lingering(loop)
+        self.lingering = Lingering(loop, most=max_lingering)
+        self.back_pressure = BackPressure()
         self._routes = routes
         self._quotas = quotas
         self._observer = observer
@@ -108,6 +114,7 @@ class Listener:
             quotas=connections,
             observer=observer,
             on_admitted=self._adopt,
+            write_timeout_ms=settings.write_timeout_ms,
         )
         self._adoptions: set[asyncio.Task[Any]] = set()
         self._muted_watch = MutedWatch(loop, self.channels)
@@ -139,6 +146,16 @@ class Listener:
         """Sockets that are kept unread because their address connects too often."""
         return len(self._acceptor.held)
 
+    @property
+    def accepted(self) -> int:
+        """Connections taken from the kernel so far, whatever became of them."""
+        return self._acceptor.accepted
+
+    @property
+    def waits_since_ms(self) -> int | None:
+        """Since when somebody waits to be let in while nobody else is accepted; None: nobody does."""
+        return self._acceptor.waits_since_ms
+
     # -- connections -----------------------------------------------------------------------------------------
 
     def _adopt(self, arrival: Arrival) -> None:
@@ -169,7 +186,7 @@ class Listener:
             channel.close(CloseCause.CLIENT_CLOSED)
 
     def slot_freed(self) -> None:
-        """A connection of this or a sibling listener has ended."""
+        """A connection of this or a sibling listener has ended, or the limits have changed."""
         self._acceptor.slot_freed()
 
     def make_room(self) -> None:
@@ -183,7 +200,9 @@ class Listener:
         self.channels.discard(channel)
         self._connections.release(self.name, channel.ip)
         self._observer.connection_closed(self.name, cause)
-        for listener in self.siblings:
+        waiting = [listener for listener in self.siblings if listener.waits_since_ms is not None]
+        # Whoever has waited longest is asked first, so that a busy listener doesn't take every free slot.
+        for listener in sorted(waiting, key=lambda each: each.waits_since_ms or 0):
             listener.slot_freed()
         _log.debug("connection_closed", listener=self.name, peer=channel.session.peer, cause=cause.value)
 
@@ -194,5 +213,6 @@ class Listener:
     def drain(self) -> None:
         """Close all ports, and each connection as soon as it is owed nothing."""
         self._acceptor.stop()
+        self.lingering.most = None
         for channel in list(self.channels):
             channel.drain()

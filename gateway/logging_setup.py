@@ -47,6 +47,7 @@ def setup(
     wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
     max_lines_per_s: int = 20,
+    limiter: EventLimiter | None = None,
 ) -> EventLimiter:
     """Makes `structlog.get_logger()` and `logging.getLogger()` write our lines. May be called again.
 
@@ -57,16 +58,17 @@ def setup(
         wall_clock: for the line's time.
         monotonic_ms: for the limiter.
         max_lines_per_s: of one event name. Debug lines are not limited: who asks for them wants them all.
+        limiter: of an earlier call, to go on with its counts.
 
     Returns:
         The limiter, whose counts `report_suppressed` writes at the end.
     """
-    limiter = EventLimiter(max_lines_per_s)
+    counts = limiter or EventLimiter(max_lines_per_s)
 
     def limit(_logger: Any, method: str, event: _Event) -> _Event:
         if method == "debug":
             return event
-        suppressed = limiter.admit(str(event.pop("limit_by", event["event"])), now_ms=monotonic_ms())
+        suppressed = counts.admit(str(event.pop("limit_by", event["event"])), now_ms=monotonic_ms())
         if suppressed is None:
             raise structlog.DropEvent
         if suppressed:
@@ -92,7 +94,7 @@ def setup(
         cache_logger_on_first_use=False,  # a later call must reach loggers that exist already
     )
     _route_standard_logging(_LEVELS[level])
-    return limiter
+    return counts
 
 
 def report_suppressed(limiter: EventLimiter) -> None:

@@ -1,49 +1,70 @@
-"""What the gateway tells Prometheus. The only file that imports prometheus_client.
+"""What the gateway tells Prometheus. Only this file, its half `quota_metrics` and the admin port know its library.
 
 The data path counts in plain integers; series are made when somebody scrapes. Labels come from closed sets, except
-`user` and `client_id` of the per-entity quota series that KIP-599 asks for, which are bounded by the quota room.
+`user` and `client_id` of the series per client, which are bounded (see `quota_metrics`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sized
-from typing import Protocol
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from gateway.back_pressure import BackPressure, Side
+from gateway.client_quotas import ClientQuotas
 from gateway.clock import NowMs
-from gateway.close_cause import CloseCause
+from gateway.connection_metrics import ConnectionMetrics
+from gateway.mute import MuteReason
+from gateway.quota_metrics import MutationSeries, RateSeries
+from gateway.reload import ReloadResult
 from gateway.routes import Routes
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
-from quotas.connections import AdmissionCause
-from quotas.mutations import MutationQuotas, TrackerSnapshot
+from quotas.limits import Enforcement, Limits
+from quotas.mutations import MutationQuotas
 from quotas.resolution import Rule
 
+MAX_ENTITY_SERIES: Final = 250
 
-class _Channels(Protocol):
+
+class _Session(Protocol):
     @property
-    def channels(self) -> Sized: ...
+    def muted(self) -> int: ...
 
 
-class GatewayMetrics(Collector):
+class _Channel(Protocol):
+    @property
+    def session(self) -> _Session: ...
+
+
+class _Listener(Protocol):
+    @property
+    def channels(self) -> Collection[_Channel]: ...
+    @property
+    def accepted(self) -> int: ...
+    @property
+    def held(self) -> int: ...
+    @property
+    def back_pressure(self) -> BackPressure: ...
+
+
+class GatewayMetrics(ConnectionMetrics, Collector):
     """Listens to the data path (an `Observer`) and answers scrapes (a prometheus_client collector)."""
 
     def __init__(self, now_ms: NowMs) -> None:
+        super().__init__()
         self.registry = CollectorRegistry()
         self._now_ms = now_ms
-        self._listeners: dict[str, tuple[Routes, _Channels]] = {}
-        self._mutation_quotas: MutationQuotas | None = None
-        self._opened: Counter[str] = Counter()
-        self._closed: Counter[tuple[str, CloseCause]] = Counter()
-        self._accepts_delayed: Counter[tuple[str, AdmissionCause]] = Counter()
-        self._accept_wait_ms: Counter[tuple[str, AdmissionCause]] = Counter()
-        self._accept_blocked_ms: Counter[str] = Counter()
-        self._held: Counter[str] = Counter()
-        self._hold_ms: Counter[str] = Counter()
-        self._refused: Counter[tuple[str, AdmissionCause]] = Counter()
+        self._listeners: dict[str, tuple[Routes, _Listener]] = {}
+        self._limits: Limits | None = None
+        self._client_quotas: ClientQuotas | None = None
+        self._entity_series: list[RateSeries | MutationSeries] = []
+        self._reloads: Counter[ReloadResult] = Counter()
+        self._last_reload_failed = False
+        self._awaiting_restart = 0
         self._throttled: Counter[tuple[ApiKey, Rule, ThrottledBy]] = Counter()
         self._throttled_ms: Counter[tuple[ApiKey, Rule, ThrottledBy]] = Counter()
         self._permits: dict[tuple[ApiKey, Rule], float] = {}
@@ -52,41 +73,57 @@ class GatewayMetrics(Collector):
         self._failed_ports: Counter[str] = Counter()
         self.registry.register(self)
 
-    def watch_listener(self, name: str, routes: Routes, channels: _Channels) -> None:
-        """Count the requests of this table under this listener's name."""
-        self._listeners[name] = (routes, channels)
+    def watch_listener(self, name: str, routes: Routes, listener: _Listener) -> None:
+        """Count the requests of this table, and the channels of this listener, under its name."""
+        self._listeners[name] = (routes, listener)
 
-    def watch_mutations(self, mutations: MutationQuotas) -> None:
-        """Show these counters per entity."""
-        self._mutation_quotas = mutations
+    def watch_quotas(
+        self,
+        limits: Limits,
+        client_quotas: ClientQuotas,
+        mutations: MutationQuotas,
+        *,
+        per_broker: bool = False,
+        max_entity_series: int = MAX_ENTITY_SERIES,
+    ) -> None:
+        """Show these counters per client.
+
+        Args:
+            limits: what is enforced.
+            client_quotas: byte rates and request time.
+            mutations: controller mutations.
+            per_broker: whether byte rates and request time are counted for each broker by itself.
+            max_entity_series: how many clients have series of their own, per quota.
+        """
+        self._limits = limits
+        self._client_quotas = client_quotas
+        rates = (
+            ("produce", "produce_byte_rate", "Bytes per second produced (Kafka's byte-rate)."),
+            ("fetch", "fetch_byte_rate", "Bytes per second fetched (Kafka's byte-rate)."),
+            ("request", "request_time_percent", "Time spent on requests, in percent of one core (KIP-124)."),
+        )
+        counters = (client_quotas.produce, client_quotas.fetch, client_quotas.request_time)
+        self._entity_series = [
+            *(
+                RateSeries(*names, quotas, max_rows=max_entity_series, per_broker=per_broker)
+                for names, quotas in zip(rates, counters, strict=True)
+            ),
+            MutationSeries(mutations, max_rows=max_entity_series),
+        ]
+
+    def config_reloaded(self, result: ReloadResult, *, awaiting_restart: int | None = None) -> None:
+        """The configuration file was read again.
+
+        Args:
+            result: what came of it.
+            awaiting_restart: how many settings differ from those in force; None when that did not change.
+        """
+        self._reloads[result] += 1
+        self._last_reload_failed = result is ReloadResult.INVALID
+        if awaiting_restart is not None:
+            self._awaiting_restart = awaiting_restart
 
     # -- Observer --------------------------------------------------------------------------------------------
-
-    def connection_opened(self, listener: str) -> None:
-        """See `Observer`."""
-        self._opened[listener] += 1
-
-    def connection_closed(self, listener: str, cause: CloseCause) -> None:
-        """See `Observer`."""
-        self._closed[listener, cause] += 1
-
-    def accept_delayed(self, listener: str, cause: AdmissionCause, wait_ms: int) -> None:
-        """See `Observer`."""
-        self._accepts_delayed[listener, cause] += 1
-        self._accept_wait_ms[listener, cause] += wait_ms
-
-    def accept_blocked(self, listener: str, blocked_ms: int) -> None:
-        """See `Observer`."""
-        self._accept_blocked_ms[listener] += blocked_ms
-
-    def connection_held(self, listener: str, hold_ms: int) -> None:
-        """See `Observer`."""
-        self._held[listener] += 1
-        self._hold_ms[listener] += hold_ms
-
-    def connection_refused(self, listener: str, cause: AdmissionCause) -> None:
-        """See `Observer`."""
-        self._refused[listener, cause] += 1
 
     def mutations_decided(
         self, api_key: ApiKey, rule: Rule, *, accepted_permits: float, refused_topics: int
@@ -117,34 +154,21 @@ class GatewayMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All series, as of now."""
-        yield from self._collect_connections()
+        listeners = {name: listener for name, (_, listener) in self._listeners.items()}
+        yield from self.collect_connections(listeners, now_ms=self._now_ms())
         yield from self._collect_requests()
         yield from self._collect_throttles()
-        if self._mutation_quotas is not None:
-            yield from _collect_mutations(self._mutation_quotas.snapshot(now_ms=self._now_ms()))
+        yield from self._collect_operation()
+        for series in self._entity_series:
+            yield from series.collect(now_ms=self._now_ms())
 
-    def _collect_connections(self) -> Iterator[Metric]:
-        active = GaugeMetricFamily(
-            "gateway_connections_active", "Open client connections.", labels=["listener"]
-        )
-        opened = CounterMetricFamily(
-            "gateway_connections_opened", "Client connections let in.", labels=["listener"]
-        )
-        closed = CounterMetricFamily(
-            "gateway_connections_closed", "Client connections ended, by cause.", labels=["listener", "cause"]
-        )
+    def _collect_requests(self) -> Iterator[Metric]:
         ports = CounterMetricFamily(
             "gateway_broker_port_failures", "Broker ports that could not be bound.", labels=["listener"]
         )
-        for listener, (_, channels) in self._listeners.items():
-            active.add_metric([listener], len(channels.channels))
-            opened.add_metric([listener], self._opened[listener])
-            ports.add_metric([listener], self._failed_ports[listener])
-            for cause in CloseCause:
-                closed.add_metric([listener, cause.value], self._closed[listener, cause])
-        yield from (active, opened, closed, ports)
-
-    def _collect_requests(self) -> Iterator[Metric]:
+        for name in self._listeners:
+            ports.add_metric([name], self._failed_ports[name])
+        yield ports
         requests = CounterMetricFamily(
             "gateway_requests", "Requests let in, by API.", labels=["listener", "api"]
         )
@@ -188,44 +212,52 @@ class GatewayMetrics(Collector):
             value=self._auto_created,
         )
 
-
-def _collect_mutations(rows: list[TrackerSnapshot]) -> Iterator[Metric]:
-    labels = ["user", "client_id", "rule"]
-    rate = GaugeMetricFamily(
-        "gateway_controller_mutation_rate",
-        "Partitions per second created or deleted (Kafka's mutation-rate).",
-        labels=labels,
-    )
-    tokens = GaugeMetricFamily(
-        "gateway_controller_mutation_tokens",
-        "Tokens left; below 0 the client is refused or muted (Kafka's tokens).",
-        labels=labels,
-    )
-    limit = GaugeMetricFamily(
-        "gateway_controller_mutation_limit",
-        "The quota that applies, in partitions per second.",
-        labels=labels,
-    )
-    throttle = GaugeMetricFamily(
-        "gateway_controller_mutation_throttle_time_seconds",
-        "Average throttle time (Kafka's throttle-time).",
-        labels=labels,
-    )
-    throttled = CounterMetricFamily(
-        "gateway_controller_mutation_throttled_requests", "Requests throttled by this quota.", labels=labels
-    )
-    refused = CounterMetricFamily(
-        "gateway_controller_mutation_refused_topics", "Topics refused by this quota.", labels=labels
-    )
-    for row in rows:
-        names = ["", "", "other"] if row.other else [row.user, row.client_id, row.rule.value]
-        rate.add_metric(names, row.mutation_rate)
-        throttled.add_metric(names, row.throttled_total)
-        refused.add_metric(names, row.refused_total)
-        if row.tokens is not None:
-            tokens.add_metric(names, row.tokens)
-        if row.limit is not None:
-            limit.add_metric(names, row.limit)
-        if row.throttle_time_ms is not None:
-            throttle.add_metric(names, row.throttle_time_ms / 1000)
-    yield from (rate, tokens, limit, throttle, throttled, refused)
+    def _collect_operation(self) -> Iterator[Metric]:
+        muted = GaugeMetricFamily(
+            "gateway_channels_muted",
+            "Client connections not read from, by reason; one with two reasons counts twice.",
+            labels=["listener", "reason"],
+        )
+        pressure = CounterMetricFamily(
+            "gateway_back_pressure_seconds",
+            "Time during which one side took less than the other had for it, summed over connections.",
+            labels=["listener", "side"],
+        )
+        now_ms = self._now_ms()
+        for name, (_, listener) in self._listeners.items():
+            sets = Counter(channel.session.muted for channel in listener.channels)
+            for reason in MuteReason:
+                count = sum(count for muted_by, count in sets.items() if muted_by & reason)
+                muted.add_metric([name, str(reason.name).lower()], count)
+            for side in Side:
+                pressure.add_metric([name, side.value], listener.back_pressure.total_ms(side, now_ms) / 1000)
+        yield from (muted, pressure)
+        if self._client_quotas is not None:
+            yield CounterMetricFamily(
+                "gateway_request_time_exempt_seconds",
+                "Time spent on requests that no request quota applies to (Kafka's exempt-request-time).",
+                value=self._client_quotas.request_time.exempt_ns / 1e9,
+            )
+        if self._limits is not None:
+            enforcement = GaugeMetricFamily(
+                "gateway_enforcement", "1 for what is done with quotas now.", labels=["mode"]
+            )
+            for mode in Enforcement:
+                enforcement.add_metric([mode.value], mode is self._limits.mode)
+            yield enforcement
+        reloads = CounterMetricFamily(
+            "gateway_config_reloads", "Times the configuration file was read again.", labels=["result"]
+        )
+        for result in ReloadResult:
+            reloads.add_metric([result.value], self._reloads[result])
+        yield reloads
+        yield GaugeMetricFamily(
+            "gateway_config_last_reload_successful",
+            "0 while the configuration file is not what the gateway last could use.",
+            value=not self._last_reload_failed,
+        )
+        yield GaugeMetricFamily(
+            "gateway_config_settings_awaiting_restart",
+            "Settings in the file, as last read, that only a restart puts in force.",
+            value=self._awaiting_restart,
+        )

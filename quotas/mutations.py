@@ -12,7 +12,7 @@ way to get rid of it; when every counter holds a debt, newcomers with the same l
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -248,12 +248,32 @@ class MutationQuotas:
         if tracker is not None:
             tracker.book.book(throttle_time_ms, now_ms=now_ms)
 
-    def snapshot(self, *, now_ms: int) -> list[TrackerSnapshot]:
-        """Every counter; last, when there is anything to tell, the one row for all others."""
-        rows = [self._snapshot(key, tracker, now_ms=now_ms) for key, tracker in self._trackers.own()]
+    @property
+    def counters(self) -> int:
+        """How many clients have a counter of their own."""
+        return len(self._trackers.own())
+
+    def loads(self, *, now_ms: int) -> dict[TrackerKey, float]:
+        """Who was charged lately and how much; 0 for all others. Cheap enough to ask thousands at once."""
+        return {key: _recent_charges(tracker, now_ms) for key, tracker in self._trackers.own()}
+
+    def snapshot(self, *, only: Container[TrackerKey] | None = None, now_ms: int) -> list[TrackerSnapshot]:
+        """Every counter; last, when there is anything to tell, the one row for all others.
+
+        Args:
+            only: counters to give a row of their own; None is all. The rest is added up in the last row.
+            now_ms: the present.
+        """
+        rows = []
+        hidden = []
+        for key, tracker in self._trackers.own():
+            if only is None or key in only:
+                rows.append(self._snapshot(key, tracker, now_ms=now_ms))
+            else:
+                hidden.append(tracker)
         shared = list(self._trackers.shared())
-        if shared or not self._forgotten.is_empty():
-            rows.append(self._snapshot_other(shared, now_ms=now_ms))
+        if shared or hidden or not self._forgotten.is_empty():
+            rows.append(self._snapshot_other(shared, hidden, now_ms=now_ms))
         return rows
 
     def _make_tracker(self, key: TrackerKey | None, limit: float, now_ms: int) -> _Tracker:
@@ -286,19 +306,23 @@ class MutationQuotas:
             other=False,
         )
 
-    def _snapshot_other(self, shared: list[_Tracker], *, now_ms: int) -> TrackerSnapshot:
+    def _snapshot_other(
+        self, shared: list[_Tracker], hidden: list[_Tracker], *, now_ms: int
+    ) -> TrackerSnapshot:
         book = ThrottleBook()
-        for each in [self._forgotten, *(tracker.book for tracker in shared)]:
+        for each in [self._forgotten, *(tracker.book for tracker in [*shared, *hidden])]:
             book.add_totals(each)
+        charged = [tracker for tracker in [*shared, *hidden] if _recent_charges(tracker, now_ms)]
         limited = [tracker for tracker in shared if tracker.match.limit is not None]
-        match = shared[0].match if len(shared) == 1 else Match(None, Rule.NONE, TrackerKey("", ""))
+        alone = len(shared) == 1 and not hidden
+        match = shared[0].match if alone else Match(None, Rule.NONE, TrackerKey("", ""))
         return TrackerSnapshot(
             user="",
             client_id="",
             rule=match.rule,
             limit=match.limit,
             tokens=min((tracker.meter.tokens(now_ms=now_ms) for tracker in limited), default=None),
-            mutation_rate=max(0.0, sum(tracker.rate.rate(now_ms=now_ms) for tracker in shared)),
+            mutation_rate=max(0.0, sum(tracker.rate.rate(now_ms=now_ms) for tracker in charged)),
             throttle_time_ms=average_throttle_ms([each.book for each in shared], now_ms=now_ms),
             throttled_total=book.throttled_total,
             throttled_ms_total=book.throttled_ms_total,
@@ -306,3 +330,7 @@ class MutationQuotas:
             would_throttle_total=book.would_throttle_total,
             other=True,
         )
+
+
+def _recent_charges(tracker: _Tracker, now_ms: int) -> float:
+    return tracker.rate.held if now_ms - tracker.last_ms < METRIC_WINDOW_NUM * METRIC_WINDOW_MS else 0.0

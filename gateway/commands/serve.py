@@ -7,11 +7,13 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
 
 import config
+from config.sections import LogSettings
 from gateway.commands.table import number
 from gateway.logging_setup import report_suppressed, setup
 
@@ -49,11 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
         return _serve_embedded()
     if arguments.config is None:
         found = config.default_config(brokers)
-    else:
-        found = config.load(arguments.config)
-        if brokers:
-            found = config.replace_upstream(found, brokers)
-    return _serve(found, banner=short_banner(found))
+        return _serve(found, banner=short_banner(found))
+
+    def read() -> config.Config:
+        from_file = config.load(arguments.config)
+        return config.replace_upstream(from_file, brokers) if brokers else from_file
+
+    found = read()
+    return _serve(found, banner=short_banner(found), read=read)
 
 
 def _bootstrap(text: str) -> tuple[config.HostPort, ...]:
@@ -63,15 +68,20 @@ def _bootstrap(text: str) -> tuple[config.HostPort, ...]:
         raise argparse.ArgumentTypeError(str(exc)) from exc
 
 
-def _serve(found: config.Config, *, banner: str) -> int:
+def _serve(found: config.Config, *, banner: str, read: Callable[[], config.Config] | None = None) -> int:
     # Checking a file or asking for help must not wait for a server's worth of imports.
     from gateway import app
+    from gateway.operations import ConfigSource
 
     limiter = setup(found.log.level, found.log.format)
     for line in found.warnings():
         structlog.get_logger().warning("config_suspicious", detail=line)
+
+    def set_log(log: LogSettings) -> None:
+        setup(log.level, log.format, limiter=limiter)
+
     try:
-        return app.run(found, banner=banner)
+        return app.run(found, banner=banner, source=ConfigSource(read, set_log) if read else None)
     finally:
         report_suppressed(limiter)
 

@@ -17,6 +17,7 @@ from gateway import app
 from gateway.cli import main
 from gateway.commands import serve
 from gateway.embedded import kafka
+from gateway.operations import ConfigSource
 
 TEXT = '[upstream]\nbootstrap = ["k:1"]\n[[listeners]]\nname = "a"\nbind = "127.0.0.1:29092"\n'
 
@@ -35,7 +36,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[config.Config, str]]:
     """What the gateway would have been run with; log settings are left alone."""
     calls: list[tuple[config.Config, str]] = []
 
-    def run(found: config.Config, *, banner: str) -> int:
+    def run(found: config.Config, *, banner: str, source: ConfigSource | None) -> int:
+        assert source is None or source.read() == found
         calls.append((found, banner))
         return 7
 

@@ -1,0 +1,81 @@
+"""Talking to the admin port of a running gateway, for the commands that change it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import urllib.error
+import urllib.request
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+DEFAULT_URL: Final = "http://127.0.0.1:9644"
+_TIMEOUT_S: Final = 30.0
+_MAX_ANSWER_BYTES: Final = 1024 * 1024
+
+
+class AdminPortError(Exception):
+    """The gateway was not reached, or answered with something else than our admin port would; a line for people."""
+
+
+def add_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--admin``."""
+    parser.add_argument(
+        "--admin",
+        metavar="URL",
+        default=DEFAULT_URL,
+        type=_url,
+        help=f"the gateway's admin port; default: {DEFAULT_URL}",
+    )
+
+
+def ask(url: str, path: str, *, method: str = "GET", body: Any = None) -> tuple[int, Any]:
+    """One exchange with the admin port.
+
+    Args:
+        url: see `add_argument`.
+        path: begins with a slash.
+        method: of the request.
+        body: sent as JSON; None for no body.
+
+    Returns:
+        The HTTP status and the answer's JSON.
+
+    Raises:
+        AdminPortError: nobody answered, or not in JSON.
+    """
+    data = None if body is None else json.dumps(body).encode()
+    headers = {} if data is None else {"Content-Type": "application/json"}
+    request = urllib.request.Request(url + path, data, headers, method=method)
+    # The machine's proxy is for other places, and a redirect would lead to one.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+    try:
+        with opener.open(request, timeout=_TIMEOUT_S) as answer:
+            status, text = answer.status, answer.read(_MAX_ANSWER_BYTES)
+    except urllib.error.HTTPError as exc:
+        with exc:
+            status, text = exc.code, exc.read(_MAX_ANSWER_BYTES)
+    except OSError as exc:
+        reason = getattr(exc, "reason", exc)
+        raise AdminPortError(f"no gateway answers at {url}: {reason}") from exc
+    try:
+        return status, json.loads(text)
+    except ValueError as exc:
+        raise AdminPortError(f"what answers at {url} is no admin port (HTTP status {status})") from exc
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_args: Any) -> None:
+        return None
+
+
+def _url(text: str) -> str:
+    url = text if "://" in text else f"http://{text}"
+    parts = urlsplit(url)
+    try:
+        complete = parts.scheme == "http" and parts.hostname and (parts.port or True)
+    except ValueError:
+        complete = False
+    if not complete or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise argparse.ArgumentTypeError(f"{json.dumps(text)} is not http://HOST:PORT")
+    return url.rstrip("/")

@@ -1,0 +1,56 @@
+"""``sluice enforcement``: the kill switch of a running gateway."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from gateway.commands import admin_port
+from quotas.limits import Enforcement
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command to the subparsers."""
+    parser = commands.add_parser(
+        "enforcement",
+        help="show or change what a running gateway does with its quotas",
+        description="Show what a running gateway does with its quotas, or change it at once: enforce them; observe "
+        "them (computed and reported, but nobody waits and nothing is refused); or off (not computed). A mute "
+        "that was issued keeps its time. The change lasts until the next one, until the mode in the configuration "
+        "file changes and is reloaded, or until a restart.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("mode", nargs="?", choices=[mode.value for mode in Enforcement])
+    admin_port.add_argument(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the mode; 1 when the gateway can't be asked or refuses."""
+    try:
+        if arguments.mode is None:
+            status, answer = admin_port.ask(arguments.admin, "/enforcement")
+        else:
+            body = {"mode": arguments.mode}
+            status, answer = admin_port.ask(arguments.admin, "/enforcement", method="PUT", body=body)
+        if status != 200:
+            print(f"sluice: refused: {answer['error']}", file=sys.stderr)
+            return 1
+        print(_told(arguments.mode, answer))
+    except admin_port.AdminPortError as exc:
+        print(f"sluice: {exc}", file=sys.stderr)
+        return 1
+    except (KeyError, TypeError):
+        print(f"sluice: what answers at {arguments.admin} is no admin port", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _told(wanted: str | None, answer: Any) -> str:
+    mode = str(answer["mode"])
+    if wanted is None:
+        configured = answer["configured"]
+        return mode if configured == mode else f"{mode} (the configuration file says {configured})"
+    before = answer["before"]
+    return mode if before == mode else f"{mode} (was {before})"

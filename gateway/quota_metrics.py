@@ -1,0 +1,290 @@
+"""Series per user and client, as the KIPs ask for: what each uses, what its limit is, how long it waited.
+
+Clients choose their names and may be as many as they like, so there are three bounds. The quota room bounds the
+counters; of those only the busiest have series of their own, all others share the row ``rule="other"``; and a long
+name is cut. Totals add up at every scrape, and what Prometheus takes for a counter never shrinks: a client that comes
+out of ``other`` begins at zero and leaves there what was told of it, one that goes back takes its own along.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Container, Hashable, Iterator
+from heapq import nlargest
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from quotas.mutations import MutationQuotas, TrackerSnapshot
+from quotas.rate_quotas import RateQuotas, RateSnapshot, ScopedKey
+from quotas.resolution import Rule, TrackerKey
+
+OTHER: Final = "other"
+MAX_LABEL_CHARS: Final = 128
+_DIGEST_CHARS: Final = 16
+
+# Shown clients stay as long as they are among this many times the places: less coming and going of series.
+_STAY: Final = 2
+
+Totals: TypeAlias = tuple[int, ...]
+K = TypeVar("K", bound=Hashable)
+
+
+class _Row(Protocol):
+    @property
+    def user(self) -> str: ...
+    @property
+    def client_id(self) -> str: ...
+    @property
+    def rule(self) -> Rule: ...
+    @property
+    def other(self) -> bool: ...
+
+
+R = TypeVar("R", bound=_Row)
+
+
+class Shown(NamedTuple, Generic[R]):
+    """One row of series: its labels, the snapshot behind it (None: there is none), the values of its counters."""
+
+    labels: list[str]
+    row: R | None
+    totals: Totals
+
+
+class ShownRows(Generic[K, R]):
+    """Which clients of one quota have series of their own."""
+
+    def __init__(
+        self,
+        *,
+        max_rows: int,
+        key: Callable[[R], K],
+        totals: Callable[[R], Totals],
+        broker: Callable[[R], str] | None = None,
+    ) -> None:
+        """Nobody has any yet.
+
+        Args:
+            max_rows: how many may.
+            key: of a row's counter.
+            totals: a row's values that never shrink.
+            broker: of a row, where the series have that label.
+        """
+        self._max_rows = max_rows
+        self._key = key
+        self._totals = totals
+        self._broker = broker
+        self._shown: set[K] = set()
+        self._crowded = False
+        # What `other` has told of clients that came out of it.
+        self._left_behind: dict[K, Totals] = {}
+
+    @property
+    def label_names(self) -> list[str]:
+        """Of all series of this quota."""
+        return ["user", "client_id", "rule", *(["broker"] if self._broker else [])]
+
+    def rows(
+        self,
+        counters: int,
+        loads: Callable[[], dict[K, float]],
+        snapshot: Callable[[Container[K] | None], list[R]],
+    ) -> list[Shown[R]]:
+        """What to show now.
+
+        Args:
+            counters: how many clients have a counter.
+            loads: who is how busy; only asked when not all can be shown.
+            snapshot: the counters of these clients, and last one row for all others; None asks for all.
+        """
+        crowded = counters > self._max_rows
+        wanted = self._busiest(loads()) if crowded else None
+        found = snapshot(wanted)
+        before = self._shown
+        self._shown = set()
+        left_behind = self._left_behind
+        self._left_behind = {}
+        shown = []
+        others: R | None = None
+        for row in found:
+            if row.other:
+                others = row
+                continue
+            key, totals = self._key(row), self._totals(row)
+            self._shown.add(key)
+            left = left_behind.get(key)
+            if self._crowded and key not in before:
+                left = totals
+            # Fewer than before: the counter was forgotten, with what it had left behind, and made again.
+            if left is not None and all(now >= then for now, then in zip(totals, left)):
+                self._left_behind[key] = left
+                totals = tuple(now - then for now, then in zip(totals, left))
+            shown.append(Shown(self._labels(row), row, totals))
+        self._crowded = crowded
+        parts = list(self._left_behind.values())
+        if others is not None:
+            parts.append(self._totals(others))
+        if parts:
+            shown.append(Shown(self._labels(None), others, tuple(map(sum, zip(*parts)))))
+        return shown
+
+    def _busiest(self, loads: dict[K, float]) -> set[K]:
+        ranked = nlargest(self._max_rows * _STAY, loads, key=loads.__getitem__)
+        stay = [key for key in ranked if key in self._shown]
+        return set(list(dict.fromkeys([*stay, *ranked]))[: self._max_rows])
+
+    def _labels(self, row: R | None) -> list[str]:
+        if row is None:
+            return ["", "", OTHER, *([""] if self._broker else [])]
+        labels = [label_value(row.user), label_value(row.client_id), row.rule.value]
+        return [*labels, self._broker(row)] if self._broker else labels
+
+
+def label_value(name: str) -> str:
+    """A client's name as a label: cut when it is long, with a digest so that two such names stay two."""
+    if len(name) <= MAX_LABEL_CHARS:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
+    return f"{name[: MAX_LABEL_CHARS - _DIGEST_CHARS - 1]}~{digest}"
+
+
+class RateSeries:
+    """The series of one byte rate, or of the request percentage."""
+
+    def __init__(
+        self,
+        prefix: str,
+        rate_name: str,
+        rate_text: str,
+        quotas: RateQuotas,
+        *,
+        max_rows: int,
+        per_broker: bool,
+    ) -> None:
+        """Shows nothing yet.
+
+        Args:
+            prefix: of the names, after "gateway_".
+            rate_name: of the rate itself, after "gateway_".
+            rate_text: says what the rate is.
+            quotas: the counters.
+            max_rows: see `ShownRows`.
+            per_broker: whether each broker is counted by itself.
+        """
+        self._prefix = f"gateway_{prefix}"
+        self._rate_name = f"gateway_{rate_name}"
+        self._rate_text = rate_text
+        self._quotas = quotas
+        self._rows = ShownRows[ScopedKey, RateSnapshot](
+            max_rows=max_rows,
+            key=lambda row: ScopedKey(row.scope, TrackerKey(row.user, row.client_id)),
+            totals=lambda row: (row.throttled_total, row.would_throttle_total),
+            broker=(lambda row: str(row.scope)) if per_broker else None,
+        )
+
+    def collect(self, *, now_ms: int) -> Iterator[Metric]:
+        """All series, as of now."""
+        labels = self._rows.label_names
+        prefix, rate_name = self._prefix, self._rate_name
+        rate = GaugeMetricFamily(rate_name, self._rate_text, labels=labels)
+        limit = GaugeMetricFamily(
+            f"{rate_name}_limit", "The quota that applies, in the unit of the rate.", labels=labels
+        )
+        utilisation = GaugeMetricFamily(
+            f"{prefix}_utilisation_ratio",
+            "The rate divided by its limit; above 1 the client has to wait.",
+            labels=labels,
+        )
+        throttle = GaugeMetricFamily(
+            f"{prefix}_throttle_time_seconds", "Average throttle time (Kafka's throttle-time).", labels=labels
+        )
+        throttled = CounterMetricFamily(
+            f"{prefix}_throttled_requests", "Requests throttled by this quota.", labels=labels
+        )
+        would = CounterMetricFamily(
+            f"{prefix}_would_throttle",
+            "Requests that this quota would have throttled if it were enforced and not only observed.",
+            labels=labels,
+        )
+        shown = self._rows.rows(
+            self._quotas.counters,
+            lambda: self._quotas.loads(now_ms=now_ms),
+            lambda only: self._quotas.snapshot(only=only, now_ms=now_ms),
+        )
+        for names, row, totals in shown:
+            throttled.add_metric(names, totals[0])
+            would.add_metric(names, totals[1])
+            if row is None:
+                continue
+            rate.add_metric(names, row.rate)
+            if row.limit is not None and row.utilisation is not None:
+                limit.add_metric(names, row.limit)
+                utilisation.add_metric(names, row.utilisation)
+            if row.throttle_time_ms is not None:
+                throttle.add_metric(names, row.throttle_time_ms / 1000)
+        yield from (rate, limit, utilisation, throttle, throttled, would)
+
+
+class MutationSeries:
+    """The series of the controller mutation quota (KIP-599)."""
+
+    def __init__(self, quotas: MutationQuotas, *, max_rows: int) -> None:
+        """Shows nothing yet; see `RateSeries`."""
+        self._quotas = quotas
+        self._rows = ShownRows[TrackerKey, TrackerSnapshot](
+            max_rows=max_rows,
+            key=lambda row: TrackerKey(row.user, row.client_id),
+            totals=lambda row: (row.throttled_total, row.refused_total, row.would_throttle_total),
+        )
+
+    def collect(self, *, now_ms: int) -> Iterator[Metric]:
+        """All series, as of now."""
+        labels = self._rows.label_names
+        prefix = "gateway_controller_mutation"
+        rate = GaugeMetricFamily(
+            f"{prefix}_rate",
+            "Partitions per second created or deleted (Kafka's mutation-rate).",
+            labels=labels,
+        )
+        tokens = GaugeMetricFamily(
+            f"{prefix}_tokens",
+            "Tokens left; below 0 the client is refused or muted (Kafka's tokens).",
+            labels=labels,
+        )
+        limit = GaugeMetricFamily(
+            f"{prefix}_limit", "The quota that applies, in partitions per second.", labels=labels
+        )
+        throttle = GaugeMetricFamily(
+            f"{prefix}_throttle_time_seconds", "Average throttle time (Kafka's throttle-time).", labels=labels
+        )
+        throttled = CounterMetricFamily(
+            f"{prefix}_throttled_requests", "Requests throttled by this quota.", labels=labels
+        )
+        refused = CounterMetricFamily(
+            f"{prefix}_refused_topics", "Topics refused by this quota.", labels=labels
+        )
+        would = CounterMetricFamily(
+            f"{prefix}_would_throttle",
+            "Topics that this quota would have refused or throttled if it were enforced and not only observed.",
+            labels=labels,
+        )
+        shown = self._rows.rows(
+            self._quotas.counters,
+            lambda: self._quotas.loads(now_ms=now_ms),
+            lambda only: self._quotas.snapshot(only=only, now_ms=now_ms),
+        )
+        for names, row, totals in shown:
+            throttled.add_metric(names, totals[0])
+            refused.add_metric(names, totals[1])
+            would.add_metric(names, totals[2])
+            if row is None:
+                continue
+            rate.add_metric(names, row.mutation_rate)
+            if row.tokens is not None:
+                tokens.add_metric(names, row.tokens)
+            if row.limit is not None:
+                limit.add_metric(names, row.limit)
+            if row.throttle_time_ms is not None:
+                throttle.add_metric(names, row.throttle_time_ms / 1000)
+        yield from (rate, tokens, limit, throttle, throttled, refused, would)

@@ -1,0 +1,118 @@
+"""What a new configuration changes in a running gateway: the plan, and nothing of its execution. Pure.
+
+A configuration is valid as a whole before it comes here. Settings that can change while clients are connected do;
+what the others say is kept for the next start and reported, as PostgreSQL does it: an operator who has prepared the
+next restart in the file can still change a quota today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from config import Config, ListenerSettings
+
+LIVE: Final = frozenset({"quotas", "enforcement", "log", "limits", "drain", "connections"})
+"""Sections that change in a running gateway; `limits` does for connections that come afterwards."""
+
+LIVE_EXCEPT: Final = frozenset(
+    {
+        "limits.max_frame_bytes",  # the routes, which all connections share, are built from it
+        "connections.ipv6_prefix_bits",  # open connections are counted by it
+        "connections.max_trackers",
+    }
+)
+"""Settings of those sections that do not."""
+
+LIVE_OF_LISTENERS: Final = ("max_connections", "max_connection_creation_rate", "protected")
+"""What changes of a listener that runs; everything else about listeners needs a restart."""
+
+
+class ReloadResult(StrEnum):
+    """What came of reading the file again. Closed: it is a metric label."""
+
+    APPLIED = "applied"  # all that differs is in force now
+    NEEDS_RESTART = "needs_restart"  # what can be is in force now, the rest is not
+    INVALID = "invalid"  # nothing has changed
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadPlan:
+    """What is to be done.
+
+    Attributes:
+        config: what is in force afterwards.
+        applies: settings that change now, as ``section.key``.
+        needs_restart: settings of the file that differ from `config` all the same.
+    """
+
+    config: Config
+    applies: tuple[str, ...]
+    needs_restart: tuple[str, ...]
+
+    @property
+    def result(self) -> ReloadResult:
+        """For the metric."""
+        return ReloadResult.NEEDS_RESTART if self.needs_restart else ReloadResult.APPLIED
+
+    def changes(self, section: str) -> bool:
+        """Whether anything of this section changes now."""
+        return any(key.partition(".")[0] == section for key in self.applies)
+
+
+def plan(running: Config, wanted: Config) -> ReloadPlan:
+    """How to get from one configuration to another without ending a connection.
+
+    The mode of [enforcement] is compared with what the file said before and not with what is in force, so that a
+    kill switch thrown by hand outlives a reload that is about something else.
+
+    Args:
+        running: what is in force: `ReloadPlan.config` of the last reload, or what the gateway started with.
+        wanted: the file as it is now.
+    """
+    applies: list[str] = []
+    needs_restart: list[str] = []
+    for key in _differences(running, wanted):
+        live = key.partition(".")[0] in LIVE and key not in LIVE_EXCEPT
+        (applies if live else needs_restart).append(key)
+    sections = {name: getattr(running, name) for name in Config.model_fields}
+    for name in LIVE:
+        sections[name] = getattr(wanted, name)
+        kept = {key.partition(".")[2] for key in LIVE_EXCEPT if key.startswith(f"{name}.")}
+        if kept:
+            before = getattr(running, name)
+            sections[name] = sections[name].model_copy(update={key: getattr(before, key) for key in kept})
+    sections["listeners"] = _listeners(running, wanted)
+    for at, (before, after) in enumerate(zip(running.listeners, sections["listeners"], strict=True)):
+        for key in LIVE_OF_LISTENERS:
+            if getattr(before, key) != getattr(after, key):
+                applies.append(f"listeners.{at}.{key}")
+    if sections["listeners"] == wanted.listeners and "listeners" in needs_restart:
+        needs_restart.remove("listeners")
+    return ReloadPlan(Config.model_construct(**sections), tuple(applies), tuple(needs_restart))
+
+
+def _listeners(running: Config, wanted: Config) -> tuple[ListenerSettings, ...]:
+    """The listeners that run, with what can change of those that the file still names."""
+    named = {listener.name: listener for listener in wanted.listeners}
+    return tuple(
+        listener.model_copy(
+            update={key: getattr(named.get(listener.name, listener), key) for key in LIVE_OF_LISTENERS}
+        )
+        for listener in running.listeners
+    )
+
+
+def _differences(running: Config, wanted: Config) -> Iterator[str]:
+    for name in Config.model_fields:
+        before, after = getattr(running, name), getattr(wanted, name)
+        if before == after:
+            continue
+        if isinstance(after, tuple):
+            yield name
+        else:
+            for key in type(after).model_fields:
+                if getattr(before, key) != getattr(after, key):
+                    yield f"{name}.{key}"
