@@ -107,6 +107,13 @@ def test_local_replies_wait_for_those_before_them() -> None:
     assert in_flight.idle
 
 
+def test_a_local_reply_does_not_cut_into_one_that_is_still_coming() -> None:
+    in_flight = queue(Pending(1))
+    in_flight.reply(b"local")
+    assert b"".join(receive(in_flight, reply(1)[:-1])) == reply(1)[:-1]
+    assert b"".join(receive(in_flight, reply(1)[-1:])) == reply(1) + b"local"
+
+
 def test_a_queue_is_not_idle_while_a_reply_is_relayed() -> None:
     in_flight = queue(Pending(1))
     receive(in_flight, reply(1)[:-1])

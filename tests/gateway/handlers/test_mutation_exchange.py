@@ -96,6 +96,13 @@ def test_old_clients_are_always_accepted_and_wait_instead(version: int) -> None:
     c.muted_for(20_000)
 
 
+def test_with_refused_topics_too_the_brokers_longer_throttle_is_told() -> None:
+    c = talk()
+    c.cluster.throttle_time_ms = 9_000
+    assert create(c, ("a", 30), ("b", 1)).throttle_time_ms == 9_000
+    c.muted_for(9_000)
+
+
 def test_a_client_too_old_for_a_throttle_time_is_muted_all_the_same() -> None:
     c = talk()
     assert codes(create(c, ("a", 60), version=1)) == [("a", 0)]
@@ -212,15 +219,14 @@ def test_topics_that_the_client_may_not_see_are_uncharged() -> None:
     assert c.core.tokens == FULL
 
 
-@pytest.mark.parametrize(("counts", "charged"), [((6_000, 4_001), 0), ((6_000, 4_000), 10_000)])
-def test_more_partitions_than_a_request_may_create_are_uncharged(
-    counts: tuple[int, int], charged: int
-) -> None:
+def test_more_partitions_than_a_request_may_create_are_uncharged_and_the_brokers_to_refuse() -> None:
     assert MAX_PARTITIONS_PER_REQUEST == 10_000
-    c = talk(rate=2_000)
-    c.cluster.errors = dict.fromkeys("ab", 44) if not charged else {}
-    create(c, ("a", counts[0]), ("b", counts[1]))
-    assert c.core.tokens == 20_000 - charged
+    c = talk(rate=2_000, spent=15_000)
+    c.cluster.errors = {"a": 44, "b": 44}
+    assert codes(create(c, ("a", 6_000), ("b", 4_001))) == [("a", 44), ("b", 44)]
+    assert c.core.tokens == 5_000
+    c.cluster.errors = {}
+    assert codes(create(c, ("a", 6_000), ("b", 4_000))) == [("a", 0), ("b", 89)]
 
 
 def test_an_empty_request_is_the_brokers_to_answer() -> None:
@@ -381,9 +387,6 @@ def test_a_topic_that_metadata_did_not_show_is_charged_once_it_was_deleted() -> 
     c.upstream_answers(c.cluster.answer(question))
     c.serve()
     assert c.core.tokens == FULL - 1
-
-
-# -- what the observer hears ---------------------------------------------------------------------------------
 
 
 def test_decisions_and_throttles_are_told_once_per_request() -> None:
