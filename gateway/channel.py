@@ -7,6 +7,7 @@ closing is carried out by `_pump` after every call.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -26,6 +27,8 @@ HIGH_WATER_BYTES: Final = 512 * 1024
 """Unsent bytes at which the opposite side is no longer read."""
 
 _SIDES: Final = {MuteReason.CLIENT_FULL: Side.CLIENT, MuteReason.UPSTREAM_FULL: Side.UPSTREAM}
+
+_UNREACHABLE: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
 
 _log = structlog.get_logger("gateway.channel")
 
@@ -118,7 +121,9 @@ class ClientChannel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client's leg is gone."""
         self._transport = None
-        self.close(CloseCause.CLIENT_CLOSED)
+        # Only the kernel's own deadlines end a connection like this: see `keepalive`.
+        unreachable = isinstance(exc, OSError) and exc.errno in _UNREACHABLE
+        self.close(CloseCause.CLIENT_UNREACHABLE if unreachable else CloseCause.CLIENT_CLOSED)
 
     def unread_fd(self) -> int | None:
         """See `muted_watch.Watched`."""

@@ -9,6 +9,7 @@ class CloseCause(StrEnum):
     """One cause per ended connection; `active = opened - sum(closed by cause)` holds at any time."""
 
     CLIENT_CLOSED = "client_closed"
+    CLIENT_UNREACHABLE = "client_unreachable"
     UPSTREAM_CLOSED = "upstream_closed"
     UPSTREAM_REFUSED = "upstream_refused"
     UPSTREAM_TIMEOUT = "upstream_timeout"

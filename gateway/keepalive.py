@@ -15,7 +15,8 @@ IDLE_S: Final = 60
 INTERVAL_S: Final = 10
 PROBES: Final = 6
 
-_UNACKNOWLEDGED_MS: Final = 120_000
+UNACKNOWLEDGED_MS: Final = 120_000
+"""Where this is set the kernel goes by it and not by the number of probes."""
 
 
 class _HasOptions(Protocol):
@@ -40,5 +41,5 @@ def limit_unacknowledged(connection: _HasOptions, *, write_timeout_ms: int) -> N
         connection: see `watch_peer`.
         write_timeout_ms: of the session; our own deadline comes first.
     """
-    limit_ms = max(_UNACKNOWLEDGED_MS, 2 * write_timeout_ms)
+    limit_ms = max(UNACKNOWLEDGED_MS, 2 * write_timeout_ms)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(limit_ms, 2**31 - 1))

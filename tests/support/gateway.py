@@ -60,6 +60,9 @@ def gateway_config(
     broker_ports: int = 4,
     quotas: Sequence[dict[str, Any]] = (),
     upstream: dict[str, Any] | None = None,
+    connections: dict[str, Any] | None = None,
+    listener: dict[str, Any] | None = None,
+    more_listeners: Sequence[dict[str, Any]] = (),
     drain_timeout_ms: int = 2_000,
     **limits: int,
 ) -> Config:
@@ -71,6 +74,9 @@ def gateway_config(
         broker_ports: how many brokers get one.
         quotas: entries of [[quotas]].
         upstream: more keys of [upstream].
+        connections: keys of [connections].
+        listener: more keys of the listener.
+        more_listeners: listeners besides it.
         drain_timeout_ms: of [drain].
         limits: keys of [limits].
     """
@@ -87,11 +93,14 @@ def gateway_config(
                     "advertised_host": HOST,
                     "first_broker_port": first_broker_port,
                     "broker_ports": broker_ports,
-                }
+                    **(listener or {}),
+                },
+                *more_listeners,
             ],
             "admin": {"bind": f"{HOST}:0"},
             "drain": {"timeout_ms": drain_timeout_ms},
             "limits": limits,
+            "connections": connections or {},
             "quotas": list(quotas),
         }
     )
@@ -249,7 +258,12 @@ class GatewayProcess:
 
 @asynccontextmanager
 async def gateway_process(
-    folder: Path, *bootstrap: int, drain_timeout_ms: int = 5_000, **limits: int
+    folder: Path,
+    *bootstrap: int,
+    drain_timeout_ms: int = 5_000,
+    prefix: Sequence[str] = (),
+    tables: str = "",
+    **limits: int,
 ) -> AsyncIterator[GatewayProcess]:
     """Start `sluice serve` and wait until it accepts clients.
 
@@ -257,6 +271,8 @@ async def gateway_process(
         folder: for its configuration.
         bootstrap: ports of brokers on loopback.
         drain_timeout_ms: of [drain].
+        prefix: a command that runs it, such as one that injects faults.
+        tables: more of the configuration, as TOML text.
         limits: keys of [limits].
     """
     first = free_ports(6)
@@ -276,11 +292,13 @@ async def gateway_process(
         f"timeout_ms = {drain_timeout_ms}",
         "[limits]",
         *(f"{key} = {value}" for key, value in limits.items()),
+        tables,
     ]
     file = folder / "gateway.toml"
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     program = Path(sys.executable).with_name("sluice")
     process = await asyncio.create_subprocess_exec(
+        *prefix,
         program,
         "serve",
         "--config",
