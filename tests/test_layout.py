@@ -19,7 +19,6 @@ NOT_YET: Final = frozenset(
     {
         "gateway/connection_metrics",
         "gateway/keepalive",
-        "gateway/metrics",
         "gateway/operations",
         "gateway/quota_metrics",
         "gateway/commands/admin_port",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import unpack_from
 from typing import Final
 
@@ -17,7 +18,7 @@ from tests.support.frames import create_topics, heartbeat, metadata, produce, un
 
 _LATEST_MS: Final = 600_000
 
-MAKERS: Final = {
+MAKERS: Final[dict[str, Callable[[int], bytes]]] = {
     "relayed": heartbeat,
     "relayed body": lambda i: produce(i, size=700),
     "no reply": lambda i: produce(i, acks=0, size=40),

@@ -113,7 +113,12 @@ def test_e12_what_has_no_address_here_is_not_told(broker_id: int, host: str) -> 
 
 def test_a_withdrawn_port_is_bound_again_when_the_broker_comes_back() -> None:
     bound: list[int] = []
-    topology = Topology(ClusterMap([]), PORTS, lambda broker_id, _port: bound.append(broker_id) is None)
+
+    def bind(broker_id: int, _port: int) -> bool:
+        bound.append(broker_id)
+        return True
+
+    topology = Topology(ClusterMap([]), PORTS, bind)
     topology.advertise(100, "inside", 9_092)
     topology.withdraw(100)
     assert topology.bound_broker_ids == []

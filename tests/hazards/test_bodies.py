@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from struct import pack
+from typing import Any
 
 import pytest
 
@@ -128,7 +129,9 @@ def test_a30_nothing_is_kept_of_requests_without_a_reply() -> None:
     [("Heartbeat", 4), ("Metadata", 1), ("Metadata", 12), ("CreateTopics", 7), ("CreateTopics", 2)],
 )
 def test_a31_garbage_behind_a_valid_body_is_forwarded_with_it(name: str, version: int) -> None:
-    fields = {"topics": creatable(("a", 1)), "timeout_ms": 1} if name == "CreateTopics" else {}
+    fields: dict[str, Any] = (
+        {"topics": creatable(("a", 1)), "timeout_ms": 1} if name == "CreateTopics" else {}
+    )
     frame = wire.framed(wire.request(name, version, **fields)[4:] + b"garbage")
     c = Conversation(controller_mutation_rate=10).client_sends(frame)
     if name == "CreateTopics":

@@ -48,7 +48,9 @@ def use(
 
 def both(api: str) -> Conversation:
     """A client under both quotas."""
-    rate = {"producer_byte_rate": BYTES_PER_S} if api == "Produce" else {"consumer_byte_rate": BYTES_PER_S}
+    rate: dict[str, Any] = (
+        {"producer_byte_rate": BYTES_PER_S} if api == "Produce" else {"consumer_byte_rate": BYTES_PER_S}
+    )
     return Conversation(request_percentage=1, **rate)
 
 

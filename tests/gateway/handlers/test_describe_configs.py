@@ -17,7 +17,7 @@ INSIDE = f"PLAINTEXT://{UPSTREAM_HOST}:9092"
 
 def told(version: int, resource_type: int, **values: str | None) -> tuple[dict[str, Any], bytes]:
     """What the client is told of these settings, and the reply's bytes."""
-    configs = [
+    configs: list[dict[str, Any]] = [
         {"name": name.replace("_", "."), "value": value, "synonyms": [], "config_source": 1}
         for name, value in values.items()
     ]

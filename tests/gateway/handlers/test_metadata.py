@@ -149,7 +149,7 @@ def test_a_cluster_that_does_not_create_by_itself_costs_nothing() -> None:
 def test_in_debt_the_permission_to_create_is_taken_out_of_the_request(version: int) -> None:
     c = Conversation(controller_mutation_rate=2)
     c.core.spend(30)
-    fields = {"topics": [{"name": "new"}], "allow_auto_topic_creation": True}
+    fields: dict[str, Any] = {"topics": [{"name": "new"}], "allow_auto_topic_creation": True}
     c.client_sends(wire.request("Metadata", version, correlation_id=5, **fields))
     forbidden = wire.request(
         "Metadata", version, correlation_id=5, **fields | {"allow_auto_topic_creation": False}
