@@ -22,6 +22,9 @@ OnReply: TypeAlias = Callable[[bytes, int], bytes | None]
 """(whole reply frame, now_ms) -> the frame for the client, or None when it is not the client's to see."""
 
 _SIZE_BYTES: Final = 4
+Passes: TypeAlias = Callable[[bytes, int, int], bool]
+"""(received bytes, where the reply's frame begins, its payload size) -> whether it may go as it is."""
+
 OnHead: TypeAlias = Callable[[bytearray, int, int], None]
 """(the first bytes of a reply frame, to be patched in place; its payload size; now_ms)."""
 
@@ -40,12 +43,16 @@ class LocalAnswer:
 
 
 class CollectedAnswer:
-    """A reply that is held until it is whole and then handed to `on_reply`."""
+    """A reply that is held until it is whole and then handed to `on_reply`.
 
-    __slots__ = ("on_reply",)
+    With `passes` a reply that came whole within one chunk is looked at in place first, and relayed when it passes.
+    """
 
-    def __init__(self, on_reply: OnReply) -> None:
+    __slots__ = ("on_reply", "passes")
+
+    def __init__(self, on_reply: OnReply, passes: Passes | None = None) -> None:
         self.on_reply = on_reply
+        self.passes = passes
 
 
 class HeadAnswer:
@@ -148,7 +155,12 @@ class InFlight:
             size, correlation_id = REPLY_HEAD.unpack_from(data, 0)
             if size + 4 == len(data) and self.pending and size <= self._max_response_bytes:
                 first = self.pending[0]
-                if first.answer is None and first.timed is None and first.correlation_id == correlation_id:
+                answer = first.answer
+                if (
+                    first.timed is None
+                    and first.correlation_id == correlation_id
+                    and (answer is None or _passes(answer, data, 0, size, True))
+                ):
                     self.pending.popleft()
                     self.to_client.append(data)
                     return
@@ -189,9 +201,10 @@ class InFlight:
             if not 4 <= size <= self._max_response_bytes:
                 raise UpstreamDesync(f"reply of {size} bytes")
             answer, timed = first.answer, first.timed
-            if answer is None and timed is None:
+            end = at + 4 + size
+            if timed is None and (answer is None or _passes(answer, data, at, size, end <= received)):
                 pending.popleft()
-                at += 4 + size
+                at = end
             else:
                 wanted = 4 + size
                 if isinstance(answer, HeadAnswer) or (
@@ -211,7 +224,7 @@ class InFlight:
                     if timed is not None:
                         reply = timekeeper.seal_reply(timed, reply, now_ms=now_ms)
                     self.to_client.append(reply)
-                at += 4 + size
+                at = end
             if self._locals and at <= received:
                 self._emit(data, start, at)
                 start = at
@@ -249,6 +262,15 @@ class InFlight:
             pending.popleft()
             self._locals -= 1
             self.to_client.append(answer.frame)
+
+
+def _passes(answer: Answer, data: bytes, at: int, size: int, whole: bool) -> bool:
+    return (
+        whole
+        and isinstance(answer, CollectedAnswer)
+        and answer.passes is not None
+        and answer.passes(data, at, size)
+    )
 
 
 def _answer(answer: Answer | None, received: bytes, size: int, now_ms: int) -> bytes | None:

@@ -205,23 +205,33 @@ _PLAIN_PARTITION_BYTES: Final = 33
 """index, error code, base offset, append time, start offset; no record errors, null message, no tags."""
 
 
-def _plain_produce_throttle_offset(frame: bytes, version: int) -> int | None:
+def plain_produce_throttle_offset(data: bytes, start: int, size: int, version: int) -> int | None:
     """The same as the walk below for the reply that nearly always comes: v9+, one topic, nothing optional.
 
     The walk costs 13 us, this 1: at 16 KiB a request that is half of what the whole relay costs.
+
+    Args:
+        data: received bytes.
+        start: where the reply's frame begins in them; it is there whole.
+        size: its payload size.
+        version: of the reply, at least 9.
+
+    Returns:
+        The offset of throttle_time_ms in `data`, None when the reply has to be walked. An offset also says that no
+        tag stands behind the field, so no address does.
     """
-    size = len(frame)
-    if size < 30 or frame[8] != 0 or frame[9] != 2:
+    end = start + 4 + size
+    if size < 26 or data[start + 8] != 0 or data[start + 9] != 2:
         return None
-    at = 26 if version >= 13 else 10 + frame[10]
-    if at > size - 7 or (version < 13 and frame[10] > 127):
+    at = start + (26 if version >= 13 else 10 + data[start + 10])
+    if at > end - 7 or (version < 13 and data[start + 10] > 127):
         return None
-    partitions = frame[at] - 1
+    partitions = data[at] - 1
     topic_tags_at = at + 1 + _PLAIN_PARTITION_BYTES * partitions
-    if partitions > 126 or topic_tags_at != size - 6 or frame[topic_tags_at] != 0:
+    if partitions > 126 or topic_tags_at != end - 6 or data[topic_tags_at] != 0 or data[end - 1] != 0:
         return None
     for optional_at in range(at + 31, topic_tags_at, _PLAIN_PARTITION_BYTES):
-        if frame[optional_at] != 1 or frame[optional_at + 1] != 0 or frame[optional_at + 2] != 0:
+        if data[optional_at] != 1 or data[optional_at + 1] != 0 or data[optional_at + 2] != 0:
             return None
     return topic_tags_at + 1
 
@@ -230,7 +240,7 @@ def produce_throttle_offset(frame: bytes, api: Api) -> int:
     """Offset of throttle_time_ms in a whole Produce response (v1-13): behind the array of topics."""
     flexible = api.flexible
     if flexible:
-        plain = _plain_produce_throttle_offset(frame, api.version)
+        plain = plain_produce_throttle_offset(frame, 0, len(frame) - 4, api.version)
         if plain is not None:
             return plain
     at = _response_body(frame, api)

@@ -16,7 +16,7 @@ from gateway.in_flight import CollectedAnswer, Pending
 from gateway.routes import Route, Verdict
 from gateway.session import ClientSession
 from protocol import throttle
-from protocol.addresses import rewrite_produce
+from protocol.addresses import plain_produce_throttle_offset, rewrite_produce
 from protocol.api_keys import Api, ApiKey, describe, newest_version
 from protocol.headers import HEAD_BYTES
 from protocol.produce import read_acks
@@ -35,6 +35,10 @@ _REPLY_IS_OWED: Final = tuple(
 """By version: what nearly always follows the client id, and means acks -1 or 1; everything else is walked."""
 
 
+def _tells_no_address(version: int, data: bytes, at: int, size: int) -> bool:
+    return plain_produce_throttle_offset(data, at, size, version) is not None
+
+
 class ProduceHandler:
     """Counts bytes and notes what reply is to be expected."""
 
@@ -43,7 +47,9 @@ class ProduceHandler:
         self._quotas = context.client_quotas
         # One answer object per version serves all requests: it holds nothing of a single one.
         self._rewriting = {
-            version: CollectedAnswer(partial(self._rewrite, describe(ApiKey.PRODUCE, version)))
+            version: CollectedAnswer(
+                partial(self._rewrite, describe(ApiKey.PRODUCE, version)), partial(_tells_no_address, version)
+            )
             for version in range(_FIRST_VERSION_WITH_ENDPOINTS, newest_version(ApiKey.PRODUCE) + 1)
         }
 
