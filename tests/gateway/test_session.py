@@ -343,3 +343,20 @@ def test_the_first_cause_to_close_is_the_one_that_counts() -> None:
 
 def test_a_size_that_no_request_can_have_is_refused_before_the_rest_of_the_head() -> None:
     Conversation().client_sends(pack(">i", 104_857_601)).closed(CloseCause.FRAME_TOO_LARGE)
+
+
+# -- failed authentication (KIP-306) -------------------------------------------------------------------------
+
+
+def test_a_failed_authentication_is_answered_and_closed_after_its_delay() -> None:
+    c = Conversation().client_sends(heartbeat(1))
+    c.session.fail_later(b"no", CloseCause.AUTHENTICATION_FAILED, 100, now_ms=c.clock.now_ms)
+    c.still_muted().client_sends(heartbeat(2)).at(99).alive().client_sees().upstream_sees(heartbeat(1))
+    c.at(100).closed(CloseCause.AUTHENTICATION_FAILED).client_sees(b"no")
+
+
+def test_a_failed_authentication_without_a_delay_ends_at_once() -> None:
+    c = Conversation()
+    c.session.fail_later(None, CloseCause.AUTHENTICATION_FAILED, 0, now_ms=c.clock.now_ms)
+    assert c.session.close_cause is CloseCause.AUTHENTICATION_FAILED
+    assert c.session.to_client == []
