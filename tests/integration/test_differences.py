@@ -60,7 +60,7 @@ def test_requests_that_only_validate_are_never_refused_by_default(sides: tuple[S
         assert create(side, {"name": "a"}, validate_only=True) == [("a", expected)]
 
 
-WRONG: Final = [
+WRONG: Final[list[tuple[dict[str, Any], int]]] = [
     ({"name": "replicas", "replication_factor": 3}, INVALID_REPLICATION_FACTOR),
     ({"name": "config", "configs": [{"name": "no.such.config", "value": "1"}]}, INVALID_CONFIG),
 ]

@@ -118,12 +118,13 @@ def error_of(reply: Any) -> int:
 
 def test_second_signal_ends_the_drain_at_once(own_gateway: GatewayProcess, kafka3: KafkaCluster) -> None:
     topic = "operations-long-poll"
+    partition = {"partition": 0, "partition_max_bytes": 1 << 20, "fetch_offset": 1}
     long_poll = {
         "max_wait_ms": 20_000,
         "min_bytes": 1,
         "max_bytes": 1 << 20,
         "session_epoch": -1,
-        "topics": [{"topic": topic, "partitions": [{"partition": 0, "partition_max_bytes": 1 << 20}]}],
+        "topics": [{"topic": topic, "partitions": [partition]}],
         "forgotten_topics_data": [],
     }
     with WireClient(kafka3.brokers[1]) as broker:
@@ -131,7 +132,6 @@ def test_second_signal_ends_the_drain_at_once(own_gateway: GatewayProcess, kafka
         with WireClient(own_gateway.broker(1)) as client:
             # An answer comes at once as long as the broker does not lead the topic yet.
             eventually(lambda: error_of(client.ask("Produce", 9, **produce_fields(topic))) == 0)
-            long_poll["topics"][0]["partitions"][0]["fetch_offset"] = 1
             client.send("Fetch", 11, **long_poll)
             time.sleep(0.2)
             own_gateway.signal(signal.SIGTERM)

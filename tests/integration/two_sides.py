@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
+from tests.integration.conftest import eventually
 from tests.support.wire_client import Reply, WireClient
 
-PREFIX = "two-sides-"
+PREFIX: Final = "two-sides-"
+PROBE: Final = "quota-probe"
+THROTTLING_QUOTA_EXCEEDED: Final = 89
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +58,23 @@ def brokers_quota(address: tuple[str, int], client_ids: Iterable[str], rate: flo
     with WireClient(address) as broker:
         _set_quotas(broker, names, {"value": rate, "remove": False})
         try:
+            # Answered does not mean in force: wait until the quota of one more client, set after them, refuses it.
+            _set_quotas(broker, [PROBE], {"value": 0.001, "remove": False})
+            eventually(partial(_refused, address))
             yield
         finally:
-            _set_quotas(broker, names, {"value": 0.0, "remove": True})
+            _set_quotas(broker, [*names, PROBE], {"value": 0.0, "remove": True})
             topics = broker.ask("Metadata", 12, topics=None, allow_auto_topic_creation=False).body.topics
             ours = [topic.name for topic in topics if topic.name.startswith(PREFIX)]
             broker.ask("DeleteTopics", 5, topic_names=ours, timeout_ms=30_000)
+
+
+def _refused(address: tuple[str, int]) -> bool:
+    """Whether the probe is in debt; KRaft charges requests that only validate."""
+    topic = {"name": f"{PREFIX}{PROBE}", "num_partitions": 1, "replication_factor": 1}
+    with WireClient(address, client_id=PROBE) as client:
+        answer = client.ask("CreateTopics", 7, topics=[topic], timeout_ms=10_000, validate_only=True)
+    return bool(answer.body.topics[0].error_code == THROTTLING_QUOTA_EXCEEDED)
 
 
 def _set_quotas(broker: WireClient, names: list[str], operation: dict[str, Any]) -> None:
