@@ -17,6 +17,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
 from config import Config
 from gateway.app import Gateway
 from gateway.channel import ClientChannel
@@ -254,6 +257,23 @@ class GatewayProcess:
     def open_files(self) -> int:
         """Descriptors in use."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def cpu_s(self) -> float:
+        """User and system time so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The value of one series, the sum when several fit the labels."""
+        url = f"http://{HOST}:{self.admin_port}/metrics"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            text = await answer.text()
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
 
 
 @asynccontextmanager
