@@ -81,6 +81,7 @@ class Race:
         throttle_times_ms = tuple(reply.body.throttle_time_ms for reply in replies)
         span_ms = max(reply.received_ms for reply in replies) - min(reply.sent_ms for reply in replies)
         self.done.append(Comparison(step, results, throttle_times_ms, span_ms))
+        print(f"{span_ms:4.0f} ms", step, *results, throttle_times_ms)  # shown when the test fails
         self.series.note(step, results[0])
 
     @property
