@@ -1,0 +1,103 @@
+"""Names and labels of metrics are a contract with dashboards: promtool has no objection, and the bound holds."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.back_pressure import BackPressure
+from gateway.client_quotas import ClientQuotas
+from gateway.metrics import MAX_ENTITY_SERIES, GatewayMetrics
+from gateway.reload import ReloadResult
+from protocol.api_keys import ApiKey
+from quotas.combine import ThrottledBy
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from quotas.mutations import MutationQuotas, MutationSettings
+from quotas.rate_quotas import RateQuotas, RateSettings
+from quotas.resolution import Rule
+from tests.support.packages import require_package
+
+NOW_MS = 7_300_000
+CLIENT_KEYS = set(QuotaKey) - {QuotaKey.CONNECTION_CREATION_RATE}
+
+
+class Listener:
+    """A listener, as far as metrics are concerned."""
+
+    channels = ()
+    accepted = held = 0
+    back_pressure = BackPressure()
+
+
+def exposition(clients: int) -> str:
+    """What is scraped when so many clients have used and exceeded every quota."""
+    limits = Limits()
+    for key in CLIENT_KEYS:
+        limits.set(QuotaEntity(client_id=DEFAULT), key, 1)
+    metrics = GatewayMetrics(lambda: NOW_MS)
+    client_quotas = ClientQuotas(limits, RateSettings(), metrics)
+    mutations = MutationQuotas(limits, MutationSettings())
+    metrics.watch_listener("a", {}, Listener())
+    metrics.watch_quotas(limits, client_quotas, mutations)
+    rates: list[RateQuotas] = [client_quotas.produce, client_quotas.fetch, client_quotas.request_time]
+    for at in range(clients):
+        for quotas in rates:
+            tracker = quotas.tracker("u", f"c{at}", now_ms=NOW_MS)
+            assert tracker is not None
+            tracker.book.book(tracker.record(1000, now_ms=NOW_MS), now_ms=NOW_MS)
+        mutations.charge("u", f"c{at}", 1000, strict=False, now_ms=NOW_MS)
+        mutations.book_throttle("u", f"c{at}", 1000, now_ms=NOW_MS)
+    metrics.throttled(ApiKey.PRODUCE, Rule.CLIENT, 5, by=ThrottledBy.PRODUCE)
+    metrics.config_reloaded(ReloadResult.APPLIED, awaiting_restart=0)
+    return generate_latest(metrics.registry).decode()
+
+
+@pytest.fixture(scope="module")
+def crowd() -> str:
+    """The exposition with more clients than have series of their own."""
+    return exposition(2 * MAX_ENTITY_SERIES)
+
+
+def test_promtool_finds_nothing(crowd: str) -> None:
+    promtool = require_package("prometheus", "promtool")
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=crowd, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_r26_series_are_bounded_whatever_clients_call_themselves(crowd: str) -> None:
+    samples = [sample for family in text_string_to_metric_families(crowd) for sample in family.samples]
+    assert len(samples) <= 10_000
+    assert all(len(value) <= 128 for sample in samples for value in sample.labels.values())
+
+
+def test_only_series_per_client_have_labels_that_clients_choose(crowd: str) -> None:
+    for family in text_string_to_metric_families(crowd):
+        for sample in family.samples:
+            if {"user", "client_id"} & sample.labels.keys():
+                assert {"user", "client_id", "rule"} == sample.labels.keys()
+                assert family.name.startswith(
+                    ("gateway_produce_", "gateway_fetch_", "gateway_request_", "gateway_controller_mutation_")
+                )
+
+
+def test_every_quota_has_the_same_series_per_client() -> None:
+    names = {family.name for family in text_string_to_metric_families(exposition(1)) if family.samples}
+    for prefix, rate in (
+        ("produce", "produce_byte_rate"),
+        ("fetch", "fetch_byte_rate"),
+        ("request", "request_time_percent"),
+    ):
+        assert names >= {
+            f"gateway_{rate}",
+            f"gateway_{rate}_limit",
+            f"gateway_{prefix}_utilisation_ratio",
+            f"gateway_{prefix}_throttle_time_seconds",
+            f"gateway_{prefix}_throttled_requests",
+            f"gateway_{prefix}_would_throttle",
+        }

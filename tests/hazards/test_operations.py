@@ -1,0 +1,270 @@
+"""Operators and the machine meddle with a gateway at work: reloads, the switch, stops of the process and of time."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.cli import main
+from tests.support import wire
+from tests.support.broker import PRODUCE, BrokerConnection, Request, ScriptedBroker
+from tests.support.frames import produce
+from tests.support.gateway import GatewayProcess, broker_and_gateway, gateway_process
+from tests.support.raw_client import HOST, RawClient
+
+pytestmark = pytest.mark.asyncio
+
+# 10 windows of a second: 1,000 bytes are free, and a frame of more than that is waited for.
+LIMIT = 100
+FRAME_BYTES = 4_000
+QUOTA = {"default_client_id": True, "producer_byte_rate": LIMIT}
+QUOTA_TEXT = f"[[quotas]]\ndefault_client_id = true\nproducer_byte_rate = {LIMIT}\n"
+
+
+def answer_produce(connection: BrokerConnection, request: Request) -> None:
+    reply = wire.response("Produce", request.api_version, correlation_id=request.correlation_id, responses=[])
+    connection.send(reply)
+
+
+async def throttle_of(client: RawClient, correlation_id: int) -> int:
+    """What one Produce request is told."""
+    await client.send(produce(correlation_id, version=3, size=FRAME_BYTES))
+    frame = await client.receive_frame()
+    assert wire.correlation_id_of(frame) == correlation_id
+    return int(wire.decode_response("Produce", 3, frame).throttle_time_ms)
+
+
+async def metric(port: int, name: str, **labels: str) -> float:
+    """The sum of the series that fit."""
+    async with aiohttp.ClientSession() as session, session.get(f"http://{HOST}:{port}/metrics") as answer:
+        text = await answer.text()
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+async def reloaded(gateway: GatewayProcess, result: str, times: int = 1) -> None:
+    """Wait until a reload has ended so."""
+    for _ in range(500):
+        if await metric(gateway.admin_port, "gateway_config_reloads_total", result=result) == times:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"no reload was {result}")
+
+
+async def command(capsys: pytest.CaptureFixture[str], port: int, *argv: str) -> tuple[int, str, str]:
+    """Exit code and output of ``sluice`` against this admin port."""
+    capsys.readouterr()
+    code = await asyncio.to_thread(main, [*argv, "--admin", f"{HOST}:{port}"])
+    out, err = capsys.readouterr()
+    # A gateway in this process writes its log to the same place.
+    told = [line for line in out.splitlines(keepends=True) if not line.startswith("20")]
+    return code, "".join(told), err
+
+
+async def change(port: int, path: str, *, method: str = "PUT", **options: Any) -> tuple[int, Any]:
+    """Status and answer of one request that wants to change something."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, f"http://{HOST}:{port}{path}", **options) as answer,
+    ):
+        return answer.status, await answer.json()
+
+
+# -- reload --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+async def test_j07_reload_by_signal_under_a_live_connection(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gateway.toml"
+    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port) as gateway:
+        broker.script(PRODUCE, answer_produce)
+        text = file.read_text()
+        async with await gateway.connect() as client:
+            assert await throttle_of(client, 1) == 0
+            # Valid: the very next request of the same connection meets the quota.
+            file.write_text(text + QUOTA_TEXT)
+            gateway.signal(signal.SIGHUP)
+            await reloaded(gateway, "applied")
+            assert await throttle_of(client, 2) > 0
+        # Invalid: told, counted, and nothing else.
+        file.write_text(text + "[log]\nlevel = 'loud'\n")
+        gateway.signal(signal.SIGHUP)
+        await reloaded(gateway, "invalid")
+        assert await metric(gateway.admin_port, "gateway_config_last_reload_successful") == 0
+        async with await gateway.connect() as client:
+            assert await throttle_of(client, 3) > 0
+        code, out, err = await command(capsys, gateway.admin_port, "reload")
+        assert (code, out) == (1, "")
+        assert "log.level" in err
+        # What needs a restart waits for it, and the quota goes all the same.
+        file.write_text(text + "[client_quota]\nwindow_num = 5\n")
+        code, out, err = await command(capsys, gateway.admin_port, "reload")
+        assert (code, err) == (0, "")
+        assert out == "changed: quotas\nonly after a restart: client_quota.window_num\n"
+        assert await metric(gateway.admin_port, "gateway_config_last_reload_successful") == 1
+        assert await metric(gateway.admin_port, "gateway_config_settings_awaiting_restart") == 1
+        async with await gateway.connect() as client:
+            assert await throttle_of(client, 4) == 0
+        gateway.signal(signal.SIGTERM)
+        assert await gateway.exit_code() == 0
+        log = gateway.stderr.decode()
+        assert log.count("event=config_not_reloaded level=error") == 2
+        assert "Traceback" not in log
+
+
+@pytest.mark.integration
+async def test_j09_hundred_reloads_leave_nothing_behind_and_end_no_connection(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port) as gateway:
+        broker.script(PRODUCE, answer_produce)
+        async with await gateway.connect() as client:
+            await throttle_of(client, 0)
+            text = file.read_text()
+            before = None
+            for number in range(1, 101):
+                limit = 10**12 + number
+                file.write_text(text + QUOTA_TEXT.replace(f"= {LIMIT}", f"= {limit}"))
+                answer = await change(gateway.admin_port, "/reload", method="POST", json={})
+                assert answer[1]["applied"] == ["quotas"]
+                assert await throttle_of(client, number) == 0
+                if number == 10:
+                    before = gateway.open_files()
+            assert gateway.open_files() == before
+        assert await metric(gateway.admin_port, "gateway_config_reloads_total", result="applied") == 100
+
+
+# -- the switch ----------------------------------------------------------------------------------------------
+
+
+async def test_switch_takes_effect_at_once_and_shows_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    async with broker_and_gateway(quotas=[QUOTA]) as (broker, running):
+        broker.script(PRODUCE, answer_produce)
+        port = running.gateway.admin.port
+
+        async def throttle() -> int:
+            # A new connection each time: one that was muted stays so for its time.
+            async with await running.connect() as client:
+                return await throttle_of(client, 1)
+
+        assert await throttle() > 0
+        assert await command(capsys, port, "enforcement", "observe") == (0, "observe (was enforce)\n", "")
+        assert await throttle() == 0
+        assert await metric(port, "gateway_produce_would_throttle_total") == 1
+        assert await metric(port, "gateway_produce_throttled_requests_total") == 1
+        assert await command(capsys, port, "enforcement", "off") == (0, "off (was observe)\n", "")
+        assert await throttle() == 0
+        assert await metric(port, "gateway_produce_would_throttle_total") == 1
+        assert await metric(port, "gateway_enforcement", mode="off") == 1
+        assert await metric(port, "gateway_enforcement") == 1
+        assert await command(capsys, port, "enforcement") == (
+            0,
+            "off (the configuration file says enforce)\n",
+            "",
+        )
+        assert (await command(capsys, port, "enforcement", "enforce"))[0] == 0
+        assert await throttle() > 0
+
+
+async def test_issued_mute_keeps_its_time_when_enforcement_ends() -> None:
+    quota = {"default_client_id": True, "producer_byte_rate": FRAME_BYTES // 11}
+    async with broker_and_gateway(quotas=[quota]) as (broker, running), await running.connect() as client:
+        broker.script(PRODUCE, answer_produce)
+        started = time.monotonic()
+        wait_ms = await throttle_of(client, 1)
+        assert 0 < wait_ms < 3_000
+        assert (await change(running.gateway.admin.port, "/enforcement", json={"mode": "off"}))[0] == 200
+        assert await throttle_of(client, 2) == 0
+        assert (time.monotonic() - started) * 1000 >= wait_ms - 5
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ({"json": {"mode": "off"}, "headers": {"Origin": "http://127.0.0.1:9644"}}, 403),
+        ({"data": '{"mode": "off"}', "headers": {"Content-Type": "text/plain"}}, 415),
+        ({"data": {"mode": "off"}}, 415),
+        ({"data": b"{", "headers": {"Content-Type": "application/json"}}, 400),
+        ({"data": b"[" * 10_000, "headers": {"Content-Type": "application/json"}}, 400),
+        ({"json": {"mode": "on"}}, 400),
+        ({"json": {"mode": ["off"]}}, 400),
+        ({"json": ["off"]}, 400),
+        ({"json": None}, 415),
+    ],
+)
+async def test_switch_is_not_thrown_by_web_pages_or_by_mistake(options: dict[str, Any], status: int) -> None:
+    async with broker_and_gateway() as (_, running):
+        found, answer = await change(running.gateway.admin.port, "/enforcement", **options)
+        assert found == status
+        assert answer["error"]
+        assert await metric(running.gateway.admin.port, "gateway_enforcement", mode="enforce") == 1
+
+
+async def test_switch_is_thrown_from_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with broker_and_gateway() as (_, running):
+        monkeypatch.setattr("gateway.admin.is_this_machine", lambda address: address != HOST)
+        for path, method in (("/enforcement", "PUT"), ("/reload", "POST")):
+            found = await change(running.gateway.admin.port, path, method=method, json={"mode": "off"})
+            assert found[0] == 403
+        assert (await change(running.gateway.admin.port, "/enforcement", method="GET"))[0] == 200
+
+
+# -- the machine ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+async def test_f06_stopped_process_grants_no_more_than_one_burst_when_it_goes_on(tmp_path: Path) -> None:
+    limit, size = 20_000, 1_000
+    tables = f"[client_quota]\nwindow_num = 3\n[[quotas]]\ndefault_client_id = true\nproducer_byte_rate = {limit}\n"
+    burst = 2 * limit
+    async with (
+        ScriptedBroker() as broker,
+        gateway_process(tmp_path, broker.port, tables=tables) as gateway,
+        await gateway.connect() as client,
+    ):
+        broker.script(PRODUCE, answer_produce)
+        flood = asyncio.create_task(
+            client.send(b"".join(produce(n, version=3, size=size) for n in range(400)))
+        )
+        started = time.monotonic()
+        await asyncio.sleep(0.5)
+        gateway.signal(signal.SIGSTOP)
+        await asyncio.sleep(2.5)
+        gateway.signal(signal.SIGCONT)
+        await asyncio.sleep(1.0)
+        seconds = time.monotonic() - started
+        (upstream,) = broker.client_connections
+        assert burst * 0.9 <= upstream.received_bytes
+        # One burst at the start, one when the time that stood still has passed, one frame over each.
+        assert upstream.received_bytes <= 2 * burst + limit * (seconds - 2.5) + 2 * (size + 200)
+        flood.cancel()
+
+
+async def test_f07_wall_clock_that_jumps_changes_no_throttle(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_time, real_time_ns = time.time, time.time_ns
+    told = []
+    for jump_s in (0, 3_600, -86_400, -int(real_time())):
+        async with broker_and_gateway(quotas=[QUOTA]) as (broker, running):
+            broker.script(PRODUCE, answer_produce)
+            with monkeypatch.context() as patched:
+                async with await running.connect() as client:
+                    await client.send(produce(1, version=3, size=100))
+                    await client.receive_frame()
+                    patched.setattr(time, "time", lambda jump_s=jump_s: real_time() + jump_s)
+                    patched.setattr(time, "time_ns", lambda jump_s=jump_s: real_time_ns() + jump_s * 10**9)
+                    told.append(await throttle_of(client, 2))
+    assert told[0] > 0
+    # The window begins at the first byte, a few milliseconds earlier or later.
+    assert max(told) - min(told) < 1_000
