@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from gateway.back_pressure import Side
 from gateway.channel import HIGH_WATER_BYTES, ClientChannel
 from gateway.close_cause import CloseCause
 from tests.support import broker as scripts
@@ -298,6 +299,40 @@ async def test_b11_broker_that_never_reads_stops_the_reading_of_its_client() -> 
         sending.cancel()
         client.reset()
         await running.ended_by(CloseCause.CLIENT_CLOSED)
+
+
+async def test_time_in_back_pressure_is_counted_while_it_lasts_and_ends_with_the_channel() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        loop = asyncio.get_running_loop()
+        pressure = running.listener.back_pressure
+
+        def total_ms(side: Side) -> int:
+            return pressure.total_ms(side, int(loop.time() * 1000))
+
+        broker.never_reads = True
+        sending = asyncio.create_task(client.send(produce(size=MIB) * 64))
+        await until(lambda: total_ms(Side.UPSTREAM) >= 20)
+        assert running.gateway.metrics.registry.get_sample_value(
+            "gateway_back_pressure_seconds_total", {"listener": running.listener.name, "side": "upstream"}
+        )
+        sending.cancel()
+        client.reset()
+        running.channels[0].close(CloseCause.CLIENT_CLOSED, abort=True)
+        ended_ms = total_ms(Side.UPSTREAM)
+        await asyncio.sleep(0.05)
+        assert total_ms(Side.UPSTREAM) == ended_ms
+        assert total_ms(Side.CLIENT) == 0
+
+
+async def test_time_that_a_slow_client_costs_is_its_own_side() -> None:
+    async with broker_and_gateway() as (broker, running):
+        broker.script(FETCH, scripts.huge(64 * MIB))
+        async with await running.connect(receive_buffer_bytes=8192) as client:
+            await client.send(fetch(1))
+            loop = asyncio.get_running_loop()
+            pressure = running.listener.back_pressure
+            await until(lambda: pressure.total_ms(Side.CLIENT, int(loop.time() * 1000)) >= 20)
+            assert pressure.total_ms(Side.UPSTREAM, int(loop.time() * 1000)) == 0
 
 
 # -- clients that vanish while nobody reads from them ----------------------------------------------------------
