@@ -49,11 +49,12 @@ static: $(VENV)/.up-to-date
 
 .PHONY: check
 check: static ## format, ruff, mypy --strict, import contracts, unit tests: under a minute
-	$(BIN)/python -m pytest -q -m "not integration"
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not integration"
 
 .PHONY: test
 test: static kafka ## all of check, and the integration tests with a real Kafka
-	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest
+	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest -q -n auto --dist loadfile -m "not integration"
+	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest -m integration
 
 .PHONY: fuzz
 fuzz: $(VENV)/.up-to-date ## the fuzz and property tests with twenty times as many examples
