@@ -207,6 +207,7 @@ class RateSeries:
             "Requests that this quota would have throttled if it were enforced and not only observed.",
             labels=labels,
         )
+        self._quotas.expire(now_ms=now_ms)
         shown = self._rows.rows(
             self._quotas.counters,
             lambda: self._quotas.loads(now_ms=now_ms),
@@ -269,6 +270,7 @@ class MutationSeries:
             "Topics that this quota would have refused or throttled if it were enforced and not only observed.",
             labels=labels,
         )
+        self._quotas.expire(now_ms=now_ms)
         shown = self._rows.rows(
             self._quotas.counters,
             lambda: self._quotas.loads(now_ms=now_ms),

@@ -248,6 +248,10 @@ class MutationQuotas:
         if tracker is not None:
             tracker.book.book(throttle_time_ms, now_ms=now_ms)
 
+    def expire(self, *, now_ms: int) -> None:
+        """Forgets clients that have long been silent; for every now and then, see `TrackerTable.expire`."""
+        self._trackers.expire(now_ms=now_ms)
+
     @property
     def counters(self) -> int:
         """How many clients have a counter of their own."""

@@ -221,6 +221,10 @@ class RateQuotas:
                 return tracker
         return self._find(user, client_id, scope, now_ms)
 
+    def expire(self, *, now_ms: int) -> None:
+        """Forgets clients that have long been silent; for every now and then, see `TrackerTable.expire`."""
+        self._table.expire(now_ms=now_ms)
+
     @property
     def counters(self) -> int:
         """How many clients have a counter of their own."""

@@ -16,6 +16,7 @@ UNLIMITED: Final = float(2**63 - 1)  # what Kafka's sensors are bound by when no
 
 _SWEEP: Final = 4
 _SWEEP_WHEN_FULL: Final = 8
+_SWEEP_NOW_AND_THEN: Final = 256
 
 
 class Tracked(Protocol):
@@ -94,6 +95,10 @@ class TrackerTable(Generic[K, T]):
                     self._shared.pop(limit).forget()
             self._shared[limit_per_s] = self._make(None, limit_per_s, now_ms)
         return self._shared[limit_per_s]
+
+    def expire(self, *, now_ms: int) -> None:
+        """Drops what has long been unused, a bounded number at a time; so idle counters go without newcomers too."""
+        self._sweep(_SWEEP_NOW_AND_THEN, self._idle_expiry_ms, now_ms=now_ms)
 
     def _sweep(self, count: int, idle_ms: int, *, now_ms: int) -> None:
         for key in list(islice(self._own, count)):

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import Any, Final
 
 import config
 from config.address import HostPort
 from gateway.commands.table import aligned
+from quotas.limits import Enforcement
+
+_MODES: Final = {
+    Enforcement.ENFORCE: "enforced",
+    Enforcement.OBSERVE: "all only observed",
+    Enforcement.OFF: "all switched off",
+}
 
 
 def add_parser(commands: Any) -> None:
@@ -42,5 +49,5 @@ def _summary(found: config.Config) -> list[tuple[str, str]]:
         brokers = f"brokers {listener.lowest_broker_id}..{last_id} at {first}..{listener.last_broker_port}"
         rows.append((f"listener {listener.name}", f"{listener.bind}, {brokers}"))
     rows.append(("admin", str(found.admin.bind)))
-    rows.append(("quotas", str(len(found.quota_items()))))
+    rows.append(("quotas", f"{len(found.quota_items())}, {_MODES[found.enforcement.mode]}"))
     return rows

@@ -104,6 +104,13 @@ def test_no_series_are_made_for_nobody() -> None:
     assert Produced().scrape() == {}
 
 
+def test_silent_client_is_forgotten_and_its_counts_stay() -> None:
+    produced = Produced()
+    produced.use("a", 5_000)
+    produced.now_ms += 3_600_000
+    assert produced.scrape()["gateway_produce_throttled_requests_total"] == {OTHER: 1}
+
+
 def test_zero_places_leave_only_the_common_row() -> None:
     produced = Produced(max_rows=0)
     produced.use("a", 5_000)

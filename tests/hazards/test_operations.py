@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.admin import is_this_machine
 from gateway.cli import main
 from tests.support import wire
 from tests.support.broker import PRODUCE, BrokerConnection, Request, ScriptedBroker
@@ -219,6 +220,24 @@ async def test_switch_is_thrown_from_this_machine_only(monkeypatch: pytest.Monke
             found = await change(running.gateway.admin.port, path, method=method, json={"mode": "off"})
             assert found[0] == 403
         assert (await change(running.gateway.admin.port, "/enforcement", method="GET"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "here"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:10.0.0.1", False),
+        ("10.0.0.1", False),
+        ("0.0.0.0", False),
+        ("localhost", False),
+        (None, False),
+    ],
+)
+async def test_this_machine_is_known_by_its_loopback_addresses(address: str | None, here: bool) -> None:
+    assert is_this_machine(address) is here
 
 
 # -- the machine ---------------------------------------------------------------------------------------------

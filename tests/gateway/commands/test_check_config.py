@@ -33,7 +33,7 @@ def test_summary_tells_where_clients_come_in_and_where_they_go(
         "  upstream         kafka-1:9092, [::1]:9092",
         "  listener inside  0.0.0.0:19092, brokers 5..7 at gw:19093..19095",
         "  admin            127.0.0.1:9644",
-        "  quotas           1",
+        "  quotas           1, enforced",
     ]
     assert captured.err == ""
 
@@ -47,3 +47,15 @@ def test_what_is_probably_a_mistake_is_told_and_still_ok(
     assert capsys.readouterr().err == (
         f'sluice: {file}: quotas.0.user: "<default>" is taken as a name; the default is default_user = true\n'
     )
+
+
+@pytest.mark.parametrize(
+    ("mode", "text"), [("observe", "1, all only observed"), ("off", "1, all switched off")]
+)
+def test_summary_says_when_quotas_are_not_enforced(
+    mode: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sluice.toml"
+    file.write_text(TEXT + f'[enforcement]\nmode = "{mode}"\n')
+    assert main(["check-config", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"  quotas           {text}"
