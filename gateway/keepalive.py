@@ -23,6 +23,19 @@ class _HasOptions(Protocol):
     def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
 
 
+def watch_connected(fd: int, family: int) -> None:
+    """`watch_peer` for the descriptor of a transport, whose own object would be copied for each option.
+
+    Raises:
+        OSError: it is gone already.
+    """
+    connection = socket.socket(family, socket.SOCK_STREAM, 0, fd)
+    try:
+        watch_peer(connection)
+    finally:
+        connection.detach()
+
+
 def watch_peer(connection: _HasOptions) -> None:
     """Ask a silent peer for a sign of life; a listening socket hands this on to those it accepts."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -8,6 +8,7 @@ its limits.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -32,6 +33,7 @@ from quotas.connections import ConnectionLimits, ConnectionQuotas, ListenerLimit
 from quotas.limits import Limits
 
 _log = structlog.get_logger("gateway.listener")
+_standard_log = logging.getLogger("gateway.listener")
 
 
 class ChannelOwner(Protocol):
@@ -204,7 +206,8 @@ class Listener:
         # Whoever has waited longest is asked first, so that a busy listener doesn't take every free slot.
         for listener in sorted(waiting, key=lambda each: each.waits_since_ms or 0):
             listener.slot_freed()
-        _log.debug("connection_closed", listener=self.name, peer=channel.session.peer, cause=cause.value)
+        if _standard_log.isEnabledFor(logging.DEBUG):  # what would be dropped is not even put together
+            _log.debug("connection_closed", listener=self.name, peer=channel.session.peer, cause=cause.value)
 
     def refused(self, cause: CloseCause, *, detail: str, **names: Any) -> None:
         """See `ChannelOwner`."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from gateway.close_cause import CloseCause
-from gateway.keepalive import watch_peer
+from gateway.keepalive import watch_connected
 from gateway.resolver import Resolver
 from gateway.topology import Address, ClusterMap
 
@@ -109,8 +109,9 @@ class Connector:
                     except OSError as exc:
                         failure = exc
                     else:
+                        connection = transport.get_extra_info("socket")
                         with contextlib.suppress(OSError):  # it may be gone again already
-                            watch_peer(transport.get_extra_info("socket"))
+                            watch_connected(connection.fileno(), connection.family)
                         return
             except OSError as exc:
                 failure = exc

@@ -7,6 +7,7 @@ whether it may compress (KAFKA-18659).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from protocol.api_keys import Api, ApiKey, describe, newest_version, offered
@@ -59,16 +60,21 @@ def intersect(frame: bytes, api: Api) -> bytes:
         ProtocolError: the response cannot be read.
     """
     api = answered_in(frame, api)
-    at = 10  # size, correlation id, error code
-    count, at = read_array_length(frame, at, compact=api.flexible)
+    # Every connection of every client begins with this question, and brokers always give the same answer.
+    return framed(frame[4:8] + _intersected(bytes(frame[8:]), api.flexible))
+
+
+@lru_cache(maxsize=64)
+def _intersected(body: bytes, flexible: bool) -> bytes:
+    count, at = read_array_length(body, 2, compact=flexible)
     kept = bytearray()
     kept_count = 0
     for _ in range(max(count, 0)):
-        key, at = read_int16(frame, at)
-        lowest, at = read_int16(frame, at)
-        highest, at = read_int16(frame, at)
+        key, at = read_int16(body, at)
+        lowest, at = read_int16(body, at)
+        highest, at = read_int16(body, at)
         tags_at = at
-        at = skip_tags(frame, at) if api.flexible else at
+        at = skip_tags(body, at) if flexible else at
         if not offered(key):
             continue
         highest = min(highest, newest_version(ApiKey(key)))
@@ -78,9 +84,9 @@ def intersect(frame: bytes, api: Api) -> bytes:
         write_int16(kept, key)
         write_int16(kept, 0 if key == ApiKey.PRODUCE else lowest)
         write_int16(kept, highest)
-        kept += frame[tags_at:at]
-    out = bytearray(frame[4:10])
-    write_array_length(out, kept_count, compact=api.flexible)
+        kept += body[tags_at:at]
+    out = bytearray(body[:2])
+    write_array_length(out, kept_count, compact=flexible)
     out += kept
-    out += frame[skip(frame, at, 0) :]
-    return framed(out)
+    out += body[skip(body, at, 0) :]
+    return bytes(out)
