@@ -17,6 +17,7 @@ import structlog
 from gateway.back_pressure import Side
 from gateway.close_cause import CloseCause
 from gateway.mute import MuteReason
+from gateway.muted_watch import peer_gone
 from gateway.session import NEVER_MS, ClientSession
 from protocol.errors import ProtocolError, UpstreamDesync
 
@@ -303,6 +304,11 @@ class ClientChannel(asyncio.Protocol):
     def _on_timer(self) -> None:
         self._timer = None
         self._armed_ms = NEVER_MS
+        unread = self.unread_fd() if self.session.muted & MuteReason.THROTTLED else None
+        if unread is not None and peer_gone(unread):
+            # Between two looks of the watch: what waits in the socket must not go on now (hazards C16, F06).
+            self.client_gone()
+            return
 
         def step() -> None:
             self.session.on_timer(now_ms=self._now_ms())

@@ -26,6 +26,13 @@ class Watched(Protocol):
         """The client closed its side, or reset the connection."""
 
 
+def peer_gone(fd: int) -> bool:
+    """Whether the peer of a socket that is not read has closed its side or reset the connection."""
+    poll = select.poll()
+    poll.register(fd, _GONE)
+    return bool(poll.poll(0))
+
+
 class MutedWatch:
     """Looks at the channels of one listener."""
 

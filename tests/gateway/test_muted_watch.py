@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.muted_watch import INTERVAL_S, MutedWatch
+from gateway.muted_watch import INTERVAL_S, MutedWatch, peer_gone
 from tests.support.raw_client import until
 
 
@@ -42,6 +42,14 @@ def impatient_watch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_c08_two_looks_fit_into_the_five_seconds_that_a_dead_client_may_stay() -> None:
     assert 2 * INTERVAL_S < 5
+
+
+def test_peer_is_gone_once_it_has_closed_whatever_it_sent_before(channels: list[Channel]) -> None:
+    channels.append(Channel(muted=True))
+    channels[0].client.send(b"more requests")
+    assert not peer_gone(channels[0].ours.fileno())
+    channels[0].client.close()
+    assert peer_gone(channels[0].ours.fileno())
 
 
 @pytest.mark.asyncio
