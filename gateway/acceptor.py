@@ -27,6 +27,7 @@ import structlog
 
 from gateway.clock import NowMs
 from gateway.keepalive import limit_unacknowledged, watch_peer
+from gateway.logging_setup import flooded
 from gateway.observer import Observer
 from gateway.topology import Address
 from quotas.connections import Admission, AdmissionCause, ConnectionQuotas, Verdict
@@ -40,7 +41,7 @@ _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _log = structlog.get_logger("gateway.acceptor")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Arrival:
     """An accepted socket: who, and by which port (broker id, None for the bootstrap port)."""
 
@@ -179,7 +180,6 @@ class Acceptor:
                 self._pause(_RETRY_ACCEPT_MS)
                 return
             self.accepted += 1
-            accepted.setblocking(False)
             arrival = Arrival(accepted, peer[0], peer[1], broker_id)
             now_ms = self._now_ms()
             self._follow(arrival, self._quotas.admit(self._listener, arrival.ip, now_ms=now_ms), now_ms)
@@ -189,6 +189,7 @@ class Acceptor:
         if verdict is Verdict.ADMIT:
             if admission.wait_ms:
                 self._observer.connection_would_be_held(self._listener, admission.wait_ms)
+            arrival.accepted.setblocking(False)
             self._on_admitted(arrival)
         elif verdict is Verdict.WAIT:
             self._waiting = arrival
@@ -202,7 +203,10 @@ class Acceptor:
 
     def _hold(self, arrival: Arrival, admission: Admission) -> None:
         self._observer.connection_held(self._listener, admission.wait_ms)
-        _log.info("connection_held", listener=self._listener, peer=arrival.peer, hold_ms=admission.wait_ms)
+        if not flooded("connection_held"):
+            _log.info(
+                "connection_held", listener=self._listener, peer=arrival.peer, hold_ms=admission.wait_ms
+            )
         self._close_later(arrival, admission)
 
     def _close_later(self, arrival: Arrival, admission: Admission) -> None:
@@ -221,7 +225,8 @@ class Acceptor:
 
     def _refuse(self, arrival: Arrival, cause: AdmissionCause) -> None:
         self._observer.connection_refused(self._listener, cause)
-        _log.info("connection_refused", listener=self._listener, peer=arrival.peer, cause=cause.value)
+        if not flooded("connection_refused"):
+            _log.info("connection_refused", listener=self._listener, peer=arrival.peer, cause=cause.value)
         if cause is AdmissionCause.HELD_FULL:
             # Under attack: leave nothing behind in the kernel either (hazard B15).
             arrival.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

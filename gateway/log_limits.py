@@ -33,6 +33,17 @@ class EventLimiter:
         self._written_ms: dict[str, deque[int]] = {}
         self._suppressed: dict[str, int] = {}
 
+    def drop(self, event: str, *, now_ms: int) -> bool:
+        """Counts a line as left out and says so if `admit` would; otherwise does nothing.
+
+        For callers whose lines come in floods and cost something to put together.
+        """
+        written = self._written_ms.get(event)
+        if written is None or len(written) < self._max_per_s or now_ms - written[0] >= _WINDOW_MS:
+            return False
+        self._suppressed[event] = self._suppressed.get(event, 0) + 1
+        return True
+
     def admit(self, event: str, *, now_ms: int) -> int | None:
         """Whether a line may be written.
 

@@ -38,6 +38,8 @@ _LEVELS: Final = {
 
 _Event = MutableMapping[str, Any]
 
+_drop: Callable[[str], bool] = lambda _event: False  # noqa: E731
+
 
 def setup(
     level: str = "info",
@@ -94,7 +96,17 @@ def setup(
         cache_logger_on_first_use=False,  # a later call must reach loggers that exist already
     )
     _route_standard_logging(_LEVELS[level])
+    global _drop
+    _drop = lambda event: counts.drop(event, now_ms=monotonic_ms())  # noqa: E731
     return counts
+
+
+def flooded(event: str) -> bool:
+    """Whether a line of this event would be left out now; if so it counts as left out, and need not be made.
+
+    Only for lines above debug, and only asked right before the line.
+    """
+    return _drop(event)
 
 
 def report_suppressed(limiter: EventLimiter) -> None:

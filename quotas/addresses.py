@@ -18,6 +18,8 @@ KEY: Final = QuotaKey.CONNECTION_CREATION_RATE
 
 UNLIMITED: Final = 2**31 - 1  # Kafka's Int.MAX: such a limit is off
 
+_REMEMBERED: Final = 4096
+
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -64,6 +66,7 @@ class IpLimits:
         self._limits = limits
         self._ipv6_prefix_bits = ipv6_prefix_bits
         self._version = 0
+        self._found: dict[str, IpLimit] = {}
         self._exact: dict[str, tuple[int, bool]] = {}
         self._blocks: list[tuple[_Network, tuple[int, bool]]] = []  # longest first
         self._default = (UNLIMITED, False)
@@ -72,6 +75,14 @@ class IpLimits:
         """The connection rate of an address, given in any form that `normalise` takes."""
         if self._version != self._limits.version:
             self._read()
+        found = self._found.get(address)
+        if found is None:
+            if len(self._found) >= _REMEMBERED:
+                self._found.clear()
+            found = self._found[address] = self._look_up(address)
+        return found
+
+    def _look_up(self, address: str) -> IpLimit:
         client = normalise(address, self._ipv6_prefix_bits)
         exact = self._exact.get(normalise(address))
         if exact is not None:
@@ -85,6 +96,7 @@ class IpLimits:
 
     def _read(self) -> None:
         self._exact, self._blocks, self._default = {}, [], (UNLIMITED, False)
+        self._found.clear()
         for entity, value in self._limits.entities(KEY) if self._limits.enabled(KEY) else ():
             # Truncated, as Kafka does.
             found = (int(value), self._limits.observes(entity))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from quotas.addresses import UNLIMITED, IpLimit, IpLimits, normalise
 from quotas.limits import Limits
@@ -60,6 +61,11 @@ class Admission:
     cause: AdmissionCause = AdmissionCause.NONE
     wait_ms: int = 0  # for WAIT: 0 means until `ConnectionQuotas.has_slot`; for HOLD: how long
     held_until_ms: int = 0
+
+
+_ADMITTED: Final = Admission(Verdict.ADMIT)
+_TOO_MANY_OF_ONE: Final = Admission(Verdict.REFUSE, AdmissionCause.IP_COUNT)
+_NOBODY_MORE_HELD: Final = Admission(Verdict.REFUSE, AdmissionCause.HELD_FULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,7 @@ class ConnectionQuotas:
         self._ip_limits = IpLimits(limits, ipv6_prefix_bits=ipv6_prefix_bits)
         self._window_num = window_num
         self._window_ms = window_ms
+        self._least_s = (window_num - 1) * window_ms / 1000  # what an average is at least taken over
         self._rate = self._new_rate(now_ms)
         self._listener_rates: dict[str, SampledRate] = {}
         self._ip_trackers: TrackerTable[str, _IpTracker] = TrackerTable(
@@ -191,7 +198,7 @@ class ConnectionQuotas:
         if hold_ms > 0:
             self._record_accept(listener, -1, now_ms)
             if self._held >= self.configured.max_held:
-                return Admission(Verdict.REFUSE, AdmissionCause.HELD_FULL)
+                return _NOBODY_MORE_HELD
             self._held += 1
             return Admission(Verdict.HOLD, AdmissionCause.IP_RATE, hold_ms, now_ms + hold_ms)
         return self._count(listener, ip)
@@ -307,20 +314,24 @@ class ConnectionQuotas:
         return hold_ms, limit.observe
 
     def _wait_ms(self, rate: SampledRate, limit: int | None, count: int, now_ms: int) -> int:
-        rate.record(count, now_ms=now_ms)
         if limit is None or count < 0:
+            rate.record(count, now_ms=now_ms)
             return 0
-        return min(self._window_ms, rate.throttle_time_ms(limit, now_ms=now_ms))
+        allowance = limit * self._least_s
+        return min(self._window_ms, rate.record_and_check(count, limit, allowance, now_ms=now_ms))
 
     def _count(self, listener: str, ip: str) -> Admission:
         client = self._client(ip)
-        most = self._ip_overrides.get(normalise(ip), self.configured.max_connections_per_ip)
-        if most is not None and self._by_ip.get(client, 0) >= most:
-            return Admission(Verdict.REFUSE, AdmissionCause.IP_COUNT)
+        most = self.configured.max_connections_per_ip
+        if self._ip_overrides:
+            most = self._ip_overrides.get(normalise(ip), most)
+        count = self._by_ip.get(client, 0)
+        if most is not None and count >= most:
+            return _TOO_MANY_OF_ONE
         self._total += 1
         self._by_listener[listener] += 1
-        self._by_ip[client] = self._by_ip.get(client, 0) + 1
-        return Admission(Verdict.ADMIT)
+        self._by_ip[client] = count + 1
+        return _ADMITTED
 
     def _client(self, ip: str) -> str:
         return normalise(ip, self._ipv6_prefix_bits)
