@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from gateway.connection_plan import (
 from gateway.discovery import Discovery
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.context import HandlerContext
+from gateway.handlers.recent_topics import RecentTopics
 from gateway.listener import Listener
 from gateway.metrics import GatewayMetrics
 from gateway.operations import ConfigSource, Operations, ReloadReport
@@ -112,6 +114,9 @@ class Gateway:
         self.metrics.watch_connections(self.connections, max_ip_series=config.admin.max_entity_series)
         self.listeners: dict[str, Listener] = {}
         self._topologies: dict[str, Topology] = {}
+        # A topic created through one listener is known on the others.
+        recently_created: dict[bytes, int] = {}
+        recent_topics = RecentTopics()
         for section in config.listeners:
             ports = BrokerPorts(
                 advertised_host=section.advertised_host,
@@ -120,7 +125,15 @@ class Gateway:
                 count=section.broker_ports,
             )
             topology = Topology(self.cluster, ports, self._binder(section.name, section.bind.host))
-            context = HandlerContext(topology, self.limits, self.mutations, self.metrics, self.client_quotas)
+            context = HandlerContext(
+                topology,
+                self.limits,
+                self.mutations,
+                self.metrics,
+                self.client_quotas,
+                recently_created=recently_created,
+                recent_topics=recent_topics,
+            )
             routes = build_routes(
                 collecting_handlers(context),
                 head_handlers(context),
@@ -293,6 +306,9 @@ async def _serve(config: Config, banner: str | None, source: ConfigSource | None
     except OSError as exc:
         print(f"sluice: cannot listen: {exc}", file=sys.stderr)
         return 2
+    # What stands by now stays for good: full collections need not walk through it each time.
+    gc.collect()
+    gc.freeze()
     if banner is not None:
         print(banner, flush=True)
     await stop.wait()
