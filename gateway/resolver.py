@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from gateway.clock import NowMs
@@ -48,6 +49,7 @@ class Resolver:
         return addresses
 
 
+@lru_cache(maxsize=1024)
 def _is_literal(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
