@@ -29,21 +29,27 @@ def compile_native() -> NativePrograms:
     Raises:
         SystemExit: no C compiler, or the compiler refused.
     """
+    header = (SOURCES / "wire.h").read_bytes()
+    names = ("null_broker", "load", "relay")
+    return NativePrograms(**{name: compile_program(SOURCES / f"{name}.c", header) for name in names})
+
+
+def compile_program(source: Path, header: bytes = b"") -> Path:
+    """Returns one program, compiled if its source or `header` changed since the last time.
+
+    Raises:
+        SystemExit: no C compiler, or the compiler refused.
+    """
     compiler = shutil.which("cc")
     if compiler is None:
         raise SystemExit("the benchmark needs a C compiler: apt-get install gcc libc6-dev")
-    header = (SOURCES / "wire.h").read_bytes()
     CACHE.mkdir(parents=True, exist_ok=True)
-    built = {}
-    for name in ("null_broker", "load", "relay"):
-        source = SOURCES / f"{name}.c"
-        digest = hashlib.sha256(" ".join(FLAGS).encode() + header + source.read_bytes()).hexdigest()[:12]
-        program = CACHE / f"{name}-{digest}"
-        if not program.exists():
-            unfinished = program.with_suffix(f".{os.getpid()}")
-            done = subprocess.run([compiler, *FLAGS, "-o", str(unfinished), str(source)], check=False)
-            if done.returncode:
-                raise SystemExit(f"cannot compile {source.name}")
-            unfinished.rename(program)
-        built[name] = program
-    return NativePrograms(**built)
+    digest = hashlib.sha256(" ".join(FLAGS).encode() + header + source.read_bytes()).hexdigest()[:12]
+    program = CACHE / f"{source.stem}-{digest}"
+    if not program.exists():
+        unfinished = program.with_suffix(f".{os.getpid()}")
+        done = subprocess.run([compiler, *FLAGS, "-o", str(unfinished), str(source)], check=False)
+        if done.returncode:
+            raise SystemExit(f"cannot compile {source.name}")
+        unfinished.rename(program)
+    return program

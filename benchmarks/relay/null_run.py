@@ -12,6 +12,7 @@ from benchmarks.relay.paths import (
     DIRECT,
     GATEWAY,
     HAPROXY,
+    UVLOOP_RELAY,
     RunningPath,
     Starter,
     start_direct,
@@ -19,6 +20,7 @@ from benchmarks.relay.paths import (
     start_haproxy,
     start_relay,
     start_target,
+    start_uvloop_relay,
 )
 from benchmarks.relay.processes import QUICK_SECONDS, RUN_SECONDS, Budget, Cores, free_port
 from benchmarks.relay.workloads import IDLE_CONNECTIONS, LATENCY_REQUESTS, WORKLOADS
@@ -29,6 +31,7 @@ def starters(programs: NativePrograms, without: list[str]) -> dict[str, Starter]
     known: dict[str, Starter] = {
         DIRECT: start_direct,
         BARE_RELAY: partial(start_relay, programs),
+        UVLOOP_RELAY: start_uvloop_relay,
         HAPROXY: start_haproxy,
         GATEWAY: start_gateway,
     }

@@ -17,6 +17,7 @@ from benchmarks.relay.processes import PinnedProcess, ProcessDied, free_port
 
 DIRECT: Final = "direct"
 BARE_RELAY: Final = "bare C epoll relay"
+UVLOOP_RELAY: Final = "bare uvloop relay"
 HAPROXY: Final = "HAProxy TCP"
 GATEWAY: Final = "Sluice"
 
@@ -64,6 +65,13 @@ def start_relay(
     port = listen_port or free_port()
     argv = [str(programs.relay), str(port), str(upstream_port)]
     return RunningPath(BARE_RELAY, port, PinnedProcess(argv, core=core, log=folder / "relay.log"))
+
+
+def start_uvloop_relay(upstream_port: int, core: int, folder: Path) -> RunningPath:
+    """The floor for Python: copies bytes, knows nothing."""
+    port = free_port()
+    argv = [sys.executable, "-m", "benchmarks.relay.uvloop_relay", str(port), str(upstream_port)]
+    return RunningPath(UVLOOP_RELAY, port, PinnedProcess(argv, core=core, log=folder / "uvloop_relay.log"))
 
 
 def start_haproxy(
