@@ -39,7 +39,6 @@ class RequestSide:
         "_collecting_route",
         "_farewell",
         "_frame_deadline_ms",
-        "_handled_api",
         "_head",
         "_held",
         "_relay_left",
@@ -87,7 +86,6 @@ class RequestSide:
         self.meter = None if quotas is None else RequestMeter(quotas)
         self._client_id = ""
         self._client_id_bytes = b""
-        self._handled_api: Api | None = None
         self.in_flight = InFlight(self.to_client, max_response_bytes=settings.max_response_bytes)
         self.bytes_from_client = 0
         self.bytes_from_upstream = 0
@@ -253,7 +251,6 @@ class RequestSide:
         assert route.collect is not None
         route.requests += 1
         self._started = True
-        self._handled_api = route.api
         route.collect.on_request(cast("ClientSession", self), route, frame, now_ms=now_ms)
         if len(self.in_flight) >= self._settings.max_in_flight_requests:
             self.muted |= _IN_FLIGHT_FULL

@@ -18,7 +18,8 @@ from gateway.close_cause import CloseCause
 from gateway.in_flight import Answer, CollectedAnswer, OnReply, Pending
 from gateway.mute import MuteReason
 from gateway.request_side import NEVER_MS, RequestSide
-from protocol.headers import HEAD, HEAD_BYTES, read_client_id
+from protocol.api_keys import Api
+from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, read_client_id
 
 __all__ = ["NEVER_MS", "ClientSession"]
 
@@ -79,11 +80,17 @@ class ClientSession(RequestSide):
 
     # -- verbs for handlers ----------------------------------------------------------------------------------
 
-    def forward(self, frame: bytes, correlation_id: int, answer: Answer | None = None) -> None:
-        """Send a whole request frame upstream; `answer` says what becomes of its reply (None: relayed)."""
-        pending = Pending(correlation_id, answer)
-        if self.meter is not None and self.meter.on and self._handled_api is not None:
-            pending.timed = self.meter.start(self._handled_api, self.client_id_of(frame))
+    def forward(self, frame: bytes, api: Api, answer: Answer | None = None) -> None:
+        """Send a client's whole request upstream, at once or when more is known.
+
+        Args:
+            frame: with its size; may be another version than the client's.
+            api: the version that the client gets its reply in.
+            answer: what becomes of the reply; None: it is relayed.
+        """
+        pending = Pending(correlation_id_of(frame), answer)
+        if self.meter is not None and self.meter.on:
+            pending.timed = self.meter.start(api, self.client_id_of(frame))
         self.in_flight.pending.append(pending)
         self.to_upstream.append(frame)
 

@@ -114,20 +114,23 @@ def _not_null(text: str | None) -> str:
     return text
 
 
-def metadata_by_name_request(names: Sequence[bytes], *, client_id: str, api: Api = METADATA_BY_NAME) -> bytes:
-    """A Metadata request for these topics that creates none; an empty list asks for the brokers alone.
+def metadata_by_name_request(
+    names: Sequence[bytes], *, client_id: str, api: Api = METADATA_BY_NAME, may_create: bool = False
+) -> bytes:
+    """A Metadata request for these topics; an empty list asks for the brokers alone.
 
     Args:
         names: valid topic names.
         client_id: whose question it is.
         api: `METADATA_BY_ID` to be told the topics' ids too.
+        may_create: whether the broker may create those that do not exist.
     """
     topic = MetadataRequest.MetadataRequestTopic
     return _encode(
         MetadataRequest(
             version=api.version,
             topics=[topic(name=name.decode("ascii"), topic_id=_NO_ID) for name in names],
-            allow_auto_topic_creation=False,
+            allow_auto_topic_creation=may_create,
             include_topic_authorized_operations=False,
         ),
         client_id,

@@ -5,11 +5,11 @@ Only names, flags and error codes are read; nothing is decoded. Layouts: Metadat
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final
 
 from protocol.api_keys import Api
-from protocol.error_codes import ErrorCode
 from protocol.headers import body_offset
 from protocol.primitives import (
     framed,
@@ -127,8 +127,8 @@ def downgrade_answer(frame: bytes, api: Api) -> bytes:
     return framed(out)
 
 
-def unknown_topics(frame: bytes, api: Api) -> list[bytes]:
-    """Names of the topics that a Metadata response calls unknown: KRaft creates them after this answer.
+def topics_in_error(frame: bytes, api: Api, error_codes: Container[int]) -> list[bytes]:
+    """Names of the topics that a Metadata response (v0-13) has one of these errors for.
 
     Raises:
         ProtocolError: the response cannot be read.
@@ -145,7 +145,7 @@ def unknown_topics(frame: bytes, api: Api) -> list[bytes]:
     at = skip_string(frame, at, compact=flexible) if api.version >= 2 else at
     at = skip(frame, at, 4) if api.version >= 1 else at
     count, at = read_array_length(frame, at, compact=flexible, most=len(frame))
-    unknown = []
+    found = []
     for _ in range(max(count, 0)):
         error_code, at = read_int16(frame, at)
         name, at = read_nullable_string(frame, at, compact=flexible)
@@ -154,9 +154,9 @@ def unknown_topics(frame: bytes, api: Api) -> list[bytes]:
         at = _skip_partitions(frame, at, version=api.version, flexible=flexible)
         at = skip(frame, at, 4) if api.version >= 8 else at
         at = skip_tags(frame, at) if flexible else at
-        if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name:
-            unknown.append(name)
-    return unknown
+        if error_code in error_codes and name:
+            found.append(name)
+    return found
 
 
 def _skip_partitions(frame: bytes, at: int, *, version: int, flexible: bool) -> int:

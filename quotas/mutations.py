@@ -229,6 +229,11 @@ class MutationQuotas:
         tracker.meter.record(-amount, now_ms=now_ms)
         tracker.rate.record(-amount, now_ms=now_ms)
 
+    def is_limited(self, user: str, client_id: str) -> bool:
+        """Whether this client has a limit that is enforced, and not only observed."""
+        match = resolve(self._limits, KEY, user, client_id)
+        return match.limit is not None and not match.observe
+
     def throttle_time_ms(self, user: str, client_id: str, *, now_ms: int) -> int:
         """How long this client's debt lasts, 0 when it has none. Charges nothing."""
         match = resolve(self._limits, KEY, user, client_id)

@@ -12,7 +12,6 @@ from gateway.routes import Route
 from gateway.session import ClientSession
 from protocol.addresses import Advertise
 from protocol.api_keys import Api
-from protocol.headers import correlation_id_of
 
 Rewrite: TypeAlias = Callable[[bytes, Api, Advertise], bytes]
 
@@ -29,7 +28,7 @@ class AddressHandler:
     def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         on_reply = partial(self._on_reply, route.api)
-        session.forward(frame, correlation_id_of(frame), CollectedAnswer(on_reply))
+        session.forward(frame, route.api, CollectedAnswer(on_reply))
 
     def _on_reply(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         return self._rewrite(frame, api, self._context.topology.advertise)

@@ -23,11 +23,10 @@ class ApiVersionsHandler:
 
     def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
-        correlation_id = correlation_id_of(frame)
         if route.unknown_version:
-            session.reply(api_versions.unsupported_version_reply(correlation_id))
+            session.reply(api_versions.unsupported_version_reply(correlation_id_of(frame)))
             return
-        session.forward(frame, correlation_id, CollectedAnswer(partial(_on_reply, route.api)))
+        session.forward(frame, route.api, CollectedAnswer(partial(_on_reply, route.api)))
 
 
 def _on_reply(api: Api, frame: bytes, _now_ms: int) -> bytes:

@@ -10,7 +10,6 @@ from gateway.routes import Route
 from gateway.session import ClientSession
 from protocol.api_keys import Api
 from protocol.codec import mask_addresses
-from protocol.headers import correlation_id_of
 
 
 class DescribeConfigsHandler:
@@ -24,7 +23,7 @@ class DescribeConfigsHandler:
     def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         on_reply = partial(self._on_reply, route.api)
-        session.forward(frame, correlation_id_of(frame), CollectedAnswer(on_reply))
+        session.forward(frame, route.api, CollectedAnswer(on_reply))
 
     def _on_reply(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         return mask_addresses(frame, api, self._context.topology.cluster.hosts)

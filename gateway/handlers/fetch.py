@@ -17,7 +17,6 @@ from gateway.session import ClientSession
 from protocol import throttle
 from protocol.api_keys import Api
 from protocol.fetch import clamp_max_bytes, counted_bytes
-from protocol.headers import correlation_id_of
 from quotas.combine import ThrottledBy
 
 
@@ -65,7 +64,7 @@ class FetchHandler:
         if most_bytes is not None:
             frame = clamp_max_bytes(frame, route.api, most_bytes)
         answer = HeadAnswer(partial(self._on_reply, session, route.api, client_id))
-        session.forward(frame, correlation_id_of(frame), answer)
+        session.forward(frame, route.api, answer)
 
     def _on_reply(
         self, session: ClientSession, api: Api, client_id: str, head: bytearray, size: int, now_ms: int

@@ -1,9 +1,10 @@
 """Metadata: our addresses, and topics that the broker creates by itself charged to the client that named them.
 
-KRaft answers UNKNOWN_TOPIC_OR_PARTITION for a topic that it is about to create, so every such name in the answer
-of a request that may create costs `num.partitions` permits (once; clients ask again until the topic is there). In
-debt the permission to create is taken out of the request before it is forwarded, so Kafka's answer is the one that
-a broker in the same situation gives: the topic stays unknown, nothing is throttled.
+A client with a mutation quota is asked for in two steps: first without the permission to create, then, when topics
+turned out to be unknown, each is charged as CreateTopics would be (strict, one by one, in the order of the answer),
+and the request goes on as it came. In debt it does not, so the topic stays unknown and nothing is throttled: what a
+broker in the same situation answers. Nothing else of the connection is looked at meanwhile, so that many requests
+at once cannot all find the same tokens. A topic under way is charged once; clients ask again until it is there.
 """
 
 from __future__ import annotations
@@ -13,25 +14,33 @@ from typing import Final
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
 from gateway.in_flight import CollectedAnswer
+from gateway.mute import MuteReason
 from gateway.routes import Route
 from gateway.session import ClientSession
+from protocol import codec
 from protocol.addresses import rewrite_metadata
 from protocol.api_keys import Api, ApiKey, describe
-from protocol.headers import correlation_id_of
+from protocol.error_codes import ErrorCode
 from protocol.metadata import (
     FIRST_VERSION_WITH_FLAG,
+    MetadataQuestion,
     downgrade_answer,
     forbid_creation,
     parse_metadata_question,
-    unknown_topics,
+    topics_in_error,
     upgrade_question,
 )
+from protocol.topic_names import is_valid_topic_name
+from quotas.mutations import MutationDecision
 
 CREATION_NOTE_MS: Final = 10_000
 """How long a topic counts as being created: longer than a controller needs, shorter than a person retries."""
 
 MOST_CREATION_NOTES: Final = 10_000
 _UPGRADED: Final = describe(ApiKey.METADATA, FIRST_VERSION_WITH_FLAG)
+_UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+_BEING_CREATED: Final = _UNKNOWN | {ErrorCode.LEADER_NOT_AVAILABLE}
+"""KRaft answers the first for a topic that it is about to create, brokers with ZooKeeper the second."""
 
 
 class MetadataHandler:
@@ -44,50 +53,137 @@ class MetadataHandler:
 
     def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
-        context = self._context
         api = route.api
         on_reply = partial(self._rewrite, api)
-        if context.mutations_enabled:
+        if self._context.mutations_enabled:
             question = parse_metadata_question(frame, api)
             if question.may_create and question.names:
                 client_id = session.client_id_of(frame)
-                if not context.mutations.throttle_time_ms(session.user, client_id, now_ms=now_ms):
-                    on_reply = partial(self._charge_created, session.user, client_id, api)
-                elif question.flag_offset is not None:
-                    frame = forbid_creation(frame, question)
-                else:
-                    frame = upgrade_question(frame, api, question)
-                    on_reply = partial(self._downgrade, api)
-        session.forward(frame, correlation_id_of(frame), CollectedAnswer(on_reply))
+                if self._context.mutations.is_limited(session.user, client_id):
+                    self._look_first(session, api, frame, question, client_id)
+                    return
+                on_reply = partial(self._count_created, session.user, client_id, api)
+        session.forward(frame, api, CollectedAnswer(on_reply))
 
     def _rewrite(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         return rewrite_metadata(frame, api, self._context.topology.advertise)
 
-    def _downgrade(self, api: Api, frame: bytes, now_ms: int) -> bytes:
-        return downgrade_answer(self._rewrite(_UPGRADED, frame, now_ms), api)
-
-    def _charge_created(self, user: str, client_id: str, api: Api, frame: bytes, now_ms: int) -> bytes:
-        context = self._context
-        if context.topology.cluster.auto_create_topics:
-            created = [name for name in unknown_topics(frame, api) if self._note_creation(name, now_ms)]
-            permits = context.topology.cluster.default_num_partitions
-            for _ in created:
-                # The broker has decided already; a refusal would come too late, so this one is permissive.
-                context.mutations.charge(user, client_id, permits, strict=False, now_ms=now_ms)
-            if created:
-                context.observer.topics_auto_created(len(created))
+    def _count_created(self, user: str, client_id: str, api: Api, frame: bytes, now_ms: int) -> bytes:
+        """The answer to a client that nobody limits: what it creates is only counted."""
+        if self._context.topology.cluster.auto_create_topics:
+            created = [name for name in topics_in_error(frame, api, _UNKNOWN) if self._is_new(name, now_ms)]
+            for name in created:
+                self._charge(user, client_id, name, strict=False, now_ms=now_ms)
+            self._tell(len(created))
         return self._rewrite(api, frame, now_ms)
 
-    def _note_creation(self, name: bytes, now_ms: int) -> bool:
-        """Whether this name is new, so that polling for a topic under way is charged once."""
+    # -- clients with a limit --------------------------------------------------------------------------------
+
+    def _look_first(
+        self, session: ClientSession, api: Api, frame: bytes, question: MetadataQuestion, client_id: str
+    ) -> None:
+        session.mute(MuteReason.AWAITING_REPLY)
+        if question.flag_offset is not None:
+            look, asked = forbid_creation(frame, question), api
+        else:
+            look, asked = upgrade_question(frame, api, question), _UPGRADED
+        on_reply = partial(self._on_look, session, frame, api, asked, client_id)
+        session.forward(look, api, CollectedAnswer(on_reply))
+
+    def _on_look(
+        self,
+        session: ClientSession,
+        frame: bytes,
+        api: Api,
+        asked: Api,
+        client_id: str,
+        answer: bytes,
+        now_ms: int,
+    ) -> bytes | None:
+        """The answer to a question that creates nothing; None when the request is asked again as it came."""
+        unknown = topics_in_error(answer, asked, _UNKNOWN)
+        if unknown and self._context.topology.cluster.auto_create_topics:
+            charged: dict[bytes, MutationDecision] = {}
+            admitted = [
+                name for name in unknown if self._admit(session.user, client_id, name, charged, now_ms)
+            ]
+            self._tell(len(charged))
+            if len(admitted) == len(unknown):
+                on_reply = partial(self._on_creating, session, api, charged)
+                session.forward(frame, api, CollectedAnswer(on_reply))
+                return None
+            if admitted:
+                # The permission is for a whole request, so the topics that may be created are named in one of ours.
+                creating = codec.metadata_by_name_request(admitted, client_id=client_id, may_create=True)
+                settle = partial(self._settle, codec.METADATA_BY_NAME, charged)
+                session.ask_upstream(creating, codec.OWN_CORRELATION_ID, settle)
+        session.release(MuteReason.AWAITING_REPLY)
+        answer = self._rewrite(asked, answer, now_ms)
+        return answer if asked is api else downgrade_answer(answer, api)
+
+    def _admit(
+        self,
+        user: str,
+        client_id: str,
+        name: bytes,
+        charged: dict[bytes, MutationDecision],
+        now_ms: int,
+    ) -> bool:
+        """Whether this unknown topic may be created; if so, and unless that is paid for, it is charged."""
+        if not is_valid_topic_name(name):
+            return False
+        if not self._is_new(name, now_ms):
+            return True
+        decision = self._charge(user, client_id, name, strict=True, now_ms=now_ms)
+        if decision.accepted:
+            charged[name] = decision
+        return decision.accepted
+
+    def _on_creating(
+        self,
+        session: ClientSession,
+        api: Api,
+        charged: dict[bytes, MutationDecision],
+        answer: bytes,
+        now_ms: int,
+    ) -> bytes:
+        self._settle(api, charged, answer, now_ms)
+        session.release(MuteReason.AWAITING_REPLY)
+        return self._rewrite(api, answer, now_ms)
+
+    def _settle(self, api: Api, charged: dict[bytes, MutationDecision], answer: bytes, now_ms: int) -> None:
+        """Give back what was charged for topics that the broker does not create after all (not allowed, there)."""
+        under_way = set(topics_in_error(answer, api, _BEING_CREATED))
+        for name, decision in charged.items():
+            if name not in under_way:
+                self._context.mutations.refund(decision, now_ms=now_ms)
+                self._context.recently_created.pop(name, None)
+
+    # -- what is charged -------------------------------------------------------------------------------------
+
+    def _charge(
+        self, user: str, client_id: str, name: bytes, *, strict: bool, now_ms: int
+    ) -> MutationDecision:
+        permits = self._context.topology.cluster.default_num_partitions
+        decision = self._context.mutations.charge(user, client_id, permits, strict=strict, now_ms=now_ms)
+        if decision.accepted:
+            self._note(name, now_ms)
+        return decision
+
+    def _tell(self, created: int) -> None:
+        if created:
+            self._context.observer.topics_auto_created(created)
+
+    def _is_new(self, name: bytes, now_ms: int) -> bool:
+        """Whether nobody has been charged for this name, so that polling for a topic under way is charged once."""
         if self._context.recent_topics.partitions(name, now_ms=now_ms):
             return False  # it was created by request; Metadata lags
+        return self._context.recently_created.get(name, 0) <= now_ms
+
+    def _note(self, name: bytes, now_ms: int) -> None:
         notes = self._context.recently_created
-        if notes.get(name, 0) > now_ms:
-            return False
         if len(notes) >= MOST_CREATION_NOTES:
             expired = [known for known, expires_ms in notes.items() if expires_ms <= now_ms]
             for known in expired or [next(iter(notes))]:
                 del notes[known]
         notes[name] = now_ms + CREATION_NOTE_MS
-        return True

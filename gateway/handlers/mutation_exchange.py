@@ -160,9 +160,8 @@ class MutationExchange:
                 self._refused.add(topic.identity)
         self._observe(decision)
         if admitted or not request.topics:
-            self._session.forward(
-                request.encode(admitted), self._correlation_id, CollectedAnswer(self._on_broker_reply)
-            )
+            answer = CollectedAnswer(self._on_broker_reply)
+            self._session.forward(request.encode(admitted), request.api, answer)
         else:
             self._session.reply(self._merge((), 0, None, now_ms))
             self._session.release(MuteReason.AWAITING_REPLY)

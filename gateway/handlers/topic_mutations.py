@@ -30,7 +30,7 @@ class TopicMutationHandler:
     def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         if not self._context.mutations_enabled:
-            session.forward(frame, correlation_id_of(frame))
+            session.forward(frame, route.api)
             return
         request = parse_topic_mutations(frame, route.api)
         client_id = session.client_id_of(frame)

@@ -120,7 +120,7 @@ TARGETS = {
     "parse_topic_mutations": Target(mutations, "request", MUTATIONS),
     "parse_topic_results": Target(results, "response", MUTATIONS),
     "parse_metadata_question": Target(question, "request", ("Metadata",)),
-    "unknown_topics": Target(metadata.unknown_topics, "response", ("Metadata",)),
+    "topics_in_error": Target(lambda f, a: metadata.topics_in_error(f, a, {3}), "response", ("Metadata",)),
     "downgrade_answer": Target(downgrade, "response", ("Metadata",)),
     "read_metadata": Target(codec.read_metadata, "response", ("Metadata",)),
     "mask_addresses": Target(

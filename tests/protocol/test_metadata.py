@@ -17,7 +17,7 @@ from protocol.metadata import (
     downgrade_answer,
     forbid_creation,
     parse_metadata_question,
-    unknown_topics,
+    topics_in_error,
     upgrade_question,
 )
 from tests.support import wire
@@ -120,7 +120,7 @@ def test_recorded_v4_answer_is_readable_as_the_older_version(version: int) -> No
 
 
 @every_case("version", VERSIONS)
-def test_topics_that_the_broker_calls_unknown_are_named(version: int) -> None:
+def test_topics_with_the_errors_asked_for_are_named(version: int) -> None:
     fields = wire.populated("Metadata", version)
     known, absent = fields["topics"]
     known["error_code"], absent["error_code"] = 0, 3
@@ -128,13 +128,14 @@ def test_topics_that_the_broker_calls_unknown_are_named(version: int) -> None:
     fields["topics"] = [known, absent, leaderless, absent | {"name": "other"}]
     frame = wire.response("Metadata", version, **fields)
     expected = [absent["name"].encode(), b"other"]
-    assert unknown_topics(frame, describe(ApiKey.METADATA, version)) == expected
+    assert topics_in_error(frame, describe(ApiKey.METADATA, version), {3}) == expected
+    assert topics_in_error(frame, describe(ApiKey.METADATA, version), {5}) == [b"leaderless"]
 
 
 @every_case("version", VERSIONS)
 def test_unknown_topics_of_a_recorded_answer_are_named(version: int) -> None:
     expected = [b"absent"] if version >= FIRST_VERSION_WITH_FLAG else []
-    assert unknown_topics(golden("metadata", version), describe(ApiKey.METADATA, version)) == expected
+    assert topics_in_error(golden("metadata", version), describe(ApiKey.METADATA, version), {3}) == expected
 
 
 @every_case("version", range(9, 14))
@@ -144,16 +145,14 @@ def test_null_list_of_topics_names_none(version: int) -> None:
     at = 9 + 4 + 1 + 1 + 4
     assert frame[at] == 1
     null = frame[:at] + b"\0" + frame[at + 1 :]
-    assert unknown_topics(null, describe(ApiKey.METADATA, version)) == []
+    assert topics_in_error(null, describe(ApiKey.METADATA, version), {3}) == []
 
 
 @every_case("version", [12, 13])
 def test_unknown_topic_without_a_name_is_not_named(version: int) -> None:
     row: dict[str, Any] = {"error_code": 3, "name": None, "topic_id": ID, "partitions": []}
-    assert (
-        unknown_topics(wire.response("Metadata", version, topics=[row]), describe(ApiKey.METADATA, version))
-        == []
-    )
+    answer = wire.response("Metadata", version, topics=[row])
+    assert topics_in_error(answer, describe(ApiKey.METADATA, version), {3}) == []
 
 
 @every_case("version", VERSIONS)
@@ -172,7 +171,7 @@ def test_truncated_frames_are_protocol_errors(version: int) -> None:
     behind = {8: 4, 9: 5, 10: 5, 11: 1, 12: 1, 13: 3}.get(version, 0)
     for end in range(len(answer) - behind):
         with pytest.raises(ProtocolError):
-            unknown_topics(answer[:end], api)
+            topics_in_error(answer[:end], api, {3})
 
 
 @every_case("version", WITHOUT_FLAG)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from gateway.handlers.metadata import CREATION_NOTE_MS, MOST_CREATION_NOTES
+from protocol.codec import OWN_CORRELATION_ID
 from tests.support import wire
-from tests.support.conversation import Conversation
+from tests.support.conversation import Conversation, frames_of
 from tests.support.core import FIRST_PORT, GATEWAY_HOST, UPSTREAM_HOST
 from tests.support.golden import golden
 
@@ -33,6 +34,20 @@ def may_create(c: Conversation) -> list[bool]:
         version < 4 or body.allow_auto_topic_creation
         for api, version, body in c.cluster.received
         if api == "Metadata"
+    ]
+
+
+def wanting(*names: str) -> dict[str, Any]:
+    """Fields of a Metadata request (v4+) for topics that the broker may create."""
+    return {"topics": [{"name": name} for name in names], "allow_auto_topic_creation": True}
+
+
+def permitted(c: Conversation) -> list[list[str]]:
+    """The topics that each request let the broker create."""
+    return [
+        [topic.name for topic in body.topics]
+        for _, _, body in c.cluster.received
+        if body.allow_auto_topic_creation
     ]
 
 
@@ -185,3 +200,83 @@ def test_metadata_is_not_throttled_by_the_mutation_quota() -> None:
     c.core.spend(30)
     assert ask(c, "new").throttle_time_ms == 0
     c.reading()
+
+
+def test_requests_sent_all_at_once_do_not_create_more_than_the_tokens_allow() -> None:
+    c = Conversation(controller_mutation_rate=1, default_num_partitions=4)
+    c.client_sends(*(wire.request("Metadata", 12, correlation_id=i, **wanting(f"t{i}")) for i in range(50)))
+    c.serve()
+    assert permitted(c) == [["t0"], ["t1"], ["t2"]]
+    assert (c.core.tokens, c.core.observer.auto_created) == (10 - 3 * 4, 3)
+    replies = list(frames_of(c.take_client()))
+    assert [wire.correlation_id_of(reply) for reply in replies] == list(range(50))
+
+
+def test_one_request_for_many_topics_creates_as_many_as_the_tokens_allow() -> None:
+    c = Conversation(controller_mutation_rate=1, default_num_partitions=4)
+    c.cluster.create("old", 1)
+    names = ["old", *(f"t{i}" for i in range(50))]
+    assert [topic.error_code for topic in ask(c, *names).topics] == [0] + 50 * [3]
+    assert permitted(c) == [["t0", "t1", "t2"]]
+    assert (c.core.tokens, c.core.observer.auto_created) == (-2, 3)
+
+
+def test_connections_of_one_client_do_not_create_more_than_the_tokens_allow() -> None:
+    c = Conversation(controller_mutation_rate=1, default_num_partitions=4)
+    others = [c.another() for _ in range(20)]
+    for i, other in enumerate(others):
+        other.client_sends(wire.request("Metadata", 12, **wanting(f"t{i}")))
+    for other in others:
+        other.serve()
+    assert permitted(c) == [["t0"], ["t1"], ["t2"]]
+
+
+def test_a_topic_that_is_paid_for_may_be_created_even_in_debt() -> None:
+    c = Conversation(controller_mutation_rate=2)
+    ask(c, "new")
+    c.core.spend(30)
+    ask(c, "new")
+    assert permitted(c) == [["new"], ["new"]]
+    ask(c, "new", "newer")
+    assert permitted(c)[2:] == [["new"]]
+    assert c.core.observer.auto_created == 1
+
+
+@pytest.mark.parametrize("version", [1, 12])
+def test_topics_that_the_broker_does_not_create_after_all_are_given_back(version: int) -> None:
+    c = Conversation(controller_mutation_rate=2)
+    fields = wanting("mine", "forbidden") if version >= 4 else {"topics": ["mine", "forbidden"]}
+    question = wire.request("Metadata", version, **fields)
+    c.client_sends(question).take_upstream()
+    look: list[dict[str, Any]] = [
+        {"error_code": 3, "name": name, "partitions": []} for name in ("mine", "forbidden")
+    ]
+    c.upstream_answers(wire.response("Metadata", max(version, 4), brokers=[broker(1)], topics=look))
+    c.client_sees().upstream_sees(question)
+    assert c.core.tokens == 18
+    look[1]["error_code"] = 29
+    c.upstream_answers(wire.response("Metadata", version, brokers=[broker(1)], topics=look))
+    answer = wire.decode_response("Metadata", version, c.take_client())
+    assert [topic.error_code for topic in answer.topics] == [3, 29]
+    assert (c.core.tokens, list(c.core.context.recently_created)) == (19, [b"mine"])
+
+
+def test_topics_of_which_only_some_may_be_created_are_given_back_too() -> None:
+    c = Conversation(controller_mutation_rate=1, default_num_partitions=11)
+    c.client_sends(wire.request("Metadata", 12, correlation_id=5, **wanting("a", "b"))).take_upstream()
+    look: list[dict[str, Any]] = [{"error_code": 3, "name": name, "partitions": []} for name in ("a", "b")]
+    c.upstream_answers(wire.response("Metadata", 12, correlation_id=5, brokers=[], topics=look))
+    assert (wire.correlation_id_of(c.take_client()), c.core.tokens) == (5, -1)
+    denied = [{"error_code": 29, "name": "a", "partitions": []}]
+    creating: dict[str, Any] = {"correlation_id": OWN_CORRELATION_ID, "brokers": [], "topics": denied}
+    c.upstream_answers(wire.response("Metadata", 4, **creating)).alive().client_sees()
+    assert c.core.tokens == 10
+
+
+def test_what_clients_without_a_limit_create_is_asked_for_as_it_came_and_counted() -> None:
+    c = Conversation(controller_mutation_rate=2)
+    c.session.user = "somebody else"
+    question = wire.request("Metadata", 12, **wanting("new"))
+    c.client_sends(question)
+    assert c.serve() == [question]
+    assert c.core.observer.auto_created == 1
