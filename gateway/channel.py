@@ -58,6 +58,7 @@ class ClientChannel(asyncio.Protocol):
         "_owner",
         "_reading",
         "_stalled_bytes",
+        "_time",
         "_timer",
         "_transport",
         "_upstream",
@@ -78,6 +79,7 @@ class ClientChannel(asyncio.Protocol):
         self._owner = owner
         self._loop = owner.loop
         self._now_ms = owner.now_ms
+        self._time = owner.loop.time
         self._transport: asyncio.Transport | None = None
         self._upstream: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -104,16 +106,23 @@ class ClientChannel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
-        meter = self._meter
-        if meter is not None and meter.on:
-            meter.event_ns = perf_counter_ns()
+        session = self.session
+        now_ms = int(self._time() * 1000)
         try:
-            self.session.receive_from_client(data, now_ms=self._now_ms())
+            if self._upstream is not None and session.passes_from_client(data, now_ms=now_ms):
+                self._upstream.write(data)
+                if session.muted:
+                    self._pump()
+                return
+            meter = self._meter
+            if meter is not None and meter.on:
+                meter.event_ns = perf_counter_ns()
+            session.receive_from_client(data, now_ms=now_ms)
             self._pump()
+            if meter is not None and meter.on:
+                meter.spend(perf_counter_ns())
         except Exception as exc:  # noqa: BLE001  (the boundary: see _failed)
             self._failed(exc)
-        if meter is not None and meter.on:
-            meter.spend(perf_counter_ns())
 
     def eof_received(self) -> bool:
         """The client sends nothing more; keep the other direction open for what it is owed."""
@@ -177,16 +186,21 @@ class ClientChannel(asyncio.Protocol):
 
     def upstream_received(self, data: bytes) -> None:
         """See `UpstreamUser`."""
-        meter = self._meter
-        if meter is not None and meter.on:
-            meter.event_ns = perf_counter_ns()
+        session = self.session
+        now_ms = int(self._time() * 1000)
         try:
-            self.session.receive_from_upstream(data, now_ms=self._now_ms())
+            if self._transport is not None and session.passes_from_upstream(data, now_ms=now_ms):
+                self._transport.write(data)
+                return
+            meter = self._meter
+            if meter is not None and meter.on:
+                meter.event_ns = perf_counter_ns()
+            session.receive_from_upstream(data, now_ms=now_ms)
             self._pump()
+            if meter is not None and meter.on:
+                meter.spend(perf_counter_ns())
         except Exception as exc:  # noqa: BLE001  (the boundary: see _failed)
             self._failed(exc, from_upstream=True)
-        if meter is not None and meter.on:
-            meter.spend(perf_counter_ns())
 
     def upstream_lost(self) -> None:
         """See `UpstreamUser`."""

@@ -137,6 +137,22 @@ class InFlight:
             self.pending.append(Pending(0, LocalAnswer(frame)))
             self._locals += 1
 
+    def passes(self, data: bytes) -> bool:
+        """Whether `data` is exactly the one reply that is due, relayed as it is; then it counts as received."""
+        if self._relay_left or self._partial or self._locals or len(data) < _REPLY_HEAD_BYTES:
+            return False
+        size, correlation_id = REPLY_HEAD.unpack_from(data, 0)
+        if size + 4 != len(data) or size > self._max_response_bytes or not self.pending:
+            return False
+        first = self.pending[0]
+        answer = first.answer
+        if first.correlation_id != correlation_id or first.timed is not None:
+            return False
+        if answer is not None and not _passes(answer, data, 0, size, True):
+            return False
+        self.pending.popleft()
+        return True
+
     def receive(self, data: bytes, now_ms: int, timekeeper: Timekeeper) -> None:
         """Take bytes from the broker.
 
@@ -150,20 +166,6 @@ class InFlight:
             ProtocolError: a collected reply could not be read.
         """
         at = 0
-        if not (self._relay_left or self._partial or self._locals) and len(data) >= _REPLY_HEAD_BYTES:
-            # The usual case on its own: exactly one reply, relayed as it is.
-            size, correlation_id = REPLY_HEAD.unpack_from(data, 0)
-            if size + 4 == len(data) and self.pending and size <= self._max_response_bytes:
-                first = self.pending[0]
-                answer = first.answer
-                if (
-                    first.timed is None
-                    and first.correlation_id == correlation_id
-                    and (answer is None or _passes(answer, data, 0, size, True))
-                ):
-                    self.pending.popleft()
-                    self.to_client.append(data)
-                    return
         if self._relay_left:
             received = len(data)
             if self._relay_left > received:

@@ -35,12 +35,12 @@ MAKERS: Final[dict[str, Callable[[int], bytes]]] = {
 class Scene:
     """A client with a list of requests, a session, and a broker that answers each request once it is whole."""
 
-    def __init__(self, requests: bytes) -> None:
+    def __init__(self, requests: bytes, *, shortcut: bool = True) -> None:
         # What a *reply* costs is charged when it comes, and by then a client may have sent more or not: the quotas
         # that count replies are on, but out of reach.
         core = GatewayCore(controller_mutation_rate=1, producer_byte_rate=100, consumer_byte_rate=100_000)
         core.context.topology.cluster.auto_create_topics = False
-        self.c = Conversation(core=core, cluster=ScriptedCluster({"a": 3}))
+        self.c = Conversation(core=core, cluster=ScriptedCluster({"a": 3}), shortcut=shortcut)
         self.unsent = requests
         self.upstream = b""
         self.client = b""
@@ -121,3 +121,30 @@ def test_byte_by_byte_is_the_same_as_all_at_once() -> None:
         cut.broker_step(1)
     cut.finish()
     assert (cut.upstream, cut.client) == (whole.upstream, whole.client)
+
+
+@A_THIRD
+@given(
+    kinds=st.lists(st.sampled_from(sorted(MAKERS)), min_size=1, max_size=12),
+    waits_ms=st.lists(st.sampled_from([0, 0, 1, 400, 2_000]), min_size=12, max_size=12),
+    answers_late=st.lists(st.booleans(), min_size=12, max_size=12),
+)
+def test_the_usual_case_taken_on_its_own_changes_nothing(
+    kinds: list[str], waits_ms: list[int], answers_late: list[bool]
+) -> None:
+    """Frame by frame, as small requests come: with the shortcut and without it everything is the same."""
+    quick, full = Scene(b""), Scene(b"", shortcut=False)
+    for number, kind in enumerate(kinds):
+        frame = MAKERS[kind](number)
+        for scene in (quick, full):
+            scene.unsent = frame
+            scene.client_step(len(frame))
+            if not answers_late[number]:
+                scene.broker_step(len(scene._outbox))
+            scene.c.after(waits_ms[number])
+        assert (quick.upstream, quick.client) == (full.upstream, full.client)
+        for fact in ("muted", "wake_at_ms", "bytes_from_client", "bytes_from_upstream", "idle_since_ms"):
+            assert getattr(quick.c.session, fact) == getattr(full.c.session, fact), fact
+    quick.finish()
+    full.finish()
+    assert (quick.upstream, quick.client) == (full.upstream, full.client)

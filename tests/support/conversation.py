@@ -33,13 +33,19 @@ class Conversation:
     """
 
     def __init__(
-        self, *, cluster: ScriptedCluster | None = None, core: GatewayCore | None = None, **core_settings: Any
+        self,
+        *,
+        cluster: ScriptedCluster | None = None,
+        core: GatewayCore | None = None,
+        shortcut: bool = True,
+        **core_settings: Any,
     ) -> None:
         """Begin; the upstream leg is connected already.
 
         Args:
             cluster: what `serve` answers from.
             core: of another conversation, to be a second connection to the same gateway.
+            shortcut: ask first whether a chunk passes as it is, as the channel does.
             core_settings: see `GatewayCore`.
         """
         self.core = core or GatewayCore(**core_settings)
@@ -47,6 +53,7 @@ class Conversation:
         self.session = self.core.new_session()
         self.cluster = cluster or ScriptedCluster()
         self.closed_by: CloseCause | None = None
+        self._shortcut = shortcut
         self._socket: list[bytes] = []  # sent by the client, not read by the session yet
         self._upstream = bytearray()  # written to the broker, not looked at yet
         self._client = bytearray()  # written to the client, not looked at yet
@@ -64,7 +71,7 @@ class Conversation:
     def push(self, data: bytes) -> Conversation:
         """Bytes that a paused transport had read already arrive although the session does not read."""
         self._must_live()
-        self._guard(partial(self.session.receive_from_client, data, now_ms=self.clock.now_ms))
+        self._guard(partial(self._receive_from_client, data))
         return self
 
     @property
@@ -77,8 +84,7 @@ class Conversation:
         self._must_live()
         for piece in _pieces(b"".join(frames), piece_bytes):
             if self.closed_by is None:
-                receive = partial(self.session.receive_from_upstream, piece, now_ms=self.clock.now_ms)
-                self._guard(receive, from_upstream=True)
+                self._guard(partial(self._receive_from_upstream, piece), from_upstream=True)
         self._read_socket()
         return self
 
@@ -213,7 +219,21 @@ class Conversation:
     def _read_socket(self) -> None:
         while self._socket and self.closed_by is None and self.session.reading_client:
             piece = self._socket.pop(0)
-            self._guard(partial(self.session.receive_from_client, piece, now_ms=self.clock.now_ms))
+            self._guard(partial(self._receive_from_client, piece))
+
+    def _receive_from_client(self, data: bytes) -> None:
+        session, now_ms = self.session, self.clock.now_ms
+        if self._shortcut and session.passes_from_client(data, now_ms=now_ms):
+            session.to_upstream.append(data)
+        else:
+            session.receive_from_client(data, now_ms=now_ms)
+
+    def _receive_from_upstream(self, data: bytes) -> None:
+        session, now_ms = self.session, self.clock.now_ms
+        if self._shortcut and session.passes_from_upstream(data, now_ms=now_ms):
+            session.to_client.append(data)
+        else:
+            session.receive_from_upstream(data, now_ms=now_ms)
 
     def _guard(self, step: Callable[[], None], *, from_upstream: bool = False) -> None:
         try:
