@@ -129,6 +129,11 @@ class InFlight:
         """Nothing is owed to the client."""
         return not self.pending and not self._relay_left
 
+    @property
+    def awaits_head(self) -> bool:
+        """Whether a reply is owed whose head will be looked at."""
+        return any(isinstance(pending.answer, HeadAnswer) for pending in self.pending)
+
     def reply(self, frame: bytes) -> None:
         """Queue a reply of our own behind the replies that are owed before it."""
         if self.idle:

@@ -17,3 +17,4 @@ class MuteReason(IntFlag):
     HALF_CLOSED = 64
     DRAINING = 128
     AUTHENTICATION_FAILED = 256
+    AWAITING_FETCH = 512

@@ -41,6 +41,7 @@ class RequestSide:
         "_frame_deadline_ms",
         "_head",
         "_held",
+        "_owed_until_ms",
         "_relay_left",
         "_routes",
         "_settings",
@@ -99,6 +100,7 @@ class RequestSide:
         self._collecting_route: Route | None = None
         self._held: list[bytes] = []  # received behind a mute
         self._throttled_until_ms = 0
+        self._owed_until_ms = 0  # when a throttle above the ceiling is over
         self._farewell: tuple[int, bytes | None, CloseCause] | None = None
         self.idle_since_ms = now_ms
         self._frame_deadline_ms = now_ms + settings.first_frame_timeout_ms
@@ -193,7 +195,7 @@ class RequestSide:
                 if received - at >= min(size + 4, _LONGEST_HEAD_BYTES):
                     raise Truncated
                 break
-            else:
+            elif verdict is Verdict.COLLECT:
                 self._relay(data, start, at)
                 end = at + 4 + size
                 if end > received:

@@ -24,6 +24,7 @@ class Verdict(Enum):
     RELAY = "relay"
     COLLECT = "collect"
     MORE = "more"  # the head has not been received far enough
+    WAIT = "wait"  # not yet: the handler has muted the session, and is asked again after that
 
 
 class RequestHandler(Protocol):
@@ -63,7 +64,7 @@ class HeadHandler(Protocol):
             now_ms: the time.
 
         Returns:
-            COLLECT hands the request to the route's other handler; after MORE this is called again.
+            COLLECT hands the request to the route's other handler; after MORE and WAIT this is called again.
         """
 
 

@@ -21,6 +21,7 @@ from gateway.request_side import NEVER_MS, RequestSide
 from gateway.routes import Verdict
 from protocol.api_keys import Api
 from protocol.headers import HEAD, HEAD_BYTES, MIN_REQUEST_BYTES, correlation_id_of, read_client_id
+from quotas.rate_quotas import RateTracker
 
 __all__ = ["NEVER_MS", "ClientSession"]
 
@@ -156,8 +157,22 @@ class ClientSession(RequestSide):
         """Answer a request here; the frame waits for the replies of earlier requests (hazard A38)."""
         self.in_flight.reply(frame)
 
-    def within_ceiling(self, throttle_time_ms: int) -> int:
-        """A throttle that may be issued at once; what is left of a longer debt stays in its counter (hazard C07)."""
+    def within_ceiling(self, throttle_time_ms: int, tracker: RateTracker, *, now_ms: int) -> int:
+        """How much of a throttle may be issued at once; the rest is due at this connection's next requests.
+
+        A counter forgets a request eleven windows after it, so the rest has to be remembered here (hazard C07).
+
+        Args:
+            throttle_time_ms: what the counter asks for; 0 for nothing.
+            tracker: the counter; where nobody has to wait any more the rest is not due either.
+            now_ms: the time.
+        """
+        if throttle_time_ms <= 0 and now_ms >= self._owed_until_ms:
+            return 0
+        if tracker.max_in_window() is not None:
+            throttle_time_ms = max(throttle_time_ms, self._owed_until_ms - now_ms)
+        if throttle_time_ms > self._settings.max_mute_ms:
+            self._owed_until_ms = now_ms + throttle_time_ms
         return min(throttle_time_ms, self._settings.max_mute_ms)
 
     def is_longest(self, wanted_ms: int, final_ms: int) -> bool:

@@ -13,7 +13,7 @@ class SessionSettings:
         max_frame_bytes: largest request payload of any API; Kafka's socket.request.max.bytes.
         max_in_flight_requests: requests without a reply; reading stops there.
         max_response_bytes: largest response frame a broker may announce.
-        max_mute_ms: longest mute that is issued; a longer debt stays in its counter (hazard C07).
+        max_mute_ms: longest mute that is issued at once; the rest of a longer one is due later (hazard C07).
         first_frame_timeout_ms: from accept to the first request head.
         frame_timeout_ms, min_frame_bytes_per_s: a frame must be whole after the first plus size / second.
         idle_timeout_ms: nothing received, nothing pending.

@@ -4,14 +4,18 @@ The forwarded max_bytes is lowered to what the quota's window can pass; the answ
 seen, delivered in full with its throttle time, and the channel is muted. Kafka instead throws the data away and
 answers empty: a gateway would have paid for the transfer already, and a batch larger than the window would never
 arrive (hazards C12, C13; docs/behaviour.md).
+
+A client with a limit has one Fetch under way per connection, as everywhere in Kafka: many at once would all be
+answered in full before the first of them is counted.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from gateway.handlers.context import HandlerContext
+from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
 from gateway.in_flight import HeadAnswer, Pending
+from gateway.mute import MuteReason
 from gateway.routes import Route, Verdict
 from gateway.session import ClientSession
 from protocol import throttle
@@ -50,7 +54,11 @@ class FetchHandler:
             return Verdict.MORE
         tracker = quotas.fetch_tracker(session.user, client_id, session.broker_id, now_ms=now_ms)
         if tracker is not None and tracker.max_in_window() is not None:
-            return Verdict.COLLECT
+            if session.in_flight.awaits_head:
+                session.mute(MuteReason.AWAITING_FETCH)
+                return Verdict.WAIT
+            if size <= MAX_REQUEST_BYTES:
+                return Verdict.COLLECT
         answer = HeadAnswer(partial(self._on_reply, session, route.api, client_id))
         session.in_flight.pending.append(Pending(correlation_id, answer))
         return Verdict.RELAY
@@ -69,13 +77,15 @@ class FetchHandler:
     def _on_reply(
         self, session: ClientSession, api: Api, client_id: str, head: bytearray, size: int, now_ms: int
     ) -> None:
+        session.release(MuteReason.AWAITING_FETCH)
         quotas = self._quotas
         assert quotas is not None
         # Looked up again: a quota that changed while the broker was waiting for records applies to this answer.
         tracker = quotas.fetch_tracker(session.user, client_id, session.broker_id, now_ms=now_ms)
         if tracker is None:
             return
-        wanted_ms = session.within_ceiling(tracker.record(counted_bytes(size, api), now_ms=now_ms))
+        asked_ms = tracker.record(counted_bytes(size, api), now_ms=now_ms)
+        wanted_ms = session.within_ceiling(asked_ms, tracker, now_ms=now_ms)
         if wanted_ms <= 0:
             return
         final_ms = throttle.patch(head, api, wanted_ms)

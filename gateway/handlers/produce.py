@@ -83,7 +83,9 @@ class ProduceHandler:
             client_id = session.client_id_at(data, at, client_id_length) or ""
             tracker = quotas.produce_tracker(session.user, client_id, session.broker_id, now_ms=now_ms)
             if tracker is not None:
-                wanted_ms = session.within_ceiling(tracker.record(size, now_ms=now_ms))
+                wanted_ms = session.within_ceiling(
+                    tracker.record(size, now_ms=now_ms), tracker, now_ms=now_ms
+                )
                 if wanted_ms > 0:
                     session.throttle(wanted_ms, now_ms=now_ms)
                     until_ms = now_ms + wanted_ms

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.session_settings import SessionSettings
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
 from tests.support import wire
 from tests.support.conversation import Conversation
-from tests.support.frames import heartbeat
+from tests.support.frames import create_topics, heartbeat
 
 VERSIONS = range(16)
 
@@ -131,7 +132,11 @@ def test_c07_a_longer_debt_than_the_ceiling_is_told_and_waited_for_bit_by_bit() 
         fetch()
     )
     c.upstream_answers(fetch_reply(1_500)).client_sees(fetch_reply(1_500, throttle_time_ms=20_000))
-    c.muted_until(20_000)
+    # 1,500 bytes at 10 a second ask for 140 seconds. The counter has forgotten them after eleven.
+    for _ in range(6):
+        c.muted_for(20_000).client_sends(fetch()).upstream_answers(fetch_reply(60))
+        c.client_sees(fetch_reply(60, throttle_time_ms=20_000)).take_upstream()
+    c.muted_for(20_000).client_sends(fetch()).upstream_answers(fetch_reply(60)).client_sees(fetch_reply(60))
 
 
 def test_a_quota_that_changes_during_a_long_poll_applies_to_its_answer() -> None:
@@ -156,6 +161,41 @@ def test_a_wait_is_booked_once_under_fetch() -> None:
 def test_requests_and_answers_in_pieces_are_the_same(piece_bytes: int) -> None:
     c = Conversation(consumer_byte_rate=100)
     c.client_sends(fetch(), fetch(2), piece_bytes=piece_bytes)
-    c.upstream_sees(fetch(max_bytes=1_000), fetch(2, max_bytes=1_000))
-    c.upstream_answers(fetch_reply(500), fetch_reply(1_000, 2), piece_bytes=piece_bytes)
-    c.client_sees(fetch_reply(500), fetch_reply(1_000, 2, throttle_time_ms=5_000))
+    c.upstream_sees(fetch(max_bytes=1_000))
+    c.upstream_answers(fetch_reply(500), piece_bytes=piece_bytes).client_sees(fetch_reply(500))
+    c.upstream_sees(fetch(2, max_bytes=1_000))
+    c.upstream_answers(fetch_reply(1_000, 2), piece_bytes=piece_bytes)
+    c.client_sees(fetch_reply(1_000, 2, throttle_time_ms=5_000))
+
+
+def test_c02_many_fetches_at_once_are_answered_one_by_one() -> None:
+    c = Conversation(consumer_byte_rate=100).client_sends(*(fetch(i) for i in range(20)), heartbeat(20))
+    c.upstream_sees(fetch(0, max_bytes=1_000)).still_muted()
+    c.upstream_answers(fetch_reply(1_000, 0)).upstream_sees(fetch(1, max_bytes=1_000))
+    c.upstream_answers(fetch_reply(1_000, 1)).after(9_999).upstream_sees()
+    c.after(1).upstream_sees(fetch(2, max_bytes=1_000)).still_muted()
+
+
+def test_other_requests_do_not_wait_for_a_fetch_nor_a_fetch_for_them() -> None:
+    c = Conversation(consumer_byte_rate=100).client_sends(heartbeat(1), fetch(2), heartbeat(3)).reading()
+    c.upstream_sees(heartbeat(1), fetch(2, max_bytes=1_000), heartbeat(3))
+
+
+def test_a_mutation_behind_a_fetch_stays_alone_when_the_fetch_is_answered() -> None:
+    c = Conversation(consumer_byte_rate=100, controller_mutation_rate=2)
+    c.client_sends(fetch(1), create_topics(2, ("a", 1)), fetch(3)).take_upstream()
+    c.upstream_answers(fetch_reply(500)).upstream_sees().still_muted()
+
+
+def test_fetches_of_clients_without_a_limit_go_on_together() -> None:
+    c = Conversation(consumer_byte_rate=100)
+    c.session.user = "somebody else"
+    c.client_sends(fetch(1), fetch(2)).upstream_sees(fetch(1), fetch(2)).reading()
+
+
+def test_a_request_too_large_to_be_held_is_relayed_as_it_comes_and_its_answer_counted() -> None:
+    c = Conversation(consumer_byte_rate=100)
+    head, rest = fetch(1), b"\0" * MAX_REQUEST_BYTES
+    large = (len(head) + len(rest) - 4).to_bytes(4, "big") + head[4:]
+    c.client_sends(large).upstream_sees(large).client_sends(rest).upstream_sees(rest)
+    c.upstream_answers(fetch_reply(1_500)).client_sees(fetch_reply(1_500, throttle_time_ms=5_000))

@@ -9,7 +9,7 @@ import pytest
 from gateway.session_settings import SessionSettings
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
-from quotas.entities import QuotaKey
+from quotas.entities import QuotaEntity, QuotaKey
 from quotas.rate_quotas import RateSettings
 from tests.support import wire
 from tests.support.conversation import Conversation
@@ -145,6 +145,21 @@ def test_c07_a_longer_debt_than_the_ceiling_is_told_and_waited_for_bit_by_bit() 
     c = Conversation(producer_byte_rate=10, settings=SessionSettings(max_mute_ms=20_000))
     c.client_sends(sized(1_100)).upstream_answers(produce_reply(1))
     c.client_sees(produce_reply(1, throttle_time_ms=20_000)).muted_until(20_000)
+    # 1,100 bytes at 10 a second ask for 100 seconds; what is sent meanwhile costs nothing more, but waits too.
+    for left_ms in (80_000, 60_000, 40_000, 20_000):
+        assert left_ms == 100_000 - (c.clock.now_ms - c.core.started_ms)
+        c.client_sends(sized(60, 2)).upstream_answers(produce_reply(2))
+        c.client_sees(produce_reply(2, throttle_time_ms=20_000)).muted_for(20_000)
+    c.client_sends(sized(60, 3)).upstream_answers(produce_reply(3)).client_sees(produce_reply(3)).reading()
+
+
+def test_what_is_left_of_a_debt_is_not_due_once_nobody_has_to_wait() -> None:
+    c = Conversation(producer_byte_rate=10, settings=SessionSettings(max_mute_ms=20_000))
+    c.client_sends(sized(1_100)).upstream_answers(produce_reply(1)).muted_until(20_000).take_client()
+    c.core.set_quota(QuotaKey.PRODUCER_BYTE_RATE, None)
+    c.client_sends(sized(60, 2)).upstream_answers(produce_reply(2)).client_sees(produce_reply(2)).reading()
+    c.core.limits.set(QuotaEntity(user="other"), QuotaKey.PRODUCER_BYTE_RATE, 10)
+    c.client_sends(sized(60, 3)).upstream_answers(produce_reply(3)).client_sees(produce_reply(3)).reading()
 
 
 def test_c18_a_quota_that_changes_during_a_mute_applies_to_the_next_request() -> None:
