@@ -75,6 +75,10 @@ run: $(if $(UPSTREAM),$(VENV)/.up-to-date,kafka) ## the gateway in front of an e
 bench: $(VENV)/.up-to-date ## the relay benchmark: direct, HAProxy and the gateway side by side [ARGS=...]
 	$(BIN)/python -m benchmarks.relay $(ARGS)
 
+.PHONY: campaign-accuracy
+campaign-accuracy: $(VENV)/.up-to-date kafka ## how exactly byte rates hold: four client families and a cheater, 4 minutes [ARGS=...]
+	$(BIN)/python -m benchmarks.accuracy $(ARGS)
+
 # --- keeping it --------------------------------------------------------------------------------------------
 
 LOCK := $(CACHE)/pip-tools/bin/pip-compile -q --generate-hashes --allow-unsafe --strip-extras --no-annotate \

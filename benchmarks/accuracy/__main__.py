@@ -1,0 +1,53 @@
+"""``python -m benchmarks.accuracy``: the whole campaign, about five minutes; results are kept.
+
+1 when a client through the gateway is not within +5 % and -10 % of its quota.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from benchmarks.accuracy.campaign import FAMILIES, KAFKA, SIDES, Plan, run_campaign
+from benchmarks.accuracy.report import keep, within
+from benchmarks.relay.machine import describe_machine, load_average
+
+RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
+
+
+def main() -> int:
+    """Run and report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
+    parser.add_argument(
+        "--quota", type=int, default=Plan().quota_bytes_per_s, help="bytes per second per client"
+    )
+    parser.add_argument("--seconds", type=float, default=Plan().measured_s, help="that are averaged over")
+    parser.add_argument("--only", action="append", choices=FAMILIES, help="only these clients")
+    parser.add_argument("--side", action="append", choices=SIDES, help="only this side")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    plan = Plan(
+        quota_bytes_per_s=options.quota,
+        measured_s=options.seconds,
+        families=tuple(options.only or FAMILIES),
+        sides=tuple(options.side or SIDES),
+    )
+    document = {
+        "command": " ".join(["python -m benchmarks.accuracy", *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": describe_machine(),
+    }
+    began_s = time.monotonic()
+    results = run_campaign(plan)
+    document["seconds"] = round(time.monotonic() - began_s)
+    document["load_average_after"] = load_average()
+    print(keep(document, plan, results, options.output))
+    return int(not all(within(result) for result in results if result.side != KAFKA))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

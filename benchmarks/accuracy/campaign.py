@@ -1,0 +1,390 @@
+"""All clients at once, each with a quota of its own: first through the gateway, then against a broker's own quota.
+
+A window of S samples lets S - 1 of them pass at once when it is fresh; a client that then waits bursts again when
+the samples of that burst are forgotten, S to S + 1 samples later. Hence a warm-up; and because an average over any
+one minute depends on how many bursts it happens to see, the figure is the mean of the averages over all minutes that
+begin within one such period, with the lowest and the highest of them beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import confluent_kafka
+
+from benchmarks.accuracy.clients import (
+    BATCH_BYTES,
+    FETCH_BYTES,
+    PARTITION_FETCH_BYTES,
+    RECORD_BYTES,
+    RECORDS_PER_BATCH,
+    Job,
+)
+from gateway.embedded import jars
+from gateway.embedded.kafka import KafkaCluster
+from gateway.embedded.tools import tool_command
+from tests.support.gateway import free_ports
+from tests.support.wire_client import WireClient
+
+FAMILIES: Final = ("kafka-python", "librdkafka", "aiokafka", "java", "cheater")
+VERBS: Final = ("produce", "fetch")
+GATEWAY: Final = "gateway"
+KAFKA: Final = "kafka"
+SIDES: Final = (GATEWAY, KAFKA)
+PARTITIONS: Final = 3
+_READY_S: Final = 30.0
+_STEP_S: Final = 0.25
+_ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long, how much, who.
+
+    Attributes:
+        quota_bytes_per_s: of each client.
+        window_num: quota.window.num on both sides, with samples of a second.
+        warm_up_s: not measured.
+        measured_s: what an average is taken over.
+        families: of clients.
+        sides: through the gateway, against Kafka's own quota.
+    """
+
+    quota_bytes_per_s: int = 1_000_000
+    window_num: int = 11
+    warm_up_s: float = 15.0
+    measured_s: float = 60.0
+    families: tuple[str, ...] = FAMILIES
+    sides: tuple[str, ...] = SIDES
+
+    @property
+    def period_s(self) -> float:
+        """From one burst to the next: the measurements begin within that long."""
+        return self.window_num + 0.5
+
+    @property
+    def seconds(self) -> float:
+        """Of one side."""
+        return self.warm_up_s + self.period_s + self.measured_s
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One client.
+
+    Attributes:
+        side: whose quota.
+        family, verb: of the client.
+        quota_bytes_per_s: its limit.
+        achieved_bytes_per_s: mean of the averages of all measurements.
+        lowest_bytes_per_s, highest_bytes_per_s: among them.
+    """
+
+    side: str
+    family: str
+    verb: str
+    quota_bytes_per_s: float
+    achieved_bytes_per_s: float
+    lowest_bytes_per_s: float
+    highest_bytes_per_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Achieved over quota."""
+        return self.achieved_bytes_per_s / self.quota_bytes_per_s
+
+
+@dataclass
+class Client:
+    """A running client and what it said."""
+
+    job: Job
+    process: subprocess.Popen[str]
+    log: Path
+    progress: list[tuple[float, float]] = field(default_factory=list)
+    started_s: float = 0.0
+
+    def listen(self) -> None:
+        """Read what it says until it ends."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if (said := _progress(line, self.progress[-1][1] if self.progress else 0.0)) is not None:
+                self.progress.append(said)
+
+    def bytes_by(self, at_s: float) -> float:
+        """How far it was at this time."""
+        return max((total for said_s, total in self.progress if said_s <= at_s), default=0.0)
+
+
+def _progress(line: str, before: float) -> tuple[float, float] | None:
+    """(monotonic seconds, bytes so far) of a line of any client; the Java producer's are about an interval."""
+    if found := re.fullmatch(r"([\d.]+) (\d+)\n", line):
+        return float(found[1]), float(found[2])
+    if found := re.match(r"(\d+) records sent, [\d.]+ records/sec .*max latency\.$", line.strip()):
+        return time.monotonic(), before + int(found[1]) * RECORD_BYTES
+    # ConsumerPerformance: time, id, MB so far, MB/s, records so far, ...
+    fields = line.split(", ")
+    if len(fields) >= 8 and fields[4].isdigit():
+        return time.monotonic(), float(fields[4]) * RECORD_BYTES
+    return None
+
+
+def command(job: Job) -> list[str]:
+    """The command line of a client."""
+    if job.family != "java":
+        return [sys.executable, "-m", "benchmarks.accuracy.clients", job.text()]
+    if job.verb == "produce":
+        arguments = [
+            *("--bootstrap-server", job.bootstrap, "--topic", job.topic, "--num-records", "100000000"),
+            *("--record-size", str(RECORD_BYTES), "--throughput", "-1", "--reporting-interval", "200"),
+            *(
+                "--command-property",
+                f"client.id={job.client_id}",
+                f"batch.size={BATCH_BYTES}",
+                "linger.ms=20",
+            ),
+            *("buffer.memory=2000000", "acks=1"),
+        ]
+        return tool_command("org.apache.kafka.tools.ProducerPerformance", arguments)
+    arguments = [
+        *("--bootstrap-server", job.bootstrap, "--topic", job.topic, "--num-records", "100000000"),
+        *("--fetch-size", str(PARTITION_FETCH_BYTES), "--show-detailed-stats", "--reporting-interval", "200"),
+        *("--timeout", "600000", "--group", job.client_id),
+        *("--command-property", f"client.id={job.client_id}", f"fetch.max.bytes={FETCH_BYTES}"),
+    ]
+    return tool_command("org.apache.kafka.tools.ConsumerPerformance", arguments)
+
+
+@contextmanager
+def running(jobs: Iterable[Job], folder: Path) -> Iterator[list[Client]]:
+    """Start clients and listen to them; end them afterwards."""
+    clients: list[Client] = []
+    listeners = []
+    try:
+        for job in jobs:
+            log = folder / f"{job.client_id}.log"
+            with log.open("w") as errors:
+                process = subprocess.Popen(
+                    command(job),
+                    cwd=_ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                )
+            client = Client(job, process, log)
+            clients.append(client)
+            listeners.append(threading.Thread(target=client.listen))
+            listeners[-1].start()
+        yield clients
+    finally:
+        for client in clients:
+            client.process.kill()
+        for client, listener in zip(clients, listeners, strict=True):
+            client.process.wait()
+            listener.join()
+            assert client.process.stdout is not None
+            client.process.stdout.close()
+
+
+class Campaign:
+    """Three brokers, a gateway in front of them, and topics full of records."""
+
+    def __init__(
+        self, plan: Plan, stack: ExitStack, folder: Path, *, cluster: KafkaCluster | None = None
+    ) -> None:
+        """Start what is missing.
+
+        Args:
+            plan: what is to be measured.
+            stack: closes what was started.
+            folder: for logs.
+            cluster: of three brokers, running; one is started if not given. Its quota windows must be the plan's.
+        """
+        self.plan = plan
+        self._folder = folder
+        self._stack = stack
+        self.cluster = cluster or stack.enter_context(
+            KafkaCluster(3, properties={"quota.window.num": plan.window_num}, jvm_options=jars.QUICK_START)
+        )
+        self._filled = "accuracy-filled"
+        self._filled_on_one = "accuracy-filled-on-one"
+
+    def prepare(self) -> None:
+        """Make topics; fill those that are read with enough for the fastest reader that is allowed."""
+        for family in self.plan.families:
+            for side in self.plan.sides:
+                self._create(f"accuracy-{side}-{family}", on_one=side == KAFKA)
+        seconds = self.plan.seconds + 2 * self.plan.window_num
+        count = int(1.3 * self.plan.quota_bytes_per_s * seconds / RECORD_BYTES)
+        for topic, on_one in ((self._filled, False), (self._filled_on_one, True)):
+            if on_one and KAFKA not in self.plan.sides:
+                continue
+            self._create(topic, on_one=on_one)
+            self._fill(topic, count)
+
+    def _create(self, topic: str, *, on_one: bool) -> None:
+        brokers = [1] * PARTITIONS if on_one else [1, 2, 3]
+        assignments = [
+            {"partition_index": number, "broker_ids": [broker]} for number, broker in enumerate(brokers)
+        ]
+        wanted = {"name": topic, "num_partitions": -1, "replication_factor": -1, "assignments": assignments}
+        with WireClient(self.cluster.brokers[1]) as client:
+            reply = client.ask("CreateTopics", 4, topics=[wanted], timeout_ms=30_000, validate_only=False)
+        code = reply.body.topics[0].error_code
+        assert code == 0, f"{topic}: error {code}"
+
+    def _fill(self, topic: str, count: int) -> None:
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": self.cluster.bootstrap,
+                "linger.ms": 20,
+                "batch.num.messages": RECORDS_PER_BATCH,
+            }
+        )
+        for number in range(count):
+            while True:
+                try:
+                    producer.produce(topic, bytes(RECORD_BYTES), partition=number % PARTITIONS)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        assert producer.flush(60) == 0
+
+    def run(self) -> list[Result]:
+        """Both sides, one after the other."""
+        results = []
+        for side in self.plan.sides:
+            results += self._run_through_gateway() if side == GATEWAY else self._run_against_kafka()
+        return results
+
+    def _jobs(self, side: str, bootstrap: str) -> list[Job]:
+        filled = self._filled if side == GATEWAY else self._filled_on_one
+        return [
+            Job(
+                family=family,
+                verb=verb,
+                bootstrap=bootstrap,
+                topic=f"accuracy-{side}-{family}" if verb == "produce" else filled,
+                partitions=PARTITIONS,
+                client_id=client_id(side, family, verb),
+            )
+            for family in self.plan.families
+            for verb in VERBS
+        ]
+
+    def _run_through_gateway(self) -> list[Result]:
+        port = free_ports(5)
+        brokers = ", ".join(f'"{address}"' for address in self.cluster.brokers.values())
+        text = (
+            f'[upstream]\nbootstrap = [{brokers}]\n[[listeners]]\nname = "accuracy"\nbind = "127.0.0.1:{port}"\n'
+            f"first_broker_port = {port + 1}\nlowest_broker_id = 1\nbroker_ports = 3\n"
+            f'[admin]\nbind = "127.0.0.1:{port + 4}"\n'
+            f"[client_quota]\nwindow_num = {self.plan.window_num}\n"
+        )
+        for family in self.plan.families:
+            for verb in VERBS:
+                key = "producer_byte_rate" if verb == "produce" else "consumer_byte_rate"
+                text += f'[[quotas]]\nclient_id = "{client_id(GATEWAY, family, verb)}"\n'
+                text += f"{key} = {self.plan.quota_bytes_per_s}\n"
+        file = self._folder / "gateway.toml"
+        file.write_text(text)
+        with ExitStack() as stack:
+            log = stack.enter_context((self._folder / "gateway.log").open("w"))
+            sluice = Path(sys.executable).with_name("sluice")
+            process = subprocess.Popen(
+                [sluice, "serve", "--config", file],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            address = ("127.0.0.1", port)
+            _await_topic(address, self._filled)
+            return self._measure(GATEWAY, f"127.0.0.1:{port}")
+
+    def _run_against_kafka(self) -> list[Result]:
+        entries = []
+        for family in self.plan.families:
+            for verb in VERBS:
+                key = "producer_byte_rate" if verb == "produce" else "consumer_byte_rate"
+                entity = [{"entity_type": "client-id", "entity_name": client_id(KAFKA, family, verb)}]
+                value = float(self.plan.quota_bytes_per_s)
+                entries.append({"entity": entity, "ops": [{"key": key, "value": value, "remove": False}]})
+        address = self.cluster.brokers[1]
+        with WireClient(address) as client:
+            answer = client.ask("AlterClientQuotas", 1, entries=entries, validate_only=False).body
+        assert {entry.error_code for entry in answer.entries} == {0}
+        return self._measure(KAFKA, str(address))
+
+    def _measure(self, side: str, bootstrap: str) -> list[Result]:
+        plan = self.plan
+        with running(self._jobs(side, bootstrap), self._folder) as clients:
+            deadline_s = time.monotonic() + _READY_S
+            while not all(client.progress for client in clients):
+                late = [client.job.client_id for client in clients if not client.progress]
+                if time.monotonic() > deadline_s:
+                    raise RuntimeError(f"no progress of {late}; logs are in {self._folder}")
+                time.sleep(0.05)
+            begin_s = max(client.progress[0][0] for client in clients) + plan.warm_up_s
+            end_s = begin_s + plan.period_s + plan.measured_s
+            time.sleep(max(0.0, end_s + 0.5 - time.monotonic()))
+            ended = [client.job.client_id for client in clients if client.process.poll() is not None]
+            if ended:
+                raise RuntimeError(f"{ended} ended early; logs are in {self._folder}")
+        return [_result(client, plan, side, begin_s) for client in clients]
+
+
+def _result(client: Client, plan: Plan, side: str, begin_s: float) -> Result:
+    starts = [begin_s + step * _STEP_S for step in range(int(plan.period_s / _STEP_S))]
+    averages = [
+        (client.bytes_by(start_s + plan.measured_s) - client.bytes_by(start_s)) / plan.measured_s
+        for start_s in starts
+    ]
+    return Result(
+        side=side,
+        family=client.job.family,
+        verb=client.job.verb,
+        quota_bytes_per_s=float(plan.quota_bytes_per_s),
+        achieved_bytes_per_s=statistics.mean(averages),
+        lowest_bytes_per_s=min(averages),
+        highest_bytes_per_s=max(averages),
+    )
+
+
+def client_id(side: str, family: str, verb: str) -> str:
+    """Whom a quota is set for."""
+    return f"accuracy-{side}-{family}-{verb}"
+
+
+def _await_topic(address: tuple[str, int], topic: str) -> None:
+    deadline_s = time.monotonic() + _READY_S
+    while time.monotonic() < deadline_s:
+        with contextlib.suppress(OSError), WireClient(address, timeout_s=5) as client:
+            wanted = [{"name": topic}]
+            body = client.ask("Metadata", 8, topics=wanted, allow_auto_topic_creation=False).body
+            if len(body.brokers) == PARTITIONS and body.topics[0].error_code == 0:
+                return
+        time.sleep(0.1)
+    raise RuntimeError("the gateway did not get ready")
+
+
+def run_campaign(plan: Plan) -> list[Result]:
+    """Everything, with a cluster of its own."""
+    with tempfile.TemporaryDirectory(prefix="accuracy-") as folder, ExitStack() as stack:
+        campaign = Campaign(plan, stack, Path(folder))
+        campaign.prepare()
+        return campaign.run()

@@ -1,0 +1,31 @@
+"""The short version of ``benchmarks.accuracy``: real clients and a cheater keep to their byte rates (hazard C02)."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from benchmarks.accuracy.campaign import GATEWAY, Campaign, Plan
+from gateway.embedded.kafka import KafkaCluster
+
+pytestmark = pytest.mark.integration
+
+
+def test_c02_real_clients_and_a_cheater_get_their_quota_and_no_more(
+    kafka3: KafkaCluster, tmp_path: Path
+) -> None:
+    """Windows of three samples, so that the bursts they allow are short."""
+    plan = Plan(
+        window_num=3,
+        warm_up_s=3,
+        measured_s=8,
+        families=("kafka-python", "librdkafka", "aiokafka", "cheater"),
+        sides=(GATEWAY,),
+    )
+    with ExitStack() as stack:
+        campaign = Campaign(plan, stack, tmp_path, cluster=kafka3)
+        campaign.prepare()
+        results = {(result.family, result.verb): result.ratio for result in campaign.run()}
+    assert {client: ratio for client, ratio in results.items() if not 0.8 <= ratio <= 1.1} == {}
