@@ -19,6 +19,7 @@ from gateway.close_cause import CloseCause
 from gateway.mute import MuteReason
 from gateway.muted_watch import peer_gone
 from gateway.session import NEVER_MS, ClientSession
+from gateway.write_watch import WriteWatch
 from protocol.errors import ProtocolError, UpstreamDesync
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ _SIDES: Final = {MuteReason.CLIENT_FULL: Side.CLIENT, MuteReason.UPSTREAM_FULL: 
 _BACK_PRESSURE: Final = int(MuteReason.CLIENT_FULL | MuteReason.UPSTREAM_FULL)
 _CLIENT_FULL: Final = int(MuteReason.CLIENT_FULL)
 _DRAINING: Final = int(MuteReason.DRAINING)
+_HALF_CLOSED: Final = int(MuteReason.HALF_CLOSED)
+_THROTTLED: Final = int(MuteReason.THROTTLED)
 
 _UNREACHABLE: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
 
@@ -57,7 +60,6 @@ class ClientChannel(asyncio.Protocol):
         "_now_ms",
         "_owner",
         "_reading",
-        "_stalled_bytes",
         "_time",
         "_timer",
         "_transport",
@@ -87,8 +89,7 @@ class ClientChannel(asyncio.Protocol):
         self._upstream_reading = True
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms = NEVER_MS
-        self._write_watch: asyncio.TimerHandle | None = None
-        self._stalled_bytes = 0
+        self._write_watch: WriteWatch | None = None
         self._closed = False
 
     # -- the client's transport ------------------------------------------------------------------------------
@@ -142,11 +143,15 @@ class ClientChannel(asyncio.Protocol):
 
     def unread_fd(self) -> int | None:
         """See `muted_watch.Watched`."""
-        # A client that announced its end (half-closed) may still wait for replies, so its FIN says nothing new.
-        if self._reading or self._transport is None or self.session.muted & MuteReason.HALF_CLOSED:
+        if self._reading or self._transport is None:
             return None
         connection = self._transport.get_extra_info("socket")
         return None if connection is None else int(connection.fileno())
+
+    @property
+    def leaves_with_fin(self) -> bool:
+        """See `muted_watch.Watched`: who is throttled has its replies; anybody else may half-close and wait (B07)."""
+        return self.session.muted & (_THROTTLED | _HALF_CLOSED) == _THROTTLED
 
     def client_gone(self) -> None:
         """See `muted_watch.Watched`: what is held behind the mute is dropped (hazard C16)."""
@@ -156,12 +161,16 @@ class ClientChannel(asyncio.Protocol):
         """The client reads slower than we write: read neither from the broker nor from the client."""
         self._hold_up(MuteReason.CLIENT_FULL)
         self._read_upstream(False)
-        self._watch_writes()
+        if self._write_watch is None and self._transport is not None and not self._closed:
+            self._write_watch = WriteWatch(self._owner, self._transport, self._stalled)
+
+    def _stalled(self) -> None:
+        self.close(CloseCause.WRITE_TIMEOUT, abort=True)
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         if self._write_watch is not None:
-            self._write_watch.cancel()
+            self._write_watch.stop()
             self._write_watch = None
         self._read_upstream(True)
         self._go_on(MuteReason.CLIENT_FULL)
@@ -191,6 +200,8 @@ class ClientChannel(asyncio.Protocol):
         try:
             if self._transport is not None and session.passes_from_upstream(data, now_ms=now_ms):
                 self._transport.write(data)
+                if session.muted:
+                    self._pump()
                 return
             meter = self._meter
             if meter is not None and meter.on:
@@ -200,7 +211,7 @@ class ClientChannel(asyncio.Protocol):
             if meter is not None and meter.on:
                 meter.spend(perf_counter_ns())
         except Exception as exc:  # noqa: BLE001  (the boundary: see _failed)
-            self._failed(exc, from_upstream=True)
+            self._failed(exc)
 
     def upstream_lost(self) -> None:
         """See `UpstreamUser`."""
@@ -213,7 +224,7 @@ class ClientChannel(asyncio.Protocol):
             self._go_on(MuteReason.UPSTREAM_FULL)
             self._unmute(MuteReason.UPSTREAM_FULL)
         else:
-            # Called from within a write of `_pump`, which looks at the mute afterwards.
+            # Called from within a write; whoever wrote looks at the mute afterwards.
             self._hold_up(MuteReason.UPSTREAM_FULL)
 
     def _hold_up(self, reason: MuteReason) -> None:
@@ -234,12 +245,15 @@ class ClientChannel(asyncio.Protocol):
         except Exception as exc:  # noqa: BLE001  (the boundary: see _failed)
             self._failed(exc)
 
-    def _failed(self, exc: Exception, *, from_upstream: bool = False) -> None:
-        """The one boundary: a peer's broken bytes close this channel, a bug of ours too, with a traceback."""
+    def _failed(self, exc: Exception) -> None:
+        """The one boundary: a broker's broken bytes close this channel, a bug of ours too, with a traceback.
+
+        A client's broken bytes do not come here: see `ClientSession.refuse`.
+        """
         if isinstance(exc, UpstreamDesync):
             cause = CloseCause.UPSTREAM_DESYNC
         elif isinstance(exc, ProtocolError):
-            cause = CloseCause.UPSTREAM_MALFORMED if from_upstream else CloseCause(exc.cause)
+            cause = CloseCause.UPSTREAM_MALFORMED
         else:
             cause = CloseCause.INTERNAL_ERROR
             _log.error("channel_failed", **self._names(), exc_info=exc)
@@ -280,6 +294,10 @@ class ClientChannel(asyncio.Protocol):
 
     def _follow_mute(self) -> None:
         session = self.session
+        refusal = session.refusal
+        if refusal is not None:
+            session.refusal = None
+            self._owner.refused(CloseCause(refusal.cause), detail=str(refusal), **self._names())
         reading = session.reading_client
         if reading is not self._reading and self._transport is not None:
             self._reading = reading
@@ -323,7 +341,7 @@ class ClientChannel(asyncio.Protocol):
     def _on_timer(self) -> None:
         self._timer = None
         self._armed_ms = NEVER_MS
-        unread = self.unread_fd() if self.session.muted & MuteReason.THROTTLED else None
+        unread = self.unread_fd() if self.leaves_with_fin else None
         if unread is not None and peer_gone(unread):
             # Between two looks of the watch: what waits in the socket must not go on now (hazards C16, F06).
             self.client_gone()
@@ -334,26 +352,6 @@ class ClientChannel(asyncio.Protocol):
             self._pump()
 
         self._run(step)
-
-    def _watch_writes(self) -> None:
-        """A client that reads nothing for a whole deadline is cut off (hazard B08)."""
-        if self._write_watch is None and self._transport is not None:
-            self._stalled_bytes = self._transport.get_write_buffer_size()
-            delay_s = self._owner.settings.write_timeout_ms / 1000
-            self._write_watch = self._loop.call_later(delay_s, self._check_writes)
-
-    def _check_writes(self) -> None:
-        self._write_watch = None
-        if self._transport is None or self._closed:
-            return
-        progress = self._stalled_bytes - self._transport.get_write_buffer_size()
-        if (
-            progress
-            < self._owner.settings.min_write_bytes_per_s * self._owner.settings.write_timeout_ms // 1000
-        ):
-            self.close(CloseCause.WRITE_TIMEOUT, abort=True)
-        else:
-            self._watch_writes()
 
     # -- ending ----------------------------------------------------------------------------------------------
 
@@ -378,7 +376,7 @@ class ClientChannel(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if self._write_watch is not None:
-            self._write_watch.cancel()
+            self._write_watch.stop()
         if self._connecting is not None and not self._connecting.done():
             self._connecting.cancel()
         upstream, self._upstream = self._upstream, None

@@ -1,8 +1,9 @@
 """Finds clients that went away while nobody was reading from them (hazard C08).
 
 A paused transport sees neither FIN nor RST, so a client that exceeds its quota and vanishes would hold two
-descriptors until its throttle ends. Every two seconds the kernel is asked about all channels that are not read;
-that costs one system call for any number of them and nothing on the data path.
+descriptors until its throttle ends, and one that vanishes after a half-close as long as its broker takes to answer.
+Every two seconds the kernel is asked about all channels that are not read; that costs one system call for any number
+of them and nothing on the data path.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 INTERVAL_S: Final = 2.0
-_GONE: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+_RESET: Final = select.POLLHUP | select.POLLERR
+_GONE: Final = select.POLLRDHUP | _RESET
 
 
 class Watched(Protocol):
@@ -22,8 +24,12 @@ class Watched(Protocol):
     def unread_fd(self) -> int | None:
         """The client's descriptor while it is not read from, None otherwise."""
 
+    @property
+    def leaves_with_fin(self) -> bool:
+        """Whether a client that closes its side has left; otherwise it may wait for what it is owed."""
+
     def client_gone(self) -> None:
-        """The client closed its side, or reset the connection."""
+        """The client has left, or reset the connection."""
 
 
 def peer_gone(fd: int) -> bool:
@@ -63,7 +69,7 @@ class MutedWatch:
         if not unread:
             return
         poll = select.poll()
-        for fd in unread:
-            poll.register(fd, _GONE)
+        for fd, channel in unread.items():
+            poll.register(fd, _GONE if channel.leaves_with_fin else _RESET)
         for fd, _ in poll.poll(0):
             unread[fd].client_gone()

@@ -34,6 +34,7 @@ class RequestMeter:
         "quotas",
         "request_ms",
         "specific_ms",
+        "timed_event",
     )
 
     def __init__(self, quotas: ClientQuotas) -> None:
@@ -42,20 +43,23 @@ class RequestMeter:
         self.busy_ns = 0
         self.event_ns = 0
         self.exempt_event = False
+        self.timed_event = False
         self.request_ms = 0
         self.specific_ms = 0
 
     def start(self, api: Api, client_id: str) -> TimedRequest:
         """A request is forwarded now."""
+        self.timed_event = True
         return TimedRequest(api, client_id, self.event_ns)
 
     def spend(self, now_ns: int) -> None:
-        """An event is over: add its CPU time; that of requests which are exempt (acks=0) counts as exempt."""
+        """An event is over: add its CPU time; where all its requests are exempt (acks=0), it counts as exempt."""
         elapsed_ns, self.event_ns = now_ns - self.event_ns, 0
         if elapsed_ns == now_ns:
             return  # the quota was set during this very event
-        if self.exempt_event:
-            self.exempt_event = False
+        timed, self.timed_event = self.timed_event, False
+        exempt, self.exempt_event = self.exempt_event, False
+        if exempt and not timed:
             self.quotas.request_time.record_exempt(elapsed_ns)
         else:
             self.busy_ns += elapsed_ns

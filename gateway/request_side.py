@@ -26,6 +26,7 @@ NEVER_MS: Final = 2**62
 _LONGEST_HEAD_BYTES: Final = 128 * 1024
 _RELAY: Final = Verdict.RELAY
 _IN_FLIGHT_FULL: Final = int(MuteReason.IN_FLIGHT_FULL)
+_DRAINING: Final = int(MuteReason.DRAINING)
 
 
 class RequestSide:
@@ -37,10 +38,12 @@ class RequestSide:
         "_collecting",
         "_collecting_bytes",
         "_collecting_route",
+        "_end_cause",
         "_farewell",
         "_frame_deadline_ms",
         "_head",
         "_held",
+        "_most_in_flight",
         "_owed_until_ms",
         "_relay_left",
         "_routes",
@@ -57,6 +60,7 @@ class RequestSide:
         "meter",
         "muted",
         "peer",
+        "refusal",
         "to_client",
         "to_upstream",
         "upstream_muted",
@@ -83,6 +87,7 @@ class RequestSide:
         self.muted = 0
         self.upstream_muted = False
         self.close_cause: CloseCause | None = None
+        self.refusal: ProtocolError | None = None
         self.broker_id = broker_id
         self.meter = None if quotas is None else RequestMeter(quotas)
         self._client_id = ""
@@ -99,6 +104,10 @@ class RequestSide:
         self._collecting_bytes = 0
         self._collecting_route: Route | None = None
         self._held: list[bytes] = []  # received behind a mute
+        self._end_cause: CloseCause | None = (
+            None  # why nothing more is taken; the end comes with the last reply
+        )
+        self._most_in_flight = settings.max_in_flight_requests  # while requests are timed
         self._throttled_until_ms = 0
         self._owed_until_ms = 0  # when a throttle above the ceiling is over
         self._farewell: tuple[int, bytes | None, CloseCause] | None = None
@@ -107,15 +116,47 @@ class RequestSide:
         self.wake_at_ms = self._frame_deadline_ms
 
     def receive_from_client(self, data: bytes, *, now_ms: int) -> None:
-        """Take received bytes; raises `ProtocolError` when they are not requests that may pass."""
+        """Take received bytes; where they are not requests that may pass, `refusal` is set (see `refuse`)."""
         self.bytes_from_client += len(data)
         self.idle_since_ms = now_ms
-        if self._held:
+        try:
+            if self._held:
+                self._held.append(data)
+            elif self._relay_left or self._head or self._collecting is not None:
+                self._take_from_client(data, now_ms)
+            else:
+                self._take_frames(data, 0, 0, now_ms)
+        except ProtocolError as exc:
+            self.refuse(exc)
+
+    def refuse(self, error: ProtocolError) -> None:
+        """The client's bytes make no sense from here on; what it asked before is still served, as Kafka does."""
+        if self._end_cause is None:
+            self.refusal = error
+        self._held.clear()
+        self._frame_deadline_ms = NEVER_MS
+        self._end_input(CloseCause(error.cause))
+
+    def _end_input(self, cause: CloseCause) -> None:
+        """Nothing more is taken from the client; close once it has everything it is owed."""
+        self.muted |= int(MuteReason.HALF_CLOSED)
+        if self._end_cause is None:
+            self._end_cause = cause
+        self._close_if_served()
+
+    def _close_if_served(self) -> None:
+        if self._end_cause is not None and self.in_flight.idle and not self._held:
+            self.close(self._end_cause)
+
+    def close(self, cause: CloseCause) -> None:
+        """Ask the shell to close both legs; the first cause counts."""
+        if self.close_cause is None:
+            self.close_cause = cause
+
+    def _hold(self, data: bytes) -> None:
+        """Keep what came in behind a mute, unless it came after the beginning of a drain."""
+        if not self.muted & _DRAINING:
             self._held.append(data)
-        elif self._relay_left or self._head or self._collecting is not None:
-            self._take_from_client(data, now_ms)
-        else:
-            self._take_frames(data, 0, 0, now_ms)
 
     def _take_from_client(self, data: bytes, now_ms: int) -> None:
         start = at = 0
@@ -129,7 +170,7 @@ class RequestSide:
             self._relay_left = 0
         elif self._head or self._collecting is not None:
             if self.muted:
-                self._held.append(data)
+                self._hold(data)
                 return
             if self._collecting is None:
                 self._head += data
@@ -146,7 +187,7 @@ class RequestSide:
         received = len(data)
         routes = self._routes
         pending = self.in_flight.pending
-        most_in_flight = self._settings.max_in_flight_requests - 1
+        most_in_flight = self._most_in_flight - 1
         session = cast("ClientSession", self)
         meter = self.meter
         timing = False
@@ -155,58 +196,62 @@ class RequestSide:
             if quotas.version != quotas.limits.version:
                 quotas.refresh()
             meter.on = timing = quotas.times_requests
-        while at < received:
-            if self.muted:
-                self._relay(data, start, at)
-                self._held.append(data[at:] if at else data)
-                # What is held back by us has its time once it is looked at.
-                self._frame_deadline_ms = NEVER_MS
-                return
-            if received - at < HEAD_BYTES:
-                break
-            size, number, correlation_id, client_id_length = HEAD.unpack_from(data, at)
-            route = routes.get(number) or find_route(routes, number)
-            if (
-                route is None
-                or not MIN_REQUEST_BYTES <= size <= route.max_request_bytes
-                or client_id_length > size - MIN_REQUEST_BYTES
-            ):
-                raise self._refusal(size, number, client_id_length)
-            owed = len(pending)
-            head = route.head
-            if head is not None:
-                verdict = head.on_head(
-                    session, route, data, at, size, correlation_id, client_id_length, now_ms=now_ms
-                )
-            elif route.collect is not None:
-                verdict = Verdict.COLLECT
-            else:
-                verdict = _RELAY
-                pending.append(Pending(correlation_id))
-            if verdict is _RELAY:
-                if timing:
-                    self._time(route.api, data, at, client_id_length, owed)
-                route.requests += 1
-                self._started = True
-                at += 4 + size
-                if owed >= most_in_flight:
-                    self.muted |= _IN_FLIGHT_FULL
-            elif verdict is Verdict.MORE:
-                if received - at >= min(size + 4, _LONGEST_HEAD_BYTES):
-                    raise Truncated
-                break
-            elif verdict is Verdict.COLLECT:
-                self._relay(data, start, at)
-                end = at + 4 + size
-                if end > received:
-                    self._collecting = bytearray(data[at:])
-                    self._collecting_bytes = size + 4
-                    self._collecting_route = route
-                    self._expect_rest(size, now_ms)
+        try:
+            while at < received:
+                if self.muted:
+                    self._relay(data, start, at)
+                    self._hold(data[at:] if at else data)
+                    # What is held back by us has its time once it is looked at.
+                    self._frame_deadline_ms = NEVER_MS
                     return
-                frame = data[at:end]
-                at = start = end
-                self._handle(route, frame, now_ms)
+                if received - at < HEAD_BYTES:
+                    break
+                size, number, correlation_id, client_id_length = HEAD.unpack_from(data, at)
+                route = routes.get(number) or find_route(routes, number)
+                if (
+                    route is None
+                    or not MIN_REQUEST_BYTES <= size <= route.max_request_bytes
+                    or client_id_length > size - MIN_REQUEST_BYTES
+                ):
+                    raise self._refusal(size, number, client_id_length)
+                owed = len(pending)
+                head = route.head
+                if head is not None:
+                    verdict = head.on_head(
+                        session, route, data, at, size, correlation_id, client_id_length, now_ms=now_ms
+                    )
+                elif route.collect is not None:
+                    verdict = Verdict.COLLECT
+                else:
+                    verdict = _RELAY
+                    pending.append(Pending(correlation_id))
+                if verdict is _RELAY:
+                    if timing:
+                        self._time(route.api, data, at, client_id_length, owed)
+                    route.requests += 1
+                    self._started = True
+                    at += 4 + size
+                    if owed >= most_in_flight:
+                        self.muted |= _IN_FLIGHT_FULL
+                elif verdict is Verdict.MORE:
+                    if received - at >= min(size + 4, _LONGEST_HEAD_BYTES):
+                        raise Truncated
+                    break
+                elif verdict is Verdict.COLLECT:
+                    self._relay(data, start, at)
+                    end = at + 4 + size
+                    if end > received:
+                        self._collecting = bytearray(data[at:])
+                        self._collecting_bytes = size + 4
+                        self._collecting_route = route
+                        self._expect_rest(size, now_ms)
+                        return
+                    frame = data[at:end]
+                    at = start = end
+                    self._handle(route, frame, now_ms)
+        except ProtocolError:
+            self._relay(data, start, at)
+            raise
         if at > received:
             self._relay_left = at - received
             self._expect_rest(self._relay_left, now_ms)
@@ -254,7 +299,7 @@ class RequestSide:
         route.requests += 1
         self._started = True
         route.collect.on_request(cast("ClientSession", self), route, frame, now_ms=now_ms)
-        if len(self.in_flight) >= self._settings.max_in_flight_requests:
+        if len(self.in_flight) >= self._most_in_flight:
             self.muted |= _IN_FLIGHT_FULL
 
     def _time(self, api: Api, data: bytes, at: int, client_id_length: int, owed: int) -> None:

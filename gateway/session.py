@@ -3,7 +3,8 @@
 The four-call contract: `receive_from_client`, `receive_from_upstream`, `on_timer` and the events of the shell
 (`upstream_connected`, `client_half_closed`, `mute`, `unmute`) take `now_ms`; after any of them the shell
 takes the chunks out of `to_upstream` and `to_client`, looks at `reading_client`, `reading_upstream` and
-`close_cause`, and arms its timer for `wake_at_ms`. They raise `ProtocolError` when a peer broke the format.
+`close_cause`, and arms its timer for `wake_at_ms`. What comes from the broker raises `ProtocolError` when it breaks
+the format; what comes from the client sets `refusal`, and the connection ends once it has its earlier replies.
 
 Rules: bytes are relayed as they arrive, frames are held only when a handler collects them; replies leave in
 request order; a mute takes effect between two frames, back pressure at once.
@@ -20,6 +21,7 @@ from gateway.mute import MuteReason
 from gateway.request_side import NEVER_MS, RequestSide
 from gateway.routes import Verdict
 from protocol.api_keys import Api
+from protocol.errors import ProtocolError
 from protocol.headers import HEAD, HEAD_BYTES, MIN_REQUEST_BYTES, correlation_id_of, read_client_id
 from quotas.rate_quotas import RateTracker
 
@@ -28,7 +30,8 @@ __all__ = ["NEVER_MS", "ClientSession"]
 _BACK_PRESSURE: Final = int(MuteReason.CONNECTING | MuteReason.UPSTREAM_FULL | MuteReason.CLIENT_FULL)
 _IN_FLIGHT_FULL: Final = int(MuteReason.IN_FLIGHT_FULL)
 _THROTTLED: Final = int(MuteReason.THROTTLED)
-_HALF_CLOSED: Final = int(MuteReason.HALF_CLOSED)
+_INPUT_ENDED: Final = int(MuteReason.HALF_CLOSED | MuteReason.DRAINING)
+"""Nothing more is taken from the client; what was received before is still served."""
 
 
 class ClientSession(RequestSide):
@@ -43,6 +46,7 @@ class ClientSession(RequestSide):
         muted: set of `MuteReason`, as a number.
         wake_at_ms: when the shell must call `on_timer`; the shell may call it earlier.
         close_cause: set when the connection is to be closed.
+        refusal: why the client's bytes are not taken any more; the shell takes it away once it is logged.
         idle_since_ms: when something was last received from either side.
         bytes_from_client, bytes_from_upstream: counted by the session, read by the metrics.
     """
@@ -77,9 +81,12 @@ class ClientSession(RequestSide):
             return False
         head = route.head
         if head is not None:
-            verdict = head.on_head(
-                self, route, data, 0, size, correlation_id, client_id_length, now_ms=now_ms
-            )
+            try:
+                verdict = head.on_head(
+                    self, route, data, 0, size, correlation_id, client_id_length, now_ms=now_ms
+                )
+            except ProtocolError:
+                return False
             if verdict is not Verdict.RELAY:
                 return False
         elif route.collect is None:
@@ -110,11 +117,10 @@ class ClientSession(RequestSide):
         in_flight = self.in_flight
         in_flight.receive(data, now_ms, self)
         if self.muted:
-            if self.muted & _IN_FLIGHT_FULL and len(in_flight) <= self._settings.max_in_flight_requests // 2:
+            if self.muted & _IN_FLIGHT_FULL and len(in_flight) <= self._most_in_flight // 2:
                 self.muted &= ~_IN_FLIGHT_FULL
-            if self.muted & _HALF_CLOSED and in_flight.idle and not self._held:
-                self.close(CloseCause.CLIENT_CLOSED)
-        if self._held and not self.muted & ~_HALF_CLOSED:
+            self._close_if_served()
+        if self._held and not self.muted & ~_INPUT_ENDED:
             self._resume(now_ms)
 
     def request_answered(self, timed: TimedRequest, *, now_ms: int) -> None:
@@ -126,7 +132,10 @@ class ClientSession(RequestSide):
         """See `Timekeeper`."""
         assert self.meter is not None
         if not self.meter.request_ms:
+            self._most_in_flight = self._settings.max_in_flight_requests
             return reply
+        # One at a time, as with Kafka: of requests sent ahead all would be served before the next wait.
+        self._most_in_flight = 1
         sealed = bytearray(reply)
         final_ms = self.meter.seal(self.user, timed, self.broker_id, sealed, now_ms=now_ms)
         self.throttle(final_ms, now_ms=now_ms)
@@ -217,11 +226,6 @@ class ClientSession(RequestSide):
             self.to_client.append(reply)
         self.close(cause)
 
-    def close(self, cause: CloseCause) -> None:
-        """Ask the shell to close both legs; the first cause counts."""
-        if self.close_cause is None:
-            self.close_cause = cause
-
     @staticmethod
     def client_id_of(frame: bytes) -> str:
         """The client id in a whole request frame; it may change from request to request."""
@@ -236,7 +240,7 @@ class ClientSession(RequestSide):
     def unmute(self, reason: MuteReason, *, now_ms: int) -> None:
         """Take a reason away; held bytes go on when it was the last."""
         self.muted &= ~int(reason)
-        if self._held and not self.muted & ~_HALF_CLOSED:
+        if self._held and not self.muted & ~_INPUT_ENDED:
             self._resume(now_ms)
 
     def release(self, reason: MuteReason) -> None:
@@ -244,17 +248,19 @@ class ClientSession(RequestSide):
         self.muted &= ~int(reason)
 
     def _resume(self, now_ms: int) -> None:
-        half_closed = self.muted & _HALF_CLOSED
-        self.muted &= ~half_closed
+        ended = self.muted & _INPUT_ENDED
+        self.muted &= ~ended
         held, self._held = self._held, []
-        for data in held:
-            if self._held:
-                self._held.append(data)
-            else:
-                self._take_from_client(data, now_ms)
-        self.muted |= half_closed
-        if half_closed and self.in_flight.idle and not self._held:
-            self.close(CloseCause.CLIENT_CLOSED)
+        try:
+            for data in held:
+                if self._held:
+                    self._held.append(data)
+                else:
+                    self._take_from_client(data, now_ms)
+        except ProtocolError as exc:
+            self.refuse(exc)
+        self.muted |= ended
+        self._close_if_served()
 
     def client_half_closed(self) -> None:
         """The client sends nothing more; what it sent whole is still served, as Kafka does (hazard B07).
@@ -263,20 +269,21 @@ class ClientSession(RequestSide):
         """
         if self.muted & _THROTTLED:
             self._held.clear()
-        cut_off = self._relay_left or self._head or self._collecting is not None
-        if cut_off or (self.in_flight.idle and not self._held):
+        if self._relay_left or self._head or self._collecting is not None:
             self.close(CloseCause.CLIENT_CLOSED)
-        self.muted |= _HALF_CLOSED
+        self._end_input(CloseCause.CLIENT_CLOSED)
 
     def drain(self) -> None:
-        """Take no further request; `drained` once every request already taken has its reply."""
+        """Receive no further request; `drained` once every request received before has its reply.
+
+        Requests held behind a mute are taken when it is over: a throttle is no shorter for a drain.
+        """
         self.muted |= int(MuteReason.DRAINING)
-        self._held.clear()
 
     @property
     def drained(self) -> bool:
         """Nothing is owed to the client any more."""
-        return self.in_flight.idle and not self._relay_left
+        return self.in_flight.idle and not self._relay_left and not self._held
 
     @property
     def mid_request(self) -> bool:

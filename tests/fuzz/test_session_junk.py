@@ -1,4 +1,4 @@
-"""Whatever bytes arrive from either side, the session relays them or raises ProtocolError, and nothing else."""
+"""Whatever bytes arrive from either side, the session relays or refuses them, and nothing else happens."""
 
 from __future__ import annotations
 

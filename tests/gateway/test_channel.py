@@ -222,6 +222,35 @@ async def test_b07_half_closed_client_gets_the_replies_it_is_owed_then_fin() -> 
         await only_upstream(broker.client_connections)
 
 
+async def test_b07_half_closed_client_whose_request_takes_long_gets_its_reply() -> None:
+    quota = {"default_client_id": True, "controller_mutation_rate": 100.0}
+    async with broker_and_gateway(quotas=[quota]) as (broker, running), await running.connect() as client:
+        broker.script(CREATE_TOPICS, scripts.slow(0.5))
+        await client.send(create_topics(1))
+        await until(lambda: any(channel.session.muted for channel in running.channels))
+        client.half_close()
+        assert wire.correlation_id_of(await client.receive_frame()) == 1
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+
+
+async def test_half_closed_client_that_vanishes_does_not_wait_for_its_broker() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(FETCH, scripts.silence)
+        await client.send(fetch(1))
+        client.half_close()
+        await until(lambda: any(channel.session.muted for channel in running.channels))
+        client.reset()
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+        await only_upstream(broker.client_connections)
+
+
+async def test_request_before_bad_bytes_in_one_segment_is_answered() -> None:
+    async with broker_and_gateway() as (_, running), await running.connect() as client:
+        await client.send(fetch(1) + b"GET / HTTP/1.1")
+        assert wire.correlation_id_of(await client.receive_frame()) == 1
+        await running.ended_by(CloseCause.NOT_KAFKA)
+
+
 async def test_b07_half_closed_client_whose_broker_dies_is_freed() -> None:
     async with broker_and_gateway() as (broker, running), await running.connect() as client:
         broker.script(FETCH, scripts.silence)

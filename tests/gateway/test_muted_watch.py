@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -13,9 +14,10 @@ from tests.support.raw_client import until
 class Channel:
     """A channel whose client is one end of a pair of sockets."""
 
-    def __init__(self, *, muted: bool) -> None:
+    def __init__(self, *, muted: bool, leaves_with_fin: bool = True) -> None:
         self.ours, self.client = socket.socketpair()
         self.muted = muted
+        self.leaves_with_fin = leaves_with_fin
         self.found_gone = 0
 
     def unread_fd(self) -> int | None:
@@ -69,6 +71,29 @@ async def test_half_closed_client_is_found(channels: list[Channel]) -> None:
     watch = MutedWatch(asyncio.get_running_loop(), channels)
     watch.start()
     channels[0].client.shutdown(socket.SHUT_WR)
+    await until(lambda: channels[0].found_gone)
+    watch.stop()
+
+
+@pytest.mark.asyncio
+async def test_half_closed_client_that_may_wait_for_replies_is_left_alone_until_it_resets(
+    channels: list[Channel],
+) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    channels += [Channel(muted=True, leaves_with_fin=False), Channel(muted=True)]
+    for end in (channels[0].ours, channels[0].client):
+        end.close()
+    channels[0].client = socket.create_connection(listening.getsockname())
+    channels[0].ours, _ = listening.accept()
+    listening.close()
+    watch = MutedWatch(asyncio.get_running_loop(), channels)
+    watch.start()
+    channels[0].client.shutdown(socket.SHUT_WR)
+    channels[1].client.close()
+    await until(lambda: channels[1].found_gone)
+    assert channels[0].found_gone == 0
+    channels[0].client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    channels[0].client.close()
     await until(lambda: channels[0].found_gone)
     watch.stop()
 

@@ -161,6 +161,31 @@ def test_time_of_a_produce_without_acks_is_exempt() -> None:
     assert meter.busy_ns == 20
 
 
+def test_a_produce_without_acks_does_not_make_the_requests_beside_it_exempt() -> None:
+    c = Conversation(request_percentage=1)
+    meter = c.session.meter
+    assert meter is not None
+    for frames in ((produce(1, acks=0), heartbeat(2)), (heartbeat(3), produce(4, acks=0))):
+        meter.event_ns, meter.busy_ns = 5, 0
+        c.client_sends(*frames)
+        meter.spend(25)
+        assert meter.busy_ns == 20
+    assert c.core.client_quotas.request_time.exempt_ns == 0
+
+
+def test_requests_sent_ahead_by_a_client_over_its_quota_are_served_one_by_one() -> None:
+    c = busy().client_sends(*(heartbeat(i) for i in range(5)))
+    c.upstream_sees(*(heartbeat(i) for i in range(5))).upstream_answers(
+        *(heartbeat_reply(i) for i in range(5))
+    )
+    c.client_sends(*(heartbeat(i) for i in range(5, 10)))
+    for i in range(5, 7):
+        spend(c, TOO_MUCH_NS)
+        c.after(999).upstream_sees().after(1).upstream_sees(heartbeat(i)).upstream_answers(heartbeat_reply(i))
+    c.after(60_000).upstream_sees(heartbeat(7)).upstream_answers(heartbeat_reply(7))
+    c.upstream_sees(heartbeat(8), heartbeat(9)).reading()
+
+
 # -- what a request's time is --------------------------------------------------------------------------------
 
 

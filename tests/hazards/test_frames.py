@@ -31,8 +31,9 @@ MIX = [heartbeat(1), produce(2, size=300), metadata(3, "a"), produce(4, acks=0),
 
 
 def after_a_good_request(data: bytes) -> Conversation:
-    """A conversation in which these bytes follow a request that was let in."""
-    return Conversation().client_sends(heartbeat(1)).upstream_sees(heartbeat(1)).client_sends(data)
+    """A conversation in which these bytes follow a request that was let in and answered."""
+    c = Conversation().client_sends(heartbeat(1)).upstream_sees(heartbeat(1))
+    return c.upstream_answers(heartbeat_reply(1)).client_sends(data)
 
 
 # -- sizes ---------------------------------------------------------------------------------------------------

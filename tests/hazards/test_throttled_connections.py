@@ -228,7 +228,7 @@ async def test_c09_two_thousand_clients_exceed_their_quota_and_vanish(tmp_path: 
             else:
                 client.close()
         await until(lambda: gateway.open_files() <= baseline + 2, seconds=10)
-        assert all(connection.ended.is_set() for connection in broker.client_connections)
+        await until(lambda: all(connection.ended.is_set() for connection in broker.client_connections))
         sent_on = [request.api_key for c in broker.client_connections for request in c.requests]
         assert sent_on.count(PRODUCE) == VANISHING_CLIENTS
 

@@ -84,7 +84,7 @@ class Conversation:
         self._must_live()
         for piece in _pieces(b"".join(frames), piece_bytes):
             if self.closed_by is None:
-                self._guard(partial(self._receive_from_upstream, piece), from_upstream=True)
+                self._guard(partial(self._receive_from_upstream, piece))
         self._read_socket()
         return self
 
@@ -235,13 +235,13 @@ class Conversation:
         else:
             session.receive_from_upstream(data, now_ms=now_ms)
 
-    def _guard(self, step: Callable[[], None], *, from_upstream: bool = False) -> None:
+    def _guard(self, step: Callable[[], None]) -> None:
         try:
             step()
         except UpstreamDesync:
             self.closed_by = CloseCause.UPSTREAM_DESYNC
-        except ProtocolError as exc:
-            self.closed_by = CloseCause.UPSTREAM_MALFORMED if from_upstream else CloseCause(exc.cause)
+        except ProtocolError:
+            self.closed_by = CloseCause.UPSTREAM_MALFORMED
         session = self.session
         self._upstream += b"".join(session.to_upstream)
         self._client += b"".join(session.to_client)
