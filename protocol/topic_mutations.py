@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from protocol.api_keys import Api, ApiKey
 from protocol.errors import TooManyElements
@@ -31,7 +31,10 @@ from protocol.primitives import (
     write_array_length,
 )
 
-NO_TOPIC_ID = b"\x00" * 16
+NO_TOPIC_ID: Final = b"\x00" * 16
+
+TopicIdentity: TypeAlias = tuple[bytes | None, bytes]
+"""(name, no id) or (None, id): a name may well look like the bytes of an id."""
 
 MAX_NESTED_ELEMENTS: Final = 4 * MAX_ELEMENTS
 """Assignments, configs and tags of all topics together; about 1 us each (hazard A27)."""
@@ -59,9 +62,9 @@ class TopicMutation:
     raw: bytes
 
     @property
-    def identity(self) -> bytes:
-        """What the answer names this topic by: its name, or its id."""
-        return self.topic_id if self.name is None else self.name
+    def identity(self) -> TopicIdentity:
+        """What the request calls this topic by: its name, or its id where it gives no name."""
+        return (None, self.topic_id) if self.name is None else (self.name, NO_TOPIC_ID)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,12 +47,6 @@ class TopicResult:
     num_partitions: int
     raw: bytes
 
-    def answers(self, topic: TopicMutation) -> bool:
-        """Whether this is the result of `topic`."""
-        if topic.name is None:
-            return topic.topic_id == self.topic_id
-        return topic.name == self.name
-
 
 @dataclass(frozen=True, slots=True)
 class TopicResults:

@@ -18,7 +18,7 @@ from protocol import codec, throttle
 from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
 from protocol.errors import UpstreamDesync
-from protocol.topic_mutations import NO_TOPIC_ID, TopicMutation, TopicMutations
+from protocol.topic_mutations import NO_TOPIC_ID, TopicIdentity, TopicMutation, TopicMutations
 from protocol.topic_names import is_valid_topic_name
 from protocol.topic_results import (
     TopicResult,
@@ -42,11 +42,11 @@ class MutationExchange:
         "_answers_due",
         "_client_id",
         "_context",
-        "_copies",
         "_correlation_id",
         "_decision",
         "_known",
         "_refused",
+        "_repeated",
         "_request",
         "_session",
         "_topics",
@@ -65,11 +65,11 @@ class MutationExchange:
         self._request = request
         self._correlation_id = correlation_id
         self._client_id = client_id
-        self._copies = Counter(topic.identity for topic in request.topics)
-        self._known: dict[bytes, codec.TopicFacts] = {}  # by name and by id
+        self._known: dict[TopicIdentity, codec.TopicFacts] = {}
+        self._repeated: set[TopicIdentity] = set()  # topics that stand in the request more than once
         self._answers_due = 0
-        self._topics: dict[bytes, MutationDecision] = {}  # what each single topic was charged
-        self._refused: set[bytes] = set()
+        self._topics: dict[TopicIdentity, MutationDecision] = {}  # what each single topic was charged
+        self._refused: set[TopicIdentity] = set()
         self._decision: RequestDecision | None = None
 
     def start(self, now_ms: int) -> None:
@@ -96,7 +96,7 @@ class MutationExchange:
 
         def on_reply(frame: bytes, now_ms: int) -> None:
             for topic in codec.read_metadata(frame, api).topics:
-                self._known[topic.topic_id if by_id else topic.name] = topic
+                self._known[(None, topic.topic_id) if by_id else (topic.name, NO_TOPIC_ID)] = topic
             self._answers_due -= 1
             if not self._answers_due:
                 self._decide(now_ms)
@@ -107,7 +107,8 @@ class MutationExchange:
 
     def _partitions_now(self, topic: TopicMutation, now_ms: int) -> int | None:
         """How many partitions this topic has, None when it does not exist."""
-        noted = self._context.recent_topics.partitions(topic.identity, now_ms=now_ms)
+        called = topic.topic_id if topic.name is None else topic.name
+        noted = self._context.recent_topics.partitions(called, now_ms=now_ms)
         if noted is not None:
             return noted or None
         known = self._known.get(topic.identity)
@@ -135,10 +136,24 @@ class MutationExchange:
             cost = delete_topics_permits(current)
         return cost if isinstance(cost, int) else 0
 
+    def _find_repeated(self) -> set[TopicIdentity]:
+        """Topics that are named twice, or by their name and by their id."""
+        times = Counter(topic.identity for topic in self._request.topics)
+        repeated = {identity for identity, count in times.items() if count > 1}
+        by_id: dict[bytes, TopicIdentity] = {}
+        for identity in times:
+            known = self._known.get(identity)
+            if known is not None and known.topic_id != NO_TOPIC_ID:
+                other = by_id.setdefault(known.topic_id, identity)
+                if other != identity:
+                    repeated |= {identity, other}
+        return repeated
+
     def _decide(self, now_ms: int) -> None:
         """Charge in wire order, forward what was admitted or answer here."""
         request = self._request
-        # A name that stands twice is refused by the broker, uncharged.
+        self._repeated = self._find_repeated()
+        # A topic that stands twice is refused by the broker, uncharged.
         permits = [self._permits(topic, now_ms) if self._single(topic) else 0 for topic in request.topics]
         if request.api.key is ApiKey.CREATE_TOPICS and sum(permits) > MAX_PARTITIONS_PER_REQUEST:
             permits = [0] * len(permits)
@@ -220,15 +235,13 @@ class MutationExchange:
             topic = replace(topic, name=known.name, topic_id=known.topic_id)
         return make_result(topic, ErrorCode.THROTTLING_QUOTA_EXCEEDED, self._request.api)
 
-    def _by_identity(self, results: tuple[TopicResult, ...]) -> dict[bytes, TopicResult]:
-        """Results by what the request called their topics: name, or id where it gave no name."""
-        found = {result.name: result for result in results if result.name is not None}
-        if any(topic.name is None for topic in self._request.topics):
-            found |= {result.topic_id: result for result in results}
-        return found
+    def _by_identity(self, results: tuple[TopicResult, ...]) -> dict[TopicIdentity, TopicResult]:
+        """Results by what the request called their topics."""
+        found: dict[TopicIdentity, TopicResult] = {(None, result.topic_id): result for result in results}
+        return found | {(result.name, NO_TOPIC_ID): result for result in results if result.name is not None}
 
     def _single(self, topic: TopicMutation) -> bool:
-        return self._copies[topic.identity] == 1
+        return topic.identity not in self._repeated
 
     def _throttle(self, throttle_time_ms: int, upstream_ms: int, now_ms: int) -> None:
         if throttle_time_ms <= 0:
@@ -254,10 +267,11 @@ class MutationExchange:
         """Give back what was charged for topics that the broker refused, charge what it did against expectation."""
         open_questions = []
         by_identity = self._by_identity(results)
-        for topic in self._request.topics:
-            decided = self._topics.get(topic.identity)
-            result = by_identity.get(topic.identity)
-            if decided is None or result is None or not self._single(topic):
+        topics = {topic.identity: topic for topic in self._request.topics}
+        for identity, topic in topics.items():
+            decided = self._topics.get(identity)
+            result = by_identity.get(identity)
+            if decided is None or result is None:
                 continue
             if result.error_code == ErrorCode.REQUEST_TIMED_OUT:
                 open_questions.append((topic, decided))
@@ -275,7 +289,7 @@ class MutationExchange:
         """Correct a charge that was guessed from the cluster's default, or that was not made at all."""
         if decided.permits and not decided.charged:
             return  # only watched, or the quota is gone
-        actual = decided.charged or self._likely_permits(topic)
+        actual = decided.charged or self._permits(topic, now_ms) or self._likely_permits(topic)
         if result.num_partitions > 0:
             actual = result.num_partitions
             if topic.num_partitions == -1 and topic.assignment_count <= 0:
@@ -300,8 +314,9 @@ class MutationExchange:
                 partitions = self._context.topology.cluster.default_num_partitions
         else:
             partitions = topic.num_partitions
-        for identity in {topic.identity, result.name or topic.identity, result.topic_id} - {NO_TOPIC_ID}:
-            self._context.recent_topics.note(identity, partitions, now_ms=now_ms)
+        for called in {topic.name, result.name, topic.topic_id, result.topic_id}:
+            if called is not None and called != NO_TOPIC_ID:
+                self._context.recent_topics.note(called, partitions, now_ms=now_ms)
 
     def _likely_permits(self, topic: TopicMutation) -> int:
         """What a topic cost that was not charged because Metadata, which lags, did not show it as it is."""

@@ -110,8 +110,12 @@ def test_topics_of_a_deletion_are_identified_by_name_or_by_id() -> None:
     by_name, by_id, *_ = parse(
         "DeleteTopics", 6, request("DeleteTopics", 6, topic_rows("DeleteTopics", 6))
     ).topics
-    assert (by_name.name, by_name.topic_id, by_name.identity) == (b"plain", NO_TOPIC_ID, b"plain")
-    assert (by_id.name, by_id.topic_id, by_id.identity) == (None, ID.bytes, ID.bytes)
+    assert (by_name.name, by_name.topic_id, by_name.identity) == (
+        b"plain",
+        NO_TOPIC_ID,
+        (b"plain", NO_TOPIC_ID),
+    )
+    assert (by_id.name, by_id.topic_id, by_id.identity) == (None, ID.bytes, (None, ID.bytes))
 
 
 @each_version

@@ -152,9 +152,10 @@ class ScriptedCluster:
             else [(name, NO_ID) for name in body.topic_names]
         )
         names = {topic_id: name for name, topic_id in self.ids.items()}
+        meant = Counter(names.get(topic_id) if name is None else name for name, topic_id in wanted)
         for name, topic_id in wanted:
             found = names.get(topic_id) if name is None else name
-            error_code = self.errors.get(found or "", 0)
+            error_code = self.errors.get(found or "", 42 if found and meant[found] > 1 else 0)
             if found not in self.topics:
                 error_code = error_code or (100 if name is None else 3)
             if found in self.topics and (not error_code or found in self.done_late):
