@@ -12,6 +12,7 @@ from typing import Final
 from gateway.client_quotas import ClientQuotas, TimedRequest
 from protocol import throttle
 from protocol.api_keys import Api
+from quotas.combine import ThrottledBy, combine
 
 
 class RequestMeter:
@@ -23,7 +24,7 @@ class RequestMeter:
         busy_ns: CPU time spent on this connection and not yet counted; the shell adds to it.
         event_ns: when the event being handled began; set by the shell while `on`.
         request_ms: how long the request quota wants the reply being sent to make its client wait.
-        specific_ms: the same for the API's own quota.
+        specific_ms, specific_by: the same for the API's own quota, and its family.
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class RequestMeter:
         "on",
         "quotas",
         "request_ms",
+        "specific_by",
         "specific_ms",
         "timed_event",
     )
@@ -46,6 +48,7 @@ class RequestMeter:
         self.timed_event = False
         self.request_ms = 0
         self.specific_ms = 0
+        self.specific_by = ThrottledBy.NONE
 
     def start(self, api: Api, client_id: str) -> TimedRequest:
         """A request is forwarded now."""
@@ -67,7 +70,7 @@ class RequestMeter:
     def answered(self, user: str, timed: TimedRequest, broker_id: int | None, *, now_ms: int) -> None:
         """The reply is here: count the request's time and note how long the client has to wait for it."""
         busy_ns, self.busy_ns = self.busy_ns, 0
-        self.specific_ms = 0
+        self.specific_ms, self.specific_by = 0, ThrottledBy.NONE
         self.request_ms = self.quotas.record_request_time(
             user, timed, broker_id, busy_ns=busy_ns, answered_ns=self.event_ns, now_ms=now_ms
         )
@@ -91,6 +94,7 @@ class RequestMeter:
         if wanted_ms <= 0:
             return 0
         final_ms = throttle.patch(reply, timed.api, wanted_ms)
-        if wanted_ms >= max(self.specific_ms, final_ms):
+        longest = combine(self.specific_by, self.specific_ms, request_ms=wanted_ms, upstream_ms=final_ms)
+        if longest.by is ThrottledBy.REQUEST:
             self.quotas.book_request_time(user, timed, broker_id, wanted_ms, now_ms=now_ms)
         return final_ms

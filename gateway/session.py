@@ -23,6 +23,7 @@ from gateway.routes import Verdict
 from protocol.api_keys import Api
 from protocol.errors import ProtocolError
 from protocol.headers import HEAD, HEAD_BYTES, MIN_REQUEST_BYTES, correlation_id_of, read_client_id
+from quotas.combine import ThrottledBy, combine
 from quotas.rate_quotas import RateTracker
 
 __all__ = ["NEVER_MS", "ClientSession"]
@@ -184,12 +185,19 @@ class ClientSession(RequestSide):
             self._owed_until_ms = now_ms + throttle_time_ms
         return min(throttle_time_ms, self._settings.max_mute_ms)
 
-    def is_longest(self, wanted_ms: int, final_ms: int) -> bool:
-        """Whether the wait that an API's own quota wants is the one to book: strictly longer than the request's."""
-        if self.meter is None:
-            return wanted_ms >= final_ms
-        self.meter.specific_ms = wanted_ms
-        return wanted_ms >= final_ms and wanted_ms > self.meter.request_ms
+    def is_longest(self, by: ThrottledBy, wanted_ms: int, final_ms: int) -> bool:
+        """Whether a reply's wait is booked under its API's own quota.
+
+        Args:
+            by: that quota's family.
+            wanted_ms: what it asks for, > 0.
+            final_ms: what the reply says, the broker's own throttle time included.
+        """
+        request_ms = 0
+        if self.meter is not None:
+            self.meter.specific_ms, self.meter.specific_by = wanted_ms, by
+            request_ms = self.meter.request_ms
+        return combine(by, wanted_ms, request_ms=request_ms, upstream_ms=final_ms).by is by
 
     def throttle(self, throttle_time_ms: int, *, now_ms: int) -> None:
         """Read nothing more from the client for this long (KIP-219); a longer mute under way stays."""

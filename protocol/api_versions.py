@@ -24,7 +24,6 @@ from protocol.primitives import (
 )
 
 MAX_VERSION: Final = newest_version(ApiKey.API_VERSIONS)
-V0: Final = describe(ApiKey.API_VERSIONS, 0)
 _V0: Final = describe(ApiKey.API_VERSIONS, 0)
 
 

@@ -19,7 +19,6 @@ MAX_ELEMENTS: Final = 10_000
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
-_INT64: Final = Struct(">q")
 
 
 def read_int8(buffer: Buffer, at: int) -> tuple[int, int]:

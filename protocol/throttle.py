@@ -15,7 +15,6 @@ from protocol.api_versions import answered_in
 from protocol.primitives import read_array_length, read_int32, skip, skip_tags
 
 _INT32: Final = Struct(">i")
-UNSUPPORTED_VERSION: Final = b"\x00\x23"
 MAX_THROTTLE_TIME_MS: Final = 2**31 - 1
 
 _BODY_BYTES_BEFORE: Final = {ThrottlePlace.FIRST: 0, ThrottlePlace.AFTER_ERROR_CODE: 2}
@@ -52,8 +51,6 @@ def offset(frame: bytes | bytearray, api: Api) -> int | None:
     elif place is ThrottlePlace.AFTER_RESPONSES:
         at = produce_throttle_offset(bytes(frame), api)
     elif place is ThrottlePlace.AFTER_API_KEYS:
-        if frame[8:10] == UNSUPPORTED_VERSION:
-            return None  # such an answer is encoded in v0 (KIP-511)
         if answered_in(frame, api).version == 0:
             return None  # UNSUPPORTED_VERSION is answered in version 0, which has no such field.
         count, at = read_array_length(frame, at + 2, compact=api.flexible)

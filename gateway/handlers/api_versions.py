@@ -30,7 +30,4 @@ class ApiVersionsHandler:
 
 
 def _on_reply(api: Api, frame: bytes, _now_ms: int) -> bytes:
-    if frame[8:10] == b"\x00\x23":
-        # A broker older than this version answers in v0; the client knows what to do with that.
-        return api_versions.intersect(frame, api_versions.V0)
     return api_versions.intersect(frame, api)

@@ -90,5 +90,5 @@ class FetchHandler:
             return
         final_ms = throttle.patch(head, api, wanted_ms)
         session.throttle(final_ms, now_ms=now_ms)
-        if session.is_longest(wanted_ms, final_ms):
+        if session.is_longest(ThrottledBy.FETCH, wanted_ms, final_ms):
             quotas.book(api.key, ThrottledBy.FETCH, tracker, wanted_ms, now_ms=now_ms)

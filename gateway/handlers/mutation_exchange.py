@@ -247,8 +247,11 @@ class MutationExchange:
         if throttle_time_ms <= 0:
             return
         self._session.throttle(throttle_time_ms, now_ms=now_ms)
-        # Strictly larger: a throttle of the broker's is in the broker's books already, a tie is the request quota's.
-        if throttle_time_ms > upstream_ms and self._session.is_longest(throttle_time_ms, throttle_time_ms):
+        # A throttle of the broker's is in the broker's books already.
+        by = ThrottledBy.CONTROLLER_MUTATION
+        if throttle_time_ms > upstream_ms and self._session.is_longest(
+            by, throttle_time_ms, throttle_time_ms
+        ):
             context = self._context
             context.mutations.book_throttle(
                 self._session.user, self._client_id, throttle_time_ms, now_ms=now_ms
@@ -258,7 +261,7 @@ class MutationExchange:
                 self._request.api.key,
                 self._decision.topics[0].rule,
                 throttle_time_ms,
-                by=ThrottledBy.CONTROLLER_MUTATION,
+                by=by,
             )
 
     # -- settling --------------------------------------------------------------------------------------------

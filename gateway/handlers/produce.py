@@ -116,6 +116,6 @@ class ProduceHandler:
         wanted_ms = max(0, until_ms - now_ms)
         final_ms = throttle.patch(reply, api, wanted_ms)
         session.throttle(final_ms, now_ms=now_ms)
-        if session.is_longest(wanted_ms, final_ms):
+        if session.is_longest(ThrottledBy.PRODUCE, wanted_ms, final_ms):
             self._quotas.book(api.key, ThrottledBy.PRODUCE, tracker, wanted_ms, now_ms=now_ms)
         return bytes(reply)
