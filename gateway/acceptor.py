@@ -33,7 +33,7 @@ from gateway.topology import Address
 from quotas.connections import Admission, AdmissionCause, ConnectionQuotas, Verdict
 
 BACKLOG: Final = 1024
-ACCEPTS_PER_TURN: Final = 16
+ACCEPTS_PER_TURN: Final = 8
 _RETRY_ACCEPT_MS: Final = 100
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)

@@ -340,7 +340,12 @@ class ClientChannel(asyncio.Protocol):
 
     def _on_timer(self) -> None:
         self._timer = None
+        self._owner.turns.add(self._due)
+
+    def _due(self) -> None:
         self._armed_ms = NEVER_MS
+        if self._closed:
+            return
         unread = self.unread_fd() if self.leaves_with_fin else None
         if unread is not None and peer_gone(unread):
             # Between two looks of the watch: what waits in the socket must not go on now (hazards C16, F06).

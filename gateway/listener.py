@@ -28,6 +28,7 @@ from gateway.routes import Routes
 from gateway.session import ClientSession
 from gateway.session_settings import SessionSettings
 from gateway.topology import Address
+from gateway.turns import Turns
 from gateway.upstream import Connector
 from quotas.connections import ConnectionLimits, ConnectionQuotas, ListenerLimits
 from quotas.limits import Limits
@@ -44,6 +45,7 @@ class ChannelOwner(Protocol):
     connector: Connector
     settings: SessionSettings
     lingering: Lingering
+    turns: Turns
     back_pressure: BackPressure
 
     def closed(self, channel: ClientChannel, cause: CloseCause) -> None:
@@ -60,6 +62,7 @@ class Listener:
         name: as configured; a label of metrics.
         channels: open client connections.
         lingering: closed ones whose last bytes have not left.
+        turns: what is due for channels and waits for its turn.
         back_pressure: how long channels were held up by a slow side.
         settings: for connections that come from now on.
         siblings: all listeners that share the connection quotas, this one included.
@@ -100,6 +103,7 @@ class Listener:
         self.settings = settings
         self.channels: set[ClientChannel] = set()
         self.lingering = Lingering(loop, most=max_lingering)
+        self.turns = Turns(loop)
         self.back_pressure = BackPressure()
         self._routes = routes
         self._quotas = quotas

@@ -1,0 +1,37 @@
+"""Work that falls due for many connections at once, done in small bites so that data gets its turn in between.
+
+Thousands of clients that came together have their deadlines together, and the loop calls all timers that are due
+before it looks at a socket again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+STEPS_PER_TURN: Final = 16
+
+
+class Turns:
+    """Steps that wait for their turn, in order."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._steps: deque[Callable[[], None]] = deque()
+        self._scheduled = False
+
+    def add(self, step: Callable[[], None]) -> None:
+        """Do this step in one of the loop's next turns; it must not raise."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._take)
+        self._steps.append(step)
+
+    def _take(self) -> None:
+        for _ in range(min(len(self._steps), STEPS_PER_TURN)):
+            self._steps.popleft()()
+        self._scheduled = bool(self._steps)
+        if self._scheduled:
+            self._loop.call_soon(self._take)
