@@ -231,7 +231,7 @@ class RequestSide:
                     route.requests += 1
                     self._started = True
                     at += 4 + size
-                    if owed >= most_in_flight:
+                    if owed >= most_in_flight and pending:  # empty behind acks=0: no reply would wake us
                         self.muted |= _IN_FLIGHT_FULL
                 elif verdict is Verdict.MORE:
                     if received - at >= min(size + 4, _LONGEST_HEAD_BYTES):
