@@ -14,6 +14,7 @@ from gateway.embedded.tools import run_tool
 from tests.integration.conftest import StartGateway
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.java_programs import run_java
+from tests.support.scenarios import scenarios
 from tests.support.wire_client import Reply, WireClient
 
 pytestmark = pytest.mark.integration
@@ -38,7 +39,18 @@ def worked_example(start_gateway: StartGateway, kafka: KafkaCluster) -> GatewayP
 @pytest.fixture(scope="module")
 def small(start_gateway: StartGateway, kafka: KafkaCluster) -> GatewayProcess:
     """2 partitions a second, burst 22: waits that a test can sit out."""
-    names = ("tool", "java-admin", "partial", "delete", "grow", "other", "shared")
+    names = (
+        "rq18-0",
+        "rq18-1",
+        "rq18-2",
+        "tool",
+        "java-admin",
+        "partial",
+        "delete",
+        "grow",
+        "other",
+        "shared",
+    )
     return start_gateway(kafka, GatewayOptions(quotas=dict.fromkeys(names, SMALL_RATE)))
 
 
@@ -210,3 +222,36 @@ def test_java_admin_client_waits_by_itself_and_succeeds(small: GatewayProcess, c
     refused = small.metric("gateway_controller_mutation_refused_topics_total", client_id="java-admin")
     assert refused is not None
     assert refused >= 1
+
+
+@pytest.mark.parametrize("scenario", scenarios("client"))
+@pytest.mark.parametrize("case", range(3))
+def test_java_admin_client_does_with_a_partial_refusal_what_kafka_s_own_tests_say(
+    scenario: dict[str, Any], case: int, small: GatewayProcess, kafka: KafkaCluster, created: list[str]
+) -> None:
+    """The row's second answer is a mocked 89 again; here the quota itself decides when the retry is let in."""
+    row = scenario["rows"][case]
+    names = [f"rq18-{case}-{name}" for name, _ in scenario["first"]]
+    created += names
+    with WireClient(kafka.brokers[1]) as broker:
+        assert codes(create(broker, 7, {names[2]: 1})) == [NONE]
+        await_topics(broker, {names[2]: 1})
+    over_by = SMALL_RATE * scenario["throttle_ms"] / 1000
+    timeout_ms = 600 if "timeout_after_ms" in row else 20_000
+    wanted = [f"{names[0]}:{SMALL_BURST + int(over_by)}", f"{names[1]}:1", f"{names[2]}:1"]
+    arguments = [str(small.bootstrap), f"rq18-{case}", str(row["retry"]).lower(), str(timeout_ms), *wanted]
+    program = run_java("AdminQuotas", arguments)
+    assert program.returncode == 0, program.stderr
+    said = [line.split()[1:] for line in program.stdout.splitlines()]
+    assert [said[0], said[2]] == [["ok"], ["TopicExistsException"]]
+    if row["result_topic2"] == "ok":
+        assert said[1] == ["ok"]
+        assert small.metric("gateway_controller_mutation_refused_topics_total", client_id=f"rq18-{case}")
+        return
+    assert said[1][0] == f"{row['result_topic2']}Exception"
+    told_ms = int(said[1][1])
+    if "timeout_after_ms" in row:
+        # What is left when the client gives up; the row gives up long after the throttle.
+        assert told_ms <= scenario["throttle_ms"] - timeout_ms + 100
+    else:
+        assert row["exception_throttle_ms"] - 300 <= told_ms <= row["exception_throttle_ms"]
