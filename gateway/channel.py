@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -146,7 +147,8 @@ class ClientChannel(asyncio.Protocol):
         if self._reading or self._transport is None:
             return None
         connection = self._transport.get_extra_info("socket")
-        return None if connection is None else int(connection.fileno())
+        fd = -1 if connection is None else int(connection.fileno())
+        return fd if fd >= 0 else None  # negative: it broke, and `connection_lost` is on its way
 
     @property
     def leaves_with_fin(self) -> bool:
@@ -340,7 +342,7 @@ class ClientChannel(asyncio.Protocol):
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._owner.turns.add(self._due)
+        self._owner.turns.add(partial(self._run, self._due))
 
     def _due(self) -> None:
         self._armed_ms = NEVER_MS
@@ -351,12 +353,8 @@ class ClientChannel(asyncio.Protocol):
             # Between two looks of the watch: what waits in the socket must not go on now (hazards C16, F06).
             self.client_gone()
             return
-
-        def step() -> None:
-            self.session.on_timer(now_ms=self._now_ms())
-            self._pump()
-
-        self._run(step)
+        self.session.on_timer(now_ms=self._now_ms())
+        self._pump()
 
     # -- ending ----------------------------------------------------------------------------------------------
 

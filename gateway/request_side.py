@@ -187,7 +187,6 @@ class RequestSide:
         received = len(data)
         routes = self._routes
         pending = self.in_flight.pending
-        most_in_flight = self._most_in_flight - 1
         session = cast("ClientSession", self)
         meter = self.meter
         timing = False
@@ -196,6 +195,9 @@ class RequestSide:
             if quotas.version != quotas.limits.version:
                 quotas.refresh()
             meter.on = timing = quotas.times_requests
+            if not timing:
+                self._most_in_flight = self._settings.max_in_flight_requests
+        most_in_flight = self._most_in_flight - 1
         try:
             while at < received:
                 if self.muted:

@@ -23,15 +23,18 @@ class Turns:
         self._scheduled = False
 
     def add(self, step: Callable[[], None]) -> None:
-        """Do this step in one of the loop's next turns; it must not raise."""
+        """Do this step in one of the loop's next turns; one that raises loses its turn alone."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._take)
         self._steps.append(step)
 
     def _take(self) -> None:
-        for _ in range(min(len(self._steps), STEPS_PER_TURN)):
-            self._steps.popleft()()
-        self._scheduled = bool(self._steps)
-        if self._scheduled:
-            self._loop.call_soon(self._take)
+        try:
+            for _ in range(min(len(self._steps), STEPS_PER_TURN)):
+                self._steps.popleft()()
+        finally:
+            # Whatever one step did, the others are still due: among them is the end of every throttle.
+            self._scheduled = bool(self._steps)
+            if self._scheduled:
+                self._loop.call_soon(self._take)

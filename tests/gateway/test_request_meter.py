@@ -186,6 +186,13 @@ def test_requests_sent_ahead_by_a_client_over_its_quota_are_served_one_by_one() 
     c.upstream_sees(heartbeat(8), heartbeat(9)).reading()
 
 
+def test_a_client_over_a_quota_that_is_removed_sends_ahead_again() -> None:
+    c = busy().client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1)).after(1_000)
+    c.core.set_quota(QuotaKey.REQUEST_PERCENTAGE, None)
+    c.take_upstream()
+    c.client_sends(heartbeat(2), heartbeat(3)).upstream_sees(heartbeat(2), heartbeat(3)).reading()
+
+
 # -- what a request's time is --------------------------------------------------------------------------------
 
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+import pytest
+
 from gateway.turns import STEPS_PER_TURN, Turns
 
 
@@ -50,3 +52,21 @@ def test_a_step_that_adds_another_has_it_done_in_a_later_turn() -> None:
     loop.turn()
     assert done[-1] == "third"
     assert not loop.soon
+
+
+def test_a_step_that_raises_does_not_keep_the_others_from_their_turn() -> None:
+    loop = Loop()
+    turns = Turns(loop)  # type: ignore[arg-type]
+    done: list[int] = []
+
+    def broken() -> None:
+        raise RuntimeError("bug")
+
+    turns.add(broken)
+    turns.add(lambda: done.append(1))
+    with pytest.raises(RuntimeError):
+        loop.turn()
+    loop.turn()
+    turns.add(lambda: done.append(2))
+    loop.turn()
+    assert done == [1, 2]

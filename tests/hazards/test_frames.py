@@ -8,7 +8,7 @@ import pytest
 
 from gateway.close_cause import CloseCause
 from gateway.session_settings import SessionSettings
-from protocol.api_keys import ApiKey
+from protocol.api_keys import ApiKey, newest_version
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from tests.support import wire
 from tests.support.conversation import Conversation
@@ -166,6 +166,12 @@ def test_a12_an_unknown_api_key_closes(key: int) -> None:
 def test_a13_a_version_above_the_newest_closes(key: ApiKey, version: int) -> None:
     head = wire.framed(wire.head(key, version, flexible=True))
     after_a_good_request(head).closed(CloseCause.UNSUPPORTED_REQUEST)
+
+
+def test_e06_no_version_of_describe_quorum_that_lists_listeners_passes() -> None:
+    question = wire.framed(wire.head(ApiKey.DESCRIBE_QUORUM, 2, flexible=True))
+    Conversation().client_sends(question).closed(CloseCause.UNSUPPORTED_REQUEST).upstream_sees()
+    assert newest_version(ApiKey.DESCRIBE_QUORUM) == 1
 
 
 @pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.HEARTBEAT, ApiKey.CREATE_TOPICS])
