@@ -79,6 +79,10 @@ bench: $(VENV)/.up-to-date ## the relay benchmark: direct, HAProxy and the gatew
 campaign-accuracy: $(VENV)/.up-to-date kafka ## how exactly byte rates hold: four client families and a cheater, 4 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.accuracy $(ARGS)
 
+.PHONY: campaign-order
+campaign-order: $(VENV)/.up-to-date ## two million small frames through all quotas with chaos in the timing, 3 minutes [ARGS=...]
+	$(BIN)/python -m benchmarks.order $(ARGS)
+
 # --- keeping it --------------------------------------------------------------------------------------------
 
 LOCK := $(CACHE)/pip-tools/bin/pip-compile -q --generate-hashes --allow-unsafe --strip-extras --no-annotate \

@@ -1,0 +1,1 @@
+"""Whether anything gets out of order: small frames, every quota on, chaos in the timing, both ends checked."""
