@@ -10,7 +10,7 @@ from gateway.close_cause import CloseCause
 from gateway.mute import MuteReason
 from gateway.session_settings import SessionSettings
 from tests.support import wire
-from tests.support.conversation import Conversation, frames_of
+from tests.support.conversation import Conversation
 from tests.support.core import START_MS
 from tests.support.frames import (
     create_topics,
@@ -294,46 +294,6 @@ def test_a_drain_drops_what_comes_behind_the_request_that_was_partly_relayed() -
     c.client_sends(request[100:] + heartbeat(2)).upstream_sees(request)
     c.upstream_answers(produce_reply(1)).client_sees(produce_reply(1)).upstream_sees()
     assert c.session.drained
-
-
-# -- bytes that are no request -------------------------------------------------------------------------------
-
-BAD = [
-    pytest.param(pack(">ihhih", 10, 999, 0, 1, -1), CloseCause.UNSUPPORTED_REQUEST, id="unknown api"),
-    pytest.param(pack(">i", -1), CloseCause.INVALID_FRAME_SIZE, id="negative size"),
-    pytest.param(produce(9)[:4] + pack(">hhih", 0, 3, 9, 5_000), CloseCause.MALFORMED_FRAME, id="client id"),
-    pytest.param(pack(">ihhih", 10, 0, 3, 9, -1), CloseCause.MALFORMED_FRAME, id="no acks"),
-    pytest.param(pack(">ihhihi", 14, 19, 4, 9, -1, 2**30), CloseCause.MALFORMED_FRAME, id="no topics"),
-]
-
-
-@pytest.mark.parametrize("piece_bytes", [None, 1, 50])
-@pytest.mark.parametrize(("bad", "cause"), BAD)
-def test_what_was_asked_before_bad_bytes_is_answered_before_the_end(
-    bad: bytes, cause: CloseCause, piece_bytes: int | None
-) -> None:
-    c = Conversation(controller_mutation_rate=1)
-    c.client_sends(heartbeat(1), produce(2, size=99), bad, heartbeat(3), piece_bytes=piece_bytes)
-    c.upstream_sees(heartbeat(1), produce(2, size=99)).alive().still_muted()
-    c.upstream_answers(heartbeat_reply(1)).alive().client_sees(heartbeat_reply(1))
-    c.upstream_answers(produce_reply(2)).client_sees(produce_reply(2)).upstream_sees().closed(cause)
-
-
-@pytest.mark.parametrize(("bad", "cause"), BAD)
-def test_bad_bytes_with_nothing_owed_before_them_end_at_once(bad: bytes, cause: CloseCause) -> None:
-    Conversation(controller_mutation_rate=1).client_sends(produce(1, acks=0), bad).closed(cause)
-
-
-@pytest.mark.parametrize(("bad", "cause"), BAD)
-def test_bad_bytes_behind_a_mute_are_the_clients_fault_whoever_ends_the_mute(
-    bad: bytes, cause: CloseCause
-) -> None:
-    c = Conversation(controller_mutation_rate=1)
-    c.client_sends(create_topics(1, ("a", 1)), heartbeat(2), bad)
-    c.serve()
-    replies = list(frames_of(c.take_client()))
-    assert [wire.correlation_id_of(reply) for reply in replies] == [1, 2]
-    c.closed(cause)
 
 
 # -- deadlines -----------------------------------------------------------------------------------------------
