@@ -222,15 +222,21 @@ class InFlight:
                     self._wanted_bytes = wanted
                     break
                 pending.popleft()
-                self._emit(data, start, at)
-                start = at + wanted
+                if isinstance(answer, CollectedAnswer):
+                    # Its handler may reply itself, which belongs behind what came before.
+                    self._emit(data, start, at)
+                    start = at
                 if timed is not None:
                     timekeeper.request_answered(timed, now_ms=now_ms)
-                reply = _answer(answer, data[at:start], size, now_ms)
-                if reply is not None:
-                    if timed is not None:
-                        reply = timekeeper.seal_reply(timed, reply, now_ms=now_ms)
-                    self.to_client.append(reply)
+                seen = data[at : at + wanted]
+                reply = _answer(answer, seen, size, now_ms)
+                if reply is not None and timed is not None:
+                    reply = timekeeper.seal_reply(timed, reply, now_ms=now_ms)
+                if reply != seen:
+                    self._emit(data, start, at)
+                    start = at + wanted
+                    if reply is not None:
+                        self.to_client.append(reply)
                 at = end
             if self._locals and at <= received:
                 self._emit(data, start, at)

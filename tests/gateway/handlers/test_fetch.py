@@ -13,6 +13,7 @@ from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
 from tests.support import wire
 from tests.support.conversation import Conversation
+from tests.support.core import START_MS
 from tests.support.frames import create_topics, heartbeat
 
 VERSIONS = range(16)
@@ -199,3 +200,10 @@ def test_a_request_too_large_to_be_held_is_relayed_as_it_comes_and_its_answer_co
     large = (len(head) + len(rest) - 4).to_bytes(4, "big") + head[4:]
     c.client_sends(large).upstream_sees(large).client_sends(rest).upstream_sees(rest)
     c.upstream_answers(fetch_reply(1_500)).client_sees(fetch_reply(1_500, throttle_time_ms=5_000))
+
+
+def test_an_answer_within_the_quota_goes_on_as_the_chunk_that_came() -> None:
+    session = Conversation(consumer_byte_rate=1_000_000).client_sends(fetch(1)).session
+    chunk = fetch_reply(100_000)[:50_000]
+    session.receive_from_upstream(chunk, now_ms=START_MS)
+    assert [given is chunk for given in session.to_client] == [True]
