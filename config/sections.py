@@ -154,6 +154,7 @@ class LimitSettings(Section, frozen=True):
     idle_timeout_ms: Milliseconds = 600_000
     write_timeout_ms: Milliseconds = 30_000
     min_write_bytes_per_s: Count = 1_024
+    upstream_write_timeout_ms: Milliseconds = 180_000
 
 
 class DrainSettings(Section, frozen=True):

@@ -66,7 +66,7 @@ class ClientChannel(asyncio.Protocol):
         "_transport",
         "_upstream",
         "_upstream_reading",
-        "_write_watch",
+        "_write_watches",
         "broker_id",
         "ip",
         "session",
@@ -90,7 +90,7 @@ class ClientChannel(asyncio.Protocol):
         self._upstream_reading = True
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms = NEVER_MS
-        self._write_watch: WriteWatch | None = None
+        self._write_watches: dict[MuteReason, WriteWatch] = {}
         self._closed = False
 
     # -- the client's transport ------------------------------------------------------------------------------
@@ -163,17 +163,9 @@ class ClientChannel(asyncio.Protocol):
         """The client reads slower than we write: read neither from the broker nor from the client."""
         self._hold_up(MuteReason.CLIENT_FULL)
         self._read_upstream(False)
-        if self._write_watch is None and self._transport is not None and not self._closed:
-            self._write_watch = WriteWatch(self._owner, self._transport, self._stalled)
-
-    def _stalled(self) -> None:
-        self.close(CloseCause.WRITE_TIMEOUT, abort=True)
 
     def resume_writing(self) -> None:
         """The client has caught up."""
-        if self._write_watch is not None:
-            self._write_watch.stop()
-            self._write_watch = None
         self._read_upstream(True)
         self._go_on(MuteReason.CLIENT_FULL)
         self._unmute(MuteReason.CLIENT_FULL)
@@ -230,14 +222,25 @@ class ClientChannel(asyncio.Protocol):
             self._hold_up(MuteReason.UPSTREAM_FULL)
 
     def _hold_up(self, reason: MuteReason) -> None:
-        """Back pressure begins; its time is counted until `_go_on` or the end of the channel."""
+        """Back pressure begins; it is counted and watched until `_go_on` or the end of the channel."""
+        upstream = reason is MuteReason.UPSTREAM_FULL
+        transport = self._upstream if upstream else self._transport
         if not self._closed and not self.session.muted & reason:
             self._owner.back_pressure.begin(_SIDES[reason], now_ms=self._now_ms())
+            if transport is not None:
+                stalled = partial(self._stalled, upstream)
+                self._write_watches[reason] = WriteWatch(self._owner, transport, stalled, upstream=upstream)
         self.session.mute(reason)
+
+    def _stalled(self, upstream: bool) -> None:
+        self.close(CloseCause.UPSTREAM_STALLED if upstream else CloseCause.WRITE_TIMEOUT, abort=not upstream)
 
     def _go_on(self, reason: MuteReason) -> None:
         if not self._closed and self.session.muted & reason:
             self._owner.back_pressure.end(_SIDES[reason], now_ms=self._now_ms())
+        watch = self._write_watches.pop(reason, None)
+        if watch is not None:
+            watch.stop()
 
     # -- carrying out ----------------------------------------------------------------------------------------
 
@@ -378,8 +381,6 @@ class ClientChannel(asyncio.Protocol):
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._write_watch is not None:
-            self._write_watch.stop()
         if self._connecting is not None and not self._connecting.done():
             self._connecting.cancel()
         upstream, self._upstream = self._upstream, None

@@ -13,6 +13,7 @@ class CloseCause(StrEnum):
     UPSTREAM_CLOSED = "upstream_closed"
     UPSTREAM_REFUSED = "upstream_refused"
     UPSTREAM_TIMEOUT = "upstream_timeout"
+    UPSTREAM_STALLED = "upstream_stalled"
     UPSTREAM_DESYNC = "upstream_desync"
     UPSTREAM_MALFORMED = "upstream_malformed"
     UNKNOWN_BROKER = "unknown_broker"

@@ -19,6 +19,8 @@ class SessionSettings:
         idle_timeout_ms: nothing received, nothing pending.
         write_timeout_ms, min_write_bytes_per_s: a client with unread replies must take at least that much in each
             such period.
+        upstream_write_timeout_ms: a broker that takes nothing at all of what waits for it for so long is given up;
+            longer than clients wait themselves, since a broker may come to (hazards B11, D11).
         failed_authentication_delay_ms: from a failed authentication to its answer and the end (KIP-306).
     """
 
@@ -32,4 +34,5 @@ class SessionSettings:
     idle_timeout_ms: int = 600_000
     write_timeout_ms: int = 30_000
     min_write_bytes_per_s: int = 1_024
+    upstream_write_timeout_ms: int = 180_000
     failed_authentication_delay_ms: int = 100

@@ -1,4 +1,4 @@
-"""Cuts off a client that takes too little of what waits for it (hazards B08, B10)."""
+"""Cuts off a peer that takes too little of what waits for it: a client (hazards B08, B10) or a broker (B11)."""
 
 from __future__ import annotations
 
@@ -26,24 +26,30 @@ class _Buffer(Protocol):
 class WriteWatch:
     """Looks at one transport for as long as it is full: each period some of its bytes must leave."""
 
-    __slots__ = ("_left_bytes", "_on_stalled", "_owner", "_timer", "_transport")
+    __slots__ = ("_left_bytes", "_on_stalled", "_owner", "_timer", "_transport", "_upstream")
 
-    def __init__(self, owner: _Owner, transport: _Buffer, on_stalled: Callable[[], None]) -> None:
+    def __init__(
+        self, owner: _Owner, transport: _Buffer, on_stalled: Callable[[], None], *, upstream: bool = False
+    ) -> None:
         """Begin to look.
 
         Args:
             owner: its settings say how long a period is and how much must leave; they may change meanwhile.
             transport: full; nothing is added to it by more than replies that are made here.
             on_stalled: called once, when too little has left.
+            upstream: it is a broker's: it gets longer than any client waits, and any byte is enough.
         """
         self._owner = owner
         self._transport = transport
         self._on_stalled = on_stalled
+        self._upstream = upstream
         self._start()
 
     def _start(self) -> None:
+        settings = self._owner.settings
+        period_ms = settings.upstream_write_timeout_ms if self._upstream else settings.write_timeout_ms
         self._left_bytes = self._transport.get_write_buffer_size()
-        self._timer = self._owner.loop.call_later(self._owner.settings.write_timeout_ms / 1000, self._check)
+        self._timer = self._owner.loop.call_later(period_ms / 1000, self._check)
 
     def stop(self) -> None:
         """Look no more."""
@@ -52,7 +58,8 @@ class WriteWatch:
     def _check(self) -> None:
         settings = self._owner.settings
         progress = self._left_bytes - self._transport.get_write_buffer_size()
-        if progress < settings.min_write_bytes_per_s * settings.write_timeout_ms // 1000:
+        enough = 1 if self._upstream else settings.min_write_bytes_per_s * settings.write_timeout_ms // 1000
+        if progress < enough:
             self._on_stalled()
         else:
             self._start()

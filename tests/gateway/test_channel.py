@@ -330,6 +330,17 @@ async def test_b11_broker_that_never_reads_stops_the_reading_of_its_client() -> 
         await running.ended_by(CloseCause.CLIENT_CLOSED)
 
 
+async def test_b11_broker_that_takes_nothing_is_given_up_at_its_deadline() -> None:
+    async with (
+        broker_and_gateway(upstream_write_timeout_ms=400) as (broker, running),
+        await running.connect() as client,
+    ):
+        broker.never_reads = True
+        sending = asyncio.create_task(client.send(produce(size=MIB) * 64))
+        await running.ended_by(CloseCause.UPSTREAM_STALLED)
+        sending.cancel()
+
+
 async def test_time_in_back_pressure_is_counted_while_it_lasts_and_ends_with_the_channel() -> None:
     async with broker_and_gateway() as (broker, running), await running.connect() as client:
         loop = asyncio.get_running_loop()
