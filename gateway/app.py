@@ -247,6 +247,8 @@ class Gateway:
             hurry: when set, what is left is closed at once.
         """
         self._draining = True
+        # It could open the port of a broker that has just come.
+        await self._stop_discovering()
         _log.info("draining", connections=self._connections())
         for listener in self.listeners.values():
             listener.drain()
@@ -264,12 +266,16 @@ class Gateway:
     def _unfinished(self) -> bool:
         return any(listener.channels or listener.lingering.unsent for listener in self.listeners.values())
 
+    async def _stop_discovering(self) -> None:
+        discovering, self._discovering = self._discovering, None
+        if discovering is not None:
+            discovering.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await discovering
+
     async def stop(self) -> None:
         """Release every port and task."""
-        if self._discovering is not None:
-            self._discovering.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._discovering
+        await self._stop_discovering()
         for listener in self.listeners.values():
             listener.stop()
         await self.admin.stop()
