@@ -16,7 +16,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 .PHONY: help
 help: ## this text
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
-	  printf '  make %-10s %s\n' "$$name" "$$text"; done
+	  printf '  make %-20s %s\n' "$$name" "$$text"; done
 
 # --- what the targets need ---------------------------------------------------------------------------------
 
@@ -72,8 +72,21 @@ run: $(if $(UPSTREAM),$(VENV)/.up-to-date,kafka) ## the gateway in front of an e
 	@exec $(BIN)/sluice serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
 
 .PHONY: bench
-bench: $(VENV)/.up-to-date ## the relay benchmark: direct, HAProxy and the gateway side by side [ARGS=...]
+bench: bench-relay bench-connections ## all benchmarks: the gateway beside HAProxy, in the same run
+
+.PHONY: bench-relay
+bench-relay: $(VENV)/.up-to-date ## what relaying costs: direct, HAProxy and the gateway side by side [ARGS=...]
 	$(BIN)/python -m benchmarks.relay $(ARGS)
+
+.PHONY: bench-connections
+bench-connections: $(VENV)/.up-to-date ## what a connection costs that is let in, refused or held, beside HAProxy [ARGS=...]
+	$(BIN)/python -m benchmarks.connections $(ARGS)
+
+.PHONY: campaign-connections
+campaign-connections: $(VENV)/.up-to-date kafka ## connection limits: accuracy beside Kafka's, slow clients, churn, 20 minutes
+	$(BIN)/python -m benchmarks.connections.accuracy
+	$(BIN)/python -m benchmarks.connections.slowloris
+	$(BIN)/python -m benchmarks.connections.churn
 
 .PHONY: campaign-accuracy
 campaign-accuracy: $(VENV)/.up-to-date kafka ## how exactly byte rates hold: four client families and a cheater, 4 minutes [ARGS=...]

@@ -96,6 +96,38 @@ async def test_b13_simultaneous_connects_over_the_rate_are_all_served_in_the_end
         assert refusals(running, "ip_rate") == 0
 
 
+async def test_b13_each_address_is_let_in_at_its_rate_when_it_offers_five_times_as_much() -> None:
+    config = gateway_config([free_ports(1)], quotas=[ip_rate(20)])
+    windows = config.client_quota.model_copy(update={"window_num": 2})
+    async with running_gateway(config=config.model_copy(update={"client_quota": windows})) as running:
+        sources = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for tick in range(600):
+            for source in sources:
+                await connect(running.port, source)
+            await asyncio.sleep(max(0.0, began + tick / 100 - loop.time()))
+        seconds = loop.time() - began
+        let_in = {source: sum(channel.ip == source for channel in running.channels) for source in sources}
+        assert all(0.9 <= count / seconds / 20 <= 1.05 for count in let_in.values()), let_in
+
+
+async def test_f13_connections_that_come_and_go_leave_no_task_behind() -> None:
+    async with broker_and_gateway() as (_, running):
+        tasks = len(asyncio.all_tasks())
+        for number in range(300):
+            client = await connect(running.port)
+            if number % 3 == 0:
+                assert await is_served(client)
+            if number % 2:
+                client.reset()
+            else:
+                client.close()
+        await until(lambda: not running.channels)
+        await asyncio.sleep(0.05)
+        assert len(asyncio.all_tasks()) == tasks
+
+
 async def test_b14_b17_address_over_its_rate_sees_a_close_without_a_reply_after_its_throttle_time() -> None:
     async with broker_and_gateway(quotas=[ip_rate(1)]) as (broker, running):
         served = await connect_all(running.port, 10, "127.0.0.2")

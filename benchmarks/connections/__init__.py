@@ -1,0 +1,5 @@
+"""What connections cost, and whether the limits on them are kept.
+
+``python -m benchmarks.connections`` measures what a connection costs that is let in, refused or held, beside HAProxy.
+The campaigns are programs of their own: ``.accuracy``, ``.slowloris`` and ``.churn``.
+"""

@@ -1,0 +1,108 @@
+"""Four families of real clients from an address that may connect twice a second (KIP-612; hazard B17).
+
+Such a client sees some of its connections closed without a reply, after they were held. Each family must get through
+all the same, by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import aiokafka
+import aiokafka.errors
+import confluent_kafka.admin
+import pytest
+
+from gateway.embedded.kafka import KafkaCluster
+from gateway.embedded.tools import run_tool
+from tests.integration.conftest import WITHIN_S
+from tests.integration.gateway_process import GatewayOptions, GatewayProcess
+from tests.support.tap import Tap
+from tests.support.wire_client import WireClient
+
+pytestmark = pytest.mark.integration
+
+# With two windows of a second the rate has little memory, so that the test is short.
+TWO_PER_SECOND: Final = """
+[client_quota]
+window_num = 2
+[[quotas]]
+default_ip = true
+connection_creation_rate = 2
+"""
+
+
+@pytest.fixture
+def limited(kafka3: KafkaCluster, tap: Tap, tmp_path: Path) -> Iterator[GatewayProcess]:
+    """A gateway that lets each address in twice a second; the tap's address has just used that up."""
+    gateway = GatewayProcess(tmp_path, kafka3.brokers.values(), tap, GatewayOptions(tables=TWO_PER_SECOND))
+    gateway.start()
+    for _ in range(2):
+        with WireClient(gateway.bootstrap) as first:
+            assert first.ask("Metadata", 12, topics=[]).body.brokers
+    yield gateway
+    gateway.stop()
+
+
+def assert_was_held(gateway: GatewayProcess) -> None:
+    held = gateway.metric("gateway_connections_held_total")
+    assert held is not None
+    assert held >= 1
+
+
+# It tells its caller of a connection that is closed while it is set up, so a program tries again. What it gives up it
+# leaves to the garbage collector, so the program is a process of its own.
+_KAFKA_PYTHON: Final = """
+import sys, time, kafka
+consumer, deadline = None, time.monotonic() + 60
+while time.monotonic() < deadline:
+    try:
+        consumer = consumer or kafka.KafkaConsumer(bootstrap_servers=sys.argv[1])
+        consumer.topics()
+    except kafka.errors.KafkaError:
+        time.sleep(0.2)
+    else:
+        print("through")
+        break
+"""
+
+
+def test_b17_kafka_python_gets_through(limited: GatewayProcess) -> None:
+    command = [sys.executable, "-c", _KAFKA_PYTHON, str(limited.bootstrap)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert done.stdout == "through\n", done.stderr[-2000:]
+    assert_was_held(limited)
+
+
+def test_b17_librdkafka_gets_through(limited: GatewayProcess) -> None:
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": str(limited.bootstrap)})
+    assert len(admin.list_topics(timeout=WITHIN_S).brokers) == 3
+    assert_was_held(limited)
+
+
+def test_b17_aiokafka_gets_through(limited: GatewayProcess) -> None:
+    async def topics() -> set[str]:
+        for _ in range(10):
+            consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=str(limited.bootstrap))
+            try:
+                await consumer.start()
+                return await consumer.topics()
+            except aiokafka.errors.KafkaConnectionError:
+                await asyncio.sleep(0.2)
+            finally:
+                await consumer.stop()
+        raise AssertionError("aiokafka did not get through")
+
+    assert isinstance(asyncio.run(topics()), set)
+    assert_was_held(limited)
+
+
+def test_b17_java_client_gets_through(limited: GatewayProcess) -> None:
+    where = ["--bootstrap-server", str(limited.bootstrap)]
+    done = run_tool("org.apache.kafka.tools.TopicCommand", [*where, "--list"])
+    assert done.returncode == 0, done.stderr
