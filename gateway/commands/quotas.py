@@ -10,6 +10,7 @@ import json
 from typing import Any, Final
 
 import config
+from gateway.commands.address_quota import address_text, describe_address
 from gateway.commands.table import aligned, number
 from quotas.entities import Default, EntityType, QuotaEntity, QuotaKey, format_name
 from quotas.limits import Enforcement, Limits
@@ -48,6 +49,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--config", metavar="FILE", help="the configuration; without it there are no quotas")
     parser.add_argument("--user", metavar="NAME", help=f"default: {ANONYMOUS}, who did not authenticate")
     parser.add_argument("--client-id", metavar="ID", help="default: a client without a client id")
+    parser.add_argument("--ip", metavar="ADDRESS", help="show which connection rate this address has instead")
     parser.add_argument("--json", action="store_true", help="for programs; a null name is the default entity")
     parser.set_defaults(run=run)
 
@@ -56,6 +58,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the list, or the walk of one client."""
     found = config.load(arguments.config) if arguments.config is not None else None
     limits = found.quota_limits() if found is not None else Limits()
+    if arguments.ip is not None:
+        if arguments.user is not None or arguments.client_id is not None:
+            raise config.ConfigError(["--ip: an address has no user and no client id; ask for one of them"])
+        told = describe_address(
+            limits,
+            found.rate_settings() if found is not None else RateSettings(),
+            arguments.ip,
+            ipv6_prefix_bits=found.connections.ipv6_prefix_bits if found is not None else 128,
+        )
+        print(json.dumps(told, indent=2) if arguments.json else address_text(told))
+        return 0
     if arguments.user is None and arguments.client_id is None:
         print(_list_json(limits) if arguments.json else _list_text(limits, arguments.config))
         return 0
@@ -100,15 +113,14 @@ def _list_text(limits: Limits, file: str | None) -> str:
     items = list(limits.items())
     if not items:
         return "no quotas: every client is unlimited" + ("" if file else " (no --config given)")
-    rows = [("USER", "CLIENT-ID", "QUOTA", "LIMIT", "MODE")]
+    types = [EntityType.USER, EntityType.CLIENT_ID]
+    if any(entity.ip is not None for entity, _, _ in items):
+        types.append(EntityType.IP)
+    rows = [(*(each.value.upper() for each in types), "QUOTA", "LIMIT", "MODE")]
     for entity, key, value in items:
         names = dict(entity.components())
-        user, client_id = (
-            format_name(names[each]) if each in names else "-"
-            for each in (EntityType.USER, EntityType.CLIENT_ID)
-        )
-        mode = _mode_of(limits, entity).value
-        rows.append((user, client_id, key.value, f"{number(value)}{_UNITS[key]}", mode))
+        cells = (format_name(names[each]) if each in names else "-" for each in types)
+        rows.append((*cells, key.value, f"{number(value)}{_UNITS[key]}", _mode_of(limits, entity).value))
     return "\n".join(aligned(rows))
 
 
