@@ -9,7 +9,9 @@ _waits_ms = st.one_of(
     st.integers(0, 30), st.integers(0, 1_500), st.sampled_from([999, 1_000, 10_999, 11_000, 40_000])
 )
 _steps = st.lists(
-    st.tuples(_waits_ms, st.sampled_from(["record", "fetch", "look", "check"]), st.integers(0, 50_000)),
+    st.tuples(
+        _waits_ms, st.sampled_from(["record", "fetch", "look", "check", "unchecked"]), st.integers(0, 50_000)
+    ),
     max_size=80,
 )
 
@@ -23,7 +25,10 @@ def test_sampled_rate_is_the_ring_of_the_specification(
     allowance = limit * (window_num - 1) * window_ms / 1000
     for wait_ms, verb, value in steps:
         now_ms += wait_ms
-        if verb != "look":
+        if verb == "unchecked":
+            rate.record(value, now_ms=now_ms)
+            model.record(value, now_ms)
+        elif verb != "look":
             model.record(value, now_ms)
             expected = model.throttle_time_ms(limit, now_ms)
             if verb == "check":
