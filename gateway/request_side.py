@@ -21,6 +21,7 @@ from protocol.headers import HEAD, HEAD_BYTES, MIN_REQUEST_BYTES, refuse_size, u
 
 if TYPE_CHECKING:
     from gateway.session import ClientSession
+    from quotas.rate_quotas import RateTracker
 
 NEVER_MS: Final = 2**62
 _LONGEST_HEAD_BYTES: Final = 128 * 1024
@@ -44,7 +45,6 @@ class RequestSide:
         "_head",
         "_held",
         "_most_in_flight",
-        "_owed_until_ms",
         "_relay_left",
         "_routes",
         "_settings",
@@ -59,7 +59,9 @@ class RequestSide:
         "listener",
         "meter",
         "muted",
+        "owed_until_ms",
         "peer",
+        "produce_counter",
         "refusal",
         "to_client",
         "to_upstream",
@@ -109,7 +111,8 @@ class RequestSide:
         )
         self._most_in_flight = settings.max_in_flight_requests  # while requests are timed
         self._throttled_until_ms = 0
-        self._owed_until_ms = 0  # when a throttle above the ceiling is over
+        self.produce_counter: tuple[str, str, int, RateTracker] | None = None
+        self.owed_until_ms = 0  # when a throttle above the ceiling is over
         self._farewell: tuple[int, bytes | None, CloseCause] | None = None
         self.idle_since_ms = now_ms
         self._frame_deadline_ms = now_ms + settings.first_frame_timeout_ms

@@ -45,6 +45,8 @@ class ClientSession(RequestSide):
         user: principal name; ANONYMOUS until somebody authenticates.
         to_upstream, to_client: chunks for the shell to write, in order.
         muted: set of `MuteReason`, as a number.
+        owed_until_ms: when the rest of a throttle above the ceiling is over.
+        produce_counter: what its last Produce was counted by, for whom and as of which limits.
         wake_at_ms: when the shell must call `on_timer`; the shell may call it earlier.
         close_cause: set when the connection is to be closed.
         refusal: why the client's bytes are not taken any more; the shell takes it away once it is logged.
@@ -177,12 +179,12 @@ class ClientSession(RequestSide):
             tracker: the counter; where nobody has to wait any more the rest is not due either.
             now_ms: the time.
         """
-        if throttle_time_ms <= 0 and now_ms >= self._owed_until_ms:
+        if throttle_time_ms <= 0 and now_ms >= self.owed_until_ms:
             return 0
         if tracker.max_in_window() is not None:
-            throttle_time_ms = max(throttle_time_ms, self._owed_until_ms - now_ms)
+            throttle_time_ms = max(throttle_time_ms, self.owed_until_ms - now_ms)
         if throttle_time_ms > self._settings.max_mute_ms:
-            self._owed_until_ms = now_ms + throttle_time_ms
+            self.owed_until_ms = now_ms + throttle_time_ms
         return min(throttle_time_ms, self._settings.max_mute_ms)
 
     def is_longest(self, by: ThrottledBy, wanted_ms: int, final_ms: int) -> bool:

@@ -9,10 +9,11 @@ from struct import Struct
 from typing import Final
 
 from protocol.api_keys import Api
-from protocol.headers import body_offset
+from protocol.headers import HEAD_BYTES, body_offset
 from protocol.primitives import skip
 
 _INT32: Final = Struct(">i")
+_SIZES: Final = Struct(">ii")
 _FIRST_VERSION_WITH_MAX_BYTES: Final = 3
 _FIRST_VERSION_WITHOUT_REPLICA_ID: Final = 15
 
@@ -45,6 +46,30 @@ def clamp_max_bytes(frame: bytes, api: Api, most_bytes: int) -> bytes:
     _INT32.pack_into(out, at, min(min_bytes, lowered))
     _INT32.pack_into(out, at + 4, lowered)
     return bytes(out)
+
+
+def asks_within(data: bytes, at: int, client_id_length: int, api: Api, most_bytes: int) -> bool:
+    """Whether a request is seen at a glance to need no clamping; False when that takes a closer look.
+
+    Args:
+        data: as received.
+        at: where the request begins, with its size; its client id has been received.
+        client_id_length: as in its head.
+        api: its version.
+        most_bytes: see `clamp_max_bytes`.
+    """
+    if api.version < _FIRST_VERSION_WITH_MAX_BYTES:
+        return True
+    at += HEAD_BYTES + max(client_id_length, 0)
+    if api.flexible:
+        if data[at : at + 1] != b"\0":
+            return False
+        at += 1
+    at += 4 if api.version >= _FIRST_VERSION_WITHOUT_REPLICA_ID else 8
+    if at + _SIZES.size > len(data):
+        return False
+    min_bytes, max_bytes = _SIZES.unpack_from(data, at)
+    return bool(min_bytes <= max_bytes <= most_bytes)
 
 
 def counted_bytes(payload_bytes: int, api: Api) -> int:

@@ -20,12 +20,12 @@ from gateway.routes import Route, Verdict
 from gateway.session import ClientSession
 from protocol import throttle
 from protocol.api_keys import Api
-from protocol.fetch import clamp_max_bytes, counted_bytes
+from protocol.fetch import asks_within, clamp_max_bytes, counted_bytes
 from quotas.combine import ThrottledBy
 
 
 class FetchHandler:
-    """Relays requests of clients without a consumer quota, collects and clamps those of the others."""
+    """Relays requests that ask for no more than a quota's window passes; collects and clamps the others."""
 
     max_request_bytes = 2**31 - 1
 
@@ -53,18 +53,21 @@ class FetchHandler:
         if client_id is None:
             return Verdict.MORE
         tracker = quotas.fetch_tracker(session.user, client_id, session.broker_id, now_ms=now_ms)
-        if tracker is not None and tracker.max_in_window() is not None:
+        most_bytes = None if tracker is None else tracker.max_in_window()
+        if most_bytes is not None:
             if session.in_flight.awaits_head:
                 session.mute(MuteReason.AWAITING_FETCH)
                 return Verdict.WAIT
-            if size <= MAX_REQUEST_BYTES:
+            if size <= MAX_REQUEST_BYTES and not asks_within(
+                data, at, client_id_length, route.api, most_bytes
+            ):
                 return Verdict.COLLECT
         answer = HeadAnswer(partial(self._on_reply, session, route.api, client_id))
         session.in_flight.pending.append(Pending(correlation_id, answer))
         return Verdict.RELAY
 
     def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
-        """See `RequestHandler`: only clients with a limit come here."""
+        """See `RequestHandler`: only requests come here that may ask for too much."""
         client_id = session.client_id_of(frame)
         assert self._quotas is not None
         tracker = self._quotas.fetch_tracker(session.user, client_id, session.broker_id, now_ms=now_ms)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from gateway.client_quotas import ClientQuotas
 from gateway.handlers.context import HandlerContext
 from gateway.in_flight import CollectedAnswer, Pending
 from gateway.routes import Route, Verdict
@@ -81,11 +82,20 @@ class ProduceHandler:
         if quotas is not None and quotas.limits_produce:
             # acks come after the client id, so that has been received too.
             client_id = session.client_id_at(data, at, client_id_length) or ""
-            tracker = quotas.produce_tracker(session.user, client_id, session.broker_id, now_ms=now_ms)
-            if tracker is not None:
-                wanted_ms = session.within_ceiling(
-                    tracker.record(size, now_ms=now_ms), tracker, now_ms=now_ms
-                )
+            known = session.produce_counter
+            if (
+                known is None
+                or known[0] is not client_id
+                or known[1] is not session.user
+                or known[2] != quotas.limits.version
+                or now_ms >= known[3].good_until_ms
+            ):
+                known = self._look_up(quotas, session, client_id, now_ms)
+            if known is not None:
+                tracker = known[3]
+                wanted_ms = tracker.record(size, now_ms=now_ms)
+                if wanted_ms > 0 or now_ms < session.owed_until_ms:
+                    wanted_ms = session.within_ceiling(wanted_ms, tracker, now_ms=now_ms)
                 if wanted_ms > 0:
                     session.throttle(wanted_ms, now_ms=now_ms)
                     until_ms = now_ms + wanted_ms
@@ -95,6 +105,17 @@ class ProduceHandler:
         if acks != 0:
             session.in_flight.pending.append(Pending(correlation_id, answer))
         return Verdict.RELAY
+
+    @staticmethod
+    def _look_up(
+        quotas: ClientQuotas, session: ClientSession, client_id: str, now_ms: int
+    ) -> tuple[str, str, int, RateTracker] | None:
+        """Find the client's counter and keep it with the session: the next request is likely counted by it too."""
+        tracker = quotas.produce_tracker(session.user, client_id, session.broker_id, now_ms=now_ms)
+        version = quotas.limits.version
+        known = None if tracker is None else (client_id, session.user, version, tracker)
+        session.produce_counter = known
+        return known
 
     def _rewrite(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         return rewrite_produce(frame, api, self._context.topology.advertise)

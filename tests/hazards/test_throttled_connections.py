@@ -24,6 +24,7 @@ from tests.support.raw_client import RawClient, until
 
 pytestmark = pytest.mark.asyncio
 
+HEARTBEAT: Final = 12
 ROOT: Final = Path(__file__).resolve().parents[2]
 MIB: Final = 1024 * 1024
 QUOTA: Final = {"default_client_id": True, "producer_byte_rate": 1_000}
@@ -37,6 +38,12 @@ def fetch(correlation_id: int = 1) -> bytes:
 def answer_produce(connection: scripts.BrokerConnection, request: scripts.Request) -> None:
     """A reply that the throttle can be written into."""
     connection.send(produce_reply(request.correlation_id))
+
+
+def asked(broker: ScriptedBroker, api_key: int) -> scripts.BrokerConnection:
+    """The connection that such a request came by; the gateway has one of its own for its questions."""
+    (found,) = [c for c in broker.connections if any(r.api_key == api_key for r in c.requests)]
+    return found
 
 
 # -- peers that are slow -------------------------------------------------------------------------------------
@@ -92,7 +99,7 @@ async def test_b12_a_fast_producer_before_a_slow_broker_costs_no_more_than_the_w
     ):
         await client.send(heartbeat(1))
         await client.receive_frame()
-        connection = broker.client_connections[-1]
+        connection = asked(broker, HEARTBEAT)
         before_bytes, received = gateway.rss_bytes(), connection.received_bytes
         broker.counts_only = True
         connection.transport.pause_reading()
@@ -159,7 +166,7 @@ async def test_d15_the_brokers_idle_close_closes_the_client_in_an_orderly_way(*,
             await client.send(produce(1, size=30_000 if throttled else 100))
             reply = await client.receive_frame()
             assert (wire.decode_response("Produce", 9, reply).throttle_time_ms > 0) is throttled
-            broker.client_connections[-1].transport.close()
+            asked(broker, PRODUCE).transport.close()
             assert await client.receive_rest() == b""  # a FIN: a reset would raise
             await running.ended_by(CloseCause.UPSTREAM_CLOSED)
     assert [line for line in logs if line["log_level"] in ("warning", "error", "critical")] == []

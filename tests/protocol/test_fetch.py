@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.api_keys import ApiKey, describe, newest_version
 from protocol.errors import ProtocolError
-from protocol.fetch import clamp_max_bytes, counted_bytes
+from protocol.fetch import asks_within, clamp_max_bytes, counted_bytes
 from tests.support import wire
 from tests.support.cases import every_case
 
@@ -19,7 +19,7 @@ WITH_MAX_BYTES = VERSIONS[3:]
 int32s = st.integers(0, 2**31 - 1)
 
 
-def fetch(version: int, *, min_bytes: int, max_bytes: int = 0x7FFFFFFF) -> bytes:
+def fetch(version: int, *, min_bytes: int, max_bytes: int = 0x7FFFFFFF, tagged: bool = True) -> bytes:
     """A Fetch request with an odd header and one partition."""
     fields: dict[str, Any] = {"max_wait_ms": 500, "min_bytes": min_bytes}
     if version >= 3:
@@ -30,7 +30,7 @@ def fetch(version: int, *, min_bytes: int, max_bytes: int = 0x7FFFFFFF) -> bytes
         fields["topics"] = [
             {"topic": "t", "partitions": [{"partition": 0, "partition_max_bytes": 1_048_576}]}
         ]
-    tags = [(3, b"tag")] if version >= 12 else ()
+    tags = [(3, b"tag")] if version >= 12 and tagged else ()
     return wire.request("Fetch", version, client_id=b"\xffid", header_tags=tags, **fields)
 
 
@@ -51,6 +51,25 @@ def test_both_sizes_are_lowered_to_what_may_pass_and_nothing_else_changes(
 def test_request_that_asks_for_less_is_the_very_same_frame(version: int) -> None:
     frame = fetch(version, min_bytes=1, max_bytes=10_000)
     assert clamp(version, frame, 10_000) is frame
+
+
+@given(st.sampled_from(VERSIONS), int32s, int32s, int32s, st.booleans(), st.integers(0, 200))
+def test_what_is_within_at_a_glance_is_not_lowered(
+    version: int, min_bytes: int, max_bytes: int, most_bytes: int, tagged: bool, cut: int
+) -> None:
+    frame = fetch(version, min_bytes=min_bytes, max_bytes=max_bytes, tagged=tagged)
+    data = b"before" + frame + b"after"
+    api = describe(ApiKey.FETCH, version)
+    if asks_within(data[: len(data) - cut], 6, 3, api, most_bytes):
+        assert clamp(version, frame, most_bytes) is frame
+
+
+@every_case("version", WITH_MAX_BYTES)
+def test_usual_request_that_asks_for_less_is_seen_at_a_glance(version: int) -> None:
+    frame = fetch(version, min_bytes=1, max_bytes=10_000, tagged=False)
+    api = describe(ApiKey.FETCH, version)
+    assert asks_within(frame, 0, 3, api, 10_000)
+    assert not asks_within(frame, 0, 3, api, 9_999)
 
 
 @every_case("version", WITH_MAX_BYTES)
