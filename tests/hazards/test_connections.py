@@ -96,6 +96,7 @@ async def test_b13_simultaneous_connects_over_the_rate_are_all_served_in_the_end
         assert refusals(running, "ip_rate") == 0
 
 
+@pytest.mark.integration
 async def test_b13_each_address_is_let_in_at_its_rate_when_it_offers_five_times_as_much() -> None:
     config = gateway_config([free_ports(1)], quotas=[ip_rate(20)])
     windows = config.client_quota.model_copy(update={"window_num": 2})
@@ -437,6 +438,7 @@ def cable() -> Iterator[str]:
         subprocess.run(["ip", "netns", "del", NAMESPACE], check=False, capture_output=True)
 
 
+@pytest.mark.integration
 async def test_b05_peer_behind_a_pulled_cable_is_given_up_and_counted(
     cable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
