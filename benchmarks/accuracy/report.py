@@ -39,8 +39,8 @@ NOTES: Final = (
     "  samples of that burst are forgotten, eleven to twelve seconds later. So one minute sees five bursts and",
     "  another one six; hence the mean over all of them, and the warm-up.",
     "* A client over its quota may still send one request on each of its connections before it is muted there. With",
-    "  n connections and requests of f seconds' worth of quota, Kafka's formula lets the average settle at",
-    "  (10.5 + sqrt(110 + 44 n f)) / 22 of the quota: here n f is 0.13, and 0.6 would be 5 % over.",
+    "  n connections and requests of f seconds' worth of quota, Kafka's arithmetic lets the average settle at up to",
+    "  (1 + sqrt(1 + 4 n f / 11)) / 2 of the quota: here n f is 0.13, and 0.6 would be 5 % over.",
 )
 
 
