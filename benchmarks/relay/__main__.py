@@ -35,6 +35,11 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--kafka", action="store_true", help="a real Kafka and the Java perf tools instead")
     parser.add_argument(
+        "--quotas",
+        action="store_true",
+        help="the gateway with byte rates on for every frame beside the one without; kept apart",
+    )
+    parser.add_argument(
         "--only", metavar="KEY", action="append", help="only these workloads (also: latency, idle)"
     )
     parser.add_argument(
@@ -141,7 +146,8 @@ def main() -> int:
         "seconds": round(time.monotonic() - began, 1),
     }
     page = render_kafka(document) if options.kafka else render(document)
-    keep_results(document, page, options.output, "relay-kafka" if options.kafka else "relay")
+    name = "relay-kafka" if options.kafka else "relay-quotas" if options.quotas else "relay"
+    keep_results(document, page, options.output, name)
     print(f"\n{page}\n{document['seconds']} s; written to {options.output}")
     return 1 if document["summary"]["invalid"] else 0
 

@@ -1,7 +1,9 @@
 """The gateway's configuration for a benchmark run: quotas that are on and never reached."""
 
 
-def gateway_config(upstream: str, listen_port: int, admin_port: int, first_broker_port: int) -> str:
+def gateway_config(
+    upstream: str, listen_port: int, admin_port: int, first_broker_port: int, *, byte_quotas: bool = False
+) -> str:
     """The TOML text for one gateway.
 
     Args:
@@ -9,7 +11,9 @@ def gateway_config(upstream: str, listen_port: int, admin_port: int, first_broke
         listen_port: where clients come in.
         admin_port: where /metrics is.
         first_broker_port: broker N is served at this port + N; the null broker and the embedded one have id 1.
+        byte_quotas: count the bytes of every Produce and every Fetch, too.
     """
+    rates = "producer_byte_rate = 1000000000000\nconsumer_byte_rate = 1000000000000\n" if byte_quotas else ""
     return f"""\
 [upstream]
 bootstrap = ["{upstream}"]
@@ -27,4 +31,4 @@ bind = "127.0.0.1:{admin_port}"
 [[quotas]]
 client_id = "bench"
 controller_mutation_rate = 1000000.0
-"""
+{rates}"""

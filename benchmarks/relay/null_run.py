@@ -11,6 +11,7 @@ from benchmarks.relay.paths import (
     BARE_RELAY,
     DIRECT,
     GATEWAY,
+    GATEWAY_WITH_BYTE_QUOTAS,
     HAPROXY,
     UVLOOP_RELAY,
     RunningPath,
@@ -26,8 +27,14 @@ from benchmarks.relay.processes import QUICK_SECONDS, RUN_SECONDS, Budget, Cores
 from benchmarks.relay.workloads import IDLE_CONNECTIONS, LATENCY_REQUESTS, WORKLOADS
 
 
-def starters(programs: NativePrograms, without: list[str]) -> dict[str, Starter]:
-    """The paths to measure, by name, in the order of even rounds."""
+def starters(programs: NativePrograms, without: list[str], *, quotas: bool) -> dict[str, Starter]:
+    """The paths to measure, by name, in the order of even rounds.
+
+    Args:
+        programs: for the bare relay.
+        without: names of paths to leave out.
+        quotas: the gateway with byte rates besides the one without, and no bare relays.
+    """
     known: dict[str, Starter] = {
         DIRECT: start_direct,
         BARE_RELAY: partial(start_relay, programs),
@@ -35,6 +42,9 @@ def starters(programs: NativePrograms, without: list[str]) -> dict[str, Starter]
         HAPROXY: start_haproxy,
         GATEWAY: start_gateway,
     }
+    if quotas:
+        del known[BARE_RELAY], known[UVLOOP_RELAY]
+        known[GATEWAY_WITH_BYTE_QUOTAS] = partial(start_gateway, byte_quotas=True)
     unknown = set(without) - set(known)
     if unknown:
         raise SystemExit(f"no such path: {', '.join(unknown)}; there are {', '.join(known)}")
@@ -56,7 +66,7 @@ class Bench:
         self._folder = folder
         self._stack = stack
         self._options = options
-        self._starters = starters(programs, options.without)
+        self._starters = starters(programs, options.without, quotas=options.quotas)
         port = options.broker_port or free_port()
         self.broker = NullBroker(programs, port=port, core=cores.load, folder=folder)
         stack.callback(self.broker.process.stop)

@@ -20,6 +20,7 @@ BARE_RELAY: Final = "bare C epoll relay"
 UVLOOP_RELAY: Final = "bare uvloop relay"
 HAPROXY: Final = "HAProxy TCP"
 GATEWAY: Final = "Sluice"
+GATEWAY_WITH_BYTE_QUOTAS: Final = "Sluice, byte quotas"
 
 # Nothing but what a TCP proxy needs. Buffers (tune.bufsize) and splicing stay as Debian's package has them;
 # the timeouts only keep idle connections open for the length of a run. maxconn fits a limit of 20,000 descriptors.
@@ -92,16 +93,20 @@ def start_haproxy(
     return RunningPath(HAPROXY, port, PinnedProcess(argv, core=core, log=folder / "haproxy.log"))
 
 
-def start_gateway(upstream_port: int, core: int, folder: Path) -> RunningPath:
-    """The gateway, with KIP-599 and metrics on."""
+def start_gateway(upstream_port: int, core: int, folder: Path, *, byte_quotas: bool = False) -> RunningPath:
+    """The gateway, with KIP-599 and metrics on; with byte rates, which are never reached, if asked for."""
     port = free_port()
     config = folder / f"sluice-{port}.toml"
     # The one broker has id 1 and so the block's second port.
     first_broker_port = free_port(block=2)
-    config.write_text(gateway_config(f"127.0.0.1:{upstream_port}", port, free_port(), first_broker_port))
+    text = gateway_config(
+        f"127.0.0.1:{upstream_port}", port, free_port(), first_broker_port, byte_quotas=byte_quotas
+    )
+    config.write_text(text)
     sluice = Path(sys.executable).with_name("sluice")
     argv = [str(sluice), "serve", "--config", str(config)]
-    return RunningPath(GATEWAY, port, PinnedProcess(argv, core=core, log=folder / "sluice.log"))
+    name = GATEWAY_WITH_BYTE_QUOTAS if byte_quotas else GATEWAY
+    return RunningPath(name, port, PinnedProcess(argv, core=core, log=folder / f"sluice-{port}.log"))
 
 
 def await_answer(path: RunningPath, *, timeout_s: float = 20.0) -> None:

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from benchmarks.relay.paths import DIRECT, GATEWAY, HAPROXY
+from benchmarks.relay.paths import DIRECT, GATEWAY, GATEWAY_WITH_BYTE_QUOTAS, HAPROXY
 from benchmarks.relay.workloads import (
     IDLE_GOAL_BYTES,
     LATENCY_FRAME_BYTES,
@@ -18,6 +18,8 @@ Row = dict[str, Any]
 # A window in which others used more than this share of the machine counts only when too few quiet ones are left.
 QUIET_SHARE: Final = 0.05
 _QUIET_WINDOWS: Final = 3
+
+BYTE_QUOTAS_GOAL: Final = 0.10
 
 
 def usable(rows: Iterable[Row]) -> list[Row]:
@@ -59,6 +61,7 @@ def summarize(rows: Sequence[Row], paths: Sequence[str]) -> dict[str, Any]:
         tables[workload.key] = {path: entry for path, entry in figures.items() if entry}
     return {
         "workloads": tables,
+        "byte_quotas": _byte_quotas(rows),
         "latency": _latency(rows, paths),
         "idle": _idle(rows, proxies),
         "invalid": sum(1 for row in rows if row["invalid"]),
@@ -79,6 +82,24 @@ def _figures(rows: Sequence[Row], workload: Workload, path: str) -> dict[str, fl
         "quartile_3": high,
         "windows": len(values),
     }
+
+
+def _byte_quotas(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """What byte rates add to the gateway's CPU, per workload: median of the differences within one round."""
+    result = {}
+    for workload in WORKLOADS:
+        by_round: dict[int, dict[str, float]] = {}
+        for row in rows:
+            if row["workload"] == workload.key and not row["invalid"]:
+                by_round.setdefault(row["round"], {})[row["path"]] = row["figure"]
+        added = [
+            taken[GATEWAY_WITH_BYTE_QUOTAS] / taken[GATEWAY] - 1
+            for taken in by_round.values()
+            if taken.keys() >= {GATEWAY, GATEWAY_WITH_BYTE_QUOTAS}
+        ]
+        if added:
+            result[workload.key] = {"added": statistics.median(added), "rounds": len(added)}
+    return result
 
 
 def _latency(rows: Sequence[Row], paths: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -158,6 +179,19 @@ def render(document: dict[str, Any]) -> str:
     if idle:
         cells = [f"{idle[path] / 1024:.1f}" if path in idle else "-" for path in proxies]
         lines.append(f"| RSS per idle connection | KiB | {' | '.join(cells)} | {_idle_goal(idle)} |")
+    added = summary["byte_quotas"]
+    if added:
+        lines += [
+            "",
+            "What byte rates add to the CPU of a request (every frame counted, the limit never reached), median of "
+            f"the differences within one round; goal: at most {BYTE_QUOTAS_GOAL:.0%}.",
+            "",
+            *(
+                f"* {workload.title}: {added[workload.key]['added']:+.1%}"
+                for workload in WORKLOADS
+                if workload.key in added
+            ),
+        ]
     return "\n".join(lines) + "\n"
 
 
