@@ -111,7 +111,7 @@ async def test_b02_byte_by_byte_does_not_move_the_deadline_of_a_frame() -> None:
                 break
             if not await client.silent_for(0.03):
                 break
-        assert 0.15 < loop.time() - start < 1.2
+        assert 0.15 < loop.time() - start < 5
         await running.ended_by(CloseCause.FRAME_TIMEOUT)
 
 

@@ -131,7 +131,7 @@ async def test_f13_connections_that_come_and_go_leave_no_task_behind() -> None:
 
 async def test_b14_b17_address_over_its_rate_sees_a_close_without_a_reply_after_its_throttle_time() -> None:
     async with broker_and_gateway(quotas=[ip_rate(1)]) as (broker, running):
-        # The window in progress counts too: the eleventh is let go a second after the first, however slow the ten were.
+        # The window in progress counts too: the eleventh is let go a second after the first, however slow they were.
         began = asyncio.get_running_loop().time()
         served = await connect_all(running.port, 10, "127.0.0.2")
         await until(lambda: running.opened == 10)

@@ -111,7 +111,7 @@ async def test_f01_with_256_descriptors_1000_clients_wait_and_nobody_who_is_in_n
         began = time.monotonic()
         newcomer = await process.connect()
         assert await is_served(newcomer)
-        assert time.monotonic() - began < 1.5  # a second, and a little for the busy machine
+        assert time.monotonic() - began < 3  # a second, and more for a busy machine
         for client in [*established, newcomer]:
             client.close()
         assert "Traceback" not in await end(process)
