@@ -25,8 +25,8 @@ _SIZE_BYTES: Final = 4
 Passes: TypeAlias = Callable[[bytes, int, int], bool]
 """(received bytes, where the reply's frame begins, its payload size) -> whether it may go as it is."""
 
-OnHead: TypeAlias = Callable[[bytearray, int, int], None]
-"""(the first bytes of a reply frame, to be patched in place; its payload size; now_ms)."""
+OnHead: TypeAlias = Callable[[bytes, int, int], bytes | None]
+"""(the first bytes of a reply frame; its payload size; now_ms) -> them with a throttle time, None to leave them."""
 
 _REPLY_HEAD_BYTES: Final = REPLY_HEAD.size
 _SEEN_HEAD_BYTES: Final = 64
@@ -132,7 +132,8 @@ class InFlight:
     @property
     def awaits_head(self) -> bool:
         """Whether a reply is owed whose head will be looked at."""
-        return any(isinstance(pending.answer, HeadAnswer) for pending in self.pending)
+        pending = self.pending
+        return bool(pending) and any(isinstance(owed.answer, HeadAnswer) for owed in pending)
 
     def reply(self, frame: bytes) -> None:
         """Queue a reply of our own behind the replies that are owed before it."""
@@ -209,14 +210,15 @@ class InFlight:
                 raise UpstreamDesync(f"reply of {size} bytes")
             answer, timed = first.answer, first.timed
             end = at + 4 + size
-            if timed is None and (answer is None or _passes(answer, data, at, size, end <= received)):
+            headed = isinstance(answer, HeadAnswer)
+            if timed is None and (
+                answer is None or (not headed and _passes(answer, data, at, size, end <= received))
+            ):
                 pending.popleft()
                 at = end
             else:
                 wanted = 4 + size
-                if isinstance(answer, HeadAnswer) or (
-                    answer is None and timed and not behind_head(timed.api)
-                ):
+                if headed or (answer is None and timed and not behind_head(timed.api)):
                     wanted = min(wanted, _SEEN_HEAD_BYTES)
                 if received - at < wanted:
                     self._wanted_bytes = wanted
@@ -232,7 +234,7 @@ class InFlight:
                 reply = _answer(answer, seen, size, now_ms)
                 if reply is not None and timed is not None:
                     reply = timekeeper.seal_reply(timed, reply, now_ms=now_ms)
-                if reply != seen:
+                if reply is not seen and reply != seen:
                     self._emit(data, start, at)
                     start = at + wanted
                     if reply is not None:
@@ -288,10 +290,8 @@ def _passes(answer: Answer, data: bytes, at: int, size: int, whole: bool) -> boo
 
 def _answer(answer: Answer | None, received: bytes, size: int, now_ms: int) -> bytes | None:
     """What the client gets for the bytes of a reply, or of its head."""
+    if isinstance(answer, HeadAnswer):
+        return answer.on_head(received, size, now_ms) or received
     if isinstance(answer, CollectedAnswer):
         return answer.on_reply(received, now_ms)
-    if isinstance(answer, HeadAnswer):
-        head = bytearray(received)
-        answer.on_head(head, size, now_ms)
-        return bytes(head)
     return received

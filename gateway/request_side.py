@@ -54,6 +54,7 @@ class RequestSide:
         "bytes_from_client",
         "bytes_from_upstream",
         "close_cause",
+        "fetch_counter",
         "idle_since_ms",
         "in_flight",
         "listener",
@@ -112,6 +113,7 @@ class RequestSide:
         self._most_in_flight = settings.max_in_flight_requests  # while requests are timed
         self._throttled_until_ms = 0
         self.produce_counter: tuple[str, str, int, RateTracker] | None = None
+        self.fetch_counter: tuple[str, str, int, RateTracker] | None = None
         self.owed_until_ms = 0  # when a throttle above the ceiling is over
         self._farewell: tuple[int, bytes | None, CloseCause] | None = None
         self.idle_since_ms = now_ms

@@ -46,7 +46,7 @@ class ClientSession(RequestSide):
         to_upstream, to_client: chunks for the shell to write, in order.
         muted: set of `MuteReason`, as a number.
         owed_until_ms: when the rest of a throttle above the ceiling is over.
-        produce_counter: what its last Produce was counted by, for whom and as of which limits.
+        produce_counter, fetch_counter: what the last one was counted by, for whom and as of which limits.
         wake_at_ms: when the shell must call `on_timer`; the shell may call it earlier.
         close_cause: set when the connection is to be closed.
         refusal: why the client's bytes are not taken any more; the shell takes it away once it is logged.

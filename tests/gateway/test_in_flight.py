@@ -72,9 +72,9 @@ def test_the_answer_to_a_question_of_our_own_is_nobody_elses() -> None:
 def test_the_head_of_a_reply_may_be_changed_and_the_rest_is_relayed() -> None:
     sizes: list[int] = []
 
-    def on_head(head: bytearray, size: int, _now_ms: int) -> None:
+    def on_head(head: bytes, size: int, _now_ms: int) -> bytes:
         sizes.append(size)
-        head[8:10] = b"!!"
+        return head[:8] + b"!!" + head[10:]
 
     for pieces in (
         [reply(1, 500)],
@@ -84,6 +84,12 @@ def test_the_head_of_a_reply_may_be_changed_and_the_rest_is_relayed() -> None:
         chunks = receive(queue(Pending(1, HeadAnswer(on_head))), *pieces)
         assert b"".join(chunks) == reply(1, 500)[:8] + b"!!" + reply(1, 500)[10:]
     assert sizes == [504] * 3
+
+
+def test_a_reply_whose_head_stays_is_relayed_with_its_neighbours_as_one_chunk() -> None:
+    in_flight = queue(Pending(1), Pending(2, HeadAnswer(lambda _head, _size, _now_ms: None)), Pending(3))
+    stream = reply(1) + reply(2, 500) + reply(3)
+    assert receive(in_flight, stream) == [stream]
 
 
 def test_a_local_reply_leaves_at_once_when_nothing_is_owed() -> None:
