@@ -66,7 +66,6 @@ class RequestSide:
         "refusal",
         "to_client",
         "to_upstream",
-        "upstream_muted",
         "user",
         "wake_at_ms",
     )
@@ -88,7 +87,6 @@ class RequestSide:
         self.to_upstream: list[bytes] = []
         self.to_client: list[bytes] = []
         self.muted = 0
-        self.upstream_muted = False
         self.close_cause: CloseCause | None = None
         self.refusal: ProtocolError | None = None
         self.broker_id = broker_id
