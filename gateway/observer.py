@@ -53,5 +53,40 @@ class Observer(Protocol):
         """Topics that Metadata will create were charged to the client that named them."""
 
 
-class SilentObserver(Observer):
+class SilentObserver:
     """Listens to nothing; for tests and tools."""
+
+    def connection_opened(self, listener: str) -> None:
+        """See `Observer`."""
+
+    def connection_closed(self, listener: str, cause: CloseCause) -> None:
+        """See `Observer`."""
+
+    def accept_delayed(self, listener: str, cause: AdmissionCause, wait_ms: int) -> None:
+        """See `Observer`."""
+
+    def accept_blocked(self, listener: str, blocked_ms: int) -> None:
+        """See `Observer`."""
+
+    def connection_held(self, listener: str, hold_ms: int) -> None:
+        """See `Observer`."""
+
+    def connection_would_be_held(self, listener: str, hold_ms: int) -> None:
+        """See `Observer`."""
+
+    def connection_refused(self, listener: str, cause: AdmissionCause) -> None:
+        """See `Observer`."""
+
+    def accept_failed(self, listener: str) -> None:
+        """See `Observer`."""
+
+    def mutations_decided(
+        self, api_key: ApiKey, rule: Rule, *, accepted_permits: float, refused_topics: int
+    ) -> None:
+        """See `Observer`."""
+
+    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy) -> None:
+        """See `Observer`."""
+
+    def topics_auto_created(self, count: int) -> None:
+        """See `Observer`."""
