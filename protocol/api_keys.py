@@ -271,6 +271,9 @@ MAX_VERSION: Final[dict[ApiKey, int]] = {
     ApiKey.DELETE_TOPICS: 6,
     ApiKey.DESCRIBE_CONFIGS: 4,
     ApiKey.CREATE_PARTITIONS: 3,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: 1,
+    ApiKey.ALTER_CLIENT_QUOTAS: 1,
     # v2 lists the listeners of every voter.
     ApiKey.DESCRIBE_QUORUM: 1,
     ApiKey.DESCRIBE_CLUSTER: 2,

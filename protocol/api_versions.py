@@ -48,23 +48,26 @@ def answered_in(frame: bytes | bytearray, api: Api) -> Api:
     return _V0 if error_code == ErrorCode.UNSUPPORTED_VERSION else api
 
 
-def intersect(frame: bytes, api: Api) -> bytes:
+def intersect(frame: bytes, api: Api, own: frozenset[ApiKey] = frozenset()) -> bytes:
     """An ApiVersions response with the APIs and versions that may pass, in the broker's order.
 
     Args:
         frame: the whole response frame, size included.
         api: the version that was asked for; a broker that does not know it answers in version 0 (`answered_in`).
+        own: APIs that never reach a broker: offered in all our versions, also when the broker has none of them.
 
     Raises:
         ProtocolError: the response cannot be read.
     """
     api = answered_in(frame, api)
     # Every connection of every client begins with this question, and brokers always give the same answer.
-    return framed(frame[4:8] + _intersected(bytes(frame[8:]), api.flexible))
+    return framed(frame[4:8] + _intersected(bytes(frame[8:]), api.flexible, own))
 
 
 @lru_cache(maxsize=64)
-def _intersected(body: bytes, flexible: bool) -> bytes:
+def _intersected(body: bytes, flexible: bool, own: frozenset[ApiKey]) -> bytes:
+    error_code, _ = read_int16(body, 0)
+    missing = set(own) if error_code == ErrorCode.NONE else set()
     count, at = read_array_length(body, 2, compact=flexible)
     kept = bytearray()
     kept_count = 0
@@ -76,6 +79,9 @@ def _intersected(body: bytes, flexible: bool) -> bytes:
         at = skip_tags(body, at) if flexible else at
         if not offered(key):
             continue
+        if key in missing:
+            missing.discard(ApiKey(key))
+            lowest, highest = 0, newest_version(ApiKey(key))
         highest = min(highest, newest_version(ApiKey(key)))
         if lowest > highest:
             continue
@@ -84,6 +90,11 @@ def _intersected(body: bytes, flexible: bool) -> bytes:
         write_int16(kept, 0 if key == ApiKey.PRODUCE else lowest)
         write_int16(kept, highest)
         kept += body[tags_at:at]
+    for api_key in sorted(missing):
+        kept_count += 1
+        for value in (api_key, 0, newest_version(api_key)):
+            write_int16(kept, value)
+        kept += b"\x00" if flexible else b""
     out = bytearray(body[:2])
     write_array_length(out, kept_count, compact=flexible)
     out += kept

@@ -8,7 +8,7 @@ Versions are fixed: Metadata v4 and v12 (by topic id) and DescribeConfigs v1 are
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from struct import error as struct_error
@@ -25,6 +25,7 @@ OWN_CORRELATION_ID: Final = -1_936_485_749
 """Correlation id of every question of our own; their replies are told apart by their place in the order."""
 
 METADATA_BY_NAME: Final = describe(ApiKey.METADATA, 4)
+METADATA_WITH_IDS: Final = describe(ApiKey.METADATA, 10)
 METADATA_BY_ID: Final = describe(ApiKey.METADATA, 12)
 DESCRIBE_CONFIGS: Final = describe(ApiKey.DESCRIBE_CONFIGS, 1)
 
@@ -83,6 +84,15 @@ def _encode(request: Any, client_id: str) -> bytes:
     return bytes(request.encode(header=True, framed=True))
 
 
+@dataclass(frozen=True, slots=True)
+class ShownConfig:
+    """A setting as DescribeConfigs tells it; source and type by Kafka's numbers."""
+
+    value: str
+    source: int
+    config_type: int
+
+
 @contextmanager
 def _malformed_if_unreadable(what: str) -> Iterator[None]:
     """Everything that bad bytes make kafka-python raise, or make us raise over what it has read, as ours.
@@ -122,7 +132,7 @@ def metadata_by_name_request(
     Args:
         names: valid topic names.
         client_id: whose question it is.
-        api: `METADATA_BY_ID` to be told the topics' ids too.
+        api: `METADATA_WITH_IDS` to be told the topics' ids too.
         may_create: whether the broker may create those that do not exist.
     """
     topic = MetadataRequest.MetadataRequestTopic
@@ -226,6 +236,64 @@ def mask_addresses(frame: bytes, api: Api, upstream_hosts: Iterable[str]) -> byt
             return frame
         response.with_header(correlation_id=int.from_bytes(frame[4:8], "big", signed=True))
         return bytes(response.encode(header=True, framed=True))
+
+
+def asked_broker_configs(frame: bytes, api: Api) -> dict[str, frozenset[str] | None]:
+    """Which settings a DescribeConfigs request asks for: broker's name -> their names, None for all.
+
+    Raises:
+        MalformedBody: it cannot be decoded.
+    """
+    with _malformed_if_unreadable("DescribeConfigs request"):
+        request = _decode(DescribeConfigsRequest[api.version], frame)
+        return {
+            _not_null(resource.resource_name): None
+            if resource.configuration_keys is None
+            else frozenset(resource.configuration_keys)
+            for resource in request.resources
+            if resource.resource_type == _BROKER_RESOURCE
+        }
+
+
+def replace_broker_configs(
+    frame: bytes, api: Api, shown: Callable[[str], Mapping[str, ShownConfig]], keys: Collection[str]
+) -> bytes:
+    """A DescribeConfigs response in which some settings of brokers are told as others than the broker's.
+
+    Args:
+        frame: the whole response frame.
+        api: the version it is encoded in.
+        shown: broker's name -> what it has of these settings.
+        keys: all that are not the broker's to tell.
+
+    Raises:
+        MalformedBody: it cannot be decoded.
+    """
+    with _malformed_if_unreadable("DescribeConfigs response"):
+        response = _decode(DescribeConfigsResponse[api.version], frame)
+        for result in response.results:
+            if result.resource_type == _BROKER_RESOURCE and result.error_code == ErrorCode.NONE:
+                ours = shown(_not_null(result.resource_name))
+                result.configs = [
+                    *(config for config in result.configs if config.name not in keys),
+                    *(_shown(name, config, api) for name, config in ours.items()),
+                ]
+        response.with_header(correlation_id=int.from_bytes(frame[4:8], "big", signed=True))
+        return bytes(response.encode(header=True, framed=True))
+
+
+def _shown(name: str, config: ShownConfig, api: Api) -> Any:
+    setting = DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult
+    return setting(
+        version=api.version,
+        name=name,
+        value=config.value,
+        read_only=False,
+        is_sensitive=False,
+        synonyms=[],
+        **({"config_source": config.source} if api.version >= 1 else {"is_default": config.source == 5}),
+        **({"config_type": config.config_type, "documentation": None} if api.version >= 3 else {}),
+    )
 
 
 def _broker_settings(response: Any, api: Api) -> Iterator[Any]:

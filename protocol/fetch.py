@@ -17,6 +17,9 @@ _SIZES: Final = Struct(">ii")
 _FIRST_VERSION_WITH_MAX_BYTES: Final = 3
 _FIRST_VERSION_WITHOUT_REPLICA_ID: Final = 15
 
+FLEXIBLE_HEADER_BYTES: Final = 1
+"""Of a reply's header, not counted: its empty tags; see `counted_bytes`."""
+
 
 def clamp_max_bytes(frame: bytes, api: Api, most_bytes: int) -> bytes:
     """The request with max_bytes, and min_bytes with it, lowered to what the quota's window can pass.
@@ -79,4 +82,4 @@ def counted_bytes(payload_bytes: int, api: Api) -> int:
         payload_bytes: size of the reply frame without its size field.
         api: the reply's version.
     """
-    return payload_bytes - 1 if api.flexible_header else payload_bytes
+    return payload_bytes - FLEXIBLE_HEADER_BYTES if api.flexible_header else payload_bytes

@@ -25,6 +25,9 @@ HEAD: Final = Struct(">iIih")
 """Frame size, api (key << 16 | version, read as one number), correlation id, client id length."""
 
 HEAD_BYTES: Final = HEAD.size
+CLIENT_ID_AT: Final = HEAD_BYTES - 2
+"""Where the client id begins, with its length."""
+
 MIN_REQUEST_BYTES: Final = 10
 """Smallest payload: key, version, correlation id and a null client id."""
 

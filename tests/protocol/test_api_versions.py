@@ -138,3 +138,21 @@ def test_truncated_response_is_a_protocol_error_at_every_byte(version: int) -> N
     for end in range(array_ends):
         with pytest.raises(ProtocolError):
             intersect(frame[:end], api)
+
+
+@every_case("version", range(5))
+def test_what_only_the_gateway_has_is_offered_whatever_the_broker_offers(version: int) -> None:
+    own = frozenset({ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS})
+    api = describe(ApiKey.API_VERSIONS, version)
+    frame = wire.response("ApiVersions", version, api_keys=[entry(18, 0, 3), entry(48, 0, 0)])
+    assert offers(intersect(frame, api, own), version) == {18: (0, 3), 48: (0, 1), 49: (0, 1)}
+    assert offers(intersect(frame, api), version) == {18: (0, 3), 48: (0, 0)}
+    # A broker that has them as we do is passed on byte for byte.
+    from_kafka = golden("api_versions", version)
+    assert intersect(from_kafka, api, own) == intersect(from_kafka, api)
+
+
+def test_nothing_is_added_to_an_answer_that_only_says_which_versions_there_are() -> None:
+    refusal = unsupported_version_reply(1)
+    own = frozenset({ApiKey.ALTER_CLIENT_QUOTAS})
+    assert intersect(refusal, describe(ApiKey.API_VERSIONS, 4), own) == refusal

@@ -1,0 +1,369 @@
+"""DescribeClientQuotas and AlterClientQuotas (KIP-546), v0 and v1: requests read, answers written.
+
+What a request says is handed on as it stands; whether it makes sense is for `quotas` to say. Names are text: bytes
+that are no UTF-8 become replacement characters, as in Kafka. A type that stands twice in one entity counts once, with
+its last name, because that is how Kafka's own reader sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from protocol.api_keys import Api
+from protocol.errors import MalformedBody
+from protocol.headers import body_offset
+from protocol.primitives import (
+    framed,
+    read_array_length,
+    read_int8,
+    read_int16,
+    read_nullable_string,
+    skip,
+    skip_tags,
+    write_array_length,
+    write_int16,
+    write_int32,
+    write_nullable_string,
+    write_uvarint,
+)
+
+MAX_ENTRIES: Final = 2_000
+"""Entities in one request; their components and operations together are capped as well."""
+
+MAX_TEXT_BYTES: Final = 32_767
+_FLOAT64: Final = Struct(">d")
+
+# Kafka keeps the components of an entity in a hash map, and this is how that lists the three known types.
+_TYPE_ORDER: Final = {"client-id": 0, "user": 1, "ip": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaOp:
+    """One key of an alteration; `value` means nothing when the key is removed."""
+
+    key: str
+    value: float
+    remove: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AlterEntry:
+    """One entity, type -> name (None: the default), and what is to be done with its keys."""
+
+    entity: Mapping[str, str | None]
+    ops: tuple[QuotaOp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterRequest:
+    """An AlterClientQuotas request; `validate_only_at` is where that byte stands in its frame."""
+
+    entries: tuple[AlterEntry, ...]
+    validate_only: bool
+    validate_only_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlterResult:
+    """What became of one entity."""
+
+    entity: Mapping[str, str | None]
+    error_code: int = 0
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FilterComponent:
+    """One condition of a DescribeClientQuotas request, not yet checked."""
+
+    entity_type: str
+    match_type: int
+    match: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeRequest:
+    """A DescribeClientQuotas request."""
+
+    components: tuple[FilterComponent, ...]
+    strict: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedEntity:
+    """One entity of an answer with its values."""
+
+    entity: Mapping[str, str | None]
+    values: Mapping[str, float]
+
+
+def parse_alter(frame: bytes, api: Api) -> AlterRequest:
+    """A whole AlterClientQuotas request frame.
+
+    Raises:
+        ProtocolError: it does not follow its layout, or holds more than is taken apart (`MAX_ENTRIES`).
+    """
+    flexible = api.flexible
+    count, at = _array(frame, body_offset(frame, flexible=flexible), flexible)
+    entries = []
+    left = 4 * MAX_ENTRIES
+    for _ in range(count):
+        components, at = _array(frame, at, flexible, most=left)
+        left -= components
+        entity: dict[str, str | None] = {}
+        for _ in range(components):
+            entity_type, at = _text(frame, at, flexible)
+            name, at = _nullable_text(frame, at, flexible)
+            entity[entity_type] = name
+            at = skip_tags(frame, at) if flexible else at
+        op_count, at = _array(frame, at, flexible, most=left)
+        left -= op_count
+        ops = []
+        for _ in range(op_count):
+            key, at = _text(frame, at, flexible)
+            value, at = _read_float64(frame, at)
+            remove, at = read_int8(frame, at)
+            at = skip_tags(frame, at) if flexible else at
+            ops.append(QuotaOp(key, value, remove != 0))
+        at = skip_tags(frame, at) if flexible else at
+        entries.append(AlterEntry(entity, tuple(ops)))
+    validate_only, _ = read_int8(frame, at)
+    return AlterRequest(tuple(entries), validate_only != 0, at)
+
+
+def parse_describe(frame: bytes, api: Api) -> DescribeRequest:
+    """A whole DescribeClientQuotas request frame.
+
+    Raises:
+        ProtocolError: it does not follow its layout.
+    """
+    flexible = api.flexible
+    count, at = _array(frame, body_offset(frame, flexible=flexible), flexible)
+    components = []
+    for _ in range(count):
+        entity_type, at = _text(frame, at, flexible)
+        match_type, at = read_int8(frame, at)
+        match, at = _nullable_text(frame, at, flexible)
+        at = skip_tags(frame, at) if flexible else at
+        components.append(FilterComponent(entity_type, match_type, match))
+    strict, _ = read_int8(frame, at)
+    return DescribeRequest(tuple(components), strict != 0)
+
+
+def only_validating(frame: bytes, request: AlterRequest) -> bytes:
+    """The same request, to be checked and not carried out."""
+    asked = bytearray(frame)
+    asked[request.validate_only_at] = 1
+    return bytes(asked)
+
+
+def asking_for_nothing(frame: bytes, api: Api) -> bytes:
+    """A DescribeClientQuotas request, headed like `frame`, that nothing matches: it only asks for the right to."""
+    head = frame[4 : body_offset(frame, flexible=api.flexible)]
+    out = bytearray(head)
+    write_array_length(out, 0, compact=api.flexible)
+    out.append(1)
+    _end(out, api.flexible)
+    return framed(out)
+
+
+def encode_alter_answer(
+    correlation_id: int, results: Iterable[AlterResult], api: Api, *, throttle_time_ms: int = 0
+) -> bytes:
+    """The answer to AlterClientQuotas, one entry per result."""
+    results = list(results)
+    out = _answer_head(correlation_id, api, throttle_time_ms)
+    flexible = api.flexible
+    write_array_length(out, len(results), compact=flexible)
+    for result in results:
+        write_int16(out, result.error_code)
+        _write_text(out, result.error_message, flexible)
+        _write_entity(out, result.entity, flexible)
+        _end(out, flexible)
+    _end(out, flexible)
+    return framed(out)
+
+
+def encode_describe_answer(
+    correlation_id: int,
+    entities: Iterable[DescribedEntity] | None,
+    api: Api,
+    *,
+    error_code: int = 0,
+    error_message: str | None = None,
+    throttle_time_ms: int = 0,
+) -> bytes:
+    """The answer to DescribeClientQuotas.
+
+    Args:
+        correlation_id: the client's.
+        entities: None goes with an error.
+        api: the version to encode for.
+        error_code: of the whole request, with None for the entities.
+        error_message: goes with it; Kafka has null with CLUSTER_AUTHORIZATION_FAILED.
+        throttle_time_ms: >= 0.
+    """
+    answer = DescribeAnswer(correlation_id, api, throttle_time_ms=throttle_time_ms)
+    if entities is None:
+        return answer.refusal(error_code, error_message)
+    for described in entities:
+        answer.add(described)
+    return answer.frame()
+
+
+class DescribeAnswer:
+    """An answer to DescribeClientQuotas that is put together entity by entity, for lists that take their time."""
+
+    __slots__ = ("_count", "_entries", "_flexible", "_head")
+
+    def __init__(self, correlation_id: int, api: Api, *, throttle_time_ms: int = 0) -> None:
+        """Nothing is in it yet."""
+        self._head = _answer_head(correlation_id, api, throttle_time_ms)
+        self._flexible = api.flexible
+        self._entries = bytearray()
+        self._count = 0
+
+    def add(self, described: DescribedEntity) -> None:
+        """One more entity."""
+        out, flexible = self._entries, self._flexible
+        _write_entity(out, described.entity, flexible)
+        write_array_length(out, len(described.values), compact=flexible)
+        for key, value in described.values.items():
+            _write_text(out, key, flexible)
+            out += _FLOAT64.pack(value)
+            _end(out, flexible)
+        _end(out, flexible)
+        self._count += 1
+
+    def frame(self) -> bytes:
+        """The whole frame; Kafka has "" for a text where there is no error."""
+        out = bytearray(self._head)
+        write_int16(out, 0)
+        _write_text(out, "", self._flexible)
+        write_array_length(out, self._count, compact=self._flexible)
+        out += self._entries
+        _end(out, self._flexible)
+        return framed(out)
+
+    def refusal(self, error_code: int, error_message: str | None) -> bytes:
+        """The whole frame of an error instead; its list is null."""
+        out = bytearray(self._head)
+        write_int16(out, error_code)
+        _write_text(out, error_message, self._flexible)
+        _write_null_array(out, self._flexible)
+        _end(out, self._flexible)
+        return framed(out)
+
+
+def read_alter_verdict(frame: bytes, api: Api) -> list[tuple[int, str | None]]:
+    """Error code and message of each entry of a broker's AlterClientQuotas answer.
+
+    Raises:
+        ProtocolError: it does not follow its layout.
+    """
+    flexible = api.flexible
+    at = _behind_throttle(frame, api)
+    count, at = _array(frame, at, flexible)
+    verdict = []
+    for _ in range(count):
+        error_code, at = read_int16(frame, at)
+        message, at = _nullable_text(frame, at, flexible)
+        components, at = _array(frame, at, flexible)
+        for _ in range(components):
+            _, at = _text(frame, at, flexible)
+            _, at = _nullable_text(frame, at, flexible)
+            at = skip_tags(frame, at) if flexible else at
+        at = skip_tags(frame, at) if flexible else at
+        verdict.append((error_code, message))
+    return verdict
+
+
+def read_describe_verdict(frame: bytes, api: Api) -> tuple[int, str | None]:
+    """Error code and message of a broker's DescribeClientQuotas answer.
+
+    Raises:
+        ProtocolError: it does not follow its layout.
+    """
+    at = _behind_throttle(frame, api)
+    error_code, at = read_int16(frame, at)
+    message, _ = _nullable_text(frame, at, api.flexible)
+    return error_code, message
+
+
+# -- pieces ----------------------------------------------------------------------------------------------------------
+
+
+def _array(frame: bytes, at: int, flexible: bool, *, most: int = MAX_ENTRIES) -> tuple[int, int]:
+    count, at = read_array_length(frame, at, compact=flexible, most=most)
+    if count < 0:
+        raise MalformedBody("null where an array is required")
+    return count, at
+
+
+def _nullable_text(frame: bytes, at: int, flexible: bool) -> tuple[str | None, int]:
+    raw, at = read_nullable_string(frame, at, compact=flexible)
+    if raw is None:
+        return None, at
+    text = raw.decode("utf-8", "replace")
+    # Three bytes for each bad one: it could be read, and never be written back.
+    if len(text) > MAX_TEXT_BYTES // 3 and len(text.encode()) > MAX_TEXT_BYTES:
+        raise MalformedBody("string longer than 32,767 bytes")
+    return text, at
+
+
+def _text(frame: bytes, at: int, flexible: bool) -> tuple[str, int]:
+    text, at = _nullable_text(frame, at, flexible)
+    if text is None:
+        raise MalformedBody("null where a string is required")
+    return text, at
+
+
+def _read_float64(frame: bytes, at: int) -> tuple[float, int]:
+    end = skip(frame, at, 8)
+    return _FLOAT64.unpack_from(frame, at)[0], end
+
+
+def _answer_head(correlation_id: int, api: Api, throttle_time_ms: int) -> bytearray:
+    out = bytearray()
+    write_int32(out, correlation_id)
+    _end(out, api.flexible_header)
+    write_int32(out, throttle_time_ms)
+    return out
+
+
+def _behind_throttle(frame: bytes, api: Api) -> int:
+    at = skip_tags(frame, 8) if api.flexible_header else 8
+    return skip(frame, at, 4)
+
+
+def _write_entity(out: bytearray, entity: Mapping[str, str | None], flexible: bool) -> None:
+    components = sorted(entity.items(), key=lambda each: (_TYPE_ORDER.get(each[0], 3), each[0]))
+    write_array_length(out, len(components), compact=flexible)
+    for entity_type, name in components:
+        _write_text(out, entity_type, flexible)
+        _write_text(out, name, flexible)
+        _end(out, flexible)
+
+
+def _write_text(out: bytearray, text: str | None, flexible: bool) -> None:
+    """A string; a text of ours that quotes a name may be too long for one, and is cut."""
+    raw = None if text is None else text.encode()
+    if raw is not None and len(raw) > MAX_TEXT_BYTES:
+        raw = raw[:MAX_TEXT_BYTES].decode("utf-8", "ignore").encode()
+    write_nullable_string(out, raw, compact=flexible)
+
+
+def _write_null_array(out: bytearray, flexible: bool) -> None:
+    if flexible:
+        write_uvarint(out, 0)
+    else:
+        write_int32(out, -1)
+
+
+def _end(out: bytearray, flexible: bool) -> None:
+    """No tagged fields."""
+    if flexible:
+        out.append(0)
