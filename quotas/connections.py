@@ -35,7 +35,7 @@ class Verdict(StrEnum):
 
 
 class AdmissionCause(StrEnum):
-    """Which limit decided. Closed: it is a metric label."""
+    """Which limit decided, or what was wrong with a load balancer's header. Closed: it is a metric label."""
 
     NONE = "none"
     GATEWAY_RATE = "gateway_rate"
@@ -44,6 +44,12 @@ class AdmissionCause(StrEnum):
     IP_RATE = "ip_rate"
     IP_COUNT = "ip_count"
     HELD_FULL = "held_full"
+    PROXY_UNTRUSTED = "proxy_untrusted"
+    PROXY_MISSING = "proxy_missing"
+    PROXY_INVALID = "proxy_invalid"
+    PROXY_TIMEOUT = "proxy_timeout"
+    PROXY_CLOSED = "proxy_closed"
+    PROXY_FULL = "proxy_full"
 
 
 class AfterHold(StrEnum):
@@ -183,12 +189,45 @@ class ConnectionQuotas:
             waited: the same socket was answered with WAIT before and the wait is over, so it is not recorded
                 again.
         """
+        return self._must_wait(listener, now_ms, waited) or self._admit_address(listener, ip, now_ms)
+
+    def reserve(self, listener: str, *, now_ms: int, waited: bool = False) -> Admission:
+        """The half of `admit` that needs no address, for a socket whose client is not known yet.
+
+        Args:
+            listener: a configured listener.
+            now_ms: the present.
+            waited: as for `admit`.
+
+        Returns:
+            WAIT, or ADMIT: the socket has a place now, until `admit_reserved` or `cancel_reservation`.
+        """
+        must_wait = self._must_wait(listener, now_ms, waited)
+        if must_wait is None:
+            self._total += 1
+            self._by_listener[listener] += 1
+        return must_wait or _ADMITTED
+
+    def admit_reserved(self, listener: str, ip: str, *, now_ms: int) -> Admission:
+        """The other half of `admit`, by the client's address: never WAIT, since there is a place."""
+        self.cancel_reservation(listener)
+        return self._admit_address(listener, ip, now_ms)
+
+    def cancel_reservation(self, listener: str) -> None:
+        """Tells that a socket with a place went away before its client was known."""
+        if self._by_listener[listener] == 0:
+            raise ValueError(f"no place is reserved on listener {listener}")
+        self._total -= 1
+        self._by_listener[listener] -= 1
+
+    def _must_wait(self, listener: str, now_ms: int, waited: bool) -> Admission | None:
         if not waited:
             wait_ms, cause = self._record_accept(listener, 1, now_ms)
             if wait_ms > 0:
                 return Admission(Verdict.WAIT, cause, wait_ms)
-        if not self.has_slot(listener):
-            return Admission(Verdict.WAIT, AdmissionCause.NO_SLOT)
+        return None if self.has_slot(listener) else Admission(Verdict.WAIT, AdmissionCause.NO_SLOT)
+
+    def _admit_address(self, listener: str, ip: str, now_ms: int) -> Admission:
         hold_ms, observed = self._record_ip(ip, now_ms)
         if observed:
             admission = self._count(listener, ip)

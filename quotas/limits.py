@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
-from quotas.entities import Default, Family, QuotaEntity, QuotaKey
+from quotas.entities import Default, EntityType, Family, QuotaEntity, QuotaKey
+from quotas.name_prefixes import NamePrefixes
 
 EmptyClientId: TypeAlias = Literal["kafka", "as_named"]
 
@@ -34,11 +35,11 @@ class Enforcement(StrEnum):
 IP_KEYS: Final = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
 CLIENT_KEYS: Final = frozenset(QuotaKey) - IP_KEYS
 
-# Keys whose values Kafka stores as whole numbers, with the largest value and its Java type's name.
+# Keys whose values Kafka stores as whole numbers, with the largest value and its Java type as Kafka names it.
 _INTEGRAL: Final = {
-    QuotaKey.PRODUCER_BYTE_RATE: (float(2**63 - 1), "LONG"),
-    QuotaKey.CONSUMER_BYTE_RATE: (float(2**63 - 1), "LONG"),
-    QuotaKey.CONNECTION_CREATION_RATE: (float(2**31 - 1), "INT"),
+    QuotaKey.PRODUCER_BYTE_RATE: (float(2**63 - 1), "a LONG"),
+    QuotaKey.CONSUMER_BYTE_RATE: (float(2**63 - 1), "a LONG"),
+    QuotaKey.CONNECTION_CREATION_RATE: (float(2**31 - 1), "an INT"),
 }
 _FRACTION_TOLERANCE: Final = 1e-6
 
@@ -53,14 +54,17 @@ class Limits:
             matches nothing. ``as_named``: it is a client like any other, called "". The default is
             ``kafka``: the other choice closes no door, since a client that wants to leave a counter shared
             by its peers can name itself anything, and answers here can be compared with a broker's.
+        prefixes: whether users and client ids that end in ``*`` stand for all names that begin so.
     """
 
-    def __init__(self, *, empty_client_id: EmptyClientId = "kafka") -> None:
+    def __init__(self, *, empty_client_id: EmptyClientId = "kafka", prefixes: bool = False) -> None:
         """Starts with no quota, so every key is off."""
+        self.prefixes: Final = prefixes
         self.version: int = 1
         self.empty_client_id: EmptyClientId = empty_client_id
         self._values: dict[QuotaKey, dict[QuotaEntity, float]] = {key: {} for key in QuotaKey}
         self._families: dict[QuotaKey, dict[Family, int]] = {key: {} for key in QuotaKey}
+        self._clear_prefixes()
         self._mode = Enforcement.ENFORCE
         self._observed: frozenset[QuotaEntity] = frozenset()
 
@@ -73,6 +77,10 @@ class Limits:
         fault = validate(entity, key, value)
         if fault is not None:
             raise ValueError(fault)
+        self.put(entity, key, value)
+
+    def put(self, entity: QuotaEntity, key: QuotaKey, value: float) -> None:
+        """Sets a quota that `validate` has found no fault in."""
         if self._values[key].get(entity) != value:
             self._store(entity, key, value)
             self.version += 1
@@ -82,6 +90,8 @@ class Limits:
         if entity not in self._values[key]:
             return False
         del self._values[key][entity]
+        self._users_by_prefix[key].discard(entity.user)
+        self._clients_by_prefix[key].discard(entity.client_id)
         family = _family_of(entity)
         self._families[key][family] -= 1
         if not self._families[key][family]:
@@ -102,6 +112,15 @@ class Limits:
     def entities(self, key: QuotaKey) -> Iterator[tuple[QuotaEntity, float]]:
         """The quotas of one key."""
         yield from self._values[key].items()
+
+    @property
+    def count(self) -> int:
+        """How many quotas are set."""
+        return sum(map(len, self._values.values()))
+
+    def snapshot(self) -> dict[QuotaKey, dict[QuotaEntity, float]]:
+        """A copy of all quotas, by key; for who needs longer than until the next change."""
+        return {key: values.copy() for key, values in self._values.items()}
 
     def replace_all(self, items: Iterable[tuple[QuotaEntity, QuotaKey, float]]) -> bool:
         """Makes this the whole set, or changes nothing: a configuration reload.
@@ -124,11 +143,19 @@ class Limits:
             return False
         self._values = {key: {} for key in QuotaKey}
         self._families = {key: {} for key in QuotaKey}
+        self._clear_prefixes()
         for key, of_key in values.items():
             for entity, value in of_key.items():
                 self._store(entity, key, value)
         self.version += 1
         return True
+
+    def prefixes_of(self, key: QuotaKey, entity_type: EntityType, name: str) -> list[str]:
+        """The names that are set for this key and stand for `name` among others, longest first."""
+        if not self.prefixes:
+            return []
+        by_prefix = self._users_by_prefix if entity_type is EntityType.USER else self._clients_by_prefix
+        return by_prefix[key].of(name)
 
     def enabled(self, key: QuotaKey) -> bool:
         """Whether any quota is set for this key and not switched off. When not, nothing is counted for it."""
@@ -169,10 +196,16 @@ class Limits:
         """Whether the quotas of this entity are only watched; None asks for everything."""
         return self._mode is Enforcement.OBSERVE or entity in self._observed
 
+    def _clear_prefixes(self) -> None:
+        self._users_by_prefix = {key: NamePrefixes() for key in QuotaKey}
+        self._clients_by_prefix = {key: NamePrefixes() for key in QuotaKey}
+
     def _store(self, entity: QuotaEntity, key: QuotaKey, value: float) -> None:
         if entity not in self._values[key]:
             family = _family_of(entity)
             self._families[key][family] = self._families[key].get(family, 0) + 1
+            self._users_by_prefix[key].add(entity.user)
+            self._clients_by_prefix[key].add(entity.client_id)
         self._values[key][entity] = value
 
 
@@ -204,6 +237,13 @@ def validate_entity(entity: QuotaEntity) -> str | None:
     for entity_type, name in components:
         if name == "":
             return f"Empty {entity_type} not supported"
+        if (
+            isinstance(name, str)
+            and not name.isascii()
+            and any("\ud800" <= each <= "\udfff" for each in name)
+        ):
+            # Half a character, which JSON can hold and no answer on the wire.
+            return f"The {entity_type} is no valid text"
     if entity.family is None:
         # Kafka's text, with its missing blank: clients and tests compare it.
         return "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"
@@ -220,7 +260,7 @@ def _validate_value(key: QuotaKey, value: float) -> str | None:
     if key in _INTEGRAL:
         largest, java_type = _INTEGRAL[key]
         if value > largest:
-            return f"Proposed value for {key} is too large for a {java_type}."
+            return f"Proposed value for {key} is too large for {java_type}."
         if value % 1 > _FRACTION_TOLERANCE:
             return f"{key} cannot be a fractional value."
     elif math.isinf(value):

@@ -253,6 +253,13 @@ class MutationQuotas:
         if tracker is not None:
             tracker.book.book(throttle_time_ms, now_ms=now_ms)
 
+    def level(self, tracker_key: TrackerKey, *, now_ms: int) -> tuple[float | None, float | None, bool]:
+        """Limit, tokens and whether it is only observed, of a client's own counter; no limit and None without one."""
+        tracker = self._trackers.find_own(tracker_key)
+        if tracker is None or tracker.match.limit is None:
+            return None, None, False
+        return tracker.match.limit, tracker.meter.tokens(now_ms=now_ms), tracker.match.observe
+
     def expire(self, *, now_ms: int) -> None:
         """Forgets clients that have long been silent; for every now and then, see `TrackerTable.expire`."""
         self._trackers.expire(now_ms=now_ms)

@@ -4,6 +4,9 @@ Two questions with two answers. The *limit* comes from the first configured of e
 key* says who shares the counter: a level that names user and client counts each pair alone, a user level
 counts all clients of that user together, a client level counts that client id across all users. A private
 counter exists for each client even when the matching entity is a default.
+
+Where prefixes are allowed (`Limits.prefixes`), ``team-a-*`` stands between the exact name and the default: for the
+user first, then for the client id; a longer prefix goes before a shorter one. Whom a prefix matches it counts as one.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from quotas.entities import DEFAULT, Family, Name, QuotaEntity, QuotaKey
+from quotas.entities import DEFAULT, EntityType, Family, Name, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 
 
@@ -92,6 +95,8 @@ def resolve(limits: Limits, key: QuotaKey, user: str, client_id: str) -> Match:
         The match; `Rule.NONE` with no limit when nothing applies. Its tracker key is right also then,
         since unlimited clients are counted as long as the key has any quota.
     """
+    if limits.prefixes:
+        user, client_id = _as_set(limits, key, user, client_id)
     family = limits.sole_family(key)
     if family is None:
         # With several families active, the level that matches decides who shares the counter.
@@ -116,11 +121,28 @@ def walk(limits: Limits, key: QuotaKey, user: str, client_id: str) -> list[Step]
     At most one step applies. None does when the client is unlimited.
     """
     match = resolve(limits, key, user, client_id)
+    if limits.prefixes:
+        user, client_id = _as_set(limits, key, user, client_id)
     return [
         Step(rule, entity, limits.get(entity, key), rule is match.rule)
         for rule in _EIGHT
         for entity in (_entity(rule, user, client_id),)
     ]
+
+
+def _as_set(limits: Limits, key: QuotaKey, user: str, client_id: str) -> tuple[str, str]:
+    """The client by the names that decide: where that is a prefix, all that it stands for become one client."""
+    users = limits.prefixes_of(key, EntityType.USER, user)
+    clients = limits.prefixes_of(key, EntityType.CLIENT_ID, client_id)
+    if users or clients:
+        for named_user in (user, *users, DEFAULT, None):
+            for named_client in (client_id, *clients, DEFAULT, None):
+                if limits.get(QuotaEntity(named_user, named_client), key) is not None:
+                    return (
+                        named_user if isinstance(named_user, str) else user,
+                        named_client if isinstance(named_client, str) else client_id,
+                    )
+    return user, client_id
 
 
 def _first(

@@ -1,6 +1,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quotas.connections import (
     Admission,
@@ -338,3 +340,44 @@ def test_many_addresses_need_bounded_memory(clock: FakeClock) -> None:
         ):
             quotas.release("EXT", f"10.0.{i // 256}.{i % 256}")
     assert len(quotas.snapshot(now_ms=clock.now_ms).ip_rates) <= 100
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 0, 100, 1_000]), st.sampled_from(["a", "b"]), st.booleans()),
+        max_size=60,
+    ),
+    st.one_of(st.none(), st.integers(1, 5)),
+    st.one_of(st.none(), st.integers(1, 5)),
+)
+def test_two_halves_of_an_admission_are_the_whole(
+    connections: list[tuple[int, str, bool]], rate: int | None, count: int | None
+) -> None:
+    limits = {
+        "listeners": {"EXT": ListenerLimits(max_connection_creation_rate=rate)},
+        "max_connections": count,
+        "max_connections_per_ip": 3,
+    }
+    clock = FakeClock(now_ms=7_300_000)
+    whole, halves = (_quotas(clock, {DEFAULT: 2}, **limits) for _ in range(2))
+    for wait_ms, who, waited in connections:
+        clock.advance(wait_ms)
+        now_ms, ip = clock.now_ms, ADDRESSES[who]
+        expected = whole.admit("EXT", ip, now_ms=now_ms, waited=waited)
+        got = halves.reserve("EXT", now_ms=now_ms, waited=waited)
+        if got.verdict is Verdict.ADMIT:
+            got = halves.admit_reserved("EXT", ip, now_ms=now_ms)
+        assert got == expected
+        assert halves.snapshot(now_ms=now_ms) == whole.snapshot(now_ms=now_ms)
+
+
+def test_reserved_place_is_taken_until_it_is_given_back(clock: FakeClock) -> None:
+    quotas = _quotas(clock, max_connections=1)
+    assert quotas.reserve("EXT", now_ms=clock.now_ms).verdict is Verdict.ADMIT
+    waits = quotas.reserve("EXT", now_ms=clock.now_ms)
+    assert (waits.verdict, waits.cause) == (Verdict.WAIT, AdmissionCause.NO_SLOT)
+    quotas.cancel_reservation("EXT")
+    assert quotas.reserve("EXT", now_ms=clock.now_ms, waited=True).verdict is Verdict.ADMIT
+    quotas.cancel_reservation("EXT")
+    with pytest.raises(ValueError, match="no place"):
+        quotas.cancel_reservation("EXT")

@@ -61,7 +61,7 @@ def test_values_are_bounded_as_by_a_broker_except_nan_and_infinity(
 
 
 def test_a_connection_rate_is_an_int() -> None:
-    fault = "Proposed value for connection_creation_rate is too large for a INT."
+    fault = "Proposed value for connection_creation_rate is too large for an INT."
     assert validate(QuotaEntity(ip=DEFAULT), CONNECTION, 2.0**31) == fault
     assert validate(QuotaEntity(ip=DEFAULT), CONNECTION, 2.0**31 - 1) is None
 
@@ -192,3 +192,19 @@ def test_switched_off_quotas_are_not_in_use_and_still_listed() -> None:
     limits.set_mode(Enforcement.ENFORCE)
     assert limits.enabled(PRODUCE)
     assert limits.get(ALICE, PRODUCE) == 7
+
+
+def test_a_snapshot_stays_as_it_was() -> None:
+    limits = Limits()
+    limits.set(QuotaEntity(user="a"), PRODUCE, 5)
+    snapshot = limits.snapshot()
+    assert limits.count == 1
+    limits.set(QuotaEntity(user="b"), PRODUCE, 6)
+    assert snapshot[PRODUCE] == {QuotaEntity(user="a"): 5}
+    assert limits.count == 2
+
+
+def test_half_a_character_is_no_name() -> None:
+    # JSON can hold one, and nothing that lists it could be sent.
+    assert validate(QuotaEntity(client_id="a\udc80"), PRODUCE, 1.0) == "The client-id is no valid text"
+    assert validate(QuotaEntity(user="\U0001f600\ue000é"), PRODUCE, 1.0) is None

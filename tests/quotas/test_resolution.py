@@ -125,3 +125,67 @@ def test_walk_shows_all_levels_and_marks_the_one_that_decides() -> None:
 
 def test_walk_marks_nothing_for_an_unlimited_client() -> None:
     assert not any(step.applies for step in walk(_limits([("u", None, 1)]), KEY, "v", "c"))
+
+
+# -- prefixes ------------------------------------------------------------------------------------------------
+
+_NAMES = ["a", "ab", "abc", "b", "a*", "ab*", "*", "<default>", None]
+
+
+def _candidates(name: str) -> list[Name | None]:
+    """What stands for a name, best first: itself, prefixes from long to short, the default, nothing."""
+    prefixes = [f"{name[:length]}*" for length in range(len(name), 0, -1)]
+    return [name, *prefixes, DEFAULT, None]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(_NAMES), st.sampled_from(_NAMES), st.integers(1, 9)).filter(
+            lambda row: any(row[:2])
+        ),
+        max_size=12,
+    )
+)
+def test_a_prefix_stands_between_the_name_and_the_default_for_the_user_first(quotas: list[Any]) -> None:
+    limits = _limits(quotas, prefixes=True)
+    values = {(_name(user), _name(client_id)): value for user, client_id, value in quotas}
+    for user, client_id in product(["a", "ab", "abc", "b", "c"], repeat=2):
+        decided = next(
+            (pair for pair in product(_candidates(user), _candidates(client_id)) if pair in values), None
+        )
+        match = resolve(limits, KEY, user, client_id)
+        assert match.limit == (None if decided is None else values[decided]), (user, client_id)
+        if decided is None:
+            continue
+        named_user, named_client = decided
+        # A prefix counts together, a default each by itself, and what is not named is not told apart.
+        expected = (
+            "" if named_user is None else user if named_user is DEFAULT else named_user,
+            "" if named_client is None else client_id if named_client is DEFAULT else named_client,
+        )
+        assert match.tracker_key == expected
+        assert match_of_tracker(limits, KEY, match.tracker_key) == match
+        applied = [step for step in walk(limits, KEY, user, client_id) if step.applies]
+        assert [step.entity for step in applied] == [QuotaEntity(named_user, named_client)]
+
+
+def test_a_star_is_a_letter_like_any_other_unless_prefixes_are_allowed() -> None:
+    quotas = [(None, "team-*", 5), (None, "<default>", 1)]
+    assert resolve(_limits(quotas), KEY, "u", "team-7").limit == 1
+    assert resolve(_limits(quotas), KEY, "u", "team-*").limit == 5
+    assert resolve(_limits(quotas, prefixes=True), KEY, "u", "team-7").limit == 5
+
+
+def test_prefixes_are_forgotten_with_their_quotas() -> None:
+    limits = _limits([(None, "team-*", 5)], prefixes=True)
+    limits.remove(QuotaEntity(client_id="team-*"), KEY)
+    assert resolve(limits, KEY, "u", "team-7").rule is Rule.NONE
+    limits.set(QuotaEntity(client_id="team-*"), KEY, 5)
+    limits.replace_all([(QuotaEntity(client_id="t*"), KEY, 3.0)])
+    assert resolve(limits, KEY, "u", "team-7").tracker_key == TrackerKey("", "t*")
+
+
+def test_only_watched_holds_for_all_whom_a_prefix_stands_for() -> None:
+    limits = _limits([(None, "team-*", 5)], prefixes=True)
+    limits.set_observed([QuotaEntity(client_id="team-*")])
+    assert resolve(limits, KEY, "u", "team-7") == Match(5, Rule.CLIENT, TrackerKey("", "team-*"), True)

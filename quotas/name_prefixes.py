@@ -1,0 +1,57 @@
+"""Names of quota entities that end in ``*`` and stand for every name that begins so; ours, and opt-in.
+
+Only which prefixes are set, and the longest ones of a name first. What a prefix means for precedence and for counters
+is in `quotas.resolution`. A single ``*`` is a name like any other: it would say the same as the default.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from quotas.entities import Name
+
+_MARK: Final = "*"
+
+
+def is_prefix(name: Name | None) -> bool:
+    """Whether this name stands for all that begin so."""
+    return isinstance(name, str) and len(name) > 1 and name.endswith(_MARK)
+
+
+class NamePrefixes:
+    """The prefixes that are set, of one quota and one type of entity. A name takes one look-up per length in use."""
+
+    __slots__ = ("_lengths", "_names")
+
+    def __init__(self) -> None:
+        """None is set."""
+        self._names: Counter[str] = Counter()
+        self._lengths: Counter[int] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def add(self, name: Name | None) -> None:
+        """One more entity has this name; nothing happens unless it is a prefix."""
+        if is_prefix(name):
+            assert isinstance(name, str)
+            self._names[name] += 1
+            self._lengths[len(name) - 1] += 1
+
+    def discard(self, name: Name | None) -> None:
+        """One entity less has this name."""
+        if is_prefix(name):
+            assert isinstance(name, str)
+            self._names[name] -= 1
+            self._lengths[len(name) - 1] -= 1
+            if not self._names[name]:
+                del self._names[name]
+            if not self._lengths[len(name) - 1]:
+                del self._lengths[len(name) - 1]
+
+    def of(self, name: str) -> list[str]:
+        """The prefixes that this name begins with, as they are set, longest first."""
+        lengths = sorted((length for length in self._lengths if length <= len(name)), reverse=True)
+        found = (name[:length] + _MARK for length in lengths)
+        return [prefix for prefix in found if prefix in self._names]

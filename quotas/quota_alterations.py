@@ -1,0 +1,127 @@
+"""What an AlterClientQuotas request comes to: Kafka's checks entry by entry, then the overrides that change.
+
+Pure, after ClientQuotaControlManager: the first fault of an entity is its answer, one bad value spoils its whole
+entry, other entries are carried out. An entity that stands twice in a request is carried out once, as its first entry
+says, and yet is answered with an error; that is Kafka's way too, and clients that look at the answer see the same.
+
+Ours is one more rule: a value that only the configuration file sets can't be removed here, since nothing that the
+store holds would make it go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from quotas.entities import DEFAULT, EntityType, QuotaEntity, QuotaKey
+from quotas.limits import validate, validate_entity
+from quotas.quota_book import QuotaBook, QuotaChange
+
+Names: TypeAlias = Mapping[str, str | None]
+"""Entity type -> name, None for the default; as on the wire, so both may be anything."""
+
+Operation: TypeAlias = tuple[str, float, bool]
+"""(key, value, whether the key is removed)."""
+
+_KEYS: Final = frozenset(key.value for key in QuotaKey)
+
+# Kafka prints the types in the order of a Java hash map.
+_PRINTED: Final = {"client-id": 0, "user": 1, "ip": 2}
+
+
+@dataclass(slots=True)
+class EntityPlan:
+    """One entity of a request.
+
+    Attributes:
+        names: as on the wire.
+        fault: Kafka's text when the answer is INVALID_REQUEST.
+        changes: what is to be done; there may be some beside a fault, see the module.
+    """
+
+    names: Names
+    fault: str | None = None
+    changes: tuple[QuotaChange, ...] = field(default=())
+
+
+def plan_alterations(
+    entries: Iterable[tuple[Names, Sequence[Operation]]], book: QuotaBook
+) -> list[EntityPlan]:
+    """What is to be answered and done.
+
+    Args:
+        entries: of the request, in its order.
+        book: what is set now; setting a value again that is set already changes nothing.
+
+    Returns:
+        One plan for each distinct entity, in the order they came first.
+    """
+    plans: dict[frozenset[tuple[str, str | None]], EntityPlan] = {}
+    for names, operations in entries:
+        identity = frozenset(names.items())
+        plan = plans.get(identity)
+        if plan is not None or len({key for key, _, _ in operations}) < len(operations):
+            plan = plans.setdefault(identity, EntityPlan(names))
+            plan.fault = f"Ignoring duplicate entity {_as_java_prints(names)}"
+        else:
+            plans[identity] = _plan(names, operations, book)
+    return list(plans.values())
+
+
+def _plan(names: Names, operations: Sequence[Operation], book: QuotaBook) -> EntityPlan:
+    for entity_type, name in names.items():
+        if entity_type not in _PRINTED:
+            return EntityPlan(names, f"Unhandled client quota entity type: {entity_type}")
+        if name == "":
+            return EntityPlan(names, f"Empty {entity_type} not supported")
+    entity = entity_of(names)
+    fault = validate_entity(entity)
+    changes = []
+    for key, value, remove in operations:
+        if fault is not None:
+            break
+        if not remove:
+            fault = validate(entity, key, value)
+            if fault is None and book.override(entity, QuotaKey(key)) != value:
+                changes.append(QuotaChange(entity, QuotaKey(key), value))
+        elif (known := known_key(key)) is not None:
+            if book.override(entity, known) is not None:
+                changes.append(QuotaChange(entity, known, None))
+            elif book.floor(entity, known) is not None:
+                fault = f"{key} of {entity} is set in the gateway's configuration file and can only be removed there"
+    return EntityPlan(names, fault, () if fault else tuple(changes))
+
+
+def known_key(key: str) -> QuotaKey | None:
+    """The quota of this name."""
+    return QuotaKey(key) if key in _KEYS else None
+
+
+def known_types(names: Names) -> bool:
+    """Whether all types are ones that an entity can have."""
+    return names.keys() <= _PRINTED.keys()
+
+
+def entity_of(names: Names) -> QuotaEntity:
+    """The entity of these names; its types are known."""
+    given = {entity_type: DEFAULT if name is None else name for entity_type, name in names.items()}
+    return QuotaEntity(
+        user=given.get(EntityType.USER),
+        client_id=given.get(EntityType.CLIENT_ID),
+        ip=given.get(EntityType.IP),
+    )
+
+
+def names_of(entity: QuotaEntity) -> dict[str, str | None]:
+    """The names of an entity, as on the wire."""
+    return {
+        entity_type.value: name if isinstance(name, str) else None
+        for entity_type, name in entity.components()
+    }
+
+
+def _as_java_prints(names: Names) -> str:
+    ordered = sorted(names.items(), key=lambda each: (_PRINTED.get(each[0], 3), each[0]))
+    inside = ", ".join(f"{entity_type}={'null' if name is None else name}" for entity_type, name in ordered)
+    return f"ClientQuotaEntity(entries={{{inside}}})"

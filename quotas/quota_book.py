@@ -1,0 +1,149 @@
+"""Two sources of quotas in one set: the configuration file is the floor, the quota store's overrides win.
+
+Key by key: an entity may have its producer_byte_rate from the store and its request_percentage from the file. What
+is in force is always in `Limits`, which all counters read; this book only knows where each value came from, and what
+comes back when an override goes. Counters keep their samples throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from quotas.entities import QuotaEntity, QuotaKey
+from quotas.limits import Limits, validate
+
+Source: TypeAlias = Literal["file", "store"]
+
+_Values: TypeAlias = dict[QuotaKey, dict[QuotaEntity, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaChange:
+    """One override that is set or goes.
+
+    Attributes:
+        entity: whom it is for.
+        key: of the quota.
+        value: in the key's unit; None: the override is removed.
+    """
+
+    entity: QuotaEntity
+    key: QuotaKey
+    value: float | None
+
+
+class QuotaBook:
+    """See the module.
+
+    Attributes:
+        limits: what is in force. Nobody else sets or removes quotas in it.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        """Takes what is set already as the floor.
+
+        Args:
+            limits: kept up to date from now on.
+        """
+        self.limits = limits
+        self._floor = _by_key(limits.items())
+        self._overrides: _Values = {key: {} for key in QuotaKey}
+
+    def replace_floor(self, items: Iterable[tuple[QuotaEntity, QuotaKey, float]]) -> bool:
+        """Makes this the whole floor, or changes nothing: the start and every reload of the configuration.
+
+        Returns:
+            Whether anything that is in force differs from before.
+
+        Raises:
+            ValueError: an item is not valid; its entity and key are in the text. Nothing was changed.
+        """
+        wanted = list(items)
+        for entity, key, value in wanted:
+            _check(entity, key, value)
+        before = self.limits.version
+        floor, old = _by_key(wanted), self._floor
+        self._floor = floor
+        for key, values in floor.items():
+            for entity, value in values.items():
+                if old[key].get(entity) != value and entity not in self._overrides[key]:
+                    self.limits.put(entity, key, value)
+        for key, values in old.items():
+            for entity in values.keys() - floor[key].keys() - self._overrides[key].keys():
+                self.limits.remove(entity, key)
+        return self.limits.version != before
+
+    def apply(self, changes: Iterable[QuotaChange], *, checked: bool = False) -> None:
+        """Sets and removes overrides, all or none. Takes as long as there are changes, however many quotas there are.
+
+        Args:
+            changes: the later of two for the same quota counts.
+            checked: `quotas.limits.validate` has found no fault in any of them.
+
+        Raises:
+            ValueError: a value is not valid; its entity and key are in the text. Nothing was changed.
+        """
+        wanted = list(changes)
+        for change in wanted:
+            if change.value is not None and not checked:
+                _check(change.entity, change.key, change.value)
+        for change in wanted:
+            self._apply(change.entity, change.key, change.value)
+
+    def source(self, entity: QuotaEntity, key: QuotaKey) -> Source | None:
+        """Where the value in force came from; None: there is none."""
+        if entity in self._overrides[key]:
+            return "store"
+        return "file" if entity in self._floor[key] else None
+
+    def override(self, entity: QuotaEntity, key: QuotaKey) -> float | None:
+        """What the store says; None: nothing."""
+        return self._overrides[key].get(entity)
+
+    def floor(self, entity: QuotaEntity, key: QuotaKey) -> float | None:
+        """What the configuration file says; None: nothing."""
+        return self._floor[key].get(entity)
+
+    def override_count(self, key: QuotaKey) -> int:
+        """How many quotas of one key the store says."""
+        return len(self._overrides[key])
+
+    def overrides(self) -> Iterator[tuple[QuotaEntity, QuotaKey, float]]:
+        """Everything that the store says, by key and then in the order it was set first."""
+        return _items(self._overrides)
+
+    def _apply(self, entity: QuotaEntity, key: QuotaKey, value: float | None) -> None:
+        if value is not None:
+            self._overrides[key][entity] = value
+            self.limits.put(entity, key, value)
+            return
+        if self._overrides[key].pop(entity, None) is None:
+            return
+        below = self._floor[key].get(entity)
+        if below is None:
+            self.limits.remove(entity, key)
+        else:
+            self.limits.put(entity, key, below)
+
+
+def _by_key(items: Iterable[tuple[QuotaEntity, QuotaKey, float]]) -> _Values:
+    values: _Values = {key: {} for key in QuotaKey}
+    for entity, key, value in items:
+        values[key][entity] = value
+    return values
+
+
+def _items(
+    values: Mapping[QuotaKey, Mapping[QuotaEntity, float]],
+) -> Iterator[tuple[QuotaEntity, QuotaKey, float]]:
+    for key, of_key in values.items():
+        for entity, value in of_key.items():
+            yield entity, key, value
+
+
+def _check(entity: QuotaEntity, key: QuotaKey, value: float) -> None:
+    fault = validate(entity, key, value)
+    if fault is not None:
+        raise ValueError(f"{entity}: {fault}")

@@ -1,0 +1,150 @@
+"""Which quotas a DescribeClientQuotas filter selects, and which filters Kafka refuses (KIP-546; ClientQuotasImage).
+
+A filter names entity types, each with a name, with its default or with anything. Not strict, an entity may have more
+types than the filter names. Nothing is resolved: an answer lists what is set, not what applies to a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+from quotas.entities import DEFAULT, EntityType, Name, QuotaEntity, QuotaKey
+from quotas.limits import Limits
+
+
+class MatchType(IntEnum):
+    """How a component selects, as on the wire."""
+
+    EXACT = 0
+    DEFAULT = 1
+    SPECIFIED = 2  # any name, and the default
+
+
+class FilterError(ValueError):
+    """A filter that Kafka refuses with INVALID_REQUEST; the text is Kafka's."""
+
+
+class UnsupportedEntityType(FilterError):
+    """One that Kafka refuses with UNSUPPORTED_VERSION: a newer broker might know the type."""
+
+
+Grouped: TypeAlias = dict[QuotaEntity, dict[QuotaKey, float]]
+"""Entities with all their values."""
+
+_CLIENT_TYPES: Final = frozenset({EntityType.USER, EntityType.CLIENT_ID})
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaFilter:
+    """A valid filter.
+
+    Attributes:
+        named: types that must have just this name, or be the default.
+        specified: types that must be there.
+        strict: the entity may have no other types.
+    """
+
+    named: Mapping[EntityType, Name]
+    specified: frozenset[EntityType]
+    strict: bool
+
+    @property
+    def entity(self) -> QuotaEntity | None:
+        """The one entity that can match, None when it may be any number."""
+        return None if self.specified or not self.strict else _entity(self.named)
+
+    def select(self, limits: Limits) -> Iterator[tuple[QuotaEntity, dict[QuotaKey, float]]]:
+        """The entities that match, each with all its values.
+
+        One entity that is named in full is looked up; every other filter walks all quotas.
+        """
+        entity = self.entity
+        if entity is not None:
+            values = {
+                key: value for key in QuotaKey for value in (limits.get(entity, key),) if value is not None
+            }
+            if values:
+                yield entity, values
+            return
+        found: Grouped = {}
+        for key in QuotaKey:
+            self.group(key, limits.entities(key), found)
+        yield from found.items()
+
+    def group(self, key: QuotaKey, quotas: Iterable[tuple[QuotaEntity, float]], found: Grouped) -> None:
+        """Add what matches of these quotas to `found`; a part of them at a time, where all would take too long."""
+        tests = [
+            self._test(entity_type) for entity_type in (EntityType.USER, EntityType.CLIENT_ID, EntityType.IP)
+        ]
+        (user_test, client_test, ip_test) = tests
+        for entity, value in quotas:
+            if user_test(entity.user) and client_test(entity.client_id) and ip_test(entity.ip):
+                found.setdefault(entity, {})[key] = value
+
+    def _test(self, entity_type: EntityType) -> Callable[[Name | None], bool]:
+        """What a component of this type must be."""
+        if entity_type in self.named:
+            wanted = self.named[entity_type]
+            return lambda name: name == wanted
+        if entity_type in self.specified:
+            return lambda name: name is not None
+        if self.strict:
+            return lambda name: name is None
+        return lambda _name: True
+
+
+def make_filter(components: Iterable[tuple[str, int, str | None]], *, strict: bool) -> QuotaFilter:
+    """The filter that a request asks for.
+
+    Args:
+        components: (entity type, match type, name) as on the wire.
+        strict: see `QuotaFilter`.
+
+    Raises:
+        FilterError: Kafka would refuse it; the first fault in Kafka's order.
+    """
+    named: dict[EntityType, Name] = {}
+    specified: set[EntityType] = set()
+    for type_text, match_type, name in components:
+        if not type_text:
+            raise FilterError("Invalid empty entity type.")
+        if type_text in named or type_text in specified:
+            raise FilterError(f"Entity type {type_text} cannot appear more than once in the filter.")
+        try:
+            entity_type = EntityType(type_text)
+        except ValueError:
+            raise UnsupportedEntityType(f"Unsupported entity type {type_text}") from None
+        if match_type == MatchType.EXACT:
+            if name is None:
+                raise FilterError("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+            named[entity_type] = name
+        elif match_type == MatchType.DEFAULT:
+            if name is not None:
+                raise FilterError("Request specified MATCH_TYPE_DEFAULT, but also specified a match string.")
+            named[entity_type] = DEFAULT
+        elif match_type == MatchType.SPECIFIED:
+            if name is not None:
+                raise FilterError(
+                    "Request specified MATCH_TYPE_SPECIFIED, but also specified a match string."
+                )
+            specified.add(entity_type)
+        else:
+            raise FilterError(f"Unknown match type {match_type}")
+    types = named.keys() | specified
+    if EntityType.IP in types and types & _CLIENT_TYPES:
+        raise FilterError(
+            "Invalid entity filter component combination. IP filter component should not be used "
+            "with user or clientId filter component."
+        )
+    return QuotaFilter(named, frozenset(specified), strict)
+
+
+def _entity(names: Mapping[EntityType, Name]) -> QuotaEntity:
+    return QuotaEntity(
+        user=names.get(EntityType.USER),
+        client_id=names.get(EntityType.CLIENT_ID),
+        ip=names.get(EntityType.IP),
+    )

@@ -1,0 +1,88 @@
+"""The layout of a usage record: what the gateway writes once a second, and the pipeline reads.
+
+One JSON object per line and second, with short rows instead of an object for each client: positions are the
+fields below. A line is written for a second in which nothing happened too, so that a gap in `seq` means loss and
+nothing else.
+
+    {"v":1,"gw":"a","boot":1700000000000,"seq":7,"ts":1700000060,"dur_ms":1000,"algo":"token_bucket",
+     "rows":[[...], ...],"events":[[...], ...],"dropped_rows":0,"dropped_events":0}
+
+(gw, boot, seq) names a line: the gateway, when it was started (ms since the epoch) and a number that grows by one
+with each line since then. `ts` is the second it covers (s since the epoch, UTC), `dur_ms` the time it really covers.
+Where the wall clock was set meanwhile, `jump_ms` tells by how much; otherwise there is no such field. Beyond a cap of
+rows all further clients of a second share the rows `~other`; `dropped_rows` tells how many. `dropped_events`
+are missing: there were more than fit into the line.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag, StrEnum
+from typing import Final
+
+VERSION: Final = 1
+
+OTHER: Final = "~other"
+"""Client id of the row that sums up the clients beyond the cap of rows."""
+
+
+class UsageApi(StrEnum):
+    """What a row counts."""
+
+    PRODUCE = "produce"
+    FETCH = "fetch"
+    REQUEST = "request"  # request time; units are ms of a request handler thread
+    MUTATION = "mutation"  # units are partitions
+    CONNECT = "connect"  # units are connections; the address stands in place of the client id
+
+
+class Row(IntEnum):
+    """Positions in a row.
+
+    The entity of a row is the tracker key: whose counter was used, not which rule applied. `offered` is what clients
+    asked for, `admitted` what passed; units are bytes for produce and fetch, and see `UsageApi`.
+    """
+
+    LISTENER = 0
+    USER = 1
+    CLIENT_ID = 2
+    API = 3
+    NODE = 4  # upstream broker, -1 where it is not known or does not matter
+    REQUESTS = 5
+    BYTES_IN = 6
+    BYTES_OUT = 7
+    OFFERED = 8
+    ADMITTED = 9
+    MAX_UNITS = 10  # of the largest request
+    REJECTED = 11  # topics of mutations, or connections
+    REJECTED_UNITS = 12
+    DELAYED = 13  # requests that were answered with a throttle time; connections that had to wait
+    THROTTLE_MS = 14  # sum of what was issued
+    MUTED_MS = 15  # time of this second in which a connection of its was muted by a throttle
+    QUOTA = 16  # the limit in force, null: unlimited
+    LEVEL_END = 17  # tokens, or roughly the rate (up to a window too high), at the end; null: not counted
+    FLAGS = 18  # `RowFlags`
+
+
+class RowFlags(IntFlag):
+    """What else is true of a row."""
+
+    CENSORED = 1  # clients were muted: they may have wanted more than `offered`
+    OBSERVED = 2  # the quota is only watched: nobody waits for it
+
+
+class Event(IntEnum):
+    """Positions in an event: one controller mutation, that is one topic of one request (KIP-599)."""
+
+    OFFSET_MS = (
+        0  # since `ts`; below 0 or above 1000 where the line's time does not begin or end with its second
+    )
+    LISTENER = 1
+    USER = 2
+    CLIENT_ID = 3
+    API = 4  # create_topics, create_partitions, delete_topics
+    UNITS = 5  # partitions
+    STRICT = 6
+    ADMITTED = 7
+    THROTTLE_MS = 8
+    CORRELATION_ID = 9
+    ATTEMPT = 10  # 1; higher for one that seems to be a retry of a refused request

@@ -1,0 +1,149 @@
+"""What an alteration comes to: Kafka's checks in Kafka's order, and the changes that are left."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from quotas.quota_alterations import EntityPlan, entity_of, names_of, plan_alterations
+from quotas.quota_book import QuotaBook, QuotaChange
+from tests.support.scenarios import scenarios
+
+RATE = QuotaKey.PRODUCER_BYTE_RATE
+USER = {"user": "u"}
+
+
+def plan(
+    entity: dict[str, str | None], *ops: tuple[str, float | None], book: QuotaBook | None = None
+) -> EntityPlan:
+    (planned,) = plan_alterations([(entity, operations(ops))], book or QuotaBook(Limits()))
+    return planned
+
+
+def operations(ops: Any) -> list[tuple[str, float, bool]]:
+    return [(key, 0.0 if value is None else value, value is None) for key, value in ops]
+
+
+@pytest.mark.parametrize("row", scenarios("alter"))
+def test_scenario_alter(row: dict[str, Any]) -> None:
+    planned = plan(row["entity"], *row["ops"].items())
+    if row["error"] == "NONE":
+        assert planned.fault is None
+    else:
+        assert planned.fault is not None
+        assert row["msg"] in planned.fault
+        assert planned.changes == ()
+
+
+@pytest.mark.parametrize("row", scenarios("alterseq"))
+def test_scenario_alterseq(row: dict[str, Any]) -> None:
+    book = QuotaBook(Limits())
+    for ops, expected in row["steps"]:
+        planned = plan(row["entity"], *ops.items(), book=book)
+        assert planned.fault is None
+        book.apply(planned.changes)
+        assert {key: value for _, key, value in book.limits.items()} == expected
+
+
+@pytest.mark.parametrize("row", scenarios("alterdup"))
+def test_scenario_alterdup(row: dict[str, Any]) -> None:
+    book = QuotaBook(Limits())
+    (planned,) = plan_alterations([(names, operations(ops.items())) for names, ops in row["entries"]], book)
+    assert planned.fault == "Ignoring duplicate entity ClientQuotaEntity(entries={user=user-1})"
+    book.apply(planned.changes)
+    assert {key: value for _, key, value in book.limits.items()} == row["stored"]
+
+
+@pytest.mark.parametrize(
+    ("entity", "ops", "fault"),
+    [
+        ({"user": "", "foo": "x"}, [("bad", 1.0)], "Empty user not supported"),
+        ({"foo": "x", "user": ""}, [("bad", 1.0)], "Unhandled client quota entity type: foo"),
+        ({"ip": "1.2.3.4", "client-id": ""}, [("bad", 1.0)], "Empty client-id not supported"),
+        ({"ip": "no.host", "client-id": "c"}, [("bad", 1.0)], "Invalid quota entity combination, IP entity "),
+        ({"ip": "no.host"}, [("bad", 1.0)], "no.host is not a valid IP or resolvable host."),
+        ({}, [("bad", 1.0), ("bad", 2.0)], "Ignoring duplicate entity ClientQuotaEntity(entries={})"),
+        (
+            {"user": None, "client-id": "c"},
+            [(RATE, 1.0), (RATE, None)],
+            "Ignoring duplicate entity ClientQuotaEntity(entries={client-id=c, user=null})",
+        ),
+        (
+            {"user": "u"},
+            [(RATE, 1.0), ("consumer_byte_rate", -1.0)],
+            "Quota consumer_byte_rate must be greater than 0",
+        ),
+    ],
+)
+def test_the_first_fault_in_kafkas_order_is_the_answer(entity: Any, ops: Any, fault: str) -> None:
+    planned = plan(entity, *ops)
+    assert planned.fault is not None
+    assert planned.fault.startswith(fault)
+    assert planned.changes == ()
+
+
+@pytest.mark.parametrize("key", [key.value for key in QuotaKey])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.0, 0.0, -1.0])
+def test_g09_values_that_limit_nobody_or_everybody_are_refused_for_every_key(key: str, value: float) -> None:
+    entity = {"ip": "10.0.0.1"} if key == QuotaKey.CONNECTION_CREATION_RATE else USER
+    assert plan(entity, (key, value)).fault is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fits"),
+    [
+        ("producer_byte_rate", 5e-324, True),
+        ("producer_byte_rate", 1.5, False),
+        ("producer_byte_rate", 1.0000001, True),
+        ("producer_byte_rate", 2.0**63, True),
+        ("producer_byte_rate", 1e308, False),
+        ("request_percentage", 1.5, True),
+        ("controller_mutation_rate", 1e308, True),
+    ],
+)
+def test_g09_extreme_values_are_judged_as_by_kafka(key: str, value: float, fits: bool) -> None:
+    assert (plan(USER, (key, value)).fault is None) is fits
+
+
+def test_one_bad_value_spoils_its_entity_and_no_other() -> None:
+    book = QuotaBook(Limits())
+    entries = [
+        ({"user": "a"}, operations([(RATE, 1.0), ("bad", 1.0)])),
+        ({"user": "b"}, operations([(RATE, 2.0)])),
+    ]
+    bad, good = plan_alterations(entries, book)
+    assert (bad.fault, bad.changes) == ("Invalid configuration key bad", ())
+    assert (good.fault, good.changes) == (None, (QuotaChange(QuotaEntity(user="b"), RATE, 2.0),))
+
+
+def test_a_value_that_is_set_already_and_a_removal_of_nothing_change_nothing() -> None:
+    book = QuotaBook(Limits())
+    book.apply([QuotaChange(QuotaEntity(user="u"), RATE, 5.0)])
+    planned = plan(USER, (RATE, 5.0), ("consumer_byte_rate", None), ("no-such-key", None), book=book)
+    assert (planned.fault, planned.changes) == (None, ())
+
+
+def test_what_the_file_says_can_be_overridden_and_then_removed_but_not_removed_itself() -> None:
+    book = QuotaBook(Limits())
+    entity = QuotaEntity(user="u")
+    book.replace_floor([(entity, RATE, 5.0)])
+    fault = plan(USER, (RATE, None), book=book).fault
+    assert (
+        fault
+        == "producer_byte_rate of user=u is set in the gateway's configuration file and can only be removed there"
+    )
+    same = plan(USER, (RATE, 5.0), book=book)
+    assert same.changes == (QuotaChange(entity, RATE, 5.0),), "kept when the file changes"
+    book.apply(same.changes)
+    assert plan(USER, (RATE, None), book=book).changes == (QuotaChange(entity, RATE, None),)
+
+
+def test_names_and_entities_are_each_others_other_side() -> None:
+    names = {"user": "<default>", "client-id": None}
+    assert entity_of(names) == QuotaEntity(user="<default>", client_id=DEFAULT)
+    assert names_of(entity_of(names)) == names
+    assert names_of(QuotaEntity(ip=DEFAULT)) == {"ip": None}
