@@ -11,7 +11,8 @@ from typing import Annotated, TypeAlias
 from pydantic import Field
 
 from config.ip_address import Address
-from config.sections import Count, MaxTrackers, Section
+from config.section import Count, MaxTrackers, Section
+from config.security_sections import MaxHandshakes
 from quotas.connections import AfterHold
 
 CountOrNone: TypeAlias = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -28,6 +29,7 @@ class ConnectionSettings(Section, frozen=True):
         after_hold: what becomes of a socket that was held because its address connects too often. close: what Kafka
             does; recheck: let in when the address is within its rate by then, as KIP-612 says.
         max_held: how many sockets may be held at once; None: an eighth of the file descriptors, 1,000 at most.
+        max_tls_handshakes_per_second: how many TLS handshakes begin per second, of all listeners; the others wait.
         protected_slots: connections that the protected listener may have when `max_connections` is reached.
         failed_authentication_delay_ms: Kafka's connection.failed.authentication.delay.ms.
         ipv6_prefix_bits: IPv6 addresses that agree in so many leading bits are one client.
@@ -40,6 +42,7 @@ class ConnectionSettings(Section, frozen=True):
     max_connections_per_ip_overrides: Mapping[Address, CountOrNone] = Field(default_factory=dict)
     after_hold: Annotated[AfterHold, Field(strict=False)] = AfterHold.CLOSE
     max_held: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    max_tls_handshakes_per_second: MaxHandshakes = 200
     protected_slots: Annotated[int, Field(ge=1, le=100_000)] = 32
     failed_authentication_delay_ms: Annotated[int, Field(ge=0, le=60_000)] = 100
     ipv6_prefix_bits: Annotated[int, Field(ge=1, le=128)] = 128

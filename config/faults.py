@@ -15,7 +15,8 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from config.sections import ENFORCED_KEYS, FAULTS, Key, QuotaRule
+from config.section import FAULTS, Key
+from config.sections import ENFORCED_KEYS, QuotaRule
 from quotas.entities import QuotaKey
 
 _MAX_VALUE_CHARS: Final = 80

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from config.address import HostPort, parse_host_port
 from config.faults import lines, value_text
 from config.model import Config
+from config.quota_admin_section import QuotaAdminSettings
 from config.sections import ListenerSettings, QuotaRule, UpstreamSettings
 
 DEFAULT_BIND: Final = HostPort("127.0.0.1", 19_092)
@@ -65,7 +66,11 @@ def parse(text: str, *, name: str) -> Config:
 
 
 def default_config(
-    bootstrap: tuple[HostPort, ...], *, bind: HostPort = DEFAULT_BIND, quotas: tuple[QuotaRule, ...] = ()
+    bootstrap: tuple[HostPort, ...],
+    *,
+    bind: HostPort = DEFAULT_BIND,
+    quotas: tuple[QuotaRule, ...] = (),
+    quota_admin: QuotaAdminSettings | None = None,
 ) -> Config:
     """A configuration for running without a file: one listener on loopback, everything else by default.
 
@@ -73,6 +78,7 @@ def default_config(
         bootstrap: brokers of the cluster.
         bind: the bootstrap port for clients; broker ports begin after it.
         quotas: none by default.
+        quota_admin: nobody may change quotas by default.
 
     Raises:
         ConfigError: the gateway would be its own upstream.
@@ -82,6 +88,7 @@ def default_config(
             upstream=UpstreamSettings(bootstrap=bootstrap),
             listeners=(ListenerSettings(name="default", bind=bind),),
             quotas=quotas,
+            quota_admin=quota_admin or QuotaAdminSettings(),
         )
     except ValidationError as exc:
         raise ConfigError(lines(exc, Config)) from exc

@@ -11,25 +11,29 @@ from pydantic import Field, model_validator
 
 from config.address import HostPort
 from config.connection_sections import ConnectionSettings
+from config.proxy_sections import SendProxyProtocol
+from config.quota_admin_section import Authorize, QuotaAdminSettings
+from config.section import Key, Section, faults_error
 from config.sections import (
     AdminSettings,
     ClientIdSettings,
     ClientQuotaSettings,
     DrainSettings,
     EnforcementSettings,
-    Key,
     LimitSettings,
     ListenerSettings,
     LogSettings,
     MutationQuotaSettings,
+    NamedUpstreamSettings,
     QuotaRule,
-    Section,
     UpstreamSettings,
-    faults_error,
 )
+from config.store_sections import QuotaStoreSettings
+from config.usage_sections import UsageSettings
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutations import MutationSettings
+from quotas.name_prefixes import is_prefix
 from quotas.rate_quotas import RateSettings
 
 
@@ -37,6 +41,7 @@ class Config(Section, frozen=True):
     """A configuration without contradictions; the attributes are the sections of the file."""
 
     upstream: UpstreamSettings
+    upstreams: Annotated[tuple[NamedUpstreamSettings, ...], Field(strict=False)] = ()
     listeners: Annotated[tuple[ListenerSettings, ...], Field(strict=False, min_length=1)]
     admin: AdminSettings = AdminSettings()
     limits: LimitSettings = LimitSettings()
@@ -47,6 +52,9 @@ class Config(Section, frozen=True):
     client_quota: ClientQuotaSettings = ClientQuotaSettings()
     mutation_quota: MutationQuotaSettings = MutationQuotaSettings()
     client_ids: ClientIdSettings = ClientIdSettings()
+    quota_store: QuotaStoreSettings = QuotaStoreSettings()
+    usage: UsageSettings = UsageSettings()
+    quota_admin: QuotaAdminSettings = QuotaAdminSettings()
     quotas: Annotated[tuple[QuotaRule, ...], Field(strict=False)] = ()
 
     def with_upstream(self, bootstrap: tuple[HostPort, ...]) -> Config:
@@ -69,7 +77,7 @@ class Config(Section, frozen=True):
 
     def quota_limits(self) -> Limits:
         """A new set of limits that holds the configured quotas."""
-        limits = Limits(empty_client_id=self.client_ids.empty)
+        limits = Limits(empty_client_id=self.client_ids.empty, prefixes=self.client_ids.prefixes)
         limits.replace_all(self.quota_items())
         limits.set_observed(self.observed_entities())
         limits.set_mode(self.enforcement.mode)
@@ -105,13 +113,51 @@ class Config(Section, frozen=True):
             for name in ("user", "client_id")
             if getattr(rule, name) == DEFAULT.value
         ]
+        if not self.client_ids.prefixes:
+            found += [
+                f"quotas.{at}.{name}: the star is a letter of this name; for all names that begin so, set "
+                "client_ids.prefixes = true"
+                for at, rule in enumerate(self.quotas)
+                for name in ("user", "client_id")
+                if is_prefix(getattr(rule, name))
+            ]
+        if self.quota_admin.authorize is Authorize.ANYONE:
+            found.append("quota_admin.authorize: every client may change quotas; for development only")
+        found += [
+            f"listeners.{at}.proxy_protocol.trusted: trusts everybody, so anybody can pose as any address"
+            for at, listener in enumerate(self.listeners)
+            if listener.proxy_protocol is not None and listener.proxy_protocol.trusts_everybody
+        ]
         if len(self.listeners) == 1 and self.listeners[0].protected:
             found.append("listeners.0.protected: without effect, since there is no other listener")
+        found.extend(self._sasl_warnings())
         return found
+
+    def way_of(self, listener: ListenerSettings) -> UpstreamSettings:
+        """The upstream that a listener leads to."""
+        return next((each for each in self.upstreams if each.name == listener.upstream), self.upstream)
+
+    def _sasl_warnings(self) -> Iterator[str]:
+        ways = {"upstream": self.upstream} | {
+            f"upstreams.{at}": each for at, each in enumerate(self.upstreams)
+        }
+        for key, way in ways.items():
+            if way.security_protocol.sasl and way.sasl is None:
+                yield f"{key}.sasl: missing; the gateway itself can ask nothing there, and will not be ready"
+        for at, listener in enumerate(self.listeners):
+            if self.way_of(listener).security_protocol.sasl and not listener.security_protocol.sasl:
+                yield f"listeners.{at}.security_protocol: clients can authenticate, but all are ANONYMOUS to quotas"
 
     @model_validator(mode="after")
     def _check(self) -> Config:
-        faults = [*self._name_faults(), *self._port_faults(), *self._loop_faults(), *self._quota_faults()]
+        faults = [
+            *self._name_faults(),
+            *self._upstream_faults(),
+            *self._own_topic_faults(),
+            *self._port_faults(),
+            *self._loop_faults(),
+            *self._quota_faults(),
+        ]
         if faults:
             raise faults_error(faults)
         return self
@@ -134,12 +180,43 @@ class Config(Section, frozen=True):
                     yield claim.key, f"{claim} overlaps {_dotted(other.key)} {other}"
 
     def _loop_faults(self) -> Iterator[tuple[Key, str]]:
-        for at, broker in enumerate(self.upstream.bootstrap):
-            for claim in self._claims():
-                if claim.answers(broker):
-                    text = f'"{broker}" is the gateway itself ({_dotted(claim.key)})'
-                    yield ("upstream", "bootstrap", at), text
-                    break
+        ways: list[tuple[Key, UpstreamSettings]] = [(("upstream",), self.upstream)]
+        ways += [(("upstreams", at), each) for at, each in enumerate(self.upstreams)]
+        for key, way in ways:
+            for at, broker in enumerate(way.bootstrap):
+                for claim in self._claims():
+                    if claim.answers(broker):
+                        text = f'"{broker}" is the gateway itself ({_dotted(claim.key)})'
+                        yield (*key, "bootstrap", at), text
+                        break
+
+    def _upstream_faults(self) -> Iterator[tuple[Key, str]]:
+        seen = {"upstream": "upstream"}  # the name that [upstream] has in metrics
+        for at, each in enumerate(self.upstreams):
+            first = seen.setdefault(each.name, f"upstreams.{at}")
+            if first != f"upstreams.{at}":
+                yield ("upstreams", at, "name"), f'"{each.name}" is the name of {first} too'
+        known = {each.name for each in self.upstreams}
+        for at, listener in enumerate(self.listeners):
+            if listener.upstream is not None and listener.upstream not in known:
+                names = ", ".join(sorted(known)) or "none"
+                yield (
+                    ("listeners", at, "upstream"),
+                    f'"{listener.upstream}" is not in [[upstreams]], which has {names}',
+                )
+            elif listener.security_protocol.sasl and not self.way_of(listener).security_protocol.sasl:
+                text = f"{listener.security_protocol} leads to brokers that authenticate nobody; see its upstream"
+                yield ("listeners", at, "security_protocol"), text
+
+    def _own_topic_faults(self) -> Iterator[tuple[Key, str]]:
+        if self.upstream.send_proxy_protocol is SendProxyProtocol.NONE:
+            return
+        for name, kind in (("quota_store", self.quota_store.kind), ("usage", self.usage.kind)):
+            if kind == "topic":
+                yield (
+                    ("upstream", "send_proxy_protocol"),
+                    f'{name}.kind = "topic" needs a client that sends no headers; give another kind',
+                )
 
     def _quota_faults(self) -> Iterator[tuple[Key, str]]:
         seen: dict[tuple[QuotaEntity, QuotaKey], int] = {}

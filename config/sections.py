@@ -7,48 +7,37 @@ except where the key carries Kafka's own name and unit.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, model_validator
 
 from config.address import MAX_PORT, BindAddress, ConnectAddress, HostPort, valid_host
 from config.ip_address import AddressOrBlock
+from config.proxy_sections import ProxyProtocolSettings, SendProxyProtocol, SendProxyProtocolKey
+from config.sasl_sections import ListenerSasl, UpstreamSasl
+from config.section import (
+    MAX_INT32,
+    ByteRate,
+    Bytes,
+    ConnectionRate,
+    Count,
+    Key,
+    MaxTrackers,
+    Milliseconds,
+    NonEmpty,
+    Port,
+    Rate,
+    Section,
+    WindowNum,
+    WindowSeconds,
+    faults_error,
+)
+from config.security_protocol import SecurityProtocol, SecurityProtocolKey
+from config.security_sections import ListenerTls, UpstreamTls, listener_faults
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
 from quotas.limits import IP_KEYS, EmptyClientId, Enforcement
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.mutations import ValidateOnly
-
-FAULTS: Final = "config_faults"  # the error type of `faults_error`
-
-_MAX_INT32: Final = 2**31 - 1
-
-Port: TypeAlias = Annotated[int, Field(ge=1, le=MAX_PORT)]
-Count: TypeAlias = Annotated[int, Field(ge=1, le=_MAX_INT32)]
-Bytes: TypeAlias = Annotated[int, Field(ge=1024, le=_MAX_INT32)]
-Milliseconds: TypeAlias = Annotated[int, Field(ge=1, le=_MAX_INT32)]
-WindowNum: TypeAlias = Annotated[int, Field(ge=1, le=1000)]
-WindowSeconds: TypeAlias = Annotated[int, Field(ge=1, le=3600)]
-MaxTrackers: TypeAlias = Annotated[int, Field(ge=1, le=10_000_000)]
-ConnectionRate: TypeAlias = Annotated[int, Field(ge=1, le=_MAX_INT32)]
-ByteRate: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]
-Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonEmpty: TypeAlias = Annotated[str, Field(min_length=1)]
-
-Key: TypeAlias = tuple[str | int, ...]
-
-
-def faults_error(faults: list[tuple[Key, str]]) -> PydanticCustomError:
-    """An error of a model as a whole that blames single keys.
-
-    Args:
-        faults: path of a key, from the model that raises, and what is wrong with its value.
-    """
-    return PydanticCustomError(FAULTS, "contradictory settings", {"faults": faults})
-
-
-class Section(BaseModel, frozen=True, extra="forbid", strict=True):
-    """What all sections have in common: no unknown keys, no conversions, never changed after reading."""
 
 
 class UpstreamSettings(Section, frozen=True):
@@ -58,11 +47,42 @@ class UpstreamSettings(Section, frozen=True):
         bootstrap: brokers to ask for the others; the first that answers.
         connect_timeout_ms: for one connection to one broker.
         topology_refresh_ms: how often the cluster is asked for its brokers.
+        security_protocol: of the brokers' listener; what connections to it begin with.
+        tls: how its TLS is done; None: with the authorities that the system trusts.
+        sasl: who the gateway itself is there; clients log in as themselves.
+        send_proxy_protocol: whether connections begin with a PROXY header that tells who the client is.
     """
 
     bootstrap: Annotated[tuple[ConnectAddress, ...], Field(strict=False, min_length=1)]
     connect_timeout_ms: Milliseconds = 5_000
     topology_refresh_ms: Milliseconds = 30_000
+    security_protocol: SecurityProtocolKey = SecurityProtocol.PLAINTEXT
+    tls: UpstreamTls | None = None
+    sasl: UpstreamSasl | None = None
+    send_proxy_protocol: SendProxyProtocolKey = SendProxyProtocol.NONE
+
+    @model_validator(mode="after")
+    def _check_security(self) -> UpstreamSettings:
+        protocol = self.security_protocol
+        given = {
+            "tls": self.tls is not None and not protocol.tls,
+            "sasl": self.sasl is not None and not protocol.sasl,
+        }
+        text = f"without effect, since security_protocol is {protocol}"
+        faults: list[tuple[Key, str]] = [((key,), text) for key, useless in given.items() if useless]
+        if faults:
+            raise faults_error(faults)
+        return self
+
+
+class NamedUpstreamSettings(UpstreamSettings, frozen=True):
+    """Another way to the same cluster: other listeners of its brokers.
+
+    Attributes:
+        name: unique; listeners and metrics call it by this.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 
 def _host_of_bind(data: dict[str, Any]) -> str:
@@ -91,17 +111,27 @@ class ListenerSettings(Section, frozen=True):
         max_connections: Kafka's max.connections of this listener, broker ports included; None: unlimited.
         max_connection_creation_rate: Kafka's max.connection.creation.rate of this listener; None: unlimited.
         protected: exempt from the limits of all listeners together, as Kafka's inter-broker listener is; one may be.
+        security_protocol: what clients speak; with SASL nothing else is relayed before they have authenticated.
+        tls: required where security_protocol has TLS.
+        sasl: names of clients, where security_protocol has SASL; None: the defaults.
+        upstream: one of [[upstreams]]; None: [upstream].
+        proxy_protocol: the load balancers that all clients come through; None: there are none.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     bind: BindAddress
     advertised_host: NonEmpty = Field(default_factory=_host_of_bind)
     first_broker_port: Port = Field(default_factory=_port_after_bind, validate_default=True)
-    lowest_broker_id: Annotated[int, Field(ge=0, le=_MAX_INT32)] = 0
+    lowest_broker_id: Annotated[int, Field(ge=0, le=MAX_INT32)] = 0
     broker_ports: Annotated[int, Field(ge=1, le=MAX_PORT)] = 100
     max_connections: Count | None = None
     max_connection_creation_rate: ConnectionRate | None = None
     protected: bool = False
+    security_protocol: SecurityProtocolKey = SecurityProtocol.PLAINTEXT
+    tls: ListenerTls | None = None
+    sasl: ListenerSasl | None = None
+    upstream: NonEmpty | None = None
+    proxy_protocol: ProxyProtocolSettings | None = None
 
     @property
     def last_broker_port(self) -> int:
@@ -122,6 +152,9 @@ class ListenerSettings(Section, frozen=True):
             faults.append((("broker_ports",), text))
         if self.bind.port == 0 and "first_broker_port" not in self.model_fields_set:
             faults.append((("first_broker_port",), "required, since bind leaves its port open"))
+        faults.extend(listener_faults(self.security_protocol.tls, self.tls, self.security_protocol))
+        if self.sasl is not None and not self.security_protocol.sasl:
+            faults.append((("sasl",), f"without effect, since security_protocol is {self.security_protocol}"))
         if faults:
             raise faults_error(faults)
         return self
@@ -146,7 +179,7 @@ class LimitSettings(Section, frozen=True):
 
     max_frame_bytes: Bytes = 104_857_600
     max_in_flight_requests: Count = 1000
-    max_response_bytes: Bytes = _MAX_INT32
+    max_response_bytes: Bytes = MAX_INT32
     max_mute_ms: Milliseconds = 110_000
     first_frame_timeout_ms: Milliseconds = 10_000
     frame_timeout_ms: Milliseconds = 30_000
@@ -164,7 +197,7 @@ class DrainSettings(Section, frozen=True):
         timeout_ms: how long requests already read may take to be answered before connections are closed.
     """
 
-    timeout_ms: Annotated[int, Field(ge=0, le=_MAX_INT32)] = 30_000
+    timeout_ms: Annotated[int, Field(ge=0, le=MAX_INT32)] = 30_000
 
 
 class LogSettings(Section, frozen=True):
@@ -232,9 +265,11 @@ class ClientIdSettings(Section, frozen=True):
 
     Attributes:
         empty: what a client without a client id is; see quotas.limits.Limits.
+        prefixes: whether users and client ids of quotas that end in ``*`` stand for all names that begin so.
     """
 
     empty: EmptyClientId = "kafka"
+    prefixes: bool = False
 
 
 class QuotaRule(Section, frozen=True):

@@ -10,6 +10,9 @@ listening sockets are watched for readability and accepted from here, a bounded 
     HOLD    over the address's rate: kept unread for the throttle time, then closed or looked at again.
     REFUSE  closed.
 
+Behind load balancers (`proxy_entrance.py`) the limits that need no address are applied at accept, those of an address
+when the header has told the client's.
+
 A held socket has no transport, so what its client sends stays in the kernel, bounded by the receive buffer (B16).
 """
 
@@ -25,11 +28,16 @@ from typing import Final, TypeAlias
 
 import structlog
 
+from config.proxy_sections import ProxyProtocolSettings
 from gateway.clock import NowMs
 from gateway.keepalive import limit_unacknowledged, watch_peer
 from gateway.logging_setup import flooded
 from gateway.observer import Observer
+from gateway.plain_socket import PlainSocket
+from gateway.proxy_entrance import ProxyEntrance
 from gateway.topology import Address
+from gateway.usage.connections import ConnectionUsage
+from protocol.proxy_protocol import ProxyHeader
 from quotas.connections import Admission, AdmissionCause, ConnectionQuotas, Verdict
 
 BACKLOG: Final = 1024
@@ -37,18 +45,30 @@ ACCEPTS_PER_TURN: Final = 8
 _RETRY_ACCEPT_MS: Final = 100
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+_UNDER_ATTACK: Final = frozenset(
+    {AdmissionCause.HELD_FULL, AdmissionCause.PROXY_FULL, AdmissionCause.PROXY_UNTRUSTED}
+)
 
 _log = structlog.get_logger("gateway.acceptor")
 
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """An accepted socket: who, and by which port (broker id, None for the bootstrap port)."""
+    """An accepted socket: who, and by which port (broker id, None for the bootstrap port).
+
+    Attributes:
+        proxy: the load balancer that it came through; `ip` and `port` are the client's then.
+        connected_to: where the client connected to, as a load balancer tells it; None: to this socket's own address.
+        recorded: whether the usage records have counted it.
+    """
 
     accepted: socket.socket
     ip: str
     port: int
     broker_id: int | None
+    proxy: str | None = None
+    connected_to: tuple[str, int] | None = None
+    recorded: bool = False
 
     @property
     def peer(self) -> str:
@@ -57,6 +77,7 @@ class Arrival:
 
 
 OnAdmitted: TypeAlias = Callable[[Arrival], None]
+OnPlaceFree: TypeAlias = Callable[[], None]
 
 
 class Acceptor:
@@ -77,7 +98,11 @@ class Acceptor:
         quotas: ConnectionQuotas,
         observer: Observer,
         on_admitted: OnAdmitted,
+        on_place_free: OnPlaceFree | None = None,
+        proxy: ProxyProtocolSettings | None = None,
         write_timeout_ms: int = 30_000,
+        usage: ConnectionUsage | None = None,
+        accepts_per_turn: int = ACCEPTS_PER_TURN,
     ) -> None:
         """Make it; nothing is bound yet.
 
@@ -88,7 +113,12 @@ class Acceptor:
             quotas: decides; shared by all listeners.
             observer: told of delays, holds and refusals.
             on_admitted: takes over a socket that is counted already.
+            on_place_free: told when a socket that had a place goes without having been admitted; None: whoever waits
+                for a place here gets it.
+            proxy: the load balancers that all connections come from; None: there are none.
             write_timeout_ms: of the sessions; see `keepalive`.
+            usage: the usage records; None: none are kept.
+            accepts_per_turn: at most so many sockets in a turn of the loop.
         """
         self.held: dict[Arrival, tuple[Admission, asyncio.TimerHandle]] = {}
         self.accepted = 0
@@ -96,10 +126,20 @@ class Acceptor:
         self._write_timeout_ms = write_timeout_ms
         self._listener = listener
         self._loop = loop
+        self._accepts_per_turn = accepts_per_turn
         self._now_ms = now_ms
         self._quotas = quotas
         self._observer = observer
         self._on_admitted = on_admitted
+        self._usage = usage
+        self._on_place_free = on_place_free or self.slot_freed
+        self._entrance = (
+            None
+            if proxy is None
+            else ProxyEntrance(
+                proxy, loop=loop, on_header=self._header_read, on_refused=self._refuse_reserved
+            )
+        )
         self._sockets: dict[int | None, socket.socket] = {}
         self._waiting: Arrival | None = None
         self._blocked_since_ms = 0
@@ -119,7 +159,7 @@ class Acceptor:
             OSError: the port cannot be bound; the message names it.
         """
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening = PlainSocket(family, socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             watch_peer(listening)
@@ -155,6 +195,14 @@ class Acceptor:
             self._quotas.abandon_hold(admission)
             arrival.accepted.close()
         self.held.clear()
+        for arrival in self._entrance.stop() if self._entrance is not None else ():
+            self._quotas.cancel_reservation(self._listener)
+            arrival.accepted.close()
+
+    @property
+    def awaiting_header(self) -> int:
+        """Sockets whose load balancer has not told yet whose they are."""
+        return 0 if self._entrance is None else len(self._entrance.waiting)
 
     @property
     def ports(self) -> dict[int | None, int]:
@@ -164,7 +212,7 @@ class Acceptor:
     # -- accepting -------------------------------------------------------------------------------------------
 
     def _accept(self, listening: socket.socket, broker_id: int | None) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
+        for _ in range(self._accepts_per_turn):
             if self._paused:
                 return
             try:
@@ -181,12 +229,42 @@ class Acceptor:
                 return
             self.accepted += 1
             arrival = Arrival(accepted, peer[0], peer[1], broker_id)
+            if self._entrance is not None and not self._entrance.trusts(arrival.ip):
+                # Not even counted: strangers must not use up the rate of those who come through the balancer.
+                self._refuse(arrival, AdmissionCause.PROXY_UNTRUSTED)
+                continue
             now_ms = self._now_ms()
-            self._follow(arrival, self._quotas.admit(self._listener, arrival.ip, now_ms=now_ms), now_ms)
+            self._follow(arrival, self._admit(arrival, now_ms, waited=False), now_ms)
+
+    def _admit(self, arrival: Arrival, now_ms: int, *, waited: bool) -> Admission:
+        if self._entrance is not None:
+            return self._quotas.reserve(self._listener, now_ms=now_ms, waited=waited)
+        return self._quotas.admit(self._listener, arrival.ip, now_ms=now_ms, waited=waited)
+
+    def _header_read(self, arrival: Arrival, header: ProxyHeader) -> None:
+        """The load balancer has told whose socket this is; without a name it is the balancer's own."""
+        arrival.proxy = arrival.peer
+        if header.source is not None:
+            (arrival.ip, arrival.port), arrival.connected_to = header.source, header.destination
+        now_ms = self._now_ms()
+        admission = self._quotas.admit_reserved(self._listener, arrival.ip, now_ms=now_ms)
+        self._follow(arrival, admission, now_ms)
+        if admission.verdict is not Verdict.ADMIT:
+            self._on_place_free()
+
+    def _refuse_reserved(self, arrival: Arrival, cause: AdmissionCause) -> None:
+        self._quotas.cancel_reservation(self._listener)
+        self._record(arrival, Admission(Verdict.REFUSE, cause))
+        self._refuse(arrival, cause)
+        self._on_place_free()
 
     def _follow(self, arrival: Arrival, admission: Admission, now_ms: int) -> None:
         verdict = admission.verdict
-        if verdict is Verdict.ADMIT:
+        if self._entrance is None or arrival.proxy is not None or verdict is not Verdict.ADMIT:
+            self._record(arrival, admission)
+        if verdict is Verdict.ADMIT and self._entrance is not None and arrival.proxy is None:
+            self._entrance.wait(arrival)
+        elif verdict is Verdict.ADMIT:
             if admission.wait_ms:
                 self._observer.connection_would_be_held(self._listener, admission.wait_ms)
             arrival.accepted.setblocking(False)
@@ -200,6 +278,12 @@ class Acceptor:
             self._hold(arrival, admission)
         else:
             self._refuse(arrival, admission.cause)
+
+    def _record(self, arrival: Arrival, admission: Admission) -> None:
+        if self._usage is not None:
+            arrival.recorded = self._usage.decided(
+                self._listener, arrival.ip, admission, counted=arrival.recorded
+            )
 
     def _hold(self, arrival: Arrival, admission: Admission) -> None:
         self._observer.connection_held(self._listener, admission.wait_ms)
@@ -227,7 +311,7 @@ class Acceptor:
         self._observer.connection_refused(self._listener, cause)
         if not flooded("connection_refused"):
             _log.info("connection_refused", listener=self._listener, peer=arrival.peer, cause=cause.value)
-        if cause is AdmissionCause.HELD_FULL:
+        if cause in _UNDER_ATTACK:
             # Under attack: leave nothing behind in the kernel either (hazard B15).
             arrival.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         arrival.accepted.close()
@@ -254,7 +338,7 @@ class Acceptor:
         arrival, self._waiting = self._waiting, None
         if arrival is not None:
             self._observer.accept_blocked(self._listener, now_ms - self._blocked_since_ms)
-            admission = self._quotas.admit(self._listener, arrival.ip, now_ms=now_ms, waited=True)
+            admission = self._admit(arrival, now_ms, waited=True)
             if admission.verdict is Verdict.WAIT:
                 self._waiting = arrival
                 self._blocked_since_ms = now_ms

@@ -4,6 +4,8 @@
     PUT  /enforcement   {"mode": "observe"}: the kill switch
     POST /reload        {}: read the configuration file again, as SIGHUP does; 422 when it is not valid
 
+and /quotas, which is in `gateway.store.http`.
+
 There is no password. What changes something is only taken from this machine, unless the configuration says otherwise,
 and never from a web page: no request with an Origin header, which browsers put into every request of this kind, and
 only bodies declared as JSON, which a form on a foreign page can't send.
@@ -26,9 +28,9 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from gateway.metrics import GatewayMetrics
 from gateway.operations import Operations
 from gateway.reload import ReloadResult
+from gateway.store.http import QuotaRoutes
 from quotas.limits import Enforcement
 
 _MAX_BODY_BYTES: Final = 16 * 1024
@@ -39,11 +41,12 @@ class AdminServer:
 
     def __init__(
         self,
-        metrics: GatewayMetrics,
+        metrics: Collector,
         operations: Operations,
         *,
         ready: Callable[[], str | None],
         remote_changes: bool = False,
+        quotas: QuotaRoutes | None = None,
     ) -> None:
         """Make it; nothing is bound yet.
 
@@ -52,11 +55,13 @@ class AdminServer:
             operations: what can be changed.
             ready: why clients cannot be served right now, None when they can.
             remote_changes: whether other machines may change something.
+            quotas: serves /quotas; None: nobody does.
         """
         self._metrics = metrics
         self._operations = operations
         self._ready = ready
         self._remote_changes = remote_changes
+        self._quotas = quotas
         self._runner: web.AppRunner | None = None
         self._rendering: asyncio.Task[bytes] | None = None
         self.port = 0
@@ -74,6 +79,8 @@ class AdminServer:
         application.router.add_get("/enforcement", self._serve_enforcement)
         application.router.add_put("/enforcement", self._guarded(self._set_enforcement))
         application.router.add_post("/reload", self._guarded(self._reload))
+        if self._quotas is not None:
+            self._quotas.add_to(application.router, self._guarded)
         self._runner = web.AppRunner(application, access_log=None, keepalive_timeout=75, shutdown_timeout=1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
@@ -113,7 +120,7 @@ class AdminServer:
     # -- changing --------------------------------------------------------------------------------------------
 
     def _guarded(
-        self, handle: Callable[[Any, str], Awaitable[web.Response]]
+        self, handle: Callable[[Any, str], Awaitable[web.Response]], *, max_bytes: int = _MAX_BODY_BYTES
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         """Hand over the body, and the name of who asks, of a request that may change something."""
 
@@ -125,7 +132,10 @@ class AdminServer:
             if request.content_type != "application/json":
                 return _refusal(415, "the body has to be application/json")
             try:
-                body = json.loads(await request.read())
+                text = await request.clone(client_max_size=max_bytes).read()
+                # A large one would hold up the clients.
+                small = len(text) <= _MAX_BODY_BYTES
+                body = json.loads(text) if small else await asyncio.to_thread(json.loads, text)
             except (ValueError, RecursionError):
                 return _refusal(400, "the body is not JSON")
             return await handle(body, f"admin port, {request.remote}")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import signal
-import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
-import uvloop
 
 from config import Config
+from config.quota_admin_section import LimitsBy
 from gateway.admin import AdminServer
+from gateway.broker_limits import BrokerLimits, Values
 from gateway.client_quotas import ClientQuotas, QuotaScope, RequestTimeSource
 from gateway.clock import loop_clock
 from gateway.close_cause import CloseCause
@@ -24,20 +22,31 @@ from gateway.connection_plan import (
     raise_descriptor_limit,
     session_settings,
 )
-from gateway.discovery import Discovery
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.context import HandlerContext
 from gateway.handlers.recent_topics import RecentTopics
+from gateway.limits_file import LimitsFile, limits_directory
 from gateway.listener import Listener
 from gateway.metrics import GatewayMetrics
 from gateway.operations import ConfigSource, Operations, ReloadReport
+from gateway.quota_admin import QuotaAdmin
+from gateway.quota_admin_metrics import QuotaAdminMetrics
+from gateway.quota_desk import AuditLog, QuotaDesk
 from gateway.reload import ReloadPlan, ReloadResult
-from gateway.resolver import Resolver
 from gateway.routes import build_routes
-from gateway.topology import BrokerPorts, ClusterMap, Topology
-from gateway.upstream import Connector
+from gateway.sasl_setup import sasl_of
+from gateway.store.build import build_store
+from gateway.store.http import QuotaRoutes
+from gateway.store.interface import StoreError
+from gateway.store.live import LiveQuotas
+from gateway.store.metrics import StoreMetrics
+from gateway.tls_setup import TlsParts
+from gateway.topology import BrokerPorts, Topology
+from gateway.upstreams import MAIN, build_upstreams
+from gateway.usage.service import UsageService
 from quotas.connections import ConnectionQuotas
 from quotas.mutations import MutationQuotas
+from quotas.quota_book import QuotaBook
 
 _DRAIN_POLL_S: Final = 0.02
 
@@ -51,6 +60,7 @@ class Gateway:
         listeners: by name.
         cluster: what is known of the brokers.
         metrics: what has happened.
+        live_quotas: the quotas in force, and the store that keeps what is changed of them.
         operations: what can be changed meanwhile.
     """
 
@@ -68,19 +78,34 @@ class Gateway:
         loop = asyncio.get_running_loop()
         now_ms = loop_clock(loop)
         self._now_ms = now_ms
-        self.cluster = ClusterMap(
-            [(broker.host, broker.port) for broker in config.upstream.bootstrap],
-            default_num_partitions=config.mutation_quota.default_num_partitions,
+        self.tls = TlsParts(config, loop)
+        self.upstreams = build_upstreams(
+            config, now_ms=now_ms, security=self.tls.security, on_change=self._follow_topology
         )
+        self.cluster = self.upstreams[MAIN].cluster
+        self.discovery = self.upstreams[MAIN].discovery
         self.limits = config.quota_limits()
+        self.live_quotas = LiveQuotas(QuotaBook(self.limits), build_store(config), now_ms=now_ms)
+        self._quota_desk = QuotaDesk(self.live_quotas, now_ms)
+        self.quota_admin = QuotaAdmin(
+            self.live_quotas.book,
+            self._quota_desk.alter,
+            self._quota_desk.slowly,
+            AuditLog(),
+            authorize=config.quota_admin.authorize,
+            admins=config.quota_admin.admin_names(),
+        )
         self.mutations = MutationQuotas(self.limits, config.mutation_settings())
         self.metrics = GatewayMetrics(now_ms)
+        self.usage = UsageService.configured(config, loop=loop, now_ms=now_ms)
+        usage = self.usage.table if self.usage is not None else None
         self.client_quotas = ClientQuotas(
             self.limits,
             config.rate_settings(),
             self.metrics,
             scope=QuotaScope(config.client_quota.scope),
             source=RequestTimeSource(config.client_quota.request_time),
+            usage=usage,
         )
         self.metrics.watch_quotas(
             self.limits,
@@ -88,16 +113,6 @@ class Gateway:
             self.mutations,
             per_broker=config.client_quota.scope == "broker",
             max_entity_series=config.admin.max_entity_series,
-        )
-        connector = Connector(
-            self.cluster, Resolver(now_ms), connect_timeout_ms=config.upstream.connect_timeout_ms
-        )
-        self.discovery = Discovery(
-            self.cluster,
-            connector,
-            now_ms,
-            refresh_ms=config.upstream.topology_refresh_ms,
-            on_change=self._follow_topology,
         )
         settings = session_settings(config)
         self._descriptor_limit = raise_descriptor_limit()
@@ -111,7 +126,22 @@ class Gateway:
             ipv6_prefix_bits=config.connections.ipv6_prefix_bits,
             now_ms=now_ms(),
         )
+        if self.usage is not None:
+            self.usage.watch(self.mutations, self.connections)
+            self.metrics.registry.register(self.usage.series)
+        self.metrics.registry.register(self.tls.metrics)
+        self.metrics.registry.register(QuotaAdminMetrics(self.quota_admin))
+        self.metrics.registry.register(StoreMetrics(self.live_quotas, now_ms))
         self.metrics.watch_connections(self.connections, max_ip_series=config.admin.max_entity_series)
+        self._limits_file = LimitsFile(limits_directory(config), now_ms)
+        self.broker_limits = BrokerLimits(
+            [listener.name for listener in config.listeners],
+            check=lambda values: self._check_descriptors(self.broker_limits.over(self._in_force(), values)),
+            apply=self._apply_limits,
+            change=self._limits_file.change,
+            in_force=lambda: self.connections.configured,
+        )
+        answers_limits = config.quota_admin.broker_limits is LimitsBy.GATEWAY
         self.listeners: dict[str, Listener] = {}
         self._topologies: dict[str, Topology] = {}
         # A topic created through one listener is known on the others.
@@ -124,7 +154,8 @@ class Gateway:
                 lowest_broker_id=section.lowest_broker_id,
                 count=section.broker_ports,
             )
-            topology = Topology(self.cluster, ports, self._binder(section.name, section.bind.host))
+            upstream = self.upstreams[section.upstream or MAIN]
+            topology = Topology(upstream.cluster, ports, self._binder(section.name, section.bind.host))
             context = HandlerContext(
                 topology,
                 self.limits,
@@ -133,9 +164,13 @@ class Gateway:
                 self.client_quotas,
                 recently_created=recently_created,
                 recent_topics=recent_topics,
+                usage=usage,
+                listener=section.name,
+                quota_admin=self.quota_admin,
+                broker_limits=self.broker_limits if answers_limits else None,
             )
             routes = build_routes(
-                collecting_handlers(context),
+                collecting_handlers(context, sasl=section.security_protocol.sasl),
                 head_handlers(context),
                 max_frame_bytes=settings.max_frame_bytes,
             )
@@ -145,11 +180,15 @@ class Gateway:
                 now_ms=now_ms,
                 routes=routes,
                 settings=settings,
-                connector=connector,
+                connector=upstream.connector,
                 observer=self.metrics,
                 quotas=self.client_quotas,
                 connections=self.connections,
                 max_lingering=descriptors.max_lingering,
+                door=self.tls.door(section),
+                usage=self.usage.connections if self.usage is not None else None,
+                proxy=section.proxy_protocol,
+                sasl=sasl_of(section, routes, self.metrics),
             )
             self.metrics.watch_listener(listener.name, routes, listener)
             self.listeners[section.name] = listener
@@ -158,19 +197,19 @@ class Gateway:
             listener.siblings = tuple(self.listeners.values())
         self.operations = Operations(
             config,
-            self.limits,
+            self.live_quotas.book,
             source,
-            check=self._check_descriptors,
+            check=self._check_reload,
             apply=self._apply_settings,
             on_reload=self._count_reload,
         )
         self.admin = AdminServer(
-            self.metrics,
+            self.metrics.registry,
             self.operations,
             ready=self.why_not_ready,
             remote_changes=config.admin.remote_changes,
+            quotas=QuotaRoutes(self.live_quotas, lambda: self.operations.config),
         )
-        self._discovering: asyncio.Task[None] | None = None
         self._draining = False
 
     def _binder(self, listener: str, host: str) -> Callable[[int, int], bool]:
@@ -188,12 +227,17 @@ class Gateway:
 
         return bind
 
-    def _follow_topology(self, gone: Sequence[int]) -> None:
+    def _follow_topology(self, upstream: str, gone: Sequence[int]) -> None:
         for name, topology in self._topologies.items():
+            if topology.cluster is not self.upstreams[upstream].cluster:
+                continue
             for broker_id in gone:
                 self.listeners[name].stop_listening(broker_id)
                 topology.withdraw(broker_id)
             topology.advertise_known()
+
+    def _check_reload(self, config: Config) -> None:
+        self._check_descriptors(self.broker_limits.over(config, self.broker_limits.values))
 
     def _check_descriptors(self, config: Config) -> None:
         plan_descriptors(config, self._descriptor_limit)
@@ -203,13 +247,26 @@ class Gateway:
         settings = session_settings(plan.config)
         for listener in self.listeners.values():
             listener.settings = settings
+        rights = plan.config.quota_admin
+        self.quota_admin.set_rights(rights.authorize, rights.admin_names())
         if plan.changes("connections") or plan.changes("listeners"):
-            descriptors = plan_descriptors(plan.config, self._descriptor_limit)
-            self.connections.update(connection_limits(plan.config, descriptors), now_ms=self._now_ms())
-            for listener in self.listeners.values():
-                listener.slot_freed()
+            self.tls.gate.per_second = plan.config.connections.max_tls_handshakes_per_second
+            self._limit_connections(self.broker_limits.over(plan.config, self.broker_limits.values))
+
+    def _in_force(self) -> Config:
+        return self.operations.config
+
+    def _apply_limits(self, values: Values) -> None:
+        self._limit_connections(self.broker_limits.over(self._in_force(), values))
+
+    def _limit_connections(self, config: Config) -> None:
+        descriptors = plan_descriptors(config, self._descriptor_limit)
+        self.connections.update(connection_limits(config, descriptors), now_ms=self._now_ms())
+        for listener in self.listeners.values():
+            listener.slot_freed()
 
     def _count_reload(self, report: ReloadReport) -> None:
+        self.tls.look_now()
         unread = report.result is ReloadResult.INVALID
         self.metrics.config_reloaded(
             report.result, awaiting_restart=None if unread else len(report.needs_restart)
@@ -219,8 +276,11 @@ class Gateway:
         """None when clients can be served, otherwise a few words for /readyz."""
         if self._draining:
             return "draining"
-        if not self.discovery.reached:
-            return "upstream not reached"
+        if (unread := self.live_quotas.why_not_ready()) is not None:
+            return unread
+        for upstream in self.upstreams.values():
+            if not upstream.discovery.reached:
+                return f"{upstream.name} {upstream.discovery.trouble}"
         return None
 
     async def start(self) -> None:
@@ -228,17 +288,25 @@ class Gateway:
 
         Raises:
             OSError: a port cannot be bound; nothing stays open.
+            StoreError: the quota store can not be used; nothing stays open.
         """
         await self.admin.start(self._config.admin.bind.host, self._config.admin.bind.port)
         try:
+            await self.live_quotas.open()
+            if self._config.quota_admin.broker_limits is LimitsBy.GATEWAY:
+                await self._limits_file.restore(self.broker_limits)
             for section in self._config.listeners:
                 listener = self.listeners[section.name]
                 listener.listen((section.bind.host, section.bind.port), None)
                 _log.info("listening", listener=section.name, port=listener.ports[None])
-        except OSError:
+        except (OSError, StoreError):
             await self.stop()
             raise
-        self._discovering = asyncio.create_task(self.discovery.run())
+        if self.usage is not None:
+            self.usage.start()
+        self.tls.start()
+        for upstream in self.upstreams.values():
+            upstream.start()
 
     async def drain(self, *, hurry: asyncio.Event) -> None:
         """Stop accepting, let requests already read get their replies, then close; bounded by the configuration.
@@ -247,6 +315,7 @@ class Gateway:
             hurry: when set, what is left is closed at once.
         """
         self._draining = True
+        self.live_quotas.drain()
         # It could open the port of a broker that has just come.
         await self._stop_discovering()
         _log.info("draining", connections=self._connections())
@@ -267,72 +336,20 @@ class Gateway:
         return any(listener.channels or listener.lingering.unsent for listener in self.listeners.values())
 
     async def _stop_discovering(self) -> None:
-        discovering, self._discovering = self._discovering, None
-        if discovering is not None:
-            discovering.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await discovering
+        for upstream in self.upstreams.values():
+            await upstream.stop()
 
     async def stop(self) -> None:
         """Release every port and task."""
         await self._stop_discovering()
+        await self.tls.stop()
         for listener in self.listeners.values():
             listener.stop()
         await self.admin.stop()
+        await self._quota_desk.finish()
+        await self._limits_file.finish()
+        await self.live_quotas.close()
+        if self.usage is not None:
+            await self.usage.stop()
         # Transports close in the next turn of the loop.
         await asyncio.sleep(0)
-
-
-async def _serve(config: Config, banner: str | None, source: ConfigSource | None) -> int:
-    loop = asyncio.get_running_loop()
-    gateway = Gateway(config, source)
-    stop = asyncio.Event()
-    hurry = asyncio.Event()
-
-    def on_signal() -> None:
-        if stop.is_set():
-            hurry.set()
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-    reloads: set[asyncio.Task[ReloadReport]] = set()
-
-    def on_hangup() -> None:
-        # One that waits reads the file after whatever sent this signal has written it; more change nothing.
-        if len(reloads) < 2:
-            reloads.add(task := asyncio.create_task(gateway.operations.reload(by="SIGHUP")))
-            task.add_done_callback(reloads.discard)
-
-    loop.add_signal_handler(signal.SIGHUP, on_hangup)
-    # A supervisor's stray signals do not end the gateway (hazard F15).
-    loop.add_signal_handler(signal.SIGUSR1, lambda: _log.info("signal_ignored", signal="SIGUSR1"))
-    try:
-        await gateway.start()
-    except OSError as exc:
-        print(f"sluice: cannot listen: {exc}", file=sys.stderr)
-        return 2
-    # What stands by now stays for good: full collections need not walk through it each time.
-    gc.collect()
-    gc.freeze()
-    if banner is not None:
-        print(banner, flush=True)
-    await stop.wait()
-    await gateway.drain(hurry=hurry)
-    await gateway.stop()
-    _log.info("stopped")
-    return 0
-
-
-def run(config: Config, *, banner: str | None = None, source: ConfigSource | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; a second one ends the drain at once. SIGHUP reloads the configuration.
-
-    Args:
-        config: valid.
-        banner: printed once the gateway listens.
-        source: where the configuration comes from again; None: it can not be reloaded.
-
-    Returns:
-        The process's exit code: 0, or 2 when a port cannot be bound.
-    """
-    return uvloop.run(_serve(config, banner, source))

@@ -210,7 +210,8 @@ class ClientChannel(asyncio.Protocol):
     def upstream_lost(self) -> None:
         """See `UpstreamUser`."""
         self._upstream = None
-        self.close(CloseCause.UPSTREAM_CLOSED)
+        if not self.session.parting:  # brokers close behind a refusal, which the client is still to get
+            self.close(CloseCause.UPSTREAM_CLOSED)
 
     def upstream_writable(self, writable: bool) -> None:
         """See `UpstreamUser`."""
@@ -361,18 +362,17 @@ class ClientChannel(asyncio.Protocol):
 
     # -- ending ----------------------------------------------------------------------------------------------
 
+    def woken(self) -> None:
+        """See `ClientSession`."""
+        self._run(self._pump)
+
     def drain(self) -> None:
         """Take no further request; close as soon as everything taken is answered."""
         self.session.drain()
         self._run(self._pump)
 
     def close(self, cause: CloseCause, *, abort: bool = False) -> None:
-        """End both legs, once; the first cause counts.
-
-        Args:
-            cause: for the metrics.
-            abort: do not wait for the client to take what is still owed.
-        """
+        """End both legs, once; the first cause counts. `abort`: whatever the client is still owed."""
         if self._closed:
             return
         if self.session.muted & _BACK_PRESSURE:

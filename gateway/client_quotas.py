@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
+from gateway.in_flight import SizedAnswer
 from gateway.observer import Observer
+from gateway.usage.row import UsageRow
+from gateway.usage.table import UsageTable
 from protocol.api_keys import Api, ApiKey
+from protocol.fetch import FLEXIBLE_HEADER_BYTES
 from quotas.bandwidth import ByteRateQuotas
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
 from quotas.limits import Limits
 from quotas.rate_quotas import RateSettings, RateTracker
 from quotas.request_time import RequestTimeQuotas
+from quotas.usage_record import UsageApi
 
 WAITING_APIS: Final = frozenset(
     {
@@ -59,6 +64,27 @@ class TimedRequest:
     forwarded_ns: int
 
 
+class Counter(NamedTuple):
+    """What a connection's last request was counted by; kept with the session, as the next one is likely the same.
+
+    Attributes:
+        client_id, user: whose request it was.
+        version: of the limits; -1 when it is to be looked for again.
+        tracker: the quota's; None when no such quota is set at all.
+        row: the usage record's; None when none is kept.
+        raw_client_id: with its length, as it stands in the request: one comparison tells that it is the same.
+        sized: of answers that only the usage record counts: with a plain header, and with a flexible one.
+    """
+
+    client_id: str
+    user: str
+    version: int
+    tracker: RateTracker | None
+    row: UsageRow | None
+    raw_client_id: bytes
+    sized: tuple[SizedAnswer, SizedAnswer] | None = None
+
+
 class ClientQuotas:
     """See the module.
 
@@ -66,20 +92,23 @@ class ClientQuotas:
         produce, fetch: counters of the byte rates.
         request_time: counters of the request percentage.
         limits: the configured quotas; whoever sees another `version` there calls `refresh`.
-        limits_produce, limits_fetch, times_requests: whether any such quota is set, as of `version`.
+        counts_produce, counts_fetch: whether bytes are counted, for a quota or for usage records, as of `version`.
+        times_requests: whether any request_percentage is set, as of `version`.
+        usage: the usage records' table; None: none are kept.
     """
 
     __slots__ = (
         "_observer",
         "_per_broker",
         "_source",
+        "counts_fetch",
+        "counts_produce",
         "fetch",
         "limits",
-        "limits_fetch",
-        "limits_produce",
         "produce",
         "request_time",
         "times_requests",
+        "usage",
         "version",
     )
 
@@ -91,6 +120,7 @@ class ClientQuotas:
         *,
         scope: QuotaScope = QuotaScope.GATEWAY,
         source: RequestTimeSource = RequestTimeSource.GATEWAY,
+        usage: UsageTable | None = None,
     ) -> None:
         self.produce = ByteRateQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, settings)
         self.fetch = ByteRateQuotas(limits, QuotaKey.CONSUMER_BYTE_RATE, settings)
@@ -99,14 +129,16 @@ class ClientQuotas:
         self._observer = observer
         self._per_broker = scope is QuotaScope.BROKER
         self._source = source
+        self.usage = usage
         self.refresh()
 
     def refresh(self) -> None:
-        """Look again which keys have a quota at all: without one nothing is counted or measured for it."""
+        """Look again which keys have a quota at all: without one nothing is measured for it."""
         limits = self.limits
         self.version = limits.version
-        self.limits_produce = limits.enabled(QuotaKey.PRODUCER_BYTE_RATE)
-        self.limits_fetch = limits.enabled(QuotaKey.CONSUMER_BYTE_RATE)
+        recorded = self.usage is not None
+        self.counts_produce = recorded or limits.enabled(QuotaKey.PRODUCER_BYTE_RATE)
+        self.counts_fetch = recorded or limits.enabled(QuotaKey.CONSUMER_BYTE_RATE)
         self.times_requests = limits.enabled(QuotaKey.REQUEST_PERCENTAGE)
 
     def _scope(self, broker_id: int | None) -> int | None:
@@ -125,6 +157,49 @@ class ClientQuotas:
         """What a consumer's bytes are counted by; None when no consumer_byte_rate is set at all."""
         return self.fetch.tracker(user, client_id, scope=self._scope(broker_id), now_ms=now_ms)
 
+    def produce_counter(
+        self, listener: str, user: str, client_id: str, raw: bytes, broker_id: int | None, *, now_ms: int
+    ) -> Counter:
+        """What a producer's requests are counted by."""
+        tracker = self.produce_tracker(user, client_id, broker_id, now_ms=now_ms)
+        row, version = self._row(listener, user, client_id, UsageApi.PRODUCE, broker_id, tracker)
+        return Counter(client_id, user, version, tracker, row, raw)
+
+    def fetch_counter(
+        self, listener: str, user: str, client_id: str, raw: bytes, broker_id: int | None, *, now_ms: int
+    ) -> Counter:
+        """What a consumer's answers are counted by."""
+        tracker = self.fetch_tracker(user, client_id, broker_id, now_ms=now_ms)
+        row, version = self._row(listener, user, client_id, UsageApi.FETCH, broker_id, tracker)
+        sized = None
+        if tracker is None and row is not None:
+            sized = (SizedAnswer(row.count, 0), SizedAnswer(row.count, FLEXIBLE_HEADER_BYTES))
+        return Counter(client_id, user, version, tracker, row, raw, sized)
+
+    def request_row(
+        self, listener: str, user: str, client_id: str, broker_id: int | None, *, now_ms: int
+    ) -> UsageRow | None:
+        """The usage record of a client's request time; None when none is kept."""
+        if self.usage is None:
+            return None
+        tracker = self.request_time.tracker(user, client_id, scope=self._scope(broker_id), now_ms=now_ms)
+        return self.usage.row(listener, user, client_id, UsageApi.REQUEST, broker_id, tracker)
+
+    def _row(
+        self,
+        listener: str,
+        user: str,
+        client_id: str,
+        api: UsageApi,
+        broker_id: int | None,
+        tracker: RateTracker | None,
+    ) -> tuple[UsageRow | None, int]:
+        """The usage record's row, and `Counter.version`."""
+        if self.usage is None:
+            return None, self.limits.version
+        row = self.usage.row(listener, user, client_id, api, broker_id, tracker)
+        return row, -1 if row.shared else self.limits.version
+
     def record_request_time(
         self,
         user: str,
@@ -134,6 +209,7 @@ class ClientQuotas:
         busy_ns: int,
         answered_ns: int,
         now_ms: int,
+        row: UsageRow | None = None,
     ) -> int:
         """Count the time of an answered request.
 
@@ -144,6 +220,7 @@ class ClientQuotas:
             busy_ns: CPU time that the gateway spent on this connection since the last answer.
             answered_ns: when the answer came.
             now_ms: the time.
+            row: the usage record.
 
         Returns:
             How long the client has to wait, at most one window.
@@ -152,15 +229,26 @@ class ClientQuotas:
         if self._source is RequestTimeSource.UPSTREAM:
             waits = timed.api.key in WAITING_APIS
             time_ns = 0 if waits else max(0, answered_ns - timed.forwarded_ns)
+        if row is not None:
+            row.count(time_ns / 1e6)
         return self.request_time.record(
             user, timed.client_id, time_ns, scope=self._scope(broker_id), now_ms=now_ms
         )
 
     def book(
-        self, api_key: ApiKey, by: ThrottledBy, tracker: RateTracker, throttle_time_ms: int, *, now_ms: int
+        self,
+        api_key: ApiKey,
+        by: ThrottledBy,
+        tracker: RateTracker,
+        throttle_time_ms: int,
+        *,
+        now_ms: int,
+        row: UsageRow | None = None,
     ) -> None:
-        """Put a wait into the books of the counter that asked for it."""
+        """Put a wait into the books of the counter that asked for it, and into the usage record."""
         tracker.book.book(throttle_time_ms, now_ms=now_ms)
+        if row is not None:
+            row.delay(throttle_time_ms)
         self._observer.throttled(api_key, tracker.match.rule, throttle_time_ms, by=by)
 
     def book_request_time(
@@ -171,10 +259,11 @@ class ClientQuotas:
         throttle_time_ms: int,
         *,
         now_ms: int,
+        row: UsageRow | None = None,
     ) -> None:
         """Put a wait into the books of the request quota."""
         tracker = self.request_time.tracker(
             user, timed.client_id, scope=self._scope(broker_id), now_ms=now_ms
         )
         if tracker is not None:
-            self.book(timed.api.key, ThrottledBy.REQUEST, tracker, throttle_time_ms, now_ms=now_ms)
+            self.book(timed.api.key, ThrottledBy.REQUEST, tracker, throttle_time_ms, now_ms=now_ms, row=row)

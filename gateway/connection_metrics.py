@@ -4,7 +4,7 @@ Kafka's names are in the descriptions. Kafka shows averages and percentages; her
 rate of. Two things hold at all times, for each listener:
 
     active   = opened - sum(closed by cause)
-    accepted = opened + refused + held now + the one that waits, if any
+    accepted = opened + refused + held now + awaiting their header now + the one that waits, if any
 
 (a held socket ends as refused, or is opened).
 """
@@ -29,6 +29,12 @@ _REFUSED_BY: Final = (
     AdmissionCause.IP_COUNT,
     AdmissionCause.HELD_FULL,
     AdmissionCause.NO_SLOT,
+    AdmissionCause.PROXY_UNTRUSTED,
+    AdmissionCause.PROXY_MISSING,
+    AdmissionCause.PROXY_INVALID,
+    AdmissionCause.PROXY_TIMEOUT,
+    AdmissionCause.PROXY_CLOSED,
+    AdmissionCause.PROXY_FULL,
 )
 
 
@@ -41,6 +47,8 @@ class CountsConnections(Protocol):
     def accepted(self) -> int: ...
     @property
     def held(self) -> int: ...
+    @property
+    def awaiting_header(self) -> int: ...
 
 
 class ConnectionMetrics:
@@ -127,14 +135,19 @@ class ConnectionMetrics:
         held = _gauge(
             "gateway_held_connections", "Connections held unread: their address connects too often."
         )
+        awaiting = _gauge(
+            "gateway_connections_awaiting_proxy_header",
+            "Connections of load balancers that have not told yet whose they are.",
+        )
         for name, listener in listeners.items():
+            awaiting.add_metric([name], listener.awaiting_header)
             active.add_metric([name], len(listener.channels))
             accepted.add_metric([name], listener.accepted)
             opened.add_metric([name], self._opened[name])
             held.add_metric([name], listener.held)
             for cause in CloseCause:
                 closed.add_metric([name, cause.value], self._closed[name, cause])
-        yield from (active, accepted, opened, closed, held)
+        yield from (active, accepted, opened, closed, held, awaiting)
 
     def _collect_admission(self, listeners: Mapping[str, CountsConnections]) -> Iterator[Metric]:
         delays = _counter("gateway_accept_delays", "Times a listener stopped to accept, by limit.", "cause")

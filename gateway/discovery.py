@@ -1,8 +1,8 @@
 """Asks the cluster, now and then, which brokers there are, so that clients find every port open.
 
 Everything it learns also comes by in clients' own Metadata answers; this is what makes the gateway ready before the
-first client, and what notices brokers that left. On a cluster that wants authentication it learns nothing and says
-so; the gateway then relies on what comes by.
+first client, and what notices brokers that left. On a cluster that wants authentication it logs in; without
+credentials it learns nothing and says so, and the gateway relies on what comes by.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import structlog
 
 from gateway.clock import NowMs
 from gateway.close_cause import CloseCause
+from gateway.own_login import LoginFailed, OwnLogin
 from gateway.topology import ClusterMap
 from gateway.upstream import Connector
 from protocol import codec
@@ -24,6 +25,7 @@ CLIENT_ID: Final = "sluice-discovery"
 _ANSWER_TIMEOUT_S: Final = 5.0
 _RETRY_S: Final = 0.5
 _LARGEST_ANSWER: Final = 16 * 1024 * 1024
+_NOT_REACHED: Final = "not reached"
 _CONFIGS: Final = ("num.partitions", "auto.create.topics.enable")
 
 _log = structlog.get_logger("gateway.discovery")
@@ -96,6 +98,7 @@ class Discovery:
 
     Attributes:
         reached: whether the last attempt got an answer.
+        trouble: what is in the way while it is not, in a few words.
     """
 
     def __init__(
@@ -106,6 +109,8 @@ class Discovery:
         *,
         refresh_ms: int,
         on_change: Callable[[Sequence[int]], None],
+        login: OwnLogin | None = None,
+        wants_login: bool = False,
     ) -> None:
         """Make it; nothing is asked before `run`.
 
@@ -115,8 +120,13 @@ class Discovery:
             now_ms: the clock.
             refresh_ms: from one answer to the next question.
             on_change: called after each answer with the ids of brokers that are gone for good.
+            login: who we are there.
+            wants_login: the brokers answer nobody else, so without a login they are not asked at all.
         """
         self.reached = False
+        self.trouble = _NOT_REACHED
+        self._login = login
+        self._wants_login = wants_login
         self._cluster = cluster
         self._connector = connector
         self._now_ms = now_ms
@@ -126,12 +136,19 @@ class Discovery:
     async def run(self) -> None:
         """Ask until cancelled; an upstream that is down is asked again soon, and logged once."""
         complained = False
+        if self._wants_login and self._login is None:
+            self.trouble = "wants a login, and has no sasl section"
+            _log.warning(
+                "upstream_login_missing", detail="clients are relayed; the gateway will not be ready"
+            )
+            return
         while True:
             try:
                 async with asyncio.timeout(_ANSWER_TIMEOUT_S * 2):
                     await self._ask_once()
             except (OSError, ProtocolError, TimeoutError) as exc:
                 self.reached = False
+                self.trouble = "refuses the login" if isinstance(exc, LoginFailed) else _NOT_REACHED
                 if not complained:
                     _log.warning("upstream_unreachable", error=str(exc) or type(exc).__name__)
                     complained = True
@@ -178,6 +195,8 @@ class Discovery:
         try:
             await self._connector.connect(conversation, broker_id)
             async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                if self._login is not None:
+                    await self._login.log_in(conversation.ask)
                 return await conversation.ask(question)
         finally:
             conversation.close()

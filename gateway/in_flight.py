@@ -22,6 +22,9 @@ OnReply: TypeAlias = Callable[[bytes, int], bytes | None]
 """(whole reply frame, now_ms) -> the frame for the client, or None when it is not the client's to see."""
 
 _SIZE_BYTES: Final = 4
+_NO_ID: Final = 2**32
+"""In the place of a correlation id where the broker was not asked: no answer of its can have that one."""
+
 Passes: TypeAlias = Callable[[bytes, int, int], bool]
 """(received bytes, where the reply's frame begins, its payload size) -> whether it may go as it is."""
 
@@ -34,11 +37,11 @@ _SEEN_HEAD_BYTES: Final = 64
 
 
 class LocalAnswer:
-    """A reply of our own, waiting for the replies before it."""
+    """A reply of our own, waiting for the replies before it; while `frame` is None it is still to be made."""
 
     __slots__ = ("frame",)
 
-    def __init__(self, frame: bytes) -> None:
+    def __init__(self, frame: bytes | None) -> None:
         self.frame = frame
 
 
@@ -64,7 +67,20 @@ class HeadAnswer:
         self.on_head = on_head
 
 
-Answer: TypeAlias = LocalAnswer | CollectedAnswer | HeadAnswer
+class SizedAnswer:
+    """A reply that is relayed as it is; `count` is told its payload size, less so many bytes.
+
+    Not for a request that is timed. One object can stand for any number of replies.
+    """
+
+    __slots__ = ("count", "less_bytes")
+
+    def __init__(self, count: Callable[[int], None], less_bytes: int) -> None:
+        self.count = count
+        self.less_bytes = less_bytes
+
+
+Answer: TypeAlias = LocalAnswer | CollectedAnswer | HeadAnswer | SizedAnswer
 
 
 class Pending:
@@ -140,8 +156,21 @@ class InFlight:
         if self.idle:
             self.to_client.append(frame)
         else:
-            self.pending.append(Pending(0, LocalAnswer(frame)))
+            self.pending.append(Pending(_NO_ID, LocalAnswer(frame)))
             self._locals += 1
+
+    def defer(self) -> LocalAnswer:
+        """Keep a place behind the replies that are owed; `fill` puts the reply there."""
+        answer = LocalAnswer(None)
+        self.pending.append(Pending(_NO_ID, answer))
+        self._locals += 1
+        return answer
+
+    def fill(self, answer: LocalAnswer, frame: bytes) -> None:
+        """The reply of a place that was kept; it leaves when those before it have left."""
+        answer.frame = frame
+        if not self._relay_left:
+            self._flush_locals()
 
     def passes(self, data: bytes) -> bool:
         """Whether `data` is exactly the one reply that is due, relayed as it is; then it counts as received."""
@@ -272,7 +301,7 @@ class InFlight:
         pending = self.pending
         while pending:
             answer = pending[0].answer
-            if not isinstance(answer, LocalAnswer):
+            if not isinstance(answer, LocalAnswer) or answer.frame is None:
                 return
             pending.popleft()
             self._locals -= 1
@@ -280,6 +309,9 @@ class InFlight:
 
 
 def _passes(answer: Answer, data: bytes, at: int, size: int, whole: bool) -> bool:
+    if isinstance(answer, SizedAnswer):
+        answer.count(size - answer.less_bytes)
+        return True
     return (
         whole
         and isinstance(answer, CollectedAnswer)

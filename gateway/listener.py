@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 import structlog
 
-from gateway.acceptor import Acceptor, Arrival
+from config.proxy_sections import ProxyProtocolSettings
+from gateway.acceptor import ACCEPTS_PER_TURN, Acceptor, Arrival
 from gateway.back_pressure import BackPressure
 from gateway.channel import ClientChannel
 from gateway.client_quotas import ClientQuotas
@@ -25,11 +26,14 @@ from gateway.lingering import Lingering
 from gateway.muted_watch import MutedWatch
 from gateway.observer import Observer
 from gateway.routes import Routes
+from gateway.sasl_routes import SaslListener
 from gateway.session import ClientSession
 from gateway.session_settings import SessionSettings
+from gateway.tls_door import TlsDoor
 from gateway.topology import Address
 from gateway.turns import Turns
 from gateway.upstream import Connector
+from gateway.usage.connections import ConnectionUsage
 from quotas.connections import ConnectionLimits, ConnectionQuotas, ListenerLimits
 from quotas.limits import Limits
 
@@ -80,7 +84,11 @@ class Listener:
         observer: Observer,
         quotas: ClientQuotas | None = None,
         connections: ConnectionQuotas | None = None,
+        sasl: SaslListener | None = None,
         max_lingering: int = 256,
+        door: TlsDoor | None = None,
+        usage: ConnectionUsage | None = None,
+        proxy: ProxyProtocolSettings | None = None,
     ) -> None:
         """Make it; nothing is bound yet.
 
@@ -93,8 +101,12 @@ class Listener:
             connector: opens upstream legs.
             observer: told what happens.
             quotas: byte rates and request time; None: not enforced.
+            sasl: what its clients may send before they have authenticated; None: they do not have to.
             connections: counts and rates, shared by all listeners; None: this listener counts alone, unlimited.
             max_lingering: see `Lingering`.
+            door: the TLS handshakes of its clients; None: without TLS.
+            usage: the usage records; None: none are kept.
+            proxy: the load balancers that all its clients come through; None: there are none.
         """
         self.name = name
         self.loop = loop
@@ -105,7 +117,9 @@ class Listener:
         self.lingering = Lingering(loop, most=max_lingering)
         self.turns = Turns(loop)
         self.back_pressure = BackPressure()
+        self._door = door
         self._routes = routes
+        self._sasl = sasl
         self._quotas = quotas
         self._observer = observer
         if connections is None:
@@ -120,7 +134,12 @@ class Listener:
             quotas=connections,
             observer=observer,
             on_admitted=self._adopt,
+            on_place_free=self._place_free,
+            proxy=proxy,
             write_timeout_ms=settings.write_timeout_ms,
+            usage=usage,
+            # Each brings a handshake; in between, those who are connected have their turn.
+            accepts_per_turn=ACCEPTS_PER_TURN if door is None else 1,
         )
         self._adoptions: set[asyncio.Task[Any]] = set()
         self._muted_watch = MutedWatch(loop, self.channels)
@@ -153,6 +172,11 @@ class Listener:
         return len(self._acceptor.held)
 
     @property
+    def awaiting_header(self) -> int:
+        """Sockets whose load balancer has not told yet whose they are."""
+        return self._acceptor.awaiting_header
+
+    @property
     def accepted(self) -> int:
         """Connections taken from the kernel so far, whatever became of them."""
         return self._acceptor.accepted
@@ -173,10 +197,14 @@ class Listener:
             peer=arrival.peer,
             broker_id=arrival.broker_id,
             quotas=self._quotas,
+            sasl=self._sasl,
             now_ms=self.now_ms(),
         )
         channel = ClientChannel(session, self, arrival.broker_id, ip=arrival.ip)
+        session.woken = channel.woken
         self.channels.add(channel)
+        if self.connector.greeting is not None:
+            self.connector.greeting.remember(channel, arrival)
         self._observer.connection_opened(self.name)
         task = self.loop.create_task(self._attach(channel, arrival.accepted))
         self._adoptions.add(task)
@@ -185,8 +213,14 @@ class Listener:
             listener.make_room()
 
     async def _attach(self, channel: ClientChannel, accepted: socket.socket) -> None:
+        if channel not in self.channels:
+            # Drained or evicted since: a handshake now would be a connection that nobody counts.
+            accepted.close()
+            return
         try:
-            await self.loop.connect_accepted_socket(lambda: channel, accepted)
+            await self.loop.connect_accepted_socket(
+                lambda: channel if self._door is None else self._door.enter(channel), accepted
+            )
         except OSError:
             accepted.close()
             channel.close(CloseCause.CLIENT_CLOSED)
@@ -204,14 +238,22 @@ class Listener:
     def closed(self, channel: ClientChannel, cause: CloseCause) -> None:
         """See `ChannelOwner`."""
         self.channels.discard(channel)
+        channel.session.ended()
+        if self._door is not None:
+            self._door.forget(channel)
+        if self.connector.greeting is not None:
+            self.connector.greeting.forget(channel)
         self._connections.release(self.name, channel.ip)
         self._observer.connection_closed(self.name, cause)
+        self._place_free()
+        if _standard_log.isEnabledFor(logging.DEBUG):  # what would be dropped is not even put together
+            _log.debug("connection_closed", listener=self.name, peer=channel.session.peer, cause=cause.value)
+
+    def _place_free(self) -> None:
         waiting = [listener for listener in self.siblings if listener.waits_since_ms is not None]
         # Whoever has waited longest is asked first, so that a busy listener doesn't take every free slot.
         for listener in sorted(waiting, key=lambda each: each.waits_since_ms or 0):
             listener.slot_freed()
-        if _standard_log.isEnabledFor(logging.DEBUG):  # what would be dropped is not even put together
-            _log.debug("connection_closed", listener=self.name, peer=channel.session.peer, cause=cause.value)
 
     def refused(self, cause: CloseCause, *, detail: str, **names: Any) -> None:
         """See `ChannelOwner`."""

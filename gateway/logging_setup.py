@@ -24,6 +24,7 @@ from typing import Any, Final, TextIO
 
 import structlog
 
+from gateway.log_exceptions import without_data
 from gateway.log_limits import EventLimiter
 
 MAX_VALUE_CHARS: Final = 512
@@ -59,7 +60,8 @@ def setup(
         stream: standard error if not given.
         wall_clock: for the line's time.
         monotonic_ms: for the limiter.
-        max_lines_per_s: of one event name. Debug lines are not limited: who asks for them wants them all.
+        max_lines_per_s: of one event name. Debug lines are not limited: who asks for them wants them all; nor are
+            those with ``audit=True``.
         limiter: of an earlier call, to go on with its counts.
 
     Returns:
@@ -68,7 +70,7 @@ def setup(
     counts = limiter or EventLimiter(max_lines_per_s)
 
     def limit(_logger: Any, method: str, event: _Event) -> _Event:
-        if method == "debug":
+        if event.pop("audit", False) or method == "debug":
             return event
         suppressed = counts.admit(str(event.pop("limit_by", event["event"])), now_ms=monotonic_ms())
         if suppressed is None:
@@ -88,7 +90,7 @@ def setup(
             limit,
             structlog.contextvars.merge_contextvars,
             head,
-            structlog.processors.format_exc_info,
+            structlog.processors.ExceptionRenderer(without_data),
             render_json if format == "json" else render_logfmt,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
@@ -107,6 +109,11 @@ def flooded(event: str) -> bool:
     Only for lines above debug, and only asked right before the line.
     """
     return _drop(event)
+
+
+def audit_logger() -> Any:
+    """A logger whose lines are written whatever the level; a flood of them is cut unless they say ``audit=True``."""
+    return structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET))
 
 
 def report_suppressed(limiter: EventLimiter) -> None:

@@ -13,10 +13,11 @@ from typing import Final, Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from gateway.authentication_metrics import AuthenticationMetrics
 from gateway.back_pressure import BackPressure, Side
 from gateway.client_quotas import ClientQuotas
 from gateway.clock import NowMs
-from gateway.connection_metrics import ConnectionMetrics
+from gateway.connection_metrics import ConnectionMetrics, CountsConnections
 from gateway.mute import MuteReason
 from gateway.quota_metrics import MutationSeries, RateSeries
 from gateway.reload import ReloadResult
@@ -40,18 +41,14 @@ class _Channel(Protocol):
     def session(self) -> _Session: ...
 
 
-class _Listener(Protocol):
+class _Listener(CountsConnections, Protocol):
     @property
     def channels(self) -> Collection[_Channel]: ...
-    @property
-    def accepted(self) -> int: ...
-    @property
-    def held(self) -> int: ...
     @property
     def back_pressure(self) -> BackPressure: ...
 
 
-class GatewayMetrics(ConnectionMetrics, Collector):
+class GatewayMetrics(AuthenticationMetrics, ConnectionMetrics, Collector):
     """Listens to the data path (an `Observer`) and answers scrapes (a prometheus_client collector)."""
 
     def __init__(self, now_ms: NowMs) -> None:
@@ -156,6 +153,7 @@ class GatewayMetrics(ConnectionMetrics, Collector):
         """All series, as of now."""
         listeners = {name: listener for name, (_, listener) in self._listeners.items()}
         yield from self.collect_connections(listeners, now_ms=self._now_ms())
+        yield from self.collect_authentications()
         yield from self._collect_requests()
         yield from self._collect_throttles()
         yield from self._collect_operation()

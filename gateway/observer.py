@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from gateway.authentication import Result
 from gateway.close_cause import CloseCause
 from protocol.api_keys import ApiKey
+from protocol.sasl import Mechanism
 from quotas.combine import ThrottledBy
 from quotas.connections import AdmissionCause
 from quotas.resolution import Rule
@@ -49,6 +51,9 @@ class Observer(Protocol):
     def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy) -> None:
         """A request made its client wait."""
 
+    def authenticated(self, listener: str, mechanism: Mechanism, result: Result) -> None:
+        """A SASL exchange has ended, as the broker said."""
+
     def topics_auto_created(self, count: int) -> None:
         """Topics that Metadata will create were charged to the client that named them."""
 
@@ -86,6 +91,9 @@ class SilentObserver:
         """See `Observer`."""
 
     def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy) -> None:
+        """See `Observer`."""
+
+    def authenticated(self, listener: str, mechanism: Mechanism, result: Result) -> None:
         """See `Observer`."""
 
     def topics_auto_created(self, count: int) -> None:

@@ -15,7 +15,8 @@ import structlog
 from config import Config, ConfigError
 from config.sections import LogSettings
 from gateway.reload import ReloadPlan, ReloadResult, plan
-from quotas.limits import Enforcement, Limits
+from quotas.limits import Enforcement
+from quotas.quota_book import QuotaBook
 
 _log = structlog.get_logger("gateway.operations")
 
@@ -60,7 +61,7 @@ class Operations:
     def __init__(
         self,
         config: Config,
-        limits: Limits,
+        book: QuotaBook,
         source: ConfigSource | None,
         *,
         check: Callable[[Config], None] = lambda _config: None,
@@ -71,14 +72,15 @@ class Operations:
 
         Args:
             config: what the gateway started with.
-            limits: the quotas in force.
+            book: the quotas in force; what the file says of them is its floor.
             source: None for a gateway without a configuration file.
             check: raises `config.ConfigError` when this machine can't do what would be in force.
             apply: puts the rest of a plan in force: all but quotas, their enforcement and the log.
             on_reload: told of every attempt.
         """
         self.config = config
-        self._limits = limits
+        self._book = book
+        self._limits = book.limits
         self._source = source
         self._check = check
         self._apply = apply
@@ -137,7 +139,7 @@ class Operations:
     def _put_in_force(self, decided: ReloadPlan, *, by: str) -> None:
         config = decided.config
         if decided.changes("quotas"):
-            self._limits.replace_all(config.quota_items())
+            self._book.replace_floor(config.quota_items())
             self._limits.set_observed(config.observed_entities())
         if decided.changes("enforcement"):
             self.set_mode(config.enforcement.mode, by=by)

@@ -44,6 +44,16 @@ class _Row(Protocol):
 R = TypeVar("R", bound=_Row)
 
 
+class _Quotas(Protocol[K, R]):
+    """The counters of one quota."""
+
+    def expire(self, *, now_ms: int) -> None: ...
+    @property
+    def counters(self) -> int: ...
+    def loads(self, *, now_ms: int) -> dict[K, float]: ...
+    def snapshot(self, *, only: Container[K] | None = None, now_ms: int) -> list[R]: ...
+
+
 class Shown(NamedTuple, Generic[R]):
     """One row of series: its labels, the snapshot behind it (None: there is none), the values of its counters."""
 
@@ -85,22 +95,13 @@ class ShownRows(Generic[K, R]):
         """Of all series of this quota."""
         return ["user", "client_id", "rule", *(["broker"] if self._broker else [])]
 
-    def rows(
-        self,
-        counters: int,
-        loads: Callable[[], dict[K, float]],
-        snapshot: Callable[[Container[K] | None], list[R]],
-    ) -> list[Shown[R]]:
-        """What to show now.
-
-        Args:
-            counters: how many clients have a counter.
-            loads: who is how busy; only asked when not all can be shown.
-            snapshot: the counters of these clients, and last one row for all others; None asks for all.
-        """
-        crowded = counters > self._max_rows
-        wanted = self._busiest(loads()) if crowded else None
-        found = snapshot(wanted)
+    def rows(self, quotas: _Quotas[K, R], *, now_ms: int) -> list[Shown[R]]:
+        """What to show now of these counters; those of clients that are long gone are forgotten first."""
+        quotas.expire(now_ms=now_ms)
+        crowded = quotas.counters > self._max_rows
+        # Who is how busy is only asked when not all can be shown.
+        wanted = self._busiest(quotas.loads(now_ms=now_ms)) if crowded else None
+        found = quotas.snapshot(only=wanted, now_ms=now_ms)
         before = self._shown
         self._shown = set()
         left_behind = self._left_behind
@@ -139,6 +140,18 @@ class ShownRows(Generic[K, R]):
             return ["", "", OTHER, *([""] if self._broker else [])]
         labels = [label_value(row.user), label_value(row.client_id), row.rule.value]
         return [*labels, self._broker(row)] if self._broker else labels
+
+
+def _throttle_families(prefix: str, labels: list[str]) -> tuple[GaugeMetricFamily, CounterMetricFamily]:
+    """How long clients wait, and how often: the same of every quota."""
+    return (
+        GaugeMetricFamily(
+            f"{prefix}_throttle_time_seconds", "Average throttle time (Kafka's throttle-time).", labels=labels
+        ),
+        CounterMetricFamily(
+            f"{prefix}_throttled_requests", "Requests throttled by this quota.", labels=labels
+        ),
+    )
 
 
 def label_value(name: str) -> str:
@@ -196,24 +209,13 @@ class RateSeries:
             "The rate divided by its limit; above 1 the client has to wait.",
             labels=labels,
         )
-        throttle = GaugeMetricFamily(
-            f"{prefix}_throttle_time_seconds", "Average throttle time (Kafka's throttle-time).", labels=labels
-        )
-        throttled = CounterMetricFamily(
-            f"{prefix}_throttled_requests", "Requests throttled by this quota.", labels=labels
-        )
+        throttle, throttled = _throttle_families(prefix, labels)
         would = CounterMetricFamily(
             f"{prefix}_would_throttle",
             "Requests that this quota would have throttled if it were enforced and not only observed.",
             labels=labels,
         )
-        self._quotas.expire(now_ms=now_ms)
-        shown = self._rows.rows(
-            self._quotas.counters,
-            lambda: self._quotas.loads(now_ms=now_ms),
-            lambda only: self._quotas.snapshot(only=only, now_ms=now_ms),
-        )
-        for names, row, totals in shown:
+        for names, row, totals in self._rows.rows(self._quotas, now_ms=now_ms):
             throttled.add_metric(names, totals[0])
             would.add_metric(names, totals[1])
             if row is None:
@@ -256,12 +258,7 @@ class MutationSeries:
         limit = GaugeMetricFamily(
             f"{prefix}_limit", "The quota that applies, in partitions per second.", labels=labels
         )
-        throttle = GaugeMetricFamily(
-            f"{prefix}_throttle_time_seconds", "Average throttle time (Kafka's throttle-time).", labels=labels
-        )
-        throttled = CounterMetricFamily(
-            f"{prefix}_throttled_requests", "Requests throttled by this quota.", labels=labels
-        )
+        throttle, throttled = _throttle_families(prefix, labels)
         refused = CounterMetricFamily(
             f"{prefix}_refused_topics", "Topics refused by this quota.", labels=labels
         )
@@ -270,13 +267,7 @@ class MutationSeries:
             "Topics that this quota would have refused or throttled if it were enforced and not only observed.",
             labels=labels,
         )
-        self._quotas.expire(now_ms=now_ms)
-        shown = self._rows.rows(
-            self._quotas.counters,
-            lambda: self._quotas.loads(now_ms=now_ms),
-            lambda only: self._quotas.snapshot(only=only, now_ms=now_ms),
-        )
-        for names, row, totals in shown:
+        for names, row, totals in self._rows.rows(self._quotas, now_ms=now_ms):
             throttled.add_metric(names, totals[0])
             refused.add_metric(names, totals[1])
             would.add_metric(names, totals[2])

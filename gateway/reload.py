@@ -14,7 +14,7 @@ from typing import Final
 
 from config import Config, ListenerSettings
 
-LIVE: Final = frozenset({"quotas", "enforcement", "log", "limits", "drain", "connections"})
+LIVE: Final = frozenset({"quotas", "enforcement", "log", "limits", "drain", "connections", "quota_admin"})
 """Sections that change in a running gateway; `limits` does for connections that come afterwards."""
 
 LIVE_EXCEPT: Final = frozenset(
@@ -22,6 +22,7 @@ LIVE_EXCEPT: Final = frozenset(
         "limits.max_frame_bytes",  # the routes, which all connections share, are built from it
         "connections.ipv6_prefix_bits",  # open connections are counted by it
         "connections.max_trackers",
+        "quota_admin.broker_limits",
     }
 )
 """Settings of those sections that do not."""

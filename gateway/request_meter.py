@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.client_quotas import ClientQuotas, TimedRequest
+from gateway.usage.row import UsageRow
 from protocol import throttle
 from protocol.api_keys import Api
 from quotas.combine import ThrottledBy, combine
@@ -25,22 +26,27 @@ class RequestMeter:
         event_ns: when the event being handled began; set by the shell while `on`.
         request_ms: how long the request quota wants the reply being sent to make its client wait.
         specific_ms, specific_by: the same for the API's own quota, and its family.
+        row: the usage record of the last request's time; None when none is kept.
     """
 
     __slots__ = (
+        "_listener",
         "busy_ns",
         "event_ns",
         "exempt_event",
         "on",
         "quotas",
         "request_ms",
+        "row",
         "specific_by",
         "specific_ms",
         "timed_event",
     )
 
-    def __init__(self, quotas: ClientQuotas) -> None:
+    def __init__(self, quotas: ClientQuotas, listener: str = "") -> None:
         self.quotas: Final = quotas
+        self._listener = listener
+        self.row: UsageRow | None = None
         self.on = quotas.times_requests
         self.busy_ns = 0
         self.event_ns = 0
@@ -71,8 +77,15 @@ class RequestMeter:
         """The reply is here: count the request's time and note how long the client has to wait for it."""
         busy_ns, self.busy_ns = self.busy_ns, 0
         self.specific_ms, self.specific_by = 0, ThrottledBy.NONE
+        self.row = self.quotas.request_row(self._listener, user, timed.client_id, broker_id, now_ms=now_ms)
         self.request_ms = self.quotas.record_request_time(
-            user, timed, broker_id, busy_ns=busy_ns, answered_ns=self.event_ns, now_ms=now_ms
+            user,
+            timed,
+            broker_id,
+            busy_ns=busy_ns,
+            answered_ns=self.event_ns,
+            now_ms=now_ms,
+            row=self.row,
         )
 
     def seal(
@@ -96,5 +109,5 @@ class RequestMeter:
         final_ms = throttle.patch(reply, timed.api, wanted_ms)
         longest = combine(self.specific_by, self.specific_ms, request_ms=wanted_ms, upstream_ms=final_ms)
         if longest.by is ThrottledBy.REQUEST:
-            self.quotas.book_request_time(user, timed, broker_id, wanted_ms, now_ms=now_ms)
+            self.quotas.book_request_time(user, timed, broker_id, wanted_ms, now_ms=now_ms, row=self.row)
         return final_ms

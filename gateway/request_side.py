@@ -6,14 +6,17 @@ and never more than its cap. A mute stops the walk between two frames; the rest 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-from gateway.client_quotas import ClientQuotas
+from gateway.authentication import Authentication, Unauthenticated
+from gateway.client_quotas import ClientQuotas, Counter
 from gateway.close_cause import CloseCause
 from gateway.in_flight import InFlight, Pending
 from gateway.mute import MuteReason
 from gateway.request_meter import RequestMeter
 from gateway.routes import Route, Routes, Verdict, find_route
+from gateway.sasl_routes import SaslListener
 from gateway.session_settings import SessionSettings
 from protocol.api_keys import Api
 from protocol.errors import MalformedBody, ProtocolError, Truncated
@@ -21,7 +24,6 @@ from protocol.headers import HEAD, HEAD_BYTES, MIN_REQUEST_BYTES, refuse_size, u
 
 if TYPE_CHECKING:
     from gateway.session import ClientSession
-    from quotas.rate_quotas import RateTracker
 
 NEVER_MS: Final = 2**62
 _LONGEST_HEAD_BYTES: Final = 128 * 1024
@@ -47,9 +49,11 @@ class RequestSide:
         "_most_in_flight",
         "_relay_left",
         "_routes",
+        "_sasl",
         "_settings",
         "_started",
         "_throttled_until_ms",
+        "authentication",
         "broker_id",
         "bytes_from_client",
         "bytes_from_upstream",
@@ -68,6 +72,7 @@ class RequestSide:
         "to_upstream",
         "user",
         "wake_at_ms",
+        "woken",
     )
 
     def __init__(
@@ -79,6 +84,7 @@ class RequestSide:
         peer: str,
         broker_id: int | None = None,
         quotas: ClientQuotas | None = None,
+        sasl: SaslListener | None = None,
         now_ms: int,
     ) -> None:
         self.listener = listener
@@ -86,17 +92,20 @@ class RequestSide:
         self.user = "ANONYMOUS"
         self.to_upstream: list[bytes] = []
         self.to_client: list[bytes] = []
+        self.woken: Callable[[], None] | None = None
         self.muted = 0
         self.close_cause: CloseCause | None = None
         self.refusal: ProtocolError | None = None
         self.broker_id = broker_id
-        self.meter = None if quotas is None else RequestMeter(quotas)
+        self.meter = None if quotas is None else RequestMeter(quotas, listener)
         self._client_id = ""
         self._client_id_bytes = b""
         self.in_flight = InFlight(self.to_client, max_response_bytes=settings.max_response_bytes)
         self.bytes_from_client = 0
         self.bytes_from_upstream = 0
-        self._routes = routes
+        self._sasl = sasl  # while nobody has authenticated
+        self.authentication = None if sasl is None else Authentication(sasl.rules)
+        self._routes = routes if sasl is None else sasl.before
         self._settings = settings
         self._started = False
         self._relay_left = 0  # bytes of the current request that are still to be relayed
@@ -110,8 +119,8 @@ class RequestSide:
         )
         self._most_in_flight = settings.max_in_flight_requests  # while requests are timed
         self._throttled_until_ms = 0
-        self.produce_counter: tuple[str, str, int, RateTracker] | None = None
-        self.fetch_counter: tuple[str, str, int, RateTracker] | None = None
+        self.produce_counter: Counter | None = None
+        self.fetch_counter: Counter | None = None
         self.owed_until_ms = 0  # when a throttle above the ceiling is over
         self._farewell: tuple[int, bytes | None, CloseCause] | None = None
         self.idle_since_ms = now_ms
@@ -148,13 +157,28 @@ class RequestSide:
         self._close_if_served()
 
     def _close_if_served(self) -> None:
-        if self._end_cause is not None and self.in_flight.idle and not self._held:
+        # Leaving early is no way around the delay of a failure (KIP-306): it ends with the answer.
+        if self._end_cause is not None and self.in_flight.idle and not self._held and self._farewell is None:
             self.close(self._end_cause)
 
     def close(self, cause: CloseCause) -> None:
         """Ask the shell to close both legs; the first cause counts."""
         if self.close_cause is None:
             self.close_cause = cause
+
+    def ended(self) -> None:
+        """Both legs are gone, and with them what is held behind a mute: nobody would get a reply."""
+        self.woken = None
+        self._held.clear()
+
+    def _record_mute(self, now_ms: int) -> None:
+        """Usage records tell that this client may have wanted more than it was seen to want."""
+        rows = [each.row for each in (self.produce_counter, self.fetch_counter) if each is not None]
+        if self.meter is not None:
+            rows.append(self.meter.row)
+        for row in rows:
+            if row is not None:
+                row.mute(self._throttled_until_ms, now_ms=now_ms)
 
     def _hold(self, data: bytes) -> None:
         """Keep what came in behind a mute, unless it came after the beginning of a drain."""
@@ -197,7 +221,8 @@ class RequestSide:
             quotas = meter.quotas
             if quotas.version != quotas.limits.version:
                 quotas.refresh()
-            meter.on = timing = quotas.times_requests
+            # What it takes to authenticate is nobody's time, as in Kafka.
+            meter.on = timing = quotas.times_requests and self._sasl is None
             if not timing:
                 self._most_in_flight = self._settings.max_in_flight_requests
         most_in_flight = self._most_in_flight - 1
@@ -331,7 +356,9 @@ class RequestSide:
         if not MIN_REQUEST_BYTES <= size <= limit:
             return refuse_size(size, limit)
         if route is None:
-            return unsupported(number)
+            if self._sasl is None or number not in self._sasl.after:
+                return unsupported(number)
+            return Unauthenticated(f"api_key={number >> 16}")
         return MalformedBody(f"client id of {client_id_length} bytes in a frame of {size}")
 
     def client_id_at(self, data: bytes, at: int, length: int) -> str | None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from gateway.client_quotas import TimedRequest
 from gateway.close_cause import CloseCause
-from gateway.in_flight import Answer, CollectedAnswer, OnReply, Pending
+from gateway.in_flight import Answer, CollectedAnswer, LocalAnswer, OnReply, Pending
 from gateway.mute import MuteReason
 from gateway.request_side import NEVER_MS, RequestSide
 from gateway.routes import Verdict
@@ -43,11 +43,13 @@ class ClientSession(RequestSide):
         broker_id: the broker behind the port the client came in by; None for the bootstrap port.
         meter: measures requests for the request quota; None when no client quotas are enforced.
         user: principal name; ANONYMOUS until somebody authenticates.
+        authentication: the SASL exchange; None on a listener without SASL.
         to_upstream, to_client: chunks for the shell to write, in order.
         muted: set of `MuteReason`, as a number.
         owed_until_ms: when the rest of a throttle above the ceiling is over.
         produce_counter, fetch_counter: what the last one was counted by, for whom and as of which limits.
         wake_at_ms: when the shell must call `on_timer`; the shell may call it earlier.
+        woken: called when a reply was made that neither peer's bytes nor a timer brought; the shell sets it.
         close_cause: set when the connection is to be closed.
         refusal: why the client's bytes are not taken any more; the shell takes it away once it is logged.
         idle_since_ms: when something was last received from either side.
@@ -80,8 +82,10 @@ class ClientSession(RequestSide):
         ):
             return False
         meter = self.meter
-        if meter is not None and (meter.on or meter.quotas.version != meter.quotas.limits.version):
-            return False
+        if meter is not None:  # the quotas are asked too: `on` is as of the last chunk that was walked
+            quotas = meter.quotas
+            if meter.on or quotas.times_requests or quotas.version != quotas.limits.version:
+                return False
         head = route.head
         if head is not None:
             try:
@@ -169,6 +173,40 @@ class ClientSession(RequestSide):
         """Answer a request here; the frame waits for the replies of earlier requests (hazard A38)."""
         self.in_flight.reply(frame)
 
+    def start_timing(self, frame: bytes, api: Api) -> TimedRequest | None:
+        """A request that is answered here begins; None when nobody's time is measured (KIP-124)."""
+        if self.meter is None or not self.meter.on:
+            return None
+        return self.meter.start(api, self.client_id_of(frame))
+
+    def answer(self, reply: bytes, timed: TimedRequest | None, *, now_ms: int) -> None:
+        """Answer a request here, at once; as `reply`, and its time is counted as that of a relayed one."""
+        self.reply(self._sealed(reply, timed, now_ms))
+
+    def defer(self) -> LocalAnswer:
+        """Keep a place for a reply that takes its time; no further request is looked at before `fulfil`."""
+        self.mute(MuteReason.AWAITING_REPLY)
+        return self.in_flight.defer()
+
+    def fulfil(self, place: LocalAnswer, reply: bytes, timed: TimedRequest | None, *, now_ms: int) -> None:
+        """The reply for a place that was kept; not to be called from within an event of this session.
+
+        The connection may have ended meanwhile; then nobody gets it.
+        """
+        self.in_flight.fill(place, self._sealed(reply, timed, now_ms))
+        if len(self.in_flight) <= self._most_in_flight // 2:
+            self.muted &= ~_IN_FLIGHT_FULL
+        self.unmute(MuteReason.AWAITING_REPLY, now_ms=now_ms)
+        self._close_if_served()
+        if self.woken is not None:
+            self.woken()
+
+    def _sealed(self, reply: bytes, timed: TimedRequest | None, now_ms: int) -> bytes:
+        if timed is None:
+            return reply
+        self.request_answered(timed, now_ms=now_ms)
+        return self.seal_reply(timed, reply, now_ms=now_ms)
+
     def within_ceiling(self, throttle_time_ms: int, tracker: RateTracker, *, now_ms: int) -> int:
         """How much of a throttle may be issued at once; the rest is due at this connection's next requests.
 
@@ -201,16 +239,18 @@ class ClientSession(RequestSide):
             request_ms = self.meter.request_ms
         return combine(by, wanted_ms, request_ms=request_ms, upstream_ms=final_ms).by is by
 
-    def throttle(self, throttle_time_ms: int, *, now_ms: int) -> None:
-        """Read nothing more from the client for this long (KIP-219); a longer mute under way stays."""
+    def throttle(self, throttle_time_ms: int, *, now_ms: int) -> int:
+        """Read nothing more from the client for this long (KIP-219), and tell until when; a longer mute stays."""
         if throttle_time_ms <= 0:
-            return
+            return now_ms
         until_ms = now_ms + min(throttle_time_ms, self._settings.max_mute_ms)
         if until_ms > self._throttled_until_ms:
             self._throttled_until_ms = until_ms
         self.muted |= _THROTTLED
         if self._throttled_until_ms < self.wake_at_ms:
             self.wake_at_ms = self._throttled_until_ms
+        self._record_mute(now_ms)
+        return self._throttled_until_ms
 
     def fail_later(self, reply: bytes | None, cause: CloseCause, delay_ms: int, *, now_ms: int) -> None:
         """Answer a failed authentication and close, both after a delay in which nothing is read (KIP-306).
@@ -227,6 +267,30 @@ class ClientSession(RequestSide):
         self._say_farewell(now_ms)
         self.wake_at_ms = min(self.wake_at_ms, now_ms + delay_ms)
 
+    @property
+    def parting(self) -> bool:
+        """The answer to a failed authentication is held back, and the end with it."""
+        return self._farewell is not None
+
+    @property
+    def failed_authentication_delay_ms(self) -> int:
+        """See `SessionSettings`."""
+        return self._settings.failed_authentication_delay_ms
+
+    def authenticated(self) -> None:
+        """The broker has accepted who the client says it is: from the next frame on it is that user's."""
+        assert self.authentication is not None
+        assert self.authentication.principal is not None
+        self.user = self.authentication.principal
+        if self._sasl is not None:
+            self._routes = self._sasl.after
+            self._sasl = None
+
+    def confirm_next(self) -> None:
+        """Whether the exchange is over is to be seen with the next request that is no part of one."""
+        assert self._sasl is not None
+        self._routes = self._sasl.confirming
+
     def _say_farewell(self, now_ms: int) -> None:
         if self._farewell is None or now_ms < self._farewell[0]:
             return
@@ -240,6 +304,12 @@ class ClientSession(RequestSide):
     def client_id_of(frame: bytes) -> str:
         """The client id in a whole request frame; it may change from request to request."""
         return read_client_id(frame, HEAD_BYTES, HEAD.unpack_from(frame, 0)[3])
+
+    def expect_first_frame(self, *, now_ms: int) -> None:
+        """The client can send from now on; what came before, such as a handshake, had a deadline of its own."""
+        self._frame_deadline_ms = now_ms + self._settings.first_frame_timeout_ms
+        self.wake_at_ms = self._frame_deadline_ms
+        self.idle_since_ms = now_ms
 
     # -- events of the shell ---------------------------------------------------------------------------------
 
@@ -292,8 +362,8 @@ class ClientSession(RequestSide):
 
     @property
     def drained(self) -> bool:
-        """Nothing is owed to the client any more."""
-        return self.in_flight.idle and not self._relay_left and not self._held
+        """Nothing is owed to the client any more, the answer to a failed authentication included."""
+        return self.in_flight.idle and not self._relay_left and not self._held and self._farewell is None
 
     @property
     def mid_request(self) -> bool:
@@ -318,7 +388,8 @@ class ClientSession(RequestSide):
                 self._frame_deadline_ms = now_ms + settings.frame_timeout_ms
             else:
                 self.close(CloseCause.FRAME_TIMEOUT if self._started else CloseCause.FIRST_FRAME_TIMEOUT)
-        idle_at_ms = self.idle_since_ms + settings.idle_timeout_ms
+        patience_ms = settings.idle_timeout_ms if self._sasl is None else settings.frame_timeout_ms
+        idle_at_ms = self.idle_since_ms + patience_ms
         if not self.in_flight.idle:
             # A long poll is not idleness (hazard B21), however long the broker takes.
             idle_at_ms = now_ms + settings.idle_timeout_ms

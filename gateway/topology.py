@@ -54,7 +54,21 @@ class ClusterMap:
         auto_create_topics: the cluster's auto.create.topics.enable as far as known.
     """
 
-    def __init__(self, bootstrap: Iterable[Address], *, default_num_partitions: int = 1) -> None:
+    def __init__(
+        self,
+        bootstrap: Iterable[Address],
+        *,
+        default_num_partitions: int = 1,
+        same_as: ClusterMap | None = None,
+    ) -> None:
+        """Nothing is known yet.
+
+        Args:
+            bootstrap: where to ask first.
+            default_num_partitions: until the cluster has told its own.
+            same_as: the map of the same cluster as it is seen through other listeners; None: this is the first.
+        """
+        self._same_as = same_as
         self.bootstrap: Final = tuple(bootstrap)
         self.cluster_id: str | None = None
         self.default_num_partitions = default_num_partitions
@@ -93,6 +107,8 @@ class ClusterMap:
         """Whether this is the cluster we serve; the first one that answers is (hazard E14)."""
         if cluster_id is None:
             return True
+        if self._same_as is not None and not self._same_as.accepts_cluster(cluster_id):
+            return False
         if self.cluster_id is None:
             self.cluster_id = cluster_id
         return self.cluster_id == cluster_id

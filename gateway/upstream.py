@@ -13,8 +13,10 @@ from typing import Protocol, cast
 
 from gateway.close_cause import CloseCause
 from gateway.keepalive import watch_connected
+from gateway.proxy_upstream import ProxyGreeting
 from gateway.resolver import Resolver
 from gateway.topology import Address, ClusterMap
+from gateway.upstream_tls import BrokerNotTrusted, UpstreamSecurity
 
 
 class UpstreamUser(Protocol):
@@ -65,16 +67,32 @@ class UpstreamChannel(asyncio.Protocol):
 
 
 class Connector:
-    """Opens upstream legs."""
+    """Opens upstream legs.
 
-    def __init__(self, cluster: ClusterMap, resolver: Resolver, *, connect_timeout_ms: int) -> None:
+    Attributes:
+        greeting: tells brokers who the client is; None: nobody does.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterMap,
+        resolver: Resolver,
+        *,
+        connect_timeout_ms: int,
+        security: UpstreamSecurity | None = None,
+        greeting: ProxyGreeting | None = None,
+    ) -> None:
         """Make a connector.
 
         Args:
             cluster: knows the bootstrap addresses and the brokers.
             resolver: turns names into addresses.
             connect_timeout_ms: for the whole attempt, names and all; shorter than clients wait (hazard D02).
+            security: TLS with the brokers; None: without.
+            greeting: the PROXY header in front of everything; None: without.
         """
+        self.greeting = greeting
+        self._security = security
         self._cluster = cluster
         self._resolver = resolver
         self._connect_timeout_ms = connect_timeout_ms
@@ -91,31 +109,46 @@ class Connector:
                 await self._connect_first(user, addresses)
         except TimeoutError:
             user.upstream_failed(CloseCause.UPSTREAM_TIMEOUT)
+        except BrokerNotTrusted:
+            user.upstream_failed(CloseCause.UPSTREAM_TLS)
         # A host that is no host name is a ValueError, a port that is no port an OverflowError: the cluster's words.
         except (OSError, ValueError, OverflowError):
             user.upstream_failed(CloseCause.UPSTREAM_REFUSED)
 
     async def _connect_first(self, user: UpstreamUser, addresses: Sequence[Address]) -> None:
         """One attempt per address; the last one's error counts (hazard D01: no retries of our own)."""
-        loop = asyncio.get_running_loop()
         failure: OSError | None = None
         for host, port in addresses:
             try:
                 for numeric in await self._resolver.resolve(host, port):
                     try:
-                        transport, _ = await loop.create_connection(
-                            lambda: UpstreamChannel(user), numeric, port
-                        )
+                        await self._open(user, host, numeric, port)
+                        return
                     except OSError as exc:
                         failure = exc
-                    else:
-                        connection = transport.get_extra_info("socket")
-                        with contextlib.suppress(OSError):  # it may be gone again already
-                            watch_connected(connection.fileno(), connection.family)
-                        return
             except OSError as exc:
                 failure = exc
         raise failure or OSError("no address")
+
+    async def _open(self, user: UpstreamUser, host: str, numeric: str, port: int) -> None:
+        loop, security = asyncio.get_running_loop(), self._security
+        channel = UpstreamChannel(user)
+        meeting = None if security is None else security.meet(channel, host)
+        protocol: asyncio.BaseProtocol = channel if meeting is None else meeting.transport
+        if self.greeting is None:
+            transport, _ = await loop.create_connection(lambda: protocol, numeric, port)
+        else:
+            greeted = await self.greeting.connect(user, numeric, port)
+            transport, _ = await loop.create_connection(lambda: protocol, sock=greeted)
+        connection = transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):  # it may be gone again already
+            watch_connected(connection.fileno(), connection.family)
+        if meeting is not None and security is not None:
+            try:
+                await meeting.done()
+            except BrokerNotTrusted as exc:
+                security.failed(host, exc)
+                raise
 
     def addresses(self, broker_id: int | None) -> list[Address]:
         """Where to connect: the broker's address, or the bootstrap addresses, each time beginning with the next."""

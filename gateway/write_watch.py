@@ -1,10 +1,18 @@
-"""Cuts off a peer that takes too little of what waits for it: a client (hazards B08, B10) or a broker (B11)."""
+"""Cuts off a peer that takes too little of what waits for it: a client (hazards B08, B10) or a broker (B11).
+
+What waits is here and in the kernel, which takes bytes in large pieces: of a socket with 4 MiB of buffer none for as
+long as a client needs for a third of that, though it reads all the time. So what counts is what the peer has not
+acknowledged.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import sys
+import termios
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.session_settings import SessionSettings
 
@@ -21,6 +29,9 @@ class _Buffer(Protocol):
 
     def get_write_buffer_size(self) -> int:
         """Bytes that have not left."""
+
+    def get_extra_info(self, name: str) -> Any:
+        """Of asyncio's transports."""
 
 
 class WriteWatch:
@@ -48,7 +59,7 @@ class WriteWatch:
     def _start(self) -> None:
         settings = self._owner.settings
         period_ms = settings.upstream_write_timeout_ms if self._upstream else settings.write_timeout_ms
-        self._left_bytes = self._transport.get_write_buffer_size()
+        self._left_bytes = _left_bytes(self._transport)
         self._timer = self._owner.loop.call_later(period_ms / 1000, self._check)
 
     def stop(self) -> None:
@@ -57,9 +68,18 @@ class WriteWatch:
 
     def _check(self) -> None:
         settings = self._owner.settings
-        progress = self._left_bytes - self._transport.get_write_buffer_size()
+        progress = self._left_bytes - _left_bytes(self._transport)
         enough = 1 if self._upstream else settings.min_write_bytes_per_s * settings.write_timeout_ms // 1000
         if progress < enough:
             self._on_stalled()
         else:
             self._start()
+
+
+def _left_bytes(transport: _Buffer) -> int:
+    """Bytes that the peer has not acknowledged."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or (descriptor := connection.fileno()) < 0:
+        return transport.get_write_buffer_size()
+    queued = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
+    return transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.clock import FakeClock
+from tests.support.secrets import secrets_in
 
 # No deadline: a shared machine makes single examples slow, which is not what the properties are about.
 settings.register_profile("quick", max_examples=100, deadline=None)
@@ -24,3 +27,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 def clock() -> FakeClock:
     """A clock that stands at an instant with no meaning, so that code relying on zero fails."""
     return FakeClock(now_ms=7_300_000)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, pytest.TestReport]:
+    """Fails a test whose gateway, in this process and at DEBUG, wrote a secret of the suite (hazard H15)."""
+    report: pytest.TestReport = yield
+    told = [hit for _, text in report.sections for hit in secrets_in(text.encode(errors="replace"))]
+    if told and report.when == "teardown":
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid}: a secret was written: {told[:3]}"
+    return report

@@ -32,6 +32,7 @@ from benchmarks.accuracy.clients import (
     RECORDS_PER_BATCH,
     Job,
 )
+from benchmarks.gateway_process import serving
 from gateway.embedded import jars
 from gateway.embedded.kafka import KafkaCluster
 from gateway.embedded.tools import tool_command
@@ -291,7 +292,7 @@ class Campaign:
         text = (
             f'[upstream]\nbootstrap = [{brokers}]\n[[listeners]]\nname = "accuracy"\nbind = "127.0.0.1:{port}"\n'
             f"first_broker_port = {port + 1}\nlowest_broker_id = 1\nbroker_ports = 3\n"
-            f'[admin]\nbind = "127.0.0.1:{port + 4}"\n'
+            f'[admin]\nbind = "127.0.0.1:{port + 4}"\n[quota_store]\nkind = "memory"\n'
             f"[client_quota]\nwindow_num = {self.plan.window_num}\n"
         )
         for family in self.plan.families:
@@ -301,19 +302,8 @@ class Campaign:
                 text += f"{key} = {self.plan.quota_bytes_per_s}\n"
         file = self._folder / "gateway.toml"
         file.write_text(text)
-        with ExitStack() as stack:
-            log = stack.enter_context((self._folder / "gateway.log").open("w"))
-            sluice = Path(sys.executable).with_name("sluice")
-            process = subprocess.Popen(
-                [sluice, "serve", "--config", file],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-            )
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            address = ("127.0.0.1", port)
-            _await_topic(address, self._filled)
+        with serving(file, admin=f"http://127.0.0.1:{port + 4}", log=self._folder / "gateway.log"):
+            _await_topic(("127.0.0.1", port), self._filled)
             return self._measure(GATEWAY, f"127.0.0.1:{port}")
 
     def _run_against_kafka(self) -> list[Result]:

@@ -104,7 +104,7 @@ def start_sluice(
     config = folder / f"{key}-{port}.toml"
     config.write_text(
         f'[upstream]\nbootstrap = ["{upstream}"]\n'
-        f'[admin]\nbind = "127.0.0.1:{admin_port}"\n'
+        f'[admin]\nbind = "127.0.0.1:{admin_port}"\n[quota_store]\nkind = "memory"\n'
         f'[[listeners]]\nname = "bench"\nbind = "127.0.0.1:{port}"\nfirst_broker_port = {brokers}\n'
         f"broker_ports = 3\n{listener}\n" + "\n".join(more_listeners) + f"\n[limits]\n{limits}\n{tables}\n"
     )

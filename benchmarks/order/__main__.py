@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 import uvloop
 
+from benchmarks.keep import keep_results
 from benchmarks.order.run import Outcome, run
 from benchmarks.relay.machine import describe_machine, load_average
 
@@ -42,10 +42,8 @@ def main() -> int:
         "machine": machine | {"load_average_after": load_average()},
         **outcome.as_row(),
     }
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "order.json").write_text(json.dumps(document, indent=1) + "\n")
     page = render(document, outcome)
-    (options.output / "order.md").write_text(page)
+    keep_results(document, page, options.output, "order")
     print(page)
     return int(outcome.out_of_order > 0)
 

@@ -1,7 +1,6 @@
 """``python -m benchmarks.relay``: the command line."""
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -10,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
 from benchmarks.relay.native_build import ROOT, NativePrograms, compile_native
 from benchmarks.relay.null_run import Bench
@@ -38,6 +38,11 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "--quotas",
         action="store_true",
         help="the gateway with byte rates on for every frame beside the one without; kept apart",
+    )
+    parser.add_argument(
+        "--usage",
+        action="store_true",
+        help="the gateway with usage records beside the one without; kept apart",
     )
     parser.add_argument(
         "--only", metavar="KEY", action="append", help="only these workloads (also: latency, idle)"
@@ -113,16 +118,6 @@ def run_kafka(
     }
 
 
-def keep_results(document: Document, page: str, folder: Path, name: str) -> None:
-    """Writes the raw data and the page."""
-    folder.mkdir(parents=True, exist_ok=True)
-    head = json.dumps({key: value for key, value in document.items() if key != "rows"}, indent=1)
-    # One window per line: a new run gives a readable difference.
-    body = ",\n  ".join(json.dumps(row) for row in document["rows"])
-    (folder / f"{name}.json").write_text(f'{head[:-2]},\n "rows": [\n  {body}\n ]\n}}\n')
-    (folder / f"{name}.md").write_text(page)
-
-
 def main() -> int:
     options = parse_arguments(sys.argv[1:])
     allow_many_descriptors()
@@ -146,7 +141,15 @@ def main() -> int:
         "seconds": round(time.monotonic() - began, 1),
     }
     page = render_kafka(document) if options.kafka else render(document)
-    name = "relay-kafka" if options.kafka else "relay-quotas" if options.quotas else "relay"
+    name = (
+        "relay-kafka"
+        if options.kafka
+        else "relay-quotas"
+        if options.quotas
+        else "relay-usage"
+        if options.usage
+        else "relay"
+    )
     keep_results(document, page, options.output, name)
     print(f"\n{page}\n{document['seconds']} s; written to {options.output}")
     return 1 if document["summary"]["invalid"] else 0

@@ -2,7 +2,13 @@
 
 
 def gateway_config(
-    upstream: str, listen_port: int, admin_port: int, first_broker_port: int, *, byte_quotas: bool = False
+    upstream: str,
+    listen_port: int,
+    admin_port: int,
+    first_broker_port: int,
+    *,
+    byte_quotas: bool = False,
+    usage: str = "",
 ) -> str:
     """The TOML text for one gateway.
 
@@ -12,8 +18,10 @@ def gateway_config(
         admin_port: where /metrics is.
         first_broker_port: broker N is served at this port + N; the null broker and the embedded one have id 1.
         byte_quotas: count the bytes of every Produce and every Fetch, too.
+        usage: directory for usage records; none are kept if not given.
     """
     rates = "producer_byte_rate = 1000000000000\nconsumer_byte_rate = 1000000000000\n" if byte_quotas else ""
+    records = f'[usage]\nkind = "files"\ndirectory = "{usage}"\n' if usage else ""
     return f"""\
 [upstream]
 bootstrap = ["{upstream}"]
@@ -28,6 +36,10 @@ broker_ports = 2
 [admin]
 bind = "127.0.0.1:{admin_port}"
 
+[quota_store]
+kind = "memory"
+
+{records}
 [[quotas]]
 client_id = "bench"
 controller_mutation_rate = 1000000.0

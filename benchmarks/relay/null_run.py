@@ -12,6 +12,7 @@ from benchmarks.relay.paths import (
     DIRECT,
     GATEWAY,
     GATEWAY_WITH_BYTE_QUOTAS,
+    GATEWAY_WITH_USAGE,
     HAPROXY,
     UVLOOP_RELAY,
     RunningPath,
@@ -27,13 +28,16 @@ from benchmarks.relay.processes import QUICK_SECONDS, RUN_SECONDS, Budget, Cores
 from benchmarks.relay.workloads import IDLE_CONNECTIONS, LATENCY_REQUESTS, WORKLOADS
 
 
-def starters(programs: NativePrograms, without: list[str], *, quotas: bool) -> dict[str, Starter]:
+def starters(
+    programs: NativePrograms, without: list[str], *, quotas: bool, usage: bool = False
+) -> dict[str, Starter]:
     """The paths to measure, by name, in the order of even rounds.
 
     Args:
         programs: for the bare relay.
         without: names of paths to leave out.
         quotas: the gateway with byte rates besides the one without, and no bare relays.
+        usage: the same with usage records.
     """
     known: dict[str, Starter] = {
         DIRECT: start_direct,
@@ -42,8 +46,11 @@ def starters(programs: NativePrograms, without: list[str], *, quotas: bool) -> d
         HAPROXY: start_haproxy,
         GATEWAY: start_gateway,
     }
-    if quotas:
+    if quotas or usage:
         del known[BARE_RELAY], known[UVLOOP_RELAY]
+    if usage:
+        known[GATEWAY_WITH_USAGE] = partial(start_gateway, usage=True)
+    if quotas:
         known[GATEWAY_WITH_BYTE_QUOTAS] = partial(start_gateway, byte_quotas=True)
     unknown = set(without) - set(known)
     if unknown:
@@ -66,7 +73,7 @@ class Bench:
         self._folder = folder
         self._stack = stack
         self._options = options
-        self._starters = starters(programs, options.without, quotas=options.quotas)
+        self._starters = starters(programs, options.without, quotas=options.quotas, usage=options.usage)
         port = options.broker_port or free_port()
         self.broker = NullBroker(programs, port=port, core=cores.load, folder=folder)
         stack.callback(self.broker.process.stop)

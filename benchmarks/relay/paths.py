@@ -21,6 +21,7 @@ UVLOOP_RELAY: Final = "bare uvloop relay"
 HAPROXY: Final = "HAProxy TCP"
 GATEWAY: Final = "Sluice"
 GATEWAY_WITH_BYTE_QUOTAS: Final = "Sluice, byte quotas"
+GATEWAY_WITH_USAGE: Final = "Sluice, usage records"
 
 # Nothing but what a TCP proxy needs. Buffers (tune.bufsize) and splicing stay as Debian's package has them;
 # the timeouts only keep idle connections open for the length of a run. maxconn fits a limit of 20,000 descriptors.
@@ -93,19 +94,26 @@ def start_haproxy(
     return RunningPath(HAPROXY, port, PinnedProcess(argv, core=core, log=folder / "haproxy.log"))
 
 
-def start_gateway(upstream_port: int, core: int, folder: Path, *, byte_quotas: bool = False) -> RunningPath:
-    """The gateway, with KIP-599 and metrics on; with byte rates, which are never reached, if asked for."""
+def start_gateway(
+    upstream_port: int, core: int, folder: Path, *, byte_quotas: bool = False, usage: bool = False
+) -> RunningPath:
+    """The gateway, with KIP-599 and metrics on; with byte rates, which are never reached, or records if asked for."""
     port = free_port()
     config = folder / f"sluice-{port}.toml"
     # The one broker has id 1 and so the block's second port.
     first_broker_port = free_port(block=2)
     text = gateway_config(
-        f"127.0.0.1:{upstream_port}", port, free_port(), first_broker_port, byte_quotas=byte_quotas
+        f"127.0.0.1:{upstream_port}",
+        port,
+        free_port(),
+        first_broker_port,
+        byte_quotas=byte_quotas,
+        usage=str(folder / f"usage-{port}") if usage else "",
     )
     config.write_text(text)
     sluice = Path(sys.executable).with_name("sluice")
     argv = [str(sluice), "serve", "--config", str(config)]
-    name = GATEWAY_WITH_BYTE_QUOTAS if byte_quotas else GATEWAY
+    name = GATEWAY_WITH_BYTE_QUOTAS if byte_quotas else GATEWAY_WITH_USAGE if usage else GATEWAY
     return RunningPath(name, port, PinnedProcess(argv, core=core, log=folder / f"sluice-{port}.log"))
 
 

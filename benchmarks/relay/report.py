@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from benchmarks.relay.paths import DIRECT, GATEWAY, GATEWAY_WITH_BYTE_QUOTAS, HAPROXY
+from benchmarks.relay.paths import DIRECT, GATEWAY, GATEWAY_WITH_BYTE_QUOTAS, GATEWAY_WITH_USAGE, HAPROXY
 from benchmarks.relay.workloads import (
     IDLE_GOAL_BYTES,
     LATENCY_FRAME_BYTES,
@@ -61,7 +61,8 @@ def summarize(rows: Sequence[Row], paths: Sequence[str]) -> dict[str, Any]:
         tables[workload.key] = {path: entry for path, entry in figures.items() if entry}
     return {
         "workloads": tables,
-        "byte_quotas": _byte_quotas(rows),
+        "byte_quotas": _added(rows, GATEWAY_WITH_BYTE_QUOTAS),
+        "usage": _added(rows, GATEWAY_WITH_USAGE),
         "latency": _latency(rows, paths),
         "idle": _idle(rows, proxies),
         "invalid": sum(1 for row in rows if row["invalid"]),
@@ -84,8 +85,8 @@ def _figures(rows: Sequence[Row], workload: Workload, path: str) -> dict[str, fl
     }
 
 
-def _byte_quotas(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """What byte rates add to the gateway's CPU, per workload: median of the differences within one round."""
+def _added(rows: Sequence[Row], path: str) -> dict[str, dict[str, float]]:
+    """What this adds to the gateway's CPU, per workload: median of the differences within one round."""
     result = {}
     for workload in WORKLOADS:
         by_round: dict[int, dict[str, float]] = {}
@@ -93,9 +94,7 @@ def _byte_quotas(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
             if row["workload"] == workload.key and not row["invalid"]:
                 by_round.setdefault(row["round"], {})[row["path"]] = row["figure"]
         added = [
-            taken[GATEWAY_WITH_BYTE_QUOTAS] / taken[GATEWAY] - 1
-            for taken in by_round.values()
-            if taken.keys() >= {GATEWAY, GATEWAY_WITH_BYTE_QUOTAS}
+            taken[path] / taken[GATEWAY] - 1 for taken in by_round.values() if taken.keys() >= {GATEWAY, path}
         ]
         if added:
             result[workload.key] = {"added": statistics.median(added), "rounds": len(added)}
@@ -179,12 +178,19 @@ def render(document: dict[str, Any]) -> str:
     if idle:
         cells = [f"{idle[path] / 1024:.1f}" if path in idle else "-" for path in proxies]
         lines.append(f"| RSS per idle connection | KiB | {' | '.join(cells)} | {_idle_goal(idle)} |")
-    added = summary["byte_quotas"]
-    if added:
+    for key, text in (
+        (
+            "byte_quotas",
+            "byte rates add to the CPU of a request (every frame counted, the limit never reached)",
+        ),
+        ("usage", "usage records add to the CPU of a request (one client, no byte rates)"),
+    ):
+        added = summary.get(key)
+        if not added:
+            continue
         lines += [
             "",
-            "What byte rates add to the CPU of a request (every frame counted, the limit never reached), median of "
-            f"the differences within one round; goal: at most {BYTE_QUOTAS_GOAL:.0%}.",
+            f"What {text}, median of the differences within one round; goal: at most {BYTE_QUOTAS_GOAL:.0%}.",
             "",
             *(
                 f"* {workload.title}: {added[workload.key]['added']:+.1%}"

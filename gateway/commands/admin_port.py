@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,18 +20,26 @@ class AdminPortError(Exception):
     """The gateway was not reached, or answered with something else than our admin port would; a line for people."""
 
 
-def add_argument(parser: argparse.ArgumentParser) -> None:
-    """Adds ``--admin``."""
+def add_argument(parser: argparse.ArgumentParser, *, below: bool = False) -> None:
+    """Adds ``--admin``.
+
+    Args:
+        parser: of the command.
+        below: the command stands below one that has it already. Whichever of the two was given counts; a default here
+            would replace what was given there.
+    """
     parser.add_argument(
         "--admin",
         metavar="URL",
-        default=DEFAULT_URL,
+        default=argparse.SUPPRESS if below else DEFAULT_URL,
         type=_url,
         help=f"the gateway's admin port; default: {DEFAULT_URL}",
     )
 
 
-def ask(url: str, path: str, *, method: str = "GET", body: Any = None) -> tuple[int, Any]:
+def ask(
+    url: str, path: str, *, method: str = "GET", body: Any = None, max_bytes: int = _MAX_ANSWER_BYTES
+) -> tuple[int, Any]:
     """One exchange with the admin port.
 
     Args:
@@ -37,6 +47,7 @@ def ask(url: str, path: str, *, method: str = "GET", body: Any = None) -> tuple[
         path: begins with a slash.
         method: of the request.
         body: sent as JSON; None for no body.
+        max_bytes: of the answer that are read.
 
     Returns:
         The HTTP status and the answer's JSON.
@@ -51,10 +62,10 @@ def ask(url: str, path: str, *, method: str = "GET", body: Any = None) -> tuple[
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
     try:
         with opener.open(request, timeout=_TIMEOUT_S) as answer:
-            status, text = answer.status, answer.read(_MAX_ANSWER_BYTES)
+            status, text = answer.status, answer.read(max_bytes)
     except urllib.error.HTTPError as exc:
         with exc:
-            status, text = exc.code, exc.read(_MAX_ANSWER_BYTES)
+            status, text = exc.code, exc.read(max_bytes)
     except OSError as exc:
         reason = getattr(exc, "reason", exc)
         raise AdminPortError(f"no gateway answers at {url}: {reason}") from exc
@@ -62,6 +73,23 @@ def ask(url: str, path: str, *, method: str = "GET", body: Any = None) -> tuple[
         return status, json.loads(text)
     except ValueError as exc:
         raise AdminPortError(f"what answers at {url} is no admin port (HTTP status {status})") from exc
+
+
+def exit_code(url: str, exchange: Callable[[], int], *, what: str = "") -> int:
+    """The exit code of a command that asks the admin port; 1 when it can't be asked, with a line that says why.
+
+    Args:
+        url: see `add_argument`.
+        exchange: asks, prints and returns an exit code; whatever it misses in an answer is no answer of ours.
+        what: an admin port would do, such as " that tells quotas".
+    """
+    try:
+        return exchange()
+    except AdminPortError as exc:
+        print(f"sluice: {exc}", file=sys.stderr)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        print(f"sluice: what answers at {url} is no admin port{what}", file=sys.stderr)
+    return 1
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

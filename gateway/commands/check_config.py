@@ -23,7 +23,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "check-config",
         help="check a configuration file; nothing is started",
-        description="Check a configuration file; nothing is started. Exit code 0 when it is right, else 2.",
+        description="Check a configuration file, and the certificates that it names; nothing is started. Exit code 0 "
+        "when all is right, else 2.",
         allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE")
@@ -33,12 +34,27 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints a summary; what is allowed but looks like a mistake goes to standard error."""
     found = config.load(arguments.file)
+    _check_certificates(found, arguments.file)
     print(f"{arguments.file}: ok")
     for line in aligned(_summary(found), indent="  "):
         print(line)
     for line in found.warnings():
         print(f"sluice: {arguments.file}: {line}", file=sys.stderr)
     return 0
+
+
+def _check_certificates(found: config.Config, file: str) -> None:
+    protocols = [each.security_protocol for each in found.listeners]
+    protocols += [each.security_protocol for each in (found.upstream, *found.upstreams)]
+    if not any(protocol.tls for protocol in protocols):
+        return
+    # Most files have no TLS, and need not wait for its imports.
+    from gateway.tls_setup import load_identities
+
+    try:
+        load_identities(found)
+    except config.ConfigError as exc:
+        raise config.ConfigError([f"{file}: {line}" for line in exc.lines]) from exc
 
 
 def _summary(found: config.Config) -> list[tuple[str, str]]:

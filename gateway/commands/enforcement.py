@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from typing import Any
 
 from gateway.commands import admin_port
@@ -28,22 +29,18 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the mode; 1 when the gateway can't be asked or refuses."""
-    try:
-        if arguments.mode is None:
-            status, answer = admin_port.ask(arguments.admin, "/enforcement")
-        else:
-            body = {"mode": arguments.mode}
-            status, answer = admin_port.ask(arguments.admin, "/enforcement", method="PUT", body=body)
-        if status != 200:
-            print(f"sluice: refused: {answer['error']}", file=sys.stderr)
-            return 1
-        print(_told(arguments.mode, answer))
-    except admin_port.AdminPortError as exc:
-        print(f"sluice: {exc}", file=sys.stderr)
+    return admin_port.exit_code(arguments.admin, partial(_exchange, arguments.admin, arguments.mode))
+
+
+def _exchange(url: str, mode: str | None) -> int:
+    if mode is None:
+        status, answer = admin_port.ask(url, "/enforcement")
+    else:
+        status, answer = admin_port.ask(url, "/enforcement", method="PUT", body={"mode": mode})
+    if status != 200:
+        print(f"sluice: refused: {answer['error']}", file=sys.stderr)
         return 1
-    except (KeyError, TypeError):
-        print(f"sluice: what answers at {arguments.admin} is no admin port", file=sys.stderr)
-        return 1
+    print(_told(mode, answer))
     return 0
 
 

@@ -1,18 +1,23 @@
 """``sluice quotas``: which quotas there are, and which one a client would get and why.
 
-Answers from the configuration alone: nothing is connected to.
+Asks a running gateway, or answers from a configuration file alone. What changes quotas is in the commands below it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from dataclasses import asdict
 from typing import Any, Final
 
 import config
+from gateway.commands import admin_port, quota_export, quota_history, quota_import
 from gateway.commands.address_quota import address_text, describe_address
+from gateway.commands.quota_view import QuotaView, add_config_argument, of_file, of_gateway
 from gateway.commands.table import aligned, number
-from quotas.entities import Default, EntityType, QuotaEntity, QuotaKey, format_name
+from gateway.store.quota_json import entity_json
+from quotas.entities import EntityType, QuotaEntity, QuotaKey, format_name
 from quotas.limits import Enforcement, Limits
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.mutations import MutationSettings
@@ -42,40 +47,41 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "quotas",
         help="list the quotas, or show which one a client would get and why",
-        description="List the configured quotas; with a user or a client id, show which quota that client would get: "
+        description="List the quotas in force in a running gateway, and whether they come from its configuration "
+        "file or its store; or those of a file. With a user or a client id, show which quota that client would get: "
         "the eight levels of precedence, the one that decides, and who shares its counter.",
         allow_abbrev=False,
     )
-    parser.add_argument("--config", metavar="FILE", help="the configuration; without it there are no quotas")
+    add_config_argument(parser)
+    admin_port.add_argument(parser)
     parser.add_argument("--user", metavar="NAME", help=f"default: {ANONYMOUS}, who did not authenticate")
     parser.add_argument("--client-id", metavar="ID", help="default: a client without a client id")
     parser.add_argument("--ip", metavar="ADDRESS", help="show which connection rate this address has instead")
     parser.add_argument("--json", action="store_true", help="for programs; a null name is the default entity")
     parser.set_defaults(run=run)
+    below = parser.add_subparsers(metavar="COMMAND")
+    for command in (quota_history, quota_export, quota_import):
+        command.add_parser(below)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the list, or the walk of one client."""
-    found = config.load(arguments.config) if arguments.config is not None else None
-    limits = found.quota_limits() if found is not None else Limits()
+    """Prints the list, or the walk of one client; 1 when the gateway can't be asked."""
+    try:
+        view = of_gateway(arguments.admin) if arguments.config is None else of_file(arguments.config)
+    except admin_port.AdminPortError as exc:
+        print(f"sluice: {exc}; --config FILE looks at a file instead", file=sys.stderr)
+        return 1
+    limits = view.limits
     if arguments.ip is not None:
         if arguments.user is not None or arguments.client_id is not None:
             raise config.ConfigError(["--ip: an address has no user and no client id; ask for one of them"])
-        told = describe_address(
-            limits,
-            found.rate_settings() if found is not None else RateSettings(),
-            arguments.ip,
-            ipv6_prefix_bits=found.connections.ipv6_prefix_bits if found is not None else 128,
-        )
+        told = describe_address(limits, view.rate, arguments.ip, ipv6_prefix_bits=view.ipv6_prefix_bits)
         print(json.dumps(told, indent=2) if arguments.json else address_text(told))
         return 0
     if arguments.user is None and arguments.client_id is None:
-        print(_list_json(limits) if arguments.json else _list_text(limits, arguments.config))
+        print(_list_json(view) if arguments.json else _list_text(view))
         return 0
-    bursts = _Bursts(
-        found.mutation_settings() if found is not None else MutationSettings(),
-        found.rate_settings() if found is not None else RateSettings(),
-    )
+    bursts = _Bursts(view.mutation, view.rate)
     user = ANONYMOUS if arguments.user is None else arguments.user
     client_id = arguments.client_id or ""
     render = _client_json if arguments.json else _client_text
@@ -109,31 +115,37 @@ def _mode_of(limits: Limits, entity: QuotaEntity) -> Enforcement:
     return Enforcement.OBSERVE if limits.observes(entity) else Enforcement.ENFORCE
 
 
-def _list_text(limits: Limits, file: str | None) -> str:
+def _list_text(view: QuotaView) -> str:
+    limits = view.limits
     items = list(limits.items())
     if not items:
-        return "no quotas: every client is unlimited" + ("" if file else " (no --config given)")
+        return "no quotas: every client is unlimited"
     types = [EntityType.USER, EntityType.CLIENT_ID]
     if any(entity.ip is not None for entity, _, _ in items):
         types.append(EntityType.IP)
-    rows = [(*(each.value.upper() for each in types), "QUOTA", "LIMIT", "MODE")]
+    # Of a file there is only one source.
+    more = () if view.origins is None else ("SOURCE",)
+    rows = [(*(each.value.upper() for each in types), "QUOTA", "LIMIT", "MODE", *more)]
     for entity, key, value in items:
         names = dict(entity.components())
         cells = (format_name(names[each]) if each in names else "-" for each in types)
-        rows.append((*cells, key.value, f"{number(value)}{_UNITS[key]}", _mode_of(limits, entity).value))
+        facts = (key.value, f"{number(value)}{_UNITS[key]}", _mode_of(limits, entity).value)
+        source = () if view.origins is None else (str(view.origins[entity, key]),)
+        rows.append((*cells, *facts, *source))
     return "\n".join(aligned(rows))
 
 
-def _list_json(limits: Limits) -> str:
+def _list_json(view: QuotaView) -> str:
     return json.dumps(
         [
             {
-                "entity": _entity_json(entity),
+                "entity": entity_json(entity),
                 "quota": key,
                 "limit": value,
-                "mode": _mode_of(limits, entity),
+                "mode": _mode_of(view.limits, entity),
+                **({} if view.origins is None else asdict(view.origins[entity, key])),
             }
-            for entity, key, value in limits.items()
+            for entity, key, value in view.limits.items()
         ],
         indent=2,
     )
@@ -205,7 +217,7 @@ def _client_json(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
                 "levels": [
                     {
                         "rule": step.rule,
-                        "entity": _entity_json(step.entity),
+                        "entity": entity_json(step.entity),
                         "limit": step.limit,
                         "decides": step.applies,
                     }
@@ -216,10 +228,3 @@ def _client_json(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
     return json.dumps(
         {"user": user, "client_id": client_id, "enforcement": limits.mode, "quotas": answers}, indent=2
     )
-
-
-def _entity_json(entity: QuotaEntity) -> list[dict[str, str | None]]:
-    return [
-        {"type": entity_type, "name": None if isinstance(name, Default) else name}
-        for entity_type, name in entity.components()
-    ]

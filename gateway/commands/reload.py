@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from typing import Any
 
 from gateway.commands import admin_port
@@ -24,19 +25,16 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints what has changed; 1 when nothing could."""
-    try:
-        status, answer = admin_port.ask(arguments.admin, "/reload", method="POST", body={})
-        for line in [answer["error"]] if "error" in answer else answer["faults"]:
-            print(f"sluice: not reloaded: {line}", file=sys.stderr)
-        if status != 200:
-            return 1
-        print(f"changed: {', '.join(answer['applied']) or 'nothing'}")
-        if answer["needs_restart"]:
-            print(f"only after a restart: {', '.join(answer['needs_restart'])}")
-    except admin_port.AdminPortError as exc:
-        print(f"sluice: {exc}", file=sys.stderr)
+    return admin_port.exit_code(arguments.admin, partial(_exchange, arguments.admin))
+
+
+def _exchange(url: str) -> int:
+    status, answer = admin_port.ask(url, "/reload", method="POST", body={})
+    for line in [answer["error"]] if "error" in answer else answer["faults"]:
+        print(f"sluice: not reloaded: {line}", file=sys.stderr)
+    if status != 200:
         return 1
-    except (KeyError, TypeError):
-        print(f"sluice: what answers at {arguments.admin} is no admin port", file=sys.stderr)
-        return 1
+    print(f"changed: {', '.join(answer['applied']) or 'nothing'}")
+    if answer["needs_restart"]:
+        print(f"only after a restart: {', '.join(answer['needs_restart'])}")
     return 0

@@ -8,19 +8,21 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
 import config
+from config.quota_admin_section import Authorize, QuotaAdminSettings
 from config.sections import LogSettings
-from gateway.commands.table import number
 from gateway.logging_setup import report_suppressed, setup
 
-# Gives the embedded Kafka something to show: small enough for one command to use up.
+# What to try with the embedded Kafka: a quota small enough for one command to use up.
 _DEMO_CLIENT_ID: Final = "demo"
-_DEMO_QUOTA: Final = config.QuotaRule(client_id=_DEMO_CLIENT_ID, controller_mutation_rate=1.0)
-_DEMO_PARTITIONS: Final = 30
+_DEMO_RATE: Final = 1
+_DEMO_PARTITIONS: Final = 60
+_DEMO_RIGHTS: Final = QuotaAdminSettings(authorize=Authorize.ANYONE)
 
 
 def add_parser(commands: Any) -> None:
@@ -70,7 +72,7 @@ def _bootstrap(text: str) -> tuple[config.HostPort, ...]:
 
 def _serve(found: config.Config, *, banner: str, read: Callable[[], config.Config] | None = None) -> int:
     # Checking a file or asking for help must not wait for a server's worth of imports.
-    from gateway import app
+    from gateway import serving
     from gateway.operations import ConfigSource
 
     limiter = setup(found.log.level, found.log.format)
@@ -81,7 +83,7 @@ def _serve(found: config.Config, *, banner: str, read: Callable[[], config.Confi
         setup(log.level, log.format, limiter=limiter)
 
     try:
-        return app.run(found, banner=banner, source=ConfigSource(read, set_log) if read else None)
+        return serving.run(found, banner=banner, source=ConfigSource(read, set_log) if read else None)
     finally:
         report_suppressed(limiter)
 
@@ -97,7 +99,13 @@ def _serve_embedded() -> int:
     try:
         cluster.start()
         brokers = config.parse_bootstrap(cluster.bootstrap)
-        found = config.default_config(brokers, quotas=(_DEMO_QUOTA,))
+        found = config.default_config(brokers, quota_admin=_DEMO_RIGHTS)
+        # What is tried out goes with the Kafka it was tried on.
+        store = found.quota_store.model_copy(update={"data_dir": str(cluster.directory / "gateway")})
+        usage = found.usage.model_copy(
+            update={"kind": "files", "directory": str(cluster.directory / "usage"), "rotate_seconds": 10}
+        )
+        found = found.model_copy(update={"quota_store": store, "usage": usage})
         return _serve(found, banner=demo_banner(found))
     except (MissingProgramError, FetchError, KafkaStartError) as exc:
         print(f"sluice: {exc}", file=sys.stderr)
@@ -122,21 +130,32 @@ def short_banner(found: config.Config) -> str:
 def demo_banner(found: config.Config) -> str:
     """What to try with the embedded Kafka; every command can be pasted into a shell."""
     gateway = found.listeners[0].bind
-    python = shlex.quote(min(sys.executable, os.path.relpath(sys.executable), key=len))
-    admin = f"{python} -m kafka.admin -b {gateway}"
-    create = f"topics create -t {{}} --num-partitions {_DEMO_PARTITIONS} --replication-factor 1 | tail -3"
-    demo = f"{admin} -C client_id={_DEMO_CLIENT_ID}"
-    rate = number(_DEMO_QUOTA.controller_mutation_rate)
+    python = _program(Path(sys.executable))
+    sluice = _program(Path(sys.executable).parent / "sluice")
+    server = f"--bootstrap-server {gateway}"
+    whom = f"--entity-type clients --entity-name {_DEMO_CLIENT_ID}"
+    setting = f"--add-config controller_mutation_rate={_DEMO_RATE}"
+    demo = f"{python} -m kafka.admin -b {gateway} -C client_id={_DEMO_CLIENT_ID} topics create"
+    create = f"{demo} -t {{}} --num-partitions {_DEMO_PARTITIONS} --replication-factor 1 | tail -3"
     return f"""
 Kafka {found.upstream.bootstrap[0]} is behind the gateway; clients use {gateway}.
+Whoever connects may change quotas, and what is set is forgotten at the end. More: docs/quotas.md.
 
-Try, in another shell:
-  a topic             {admin} topics create -t hello --num-partitions 1 --replication-factor 1 | tail -3
+Try, in another shell (kafka-tool runs Kafka's own tools):
+  a topic             {sluice} kafka-tool kafka-topics {server} --create --topic hello
   write to it         echo hi | {python} -m kafka.producer -b {gateway} -t hello
   read it             {python} -m kafka.consumer -b {gateway} -t hello -C auto_offset_reset=earliest
-  reach a quota       client id "{_DEMO_CLIENT_ID}" may create or delete {rate} partition per second:
-    accepted          {demo} {create.format("first")}
-    refused at once   {demo} {create.format("second")}
+  set a quota         client id "{_DEMO_CLIENT_ID}" may create or delete {_DEMO_RATE} partition per second:
+    set               {sluice} kafka-tool kafka-configs {server} --alter {whom} {setting}
+    accepted          {create.format("first")}
+    refused at once   {create.format("second")}
+  why                 {sluice} quotas --client-id {_DEMO_CLIENT_ID}
   see it              curl -s http://{found.admin.bind}/metrics | grep -i mutation
+  who uses what       {sluice} usage {shlex.quote(found.usage.directory or "DIR")}
 
 Stop with Ctrl-C; the topics are forgotten."""
+
+
+def _program(path: Path) -> str:
+    """The shorter of its two paths, for a shell."""
+    return shlex.quote(min(str(path), os.path.relpath(path), key=len))

@@ -1,7 +1,7 @@
 """One or three real Kafka brokers (KRaft, each node broker and controller), started and stopped by Python.
 
 Ready means: a client can create a topic through any of the brokers. Brokers end with the process that started
-them, however it ends (see `keeper`). Plaintext on loopback; not for production.
+them, however it ends (see `keeper`). On loopback, plaintext unless more listeners are asked for; not for production.
 """
 
 import base64
@@ -50,6 +50,7 @@ class KafkaCluster:
 
     Attributes:
         brokers: broker id -> address, the same for the whole life of the object.
+        listeners: name of a listener besides that -> broker id -> address.
         directory: holds `logs/broker-N.log`, and per broker its data and its properties.
     """
 
@@ -60,6 +61,7 @@ class KafkaCluster:
         properties: Mapping[str, str | int] | None = None,
         data_dir: Path | None = None,
         *,
+        listeners: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = jars.QUICK_START,
         start_timeout_s: float = 90.0,
         stop_timeout_s: float = 10.0,
@@ -72,6 +74,8 @@ class KafkaCluster:
             properties: broker properties that win over ours; `{host}`, `{port}` and `{id}` in a value stand for the
                 broker's own.
             data_dir: where data stays between runs; None for a folder that is removed at `stop`.
+            listeners: more of them, by name (capitals), with their security protocol; what that needs is said by
+                `properties`. Brokers talk to each other by the plaintext one.
             jvm_options: heap, collector, compiler of each broker.
             start_timeout_s: how long all brokers together may take to become ready.
             stop_timeout_s: how long a broker may take to stop before it is killed.
@@ -79,9 +83,14 @@ class KafkaCluster:
         if brokers not in (1, 3):
             raise ValueError(f"brokers must be 1 or 3, not {brokers}")
         self._ids = range(1, brokers + 1)
-        ports = _free_ports(host, 2 * brokers)
+        self._protocols = dict(listeners or {})
+        ports = _free_ports(host, (2 + len(self._protocols)) * brokers)
         self.brokers: dict[int, Address] = {i: Address(host, ports[i - 1]) for i in self._ids}
         self._controllers = {i: Address(host, ports[brokers + i - 1]) for i in self._ids}
+        self.listeners = {
+            name: {i: Address(host, ports[at * brokers + i - 1]) for i in self._ids}
+            for at, name in enumerate(self._protocols, start=2)
+        }
         self._properties = dict(properties or {})
         self._keeps_data = data_dir is not None
         self.directory = data_dir or Path(tempfile.gettempdir()) / f"sluice-kafka-{uuid.uuid4().hex[:12]}"
@@ -239,15 +248,19 @@ class KafkaCluster:
     def _broker_properties(self, broker_id: int) -> dict[str, str | int]:
         address, controller = self.brokers[broker_id], self._controllers[broker_id]
         replicas = len(self._ids)
+        listeners = {"PLAINTEXT": address, "CONTROLLER": controller}
+        listeners |= {name: where[broker_id] for name, where in self.listeners.items()}
+        addresses = ",".join(f"{name}://{where}" for name, where in listeners.items())
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **self._protocols}
         ours: dict[str, str | int] = {
             "process.roles": "broker,controller",
             "node.id": broker_id,
             "controller.quorum.voters": ",".join(f"{i}@{where}" for i, where in self._controllers.items()),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listeners": f"PLAINTEXT://{address},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://{address},CONTROLLER://{controller}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": addresses,
+            "advertised.listeners": addresses,
+            "listener.security.protocol.map": ",".join(f"{name}:{what}" for name, what in protocols.items()),
             "log.dirs": str(self._broker_dir(broker_id) / "data"),
             "offsets.topic.replication.factor": replicas,
             "offsets.topic.num.partitions": 6,

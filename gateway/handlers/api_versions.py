@@ -1,4 +1,4 @@
-"""ApiVersions: the broker's answer, cut to what the gateway understands too (KIP-511).
+"""ApiVersions: the broker's answer, cut to what the gateway understands too (KIP-511), and what only the gateway has.
 
 Versions that we do not know are answered here with error 35, whatever their header looks like: kinder than Kafka,
 which closes unless the header is flexible (hazards A15, A16).
@@ -7,13 +7,17 @@ which closes unless the header is flexible (hazards A15, A16).
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
+from gateway.handlers.context import HandlerContext
 from gateway.in_flight import CollectedAnswer
 from gateway.routes import Route
 from gateway.session import ClientSession
 from protocol import api_versions
-from protocol.api_keys import Api
+from protocol.api_keys import Api, ApiKey
 from protocol.headers import correlation_id_of
+
+_QUOTA_APIS: Final = frozenset({ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS})
 
 
 class ApiVersionsHandler:
@@ -21,13 +25,18 @@ class ApiVersionsHandler:
 
     max_request_bytes = 128 * 1024
 
+    def __init__(self, context: HandlerContext) -> None:
+        self._context = context
+
     def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         if route.unknown_version:
             session.reply(api_versions.unsupported_version_reply(correlation_id_of(frame)))
             return
-        session.forward(frame, route.api, CollectedAnswer(partial(_on_reply, route.api)))
+        session.forward(frame, route.api, CollectedAnswer(partial(self._on_reply, route.api)))
 
-
-def _on_reply(api: Api, frame: bytes, _now_ms: int) -> bytes:
-    return api_versions.intersect(frame, api)
+    def _on_reply(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
+        admin = self._context.quota_admin
+        # Where the cluster decides who may, the broker has to know the API as well.
+        own = _QUOTA_APIS if admin is not None and not admin.asks_cluster else frozenset()
+        return api_versions.intersect(frame, api, own)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.broker_limits import BrokerLimits
 from gateway.client_quotas import ClientQuotas
 from gateway.handlers.recent_topics import RecentTopics
 from gateway.observer import Observer
+from gateway.quota_admin import QuotaAdmin
 from gateway.topology import Topology
+from gateway.usage.table import UsageTable
 from quotas.entities import QuotaKey
-from quotas.limits import Limits
+from quotas.limits import Enforcement, Limits
 from quotas.mutations import MutationQuotas
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
@@ -28,6 +31,10 @@ class HandlerContext:
         client_quotas: byte rates and request time, shared by all listeners; None: not enforced.
         recently_created: names that Metadata was already charged for, with the time the note expires.
         recent_topics: what was done to topics that Metadata may not show yet.
+        usage: of the usage records; None: none are kept.
+        listener: its name.
+        quota_admin: answers Kafka's API for client quotas; None: the broker does.
+        broker_limits: answers for connection limits of brokers; None: the broker does.
     """
 
     topology: Topology
@@ -37,8 +44,19 @@ class HandlerContext:
     client_quotas: ClientQuotas | None = None
     recently_created: dict[bytes, int] = field(default_factory=dict)
     recent_topics: RecentTopics = field(default_factory=RecentTopics)
+    usage: UsageTable | None = None
+    listener: str = ""
+    quota_admin: QuotaAdmin | None = None
+    broker_limits: BrokerLimits | None = None
 
     @property
     def mutations_enabled(self) -> bool:
-        """Whether any controller mutation quota is set; without one nothing is counted, as in Kafka."""
+        """Whether any controller mutation quota is set; without one nothing is charged, as in Kafka."""
         return self.limits.enabled(QuotaKey.CONTROLLER_MUTATION_RATE)
+
+    @property
+    def mutations_seen(self) -> bool:
+        """Whether mutations are looked at: charged, or only told in usage records; neither with all quotas off."""
+        if self.usage is not None:
+            return self.limits.mode is not Enforcement.OFF
+        return self.mutations_enabled

@@ -1,4 +1,7 @@
-"""DescribeConfigs: broker settings that hold addresses are told as null, like sensitive ones (hazard E19)."""
+"""DescribeConfigs: broker settings that hold addresses are told as null, like sensitive ones (hazard E19).
+
+Connection limits of brokers are told as the gateway's own, where it has them (`gateway.broker_limits`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from gateway.in_flight import CollectedAnswer
 from gateway.routes import Route
 from gateway.session import ClientSession
 from protocol.api_keys import Api
-from protocol.codec import mask_addresses
+from protocol.codec import ShownConfig, asked_broker_configs, mask_addresses, replace_broker_configs
 
 
 class DescribeConfigsHandler:
@@ -22,8 +25,24 @@ class DescribeConfigsHandler:
 
     def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
-        on_reply = partial(self._on_reply, route.api)
+        limits = self._context.broker_limits
+        asked = {} if limits is None else asked_broker_configs(frame, route.api)
+        on_reply = partial(self._on_reply, route.api, asked)
         session.forward(frame, route.api, CollectedAnswer(on_reply))
 
-    def _on_reply(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
+    def _on_reply(
+        self, api: Api, asked: dict[str, frozenset[str] | None], frame: bytes, _now_ms: int
+    ) -> bytes:
+        limits = self._context.broker_limits
+        if limits is not None and asked:
+
+            def shown(resource: str) -> dict[str, ShownConfig]:
+                wanted = asked.get(resource)
+                return {
+                    key: config
+                    for key, config in limits.shown(resource).items()
+                    if wanted is None or key in wanted
+                }
+
+            frame = replace_broker_configs(frame, api, shown, limits.keys)
         return mask_addresses(frame, api, self._context.topology.cluster.hosts)

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from gateway.client_quotas import ClientQuotas
+from gateway.client_quotas import ClientQuotas, Counter
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
-from gateway.in_flight import HeadAnswer, Pending
+from gateway.in_flight import Answer, HeadAnswer, Pending
 from gateway.mute import MuteReason
 from gateway.routes import Route, Verdict
 from gateway.session import ClientSession
 from protocol import throttle
 from protocol.api_keys import Api
 from protocol.fetch import asks_within, clamp_max_bytes, counted_bytes
+from protocol.headers import CLIENT_ID_AT, HEAD, HEAD_BYTES
 from quotas.combine import ThrottledBy
-from quotas.rate_quotas import RateTracker
 
 
 class FetchHandler:
@@ -48,13 +48,17 @@ class FetchHandler:
     ) -> Verdict:
         """See `HeadHandler`."""
         quotas = self._quotas
-        if quotas is None or not quotas.limits_fetch:
+        if quotas is None or not quotas.counts_fetch:
             session.in_flight.pending.append(Pending(correlation_id))
             return Verdict.RELAY
-        client_id = session.client_id_at(data, at, client_id_length)
-        if client_id is None:
+        known = _counter(quotas, session, data, at, client_id_length, now_ms)
+        if known is None:
             return Verdict.MORE
-        tracker = _tracker(quotas, session, client_id, now_ms)
+        _, _, _, tracker, _, _, sized = known
+        if sized is not None and not (session.meter is not None and session.meter.on):
+            answer: Answer = sized[route.api.flexible_header]
+            session.in_flight.pending.append(Pending(correlation_id, answer))
+            return Verdict.RELAY
         most_bytes = None if tracker is None else tracker.max_in_window()
         if most_bytes is not None:
             if session.in_flight.awaits_head:
@@ -64,29 +68,37 @@ class FetchHandler:
                 data, at, client_id_length, route.api, most_bytes
             ):
                 return Verdict.COLLECT
-        answer = HeadAnswer(partial(self._on_reply, session, route.api, client_id))
+        answer = HeadAnswer(partial(self._on_reply, session, route.api, known))
         session.in_flight.pending.append(Pending(correlation_id, answer))
         return Verdict.RELAY
 
     def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`: only requests come here that may ask for too much."""
-        client_id = session.client_id_of(frame)
         assert self._quotas is not None
-        tracker = _tracker(self._quotas, session, client_id, now_ms)
-        most_bytes = None if tracker is None else tracker.max_in_window()
+        known = _counter(self._quotas, session, frame, 0, HEAD.unpack_from(frame, 0)[3], now_ms)
+        assert known is not None  # the frame is whole
+        most_bytes = None if known.tracker is None else known.tracker.max_in_window()
         if most_bytes is not None:
             frame = clamp_max_bytes(frame, route.api, most_bytes)
-        answer = HeadAnswer(partial(self._on_reply, session, route.api, client_id))
+        answer = HeadAnswer(partial(self._on_reply, session, route.api, known))
         session.forward(frame, route.api, answer)
 
     def _on_reply(
-        self, session: ClientSession, api: Api, client_id: str, head: bytes, size: int, now_ms: int
+        self, session: ClientSession, api: Api, asked: Counter, head: bytes, size: int, now_ms: int
     ) -> bytes | None:
         session.release(MuteReason.AWAITING_FETCH)
         quotas = self._quotas
         assert quotas is not None
         # Looked up again: a quota that changed while the broker was waiting for records applies to this answer.
-        tracker = _tracker(quotas, session, client_id, now_ms)
+        known = asked
+        if not _valid(asked, quotas, session, now_ms):
+            client_id, raw = asked.client_id, asked.raw_client_id
+            known = session.fetch_counter = quotas.fetch_counter(
+                session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
+            )
+        tracker, row = known.tracker, known.row
+        if row is not None:
+            row.count(counted_bytes(size, api))
         if tracker is None:
             return None
         wanted_ms = tracker.record(counted_bytes(size, api), now_ms=now_ms)
@@ -99,22 +111,37 @@ class FetchHandler:
         final_ms = throttle.patch(patched, api, wanted_ms)
         session.throttle(final_ms, now_ms=now_ms)
         if session.is_longest(ThrottledBy.FETCH, wanted_ms, final_ms):
-            quotas.book(api.key, ThrottledBy.FETCH, tracker, wanted_ms, now_ms=now_ms)
+            quotas.book(api.key, ThrottledBy.FETCH, tracker, wanted_ms, now_ms=now_ms, row=row)
         return bytes(patched)
 
 
-def _tracker(quotas: ClientQuotas, session: ClientSession, client_id: str, now_ms: int) -> RateTracker | None:
-    """The client's counter, kept with the session: the next answer is likely counted by it too."""
+def _counter(
+    quotas: ClientQuotas, session: ClientSession, data: bytes, at: int, client_id_length: int, now_ms: int
+) -> Counter | None:
+    """What the client's answers are counted by, kept with the session: the next is likely counted by it too.
+
+    None when the client id of the request at `at` has not been received whole.
+    """
     known = session.fetch_counter
-    version = quotas.limits.version
     if (
-        known is not None
-        and known[0] == client_id
-        and known[1] is session.user
-        and known[2] == version
-        and now_ms < known[3].good_until_ms
+        known is None
+        or not data.startswith(known[5], at + CLIENT_ID_AT)
+        or not _valid(known, quotas, session, now_ms)
     ):
-        return known[3]
-    tracker = quotas.fetch_tracker(session.user, client_id, session.broker_id, now_ms=now_ms)
-    session.fetch_counter = None if tracker is None else (client_id, session.user, version, tracker)
-    return tracker
+        client_id = session.client_id_at(data, at, client_id_length)
+        if client_id is None:
+            return None
+        raw = data[at + CLIENT_ID_AT : at + HEAD_BYTES + max(client_id_length, 0)]
+        known = session.fetch_counter = quotas.fetch_counter(
+            session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
+        )
+    return known
+
+
+def _valid(known: Counter, quotas: ClientQuotas, session: ClientSession, now_ms: int) -> bool:
+    """Whether this is still who the client is and what it is counted by."""
+    return (
+        known[1] is session.user
+        and known[2] == quotas.limits.version
+        and (known[3] is None or now_ms < known[3].good_until_ms)
+    )

@@ -5,6 +5,8 @@ turned out to be unknown, each is charged as CreateTopics would be (strict, one 
 and the request goes on as it came. In debt it does not, so the topic stays unknown and nothing is throttled: what a
 broker in the same situation answers. Nothing else of the connection is looked at meanwhile, so that many requests
 at once cannot all find the same tokens. A topic under way is charged once; clients ask again until it is there.
+
+Where no client has such a quota and usage records are kept, requests go on as they come and what they create is told.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from gateway.in_flight import CollectedAnswer
 from gateway.mute import MuteReason
 from gateway.routes import Route
 from gateway.session import ClientSession
+from gateway.usage.mutations import record_mutations
 from protocol import codec
 from protocol.addresses import rewrite_metadata
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.error_codes import ErrorCode
+from protocol.errors import ProtocolError
 from protocol.metadata import (
     FIRST_VERSION_WITH_FLAG,
     MetadataQuestion,
@@ -55,15 +59,24 @@ class MetadataHandler:
         """See `RequestHandler`."""
         api = route.api
         on_reply = partial(self._rewrite, api)
-        if self._context.mutations_enabled:
-            question = parse_metadata_question(frame, api)
-            if question.may_create and question.names:
+        if self._context.mutations_seen:
+            question = self._question(frame, api)
+            if question is not None and question.may_create and question.names:
                 client_id = session.client_id_of(frame)
                 if self._context.mutations.is_limited(session.user, client_id):
                     self._look_first(session, api, frame, question, client_id)
                     return
                 on_reply = partial(self._count_created, session.user, client_id, api)
         session.forward(frame, api, CollectedAnswer(on_reply))
+
+    def _question(self, frame: bytes, api: Api) -> MetadataQuestion | None:
+        """None when it can't be read and need not be, as nothing is charged: the broker says what is wrong."""
+        try:
+            return parse_metadata_question(frame, api)
+        except ProtocolError:
+            if self._context.mutations_enabled:
+                raise
+            return None
 
     def _rewrite(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         return rewrite_metadata(frame, api, self._context.topology.advertise)
@@ -168,6 +181,18 @@ class MetadataHandler:
         decision = self._context.mutations.charge(user, client_id, permits, strict=strict, now_ms=now_ms)
         if decision.accepted:
             self._note(name, now_ms)
+        if self._context.usage is not None:
+            record_mutations(
+                self._context.usage,
+                self._context.listener,
+                user,
+                client_id,
+                ApiKey.CREATE_TOPICS.name.lower(),
+                [(name, decision)],
+                strict=strict,
+                correlation_id=0,  # as many topics as it names, each of them by itself
+                now_ms=now_ms,
+            )
         return decision
 
     def _tell(self, created: int) -> None:

@@ -7,6 +7,7 @@ client's own upstream connection, so what the cluster tells is what it would tel
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -14,10 +15,13 @@ from gateway.handlers.context import HandlerContext
 from gateway.in_flight import CollectedAnswer
 from gateway.mute import MuteReason
 from gateway.session import ClientSession
+from gateway.usage.mutations import record_mutations
+from gateway.usage.row import UsageRow
 from protocol import codec, throttle
 from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
-from protocol.errors import UpstreamDesync
+from protocol.errors import ProtocolError, UpstreamDesync
+from protocol.headers import correlation_id_of
 from protocol.topic_mutations import NO_TOPIC_ID, TopicIdentity, TopicMutation, TopicMutations
 from protocol.topic_names import is_valid_topic_name
 from protocol.topic_results import (
@@ -44,12 +48,15 @@ class MutationExchange:
         "_context",
         "_correlation_id",
         "_decision",
+        "_frame",
         "_known",
+        "_only_told",
         "_refused",
         "_repeated",
         "_request",
         "_session",
         "_topics",
+        "_usage",
     )
 
     def __init__(
@@ -57,20 +64,30 @@ class MutationExchange:
         context: HandlerContext,
         session: ClientSession,
         request: TopicMutations,
-        correlation_id: int,
-        client_id: str,
+        frame: bytes,
     ) -> None:
+        """Not started yet.
+
+        Args:
+            context: of the listener.
+            session: where the request came in.
+            request: what it asks for.
+            frame: its bytes, which go on as they came when nothing is refused.
+        """
         self._context = context
         self._session = session
         self._request = request
-        self._correlation_id = correlation_id
-        self._client_id = client_id
+        self._frame = frame
+        self._correlation_id = correlation_id_of(frame)
+        self._client_id = session.client_id_of(frame)
         self._known: dict[TopicIdentity, codec.TopicFacts] = {}
         self._repeated: set[TopicIdentity] = set()  # topics that stand in the request more than once
         self._answers_due = 0
         self._topics: dict[TopicIdentity, MutationDecision] = {}  # what each single topic was charged
         self._refused: set[TopicIdentity] = set()
         self._decision: RequestDecision | None = None
+        self._usage: UsageRow | None = None
+        self._only_told = False  # in usage records: no such quota is set
 
     def start(self, now_ms: int) -> None:
         """Ask the cluster what it knows of the topics; decide when it has told."""
@@ -82,8 +99,9 @@ class MutationExchange:
     def _look_up(self, topics: tuple[TopicMutation, ...]) -> None:
         names = {topic.name for topic in topics if topic.name is not None and is_valid_topic_name(topic.name)}
         ids = {topic.topic_id for topic in topics if topic.name is None and topic.topic_id != NO_TOPIC_ID}
-        # Results that tell topic ids are only as Kafka's when the ids are known; such a broker knows the version.
-        api = codec.METADATA_BY_ID if has_topic_id(self._request.api) else codec.METADATA_BY_NAME
+        # Results that tell topic ids are only as Kafka's when the ids are known. A broker that has such results has
+        # version 10 (both are of Kafka 2.8); to be asked by id, it must have version 12 (Kafka 3.1).
+        api = codec.METADATA_WITH_IDS if has_topic_id(self._request.api) else codec.METADATA_BY_NAME
         if names:
             question = codec.metadata_by_name_request(sorted(names), client_id=self._client_id, api=api)
             self._ask(question, api, by_id=False)
@@ -166,6 +184,7 @@ class MutationExchange:
             now_ms=now_ms,
         )
         self._decision = decision
+        self._only_told = not self._context.mutations_enabled
         admitted = []
         for topic, decided in zip(request.topics, decision.topics, strict=True):
             if decided.accepted:
@@ -173,15 +192,30 @@ class MutationExchange:
                 self._topics[topic.identity] = decided
             else:
                 self._refused.add(topic.identity)
-        self._observe(decision)
+        self._observe(decision, now_ms)
         if admitted or not request.topics:
             answer = CollectedAnswer(self._on_broker_reply)
-            self._session.forward(request.encode(admitted), request.api, answer)
+            frame = request.encode(admitted) if self._refused else self._frame
+            self._session.forward(frame, request.api, answer)
         else:
             self._session.reply(self._merge((), 0, None, now_ms))
             self._session.release(MuteReason.AWAITING_REPLY)
+        self._frame = b""
 
-    def _observe(self, decision: RequestDecision) -> None:
+    def _observe(self, decision: RequestDecision, now_ms: int) -> None:
+        request, usage = self._request, self._context.usage
+        if usage is not None:
+            self._usage = record_mutations(
+                usage,
+                self._session.listener,
+                self._session.user,
+                self._client_id,
+                request.api.key.name.lower(),
+                zip((topic.identity for topic in request.topics), decision.topics, strict=True),
+                strict=request.api.strict,
+                correlation_id=self._correlation_id,
+                now_ms=now_ms,
+            )
         if decision.topics:
             self._context.observer.mutations_decided(
                 self._request.api.key,
@@ -194,6 +228,11 @@ class MutationExchange:
 
     def _on_broker_reply(self, frame: bytes, now_ms: int) -> bytes:
         api = self._request.api
+        if self._only_told:
+            with suppress(ProtocolError):
+                self._settle(parse_topic_results(frame, api).results, now_ms)
+            self._session.release(MuteReason.AWAITING_REPLY)
+            return frame
         answer = parse_topic_results(frame, api)
         self._settle(answer.results, now_ms)
         if self._refused:
@@ -246,7 +285,9 @@ class MutationExchange:
     def _throttle(self, throttle_time_ms: int, upstream_ms: int, now_ms: int) -> None:
         if throttle_time_ms <= 0:
             return
-        self._session.throttle(throttle_time_ms, now_ms=now_ms)
+        until_ms = self._session.throttle(throttle_time_ms, now_ms=now_ms)
+        if self._usage is not None:
+            self._usage.mute(until_ms, now_ms=now_ms)
         # A throttle of the broker's is in the broker's books already.
         by = ThrottledBy.CONTROLLER_MUTATION
         if throttle_time_ms > upstream_ms and self._session.is_longest(
@@ -256,6 +297,8 @@ class MutationExchange:
             context.mutations.book_throttle(
                 self._session.user, self._client_id, throttle_time_ms, now_ms=now_ms
             )
+            if self._usage is not None:
+                self._usage.delay(throttle_time_ms)
             assert self._decision is not None
             context.observer.throttled(
                 self._request.api.key,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from gateway.client_quotas import ClientQuotas
+from gateway.client_quotas import Counter
 from gateway.handlers.context import HandlerContext
 from gateway.in_flight import CollectedAnswer, Pending
 from gateway.routes import Route, Verdict
@@ -19,10 +19,9 @@ from gateway.session import ClientSession
 from protocol import throttle
 from protocol.addresses import plain_produce_throttle_offset, rewrite_produce
 from protocol.api_keys import Api, ApiKey, describe, newest_version
-from protocol.headers import HEAD_BYTES
+from protocol.headers import CLIENT_ID_AT, HEAD_BYTES
 from protocol.produce import read_acks
 from quotas.combine import ThrottledBy
-from quotas.rate_quotas import RateTracker
 
 _FIRST_VERSION_WITH_ENDPOINTS: Final = 10
 
@@ -79,43 +78,37 @@ class ProduceHandler:
                 return Verdict.MORE
         answer = self._rewriting.get(api.version)
         quotas = self._quotas
-        if quotas is not None and quotas.limits_produce:
+        if quotas is not None and quotas.counts_produce:
             # acks come after the client id, so that has been received too.
-            client_id = session.client_id_at(data, at, client_id_length) or ""
             known = session.produce_counter
             if (
                 known is None
-                or known[0] is not client_id
+                or not data.startswith(known[5], at + CLIENT_ID_AT)
                 or known[1] is not session.user
                 or known[2] != quotas.limits.version
-                or now_ms >= known[3].good_until_ms
+                or (known[3] is not None and now_ms >= known[3].good_until_ms)
             ):
-                known = self._look_up(quotas, session, client_id, now_ms)
-            if known is not None:
-                tracker = known[3]
+                client_id = session.client_id_at(data, at, client_id_length) or ""
+                raw = data[at + CLIENT_ID_AT : at + head_bytes]
+                known = session.produce_counter = quotas.produce_counter(
+                    session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
+                )
+            tracker, row = known[3], known[4]
+            if row is not None:
+                row.count(size)
+            if tracker is not None:
                 wanted_ms = tracker.record(size, now_ms=now_ms)
                 if wanted_ms > 0 or now_ms < session.owed_until_ms:
                     wanted_ms = session.within_ceiling(wanted_ms, tracker, now_ms=now_ms)
                 if wanted_ms > 0:
                     session.throttle(wanted_ms, now_ms=now_ms)
                     until_ms = now_ms + wanted_ms
-                    answer = CollectedAnswer(partial(self._on_reply, session, api, tracker, until_ms))
+                    answer = CollectedAnswer(partial(self._on_reply, session, api, known, until_ms))
                     if acks == 0:
-                        quotas.book(api.key, ThrottledBy.PRODUCE, tracker, wanted_ms, now_ms=now_ms)
+                        quotas.book(api.key, ThrottledBy.PRODUCE, tracker, wanted_ms, now_ms=now_ms, row=row)
         if acks != 0:
             session.in_flight.pending.append(Pending(correlation_id, answer))
         return Verdict.RELAY
-
-    @staticmethod
-    def _look_up(
-        quotas: ClientQuotas, session: ClientSession, client_id: str, now_ms: int
-    ) -> tuple[str, str, int, RateTracker] | None:
-        """Find the client's counter and keep it with the session: the next request is likely counted by it too."""
-        tracker = quotas.produce_tracker(session.user, client_id, session.broker_id, now_ms=now_ms)
-        version = quotas.limits.version
-        known = None if tracker is None else (client_id, session.user, version, tracker)
-        session.produce_counter = known
-        return known
 
     def _rewrite(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         return rewrite_produce(frame, api, self._context.topology.advertise)
@@ -124,13 +117,14 @@ class ProduceHandler:
         self,
         session: ClientSession,
         api: Api,
-        tracker: RateTracker,
+        counter: Counter,
         until_ms: int,
         frame: bytes,
         now_ms: int,
     ) -> bytes:
         """The reply of a request that went over the quota: it carries what is left of the wait."""
         assert self._quotas is not None
+        assert counter.tracker is not None
         if api.version >= _FIRST_VERSION_WITH_ENDPOINTS:
             frame = self._rewrite(api, frame, now_ms)
         reply = bytearray(frame)
@@ -138,5 +132,7 @@ class ProduceHandler:
         final_ms = throttle.patch(reply, api, wanted_ms)
         session.throttle(final_ms, now_ms=now_ms)
         if session.is_longest(ThrottledBy.PRODUCE, wanted_ms, final_ms):
-            self._quotas.book(api.key, ThrottledBy.PRODUCE, tracker, wanted_ms, now_ms=now_ms)
+            self._quotas.book(
+                api.key, ThrottledBy.PRODUCE, counter.tracker, wanted_ms, now_ms=now_ms, row=counter.row
+            )
         return bytes(reply)

@@ -7,32 +7,74 @@ decided one after the other, as in Kafka.
 
 Kafka validates before it charges (live: in debt a topic that exists is still answered with error 36). A gateway can
 only know what Metadata tells; what it cannot know is refunded when the broker's answer shows it.
+
+While no such quota is set and usage records are kept, the exchange charges nothing and refuses nothing, and what
+cannot be taken apart is relayed as it comes: a record must not cost a client its request.
 """
 
 from __future__ import annotations
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
 from gateway.handlers.mutation_exchange import MutationExchange
-from gateway.routes import Route
+from gateway.in_flight import Pending
+from gateway.routes import Route, Verdict
 from gateway.session import ClientSession
-from protocol.headers import correlation_id_of
-from protocol.topic_mutations import parse_topic_mutations
+from protocol.errors import ProtocolError, TooManyElements
+from protocol.headers import refuse_size
+from protocol.topic_mutations import TopicMutations, parse_topic_mutations
 
 
 class TopicMutationHandler:
-    """Starts an exchange, or forwards the request when no mutation quota is set."""
+    """Starts an exchange; relays the request when it is neither charged nor told in usage records."""
 
-    max_request_bytes = MAX_REQUEST_BYTES
+    max_request_bytes = 2**31 - 1
 
     def __init__(self, context: HandlerContext) -> None:
         self._context = context
 
+    def on_head(
+        self,
+        session: ClientSession,
+        route: Route,
+        data: bytes,
+        at: int,
+        size: int,
+        correlation_id: int,
+        client_id_length: int,
+        *,
+        now_ms: int,
+    ) -> Verdict:
+        """See `HeadHandler`.
+
+        Raises:
+            FrameTooLarge: it would have to be charged, and is larger than what is held whole.
+        """
+        context = self._context
+        if context.mutations_seen and size <= MAX_REQUEST_BYTES:
+            return Verdict.COLLECT
+        if context.mutations_enabled:
+            raise refuse_size(size, MAX_REQUEST_BYTES)
+        if context.mutations_seen and context.usage is not None:
+            context.usage.event_missed()
+        session.in_flight.pending.append(Pending(correlation_id))
+        return Verdict.RELAY
+
     def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
-        if not self._context.mutations_enabled:
+        request = self._request(route, frame) if self._context.mutations_seen else None
+        if request is None:
             session.forward(frame, route.api)
             return
-        request = parse_topic_mutations(frame, route.api)
-        client_id = session.client_id_of(frame)
-        exchange = MutationExchange(self._context, session, request, correlation_id_of(frame), client_id)
-        exchange.start(now_ms)
+        MutationExchange(self._context, session, request, frame).start(now_ms)
+
+    def _request(self, route: Route, frame: bytes) -> TopicMutations | None:
+        """None when it can't be read and need not be: the broker says what is wrong with it."""
+        try:
+            return parse_topic_mutations(frame, route.api)
+        except ProtocolError as fault:
+            context = self._context
+            if context.mutations_enabled:
+                raise
+            if isinstance(fault, TooManyElements) and context.usage is not None:
+                context.usage.event_missed()
+            return None

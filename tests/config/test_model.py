@@ -182,6 +182,15 @@ def test_name_that_looks_like_the_default_is_warned_about() -> None:
     ]
 
 
+def test_a_star_that_stands_for_nobody_else_is_warned_about() -> None:
+    text = HEAD + LISTENER + "[[quotas]]\nclient_id = 'team-*'\ncontroller_mutation_rate = 1\n"
+    assert read(text).warnings() == [
+        "quotas.0.client_id: the star is a letter of this name; for all names that begin so, set "
+        "client_ids.prefixes = true"
+    ]
+    assert read(text + "[client_ids]\nprefixes = true\n").warnings() == []
+
+
 def test_other_upstream_changes_nothing_else_and_is_checked() -> None:
     before = read(HEAD + LISTENER + "[drain]\ntimeout_ms = 5\n")
     after = before.with_upstream((HostPort("k", 1),))

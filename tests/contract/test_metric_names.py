@@ -29,7 +29,7 @@ class Listener:
     """A listener, as far as metrics are concerned."""
 
     channels = ()
-    accepted = held = 0
+    accepted = held = awaiting_header = 0
     back_pressure = BackPressure()
 
 

@@ -9,6 +9,7 @@ from config.address import HostPort
 from gateway.app import Gateway
 from tests.support import wire
 from tests.support.broker import ScriptedBroker
+from tests.support.frames import create_topics
 from tests.support.gateway import (
     RunningGateway,
     broker_and_gateway,
@@ -112,20 +113,10 @@ async def test_a23_hostile_client_ids_leave_the_metrics_well_formed() -> None:
         {"default_client_id": True, "controller_mutation_rate": 5.0},
         {"client_id": "slash/and/../dots", "controller_mutation_rate": 7.0},
     ]
-    topic = {"name": "t", "num_partitions": 1, "replication_factor": 1}
     async with broker_and_gateway(quotas=quotas) as (_, running):
         for client_id in HOSTILE_CLIENT_IDS:
             async with await running.connect() as client:
-                await client.send(
-                    wire.request(
-                        "CreateTopics",
-                        7,
-                        client_id=client_id,
-                        topics=[topic],
-                        timeout_ms=1000,
-                        validate_only=False,
-                    )
-                )
+                await client.send(create_topics(1, ("t", 1), client_id=client_id))
                 await client.receive_frame()
         families = await scrape(running)
         limits = {
@@ -139,21 +130,11 @@ async def test_a23_hostile_client_ids_leave_the_metrics_well_formed() -> None:
 
 async def test_a23_client_called_like_the_default_is_not_the_default() -> None:
     quotas = [{"client_id": "<default>", "controller_mutation_rate": 3.0}]
-    topic = {"name": "t", "num_partitions": 100, "replication_factor": 1}
     async with broker_and_gateway(quotas=quotas) as (_, running):
         throttled = {}
         for client_id in ("<default>", "somebody"):
             async with await running.connect() as client:
-                await client.send(
-                    wire.request(
-                        "CreateTopics",
-                        4,
-                        client_id=client_id,
-                        topics=[topic],
-                        timeout_ms=1000,
-                        validate_only=False,
-                    )
-                )
+                await client.send(create_topics(1, ("t", 100), version=4, client_id=client_id))
                 reply = wire.decode_response("CreateTopics", 4, await client.receive_frame())
                 throttled[client_id] = reply.throttle_time_ms > 0
     assert throttled == {"<default>": True, "somebody": False}

@@ -10,6 +10,7 @@ from gateway.close_cause import CloseCause
 from tests.support import broker as scripts
 from tests.support import wire
 from tests.support.broker import CREATE_TOPICS, FETCH, BrokerConnection, blackhole, connecting_to
+from tests.support.frames import create_topics, fetch, metadata
 from tests.support.gateway import RunningGateway, broker_and_gateway, running_gateway
 from tests.support.raw_client import until
 
@@ -24,21 +25,12 @@ def impatient_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.muted_watch.INTERVAL_S", 0.1)
 
 
-def fetch(correlation_id: int = 1) -> bytes:
-    return wire.request("Fetch", 4, correlation_id=correlation_id, topics=[])
-
-
 def produce(correlation_id: int = 1, *, size: int = 0, acks: int = 1) -> bytes:
     partition = {"index": 0, "records": bytes(size)}
     topics = [{"name": "t", "partition_data": [partition]}]
     return wire.request(
         "Produce", 3, correlation_id=correlation_id, acks=acks, timeout_ms=1, topic_data=topics
     )
-
-
-def create_topics(partitions: int, *, version: int = 4) -> bytes:
-    topic = {"name": "t", "num_partitions": partitions, "replication_factor": 1}
-    return wire.request("CreateTopics", version, topics=[topic], timeout_ms=1000, validate_only=False)
 
 
 async def only_upstream(connections: list[BrokerConnection]) -> BrokerConnection:
@@ -154,13 +146,13 @@ async def test_a08_relayed_request_cut_off_by_fin_never_becomes_whole_at_the_bro
 
 async def test_a08_collected_request_cut_off_by_fin_never_reaches_the_broker() -> None:
     async with broker_and_gateway() as (broker, running), await running.connect() as client:
-        await client.send(create_topics(1)[:-1])
+        await client.send(metadata(1, "t")[:-1])
         client.half_close()
         await running.ended_by(CloseCause.CLIENT_CLOSED)
         assert broker.client_connections == []
 
 
-@pytest.mark.parametrize("frame", [produce(size=100_000), create_topics(1)], ids=["relayed", "collected"])
+@pytest.mark.parametrize("frame", [produce(size=100_000), metadata(1, "t")], ids=["relayed", "collected"])
 async def test_a09_request_cut_off_by_rst_frees_both_legs(frame: bytes) -> None:
     async with broker_and_gateway() as (broker, running), await running.connect() as client:
         await client.send(fetch(1))
@@ -226,7 +218,7 @@ async def test_b07_half_closed_client_whose_request_takes_long_gets_its_reply() 
     quota = {"default_client_id": True, "controller_mutation_rate": 100.0}
     async with broker_and_gateway(quotas=[quota]) as (broker, running), await running.connect() as client:
         broker.script(CREATE_TOPICS, scripts.slow(0.5))
-        await client.send(create_topics(1))
+        await client.send(create_topics(1, ("t", 1), version=4))
         await until(lambda: any(channel.session.muted for channel in running.channels))
         client.half_close()
         assert wire.correlation_id_of(await client.receive_frame()) == 1
@@ -316,12 +308,7 @@ async def test_b11_broker_that_never_reads_stops_the_reading_of_its_client() -> 
         broker.never_reads = True
         frame = produce(size=MIB)
         sending = asyncio.create_task(client.send(frame * 64))
-        await until(lambda: running.channels and running.channels[0].session.bytes_from_client > MIB)
-        seen = -1
-        while seen != running.channels[0].session.bytes_from_client:
-            seen = running.channels[0].session.bytes_from_client
-            await asyncio.sleep(0.1)
-        assert seen < 32 * MIB
+        assert await running.stops_reading(MIB) < 32 * MIB
         upstream = running.channels[0]._upstream
         assert upstream is not None
         assert upstream.get_write_buffer_size() <= HIGH_WATER_BYTES + MIB
@@ -382,7 +369,7 @@ async def test_time_that_a_slow_client_costs_is_its_own_side() -> None:
 async def test_c08_client_that_vanishes_while_muted_frees_both_legs(*, with_reset: bool) -> None:
     quota = {"default_client_id": True, "controller_mutation_rate": 1.0}
     async with broker_and_gateway(quotas=[quota]) as (broker, running), await running.connect() as client:
-        await client.send(create_topics(60))
+        await client.send(create_topics(1, ("t", 60), version=4))
         reply = wire.decode_response("CreateTopics", 4, await client.receive_frame())
         assert reply.throttle_time_ms > 20_000
         await client.send(fetch(2))

@@ -83,6 +83,7 @@ def test_f17_busy_port_is_one_line_and_code_2(busy: str, tmp_path: Path) -> None
         file.write_text(
             f'[upstream]\nbootstrap = ["127.0.0.1:9"]\n[admin]\nbind = "127.0.0.1:{admin}"\n'
             f'[[listeners]]\nname = "a"\nbind = "127.0.0.1:{bind}"\nfirst_broker_port = 17000\n'
+            '[quota_store]\nkind = "memory"\n'
         )
         ended = subprocess.run(
             [*SLUICE, "serve", "--config", str(file)], capture_output=True, text=True, timeout=30, check=False

@@ -19,6 +19,7 @@ class StillListener:
     channels: list[object] = field(default_factory=list)
     accepted: int = 0
     held: int = 0
+    awaiting_header: int = 0
 
 
 class Scrape:

@@ -6,6 +6,7 @@ from gateway.close_cause import CloseCause
 from tests.support import broker as scripts
 from tests.support import wire
 from tests.support.broker import DESCRIBE_CONFIGS, EVERY_API, METADATA, Node, ScriptedBroker
+from tests.support.frames import fetch
 from tests.support.gateway import RunningGateway, free_ports, gateway_config, running_gateway
 from tests.support.raw_client import HOST, RawClient, refused, until
 
@@ -18,10 +19,6 @@ OFTEN = {"topology_refresh_ms": 20, "connect_timeout_ms": 1_000}
 def impatient_discovery(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask a broker that failed again soon, to save time."""
     monkeypatch.setattr("gateway.discovery._RETRY_S", 0.05)
-
-
-def fetch(correlation_id: int = 1) -> bytes:
-    return wire.request("Fetch", 4, correlation_id=correlation_id, topics=[])
 
 
 async def advertised(client: RawClient) -> dict[int, tuple[str, int]]:

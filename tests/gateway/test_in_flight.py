@@ -158,3 +158,31 @@ def test_the_largest_reply_is_relayed_and_collected() -> None:
     assert receive(queue(Pending(1)), largest) == [largest]
     collected = queue(Pending(1, CollectedAnswer(lambda frame, _now_ms: frame)))
     assert receive(collected, *(largest[at : at + 9] for at in range(0, 1_000, 9))) == [largest]
+
+
+def test_a_reply_that_is_still_to_be_made_keeps_its_place_between_the_others() -> None:
+    in_flight = queue(Pending(1))
+    place = in_flight.defer()
+    in_flight.reply(b"later")
+    assert receive(in_flight, reply(1)) == [reply(1)]
+    assert not in_flight.idle
+    in_flight.fill(place, b"made")
+    assert in_flight.to_client == [reply(1), b"made", b"later"]
+    assert in_flight.idle
+
+
+def test_a_reply_that_was_made_early_waits_for_the_ones_before_it() -> None:
+    in_flight = queue(Pending(1), Pending(2))
+    place = in_flight.defer()
+    receive(in_flight, reply(1), reply(2)[:-1])
+    in_flight.fill(place, b"made")
+    assert in_flight.to_client == [reply(1), reply(2)[:-1]]
+    assert b"".join(receive(in_flight, reply(2)[-1:])) == reply(1) + reply(2) + b"made"
+
+
+@pytest.mark.parametrize("correlation_id", [0, 7, -1])
+def test_a_broker_cannot_answer_in_a_place_that_is_kept(correlation_id: int) -> None:
+    in_flight = queue()
+    in_flight.defer()
+    with pytest.raises(UpstreamDesync):
+        receive(in_flight, reply(correlation_id))

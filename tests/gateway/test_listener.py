@@ -11,14 +11,11 @@ import pytest
 from gateway.acceptor import ACCEPTS_PER_TURN
 from gateway.close_cause import CloseCause
 from tests.support import wire
+from tests.support.frames import fetch
 from tests.support.gateway import RunningGateway, broker_and_gateway, free_ports
 from tests.support.raw_client import HOST, RawClient, refused, until
 
 pytestmark = pytest.mark.asyncio
-
-
-def fetch(correlation_id: int = 1) -> bytes:
-    return wire.request("Fetch", 4, correlation_id=correlation_id, topics=[])
 
 
 def connect_now(port: int) -> socket.socket:

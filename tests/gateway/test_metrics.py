@@ -37,6 +37,7 @@ class Listener:
         self.channels = [Channel(session) for session in sessions]
         self.accepted = len(sessions)
         self.held = 0
+        self.awaiting_header = 0
         self.back_pressure = BackPressure()
 
 

@@ -15,6 +15,7 @@ from gateway.operations import ConfigSource, Operations, ReloadReport
 from gateway.reload import ReloadPlan, ReloadResult
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Enforcement
+from quotas.quota_book import QuotaBook
 
 ALICE = QuotaEntity(user="alice")
 PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
@@ -40,7 +41,7 @@ class Setup:
         self.limits = config.quota_limits()
         self.operations = Operations(
             config,
-            self.limits,
+            QuotaBook(self.limits),
             ConfigSource(self.read, self.logs.append) if source else None,
             check=check or (lambda _config: None),
             apply=self.plans.append,

@@ -38,6 +38,7 @@ def test_the_same_configuration_changes_nothing() -> None:
         ("log", {"level": "debug"}, "log.level"),
         ("limits", {"max_mute_ms": 5}, "limits.max_mute_ms"),
         ("drain", {"timeout_ms": 5}, "drain.timeout_ms"),
+        ("quota_admin", {"admins": ["User:a"]}, "quota_admin.admins"),
         ("connections", {"max_connections": 5}, "connections.max_connections"),
         ("connections", {"failed_authentication_delay_ms": 5}, "connections.failed_authentication_delay_ms"),
     ],

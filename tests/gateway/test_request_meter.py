@@ -143,6 +143,19 @@ def test_a_version_without_the_field_is_muted_all_the_same_and_its_reply_is_not_
     c.upstream_answers(large[1_000:]).client_sees(large[1_000:])
 
 
+def test_a_quota_set_meanwhile_binds_every_connection_and_not_only_the_first_to_see_it() -> None:
+    core = GatewayCore()
+    clients = [Conversation(core=core), Conversation(core=core)]
+    for c in clients:
+        c.client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1)).take_upstream()
+        c.client_sees(heartbeat_reply(1))
+    core.set_quota(QuotaKey.REQUEST_PERCENTAGE, 1)
+    for c in clients:
+        spend(c, TOO_MUCH_NS)
+        c.client_sends(heartbeat(2)).upstream_answers(heartbeat_reply(2))
+        c.client_sees(wire.response("Heartbeat", 4, correlation_id=2, throttle_time_ms=1_000))
+
+
 # -- exempt time ---------------------------------------------------------------------------------------------
 
 

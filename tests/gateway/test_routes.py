@@ -55,7 +55,15 @@ def test_only_what_is_answered_rewritten_or_counted_is_looked_at() -> None:
         ApiKey.CREATE_TOPICS,
         ApiKey.CREATE_PARTITIONS,
         ApiKey.DELETE_TOPICS,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.ALTER_CLIENT_QUOTAS,
     }
+
+
+def test_sasl_is_looked_at_where_clients_authenticate() -> None:
+    handlers = collecting_handlers(GatewayCore().context, sasl=True)
+    added = handlers.keys() - collecting_handlers(GatewayCore().context).keys()
+    assert added == {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 
 
 def test_a_table_without_an_api_versions_handler_answers_no_unknown_version() -> None:

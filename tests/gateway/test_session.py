@@ -365,6 +365,14 @@ def test_a_size_that_no_request_can_have_is_refused_before_the_rest_of_the_head(
     Conversation().client_sends(pack(">i", 104_857_601)).closed(CloseCause.FRAME_TOO_LARGE)
 
 
+def test_a_half_closed_client_still_gets_the_reply_that_takes_its_time() -> None:
+    c = Conversation()
+    place = c.session.defer()
+    c.client_sends(heartbeat(1)).still_muted().client_half_closes().alive().upstream_sees()
+    c.step(lambda now_ms: c.session.fulfil(place, b"made", None, now_ms=now_ms))
+    c.client_sees(b"made").closed(CloseCause.CLIENT_CLOSED)
+
+
 # -- failed authentication (KIP-306) -------------------------------------------------------------------------
 
 

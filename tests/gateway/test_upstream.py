@@ -12,14 +12,11 @@ from gateway.upstream import Connector
 from tests.support import broker as scripts
 from tests.support import wire
 from tests.support.broker import FETCH, METADATA, Node, ScriptedBroker, blackhole
+from tests.support.frames import fetch
 from tests.support.gateway import broker_and_gateway, free_ports, running_gateway
 from tests.support.raw_client import HOST, Ended, RawClient, until
 
 pytestmark = pytest.mark.asyncio
-
-
-def fetch(correlation_id: int = 1) -> bytes:
-    return wire.request("Fetch", 4, correlation_id=correlation_id, topics=[])
 
 
 # -- how a connection is made --------------------------------------------------------------------------------
@@ -168,7 +165,7 @@ async def test_d03_slow_name_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatc
         await answer.wait()
         return [HOST]
 
-    monkeypatch.setattr("gateway.app.Resolver", lambda now_ms: Resolver(now_ms, lookup=lookup))
+    monkeypatch.setattr("gateway.upstreams.Resolver", lambda now_ms: Resolver(now_ms, lookup=lookup))
     async with ScriptedBroker() as broker:
         broker.nodes = [Node(1, HOST, broker.port), Node(2, "slow.test", broker.port)]
         async with running_gateway(broker.port) as running:
@@ -192,7 +189,7 @@ async def test_d03_name_that_is_never_resolved_ends_at_the_connect_deadline(
         await asyncio.Event().wait()
         return []
 
-    monkeypatch.setattr("gateway.app.Resolver", lambda now_ms: Resolver(now_ms, lookup=never))
+    monkeypatch.setattr("gateway.upstreams.Resolver", lambda now_ms: Resolver(now_ms, lookup=never))
     async with (
         running_gateway("kafka.test:9092", upstream={"connect_timeout_ms": 100}) as running,
         await running.connect() as client,
@@ -206,7 +203,7 @@ async def test_d03_name_that_does_not_exist_closes_the_client(monkeypatch: pytes
     async def unknown(host: str, port: int) -> list[str]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr("gateway.app.Resolver", lambda now_ms: Resolver(now_ms, lookup=unknown))
+    monkeypatch.setattr("gateway.upstreams.Resolver", lambda now_ms: Resolver(now_ms, lookup=unknown))
     async with running_gateway("kafka.test:9092") as running, await running.connect() as client:
         await client.send(fetch())
         assert await client.receive_rest() == b""

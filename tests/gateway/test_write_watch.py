@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import select
+import socket
+import time
+from typing import Any
+
 from gateway.session_settings import SessionSettings
 from gateway.write_watch import WriteWatch
 from tests.support.clock import FakeClock
@@ -24,10 +29,15 @@ class Scene:
         self.owner = Owner()
         self.left_bytes = 1_000_000
         self.stalled = 0
+        self.socket: socket.socket | None = None
         self.watch = WriteWatch(self.owner, self, self.count)  # type: ignore[arg-type]
 
     def get_write_buffer_size(self) -> int:
         return self.left_bytes
+
+    def get_extra_info(self, name: str) -> Any:
+        assert name == "socket"
+        return self.socket
 
     def count(self) -> None:
         self.stalled += 1
@@ -67,3 +77,29 @@ def test_changed_settings_apply_from_the_next_look() -> None:
     scene.owner.settings = SessionSettings(write_timeout_ms=PERIOD_MS, min_write_bytes_per_s=0)
     scene.takes(0)
     assert scene.stalled == 0
+
+
+def test_b10_what_the_peer_has_taken_counts_though_the_kernel_takes_nothing_more_of_us() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    with ours, theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 200_000)
+        ours.setblocking(False)
+        while True:
+            try:
+                ours.send(bytes(65_536))
+            except BlockingIOError:
+                break
+        scene = Scene()
+        scene.watch.stop()
+        scene.socket = ours
+        scene.watch = WriteWatch(scene.owner, scene, scene.count)  # type: ignore[arg-type]
+        for _ in range(3):
+            theirs.recv(16_384)
+            time.sleep(0.005)
+        scene.owner.loop.advance(PERIOD_MS)
+        assert scene.stalled == 0
+        assert select.select([], [ours], [], 0) == ([], [], [])
+        scene.owner.loop.advance(PERIOD_MS)
+        assert scene.stalled == 1

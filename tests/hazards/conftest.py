@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+
 from tests.gateway.conftest import pytest_asyncio_loop_factories
+from tests.support.crowd import leave_all
 
 __all__ = ["pytest_asyncio_loop_factories"]
+
+
+@pytest.fixture(autouse=True)
+def crowd() -> Iterator[None]:
+    """Nobody of a crowd stays."""
+    yield
+    leave_all()

@@ -22,6 +22,7 @@ from tests.support.broker import (
     Request,
     ScriptedBroker,
 )
+from tests.support.frames import create_topics, fetch
 from tests.support.gateway import RunningGateway, broker_and_gateway, gateway_process
 from tests.support.raw_client import Ended, RawClient, until
 
@@ -32,13 +33,9 @@ AT_ONCE = 25
 QUOTA = {"default_client_id": True, "controller_mutation_rate": 50.0}
 
 
-def fetch(correlation_id: int) -> bytes:
-    return wire.request("Fetch", 4, correlation_id=correlation_id, topics=[])
-
-
 def frames(dice: random.Random) -> list[bytes]:
     """Requests of all the ways that a frame can take."""
-    topic = {"name": "t", "num_partitions": dice.randrange(40), "replication_factor": 1}
+    topic = ("t", dice.randrange(40))
     made = []
     for number in range(dice.randrange(1, 12)):
         made.append(
@@ -49,14 +46,7 @@ def frames(dice: random.Random) -> list[bytes]:
                     wire.request("ApiVersions", 3, correlation_id=number),
                     wire.framed(wire.head(18, 99, flexible=True, correlation_id=number)),
                     wire.request("Produce", 3, correlation_id=number, acks=1, timeout_ms=1, topic_data=[]),
-                    wire.request(
-                        "CreateTopics",
-                        dice.choice([4, 7]),
-                        correlation_id=number,
-                        topics=[topic],
-                        timeout_ms=1,
-                        validate_only=False,
-                    ),
+                    create_topics(number, topic, version=dice.choice([4, 7])),
                 ]
             )
         )

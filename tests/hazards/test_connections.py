@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
-from gateway import keepalive
 from gateway.close_cause import CloseCause
 from gateway.reload import plan
-from tests.support import broker as scripts
-from tests.support import wire
-from tests.support.broker import FETCH, ScriptedBroker
+from tests.support.broker import ScriptedBroker
+from tests.support.crowd import connect, connect_all, is_served
+from tests.support.frames import fetch
 from tests.support.gateway import (
     RunningGateway,
     broker_and_gateway,
@@ -26,48 +22,9 @@ from tests.support.gateway import (
     gateway_config,
     running_gateway,
 )
-from tests.support.raw_client import HOST, Ended, RawClient, until
+from tests.support.raw_client import HOST, until
 
 pytestmark = pytest.mark.asyncio
-
-
-def fetch(correlation_id: int = 1) -> bytes:
-    return wire.request("Fetch", 4, correlation_id=correlation_id, topics=[])
-
-
-_crowd: list[RawClient] = []
-
-
-@pytest.fixture(autouse=True)
-def crowd() -> Iterator[None]:
-    """Closes what `connect` has opened."""
-    yield
-    while _crowd:
-        _crowd.pop().close()
-
-
-async def connect(port: int, source: str = HOST) -> RawClient:
-    """A client with an address of its own, closed at the end of the test at the latest."""
-    sock = socket.socket()
-    client = RawClient(sock)
-    _crowd.append(client)
-    sock.setblocking(False)
-    sock.bind((source, 0))
-    await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, (HOST, port)), 5)
-    return client
-
-
-async def connect_all(port: int, count: int, source: str = HOST) -> list[RawClient]:
-    """So many clients at the same time."""
-    return list(await asyncio.gather(*(connect(port, source) for _ in range(count))))
-
-
-async def is_served(client: RawClient) -> bool:
-    try:
-        await client.send(fetch(3))
-        return wire.correlation_id_of(await client.receive_frame()) == 3
-    except (Ended, OSError):
-        return False
 
 
 def refusals(running: RunningGateway, cause: str) -> int:
@@ -85,11 +42,13 @@ def ip_rate(per_s: int, **entity: Any) -> dict[str, Any]:
 
 async def test_b13_simultaneous_connects_over_the_rate_are_all_served_in_the_end() -> None:
     async with broker_and_gateway(connections={"max_connection_creation_rate": 20}) as (_, running):
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         first = await connect(running.port)
         clients = await connect_all(running.port, 207)
-        # 20/s averaged over 10 windows: 200 at once, and then one every 50 ms.
+        # 20/s averaged over 10 windows: 200 at once, and then one every 50 ms, however long it takes to look.
         await until(lambda: running.opened >= 200)
-        assert running.opened <= 205
+        assert running.opened <= 201 + 20 * (loop.time() - began)
         assert await is_served(first)
         await until(lambda: running.opened == 208)
         assert all(await asyncio.gather(*(is_served(client) for client in clients)))
@@ -103,14 +62,21 @@ async def test_b13_each_address_is_let_in_at_its_rate_when_it_offers_five_times_
     async with running_gateway(config=config.model_copy(update={"client_quota": windows})) as running:
         sources = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = last = loop.time()
+        stalled = 0.0
         for tick in range(600):
             for source in sources:
                 await connect(running.port, source)
             await asyncio.sleep(max(0.0, began + tick / 100 - loop.time()))
+            stalled += max(0.0, loop.time() - last - 0.05)
+            last = loop.time()
         seconds = loop.time() - began
         let_in = {source: sum(channel.ip == source for channel in running.channels) for source in sources}
-        assert all(0.9 <= count / seconds / 20 <= 1.05 for count in let_in.values()), let_in
+        # The window that has begun may be used up already: half a second's worth on average.
+        assert max(let_in.values()) <= 20 * (1.02 * seconds + 0.5), (let_in, seconds)
+        # While a busy machine did not let this process run, nobody offered anything.
+        assert min(let_in.values()) >= 0.9 * 20 * (seconds - stalled), (let_in, seconds, stalled)
+        assert stalled < seconds / 2
 
 
 async def test_f13_connections_that_come_and_go_leave_no_task_behind() -> None:
@@ -350,117 +316,3 @@ async def test_new_limits_drop_nobody_and_let_in_who_waits() -> None:
         for client in clients:
             client.close()
         await until(lambda: running.opened == 5 and not running.channels)
-
-
-# -- deadlines -----------------------------------------------------------------------------------------------
-
-
-async def test_b01_b02_silent_and_dribbling_clients_are_closed_while_honest_ones_are_served() -> None:
-    async with broker_and_gateway(first_frame_timeout_ms=300) as (broker, running):
-        silent = await connect_all(running.port, 20)
-        dribbling = await connect_all(running.port, 20)
-        honest = await connect(running.port)
-        for byte in fetch()[:5]:
-            for client in dribbling:
-                await client.send(bytes([byte]))
-            assert await is_served(honest)
-            await asyncio.sleep(0.03)
-        await running.ended_by(CloseCause.FIRST_FRAME_TIMEOUT, 40)
-        assert await is_served(honest)
-        assert len(broker.client_connections) == 1
-        for client in [*silent, *dribbling, honest]:
-            client.close()
-
-
-async def test_b03_slow_link_that_keeps_the_minimum_rate_is_served() -> None:
-    bounds = {"first_frame_timeout_ms": 300, "frame_timeout_ms": 300, "min_frame_bytes_per_s": 100_000}
-    async with broker_and_gateway(**bounds) as (_, running):
-        client = await connect(running.port)
-        frame = wire.request(
-            "Produce", 3, correlation_id=9, acks=1, timeout_ms=1, topic_data=[], client_id="c" * 20
-        )
-        frame = (len(frame) - 4 + 100_000).to_bytes(4, "big") + frame[4:] + bytes(100_000)
-        for at in range(0, len(frame), 10_000):
-            await client.send(frame[at : at + 10_000])
-            await asyncio.sleep(0.08)  # 800 ms in all: more than the base, less than base + size / rate
-        assert wire.correlation_id_of(await client.receive_frame()) == 9
-
-
-async def test_b21_long_poll_is_not_idleness() -> None:
-    async with broker_and_gateway(idle_timeout_ms=300, first_frame_timeout_ms=300) as (broker, running):
-        idle = await connect(running.port)
-        assert await is_served(idle)
-        broker.script(FETCH, scripts.silence)
-        polling = await connect(running.port)
-        await polling.send(fetch())
-        await running.ended_by(CloseCause.IDLE_TIMEOUT)
-        assert await idle.receive_rest() == b""
-        assert await polling.silent_for(0.5)
-
-
-# -- a peer that is gone without a word ----------------------------------------------------------------------
-
-NAMESPACE = f"sluice-b05-{os.getpid()}"
-OURS, THEIRS = "10.231.77.1", "10.231.77.2"
-
-_SILENT_CLIENT = f"""
-import socket, sys
-s = socket.create_connection(("{OURS}", int(sys.argv[1])))
-s.sendall(bytes.fromhex(sys.argv[2]))
-s.recv(4)
-print("served", flush=True)
-sys.stdin.read()
-"""
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
-@pytest.fixture
-def cable() -> Iterator[str]:
-    """A link to a network namespace; its name on our side."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root for a network namespace")
-    link = f"b05-{os.getpid()}"[:15]
-    try:
-        ip("netns", "add", NAMESPACE)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("needs network namespaces")
-    try:
-        ip("link", "add", link, "type", "veth", "peer", "name", "b05-peer", "netns", NAMESPACE)
-        ip("addr", "add", f"{OURS}/24", "dev", link)
-        ip("link", "set", link, "up")
-        ip("-n", NAMESPACE, "addr", "add", f"{THEIRS}/24", "dev", "b05-peer")
-        ip("-n", NAMESPACE, "link", "set", "b05-peer", "up")
-        yield link
-    finally:
-        subprocess.run(["ip", "link", "del", link], check=False, capture_output=True)
-        subprocess.run(["ip", "netns", "del", NAMESPACE], check=False, capture_output=True)
-
-
-@pytest.mark.integration
-async def test_b05_peer_behind_a_pulled_cable_is_given_up_and_counted(
-    cable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keepalive, "IDLE_S", 1)
-    monkeypatch.setattr(keepalive, "INTERVAL_S", 1)
-    monkeypatch.setattr(keepalive, "PROBES", 2)
-    monkeypatch.setattr(keepalive, "UNACKNOWLEDGED_MS", 3_000)
-    listener = {"bind": f"{OURS}:0", "advertised_host": OURS}
-    async with broker_and_gateway(listener=listener, write_timeout_ms=1_000) as (broker, running):
-        client = await asyncio.create_subprocess_exec(
-            "ip", "netns", "exec", NAMESPACE, sys.executable, "-c", _SILENT_CLIENT,
-            str(running.port), fetch().hex(),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            assert client.stdout is not None
-            assert await asyncio.wait_for(client.stdout.readline(), 20) == b"served\n"
-            ip("link", "set", cable, "down")
-            await until(lambda: not running.channels, seconds=10)
-            await running.ended_by(CloseCause.CLIENT_UNREACHABLE)
-            await until(lambda: broker.client_connections[0].ended.is_set())
-        finally:
-            client.kill()
-            await client.wait()

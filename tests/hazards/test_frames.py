@@ -71,7 +71,7 @@ def test_a03_the_largest_frame_passes() -> None:
 
 def test_a03_requests_that_are_held_whole_have_a_smaller_limit() -> None:
     head = wire.head(ApiKey.CREATE_TOPICS, 7, flexible=True)
-    c = Conversation().client_sends(pack(">i", 8 * 1024 * 1024 + 1) + head)
+    c = Conversation(controller_mutation_rate=1).client_sends(pack(">i", 8 * 1024 * 1024 + 1) + head)
     c.closed(CloseCause.FRAME_TOO_LARGE).upstream_sees()
 
 

@@ -17,6 +17,7 @@ from gateway.close_cause import CloseCause
 from tests.support import broker as scripts
 from tests.support import wire
 from tests.support.broker import EVERY_API, FETCH, ScriptedBroker
+from tests.support.frames import fetch
 from tests.support.gateway import broker_and_gateway, gateway_process
 from tests.support.raw_client import RawClient, until
 
@@ -27,10 +28,6 @@ QUOTA = {"default_client_id": True, "controller_mutation_rate": 1_000_000.0}
 """Never reached; it makes the gateway look into the requests that quotas are about."""
 
 API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, METADATA, PRODUCE = 18, 19, 20, 37, 3, 0
-
-
-def fetch(correlation_id: int = 1) -> bytes:
-    return wire.request("Fetch", 4, correlation_id=correlation_id, topics=[])
 
 
 def request(api_key: int, version: int, body: bytes, *, flexible: bool = False) -> bytes:
@@ -115,7 +112,7 @@ async def test_a03_size_above_the_limit_closes_before_any_byte_of_the_body() -> 
 @pytest.mark.integration
 async def test_a04_thousand_announced_frames_of_100_mb_cost_what_was_received(tmp_path: Path) -> None:
     relayed = wire.head(PRODUCE, 3, flexible=False)
-    collected = wire.head(CREATE_TOPICS, 4, flexible=False)
+    collected = wire.head(METADATA, 4, flexible=False)
     async with (
         ScriptedBroker() as broker,
         gateway_process(

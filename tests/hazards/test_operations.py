@@ -10,14 +10,13 @@ from typing import Any
 
 import aiohttp
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.admin import is_this_machine
 from gateway.cli import main
 from tests.support import wire
 from tests.support.broker import PRODUCE, BrokerConnection, Request, ScriptedBroker
 from tests.support.frames import produce
-from tests.support.gateway import GatewayProcess, broker_and_gateway, gateway_process
+from tests.support.gateway import GatewayProcess, broker_and_gateway, gateway_process, metric_of
 from tests.support.raw_client import HOST, RawClient
 
 pytestmark = pytest.mark.asyncio
@@ -42,22 +41,10 @@ async def throttle_of(client: RawClient, correlation_id: int) -> int:
     return int(wire.decode_response("Produce", 3, frame).throttle_time_ms)
 
 
-async def metric(port: int, name: str, **labels: str) -> float:
-    """The sum of the series that fit."""
-    async with aiohttp.ClientSession() as session, session.get(f"http://{HOST}:{port}/metrics") as answer:
-        text = await answer.text()
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    )
-
-
 async def reloaded(gateway: GatewayProcess, result: str, times: int = 1) -> None:
     """Wait until a reload has ended so."""
     for _ in range(500):
-        if await metric(gateway.admin_port, "gateway_config_reloads_total", result=result) == times:
+        if await gateway.metric("gateway_config_reloads_total", result=result) == times:
             return
         await asyncio.sleep(0.01)
     raise AssertionError(f"no reload was {result}")
@@ -104,7 +91,7 @@ async def test_j07_reload_by_signal_under_a_live_connection(
         file.write_text(text + "[log]\nlevel = 'loud'\n")
         gateway.signal(signal.SIGHUP)
         await reloaded(gateway, "invalid")
-        assert await metric(gateway.admin_port, "gateway_config_last_reload_successful") == 0
+        assert await gateway.metric("gateway_config_last_reload_successful") == 0
         async with await gateway.connect() as client:
             assert await throttle_of(client, 3) > 0
         code, out, err = await command(capsys, gateway.admin_port, "reload")
@@ -115,8 +102,8 @@ async def test_j07_reload_by_signal_under_a_live_connection(
         code, out, err = await command(capsys, gateway.admin_port, "reload")
         assert (code, err) == (0, "")
         assert out == "changed: quotas\nonly after a restart: client_quota.window_num\n"
-        assert await metric(gateway.admin_port, "gateway_config_last_reload_successful") == 1
-        assert await metric(gateway.admin_port, "gateway_config_settings_awaiting_restart") == 1
+        assert await gateway.metric("gateway_config_last_reload_successful") == 1
+        assert await gateway.metric("gateway_config_settings_awaiting_restart") == 1
         async with await gateway.connect() as client:
             assert await throttle_of(client, 4) == 0
         gateway.signal(signal.SIGTERM)
@@ -144,7 +131,7 @@ async def test_j09_hundred_reloads_leave_nothing_behind_and_end_no_connection(tm
                 if number == 10:
                     before = gateway.open_files()
             assert gateway.open_files() == before
-        assert await metric(gateway.admin_port, "gateway_config_reloads_total", result="applied") == 100
+        assert await gateway.metric("gateway_config_reloads_total", result="applied") == 100
 
 
 # -- the switch ----------------------------------------------------------------------------------------------
@@ -163,13 +150,13 @@ async def test_switch_takes_effect_at_once_and_shows_what_it_does(capsys: pytest
         assert await throttle() > 0
         assert await command(capsys, port, "enforcement", "observe") == (0, "observe (was enforce)\n", "")
         assert await throttle() == 0
-        assert await metric(port, "gateway_produce_would_throttle_total") == 1
-        assert await metric(port, "gateway_produce_throttled_requests_total") == 1
+        assert await metric_of(port, "gateway_produce_would_throttle_total") == 1
+        assert await metric_of(port, "gateway_produce_throttled_requests_total") == 1
         assert await command(capsys, port, "enforcement", "off") == (0, "off (was observe)\n", "")
         assert await throttle() == 0
-        assert await metric(port, "gateway_produce_would_throttle_total") == 1
-        assert await metric(port, "gateway_enforcement", mode="off") == 1
-        assert await metric(port, "gateway_enforcement") == 1
+        assert await metric_of(port, "gateway_produce_would_throttle_total") == 1
+        assert await metric_of(port, "gateway_enforcement", mode="off") == 1
+        assert await metric_of(port, "gateway_enforcement") == 1
         assert await command(capsys, port, "enforcement") == (
             0,
             "off (the configuration file says enforce)\n",
@@ -210,7 +197,7 @@ async def test_switch_is_not_thrown_by_web_pages_or_by_mistake(options: dict[str
         found, answer = await change(running.gateway.admin.port, "/enforcement", **options)
         assert found == status
         assert answer["error"]
-        assert await metric(running.gateway.admin.port, "gateway_enforcement", mode="enforce") == 1
+        assert await metric_of(running.gateway.admin.port, "gateway_enforcement", mode="enforce") == 1
 
 
 async def test_switch_is_thrown_from_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,24 +19,14 @@ import pytest
 
 from tests.support import wire
 from tests.support.broker import ScriptedBroker
+from tests.support.crowd import is_served
+from tests.support.frames import fetch, metadata
 from tests.support.gateway import GatewayProcess, gateway_process
-from tests.support.raw_client import HOST, Ended, RawClient
+from tests.support.raw_client import HOST
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.integration]
 
 SLUICE = Path(sys.executable).with_name("sluice")
-
-
-def fetch(correlation_id: int = 1) -> bytes:
-    return wire.request("Fetch", 4, correlation_id=correlation_id, topics=[])
-
-
-async def is_served(client: RawClient) -> bool:
-    try:
-        await client.send(fetch(3))
-        return wire.correlation_id_of(await client.receive_frame()) == 3
-    except (Ended, OSError, TimeoutError):
-        return False
 
 
 @asynccontextmanager
@@ -221,9 +211,7 @@ async def test_f04_attack_mix_in_512_mib_ends_without_the_oom_killer(
         good = await process.connect()
         assert await is_served(good)
         assert str(process.process.pid) in (cgroup / "cgroup.procs").read_text().split()
-        half = wire.request(
-            "CreateTopics", 4, correlation_id=1, topics=[], timeout_ms=1, validate_only=False, client_id="c"
-        )
+        half = metadata(1, version=4)
         # Heads of requests that are collected whole, followed by most of what they announce; and silent crowds.
         hoard = (60_000).to_bytes(4, "big") + half[4:] + bytes(50_000)
         await connect_all(process.port, 2_000, crowd)

@@ -1,7 +1,7 @@
 """Fixtures of the integration tests: a real Kafka of one and of three brokers, each started when first asked for.
 
 Clients reach a gateway through the tap, which fails the test during which a broker's own address went to a client
-(hazard E01).
+(hazard E01). Whatever gateways let out, at DEBUG, is searched for the secrets of the suite (hazard H15).
 """
 
 import time
@@ -13,6 +13,8 @@ import pytest
 from gateway.embedded.kafka import KafkaCluster
 from tests.integration.gateway_process import GATEWAY_HOST, TAP_HOST, GatewayOptions, GatewayProcess
 from tests.support.kafka_cluster import KAFKA_HOST, shared_cluster
+from tests.support.secrets import OUTPUTS
+from tests.support.secure_kafka import SECURE_HOST, SecureKafka
 from tests.support.tap import Tap
 
 WITHIN_S: Final = 30.0
@@ -32,26 +34,46 @@ def kafka3(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="session")
+def secure_kafka(request: pytest.FixtureRequest) -> Iterator[SecureKafka]:
+    """One broker with TLS and SASL listeners, shared by the session."""
+    failed_before = request.session.testsfailed
+    secure = SecureKafka().start()
+    yield secure
+    failed = request.session.testsfailed > failed_before
+    secure.stop(keep_logs=failed)
+    if failed:
+        print(f"\nbroker logs of the failed run: {secure.cluster.directory / 'logs'}")
+
+
+@pytest.fixture(scope="session")
 def tap() -> Iterator[Tap]:
     """What all clients of gateways go through."""
-    tap = Tap(TAP_HOST, forbidden=[KAFKA_HOST, GATEWAY_HOST])
+    tap = Tap(TAP_HOST, forbidden=[KAFKA_HOST, SECURE_HOST, GATEWAY_HOST])
     yield tap
     tap.close()
     assert tap.hits == []
+    # All gateways have ended by now.
+    OUTPUTS.look()
+    assert OUTPUTS.hits == []
 
 
 @pytest.fixture(autouse=True)
 def nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails the test during which an address behind the gateway was told to a client."""
+    """Fails the test during which an address behind the gateway was told to a client, or a secret to anybody."""
     if "tap" not in request.fixturenames:
         yield
         return
+    secrets_before = len(OUTPUTS.hits)
     tap: Tap = request.getfixturevalue("tap")
     before = len(tap.hits)
     yield
     leaked = tap.hits[before:]
     del tap.hits[before:]
+    OUTPUTS.look()
+    told = OUTPUTS.hits[secrets_before:]
+    del OUTPUTS.hits[secrets_before:]
     assert leaked == []
+    assert told == []
 
 
 @pytest.fixture(scope="session")
@@ -77,9 +99,11 @@ def gateway3(start_gateway: StartGateway, kafka3: KafkaCluster) -> GatewayProces
     return start_gateway(kafka3, GatewayOptions(quotas={"never-reached": 1e6}))
 
 
-def eventually(condition: Callable[[], bool], within_s: float = WITHIN_S) -> None:
-    """Wait for what a cluster, or a client library, does in its own time."""
+def eventually(
+    condition: Callable[[], bool], within_s: float = WITHIN_S, told: Callable[[], str] = str
+) -> None:
+    """Wait for what a cluster, or a client library, does in its own time; `told` says what was seen instead."""
     deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
+        assert time.monotonic() < deadline, f"did not happen in time: {told()}"
         time.sleep(0.02)

@@ -56,7 +56,8 @@ def test_gateway_started_before_its_broker_is_not_ready_and_serves_once_the_brok
     gateway = GatewayProcess(tmp_path, cluster.brokers.values(), tap)
     gateway.start(ready=False)
     try:
-        assert gateway.http("/readyz") == (503, "upstream not reached\n")
+        # The admin port answers while the quota store is still being read.
+        gateway.eventually(lambda: gateway.http("/readyz") == (503, "upstream not reached\n"), within_s=5)
         assert gateway.http("/healthz")[0] == 200
         with WireClient(gateway.bootstrap) as early, pytest.raises(ConnectionEnded):
             early.ask("ApiVersions", 2)

@@ -1,4 +1,4 @@
-"""Hazards C06, C12, C13, C17, C25, D11: byte rates, a real Kafka and real client libraries."""
+"""Hazards C06, C12, C13, C17, D11: byte rates, a real Kafka and real client libraries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any, Final
@@ -20,14 +20,9 @@ from aiokafka.errors import KafkaError as AiokafkaError
 
 from gateway.embedded.kafka import KafkaCluster
 from gateway.embedded.tools import run_tool
-from gateway.session_settings import SessionSettings
-from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
-from tests.integration.test_operations import produce_fields, records
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.frames import produce_reply
+from tests.integration.test_operations import produce_fields
 from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.integration
@@ -322,81 +317,6 @@ def test_c13_a_message_a_thousand_times_larger_than_the_quota_arrives(
         consumer.close(autocommit=False, timeout_ms=500)
     assert len(value) == 1_000_000
     assert elapsed_s < 20
-
-
-# -- precedence ------------------------------------------------------------------------------------------------
-
-CLIENT: Final = "precedence"
-LEVELS: Final = [
-    QuotaEntity(user="ANONYMOUS", client_id=CLIENT),
-    QuotaEntity(user="ANONYMOUS", client_id=DEFAULT),
-    QuotaEntity(user="ANONYMOUS"),
-    QuotaEntity(user=DEFAULT, client_id=CLIENT),
-    QuotaEntity(user=DEFAULT, client_id=DEFAULT),
-    QuotaEntity(user=DEFAULT),
-    QuotaEntity(client_id=CLIENT),
-    QuotaEntity(client_id=DEFAULT),
-]
-"""Kafka's order of precedence."""
-
-
-def alter(broker: tuple[str, int], entity: QuotaEntity, value: float | None) -> None:
-    """Set a producer_byte_rate at the broker; None removes it."""
-    parts = [("user", entity.user), ("client-id", entity.client_id)]
-    entry = {
-        "entity": [
-            {"entity_type": kind, "entity_name": None if name is DEFAULT else name}
-            for kind, name in parts
-            if name is not None
-        ],
-        "ops": [{"key": "producer_byte_rate", "value": value or 0.0, "remove": value is None}],
-    }
-    with WireClient(broker) as client:
-        answer = client.ask("AlterClientQuotas", 1, entries=[entry], validate_only=False).body
-    assert [entry.error_code for entry in answer.entries] == [0]
-
-
-@pytest.fixture
-def no_quotas_left(broker: tuple[str, int]) -> Iterator[None]:
-    yield
-    for entity in LEVELS:
-        alter(broker, entity, None)
-
-
-@pytest.mark.usefixtures("no_quotas_left")
-def test_c25_the_gateway_takes_the_same_of_eight_quotas_as_the_broker_and_counts_alike_after_each_change(
-    broker: tuple[str, int],
-) -> None:
-    """All eight at first, the most specific one taken away in each step, then added again from the other end."""
-    create(broker, CLIENT)
-    partition = {"index": 0, "records": records(20_000)}
-    topics = [{"name": CLIENT, "partition_data": [partition]}]
-    fields = {"acks": 1, "timeout_ms": 20_000, "topic_data": topics}
-    ours = Conversation(settings=SessionSettings(max_mute_ms=2**31 - 1))
-    limits = {entity: 10.0 * 2**level for level, entity in enumerate(LEVELS)}
-    changes: list[tuple[QuotaEntity, float | None]] = [(entity, limits[entity]) for entity in LEVELS]
-    changes += [(entity, None) for entity in LEVELS]
-    changes += [(entity, limits[entity]) for entity in reversed(LEVELS)]
-    differences = []
-    started = time.monotonic()
-    for number, (entity, value) in enumerate(changes):
-        alter(broker, entity, value)
-        if value is None:
-            ours.core.limits.remove(entity, QuotaKey.PRODUCER_BYTE_RATE)
-        else:
-            ours.core.limits.set(entity, QuotaKey.PRODUCER_BYTE_RATE, value)
-        time.sleep(0.15)  # the broker's own quota managers hear of it a moment later
-        frame = wire.request("Produce", 9, client_id=CLIENT, **fields)
-        with WireClient(broker, client_id=CLIENT) as client:
-            now_ms = round((time.monotonic() - started) * 1_000)
-            client.send("Produce", 9, **fields)
-            theirs_ms = client.receive().body.throttle_time_ms
-        c = ours.another().at(now_ms)
-        c.client_sends(frame).upstream_answers(produce_reply(1))
-        ours_ms = wire.decode_response("Produce", 9, c.take_client()).throttle_time_ms
-        if abs(theirs_ms - ours_ms) > 100:
-            differences.append((number, entity, value, theirs_ms, ours_ms))
-    assert differences == []
 
 
 # -- a broker that stands still --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -148,6 +149,7 @@ class ScriptedBroker:
         counts_only: received bytes are counted and not looked at.
         configs: what DescribeConfigs says of the broker.
         scripts_discovery: whether scripts apply to the gateway's own questions too.
+        tls: the context of its listener; None: plaintext.
     """
 
     node_id: int = 1
@@ -158,6 +160,7 @@ class ScriptedBroker:
     counts_only: bool = False
     configs: dict[str, str] = field(default_factory=lambda: {"num.partitions": "1"})
     scripts_discovery: bool = False
+    tls: ssl.SSLContext | None = None
     port: int = 0
     _scripts: dict[int, Script] = field(default_factory=dict)
     _server: asyncio.Server | None = None
@@ -172,7 +175,7 @@ class ScriptedBroker:
     async def start(self) -> None:
         """Listen; on the same port as before when it was started before."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: BrokerConnection(self), HOST, self.port)
+        self._server = await loop.create_server(lambda: BrokerConnection(self), HOST, self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

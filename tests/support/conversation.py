@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from struct import unpack_from
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from gateway.close_cause import CloseCause
 from gateway.mute import MuteReason
@@ -60,7 +60,7 @@ class Conversation:
 
     # -- the two peers ---------------------------------------------------------------------------------------
 
-    def client_sends(self, *frames: bytes, piece_bytes: int | None = None) -> Conversation:
+    def client_sends(self, *frames: bytes, piece_bytes: int | None = None) -> Self:
         """The client sends these bytes, in one segment or in pieces of this size."""
         self._must_live()
         for piece in _pieces(b"".join(frames), piece_bytes):
@@ -68,7 +68,7 @@ class Conversation:
             self._read_socket()
         return self
 
-    def push(self, data: bytes) -> Conversation:
+    def push(self, data: bytes) -> Self:
         """Bytes that a paused transport had read already arrive although the session does not read."""
         self._must_live()
         self._guard(partial(self._receive_from_client, data))
@@ -79,7 +79,7 @@ class Conversation:
         """Whether bytes of the client wait for the session to read."""
         return bool(self._socket)
 
-    def upstream_answers(self, *frames: bytes, piece_bytes: int | None = None) -> Conversation:
+    def upstream_answers(self, *frames: bytes, piece_bytes: int | None = None) -> Self:
         """The broker sends these bytes."""
         self._must_live()
         for piece in _pieces(b"".join(frames), piece_bytes):
@@ -88,12 +88,12 @@ class Conversation:
         self._read_socket()
         return self
 
-    def upstream_sees(self, *frames: bytes) -> Conversation:
+    def upstream_sees(self, *frames: bytes) -> Self:
         """Exactly these bytes have gone to the broker since the last look."""
         _compare(self.take_upstream(), b"".join(frames), _describe_request)
         return self
 
-    def client_sees(self, *frames: bytes) -> Conversation:
+    def client_sees(self, *frames: bytes) -> Self:
         """Exactly these bytes have gone to the client since the last look."""
         _compare(self.take_client(), b"".join(frames), _describe_reply)
         return self
@@ -110,22 +110,28 @@ class Conversation:
         self._client.clear()
         return taken
 
-    def client_half_closes(self) -> Conversation:
+    def client_half_closes(self) -> Self:
         """The client sends nothing more."""
         self._guard(self.session.client_half_closed)
         return self
 
-    def throttle(self, throttle_time_ms: int) -> Conversation:
+    def step(self, event: Callable[[int], None]) -> Self:
+        """Something happens in the shell, at the present time."""
+        self._guard(lambda: event(self.clock.now_ms))
+        self._read_socket()
+        return self
+
+    def throttle(self, throttle_time_ms: int) -> Self:
         """A quota throttles the client now."""
         self.session.throttle(throttle_time_ms, now_ms=self.clock.now_ms)
         return self
 
-    def mute(self, reason: MuteReason) -> Conversation:
+    def mute(self, reason: MuteReason) -> Self:
         """The shell mutes the client."""
         self.session.mute(reason)
         return self
 
-    def unmute(self, reason: MuteReason) -> Conversation:
+    def unmute(self, reason: MuteReason) -> Self:
         """The shell takes a reason away."""
         self._guard(lambda: self.session.unmute(reason, now_ms=self.clock.now_ms))
         self._read_socket()
@@ -155,7 +161,7 @@ class Conversation:
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    def at(self, ms: int) -> Conversation:
+    def at(self, ms: int) -> Self:
         """Move to this time; every timer on the way fires when it is due.
 
         Other connections of the same gateway look at their timers when they are next moved.
@@ -178,38 +184,38 @@ class Conversation:
         """Another connection of the same client to the same gateway."""
         return Conversation(cluster=self.cluster, core=self.core)
 
-    def after(self, ms: int) -> Conversation:
+    def after(self, ms: int) -> Self:
         """Move on by this much."""
         return self.at(self.clock.now_ms - START_MS + ms)
 
-    def muted_until(self, ms: int) -> Conversation:
+    def muted_until(self, ms: int) -> Self:
         """The client is not read up to this time, and is from then on. Moves there."""
         self.still_muted()
         self.at(ms - 1).still_muted()
         return self.at(ms).reading()
 
-    def muted_for(self, ms: int) -> Conversation:
+    def muted_for(self, ms: int) -> Self:
         """As `muted_until`, from now on."""
         return self.muted_until(self.clock.now_ms - START_MS + ms)
 
-    def still_muted(self) -> Conversation:
+    def still_muted(self) -> Self:
         """The session does not read from the client."""
         assert not self.session.reading_client, "the client is read"
         return self
 
-    def reading(self) -> Conversation:
+    def reading(self) -> Self:
         """The session reads from the client."""
         assert self.session.reading_client, f"muted: {MuteReason(self.session.muted)!r}"
         return self
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    def closed(self, cause: CloseCause) -> Conversation:
+    def closed(self, cause: CloseCause) -> Self:
         """The connection has ended for this reason."""
         assert self.closed_by is cause, f"closed by {self.closed_by}"
         return self
 
-    def alive(self) -> Conversation:
+    def alive(self) -> Self:
         """The connection has not ended."""
         assert self.closed_by is None, f"closed by {self.closed_by}"
         return self

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from config.quota_admin_section import Authorize
 from gateway.client_quotas import ClientQuotas
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.context import HandlerContext
@@ -13,6 +14,7 @@ from gateway.routes import build_routes
 from gateway.session import ClientSession
 from gateway.session_settings import SessionSettings
 from gateway.topology import BrokerPorts, ClusterMap, Topology
+from gateway.usage.table import UsageTable
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaEntity, QuotaKey
@@ -20,7 +22,9 @@ from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings
 from quotas.rate_quotas import RateSettings
 from quotas.resolution import Rule
+from tests.support.broker_limits import ScriptedLimits
 from tests.support.clock import FakeClock
+from tests.support.quota_admin import ScriptedDesk
 
 START_MS: Final = 7_300_000
 UPSTREAM_HOST: Final = "broker.inside"
@@ -64,6 +68,7 @@ class GatewayCore:
         clock: moved by conversations.
         started_ms: where it stood first.
         limits, mutations, client_quotas, observer, context: as in the gateway.
+        desk: makes quota alterations durable.
         settings: bounds of its sessions.
         routes: their table.
     """
@@ -81,6 +86,10 @@ class GatewayCore:
         default_num_partitions: int = 1,
         bind: Callable[[int, int], bool] = lambda _broker_id, _port: True,
         user: str = "ANONYMOUS",
+        authorize: Authorize = Authorize.ANYONE,
+        admins: Iterable[str] = (),
+        board: ScriptedLimits | None = None,
+        usage: UsageTable | None = None,
     ) -> None:
         """Build the parts.
 
@@ -95,6 +104,10 @@ class GatewayCore:
             default_num_partitions: what the gateway believes num.partitions to be.
             bind: see `gateway.topology.BindPort`.
             user: the principal of its sessions.
+            authorize: who may look at quotas and change them.
+            admins: who always may.
+            board: answers for connection limits of brokers; None: the broker does.
+            usage: the usage records; none are kept if not given.
         """
         self.started_ms = START_MS
         self.clock = FakeClock(START_MS)
@@ -109,7 +122,10 @@ class GatewayCore:
         window_s = mutation_settings.window_num * mutation_settings.window_ms / 1_000
         self._full_tokens = (controller_mutation_rate or 0) * window_s
         self.observer = RecordingObserver()
-        self.client_quotas = ClientQuotas(self.limits, rate_settings or RateSettings(), self.observer)
+        self.client_quotas = ClientQuotas(
+            self.limits, rate_settings or RateSettings(), self.observer, usage=usage
+        )
+        self.desk = ScriptedDesk(self.limits, authorize=authorize, admins=admins)
         cluster_map = ClusterMap([(UPSTREAM_HOST, 9092)], default_num_partitions=default_num_partitions)
         self.context = HandlerContext(
             topology=Topology(cluster_map, BrokerPorts(GATEWAY_HOST, FIRST_PORT, 1, 10), bind),
@@ -117,6 +133,9 @@ class GatewayCore:
             mutations=self.mutations,
             observer=self.observer,
             client_quotas=self.client_quotas,
+            usage=usage,
+            quota_admin=self.desk.admin,
+            broker_limits=None if board is None else board.limits,
         )
         self.settings = settings or SessionSettings()
         self.routes = build_routes(

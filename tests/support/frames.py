@@ -47,6 +47,11 @@ def produce_reply(correlation_id: int, *, version: int = 9, **fields: Any) -> by
     return wire.response("Produce", version, correlation_id=correlation_id, responses=[], **fields)
 
 
+def fetch(correlation_id: int = 1, *, client_id: str | bytes | None = "tests") -> bytes:
+    """A Fetch request for nothing, which scripted brokers answer at once and long polls begin with."""
+    return wire.request("Fetch", 4, correlation_id=correlation_id, client_id=client_id, topics=[])
+
+
 def metadata(correlation_id: int, *names: str, version: int = 12, create: bool = False) -> bytes:
     """A request that is collected, and whose reply is rewritten."""
     return wire.request(
@@ -70,13 +75,18 @@ def unknown_api_versions_reply(correlation_id: int) -> bytes:
 
 
 def create_topics(
-    correlation_id: int = 1, *topics: tuple[str, int], version: int = 7, validate_only: bool = False
+    correlation_id: int = 1,
+    *topics: tuple[str, int],
+    version: int = 7,
+    validate_only: bool = False,
+    client_id: str | bytes | None = "tests",
 ) -> bytes:
     """A CreateTopics request for (name, partitions)."""
     return wire.request(
         "CreateTopics",
         version,
         correlation_id=correlation_id,
+        client_id=client_id,
         topics=creatable(*topics),
         timeout_ms=30_000,
         validate_only=validate_only,

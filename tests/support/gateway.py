@@ -27,6 +27,7 @@ from gateway.close_cause import CloseCause
 from gateway.listener import Listener
 from tests.support.broker import ScriptedBroker
 from tests.support.raw_client import HOST, RawClient, until
+from tests.support.secrets import secrets_in
 
 LISTENER: Final = "tests"
 _PORTS: Final = range(20_000, 31_000)
@@ -64,8 +65,10 @@ def gateway_config(
     quotas: Sequence[dict[str, Any]] = (),
     upstream: dict[str, Any] | None = None,
     connections: dict[str, Any] | None = None,
+    quota_store: dict[str, Any] | None = None,
     listener: dict[str, Any] | None = None,
     more_listeners: Sequence[dict[str, Any]] = (),
+    upstreams: Sequence[dict[str, Any]] = (),
     drain_timeout_ms: int = 2_000,
     **limits: int,
 ) -> Config:
@@ -78,8 +81,10 @@ def gateway_config(
         quotas: entries of [[quotas]].
         upstream: more keys of [upstream].
         connections: keys of [connections].
+        quota_store: keys of [quota_store]; in memory by default.
         listener: more keys of the listener.
         more_listeners: listeners besides it.
+        upstreams: entries of [[upstreams]].
         drain_timeout_ms: of [drain].
         limits: keys of [limits].
     """
@@ -89,6 +94,7 @@ def gateway_config(
     return Config.model_validate(
         {
             "upstream": {"bootstrap": addresses, "topology_refresh_ms": 60_000, **(upstream or {})},
+            "upstreams": list(upstreams),
             "listeners": [
                 {
                     "name": LISTENER,
@@ -104,6 +110,7 @@ def gateway_config(
             "drain": {"timeout_ms": drain_timeout_ms},
             "limits": limits,
             "connections": connections or {},
+            "quota_store": {"kind": "memory", **(quota_store or {})},
             "quotas": list(quotas),
         }
     )
@@ -160,6 +167,15 @@ class RunningGateway:
         """Wait until as many connections ended, for this cause."""
         await until(lambda: self.closed(cause) >= count)
         assert self.closed(cause) == count
+
+    async def stops_reading(self, sent_bytes: int) -> int:
+        """Wait until the only client has sent more than so much and is read no further; how much was read."""
+        await until(lambda: self.channels and self.channels[0].session.bytes_from_client > sent_bytes)
+        seen = -1
+        while seen != self.channels[0].session.bytes_from_client:
+            seen = self.channels[0].session.bytes_from_client
+            await asyncio.sleep(0.1)
+        return seen
 
     def _counter(self, name: str, **labels: str) -> int:
         value = self.gateway.metrics.registry.get_sample_value(name, {"listener": LISTENER, **labels})
@@ -219,6 +235,19 @@ async def broker_and_gateway(**options: Any) -> AsyncIterator[tuple[ScriptedBrok
         yield broker, running
 
 
+async def metric_of(admin_port: int, name: str, **labels: str) -> float:
+    """The value of one series as a scrape shows it, the sum when several fit the labels."""
+    url = f"http://{HOST}:{admin_port}/metrics"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        text = await answer.text()
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
 # -- a process -----------------------------------------------------------------------------------------------
 
 
@@ -264,16 +293,8 @@ class GatewayProcess:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     async def metric(self, name: str, **labels: str) -> float:
-        """The value of one series, the sum when several fit the labels."""
-        url = f"http://{HOST}:{self.admin_port}/metrics"
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
-            text = await answer.text()
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
+        """See `metric_of`."""
+        return await metric_of(self.admin_port, name, **labels)
 
 
 @asynccontextmanager
@@ -312,6 +333,7 @@ async def gateway_process(
         f"timeout_ms = {drain_timeout_ms}",
         "[limits]",
         *(f"{key} = {value}" for key, value in limits.items()),
+        *([] if "[quota_store]" in tables else ["[quota_store]", 'kind = "memory"']),
         tables,
     ]
     file = folder / "gateway.toml"
@@ -333,6 +355,8 @@ async def gateway_process(
         assert b"sluice" in banner, (await process.communicate())[1].decode()
         yield GatewayProcess(process, port, admin_port)
     finally:
+        told = b""
         if process.returncode is None:
             process.kill()
-            await process.communicate()
+            _, told = await process.communicate()
+        assert secrets_in(told) == []

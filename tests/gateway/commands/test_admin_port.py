@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.commands.admin_port import DEFAULT_URL, AdminPortError, add_argument, ask
+from gateway.commands.admin_port import DEFAULT_URL, AdminPortError, add_argument, ask, exit_code
 from tests.support.gateway import free_ports
 
 
@@ -117,3 +117,19 @@ def test_address_is_a_host_and_a_port(text: str | None, url: str | None) -> None
             parser.parse_args(argv)
     else:
         assert parser.parse_args(argv).admin == url
+
+
+def test_a_command_ends_with_its_own_code_or_with_1_and_a_line_that_says_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(error: Exception) -> int:
+        raise error
+
+    url = "http://a:1"
+    assert exit_code(url, lambda: 7) == 7
+    assert exit_code(url, lambda: fail(AdminPortError("nobody there"))) == 1
+    assert exit_code(url, lambda: fail(KeyError("mode")), what=" that tells quotas") == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "sluice: nobody there",
+        "sluice: what answers at http://a:1 is no admin port that tells quotas",
+    ]

@@ -59,3 +59,17 @@ def test_summary_says_when_quotas_are_not_enforced(
     file.write_text(TEXT + f'[enforcement]\nmode = "{mode}"\n')
     assert main(["check-config", str(file)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"  quotas           {text}"
+
+
+def test_certificates_that_can_not_be_used_are_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sluice.toml"
+    tls = 'security_protocol = "SSL"\ntls = { certificate = "/nowhere.crt", key = "/nowhere.key" }\n'
+    file.write_text(TEXT.replace("[[listeners]]\n", f"[[listeners]]\n{tls}"))
+    assert main(["check-config", str(file)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f'{file}: listeners.0.tls.certificate: "/nowhere.crt" can not be read' in captured.err
+    assert main(["serve", "--config", str(file)]) == 2
+    assert 'listeners.0.tls.certificate: "/nowhere.crt" can not be read' in capsys.readouterr().err

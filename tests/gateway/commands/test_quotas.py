@@ -76,10 +76,16 @@ def test_list_for_programs_has_null_for_the_default(quotas: Quotas) -> None:
     ]
 
 
-def test_no_quotas_are_said_in_words(quotas: Quotas, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_quotas_are_said_in_words(quotas: Quotas) -> None:
     assert quotas(text=HEAD) == "no quotas: every client is unlimited\n"
-    assert main(["quotas"]) == 0
-    assert capsys.readouterr().out == "no quotas: every client is unlimited (no --config given)\n"
+
+
+def test_without_a_file_a_gateway_has_to_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["quotas", "--admin", "127.0.0.1:9"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("sluice: no gateway answers at http://127.0.0.1:9: ")
+    assert err.endswith("; --config FILE looks at a file instead\n")
 
 
 def test_walk_shows_all_eight_levels_and_the_one_that_decides(quotas: Quotas) -> None:

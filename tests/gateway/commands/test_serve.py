@@ -13,9 +13,11 @@ import pytest
 import structlog
 
 import config
-from gateway import app
+from config.quota_admin_section import Authorize
+from gateway import serving
 from gateway.cli import main
 from gateway.commands import serve
+from gateway.commands.kafka_tool import TOOLS
 from gateway.embedded import kafka
 from gateway.operations import ConfigSource
 
@@ -41,7 +43,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[config.Config, str]]:
         calls.append((found, banner))
         return 7
 
-    monkeypatch.setattr(app, "run", run)
+    monkeypatch.setattr(serving, "run", run)
     monkeypatch.setattr(serve, "setup", lambda level, format: None)
     monkeypatch.setattr(serve, "report_suppressed", lambda limiter: None)
     return calls
@@ -88,6 +90,7 @@ class FakeCluster:
     """Stands for the embedded Kafka."""
 
     bootstrap = "127.0.0.1:25001"
+    directory = Path("/of/kafka")
     fails: Exception | None = None
     log: list[str]
 
@@ -114,6 +117,9 @@ def test_without_arguments_a_kafka_is_started_served_and_stopped(
     ((found, banner),) = served
     assert found.upstream.bootstrap == config.parse_bootstrap(FakeCluster.bootstrap)
     assert cluster.log == ["start", "stop"]
+    assert found.quota_store.data_dir == "/of/kafka/gateway"
+    assert (found.usage.kind, found.usage.directory) == ("files", "/of/kafka/usage")
+    assert "usage /of/kafka/usage" in banner
     assert "127.0.0.1:19092" in banner
     assert "http://127.0.0.1:9644/metrics" in banner
     assert "Ctrl-C" in banner
@@ -129,22 +135,41 @@ def test_kafka_that_does_not_start_is_told_and_cleaned_up(
     assert served == []
 
 
+def demonstration() -> config.Config:
+    """What the banner is made for."""
+    return config.default_config(config.parse_bootstrap("k:1"), quota_admin=serve._DEMO_RIGHTS)
+
+
 def test_demonstration_uses_its_quota_up_with_one_command() -> None:
-    found = config.default_config(config.parse_bootstrap("k:1"), quotas=(serve._DEMO_QUOTA,))
+    found = demonstration()
     settings = found.mutation_settings()
-    ((entity, _, limit),) = found.quota_items()
-    burst = limit * settings.window_num * settings.window_ms / 1000
-    commands = [
-        line for line in serve.demo_banner(found).splitlines() if f"client_id={entity.client_id}" in line
-    ]
+    burst = serve._DEMO_RATE * settings.window_num * settings.window_ms / 1000
+    banner = serve.demo_banner(found)
+    commands = [line for line in banner.splitlines() if f"client_id={serve._DEMO_CLIENT_ID}" in line]
     partitions = [int(re.findall(r"--num-partitions (\d+)", line)[0]) for line in commands]
     assert len(partitions) == 2
     # Deep enough for the second command to be typed while the debt lasts.
-    assert (partitions[0] - burst) / limit > 15
+    assert (partitions[0] - burst) / serve._DEMO_RATE > 30
+
+
+def test_demonstration_lets_whoever_tries_it_change_quotas_and_warns_of_it() -> None:
+    found = demonstration()
+    assert found.quota_admin.authorize is Authorize.ANYONE
+    assert any("quota_admin.authorize" in line for line in found.warnings())
+    assert config.default_config(config.parse_bootstrap("k:1")).quota_admin.authorize is Authorize.DENY
 
 
 def test_demonstration_commands_are_shell_words() -> None:
-    found = config.default_config(config.parse_bootstrap("k:1"), quotas=(serve._DEMO_QUOTA,))
-    commands = re.findall(r"^ {2,4}\S.*? {2,}(\S*python\S* -m .*)$", serve.demo_banner(found), re.MULTILINE)
-    assert len(commands) >= 4
+    banner = serve.demo_banner(demonstration())
+    commands = re.findall(r"^ {2,4}\S.*? {2,}(\S*(?:python\S* -m|sluice) .*)$", banner, re.MULTILINE)
+    assert len(commands) >= 6
     assert all(shlex.split(command) for command in commands)
+
+
+def test_demonstrated_commands_of_ours_are_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/opt/it/bin/python")
+    banner = serve.demo_banner(demonstration())
+    ours = re.findall(r"/opt/it/bin/sluice (\S+) (\S+)", banner)
+    assert ("kafka-tool", "kafka-configs") in ours
+    assert {command for command, _ in ours} <= {"kafka-tool", "quotas", "usage"}
+    assert {tool for command, tool in ours if command == "kafka-tool"} <= TOOLS.keys()

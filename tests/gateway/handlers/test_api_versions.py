@@ -6,6 +6,7 @@ from struct import pack
 
 import pytest
 
+from config.quota_admin_section import Authorize
 from tests.support import wire
 from tests.support.conversation import Conversation
 from tests.support.frames import unknown_api_versions, unknown_api_versions_reply
@@ -32,6 +33,18 @@ def test_a_broker_older_than_the_version_asked_answers_in_v0_and_is_understood()
     c = Conversation().client_sends(wire.request("ApiVersions", 4, client_software_name="a"))
     c.upstream_answers(wire.framed(pack(">ihihhhhhh", 1, 35, 2, 18, 0, 3, 84, 0, 0)))
     c.client_sees(wire.framed(pack(">ihihhh", 1, 35, 1, 18, 0, 3)))
+
+
+@pytest.mark.parametrize(
+    ("authorize", "offered"), [(Authorize.DENY, {18, 48, 49}), (Authorize.ASK_CLUSTER, {18})]
+)
+def test_the_quota_api_is_offered_unless_the_broker_is_needed_for_it(
+    authorize: Authorize, offered: set[int]
+) -> None:
+    c = Conversation(authorize=authorize).client_sends(wire.request("ApiVersions", 2))
+    keys = [{"api_key": 18, "min_version": 0, "max_version": 3}]
+    c.upstream_answers(wire.response("ApiVersions", 2, api_keys=keys))
+    assert {a.api_key for a in wire.decode_response("ApiVersions", 2, c.take_client()).api_keys} == offered
 
 
 def test_a_version_that_nobody_knows_never_reaches_the_broker() -> None:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from gateway.handlers.metadata import CREATION_NOTE_MS, MOST_CREATION_NOTES
+from gateway.usage.table import UsageTable
 from protocol.codec import OWN_CORRELATION_ID
+from quotas.usage_record import Event
 from tests.support import wire
 from tests.support.conversation import Conversation, frames_of
 from tests.support.core import FIRST_PORT, GATEWAY_HOST, UPSTREAM_HOST
@@ -280,3 +282,18 @@ def test_what_clients_without_a_limit_create_is_asked_for_as_it_came_and_counted
     c.client_sends(question)
     assert c.serve() == [question]
     assert c.core.observer.auto_created == 1
+
+
+def test_without_a_quota_what_metadata_creates_is_told_in_usage_records() -> None:
+    usage = UsageTable()
+    c = Conversation(usage=usage)
+    question = wire.request("Metadata", 12, **wanting("new", "newer"))
+    c.client_sends(question)
+    assert c.serve() == [question]
+    assert [event[Event.API] for event in usage.take_events()] == ["create_topics"] * 2
+
+
+def test_without_a_quota_a_question_that_can_not_be_read_is_forwarded_for_the_broker_to_judge() -> None:
+    c = Conversation(usage=UsageTable())
+    question = wire.framed(wire.request("Metadata", 12, **wanting("new"))[4:-6])
+    c.client_sends(question).upstream_sees(question).alive()

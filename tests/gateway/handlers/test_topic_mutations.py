@@ -7,8 +7,13 @@ from uuid import UUID
 
 import pytest
 
+from gateway.close_cause import CloseCause
+from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.mute import MuteReason
+from gateway.usage.table import UsageTable
 from quotas.entities import QuotaKey
+from quotas.limits import Enforcement
+from quotas.usage_record import Event
 from tests.support import wire
 from tests.support.cluster import NO_ID, ScriptedCluster
 from tests.support.conversation import Conversation
@@ -48,6 +53,125 @@ def test_a_quota_removed_during_an_exchange_lets_it_end() -> None:
     assert len(c.serve()) == 2
     assert wire.decode_response("CreateTopics", 7, c.take_client()).topics[0].error_code == 0
     c.reading()
+
+
+def with_size(size: int) -> bytes:
+    """The beginning of a CreateTopics request of this size."""
+    return size.to_bytes(4, "big") + REQUESTS["CreateTopics"][4:]
+
+
+def test_a_request_that_is_too_large_to_be_charged_is_refused_where_a_quota_is_set() -> None:
+    c = Conversation(controller_mutation_rate=1).client_sends(with_size(MAX_REQUEST_BYTES + 1))
+    assert c.closed_by is CloseCause.FRAME_TOO_LARGE
+
+
+def test_without_a_quota_a_request_of_any_size_is_relayed_as_it_comes() -> None:
+    begin = with_size(MAX_REQUEST_BYTES + 1)
+    c = Conversation().client_sends(begin).upstream_sees(begin).reading()
+    c.client_sends(b"more").upstream_sees(b"more")
+
+
+# -- usage records without a quota -----------------------------------------------------------------------------
+
+
+def recording(topics: dict[str, int] | None = None) -> tuple[Conversation, UsageTable]:
+    """Records are kept and no quota is set."""
+    usage = UsageTable()
+    return Conversation(usage=usage, cluster=ScriptedCluster(topics)), usage
+
+
+def told(usage: UsageTable) -> list[tuple[object, ...]]:
+    """API, partitions and verdict of each event."""
+    return [(event[Event.API], event[Event.UNITS], event[Event.ADMITTED]) for event in usage.take_events()]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "fields", "units"),
+    [
+        ("CreateTopics", 7, {"topics": [{"name": "new", "num_partitions": 7, "replication_factor": 1}]}, 7),
+        ("CreatePartitions", 3, {"topics": [{"name": "a", "count": 40, "assignments": None}]}, 10),
+        ("DeleteTopics", 6, {"topics": [{"name": "a", "topic_id": NO_ID}]}, 30),
+    ],
+)
+def test_without_a_quota_every_mutation_is_an_event_and_passes_untouched(
+    name: str, version: int, fields: dict[str, Any], units: int
+) -> None:
+    c, usage = recording({"a": 30})
+    request = wire.request(name, version, timeout_ms=1, **fields)
+    c.client_sends(request)
+    look, forwarded = c.serve()
+    assert (look[4:6], forwarded) == (b"\x00\x03", request)
+    assert told(usage) == [(name_of(name), units, 1)]
+    assert len(c.take_client()) > 0
+    assert c.core.mutations.counters == 0
+    c.reading()
+
+
+@pytest.mark.parametrize("api", ["CreateTopics", "DeleteTopics"])
+def test_what_the_cluster_is_asked_is_known_to_every_broker_that_knows_the_request(api: str) -> None:
+    """Kafka 2.8 has results with topic ids and Metadata 11; a broker closes upon a version it does not know."""
+    newest: dict[str, dict[str, Any]] = {
+        "CreateTopics": {"topics": [{"name": "new", "num_partitions": 1, "replication_factor": 1}]},
+        "DeleteTopics": {"topics": [{"name": "a", "topic_id": NO_ID}]},
+    }
+    c, _ = recording({"a": 30})
+    version = {"CreateTopics": 7, "DeleteTopics": 6}[api]
+    c.client_sends(wire.request(api, version, timeout_ms=1, **newest[api]))
+    c.serve()
+    assert [asked for name, asked, _ in c.cluster.received if name == "Metadata"] == [10]
+
+
+def name_of(name: str) -> str:
+    return {"CreateTopics": "create_topics", "CreatePartitions": "create_partitions"}.get(
+        name, "delete_topics"
+    )
+
+
+def test_without_a_quota_the_brokers_reply_is_relayed_even_if_it_can_not_be_read() -> None:
+    c, usage = recording()
+    c.client_sends(REQUESTS["CreateTopics"])
+    c.upstream_answers(c.cluster.answer(c.take_upstream())).upstream_sees(REQUESTS["CreateTopics"])
+    reply = wire.framed(b"\0\0\0\1 what is this")
+    c.upstream_answers(reply).client_sees(reply).reading()
+    assert len(told(usage)) == 1
+
+
+def test_without_a_quota_what_was_just_created_is_deleted_at_its_price_though_metadata_lags() -> None:
+    c, usage = recording()
+    c.client_sends(REQUESTS["CreateTopics"])
+    c.serve()
+    c.cluster.topics.clear()
+    c.client_sends(REQUESTS["DeleteTopics"])
+    c.serve()
+    assert told(usage) == [("create_topics", 1, 1), ("delete_topics", 1, 1)]
+
+
+def test_without_a_quota_what_can_not_be_read_is_relayed_and_not_told() -> None:
+    c, usage = recording()
+    broken = wire.framed(REQUESTS["CreateTopics"][4:-3])
+    c.client_sends(broken).upstream_sees(broken).reading()
+    assert (told(usage), usage.dropped_events) == ([], 0)
+
+
+def test_without_a_quota_more_topics_than_are_taken_apart_are_relayed_and_counted_as_missing() -> None:
+    c, usage = recording()
+    many = wire.request("DeleteTopics", 5, topic_names=["a"] * 10_001, timeout_ms=1)
+    c.client_sends(many).upstream_sees(many).reading()
+    assert (told(usage), usage.dropped_events) == ([], 1)
+
+
+def test_without_a_quota_a_request_too_large_to_be_held_is_relayed_and_counted_as_missing() -> None:
+    c, usage = recording()
+    begin = with_size(MAX_REQUEST_BYTES + 1)
+    c.client_sends(begin).upstream_sees(begin).reading()
+    assert (told(usage), usage.dropped_events) == ([], 1)
+
+
+def test_with_all_quotas_switched_off_mutations_are_relayed_unseen_though_records_are_kept() -> None:
+    c, usage = recording()
+    c.core.limits.set_mode(Enforcement.OFF)
+    c.client_sends(REQUESTS["CreateTopics"]).upstream_sees(REQUESTS["CreateTopics"]).reading()
+    assert told(usage) == []
 
 
 # -- topics that are named twice -----------------------------------------------------------------------------

@@ -1,0 +1,69 @@
+"""A gateway as a process of its own, for runs against a real Kafka."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.request import urlopen
+
+_START_S: Final = 60.0
+_STOP_S: Final = 60.0
+
+
+class NotReadyError(Exception):
+    """The gateway ended, or did not get ready in time."""
+
+
+@contextmanager
+def serving(config: Path, *, admin: str, log: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """`sluice serve`, ready; drained and gone afterwards.
+
+    Args:
+        config: its configuration.
+        admin: where its admin port answers, such as ``http://127.0.0.1:9644``.
+        log: where its log goes; None: to the terminal.
+
+    Raises:
+        NotReadyError: see there.
+    """
+    sluice = Path(sys.executable).with_name("sluice")
+    command = [sluice, "serve", "--config", config]
+    with ExitStack() as stack:
+        if log is None:
+            process = subprocess.Popen(command)
+        else:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stack.enter_context(log.open("w")),
+            )
+        stack.callback(_stop, process)
+        _await_ready(f"{admin}/readyz", process)
+        yield process
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _await_ready(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline_s = time.monotonic() + _START_S
+    while time.monotonic() < deadline_s and process.poll() is None:
+        try:
+            # Any other status than 200 is an OSError too.
+            with urlopen(url, timeout=2):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise NotReadyError("the gateway did not get ready")

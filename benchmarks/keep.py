@@ -1,0 +1,27 @@
+"""Keeps the last results of a benchmark: the raw data, and the page made of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def keep_results(document: Mapping[str, Any], page: str, folder: Path, name: str) -> None:
+    """Writes both files.
+
+    Args:
+        document: the raw data; `rows` in it are written one to a line, so that a new run gives a readable difference.
+        page: Markdown.
+        folder: where to; made if need be.
+        name: of both files, without their suffix.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = document.get("rows")
+    text = json.dumps({key: value for key, value in document.items() if key != "rows"}, indent=1)
+    if rows is not None:
+        body = ",\n  ".join(json.dumps(row) for row in rows)
+        text = f'{text[:-2]},\n "rows": [\n  {body}\n ]\n}}'
+    (folder / f"{name}.json").write_text(text + "\n")
+    (folder / f"{name}.md").write_text(page)

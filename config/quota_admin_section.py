@@ -1,0 +1,54 @@
+"""The section about who may look at and change quotas, and limits of connections, with Kafka's own tools."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from config.section import Section
+
+
+class Authorize(StrEnum):
+    """How it is decided whether a principal may, when it is not on the list of admins."""
+
+    DENY = "deny"
+    ASK_CLUSTER = "ask_cluster"
+    ANYONE = "anyone"
+
+
+class LimitsBy(StrEnum):
+    """Who answers for a broker's dynamic connection limits (IncrementalAlterConfigs, DescribeConfigs)."""
+
+    GATEWAY = "gateway"
+    RELAY = "relay"
+
+
+_PREFIX = "User:"
+
+
+def _principal(text: str) -> str:
+    if not text.startswith(_PREFIX) or text == _PREFIX:
+        raise ValueError('must be a principal such as "User:alice"')
+    return text
+
+
+class QuotaAdminSettings(Section, frozen=True):
+    """Rights of those who connect as Kafka clients; the admin port has its own.
+
+    Attributes:
+        admins: principals that always may, as Kafka writes them; "User:ANONYMOUS" is who did not authenticate.
+        authorize: for all others. deny: never; ask_cluster: the broker is asked, on the client's own connection;
+            anyone: always, for development.
+        broker_limits: who answers for max.connections and its like of a broker. gateway: they are its own limits of
+            connections; relay: the broker, as if there were no gateway.
+    """
+
+    admins: Annotated[tuple[Annotated[str, AfterValidator(_principal)], ...], Field(strict=False)] = ()
+    authorize: Annotated[Authorize, Field(strict=False)] = Authorize.DENY
+    broker_limits: Annotated[LimitsBy, Field(strict=False)] = LimitsBy.GATEWAY
+
+    def admin_names(self) -> frozenset[str]:
+        """The names of the admins, without the type."""
+        return frozenset(admin.removeprefix(_PREFIX) for admin in self.admins)

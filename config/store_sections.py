@@ -1,0 +1,34 @@
+"""The section about the quota store: where quotas that are changed in a running gateway are kept."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from config.section import Milliseconds, NonEmpty, Section
+
+_TOPIC = r"^[A-Za-z0-9._-]{1,249}$"
+
+
+class QuotaStoreSettings(Section, frozen=True):
+    """What keeps the quotas that AlterClientQuotas and `sluice quotas import` change.
+
+    Attributes:
+        kind: sqlite: a file of this gateway; topic: a topic of the cluster, which several gateways share; memory:
+            forgotten at the end.
+        data_dir: for sqlite: a directory that no other gateway uses; relative to where the gateway is started.
+        topic: for topic: its name. Made if it is not there.
+        replication_factor: for topic: of one that is made; None: 3, or as many brokers as there are.
+        max_quotas: how many quotas it may hold.
+        max_history: how many changes are remembered.
+        write_timeout_ms: for topic: how long an alteration may take.
+    """
+
+    kind: Literal["sqlite", "topic", "memory"] = "sqlite"
+    data_dir: NonEmpty = "sluice-data"
+    topic: Annotated[str, Field(pattern=_TOPIC)] = "__sluice_quotas"
+    replication_factor: Annotated[int, Field(ge=1, le=32_767)] | None = None
+    max_quotas: Annotated[int, Field(ge=1, le=10_000_000)] = 200_000
+    max_history: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    write_timeout_ms: Milliseconds = 20_000

@@ -1,0 +1,210 @@
+"""IncrementalAlterConfigs: connection limits of brokers are set here, everything else is the broker's.
+
+A resource may name settings of both kinds. Ours are checked first; what is wrong with them is the resource's answer,
+and none of it is sent on. Otherwise the rest goes to the broker, and ours are made when it has accepted that.
+"""
+
+from __future__ import annotations
+
+from gateway.broker_limits import BrokerLimits, Changes, LimitError
+from gateway.client_quotas import TimedRequest
+from gateway.handlers.context import MAX_REQUEST_BYTES
+from gateway.handlers.quota_rights import NOT_AUTHORISED, Refusal, decide
+from gateway.mute import MuteReason
+from gateway.quota_admin import AdminApi, AdminOutcome, Asker, QuotaAdmin
+from gateway.routes import Route
+from gateway.session import ClientSession
+from protocol.broker_configs import (
+    BROKER,
+    ConfigsRequest,
+    Operation,
+    ResourceOps,
+    ResourceResult,
+    encode_configs_answer,
+    parse_configs_request,
+    read_configs_answer,
+)
+from protocol.error_codes import ErrorCode
+from protocol.headers import correlation_id_of
+
+
+class BrokerLimitsHandler:
+    """Forwards requests without a setting of ours, and splits the others."""
+
+    max_request_bytes = MAX_REQUEST_BYTES
+
+    def __init__(self, admin: QuotaAdmin, limits: BrokerLimits) -> None:
+        self._admin = admin
+        self._limits = limits
+
+    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+        """See `RequestHandler`."""
+        request = parse_configs_request(frame, route.api)
+        keys = self._limits.keys
+        if not any(
+            resource.resource_type == BROKER and any(op.name in keys for op in resource.ops)
+            for resource in request.resources
+        ):
+            session.forward(frame, route.api)
+            return
+        timed = session.start_timing(frame, route.api)
+        exchange = _Exchange(self._admin, self._limits, session, request, correlation_id_of(frame), timed)
+        question = request.asking_for_the_right()
+        decide(self._admin, session, question, exchange.read_verdict, exchange.decided, now_ms=now_ms)
+
+
+class _Exchange:
+    """One request that names settings of ours."""
+
+    __slots__ = (
+        "_admin",
+        "_correlation_id",
+        "_limits",
+        "_request",
+        "_results",
+        "_session",
+        "_throttle_time_ms",
+        "_timed",
+    )
+
+    def __init__(
+        self,
+        admin: QuotaAdmin,
+        limits: BrokerLimits,
+        session: ClientSession,
+        request: ConfigsRequest,
+        correlation_id: int,
+        timed: TimedRequest | None,
+    ) -> None:
+        self._admin = admin
+        self._limits = limits
+        self._session = session
+        self._request = request
+        self._correlation_id = correlation_id
+        self._timed = timed
+        self._results: dict[int, ResourceResult] = {}  # place in the request -> its answer, once it is known
+        self._throttle_time_ms = 0
+
+    def read_verdict(self, frame: bytes) -> Refusal | None:
+        """Whether the broker would let the client change anything of all brokers; whatever is no yes is a no."""
+        _, results = read_configs_answer(frame, self._request.api)
+        if not results:
+            return NOT_AUTHORISED
+        codes = (Refusal(each.error_code, each.error_message) for each in results)
+        return next((refusal for refusal in codes if refusal.error_code != ErrorCode.NONE), None)
+
+    def decided(self, refusal: Refusal | None, now_ms: int) -> None:
+        """Check ours, and send on what is the broker's."""
+        rest: list[ResourceOps] = []
+        for at, resource in enumerate(self._request.resources):
+            ours, others = self._split(resource)
+            if ours.ops:
+                fault = refusal or self._fault_of(ours)
+                if fault is not None:
+                    self._results[at] = ResourceResult(resource.resource_type, resource.name, *fault)
+                    if refusal is not None:
+                        self._audit_refusal(ours)
+                    continue
+                if not others.ops:
+                    self._results[at] = ResourceResult(resource.resource_type, resource.name)
+                    continue
+            rest.append(others)
+        if rest:
+            self._session.mute(MuteReason.AWAITING_REPLY)
+            frame = self._request.encode(rest, validate_only=self._request.validate_only)
+            self._session.ask_upstream(frame, self._correlation_id, self._on_broker_reply)
+        else:
+            self._make(now_ms)
+
+    def _split(self, resource: ResourceOps) -> tuple[ResourceOps, ResourceOps]:
+        keys = self._limits.keys if resource.resource_type == BROKER else frozenset()
+        parts = (
+            tuple(op for op in resource.ops if op.name in keys),
+            tuple(op for op in resource.ops if op.name not in keys),
+        )
+        ours, others = (ResourceOps(resource.resource_type, resource.name, ops) for ops in parts)
+        return ours, others
+
+    def _fault_of(self, ours: ResourceOps) -> Refusal | None:
+        try:
+            self._limits.planned(ours.name, ours.ops, after={})
+        except LimitError as exc:
+            return Refusal(exc.code, str(exc))
+        return None
+
+    def _audit_refusal(self, ours: ResourceOps) -> None:
+        for op in ours.ops:
+            wanted = op.value if op.operation == Operation.SET else None
+            self._admin.audit.refused(
+                _asker(self._session), _what(ours), op.name, self._limits.values.get(op.name), wanted
+            )
+
+    def _on_broker_reply(self, frame: bytes, now_ms: int) -> None:
+        self._throttle_time_ms, results = read_configs_answer(frame, self._request.api)
+        answered = {(result.resource_type, result.name): result for result in results}
+        for at, resource in enumerate(self._request.resources):
+            result = answered.get((resource.resource_type, resource.name))
+            if at not in self._results and result is not None:
+                self._results[at] = result
+        self._session.release(MuteReason.AWAITING_REPLY)
+        self._make(now_ms)
+
+    def _make(self, now_ms: int) -> None:
+        """Make ours of the resources that have no fault, then answer."""
+        changes: Changes = {}
+        makers = []
+        for at, resource in enumerate(self._request.resources):
+            ours, _ = self._split(resource)
+            result = self._results.get(at)
+            if not ours.ops or result is None or result.error_code != ErrorCode.NONE:
+                continue
+            try:
+                changes = self._limits.planned(ours.name, ours.ops, after=changes)
+            except LimitError as exc:  # together with an earlier resource of the request
+                self._results[at] = ResourceResult(resource.resource_type, resource.name, exc.code, str(exc))
+                continue
+            makers.append(at)
+        before = self._limits.values
+        if self._request.validate_only or self._limits.merged(changes) == before:
+            self._session.answer(self._answer(), self._timed, now_ms=now_ms)
+            return
+        place = self._session.defer()
+        asker = _asker(self._session)
+
+        def on_saved(failure: str | None, now_ms: int) -> None:
+            if failure is None:
+                for key, value in changes.items():
+                    self._admin.changes += 1
+                    self._admin.audit.changed(asker, "brokers", key, before.get(key), value)
+            else:
+                for at in makers:
+                    resource = self._request.resources[at]
+                    self._results[at] = ResourceResult(
+                        resource.resource_type, resource.name, ErrorCode.KAFKA_STORAGE_ERROR, failure
+                    )
+            self._session.fulfil(place, self._answer(), self._timed, now_ms=now_ms)
+
+        self._limits.change(changes, on_saved)
+
+    def _answer(self) -> bytes:
+        codes = {result.error_code for result in self._results.values()}
+        outcome = AdminOutcome.DONE
+        if ErrorCode.KAFKA_STORAGE_ERROR in codes:
+            outcome = AdminOutcome.FAILED
+        elif ErrorCode.CLUSTER_AUTHORIZATION_FAILED in codes:
+            outcome = AdminOutcome.REFUSED
+        elif codes - {ErrorCode.NONE}:
+            outcome = AdminOutcome.INVALID
+        self._admin.count(AdminApi.ALTER_LIMITS, outcome)
+        results = [self._results[at] for at in sorted(self._results)]
+        return encode_configs_answer(
+            self._correlation_id, results, self._request.api, throttle_time_ms=self._throttle_time_ms
+        )
+
+
+def _what(resource: ResourceOps) -> str:
+    return f"broker {resource.name}" if resource.name else "all brokers"
+
+
+def _asker(session: ClientSession) -> Asker:
+    return Asker(session.user, session.peer, session.listener)

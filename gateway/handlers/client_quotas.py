@@ -1,0 +1,249 @@
+"""DescribeClientQuotas and AlterClientQuotas (KIP-546), answered here: nothing of them reaches the broker.
+
+Only where the cluster decides who may is it asked: about an alteration that is to be checked and not made, or about a
+description that selects nothing. While an alteration is made durable nothing else of the connection is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Final
+
+from gateway.client_quotas import TimedRequest
+from gateway.handlers.context import MAX_REQUEST_BYTES
+from gateway.handlers.quota_rights import NOT_AUTHORISED, Refusal, decide
+from gateway.quota_admin import AdminApi, AdminOutcome, Asker, QuotaAdmin
+from gateway.routes import Route
+from gateway.session import ClientSession
+from gateway.store.interface import Alteration
+from protocol.api_keys import Api
+from protocol.client_quotas import (
+    AlterEntry,
+    AlterRequest,
+    AlterResult,
+    DescribeAnswer,
+    DescribedEntity,
+    DescribeRequest,
+    QuotaOp,
+    asking_for_nothing,
+    encode_alter_answer,
+    only_validating,
+    parse_alter,
+    parse_describe,
+    read_alter_verdict,
+    read_describe_verdict,
+)
+from protocol.error_codes import ErrorCode
+from protocol.headers import correlation_id_of
+from quotas.entities import QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from quotas.quota_alterations import EntityPlan, entity_of, known_key, known_types, names_of, plan_alterations
+from quotas.quota_filters import FilterError, Grouped, QuotaFilter, UnsupportedEntityType, make_filter
+
+# A broker says these only to those who may alter; anything else is no permission.
+_MAY: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_REQUEST})
+
+
+_AT_ONCE: Final = 1_000
+"""How many quotas are looked through in one step."""
+
+
+class DescribeClientQuotasHandler:
+    """Lists what is set; which of it applies to whom is not resolved, as in Kafka."""
+
+    max_request_bytes = MAX_REQUEST_BYTES
+
+    def __init__(self, admin: QuotaAdmin) -> None:
+        self._admin = admin
+
+    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+        """See `RequestHandler`."""
+        api = route.api
+        request = parse_describe(frame, api)
+        correlation_id = correlation_id_of(frame)
+        timed = session.start_timing(frame, api)
+
+        def decided(refusal: Refusal | None, now_ms: int) -> None:
+            answer = DescribeAnswer(correlation_id, api)
+            if refusal is None:
+                self._describe(session, request, answer, timed, now_ms)
+                return
+            self._admin.audit.not_told(_asker(session))
+            self._admin.count(AdminApi.DESCRIBE_QUOTAS, AdminOutcome.REFUSED)
+            # Kafka gives no text with this one.
+            forbidden = refusal.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            reply = answer.refusal(refusal.error_code, None if forbidden else refusal.error_message)
+            session.answer(reply, timed, now_ms=now_ms)
+
+        def read_verdict(frame: bytes) -> Refusal | None:
+            code, message = read_describe_verdict(frame, api)
+            return None if code == ErrorCode.NONE else Refusal(code, message)
+
+        decide(self._admin, session, asking_for_nothing(frame, api), read_verdict, decided, now_ms=now_ms)
+
+    def _describe(
+        self,
+        session: ClientSession,
+        request: DescribeRequest,
+        answer: DescribeAnswer,
+        timed: TimedRequest | None,
+        now_ms: int,
+    ) -> None:
+        components = [(each.entity_type, each.match_type, each.match) for each in request.components]
+        try:
+            wanted = make_filter(components, strict=request.strict)
+        except FilterError as exc:
+            unsupported = isinstance(exc, UnsupportedEntityType)
+            code = ErrorCode.UNSUPPORTED_VERSION if unsupported else ErrorCode.INVALID_REQUEST
+            self._admin.count(AdminApi.DESCRIBE_QUOTAS, AdminOutcome.INVALID)
+            session.answer(answer.refusal(code, str(exc)), timed, now_ms=now_ms)
+            return
+        self._admin.count(AdminApi.DESCRIBE_QUOTAS, AdminOutcome.DONE)
+        limits = self._admin.book.limits
+        if wanted.entity is not None or limits.count <= _AT_ONCE:
+            for entity, values in wanted.select(limits):
+                answer.add(_described(entity, values))
+            session.answer(answer.frame(), timed, now_ms=now_ms)
+            return
+        place = session.defer()
+
+        def on_done(now_ms: int) -> None:
+            session.fulfil(place, answer.frame(), timed, now_ms=now_ms)
+
+        self._admin.slowly(_steps(wanted, limits, answer), on_done)
+
+
+def _steps(wanted: QuotaFilter, limits: Limits, answer: DescribeAnswer) -> Iterator[None]:
+    """Put an answer together in steps of some milliseconds: with many quotas it takes seconds."""
+    found: Grouped = {}
+    # What is set may change before the last step. Copied with the first, since many lists may wait for theirs.
+    for key, of_key in limits.snapshot().items():
+        rest = iter(of_key.items())
+        for _ in range(0, len(of_key), _AT_ONCE):
+            wanted.group(key, islice(rest, _AT_ONCE), found)
+            yield
+    for at, (entity, values) in enumerate(found.items(), start=1):
+        answer.add(_described(entity, values))
+        if at % (_AT_ONCE // 10) == 0:
+            yield
+
+
+def _described(entity: QuotaEntity, values: Mapping[QuotaKey, float]) -> DescribedEntity:
+    return DescribedEntity(names_of(entity), {key.value: value for key, value in values.items()})
+
+
+class AlterClientQuotasHandler:
+    """Checks an alteration as Kafka does and has it made durable before it answers."""
+
+    max_request_bytes = MAX_REQUEST_BYTES
+
+    def __init__(self, admin: QuotaAdmin) -> None:
+        self._admin = admin
+
+    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+        """See `RequestHandler`."""
+        api = route.api
+        request = parse_alter(frame, api)
+        timed = session.start_timing(frame, api)
+        exchange = _Alteration(self._admin, session, api, request, correlation_id_of(frame), timed)
+        question = only_validating(frame, request)
+        decide(self._admin, session, question, exchange.read_verdict, exchange.decided, now_ms=now_ms)
+
+
+class _Alteration:
+    """One AlterClientQuotas request, from the decision whether its client may to its answer."""
+
+    __slots__ = ("_admin", "_api", "_correlation_id", "_request", "_session", "_timed")
+
+    def __init__(
+        self,
+        admin: QuotaAdmin,
+        session: ClientSession,
+        api: Api,
+        request: AlterRequest,
+        correlation_id: int,
+        timed: TimedRequest | None,
+    ) -> None:
+        self._admin = admin
+        self._session = session
+        self._api = api
+        self._request = request
+        self._correlation_id = correlation_id
+        self._timed = timed
+
+    def read_verdict(self, frame: bytes) -> Refusal | None:
+        """What the broker says of the same request, to be checked only."""
+        verdict = read_alter_verdict(frame, self._api)
+        if self._request.entries and not verdict:
+            return NOT_AUTHORISED  # no word about any of them is no permission
+        return next((Refusal(code, text) for code, text in verdict if code not in _MAY), None)
+
+    def decided(self, refusal: Refusal | None, now_ms: int) -> None:
+        """Answer, or begin to carry it out."""
+        if refusal is not None:
+            self._refuse(refusal, now_ms)
+            return
+        entries = [
+            (entry.entity, [(op.key, op.value, op.remove) for op in entry.ops])
+            for entry in self._request.entries
+        ]
+        plans = plan_alterations(entries, self._admin.book)
+        changes = tuple(change for plan in plans for change in plan.changes)
+        if self._request.validate_only or not changes:
+            self._session.answer(self._answer(plans, None), self._timed, now_ms=now_ms)
+            return
+        asker = _asker(self._session)
+        place = self._session.defer()
+
+        def on_altered(failure: str | None, now_ms: int) -> None:
+            if failure is None:
+                self._admin.note_changes(asker, replaced)
+            self._session.fulfil(place, self._answer(plans, failure), self._timed, now_ms=now_ms)
+
+        limits = self._admin.book.limits
+        replaced = [(change, limits.get(change.entity, change.key)) for change in changes]
+        self._admin.alter(Alteration(asker.principal, asker.via, changes), on_altered)
+
+    def _refuse(self, refusal: Refusal, now_ms: int) -> None:
+        """One error for each entry of the request, as Kafka does, whatever is in it."""
+        asker = _asker(self._session)
+        for entry in self._request.entries:
+            for op in entry.ops:
+                self._audit_refusal(asker, entry, op)
+        self._admin.count(AdminApi.ALTER_QUOTAS, AdminOutcome.REFUSED)
+        results = [AlterResult(entry.entity, *refusal) for entry in self._request.entries]
+        reply = encode_alter_answer(self._correlation_id, results, self._api)
+        self._session.answer(reply, self._timed, now_ms=now_ms)
+
+    def _audit_refusal(self, asker: Asker, entry: AlterEntry, op: QuotaOp) -> None:
+        old = None
+        what = str(dict(entry.entity))
+        if known_types(entry.entity):
+            entity = entity_of(entry.entity)
+            what = str(entity)
+            key = known_key(op.key)
+            old = None if key is None else self._admin.book.limits.get(entity, key)
+        self._admin.audit.refused(asker, what, op.key, old, None if op.remove else op.value)
+
+    def _answer(self, plans: list[EntityPlan], failure: str | None) -> bytes:
+        """One entry for each entity; `failure` is the answer of those that were to change."""
+        results = []
+        for plan in plans:
+            if plan.fault is not None:
+                results.append(AlterResult(plan.names, ErrorCode.INVALID_REQUEST, plan.fault))
+            elif failure is not None and plan.changes:
+                results.append(AlterResult(plan.names, ErrorCode.KAFKA_STORAGE_ERROR, failure))
+            else:
+                results.append(AlterResult(plan.names))
+        outcome = AdminOutcome.DONE
+        if failure is not None:
+            outcome = AdminOutcome.FAILED
+        elif any(result.error_code for result in results):
+            outcome = AdminOutcome.INVALID
+        self._admin.count(AdminApi.ALTER_QUOTAS, outcome)
+        return encode_alter_answer(self._correlation_id, results, self._api)
+
+
+def _asker(session: ClientSession) -> Asker:
+    return Asker(session.user, session.peer, session.listener)

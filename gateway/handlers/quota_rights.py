@@ -1,0 +1,58 @@
+"""Whether a client may administer quotas: known here, or asked of the broker on the client's own connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from gateway.mute import MuteReason
+from gateway.quota_admin import QuotaAdmin
+from gateway.session import ClientSession
+from protocol.error_codes import ErrorCode
+from protocol.headers import correlation_id_of
+
+
+class Refusal(NamedTuple):
+    """Why a request is not served, as it is answered."""
+
+    error_code: int
+    error_message: str | None
+
+
+NOT_AUTHORISED: Final = Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
+
+Decided: TypeAlias = Callable[[Refusal | None, int], None]
+"""(None when the client may; now_ms)."""
+
+
+def decide(
+    admin: QuotaAdmin,
+    session: ClientSession,
+    question: bytes,
+    read_verdict: Callable[[bytes], Refusal | None],
+    decided: Decided,
+    *,
+    now_ms: int,
+) -> None:
+    """Find out whether the client may, and say so to `decided`: at once, or when the broker has answered.
+
+    Args:
+        admin: knows who may.
+        session: the client's; nothing else of it is looked at meanwhile.
+        question: what the broker is asked if it has to be.
+        read_verdict: the refusal in its answer.
+        decided: called once.
+        now_ms: the time.
+    """
+    may = admin.may(session.user)
+    if may is not None:
+        decided(None if may else NOT_AUTHORISED, now_ms)
+        return
+
+    def on_reply(frame: bytes, now_ms: int) -> None:
+        # Before `decided`, which may mute for a reason of its own.
+        session.release(MuteReason.AWAITING_REPLY)
+        decided(read_verdict(frame), now_ms)
+
+    session.mute(MuteReason.AWAITING_REPLY)
+    session.ask_upstream(question, correlation_id_of(question), on_reply)

@@ -1,0 +1,146 @@
+"""SaslHandshake and SaslAuthenticate on listeners with SASL: relayed one at a time, and understood on the way.
+
+The client is not read between its message and the broker's reply, so nothing it sends ahead is looked at with the
+wrong identity. Frames are forwarded as they came and not kept: what is left of one is the name in it.
+A failure is answered and closed together, after the delay of KIP-306 counted from the client's message.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from gateway.authentication import Authentication, Progress, Result, Unauthenticated
+from gateway.close_cause import CloseCause
+from gateway.in_flight import OnReply
+from gateway.mute import MuteReason
+from gateway.observer import Observer
+from gateway.routes import MAX_SASL_BYTES, RequestHandler, Route, Verdict
+from gateway.session import ClientSession
+from protocol import codec, sasl
+from protocol.api_keys import Api, ApiKey
+from protocol.error_codes import ErrorCode
+from protocol.headers import correlation_id_of
+from protocol.primitives import read_int16
+
+_ERROR_AT: Final = 8
+"""Where ApiVersions responses of every version have their error code."""
+
+
+CLIENT_ID: Final = "sluice-confirmation"
+
+
+class _SaslHandler:
+    """What handshakes and tokens have in common."""
+
+    max_request_bytes = MAX_SASL_BYTES
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    @staticmethod
+    def _ask(session: ClientSession, frame: bytes, on_reply: OnReply) -> None:
+        session.mute(MuteReason.AWAITING_REPLY)
+        session.ask_upstream(frame, correlation_id_of(frame), on_reply)
+
+    def _go_on(
+        self, session: ClientSession, progress: Progress, asked_ms: int, frame: bytes, now_ms: int
+    ) -> bytes | None:
+        if progress is not Progress.FAILED:
+            session.release(MuteReason.AWAITING_REPLY)
+            return frame
+        self._observer.authenticated(session.listener, _exchange(session).mechanism, Result.FAILED)
+        delay_ms = max(0, asked_ms + session.failed_authentication_delay_ms - now_ms)
+        session.fail_later(frame, CloseCause.AUTHENTICATION_FAILED, delay_ms, now_ms=now_ms)
+        return None
+
+
+class HandshakeHandler(_SaslHandler):
+    """SaslHandshake: which mechanism it will be."""
+
+    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+        """See `RequestHandler`."""
+        if route.api.version == 0:
+            _exchange(session).refuse_old()
+            session.reply(sasl.handshake_v0_refusal(correlation_id_of(frame)))
+            return
+        _exchange(session).begin(sasl.read_mechanism(frame, route.api))
+        self._ask(session, frame, partial(self._on_reply, session, now_ms))
+
+    def _on_reply(self, session: ClientSession, asked_ms: int, frame: bytes, now_ms: int) -> bytes | None:
+        progress = _exchange(session).handshake_answered(sasl.read_handshake_error(frame))
+        return self._go_on(session, progress, asked_ms, frame, now_ms)
+
+
+class AuthenticateHandler(_SaslHandler):
+    """SaslAuthenticate: a message of the mechanism."""
+
+    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+        """See `RequestHandler`."""
+        exchange = _exchange(session)
+        if not exchange.takes_tokens():
+            session.forward(frame, route.api)  # the broker says what it thinks of it: ILLEGAL_SASL_STATE
+            return
+        exchange.send(sasl.read_auth_bytes(frame, route.api))
+        self._ask(session, frame, partial(self._on_reply, session, route.api, now_ms))
+
+    def _on_reply(
+        self, session: ClientSession, api: Api, asked_ms: int, frame: bytes, now_ms: int
+    ) -> bytes | None:
+        exchange = _exchange(session)
+        known = exchange.principal is not None
+        progress = exchange.answered(sasl.read_authenticate_reply(frame, api))
+        if progress is Progress.SUCCEEDED:
+            session.authenticated()
+            result = Result.REAUTHENTICATED if known else Result.SUCCESS
+            self._observer.authenticated(session.listener, exchange.mechanism, result)
+        elif progress is Progress.UNCLEAR and not known:
+            session.confirm_next()
+        return self._go_on(session, progress, asked_ms, frame, now_ms)
+
+
+class ConfirmHandler:
+    """The first other request after an exchange whose end the gateway cannot see: has the broker confirm it."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def on_head(
+        self,
+        session: ClientSession,
+        route: Route,
+        data: bytes,
+        at: int,
+        size: int,
+        correlation_id: int,
+        client_id_length: int,
+        *,
+        now_ms: int,
+    ) -> Verdict:
+        """See `HeadHandler`."""
+        session.mute(MuteReason.AWAITING_REPLY)
+        question = sasl.api_versions_question(codec.OWN_CORRELATION_ID, CLIENT_ID)
+        session.ask_upstream(question, codec.OWN_CORRELATION_ID, partial(self._on_reply, session))
+        return Verdict.WAIT
+
+    def _on_reply(self, session: ClientSession, frame: bytes, _now_ms: int) -> None:
+        if read_int16(frame, _ERROR_AT)[0] != ErrorCode.NONE:
+            session.refuse(Unauthenticated("a request in the middle of an exchange"))
+            return
+        _exchange(session).confirmed()
+        session.authenticated()
+        self._observer.authenticated(session.listener, _exchange(session).mechanism, Result.SUCCESS)
+        session.release(MuteReason.AWAITING_REPLY)
+
+
+def _exchange(session: ClientSession) -> Authentication:
+    assert session.authentication is not None, "a listener without SASL has none of these handlers"
+    return session.authentication
+
+
+def sasl_handlers(observer: Observer) -> dict[ApiKey, RequestHandler]:
+    """The handlers of a listener with SASL."""
+    return {
+        ApiKey.SASL_HANDSHAKE: HandshakeHandler(observer),
+        ApiKey.SASL_AUTHENTICATE: AuthenticateHandler(observer),
+    }

@@ -1,0 +1,191 @@
+"""Reading the topic of quotas: that it is as it has to be; its records as they come, from a thread to the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import structlog
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+
+from gateway.store.interface import StoreError
+from gateway.store.topic_log import ALTERATION_HEADER, Record
+
+_BATCH: Final = 500
+_POLL_S: Final = 0.2
+_ASK_S: Final = 5.0
+_MAX_AHEAD: Final = 8
+"""Batches that the loop has not looked at yet; the reader waits for it."""
+
+_FORBIDDEN: Final = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+_log = structlog.get_logger("gateway.store")
+_client_log = logging.getLogger("gateway.store.kafka")
+
+
+def have_topic(
+    topic: str, client: Mapping[str, Any], *, replication_factor: int | None, timeout_s: float
+) -> None:
+    """Make the topic if it is not there. Blocks.
+
+    Args:
+        topic: its name.
+        client: librdkafka's settings for reaching the cluster.
+        replication_factor: of one that is made; None: 3, or as many brokers as there are.
+        timeout_s: for each question.
+
+    Raises:
+        KafkaException: the brokers did not answer; it can be tried again.
+        StoreError: it is there and can't keep quotas, or the brokers refuse.
+    """
+    admin = AdminClient(dict(client), logger=_client_log)
+    brokers = admin.describe_cluster(request_timeout=timeout_s).result().nodes
+    replicas = replication_factor or min(3, len(brokers))
+    settings = {"cleanup.policy": "compact", "min.insync.replicas": str(2 if replicas > 2 else 1)}
+    # Asking for its metadata first would make it, with the brokers' defaults.
+    wanted = NewTopic(topic, 1, replicas, config=settings)
+    (made,) = admin.create_topics([wanted], request_timeout=timeout_s).values()
+    try:
+        made.result()
+        _log.warning("quota_topic_made", topic=topic, replication_factor=replicas)
+    except KafkaException as exc:
+        # Who may not make it may still use it.
+        if exc.args[0].code() not in (KafkaError.TOPIC_ALREADY_EXISTS, *_FORBIDDEN):
+            _refuse(exc, f"topic {topic} can't be made")
+    (found,) = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s).values()
+    try:
+        count = len(found.result().partitions)
+    except KafkaException as exc:
+        _refuse(exc, f"topic {topic}")
+    if count != 1:
+        raise StoreError(f"topic {topic} has {count} partitions; with more than one there is no order")
+    (described,) = admin.describe_configs(
+        [ConfigResource(ConfigResource.Type.TOPIC, topic)], request_timeout=timeout_s
+    ).values()
+    try:
+        policy = described.result()["cleanup.policy"].value
+    except KafkaException as exc:
+        if exc.args[0].retriable() or exc.args[0].code() == KafkaError._TIMED_OUT:
+            raise
+        _log.warning("quota_topic_not_checked", topic=topic, error=exc.args[0].str())
+        return
+    if policy != "compact":
+        raise StoreError(
+            f'topic {topic} has cleanup.policy "{policy}", so brokers would delete quotas; it has to be "compact"'
+        )
+
+
+def _refuse(exc: KafkaException, what: str) -> NoReturn:
+    error = exc.args[0]
+    passing = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
+    # A topic that was made a moment ago is not known everywhere yet.
+    young = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
+    if error.retriable() or error.code() in (*passing, *young):
+        raise exc
+    raise StoreError(f"{what}: {error.str()}") from exc
+
+
+class TopicReader:
+    """A thread that reads the topic from its beginning for as long as it runs; only what was committed."""
+
+    def __init__(
+        self,
+        topic: str,
+        client: Mapping[str, Any],
+        loop: asyncio.AbstractEventLoop,
+        receive: Callable[[Sequence[Record], bool], None],
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            topic: its name.
+            client: librdkafka's settings for reaching the cluster.
+            loop: where records are handed over.
+            receive: the next records, and whether the end was reached with them.
+        """
+        self._topic = topic
+        self._loop = loop
+        self._receive = receive
+        self._stopped = threading.Event()
+        self._ahead = threading.BoundedSemaphore(_MAX_AHEAD)
+        self._consumer = Consumer(
+            {
+                **client,
+                # A group has to be named, but the partition is assigned by hand and nothing is committed.
+                "group.id": "sluice-quotas",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "fetch.error.backoff.ms": 100,
+                "topic.metadata.refresh.interval.ms": 30_000,
+            },
+            logger=_client_log,
+        )
+        self._thread = threading.Thread(target=self._run, name="quota-reader", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it, and wait for that."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            # Asked for by itself, the partition's leader comes only with the next look of a second.
+            with contextlib.suppress(KafkaException):
+                self._consumer.list_topics(self._topic, _ASK_S)
+            self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+            while not self._stopped.is_set():
+                # Waiting for a whole batch would hold up the first one of it.
+                first = self._consumer.poll(_POLL_S)
+                if first is None:
+                    continue
+                messages = [first, *self._consumer.consume(_BATCH, 0)]
+                records = [_record(message) for message in messages if message.error() is None]
+                errors = [message.error() for message in messages if message.error() is not None]
+                at_end = any(error.code() == KafkaError._PARTITION_EOF for error in errors)
+                for error in errors:
+                    if error.code() != KafkaError._PARTITION_EOF:
+                        _log.error("quota_topic_not_read", topic=self._topic, error=error.str())
+                if records or at_end:
+                    self._hand_over(records, at_end)
+        finally:
+            self._consumer.close()
+
+    def _hand_over(self, records: Sequence[Record], at_end: bool) -> None:
+        while not self._ahead.acquire(timeout=_POLL_S):
+            if self._stopped.is_set():
+                return
+        try:
+            self._loop.call_soon_threadsafe(self._handed_over, records, at_end)
+        except RuntimeError:
+            # The loop has ended before us.
+            self._stopped.set()
+
+    def _handed_over(self, records: Sequence[Record], at_end: bool) -> None:
+        self._ahead.release()
+        if not self._stopped.is_set():
+            self._receive(records, at_end)
+
+
+def _record(message: Any) -> Record:
+    names = [value for key, value in message.headers() or () if key == ALTERATION_HEADER]
+    name = names[-1].decode("ascii", "replace") if names and names[-1] is not None else None
+    return Record(message.offset(), message.key(), message.value(), name)

@@ -1,0 +1,303 @@
+"""The quota store that several gateways share: a compacted topic of the cluster behind them.
+
+Every gateway reads the topic to its end before it serves anybody, and then follows it. An alteration is one
+transaction, so it is in the log as a whole or not at all, and it counts as made when it was read back: all gateways
+apply all alterations in the order of the log, their own included. When the outcome of a commit is not known, the
+transactional id is taken up again, which makes the brokers finish or end what was begun; then the log says what
+became of it.
+
+librdkafka works in threads of its own, and its calls that wait are made in one of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from confluent_kafka import KafkaException, Producer
+
+from gateway.store.interface import Alteration, HistoryEntry, OnChange, StoreError
+from gateway.store.memory_store import check_count, effective
+from gateway.store.topic_log import ALTERATION_HEADER, Record, TopicLog, Written
+from gateway.store.topic_reader import TopicReader, have_topic
+from gateway.store.writing import Writing
+
+_RETRY_S: Final = 1.0
+_ASK_S: Final = 5.0
+_TRANSACTION_MS: Final = 5_000
+"""How long brokers wait for a gateway that died in a transaction, which holds up what others write meanwhile."""
+_REMEMBERED: Final = 1_000
+
+_log = structlog.get_logger("gateway.store")
+_client_log = logging.getLogger("gateway.store.kafka")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStoreSettings:
+    """How the topic is used.
+
+    Attributes:
+        topic: its name.
+        replication_factor: when it is made; None: 3, or as many brokers as there are.
+        max_quotas: how many overrides there may be.
+        max_history: how many changes are remembered.
+        write_timeout_ms: how long an alteration may take.
+        client: librdkafka's settings for reaching the cluster.
+    """
+
+    topic: str
+    replication_factor: int | None
+    max_quotas: int
+    max_history: int
+    write_timeout_ms: int
+    client: Mapping[str, Any]
+
+
+class TopicStore:
+    """See the module.
+
+    Attributes:
+        version, bad_records: see `QuotaStore`.
+        log: what the topic says.
+    """
+
+    def __init__(self, settings: TopicStoreSettings, *, now_ms: Callable[[], int]) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            settings: see there.
+            now_ms: Unix time, for the history.
+        """
+        self.log = TopicLog()
+        self._settings = settings
+        self._now_ms = now_ms
+        self._on_change: OnChange = lambda _changes, _version: None
+        self._thread: ThreadPoolExecutor | None = None
+        self._reader: TopicReader | None = None
+        self._producer: Any = None
+        self._transactional_id = f"sluice-quotas-{uuid.uuid4()}"
+        self._read_to_end = asyncio.Event()
+        self._loaded = False
+        self._one_at_a_time = asyncio.Lock()
+        self._writing = Writing()
+        # Alterations that were seen in the log, the latest last, and who waits for one.
+        self._seen: dict[str, int] = {}
+        self._awaited: dict[str, asyncio.Event] = {}
+
+    @property
+    def read_only(self) -> str | None:
+        """What was written by a newer program, which this one can't go on from."""
+        return self.log.newer
+
+    @property
+    def bad_records(self) -> int:
+        """How many records were passed over."""
+        return self.log.bad_records
+
+    @property
+    def version(self) -> int:
+        """The offset after the last record, so the same in every gateway."""
+        return self.log.version
+
+    async def open(self, on_change: OnChange) -> None:
+        """See `QuotaStore`. Waits for a cluster that can't be reached."""
+        self._on_change = on_change
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="quota-store")
+        loop = asyncio.get_running_loop()
+        told = ""
+        while True:
+            try:
+                await loop.run_in_executor(self._thread, self._have_topic)
+                break
+            except KafkaException as exc:
+                if told != (told := str(exc.args[0])):
+                    _log.warning("quota_store_not_reached", topic=self._settings.topic, error=told)
+                await asyncio.sleep(_RETRY_S)
+        self._reader = TopicReader(self._settings.topic, self._settings.client, loop, self._receive)
+        self._reader.start()
+        await self._read_to_end.wait()
+        if self.log.newer is not None:
+            raise StoreError(f"topic {self._settings.topic}: {self.log.newer}")
+        self._loaded = True
+        on_change(self.log.quotas(), self.version)
+        # So that the first alteration does not wait for it; a failure shows there.
+        loop.run_in_executor(self._thread, self._prepare)
+
+    async def write(self, alteration: Alteration) -> int:
+        """See `QuotaStore`."""
+        if self.read_only is not None:
+            raise StoreError(self.read_only)
+        return await self._writing.carry_out(self._write(alteration))
+
+    async def history(self, limit: int) -> list[HistoryEntry]:
+        """See `QuotaStore`."""
+        return self.log.history(limit)
+
+    async def close(self) -> None:
+        """See `QuotaStore`; alterations on their way are made first."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        await self._writing.done()
+        loop = asyncio.get_running_loop()
+        if self._reader is not None:
+            await loop.run_in_executor(thread, self._reader.stop)
+        await loop.run_in_executor(thread, self._drop_producer)
+        thread.shutdown()
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def _receive(self, records: Sequence[Record], at_end: bool) -> None:
+        bad = self.log.bad_records
+        for applied in self.log.feed(records):
+            if applied.alteration is not None:
+                self._remember(applied.alteration, applied.version)
+            # Before the end everything is handed over at once, from the log.
+            if self._loaded and applied.changes:
+                self._on_change(applied.changes, applied.version)
+            if applied.alteration in self._awaited:
+                self._awaited[applied.alteration].set()
+        if self.log.bad_records > bad:
+            _log.error(
+                "quota_store_bad_records",
+                topic=self._settings.topic,
+                count=self.log.bad_records - bad,
+                newer=self.log.newer or "",
+            )
+        if at_end:
+            self._read_to_end.set()
+
+    def _remember(self, name: str, version: int) -> None:
+        self._seen[name] = version
+        if len(self._seen) > _REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    async def _write(self, alteration: Alteration) -> int:
+        async with self._one_at_a_time:
+            if self._thread is None:
+                raise StoreError("the quota store is closed")
+            changes = effective(alteration.changes, self.log.value_of)
+            if not changes:
+                return self.version
+            grown = sum((change.value is not None) - (old is not None) for change, old in changes)
+            check_count(self.log.size + grown, self._settings.max_quotas, grows=grown > 0)
+            name = str(uuid.uuid4())
+            records = self.log.write(
+                name, alteration, changes, at_ms=self._now_ms(), max_history=self._settings.max_history
+            )
+            self._awaited[name] = asyncio.Event()
+            try:
+                return await self._commit(name, records)
+            finally:
+                del self._awaited[name]
+
+    async def _commit(self, name: str, records: Sequence[Written]) -> int:
+        loop = asyncio.get_running_loop()
+        assert self._thread is not None
+        deadline = time.monotonic() + self._settings.write_timeout_ms / 1000
+        try:
+            await loop.run_in_executor(self._thread, self._transaction, name, records, deadline)
+        except (KafkaException, BufferError) as exc:
+            _log.warning("quota_store_transaction_failed", topic=self._settings.topic, error=str(exc.args[0]))
+            try:
+                await loop.run_in_executor(self._thread, self._settle)
+            except KafkaException as unsettled:
+                raise StoreError(
+                    f"the brokers of topic {self._settings.topic} can't be reached, so the change was not confirmed; "
+                    f"nothing has changed here: {unsettled.args[0].str()}"
+                ) from exc
+            if not await self._read_back(name, time.monotonic() + _RETRY_S):
+                raise StoreError(f"topic {self._settings.topic} could not be written: {exc.args[0]}") from exc
+            return self._seen[name]
+        if not await self._read_back(name, deadline + _RETRY_S):
+            raise StoreError(
+                f"topic {self._settings.topic} was written and can't be read; the change takes effect once it can"
+            )
+        return self._seen[name]
+
+    async def _read_back(self, name: str, deadline: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._awaited[name].wait(), max(0.1, deadline - time.monotonic()))
+        return name in self._seen
+
+    # -- in the thread ---------------------------------------------------------------------------------------
+
+    def _have_topic(self) -> None:
+        have_topic(
+            self._settings.topic,
+            self._settings.client,
+            replication_factor=self._settings.replication_factor,
+            timeout_s=_ASK_S,
+        )
+
+    def _prepare(self) -> None:
+        with contextlib.suppress(KafkaException):
+            self._open_producer(time.monotonic() + self._settings.write_timeout_ms / 1000)
+
+    def _open_producer(self, deadline: float) -> Any:
+        if self._producer is None:
+            producer = Producer(
+                {
+                    **self._settings.client,
+                    "transactional.id": self._transactional_id,
+                    "transaction.timeout.ms": _TRANSACTION_MS,
+                    "linger.ms": 0,
+                    "compression.type": "gzip",
+                },
+                logger=_client_log,
+            )
+            producer.init_transactions(max(0.1, deadline - time.monotonic()))
+            self._producer = producer
+        return self._producer
+
+    def _transaction(self, name: str, records: Sequence[Written], deadline: float) -> None:
+        producer = self._open_producer(deadline)
+        producer.begin_transaction()
+        for record in records:
+            while True:
+                try:
+                    producer.produce(
+                        self._settings.topic,
+                        key=record.key,
+                        value=record.value,
+                        partition=0,
+                        headers={ALTERATION_HEADER: name},
+                    )
+                    break
+                except BufferError:
+                    if time.monotonic() > deadline:
+                        raise
+                    producer.poll(0.1)
+        while True:
+            try:
+                producer.commit_transaction(max(0.1, deadline - time.monotonic()))
+                return
+            except KafkaException as exc:
+                if not exc.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+
+    def _settle(self) -> None:
+        """Take up the transactional id again: afterwards the transaction before is made or ended.
+
+        Raises:
+            KafkaException: the brokers do not say.
+        """
+        self._drop_producer()
+        self._open_producer(time.monotonic() + self._settings.write_timeout_ms / 1000)
+
+    def _drop_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            # Nothing of it is waited for; brokers end what it has begun.
+            producer.purge(in_queue=True, in_flight=True, blocking=False)
+            producer.flush(0)

@@ -1,0 +1,37 @@
+"""Alterations that are being made: each is carried out to its end, though whoever asked for it may go away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+class Writing:
+    """See the module; as many as there are who ask."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[int]] = set()
+
+    async def carry_out(self, alteration: Coroutine[Any, Any, int]) -> int:
+        """Wait for an alteration; it goes on when the waiting is cancelled.
+
+        Args:
+            alteration: makes it durable and brings it into force; returns the new version.
+
+        Returns:
+            What it returns; what it raises is raised here.
+        """
+        task = asyncio.create_task(alteration)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    async def done(self) -> None:
+        """Wait for all that are on their way, whatever becomes of them."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[int]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # somebody has looked at it, even when whoever asked is gone

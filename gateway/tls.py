@@ -1,0 +1,244 @@
+"""TLS contexts: made from the configured files at the start, and made again when the files change (hazard H21).
+
+A set of files that does not fit together keeps the one before in force, and says so in the log and in the metrics.
+Whoever is connected stays connected; who comes afterwards gets the new certificate. Sessions are not resumed from one
+context to the next, so an authority that is no longer trusted is so from the next handshake on.
+
+At least TLS 1.2, no compression, no renegotiation (hazard H23).
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import structlog
+from cryptography import x509
+
+from config import ConfigError
+from config.security_sections import ListenerTls, UpstreamTls
+
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_CLIENT_AUTH: Final = {
+    "none": ssl.CERT_NONE,
+    "requested": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+_MOST_FILE_BYTES: Final = 16 * 1024 * 1024
+
+_log = structlog.get_logger("gateway.tls")
+
+_Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+
+
+class TlsFileFault(Exception):
+    """A file can't be used.
+
+    Attributes:
+        key: of the section.
+        text: continues the key: what is wrong, with the path and without the content.
+    """
+
+    def __init__(self, key: str, text: str) -> None:
+        super().__init__(f"{key}: {text}")
+        self.key = key
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A context in force.
+
+    Attributes:
+        context: for new handshakes.
+        expires_s: end of validity of our own certificate, seconds since 1970; None without one.
+    """
+
+    context: ssl.SSLContext
+    expires_s: float | None
+
+
+def server_context(section: ListenerTls) -> Loaded:
+    """The context of a listener.
+
+    Raises:
+        TlsFileFault: a file can't be used.
+    """
+    context = _context(ssl.PROTOCOL_TLS_SERVER, section)
+    expires_s = _load_own(context, section.certificate, section.key, section.key_password_file)
+    context.verify_mode = _CLIENT_AUTH[section.client_auth]
+    # One, as Java's: a client can resume with it more than once, and each costs a twentieth of a handshake.
+    context.num_tickets = 1
+    if section.client_ca is not None:
+        _trust(context, "client_ca", section.client_ca)
+        # A resumed session would not look at the certificate again.
+        context.num_tickets = 0
+    if section.client_crl is not None:
+        _trust(context, "client_crl", section.client_crl)
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+    return Loaded(context, expires_s)
+
+
+def client_context(section: UpstreamTls) -> Loaded:
+    """The context of connections to brokers; without `verify = false` their certificate and name must be right.
+
+    Raises:
+        TlsFileFault: a file can't be used.
+    """
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, section)
+    if not section.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif section.ca is not None:
+        _trust(context, "ca", section.ca)
+    else:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    expires_s = None
+    if section.certificate is not None and section.key is not None:
+        expires_s = _load_own(context, section.certificate, section.key, section.key_password_file)
+    return Loaded(context, expires_s)
+
+
+def _context(protocol: int, section: ListenerTls | UpstreamTls) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = _VERSIONS[section.minimum_version]
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    if section.ciphers is not None:
+        try:
+            context.set_ciphers(section.ciphers)
+        except ssl.SSLError:
+            raise TlsFileFault("ciphers", f'"{section.ciphers}" names no cipher that OpenSSL knows') from None
+    return context
+
+
+def _load_own(context: ssl.SSLContext, certificate: str, key: str, password_file: str | None) -> float:
+    chain = _read("certificate", certificate)
+    _read("key", key)
+    password = b"" if password_file is None else _read("key_password_file", password_file).rstrip(b"\r\n")
+    try:
+        expires_s = x509.load_pem_x509_certificates(chain)[0].not_valid_after_utc.timestamp()
+    except ValueError:
+        raise TlsFileFault("certificate", f'"{certificate}" holds no PEM certificate') from None
+    try:
+        # Always with a password: without one OpenSSL would ask for it on the terminal.
+        context.load_cert_chain(certificate, key, password=lambda: password)
+    except ssl.SSLError as exc:
+        if exc.reason == "KEY_VALUES_MISMATCH":
+            raise TlsFileFault("key", f'"{key}" does not belong to "{certificate}"') from None
+        why = exc.reason or "no PEM key, or another password"
+        raise TlsFileFault("key", f'"{key}" can not be used: {why}') from None
+    except (OSError, ValueError) as exc:
+        raise TlsFileFault("key", f'"{key}" can not be used: {type(exc).__name__}') from None
+    return expires_s
+
+
+def _trust(context: ssl.SSLContext, key: str, path: str) -> None:
+    _read(key, path)
+    try:
+        context.load_verify_locations(path)
+    except OSError as exc:  # OpenSSL's errors among them
+        what = "revocation list" if key.endswith("crl") else "certificate"
+        why = getattr(exc, "reason", None) or exc.strerror
+        raise TlsFileFault(key, f'"{path}" holds no PEM {what}: {why}') from None
+
+
+def _read(key: str, path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MOST_FILE_BYTES)
+    except OSError as exc:
+        raise TlsFileFault(key, f'"{path}" can not be read: {exc.strerror}') from None
+
+
+class TlsIdentity:
+    """The context of one listener or upstream, and the files it comes from.
+
+    Attributes:
+        owner: in logs and metrics, such as ``listeners.0.tls``.
+        reloads, failed_reloads: how often files were read again, with and without success.
+        last_reload_failed: whether what is in force is older than the files.
+    """
+
+    def __init__(self, owner: str, section: ListenerTls | UpstreamTls) -> None:
+        """Read the files.
+
+        Args:
+            owner: see above.
+            section: names the files.
+
+        Raises:
+            ConfigError: a file can't be used.
+        """
+        self.owner = owner
+        self.reloads = self.failed_reloads = 0
+        self.last_reload_failed = False
+        self._load: Callable[[], Loaded] = (
+            (lambda: server_context(section))
+            if isinstance(section, ListenerTls)
+            else (lambda: client_context(section))
+        )
+        names = ("certificate", "key", "key_password_file", "client_ca", "client_crl", "ca")
+        self._paths = [path for name in names if (path := getattr(section, name, None)) is not None]
+        self._stamp = self._look()
+        try:
+            self._loaded = self._load()
+        except TlsFileFault as exc:
+            raise ConfigError([f"{owner}.{exc}"]) from None
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For the next handshake."""
+        return self._loaded.context
+
+    @property
+    def expires_s(self) -> float | None:
+        """See `Loaded`."""
+        return self._loaded.expires_s
+
+    def _look(self) -> _Stamp:
+        def stamp(path: str) -> tuple[int, int, int] | None:
+            try:
+                found = os.stat(path)
+            except OSError:
+                return None
+            return (found.st_mtime_ns, found.st_ino, found.st_size)
+
+        return tuple(stamp(path) for path in self._paths)
+
+    def reload(self, *, only_if_changed: bool, by: str) -> bool:
+        """Read the files again. May block on the file system.
+
+        Args:
+            only_if_changed: since they were last read; a set that can't be used is not tried again and again.
+            by: who asked, for the log.
+
+        Returns:
+            Whether the files, as far as they were read, could be used.
+        """
+        # Looked at before they are read: what changes meanwhile is seen next time.
+        stamp = self._look()
+        if only_if_changed and stamp == self._stamp:
+            return True
+        self._stamp = stamp
+        try:
+            loaded = self._load()
+        except TlsFileFault as exc:
+            self.failed_reloads += 1
+            self.last_reload_failed = True
+            _log.error("certificate_not_reloaded", owner=self.owner, by=by, fault=str(exc))
+            return False
+        self._loaded = loaded
+        self.reloads += 1
+        self.last_reload_failed = False
+        _log.info("certificate_reloaded", owner=self.owner, by=by, expires_s=int(loaded.expires_s or 0))
+        return True
+
+
+def reload_all(identities: Iterable[TlsIdentity], *, only_if_changed: bool, by: str) -> bool:
+    """Reload each of them; returns whether all could be."""
+    # Each of them, whatever came of the one before.
+    results = [each.reload(only_if_changed=only_if_changed, by=by) for each in identities]
+    return all(results)

@@ -1,0 +1,59 @@
+"""Connections as usage records: a row per address. Pure.
+
+offered = admitted + rejected + those that are held when the line is written; these are admitted or rejected in a
+later one. A connection that waits for the rate of its listener is offered when it is decided on.
+"""
+
+from __future__ import annotations
+
+from gateway.usage.row import Level, RowKey
+from gateway.usage.table import LevelOf, UsageTable
+from quotas.addresses import UNLIMITED
+from quotas.connections import Admission, ConnectionQuotas, Verdict
+from quotas.usage_record import UsageApi
+
+
+class ConnectionUsage:
+    """Told by the acceptors what becomes of connections."""
+
+    def __init__(self, usage: UsageTable) -> None:
+        """Count in this table."""
+        self._usage = usage
+
+    def decided(self, listener: str, ip: str, admission: Admission, *, counted: bool) -> bool:
+        """What becomes of a socket for now.
+
+        Args:
+            listener: where it came in.
+            ip: its address.
+            admission: the decision.
+            counted: what the last call for this socket returned, False before the first.
+
+        Returns:
+            Whether it counts as offered now.
+        """
+        row = self._usage.row(listener, "", ip, UsageApi.CONNECT)
+        verdict = admission.verdict
+        if verdict is Verdict.WAIT:
+            row.delay(admission.wait_ms)
+            return counted
+        if not counted:
+            row.count(1)
+            row.withhold(1)
+        if verdict is Verdict.ADMIT:
+            row.withhold(-1)
+        elif verdict is Verdict.HOLD:
+            row.delay(admission.wait_ms)
+        else:
+            row.reject(1, withheld=True)
+        return True
+
+
+def connection_level(connections: ConnectionQuotas) -> LevelOf:
+    """Tells the limits of addresses."""
+
+    def level_of(key: RowKey, _now_ms: int) -> Level:
+        limit = connections.ip_limit(key.client_id)
+        return Level(None if limit.rate_per_s >= UNLIMITED else limit.rate_per_s, None, limit.observe)
+
+    return level_of

@@ -1,0 +1,137 @@
+"""Lines into files of a directory. [io]: everything here happens in the thread of a `ThreadedSink`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from gateway.usage.line import Line
+from gateway.usage.part_file import PartFile, recover
+from gateway.usage.retention import Retention, complete_files, left_parts, to_remove
+from gateway.usage.sink import Tally
+
+_log = structlog.get_logger("gateway.usage")
+
+
+@dataclass(frozen=True, slots=True)
+class FileSettings:
+    """Where files go and when they are complete.
+
+    Attributes:
+        directory: see `FileWriter`.
+        rotate_s, rotate_bytes: a file is completed after so long, or with so many bytes.
+        retention: what is kept of them.
+    """
+
+    directory: Path
+    rotate_s: float
+    rotate_bytes: int
+    retention: Retention
+
+
+class FileWriter:
+    """A `sink.Writer`.
+
+    Attributes:
+        delivered: what is in complete files.
+        lost: always empty: what a file can not take is not taken.
+        completed: files that have their final name.
+        removed: files deleted because they were too old or too much.
+        recovered: files completed that another process had left.
+    """
+
+    def __init__(
+        self,
+        settings: FileSettings,
+        gateway: str,
+        boot: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Make it; nothing is touched yet.
+
+        Args:
+            settings: see above.
+            gateway: part of the files' names: letters, digits, "_", ".", "-".
+            boot: when this gateway was started.
+            clock: seconds, monotonic; for rotation.
+            wall: seconds since the epoch; for retention.
+        """
+        self.delivered = Tally()
+        self.lost = Tally()
+        self.completed = 0
+        self.removed = 0
+        self.recovered = 0
+        self._settings = settings
+        self._gateway = gateway
+        self._boot = boot
+        self._clock = clock
+        self._wall = wall
+        self._part: PartFile | None = None
+        self._due_s = 0.0
+
+    @property
+    def pending(self) -> Tally:
+        """What is in the file under way."""
+        return Tally() if self._part is None else self._part.tally
+
+    def open(self) -> None:
+        """See `sink.Writer`: complete what other processes left, then make room."""
+        directory = self._settings.directory
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        for part in left_parts(directory):
+            try:
+                found = recover(part)
+            except OSError as exc:
+                # The next start tries again; what comes now must not wait for it.
+                _log.warning("usage_file_not_recovered", file=part.name, error=str(exc))
+                continue
+            if found is not None:
+                self.recovered += 1
+                _log.info("usage_file_recovered", file=found.name)
+        self._make_room()
+
+    def write(self, line: Line) -> None:
+        """See `sink.Writer`."""
+        if self._part is not None and self._part.bytes >= self._settings.retention.keep_bytes:
+            self.maintain()  # could not be completed for long; nothing is deleted meanwhile, so it must not grow
+        if self._part is None:
+            self._part = PartFile(self._settings.directory, self._gateway, self._boot, line.seq)
+            self._due_s = self._clock() + self._settings.rotate_s
+        self._part.append(line)
+
+    def maintain(self) -> None:
+        """See `sink.Writer`."""
+        part = self._part
+        if part is not None and (self._clock() >= self._due_s or part.bytes >= self._settings.rotate_bytes):
+            self._publish(part)
+            self._make_room()
+
+    def _publish(self, part: PartFile) -> None:
+        if part.tally.lines:
+            part.publish()
+            self.delivered.add_all(part.tally)
+            self.completed += 1
+        else:
+            part.discard()
+        self._part = None
+
+    def _make_room(self) -> None:
+        files = complete_files(self._settings.directory)
+        for each in to_remove(files, self._settings.retention, now_s=self._wall()):
+            each.path.unlink(missing_ok=True)
+            self.removed += 1
+
+    def close(self, deadline_s: float) -> None:
+        """See `sink.Writer`; a file that can not be completed is left to the next start."""
+        part = self._part
+        if part is not None:
+            try:
+                self._publish(part)
+            finally:
+                part.close()

@@ -1,0 +1,72 @@
+"""Controller mutations as usage records: each topic of each request an event, and sums in the client's row. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gateway.usage.row import Level, RowKey, UsageRow
+from gateway.usage.table import LevelOf, UsageTable
+from quotas.mutations import MutationDecision, MutationQuotas
+from quotas.resolution import TrackerKey
+from quotas.usage_record import UsageApi
+
+
+def record_mutations(
+    usage: UsageTable,
+    listener: str,
+    user: str,
+    client_id: str,
+    api: str,
+    topics: Iterable[tuple[object, MutationDecision]],
+    *,
+    strict: bool,
+    correlation_id: int,
+    now_ms: int,
+) -> UsageRow | None:
+    """The topics of one request were decided on.
+
+    Args:
+        usage: the table.
+        listener, user, client_id: who asked.
+        api: as `quotas.usage_record.Event.API` is written.
+        topics: what names each topic, and what was decided. A topic that costs nothing is no mutation.
+        strict: whether the client can read error 89.
+        correlation_id: of the request.
+        now_ms: the time.
+
+    Returns:
+        The client's row, for what follows from the decision; None when nothing costs anything.
+    """
+    charged = [(subject, decision) for subject, decision in topics if decision.permits]
+    if not charged:
+        return None
+    first = charged[0][1]
+    if first.limit is not None:
+        user, client_id = first.tracker_key
+    row = usage.row(listener, user, client_id, UsageApi.MUTATION)
+    row.count(sum(decision.permits for _, decision in charged))
+    for subject, decision in charged:
+        if not decision.accepted:
+            row.reject(decision.permits)
+        usage.event(
+            row,
+            api,
+            subject,
+            decision.permits,
+            strict=strict,
+            admitted=decision.accepted,
+            throttle_ms=decision.throttle_time_ms,
+            correlation_id=correlation_id,
+            now_ms=now_ms,
+        )
+    return row
+
+
+def mutation_level(mutations: MutationQuotas) -> LevelOf:
+    """Tells limit and tokens of the counters of mutations."""
+
+    def level_of(key: RowKey, now_ms: int) -> Level:
+        limit, tokens, observe = mutations.level(TrackerKey(key.user, key.client_id), now_ms=now_ms)
+        return Level(limit, None if tokens is None else round(tokens, 3), observe)
+
+    return level_of

@@ -1,0 +1,56 @@
+"""How clients' names are written into records: as they are, or as keyed hashes (hazard I11). Pure.
+
+Equal names stay equal, so that what a client used can be followed over time; without the salt nobody can try names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from enum import StrEnum
+from typing import Final
+
+MAX_NAME_CHARS: Final = 256
+"""Longer names are cut, with a digest so that two of them stay two: they are repeated in every line."""
+
+HASHED: Final = "#"
+"""What a hashed name begins with."""
+
+_DIGEST_CHARS: Final = 16
+
+
+class Privacy(StrEnum):
+    """What is written of users, client ids and addresses."""
+
+    PLAIN = "plain"
+    HASHED = "hashed"
+
+
+class Names:
+    """Turns names into what is written."""
+
+    def __init__(self, salt: bytes | None = None) -> None:
+        """Names as they are, or hashed with a salt.
+
+        Args:
+            salt: the key of the hashes; whoever has it can find out whether a hash is of a given name.
+        """
+        self._salt = salt
+
+    def written(self, name: str) -> str:
+        """The text for a name; nothing stays nothing, since it says that a field does not apply."""
+        if not name:
+            return ""
+        if self._salt is not None:
+            digest = hmac.new(self._salt, name.encode("utf-8", "surrogatepass"), hashlib.sha256)
+            return HASHED + digest.hexdigest()[:_DIGEST_CHARS]
+        # Half of a surrogate pair is no text that JSON readers must take (hazard I14).
+        return cut(name).encode("utf-8", "replace").decode()
+
+
+def cut(name: str) -> str:
+    """A name of bearable length: of a longer one the beginning and a digest of it all."""
+    if len(name) <= MAX_NAME_CHARS:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
+    return f"{name[: MAX_NAME_CHARS - _DIGEST_CHARS - 1]}~{digest}"

@@ -1,0 +1,262 @@
+"""One file of usage records while it is written: gzip, hidden, locked; whole lines only, whatever fails.
+
+`.usage-<gateway>-<boot>-<seq of the first line>.jsonl.gz.part` becomes `usage-...jsonl.gz` by fsync, rename, and
+fsync of the directory. Each line is flushed through the compressor, so that what a killed process leaves can be read
+up to its last whole line. When a write fails the file is cut to its last whole line and the compressor is put back to
+there. [io]: called by the thread of a sink alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from gateway.usage.line import Line
+from gateway.usage.sink import Tally
+
+PART: Final = ".part"
+SUFFIX: Final = ".jsonl.gz"
+
+FILE_NAME: Final = re.compile(r"usage-(?P<gateway>[A-Za-z0-9_.-]+)-(?P<boot>\d+)-(?P<seq>\d+)\.jsonl\.gz")
+"""Of a file that is complete."""
+
+PART_NAME: Final = re.compile(r"\." + FILE_NAME.pattern + r"\.part")
+
+_GZIP: Final = 31  # zlib's wbits for a gzip head and tail
+_LEVEL: Final = 1
+_SEQ_DIGITS: Final = 10  # names then sort as their lines do
+_COPY_BYTES: Final = 1 << 20
+_MAX_LINE_BYTES: Final = 64 << 20
+_MODE: Final = 0o640
+
+
+class PartFile:
+    """See the module.
+
+    Attributes:
+        path: of the part.
+        bytes: compressed, so far.
+        tally: what is in it.
+    """
+
+    def __init__(self, directory: Path, gateway: str, boot: int, seq: int) -> None:
+        """Create it; its directory is made if only that is missing.
+
+        Raises:
+            OSError: it can not be created.
+        """
+        name = f"usage-{gateway}-{boot}-{seq:0{_SEQ_DIGITS}d}{SUFFIX}"
+        self._directory = directory
+        self._final = directory / name
+        self.path = directory / f".{name}{PART}"
+        self.bytes = 0
+        self.tally = Tally()
+        self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+        self._synced = True  # False after an fsync that failed: that descriptor's is not to be believed again
+        self._fd = self._create()
+
+    def _create(self) -> int:
+        with contextlib.suppress(FileExistsError):
+            self._directory.mkdir(mode=0o750)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def append(self, line: Line) -> None:
+        """Add a line.
+
+        Raises:
+            OSError: it is not in the file; the file is as before, or will be cut to that by the next call.
+        """
+        if os.fstat(self._fd).st_nlink == 0:
+            self._move()
+        compressor = self._compressor.copy()
+        data = compressor.compress(line.data + b"\n") + compressor.flush(zlib.Z_SYNC_FLUSH)
+        self._write(data)
+        self._compressor = compressor
+        self.bytes += len(data)
+        self.tally.add(line)
+
+    def _write(self, data: bytes) -> None:
+        """Write behind the last whole line, over what an attempt that failed may have left there."""
+        try:
+            if os.fstat(self._fd).st_size > self.bytes:
+                os.ftruncate(self._fd, self.bytes)
+            _write_all(self._fd, data, self.bytes)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self.bytes)
+            raise
+
+    def publish(self) -> Path:
+        """Complete it; it is then closed and has its final name.
+
+        Raises:
+            OSError: it is not complete, and can be tried again.
+        """
+        self._write(self._compressor.copy().flush(zlib.Z_FINISH))
+        if not self._synced or os.fstat(self._fd).st_nlink == 0:
+            self._move()
+            self._write(self._compressor.copy().flush(zlib.Z_FINISH))
+        self._sync()
+        try:
+            os.rename(self.path, self._final)
+        except FileNotFoundError:
+            self._synced = False  # its directory is gone under another name: copy it at the next attempt
+            raise
+        sync_directory(self._directory)
+        self.close()
+        return self._final
+
+    def _sync(self) -> None:
+        try:
+            os.fsync(self._fd)
+        except OSError:
+            self._synced = False
+            raise
+
+    def _move(self) -> None:
+        """Copy what was written to a new file: this one has lost its name, or can not be synced any more."""
+        if os.fstat(self._fd).st_nlink:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
+        fd = self._create()
+        try:
+            at = 0
+            while at < self.bytes:
+                data = os.pread(self._fd, min(_COPY_BYTES, self.bytes - at), at)
+                if not data:
+                    raise OSError(f"{self.path}: ends at {at} instead of {self.bytes} bytes")
+                _write_all(fd, data, at)
+                at += len(data)
+        except OSError:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+            raise
+        os.close(self._fd)
+        self._fd = fd
+        self._synced = True
+
+    def discard(self) -> None:
+        """Let go of it; nothing is in it."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it; what is not published stays for the next start (see `recover`)."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def recover(part: Path) -> Path | None:
+    """Publish what another process left, up to its last whole line.
+
+    Args:
+        part: a hidden file.
+
+    Returns:
+        The complete file; None when somebody still writes it, or nothing whole is in it: then it is removed.
+
+    Raises:
+        OSError: it can not be read or written now.
+    """
+    with part.open("rb") as left:
+        try:
+            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return None
+        rest = part.with_name(f"{part.name}.whole")
+        try:
+            lines = _copy_lines(left.fileno(), rest)
+        except OSError:
+            with contextlib.suppress(OSError):
+                rest.unlink()
+            raise
+        final = part.with_name(part.name.removeprefix(".").removesuffix(PART))
+        if lines:
+            rest.rename(final)
+        else:
+            rest.unlink()
+        part.unlink()
+    sync_directory(part.parent)
+    return final if lines else None
+
+
+def _copy_lines(fd: int, to: Path) -> int:
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+    lines = 0
+    with to.open("wb") as out:
+        for line in whole_lines(read_pieces(fd)):
+            out.write(compressor.compress(line + b"\n"))
+            lines += 1
+        out.write(compressor.flush())
+        out.flush()
+        os.fsync(out.fileno())
+    return lines
+
+
+def read_pieces(fd: int) -> Iterator[bytes]:
+    """A file from its beginning, whoever else reads or writes it."""
+    at = 0
+    while piece := os.pread(fd, _COPY_BYTES, at):
+        at += len(piece)
+        yield piece
+
+
+def whole_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The lines of a gzip stream that may end, or become something else, anywhere; what is not whole is left out.
+
+    Nobody writes lines beyond a bound; there the reading ends.
+    """
+    stream = zlib.decompressobj(_GZIP)
+    begun: list[bytes] = []  # of a line that is not at its end yet
+    begun_bytes = 0
+    for piece in pieces:
+        while piece:
+            try:
+                text = stream.decompress(piece, _COPY_BYTES)
+            except zlib.error:
+                return
+            first, *lines = text.split(b"\n")
+            begun.append(first)
+            begun_bytes += len(first)
+            if lines:
+                yield b"".join(begun)
+                begun = [lines.pop()]
+                begun_bytes = len(begun[0])
+                yield from lines
+            elif begun_bytes > _MAX_LINE_BYTES:
+                return
+            piece = stream.unconsumed_tail or stream.unused_data
+            if stream.eof:
+                stream = zlib.decompressobj(_GZIP)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make names in it durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, data: bytes, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, at)
+        at += written
+        view = view[written:]

@@ -1,0 +1,131 @@
+"""Reads usage records back from a directory, for people at a terminal; the pipeline has its own way.
+
+Takes what is there: a file that is still written, one that was torn, one that is something else. What could not be
+read is counted and named, never silently left out. [io]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.usage.part_file import read_pieces, whole_lines
+from gateway.usage.retention import complete_files, left_parts
+from quotas.usage_record import VERSION, Row
+
+_MOST_NAMED: Final = 5
+_LAST_SECOND: Final = 2**35  # a thousand years on: what is later is not seconds
+
+_TYPES: Final = {
+    "gw": str,
+    "boot": int,
+    "seq": int,
+    "ts": int,
+    "dur_ms": int,
+    "rows": list,
+    "events": list,
+    "dropped_rows": int,
+    "dropped_events": int,
+}
+
+
+@dataclass(slots=True)
+class Readings:
+    """What was found in a directory.
+
+    Attributes:
+        lines: the records of the time asked for, each once, by time.
+        unread: lines that are no usage records of this version.
+        unread_files: names of some files with such lines, or that can not be read.
+    """
+
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    unread: int = 0
+    unread_files: list[str] = field(default_factory=list)
+
+    def missing(self) -> int:
+        """Lines that must have been written, since later ones of the same gateway are there, and are not."""
+        numbers: dict[tuple[str, int], list[int]] = {}
+        for line in self.lines:
+            numbers.setdefault((line["gw"], line["boot"]), []).append(line["seq"])
+        return sum(max(seqs) - min(seqs) + 1 - len(seqs) for seqs in numbers.values())
+
+
+def read_last(directory: Path, seconds: int) -> Readings:
+    """The records of the last seconds, counted back from the newest record there is.
+
+    Args:
+        directory: of the files.
+        seconds: how long back.
+
+    Raises:
+        OSError: the directory can not be read.
+    """
+    files = complete_files(directory)
+    newest_s = max((each.completed_s for each in files), default=0.0)
+    # A file that was completed before holds nothing of that time.
+    paths = [each.path for each in files if each.completed_s >= newest_s - seconds]
+    found = Readings()
+    known: dict[tuple[str, int, int], dict[str, Any]] = {}
+    for path in [*paths, *left_parts(directory)]:
+        unread = 0
+        try:
+            with path.open("rb") as file:
+                for text in whole_lines(read_pieces(file.fileno())):
+                    line = _parse(text)
+                    if line is None:
+                        unread += 1
+                    else:
+                        known[line["gw"], line["boot"], line["seq"]] = line
+                empty = file.seek(0, 2) == 0
+        except FileNotFoundError:
+            continue  # completed or deleted meanwhile; what it held is in another file, or too old
+        except OSError:
+            unread += 1
+            empty = False
+        if unread or (not empty and not _is_gzip(path)):
+            found.unread += unread
+            found.unread_files.append(path.name)
+    last_ts = max((line["ts"] for line in known.values()), default=0)
+    found.lines = sorted(
+        (line for line in known.values() if line["ts"] > last_ts - seconds),
+        key=lambda line: (line["ts"], line["gw"], line["boot"], line["seq"]),
+    )
+    del found.unread_files[_MOST_NAMED:]
+    return found
+
+
+def rows_of(line: dict[str, Any]) -> Iterator[list[Any]]:
+    """The rows of a line that have the fields of this version; more at the end are a later version's."""
+    for row in line["rows"]:
+        if (
+            isinstance(row, list)
+            and len(row) > Row.FLAGS
+            and all(isinstance(name, str) for name in row[: Row.NODE])
+            and all(isinstance(value, int | float) for value in row[Row.NODE : Row.QUOTA])
+            and all(value is None or isinstance(value, int | float) for value in row[Row.QUOTA : Row.FLAGS])
+        ):
+            yield row
+
+
+def _parse(text: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or line.get("v") != VERSION:
+        return None
+    # bool is an int to isinstance, and no number here.
+    right = all(type(line.get(name)) is wanted for name, wanted in _TYPES.items())
+    return line if right and 0 <= line["ts"] < _LAST_SECOND else None
+
+
+def _is_gzip(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"\x1f\x8b"
+    except OSError:
+        return True

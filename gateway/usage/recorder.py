@@ -1,0 +1,149 @@
+"""Makes a line of what was counted, once a second. [io]: it reads both clocks and owns a timer.
+
+Seconds are those of the wall clock; how long a line really lasted is measured by the loop's clock. A second that the
+loop missed because it was busy is part of the line before it, which then says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from gateway.clock import NowMs
+from gateway.usage.line import Line, LineBuilder
+from gateway.usage.table import UsageTable
+
+ROWS_PER_TURN: Final = 250
+"""Taken and encoded within one turn of the loop: less than a millisecond."""
+
+_SECOND_MS: Final = 1000
+_JUMP_MS: Final = 100
+"""The clocks drift apart by less in a second; whatever is more was set."""
+
+
+class LineSink(Protocol):
+    """Takes lines away; never blocks."""
+
+    def offer(self, line: Line) -> bool:
+        """Take a line; False when there was no room and it is counted as dropped."""
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class Recorder:
+    """See the module.
+
+    Attributes:
+        seq: number of the next line.
+    """
+
+    def __init__(
+        self,
+        table: UsageTable,
+        sink: LineSink,
+        *,
+        gateway: str,
+        boot: int,
+        algorithm: str,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: NowMs,
+        wall_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        """Make it; nothing is timed yet.
+
+        Args:
+            table: what was counted.
+            sink: where lines go.
+            gateway: name of this gateway.
+            boot: when it was started, ms since the epoch.
+            algorithm: of the controller mutation quota.
+            loop: has the timer.
+            now_ms: its clock, which counts time.
+            wall_ms: the clock that names seconds.
+        """
+        self._table = table
+        self._sink = sink
+        self._gateway = gateway
+        self._algorithm = algorithm
+        self._loop = loop
+        self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        self._timer: asyncio.Handle | None = None
+        self._taking: Iterator[None] | None = None
+        self._boot = boot
+        self.seq = 0
+        self._begin_wall_ms = wall_ms()
+        self._begin_ms = now_ms()
+
+    def start(self) -> None:
+        """Begin the first line now."""
+        self._begin_wall_ms = self._wall_ms()
+        self._begin_ms = self._now_ms()
+        self._wait()
+
+    def stop(self) -> None:
+        """Write what was counted since the last line, and no more lines."""
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        self._timer = None
+        # A line under way lacks what was counted in its rows after they were taken: that is one more line.
+        for taking in (self._taking or iter(()), self._take()):
+            for _ in taking:
+                pass
+        self._taking = None
+
+    def _wait(self) -> None:
+        """Until the wall clock's next second; not the one that begins at once, where the loop was late."""
+        half_ms = _SECOND_MS // 2
+        delay_ms = half_ms + -(self._wall_ms() + half_ms) % _SECOND_MS
+        self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._taking = self._take()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        assert self._taking is not None
+        if next(self._taking, self) is self:
+            self._taking = None
+            self._wait()
+        else:
+            self._timer = self._loop.call_soon(self._go_on)
+
+    def _take(self) -> Iterator[None]:
+        """Make one line and offer it; stops after each slice of rows."""
+        now_ms, wall_ms = self._now_ms(), self._wall_ms()
+        begin_ms, begin_wall_ms = self._begin_ms, self._begin_wall_ms
+        self._begin_ms, self._begin_wall_ms = now_ms, wall_ms
+        duration_ms = now_ms - begin_ms
+        jump_ms = wall_ms - begin_wall_ms - duration_ms
+        ts = (begin_wall_ms + _SECOND_MS // 2) // _SECOND_MS
+        listed = self._table.take_listed(now_ms=now_ms)
+        events = self._table.take_events()
+        dropped = self._table.take_dropped()
+        builder = LineBuilder()
+        for at in range(0, len(listed), ROWS_PER_TURN):
+            if at:
+                yield None
+            turn = listed[at : at + ROWS_PER_TURN]
+            builder.add_rows([self._table.values(row, now_ms=now_ms) for row in turn])
+        line = builder.finish(
+            gateway=self._gateway,
+            boot=self._boot,
+            seq=self.seq,
+            ts=ts,
+            dur_ms=duration_ms,
+            algorithm=self._algorithm,
+            events=events,
+            clock_offset_ms=begin_ms - (begin_wall_ms - ts * _SECOND_MS),
+            dropped=dropped,
+            jump_ms=jump_ms if abs(jump_ms) >= _JUMP_MS else 0,
+        )
+        self.seq += 1
+        self._sink.offer(line)

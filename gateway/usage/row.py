@@ -1,0 +1,207 @@
+"""What one client did with one API since the last line. Pure, and cheap: the data path counts here.
+
+A row puts itself on its table's list with the first thing that is counted, so taking a second's rows looks at those
+alone. A row that nobody counts in holds nothing but its names.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, TypeAlias
+
+from quotas.rate_quotas import RateTracker
+from quotas.usage_record import RowFlags, UsageApi
+
+RowValues: TypeAlias = tuple[
+    str, str, str, str, int, int, float, float, float, float, float, int, float, int, int, int,
+    float | None, float | None, int,
+]  # fmt: skip
+"""As `quotas.usage_record.Row` tells."""
+
+
+class RowKey(NamedTuple):
+    """Whose row it is: broker id -1 where it is not known or does not matter."""
+
+    listener: str
+    user: str
+    client_id: str
+    api: UsageApi
+    node: int
+
+
+class Level(NamedTuple):
+    """Where a counter stands: its limit (None: unlimited), tokens or rate, and whether it is only observed."""
+
+    quota: float | None
+    end: float | None
+    observe: bool = False
+
+
+UNLIMITED: Final = Level(None, None)
+
+_CENSORED: Final = int(RowFlags.CENSORED)
+_OBSERVED: Final = int(RowFlags.OBSERVED)
+
+
+class UsageRow:
+    """See the module.
+
+    Attributes:
+        key: whose it is.
+        names: of listener, user and client id as they are written.
+        tracker: the quota's counter where one is at hand; asked for limit and level.
+        shared: whether it is that of all clients without one of their own.
+        listed: whether it stands on its table's list.
+        in_table: False once the table has given its place away; whoever holds it may count on.
+        requests, offered, withheld, max_units, rejected, rejected_units, delayed, throttle_ms: since the last line;
+            withheld is what of `offered` was not admitted.
+    """
+
+    __slots__ = (
+        "_bytes_in",
+        "_bytes_out",
+        "_head",
+        "_list",
+        "_mute_from_ms",
+        "_mute_until_ms",
+        "_muted_ms",
+        "delayed",
+        "in_table",
+        "key",
+        "listed",
+        "max_units",
+        "names",
+        "offered",
+        "rejected",
+        "rejected_units",
+        "requests",
+        "shared",
+        "throttle_ms",
+        "tracker",
+        "withheld",
+    )
+
+    def __init__(
+        self, key: RowKey, names: tuple[str, str, str], listed: list[UsageRow], *, shared: bool = False
+    ) -> None:
+        """An empty row.
+
+        Args:
+            key: see above.
+            names: of listener, user and client id as they are written.
+            listed: where it puts itself.
+            shared: see above.
+        """
+        self.key = key
+        self.names = names
+        self._head = (*names, key.api.value, key.node)
+        self._bytes_in = key.api is UsageApi.PRODUCE
+        self._bytes_out = key.api is UsageApi.FETCH
+        self.tracker: RateTracker | None = None
+        self.shared = shared
+        self.listed = False
+        self.in_table = True
+        self._list = listed
+        self._mute_from_ms = 0
+        self._mute_until_ms = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self.requests = self.rejected = self.delayed = self.throttle_ms = self._muted_ms = 0
+        self.offered: float = 0
+        self.withheld: float = 0
+        self.max_units: float = 0
+        self.rejected_units: float = 0
+
+    def count(self, units: float) -> None:
+        """A request of so many units, admitted whole."""
+        if not self.listed:
+            self._enlist()
+        self.requests += 1
+        self.offered += units
+        if units > self.max_units:
+            self.max_units = units
+
+    def reject(self, units: float, *, withheld: bool = False) -> None:
+        """So many of the units that were counted are refused; `withheld`: they were withheld until now."""
+        self.withhold(0 if withheld else units)
+        self.rejected += 1
+        self.rejected_units += units
+
+    def withhold(self, units: float) -> None:
+        """So many of the units that were counted are not admitted yet; a negative number is admitted after all."""
+        if not self.listed:
+            self._enlist()
+        self.withheld += units
+
+    def delay(self, throttle_ms: int) -> None:
+        """A request is answered with a throttle time."""
+        if not self.listed:
+            self._enlist()
+        self.delayed += 1
+        self.throttle_ms += throttle_ms
+
+    def mute(self, until_ms: int, *, now_ms: int) -> None:
+        """A connection is not read until then; overlapping times of several connections count once."""
+        if not self.listed:
+            self._enlist()
+        if now_ms >= self._mute_until_ms:
+            self._muted_ms += self._mute_until_ms - self._mute_from_ms
+            self._mute_from_ms, self._mute_until_ms = now_ms, until_ms
+        elif until_ms > self._mute_until_ms:
+            self._mute_until_ms = until_ms
+
+    def _enlist(self) -> None:
+        self.listed = True
+        self._list.append(self)
+
+    def take(self, level: Level, *, now_ms: int) -> RowValues:
+        """The row as it is written, and start anew; a row that is still muted enlists itself for the next line."""
+        self.listed = False
+        muted_ms = self._muted_ms
+        if self._mute_until_ms:
+            muted_ms += max(0, min(self._mute_until_ms, now_ms) - self._mute_from_ms)
+            if self._mute_until_ms > now_ms:
+                self._mute_from_ms = now_ms
+                self._enlist()
+            else:
+                self._mute_from_ms = self._mute_until_ms = 0
+        offered = self.offered
+        values = (
+            *self._head,
+            self.requests,
+            offered if self._bytes_in else 0,
+            offered if self._bytes_out else 0,
+            offered,
+            offered - self.withheld,
+            self.max_units,
+            self.rejected,
+            self.rejected_units,
+            self.delayed,
+            self.throttle_ms,
+            muted_ms,
+            level.quota,
+            level.end,
+            (_CENSORED if muted_ms else 0) | (_OBSERVED if level.observe else 0),
+        )
+        self._reset()
+        return values
+
+    def pour_into(self, other: UsageRow, *, now_ms: int) -> None:
+        """Add everything to another row and start anew; a mute under way goes along."""
+        if not other.listed:
+            other._enlist()
+        if self._mute_until_ms > now_ms:
+            other.mute(self._mute_until_ms, now_ms=min(self._mute_from_ms, now_ms))
+        other.requests += self.requests
+        other.offered += self.offered
+        other.withheld += self.withheld
+        other.max_units = max(other.max_units, self.max_units)
+        other.rejected += self.rejected
+        other.rejected_units += self.rejected_units
+        other.delayed += self.delayed
+        other.throttle_ms += self.throttle_ms
+        over_ms = self._mute_until_ms - self._mute_from_ms if self._mute_until_ms <= now_ms else 0
+        other._muted_ms = max(other._muted_ms, self._muted_ms + over_ms)
+        self.listed = False
+        self._mute_from_ms = self._mute_until_ms = 0
+        self._reset()

@@ -1,0 +1,148 @@
+"""The parts of usage records put together as the configuration says. [io]"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from config import Config
+from gateway.clock import NowMs
+from gateway.own_clients import librdkafka_settings
+from gateway.usage.connections import ConnectionUsage, connection_level
+from gateway.usage.file_sink import FileSettings, FileWriter
+from gateway.usage.kafka_sink import KafkaWriter, TopicSettings
+from gateway.usage.mutations import mutation_level
+from gateway.usage.names import Names
+from gateway.usage.recorder import Recorder, wall_clock_ms
+from gateway.usage.retention import Retention
+from gateway.usage.salt import SALT_BYTES, SALT_NAME, load_salt
+from gateway.usage.series import UsageSeries
+from gateway.usage.sink import ThreadedSink, Writer
+from gateway.usage.table import UsageTable
+from quotas.connections import ConnectionQuotas
+from quotas.mutations import MutationQuotas
+from quotas.usage_record import UsageApi
+
+STOP_S: Final = 5.0
+"""How long a stopping gateway waits for a slow disk or cluster to take the last lines."""
+
+_GIVE_UP_MS: Final = 120_000
+_HOUR_MS: Final = 3_600_000
+
+_log = structlog.get_logger("gateway.usage")
+
+
+class UsageService:
+    """Counts, makes lines, delivers them.
+
+    Attributes:
+        table: where the data path counts.
+        connections: told of connections.
+        series: for Prometheus.
+        recorder, sink: see their modules.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: NowMs,
+        client: Mapping[str, Any],
+    ) -> None:
+        """Put it together; nothing is written yet.
+
+        Args:
+            config: its [usage] is not off.
+            loop: the gateway's.
+            now_ms: its clock.
+            client: librdkafka's settings for reaching the cluster.
+        """
+        section = config.usage
+        self._loop = loop
+        gateway = section.gateway_id or host_id()
+        boot = wall_clock_ms()
+        self.table = UsageTable(_names(config), max_rows=section.max_rows, max_events=section.max_events)
+        writer: Writer
+        if section.kind == "files":
+            assert section.directory is not None
+            retention = Retention(section.keep_bytes, section.keep_hours * _HOUR_MS / 1000)
+            files = FileSettings(
+                Path(section.directory), section.rotate_seconds, section.rotate_bytes, retention
+            )
+            writer = FileWriter(files, gateway, boot)
+        else:
+            topic = TopicSettings(
+                topic=section.topic,
+                partitions=section.topic_partitions,
+                replication_factor=section.topic_replication_factor,
+                retention_ms=section.keep_hours * _HOUR_MS,
+                give_up_ms=_GIVE_UP_MS,
+                max_queued_bytes=section.max_queued_bytes,
+                client=client,
+            )
+            writer = KafkaWriter(topic, gateway)
+        self.sink = ThreadedSink(writer, max_queued_bytes=section.max_queued_bytes)
+        self.recorder = Recorder(
+            self.table,
+            self.sink,
+            gateway=gateway,
+            boot=boot,
+            algorithm=config.mutation_quota.algorithm.value,
+            loop=loop,
+            now_ms=now_ms,
+        )
+        self.connections = ConnectionUsage(self.table)
+        self.series = UsageSeries(self.table, self.sink)
+
+    @classmethod
+    def configured(
+        cls, config: Config, *, loop: asyncio.AbstractEventLoop, now_ms: NowMs
+    ) -> UsageService | None:
+        """What the configuration asks for; None: no records."""
+        if config.usage.kind == "off":
+            return None
+        client = librdkafka_settings(config) if config.usage.kind == "topic" else {}
+        return cls(config, loop=loop, now_ms=now_ms, client=client)
+
+    def watch(self, mutations: MutationQuotas, connections: ConnectionQuotas) -> None:
+        """Where limits of rows are found that have no counter of a rate."""
+        self.table.watch(UsageApi.MUTATION, mutation_level(mutations))
+        self.table.watch(UsageApi.CONNECT, connection_level(connections))
+
+    def start(self) -> None:
+        """Begin the first line."""
+        self.sink.start()
+        self.recorder.start()
+
+    async def stop(self) -> None:
+        """Make the last line and wait, a bounded time, until it is delivered."""
+        self.recorder.stop()
+        await self._loop.run_in_executor(None, self.sink.stop, STOP_S)
+
+
+def host_id() -> str:
+    """The host's name, as far as it can stand in a file's name."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", socket.gethostname())[:64] or "gateway"
+
+
+def _names(config: Config) -> Names:
+    section = config.usage
+    if section.privacy == "plain":
+        return Names()
+    path = Path(section.salt_file) if section.salt_file else Path(section.directory or ".") / SALT_NAME
+    try:
+        return Names(load_salt(path))
+    except (OSError, ValueError) as exc:
+        # Clients come first: the gateway serves, and their names still do not get out.
+        _log.error(
+            "usage_salt_unreadable", file=str(path), error=str(exc), instead="a salt of this run alone"
+        )
+        return Names(secrets.token_bytes(SALT_BYTES))

@@ -1,0 +1,226 @@
+"""What all sinks have in common: a bounded queue from the loop to a thread, and exact books of what became of lines.
+
+At every moment, for lines and for rows:  made = delivered + dropped + pending.  Each number has one writer, the
+loop's thread or the sink's, so no lock is needed to read them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Final, Protocol
+
+import structlog
+
+from gateway.usage.line import Line
+
+RETRY_S: Final = 1.0
+"""After a failure, how long until the next attempt; a stop does not wait for it."""
+
+_LOG_EVERY_S: Final = 60.0
+
+_log = structlog.get_logger("gateway.usage")
+
+
+@dataclass(slots=True)
+class Tally:
+    """Lines, and the rows and events in them."""
+
+    lines: int = 0
+    rows: int = 0
+    events: int = 0
+
+    def add(self, line: Line) -> None:
+        """One line more."""
+        self.lines += 1
+        self.rows += line.rows
+        self.events += line.events
+
+    def add_all(self, other: Tally) -> None:
+        """All of another's."""
+        self.lines += other.lines
+        self.rows += other.rows
+        self.events += other.events
+
+
+class Writer(Protocol):
+    """What a sink's thread drives. It is called by that thread alone.
+
+    Attributes:
+        delivered: what is where it should be for good.
+        lost: what was taken by `write` and will not get there.
+    """
+
+    delivered: Tally
+    lost: Tally
+
+    def open(self) -> None:
+        """Prepare; raises OSError when that fails, and is called again later."""
+
+    def write(self, line: Line) -> None:
+        """Take one line; raises OSError when that fails, and is called again with the same line later."""
+
+    def maintain(self) -> None:
+        """Do what is due, at least every second; raises OSError when that fails."""
+
+    def close(self, deadline_s: float) -> None:
+        """Deliver what was taken, until this time of the monotonic clock; raises OSError when that fails."""
+
+
+class ThreadedSink:
+    """A queue and a thread in front of a writer.
+
+    Attributes:
+        made: what was offered.
+        refused: what there was no room for.
+        abandoned: what was still waiting when the sink had to end.
+        failures: attempts that failed.
+        failing: whether the last attempt did.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        *,
+        max_queued_bytes: int,
+        retry_s: float = RETRY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make it; `start` makes the thread.
+
+        Args:
+            writer: writes.
+            max_queued_bytes: what waits for it at most; further lines are dropped.
+            retry_s: see `RETRY_S`.
+            clock: seconds, monotonic.
+        """
+        self.writer = writer
+        self.made = Tally()
+        self.refused = Tally()
+        self.abandoned = Tally()
+        self.failures = 0
+        self.failing = False
+        self._max_queued_bytes = max_queued_bytes
+        self._retry_s = retry_s
+        self._clock = clock
+        self._queue: SimpleQueue[Line | None] = SimpleQueue()
+        self._bytes_in = 0  # written by the loop
+        self._bytes_out = 0  # written by the thread
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._deadline_s = 0.0
+        self._logged_s = float("-inf")
+        self._told_failing = False
+
+    @property
+    def queued_bytes(self) -> int:
+        """What waits for the thread."""
+        return self._bytes_in - self._bytes_out
+
+    def dropped(self) -> Tally:
+        """What will never be delivered."""
+        total = Tally()
+        for part in (self.refused, self.abandoned, self.writer.lost):
+            total.add_all(part)
+        return total
+
+    def offer(self, line: Line) -> bool:
+        """See `recorder.LineSink`."""
+        self.made.add(line)
+        size = len(line.data)
+        if self.queued_bytes + size > self._max_queued_bytes or self._stopping.is_set():
+            self.refused.add(line)
+            return False
+        self._bytes_in += size
+        self._queue.put(line)
+        return True
+
+    def start(self) -> None:
+        """Start the thread. It is a daemon: a write that hangs in the kernel can not keep the process."""
+        self._thread = threading.Thread(target=self._run, name="usage-sink", daemon=True)
+        self._thread.start()
+
+    def stop(self, within_s: float) -> bool:
+        """Deliver what waits, and end the thread. Blocks: not for the loop's thread.
+
+        Args:
+            within_s: how long that may take; what is left then counts as dropped.
+
+        Returns:
+            Whether the thread has ended in time.
+        """
+        if self._thread is None:
+            return True
+        self._deadline_s = self._clock() + within_s
+        self._stopping.set()
+        self._queue.put(None)
+        self._thread.join(within_s)
+        if self._thread.is_alive():
+            _log.error("usage_sink_hangs", waited_s=within_s)
+            return False
+        return True
+
+    # -- the thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        opened = self._until_done(self.writer.open)
+        while opened:
+            try:
+                line = self._queue.get(timeout=1.0)
+            except Empty:
+                self._attempt(self.writer.maintain)
+                continue
+            if line is None:
+                break
+            if not self._write(line):
+                self._abandon(line)
+                break
+            self._attempt(self.writer.maintain)
+        if opened:
+            self._attempt(lambda: self.writer.close(self._deadline_s))
+        while True:
+            try:
+                left = self._queue.get_nowait()
+            except Empty:
+                break
+            if left is not None:
+                self._abandon(left)
+
+    def _write(self, line: Line) -> bool:
+        """Write a line, however many attempts that takes; False when the sink has to end before."""
+        if not self._until_done(lambda: self.writer.write(line)):
+            return False
+        self._bytes_out += len(line.data)
+        return True
+
+    def _abandon(self, line: Line) -> None:
+        self._bytes_out += len(line.data)
+        self.abandoned.add(line)
+
+    def _until_done(self, step: Callable[[], None]) -> bool:
+        while not self._attempt(step):
+            if self._stopping.wait(self._retry_s):
+                return self._attempt(step)
+        return True
+
+    def _attempt(self, step: Callable[[], None]) -> bool:
+        try:
+            step()
+        except OSError as exc:
+            self.failures += 1
+            self.failing = True
+            now_s = self._clock()
+            if now_s - self._logged_s >= _LOG_EVERY_S:
+                self._logged_s = now_s
+                self._told_failing = True
+                _log.error("usage_sink_failing", error=str(exc), queued_bytes=self.queued_bytes)
+            return False
+        if self.failing:
+            self.failing = False
+            if self._told_failing:
+                self._told_failing = False
+                _log.info("usage_sink_recovered", dropped_lines=self.dropped().lines)
+        return True

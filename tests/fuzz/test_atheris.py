@@ -1,0 +1,52 @@
+"""Coverage-guided fuzzing of what is parsed before anybody is known; `make fuzz` runs longer and more targets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+SECONDS: Final = 30
+START_S: Final = 60
+"""For imports with instrumentation, on a machine that has something else to do."""
+
+
+def start(target: str, seconds: int, corpus: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.fuzz.atheris_run", target]
+    arguments = ["--seconds", str(seconds), "--corpus", str(corpus)]
+    return subprocess.Popen(
+        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(process: subprocess.Popen[str], seconds: int) -> str:
+    try:
+        output, _ = process.communicate(timeout=seconds + START_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+        pytest.fail(f"did not end by itself:\n{output[-2000:]}")
+    return output
+
+
+def test_harness_finds_a_planted_bug(tmp_path: Path) -> None:
+    process = start("planted", SECONDS, tmp_path)
+    output = finish(process, SECONDS)
+    assert process.returncode != 0
+    assert "RuntimeError: the planted bug" in output
+    (crash,) = tmp_path.glob("crash-*")
+    assert crash.read_bytes().startswith(b"sluice")
+
+
+def test_h04_sasl_and_h25_proxy_headers_are_fuzzed_for_half_a_minute(tmp_path: Path) -> None:
+    running = {name: start(name, SECONDS, tmp_path / name) for name in ("sasl", "proxy_protocol")}
+    for name, process in running.items():
+        output = finish(process, SECONDS)
+        assert process.returncode == 0, f"{name}:\n{output[-4000:]}"
+        (runs,) = (line for line in output.splitlines() if "number_of_executed_units" in line)
+        assert int(runs.rpartition(":")[2]) > 1_000, output[-1000:]

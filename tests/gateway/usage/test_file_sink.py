@@ -1,0 +1,168 @@
+"""Files: when they are complete, what a start finds, and what goes."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.usage import file_sink
+from gateway.usage.file_sink import FileSettings, FileWriter
+from gateway.usage.retention import Retention
+from tests.gateway.usage.files import line, seqs
+
+
+class Writing:
+    """A writer with clocks of its own."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        boot: int = 1,
+        rotate_s: float = 60,
+        rotate_bytes: int = 1 << 20,
+        keep_bytes: int = 1 << 30,
+        keep_s: float = 3_600,
+    ) -> None:
+        self.directory = directory
+        self.now_s = 0.0
+        self.wall_s = 1e9
+        settings = FileSettings(directory, rotate_s, rotate_bytes, Retention(keep_bytes, keep_s))
+        self.writer = FileWriter(settings, "a", boot, clock=lambda: self.now_s, wall=lambda: self.wall_s)
+        self.writer.open()
+
+    def write(self, *numbers: int, padding: int = 0) -> None:
+        for seq in numbers:
+            self.writer.write(line(seq, padding=padding))
+            self.writer.maintain()
+            self.now_s += 1
+
+    def files(self) -> int:
+        return len(list(self.directory.glob("usage-*")))
+
+
+def test_the_directory_is_made_with_its_parents(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "var" / "usage")
+    writing.write(0)
+    writing.writer.close(0.0)
+    assert seqs(tmp_path / "var" / "usage") == [0]
+
+
+def test_a_file_is_complete_after_its_time(tmp_path: Path) -> None:
+    writing = Writing(tmp_path, rotate_s=3)
+    writing.write(*range(7))
+    assert writing.files() == 1
+    assert seqs(tmp_path) == [0, 1, 2, 3]
+    assert (writing.writer.delivered.lines, writing.writer.pending.lines) == (4, 3)
+
+
+def test_a_file_is_complete_also_when_nothing_more_comes(tmp_path: Path) -> None:
+    writing = Writing(tmp_path, rotate_s=3)
+    writing.write(0)
+    writing.now_s = 10
+    writing.writer.maintain()
+    assert seqs(tmp_path) == [0]
+
+
+def test_a_file_is_complete_with_its_bytes(tmp_path: Path) -> None:
+    writing = Writing(tmp_path, rotate_bytes=3_000)
+    writing.write(*range(20), padding=1_000)
+    assert writing.files() > 3
+    assert all(path.stat().st_size < 6_000 for path in tmp_path.glob("usage-*"))
+    writing.writer.close(0.0)
+    assert seqs(tmp_path) == list(range(20))
+
+
+def test_the_last_lines_are_published_at_the_end(tmp_path: Path) -> None:
+    writing = Writing(tmp_path)
+    writing.write(0, 1)
+    writing.writer.close(0.0)
+    assert seqs(tmp_path) == [0, 1]
+    assert writing.writer.delivered.lines == 2
+    assert writing.writer.pending.lines == 0
+
+
+def test_the_oldest_files_go_when_there_is_too_much(tmp_path: Path) -> None:
+    writing = Writing(tmp_path, rotate_s=1, keep_bytes=2_000)
+    for seq in range(40):
+        writing.write(seq)
+        for at, path in enumerate(sorted(tmp_path.glob("usage-*"))):
+            os.utime(path, (1e9 + at, 1e9 + at))
+    total = sum(path.stat().st_size for path in tmp_path.glob("usage-*"))
+    assert total <= 2_000
+    assert writing.writer.removed > 5
+    left = seqs(tmp_path)
+    assert left == list(range(left[0], left[-1] + 1))
+    assert left[-1] >= 38
+
+
+def test_old_files_go_at_the_start_whoever_wrote_them(tmp_path: Path) -> None:
+    old = tmp_path / "usage-former.name-1-0000000000.jsonl.gz"
+    old.write_bytes(b"x")
+    os.utime(old, (5, 5))
+    assert Writing(tmp_path).writer.removed == 1
+    assert not old.exists()
+
+
+def test_a_start_publishes_what_a_killed_gateway_left(tmp_path: Path) -> None:
+    killed = Writing(tmp_path, boot=1)
+    killed.write(0, 1, 2)
+    killed.writer._part.close()  # type: ignore[union-attr]
+    started = Writing(tmp_path, boot=2)
+    assert started.writer.recovered == 1
+    assert seqs(tmp_path) == [0, 1, 2]
+    started.write(0)
+    started.writer.close(0.0)
+    assert seqs(tmp_path) == [0, 1, 2, 0]
+
+
+def test_a_start_leaves_the_file_of_a_gateway_that_runs(tmp_path: Path) -> None:
+    running = Writing(tmp_path, boot=1)
+    running.write(0)
+    assert Writing(tmp_path, boot=2).writer.recovered == 0
+    running.write(1)
+    running.writer.close(0.0)
+    assert seqs(tmp_path) == [0, 1]
+
+
+def test_a_part_that_can_not_be_recovered_now_does_not_keep_others_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / ".usage-a-1-0000000000.jsonl.gz.part"
+    left.write_bytes(b"")
+
+    def full(part: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(file_sink, "recover", full)
+    writing = Writing(tmp_path, boot=2)
+    writing.write(0)
+    writing.writer.close(0.0)
+    assert seqs(tmp_path) == [0]
+    assert left.exists()
+
+
+def test_g02_a_file_that_can_not_be_completed_does_not_grow_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_names: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    writing = Writing(tmp_path, rotate_s=1, keep_bytes=3_000)
+    taken = 0
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", refused)
+        for seq in range(20):
+            with contextlib.suppress(PermissionError):
+                writing.writer.write(line(seq, padding=1_000))
+                taken = seq + 1
+            with contextlib.suppress(PermissionError):
+                writing.writer.maintain()
+            writing.now_s += 1
+        assert 1 < taken < 10
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 6_000
+    writing.write(taken, padding=1_000)
+    writing.writer.close(0.0)
+    # All that were taken have been published, though retention keeps the last only.
+    assert writing.writer.delivered.lines == taken + 1

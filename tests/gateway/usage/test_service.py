@@ -1,0 +1,242 @@
+"""Records of a whole gateway: they agree with what clients sent and with the gateway's own metrics, exactly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config import Config
+from config.usage_sections import UsageSettings
+from gateway.usage.service import UsageService, host_id
+from quotas.entities import QuotaEntity, QuotaKey
+from quotas.usage_record import Event, Row, RowFlags
+from tests.support import wire
+from tests.support.broker import PRODUCE, ScriptedBroker
+from tests.support.frames import create_topics, fetch, produce_reply
+from tests.support.gateway import LISTENER, RunningGateway, gateway_config, running_gateway
+from tests.support.usage_lines import usage_lines
+
+pytestmark = pytest.mark.asyncio
+
+
+@asynccontextmanager
+async def recording(
+    directory: Path, *, usage: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[RunningGateway]:
+    """A gateway that records, in front of a scripted broker."""
+    async with (
+        ScriptedBroker() as broker,
+        running_gateway(config=configured(directory, broker.port, usage, **options)) as running,
+    ):
+        await running.discovered()
+        yield running
+
+
+def configured(directory: Path, port: int, usage: dict[str, Any] | None = None, **options: Any) -> Config:
+    given = {"kind": "files", "directory": str(directory), "gateway_id": "a", **(usage or {})}
+    section = UsageSettings.model_validate(given)
+    return gateway_config([port], **options).model_copy(update={"usage": section})
+
+
+def totals(directory: Path) -> dict[tuple[str, str], Counter[Row]]:
+    """Sums by API and client id."""
+    found: dict[tuple[str, str], Counter[Row]] = {}
+    for line in usage_lines(directory):
+        for row in line["rows"]:
+            sums = found.setdefault((row[Row.API], row[Row.CLIENT_ID]), Counter())
+            for at in range(Row.REQUESTS, Row.QUOTA):
+                sums[Row(at)] += row[at]
+    return found
+
+
+def produce(correlation_id: int, *, client_id: str, size: int, acks: int = 1) -> bytes:
+    frame = wire.request(
+        "Produce",
+        3,
+        correlation_id=correlation_id,
+        client_id=client_id,
+        acks=acks,
+        timeout_ms=1,
+        topic_data=[],
+    )
+    payload = frame[4:] + bytes(size - (len(frame) - 4))
+    return size.to_bytes(4, "big") + payload
+
+
+def sample(running: RunningGateway, name: str, **labels: str) -> float:
+    """A counter of the gateway's, summed over the labels not given."""
+    return sum(
+        each.value
+        for family in running.gateway.metrics.registry.collect()
+        for each in family.samples
+        if each.name == name and labels.items() <= each.labels.items()
+    )
+
+
+async def test_clients_without_any_quota_are_recorded_byte_by_byte(tmp_path: Path) -> None:
+    async with recording(tmp_path) as running:
+        answered = 0
+        async with await running.connect() as client:
+            for at, size in enumerate((200, 4_000, 300)):
+                await client.send(produce(at, client_id="app", size=size))
+                await client.receive_frame()
+            for at in range(5):
+                await client.send(fetch(100 + at, client_id="reader"))
+                answered += len(await client.receive_frame()) - 4
+        assert sample(running, "gateway_requests_total", api="produce") == 3
+    found = totals(tmp_path)
+    made = found["produce", "app"]
+    assert (made[Row.REQUESTS], made[Row.BYTES_IN], made[Row.ADMITTED]) == (3, 4_500, 4_500)
+    read = found["fetch", "reader"]
+    assert (read[Row.REQUESTS], read[Row.BYTES_OUT]) == (5, answered)
+
+
+async def test_lines_number_themselves_from_the_start_to_the_stop(tmp_path: Path) -> None:
+    async with recording(tmp_path):
+        await asyncio.sleep(1.6)
+    found = usage_lines(tmp_path)
+    assert [line["seq"] for line in found] == list(range(len(found)))
+    assert len({(line["gw"], line["boot"]) for line in found}) == 1
+    assert 1_500 < sum(line["dur_ms"] for line in found) < 10_000
+
+
+async def test_throttles_of_the_records_are_those_of_the_metrics(tmp_path: Path) -> None:
+    quotas = [{"client_id": "limited", "producer_byte_rate": 1_000, "consumer_byte_rate": 1_000}]
+    async with (
+        ScriptedBroker() as broker,
+        running_gateway(config=configured(tmp_path, broker.port, quotas=quotas)) as running,
+    ):
+        broker.script(
+            PRODUCE,
+            lambda connection, request: connection.send(produce_reply(request.correlation_id, version=3)),
+        )
+        async with await running.connect() as client:
+            await client.send(produce(1, client_id="limited", size=11_000))
+            await client.receive_frame()
+            throttled = sample(running, "gateway_throttled_requests_total", api="produce")
+            waited_ms = 1_000 * sample(running, "gateway_throttle_seconds_total", api="produce")
+        await asyncio.sleep(1.2)
+    made = totals(tmp_path)["produce", "limited"]
+    assert throttled >= 1
+    assert (made[Row.DELAYED], made[Row.THROTTLE_MS]) == (throttled, pytest.approx(waited_ms))
+    assert made[Row.BYTES_IN] == 11_000
+    rows = [row for line in usage_lines(tmp_path) for row in line["rows"] if row[Row.API] == "produce"]
+    assert {row[Row.QUOTA] for row in rows} == {1_000.0}
+    assert made[Row.THROTTLE_MS] <= made[Row.MUTED_MS] <= 1_001
+    assert all(bool(row[Row.MUTED_MS]) is bool(row[Row.FLAGS] & RowFlags.CENSORED) for row in rows)
+    assert all(row[Row.MUTED_MS] <= line["dur_ms"] for line in usage_lines(tmp_path) for row in line["rows"])
+
+
+async def test_mutations_of_the_records_are_those_of_the_metrics(tmp_path: Path) -> None:
+    quotas = [{"client_id": "admin", "controller_mutation_rate": 1.0}]
+    async with recording(tmp_path, quotas=quotas) as running:
+        async with await running.connect() as client:
+            for at in range(2):
+                topics = [(f"t{at}-{number}", 4) for number in range(3)]
+                await client.send(create_topics(at, *topics, version=6, client_id="admin"))
+                await client.receive_frame()
+        refused = sample(running, "gateway_refused_topics_total")
+        permits = sample(running, "gateway_controller_mutation_permits_total")
+    row = totals(tmp_path)["mutation", "admin"]
+    events = [event for line in usage_lines(tmp_path) for event in line["events"]]
+    assert refused == row[Row.REJECTED] == sum(not event[Event.ADMITTED] for event in events) > 0
+    assert (
+        permits == row[Row.ADMITTED] == sum(event[Event.UNITS] for event in events if event[Event.ADMITTED])
+    )
+    assert row[Row.OFFERED] == sum(event[Event.UNITS] for event in events) == 24
+    assert {event[Event.CORRELATION_ID] for event in events} == {0, 1}
+
+
+async def test_connections_of_the_records_are_those_of_the_metrics(tmp_path: Path) -> None:
+    async with recording(tmp_path, connections={"max_connections_per_ip": 2}) as running:
+        clients = [await running.connect() for _ in range(4)]
+        await asyncio.sleep(0.1)
+        for client in clients:
+            client.close()
+        opened = sample(running, "gateway_connections_opened_total")
+        refused = sample(running, "gateway_connections_refused_total")
+    row = totals(tmp_path)["connect", "127.0.0.1"]
+    assert (row[Row.ADMITTED], row[Row.REJECTED]) == (opened, refused) == (2, 2)
+    assert row[Row.OFFERED] == 4
+
+
+async def test_request_time_is_recorded_where_it_is_measured(tmp_path: Path) -> None:
+    quotas = [{"client_id": "app", "request_percentage": 90.0}]
+    async with recording(tmp_path, quotas=quotas) as running, await running.connect() as client:
+        for at in range(5):
+            await client.send(fetch(at, client_id="app"))
+            await client.receive_frame()
+    found = totals(tmp_path)
+    assert found["request", "app"][Row.REQUESTS] == 5
+    assert 0 < found["request", "app"][Row.OFFERED] < 1_000
+    assert found["fetch", "app"][Row.REQUESTS] == 5
+
+
+async def test_i11_hashed_records_name_nobody(tmp_path: Path) -> None:
+    async with recording(tmp_path, usage={"privacy": "hashed"}) as running, await running.connect() as client:
+        await client.send(produce(1, client_id="secret-app", size=200))
+        await client.receive_frame()
+    text = json.dumps(usage_lines(tmp_path))
+    assert '"produce"' in text
+    assert LISTENER in text
+    for name in ("secret-app", "ANONYMOUS", "127.0.0.1"):
+        assert name not in text
+
+
+async def test_i11_without_a_readable_salt_names_are_hashed_all_the_same(tmp_path: Path) -> None:
+    salt = tmp_path / "salt"
+    salt.write_bytes(b"short")
+    usage = {"privacy": "hashed", "salt_file": str(salt)}
+    async with recording(tmp_path, usage=usage) as running, await running.connect() as client:
+        await client.send(produce(1, client_id="secret-app", size=200))
+        await client.receive_frame()
+    text = json.dumps(usage_lines(tmp_path))
+    assert '"produce"' in text
+    assert "secret-app" not in text
+
+
+async def test_a_quota_that_is_set_later_moves_the_client_to_the_row_of_its_counter(tmp_path: Path) -> None:
+    async with recording(tmp_path) as running, await running.connect() as client:
+        await client.send(produce(1, client_id="app", size=200))
+        await client.receive_frame()
+        running.gateway.limits.set(QuotaEntity(user="ANONYMOUS"), QuotaKey.PRODUCER_BYTE_RATE, 1e6)
+        await client.send(produce(2, client_id="app", size=300))
+        await client.receive_frame()
+    found = totals(tmp_path)
+    assert found["produce", "app"][Row.OFFERED] == 200
+    assert found["produce", ""][Row.OFFERED] == 300
+
+
+async def test_a_gateway_that_is_not_asked_to_records_nothing(tmp_path: Path) -> None:
+    async with ScriptedBroker() as broker, running_gateway(broker.port) as running:
+        assert running.gateway.usage is None
+        assert running.gateway.client_quotas.usage is None
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_directory_that_can_not_be_made_does_not_keep_the_gateway_from_serving(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("")
+    async with recording(tmp_path / "file" / "usage") as running:
+        async with await running.connect() as client:
+            await client.send(produce(1, client_id="app", size=200))
+            await client.receive_frame()
+        assert sample(running, "gateway_usage_sink_failing") == 1
+        usage = running.gateway.usage
+    assert usage is not None
+    assert usage.sink.made.lines == usage.sink.dropped().lines > 0
+
+
+async def test_the_hosts_name_names_a_gateway_without_another(tmp_path: Path) -> None:
+    async with recording(tmp_path, usage={"gateway_id": None}) as running:
+        assert isinstance(running.gateway.usage, UsageService)
+    assert {line["gw"] for line in usage_lines(tmp_path)} == {host_id()}

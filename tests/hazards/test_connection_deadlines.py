@@ -1,0 +1,134 @@
+"""Hazards of transport peers (B) that are about time: clients that say nothing, little, or are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from gateway import keepalive
+from gateway.close_cause import CloseCause
+from tests.support import broker as scripts
+from tests.support import wire
+from tests.support.broker import FETCH
+from tests.support.crowd import connect, connect_all, is_served
+from tests.support.frames import fetch
+from tests.support.gateway import broker_and_gateway
+from tests.support.raw_client import until
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_b01_b02_silent_and_dribbling_clients_are_closed_while_honest_ones_are_served() -> None:
+    async with broker_and_gateway(first_frame_timeout_ms=300) as (broker, running):
+        silent = await connect_all(running.port, 20)
+        dribbling = await connect_all(running.port, 20)
+        honest = await connect(running.port)
+        for byte in fetch()[:5]:
+            for client in dribbling:
+                await client.send(bytes([byte]))
+            assert await is_served(honest)
+            await asyncio.sleep(0.03)
+        await running.ended_by(CloseCause.FIRST_FRAME_TIMEOUT, 40)
+        assert await is_served(honest)
+        assert len(broker.client_connections) == 1
+        for client in [*silent, *dribbling, honest]:
+            client.close()
+
+
+async def test_b03_slow_link_that_keeps_the_minimum_rate_is_served() -> None:
+    bounds = {"first_frame_timeout_ms": 300, "frame_timeout_ms": 300, "min_frame_bytes_per_s": 100_000}
+    async with broker_and_gateway(**bounds) as (_, running):
+        client = await connect(running.port)
+        frame = wire.request(
+            "Produce", 3, correlation_id=9, acks=1, timeout_ms=1, topic_data=[], client_id="c" * 20
+        )
+        frame = (len(frame) - 4 + 100_000).to_bytes(4, "big") + frame[4:] + bytes(100_000)
+        for at in range(0, len(frame), 10_000):
+            await client.send(frame[at : at + 10_000])
+            await asyncio.sleep(0.08)  # 800 ms in all: more than the base, less than base + size / rate
+        assert wire.correlation_id_of(await client.receive_frame()) == 9
+
+
+async def test_b21_long_poll_is_not_idleness() -> None:
+    async with broker_and_gateway(idle_timeout_ms=300, first_frame_timeout_ms=300) as (broker, running):
+        idle = await connect(running.port)
+        assert await is_served(idle)
+        broker.script(FETCH, scripts.silence)
+        polling = await connect(running.port)
+        await polling.send(fetch())
+        await running.ended_by(CloseCause.IDLE_TIMEOUT)
+        assert await idle.receive_rest() == b""
+        assert await polling.silent_for(0.5)
+
+
+# -- a peer that is gone without a word ----------------------------------------------------------------------
+
+NAMESPACE = f"sluice-b05-{os.getpid()}"
+OURS, THEIRS = "10.231.77.1", "10.231.77.2"
+
+_SILENT_CLIENT = f"""
+import socket, sys
+s = socket.create_connection(("{OURS}", int(sys.argv[1])))
+s.sendall(bytes.fromhex(sys.argv[2]))
+s.recv(4)
+print("served", flush=True)
+sys.stdin.read()
+"""
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def cable() -> Iterator[str]:
+    """A link to a network namespace; its name on our side."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root for a network namespace")
+    link = f"b05-{os.getpid()}"[:15]
+    try:
+        ip("netns", "add", NAMESPACE)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs network namespaces")
+    try:
+        ip("link", "add", link, "type", "veth", "peer", "name", "b05-peer", "netns", NAMESPACE)
+        ip("addr", "add", f"{OURS}/24", "dev", link)
+        ip("link", "set", link, "up")
+        ip("-n", NAMESPACE, "addr", "add", f"{THEIRS}/24", "dev", "b05-peer")
+        ip("-n", NAMESPACE, "link", "set", "b05-peer", "up")
+        yield link
+    finally:
+        subprocess.run(["ip", "link", "del", link], check=False, capture_output=True)
+        subprocess.run(["ip", "netns", "del", NAMESPACE], check=False, capture_output=True)
+
+
+@pytest.mark.integration
+async def test_b05_peer_behind_a_pulled_cable_is_given_up_and_counted(
+    cable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keepalive, "IDLE_S", 1)
+    monkeypatch.setattr(keepalive, "INTERVAL_S", 1)
+    monkeypatch.setattr(keepalive, "PROBES", 2)
+    monkeypatch.setattr(keepalive, "UNACKNOWLEDGED_MS", 3_000)
+    listener = {"bind": f"{OURS}:0", "advertised_host": OURS}
+    async with broker_and_gateway(listener=listener, write_timeout_ms=1_000) as (broker, running):
+        client = await asyncio.create_subprocess_exec(
+            "ip", "netns", "exec", NAMESPACE, sys.executable, "-c", _SILENT_CLIENT,
+            str(running.port), fetch().hex(),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            assert client.stdout is not None
+            assert await asyncio.wait_for(client.stdout.readline(), 20) == b"served\n"
+            ip("link", "set", cable, "down")
+            await until(lambda: not running.channels, seconds=10)
+            await running.ended_by(CloseCause.CLIENT_UNREACHABLE)
+            await until(lambda: broker.client_connections[0].ended.is_set())
+        finally:
+            client.kill()
+            await client.wait()

@@ -1,0 +1,388 @@
+"""What happens to the file of quotas (G): crashes, full and broken disks, damage, and files that are not ours."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from gateway.serving import _serve
+from gateway.store.interface import QuotaChange, StoreError
+from gateway.store.live import LiveQuotas
+from gateway.store.sqlite_format import FORMAT
+from quotas.entities import QuotaEntity
+from quotas.limits import Limits
+from quotas.quota_book import QuotaBook
+from tests.support.gateway import broker_and_gateway, gateway_config
+from tests.support.packages import require_package
+from tests.support.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration, opened, sqlite_store
+
+ROOT: Final = Path(__file__).parents[2]
+VALUES: Final = {(ALICE, PRODUCE): 1.0, (ANYBODY, FETCH): 2.0, (APP, FETCH): 3.0}
+
+
+@pytest.fixture
+def store_folder(tmp_path: Path) -> Path:
+    """A store with three quotas, not open."""
+
+    async def fill() -> None:
+        async with opened(store := sqlite_store(tmp_path)):
+            await store.write(alteration(*((*at, value) for at, value in VALUES.items())))
+
+    asyncio.run(fill())
+    return tmp_path
+
+
+async def refusal(folder: Path) -> str:
+    """Why a store is not opened."""
+    store = sqlite_store(folder)
+    with pytest.raises(StoreError) as caught:
+        await store.open(lambda _changes, _version: pytest.fail("quotas were handed over"))
+    return str(caught.value)
+
+
+# -- crashes and disks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+def test_g01_g02_g03_g05_crash_failing_call_and_power_cut_leave_the_old_store_or_the_new_one(
+    tmp_path: Path,
+) -> None:
+    require_package("strace")
+    # Each twentieth of the points that `make campaign-crash` tries; a process of its own, since it forks. What was
+    # synced is told from the calls, so memory does for a disk.
+    memory = Path("/dev/shm")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.crash",
+            "--every",
+            "20",
+            "--output",
+            tmp_path,
+            "--folder",
+            memory if memory.is_dir() else tmp_path,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 stores torn" in done.stdout
+    assert "**Power:**" in done.stdout
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if shutil.which("mount") is None or os.geteuid() != 0:
+        pytest.skip("may not mount")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "sluice", folder], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("may not mount")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.parametrize("left_bytes", [0, 4_096, 8_192, 16_384])
+@pytest.mark.asyncio
+async def test_g02_full_disk_refuses_and_changes_nothing_until_there_is_room(
+    small_disk: Path, left_bytes: int
+) -> None:
+    many = [(QuotaEntity(user=f"user-{number}"), PRODUCE, 1.0) for number in range(300)]
+    async with opened(store := sqlite_store(small_disk)) as seen:
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        filler = small_disk / "filler"
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while file.write(b"x" * 4_096):
+                    pass
+            except OSError:
+                file.truncate(max(0, file.tell() - left_bytes))
+        for _ in range(3):
+            with pytest.raises(StoreError, match="could not be written"):
+                await store.write(alteration(*many))
+            assert seen.values == {(ALICE, PRODUCE): 1.0}
+        filler.unlink()
+        assert await store.write(alteration(*many)) == 2
+        assert len(seen.values) == 301
+    async with opened(sqlite_store(small_disk)) as again:
+        assert again.values == seen.values
+
+
+# -- files that are not what they should be ------------------------------------------------------------------
+
+
+def _truncated(size: float) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        os.truncate(path, int(size if size > 1 else path.stat().st_size * size))
+
+    return damage
+
+
+def _header(at: int, value: int) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(value.to_bytes(4, "big"))
+
+    return damage
+
+
+def _foreign_database(path: Path) -> None:
+    path.unlink()
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE quotas (entity, key, value)")
+    database.close()
+
+
+def _another_store(path: Path) -> None:
+    async def make() -> None:
+        async with opened(sqlite_store(path.parent / "other")):
+            pass
+
+    asyncio.run(make())
+    shutil.move(path.parent / "other" / "quotas.db", path)
+
+
+def _edited(statement: str) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        with sqlite3.connect(path) as database:
+            database.execute(statement)
+        database.close()
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        pytest.param(_truncated(0), "damaged: it is empty", id="empty"),
+        pytest.param(_truncated(50), "damaged: it is no SQLite file", id="first bytes"),
+        pytest.param(_truncated(4096), "damaged", id="first page"),
+        pytest.param(_truncated(0.5), "damaged", id="half"),
+        pytest.param(lambda path: path.write_bytes(b"quotas:\n" * 999), "no SQLite file", id="text"),
+        pytest.param(_header(60, FORMAT + 1), "written by a newer version of sluice", id="future"),
+        pytest.param(_header(68, 7), "belongs to another program", id="mark"),
+        pytest.param(_foreign_database, "belongs to another program", id="foreign"),
+        pytest.param(lambda path: path.unlink(), "is missing, and there was one", id="deleted"),
+        pytest.param(_another_store, "is another store", id="swapped"),
+        pytest.param(_edited("DELETE FROM quotas"), "checksum", id="rows gone"),
+        pytest.param(_edited("UPDATE quotas SET value = value + 1"), "checksum", id="values changed"),
+        pytest.param(_edited("UPDATE state SET version = 99"), "checksum", id="version changed"),
+        pytest.param(_edited("DELETE FROM state"), "does not say its version", id="state gone"),
+        pytest.param(_edited("DROP TABLE state"), "damaged", id="table gone"),
+    ],
+)
+def test_g04_file_that_can_not_be_trusted_is_refused_and_left_alone(
+    store_folder: Path, damage: Callable[[Path], None], text: str
+) -> None:
+    path = store_folder / "quotas.db"
+    damage(path)
+    before = path.read_bytes() if path.exists() else None
+    told = asyncio.run(refusal(store_folder))
+    assert text in told
+    assert str(path) in told
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+def test_g04_flipped_bit_is_refused_or_changes_nothing(store_folder: Path) -> None:
+    path = store_folder / "quotas.db"
+    sound = path.read_bytes()
+    dice = random.Random(4)
+    refused = 0
+
+    async def look() -> bool:
+        try:
+            async with opened(store := sqlite_store(store_folder)) as seen:
+                assert (seen.values, store.version) == (VALUES, 1)
+        except StoreError:
+            return False
+        return True
+
+    used = [at for at, byte in enumerate(sound) if byte]
+    for _ in range(250):
+        at, bit = dice.choice(used), dice.randrange(8)
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ (1 << bit)]) + sound[at + 1 :])
+        for leftover in ("quotas.db-wal", "quotas.db-shm"):
+            (store_folder / leftover).unlink(missing_ok=True)
+        refused += not asyncio.run(look())
+    # Most bytes in use are names, values and pointers; those of the history are not summed up.
+    assert refused > 100
+
+
+def test_g04_store_that_was_never_finished_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / "quotas.db.new").write_bytes(b"half")
+
+    async def look() -> None:
+        async with opened(sqlite_store(tmp_path)) as seen:
+            assert seen.values == {}
+
+    asyncio.run(look())
+    assert not (tmp_path / "quotas.db.new").exists()
+
+
+def test_f18_second_gateway_on_the_same_store_is_refused(store_folder: Path) -> None:
+    async def look() -> None:
+        async with opened(sqlite_store(store_folder)):
+            told = await refusal(store_folder)
+            assert f"in use by another gateway (process {os.getpid()})" in told
+            assert "quota_store.data_dir" in told
+        async with opened(sqlite_store(store_folder)) as again:
+            assert again.values == VALUES
+
+    asyncio.run(look())
+
+
+def test_f18_lock_ends_with_its_process(store_folder: Path) -> None:
+    program = (
+        "import asyncio, os, sys, pathlib\n"
+        "from tests.support.quota_stores import Seen, sqlite_store\n"
+        "asyncio.run(sqlite_store(pathlib.Path(sys.argv[1])).open(Seen()))\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, store_folder], cwd=ROOT, check=False)
+    assert ended.returncode == -9
+
+    async def look() -> None:
+        async with opened(sqlite_store(store_folder)) as seen:
+            assert seen.values == VALUES
+
+    asyncio.run(look())
+
+
+# -- a disk that can't be written ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("log_left", [False, True])
+def test_g18_read_only_disk_serves_the_quotas_and_refuses_alterations(
+    store_folder: Path, log_left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The rest of the disk may be as it is.
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
+
+    async def look(folder: Path) -> None:
+        async with opened(store := sqlite_store(folder)) as seen:
+            assert (seen.values, store.version) == (VALUES, 1)
+            assert len(await store.history(10)) == 3
+            with pytest.raises(StoreError, match="Read-only file system"):
+                await store.write(alteration((ALICE, PRODUCE, None)))
+            assert seen.values == VALUES
+
+    folder = store_folder
+    if log_left:
+        # As a process that was killed leaves it: everything in the log, nothing in the file.
+        folder = store_folder / "killed"
+        program = (
+            "import asyncio, os, sys, pathlib\n"
+            "from tests.support.quota_stores import *\n"
+            "async def run():\n"
+            "    store = sqlite_store(pathlib.Path(sys.argv[1]))\n"
+            "    await store.open(Seen())\n"
+            "    store._tidy = lambda: None\n"
+            "    await store.write(alteration((ALICE, PRODUCE, 1.0), (ANYBODY, FETCH, 2.0), (APP, FETCH, 3.0)))\n"
+            "    os.kill(os.getpid(), 9)\n"
+            "asyncio.run(run())\n"
+        )
+        subprocess.run([sys.executable, "-c", program, folder], cwd=ROOT, check=False)
+        assert (folder / "quotas.db-wal").stat().st_size > 0
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("may not mount")
+    if subprocess.run(["mount", "--bind", folder, folder], capture_output=True, check=False).returncode:
+        pytest.skip("may not mount")
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
+        asyncio.run(look(folder))
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+# -- in a gateway --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_g16_alteration_is_made_while_the_upstream_is_down_and_refused_while_draining(
+    tmp_path: Path,
+) -> None:
+    store = {"kind": "sqlite", "data_dir": str(tmp_path)}
+    async with broker_and_gateway(quota_store=store) as (broker, running):
+        gateway = running.gateway
+        await broker.stop()
+        await gateway.live_quotas.alter(alteration((ALICE, PRODUCE, 5.0)))
+        assert gateway.limits.get(ALICE, PRODUCE) == 5.0
+        hurry = asyncio.Event()
+        hurry.set()
+        await gateway.drain(hurry=hurry)
+        with pytest.raises(StoreError, match="shutting down"):
+            await gateway.live_quotas.alter(alteration((ALICE, PRODUCE, 6.0)))
+        assert gateway.limits.get(ALICE, PRODUCE) == 5.0
+
+
+@pytest.mark.asyncio
+async def test_g04_gateway_with_a_damaged_store_ends_with_one_line_and_binds_nothing_for_clients(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "quotas.db").write_bytes(b"")
+    config = gateway_config([9], quota_store={"kind": "sqlite", "data_dir": str(tmp_path)})
+    assert await _serve(config, "listening", None) == 2
+    out, err = capsys.readouterr()
+    assert "listening" not in out.split("event=")[0]
+    assert err.startswith(f"sluice: quota store: {tmp_path}/quotas.db is damaged: it is empty")
+
+
+@pytest.mark.integration
+@pytest.mark.asyncio
+async def test_g12_hundred_thousand_quotas_are_read_altered_and_looked_up_as_fast_as_few(
+    tmp_path: Path,
+) -> None:
+    # CPU time, with room for a busy machine: the figures are in benchmarks/results/store.md.
+    entities = [QuotaEntity(user=f"user-{number}", client_id="app") for number in range(100_000)]
+    few, many = QuotaBook(Limits()), QuotaBook(Limits())
+    store = sqlite_store(tmp_path, max_quotas=100_000)
+    live = LiveQuotas(few, store, now_ms=lambda: 0)
+    await live.open()
+    await live.alter(alteration(*((entity, PRODUCE, 1.0) for entity in entities)))
+    with pytest.raises(StoreError, match="max_quotas allows 100000"):
+        await live.alter(alteration((ALICE, PRODUCE, 1.0)))
+    await live.close()
+    store = sqlite_store(tmp_path, max_quotas=100_000)
+    live = LiveQuotas(many, store, now_ms=lambda: 0)
+    began = time.process_time()
+    await live.open()
+    assert time.process_time() - began < 6
+    began = time.process_time()
+    for number in range(20):
+        await live.alter(alteration((entities[number], PRODUCE, 2.0)))
+    assert (time.process_time() - began) / 20 < 0.05
+    await live.close()
+    few.replace_floor([])
+    few.apply(QuotaChange(entity, PRODUCE, None) for entity in entities[100:])
+
+    def look_up(book: QuotaBook, asked: list[QuotaEntity]) -> float:
+        rounds = []
+        for _ in range(5):
+            began = time.process_time()
+            for entity in asked:
+                book.limits.get(entity, PRODUCE)
+            rounds.append(time.process_time() - began)
+        return min(rounds) / len(asked)
+
+    assert look_up(many, entities) < 3 * look_up(few, entities[:100] * 1_000) + 1e-6

@@ -1,0 +1,153 @@
+"""Hazards H22 and H23: what TLS can be made to cost."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+from time import thread_time
+
+import pytest
+
+from tests.support.frames import heartbeat
+from tests.support.openssl_client import OpensslClient
+from tests.support.packages import require_package
+from tests.support.raw_client import HOST, until
+from tests.support.tls import Pki, TlsClient, handshakes, tls_gateway
+from tests.support.tls_conversation import TlsServer
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki(tmp_path_factory.mktemp("pki"))
+
+
+# -- H22 -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_h22_a_storm_of_handshakes_is_paced_and_everybody_comes_in(pki: Pki) -> None:
+    """How little it costs those who are connected is measured by `python -m benchmarks.tls.storm`."""
+    async with tls_gateway(pki.keys(), connections={"max_tls_handshakes_per_second": 40}) as (_, running):
+        # Those who say nothing have no place in the queue.
+        silent = [await running.connect() for _ in range(30)]
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        storm = [asyncio.create_task(TlsClient.connect(running.port, pki.trusting())) for _ in range(40)]
+        await asyncio.sleep(0.5)
+        halfway = handshakes(running, "TLSv1.3")
+        took_s = loop.time() - began
+        assert halfway <= 40 * took_s + 2
+        clients = await asyncio.gather(*storm)
+        assert loop.time() - began >= 38 / 40
+        assert handshakes(running, "TLSv1.3") == 40
+        assert running.gateway.tls.gate.delayed >= 30
+        for client in clients:
+            client.send(heartbeat(1))
+            await client.receive_frame()
+        for each in [*clients, *silent]:
+            if isinstance(each, TlsClient):
+                await each.close()
+            else:
+                each.close()
+        await until(lambda: not running.channels)
+
+
+@pytest.mark.asyncio
+async def test_h22_the_rate_can_be_changed_while_somebody_waits(pki: Pki) -> None:
+    async with tls_gateway(pki.keys(), connections={"max_tls_handshakes_per_second": 1}) as (_, running):
+        clients = [asyncio.create_task(TlsClient.connect(running.port, pki.trusting())) for _ in range(6)]
+        await until(lambda: running.gateway.tls.gate.waiting >= 4)
+        running.gateway.tls.gate.per_second = 1_000
+        for client in await asyncio.wait_for(asyncio.gather(*clients), 4):
+            await client.close()
+
+
+# -- H23 -----------------------------------------------------------------------------------------------------
+
+
+def connected(pki: Pki) -> tuple[TlsServer, OpensslClient]:
+    server, client = TlsServer(pki), OpensslClient()
+    for _ in range(3):
+        client.shake_hands()
+        server.deliver(client.take())
+        client.give(bytes(server.socket.sent))
+        server.socket.sent.clear()
+    client.write(b"x")
+    server.deliver(client.take())
+    assert server.user.received == b"x"
+    return server, client
+
+
+def longest_turn_s(server: TlsServer, data: bytes) -> float:
+    """CPU time that one read of the socket took at most: as long the loop is held up."""
+    longest_s = at = 0.0
+    while at < len(data) and not server.socket.ended:
+        view = server.transport.get_buffer(-1)
+        count = min(len(view), len(data) - int(at))
+        view[:count] = data[int(at) : int(at) + count]
+        began = thread_time()
+        server.transport.buffer_updated(count)
+        longest_s = max(longest_s, thread_time() - began)
+        at += count
+    return longest_s
+
+
+@pytest.mark.parametrize("ask_peer", [False, True])
+def test_h23_a_few_key_updates_are_taken(pki: Pki, ask_peer: bool) -> None:
+    server, client = connected(pki)
+    for number in range(20):
+        client.update_keys(ask_peer=ask_peer)
+        client.write(b"%d," % number)
+    server.deliver(client.take())
+    assert server.user.received == b"x" + b"".join(b"%d," % number for number in range(20))
+    assert bool(server.socket.sent) is ask_peer, "asked for, the server's own are sent at once"
+    assert not server.socket.ended
+    client.free()
+
+
+@pytest.mark.parametrize("ask_peer", [False, True])
+def test_h23_a_flood_of_key_updates_is_cut_before_anybody_notices(pki: Pki, ask_peer: bool) -> None:
+    server, client = connected(pki)
+    for _ in range(5_000):
+        client.update_keys(ask_peer=ask_peer)
+    # As many would cost 0.1 to 0.2 s.
+    assert longest_turn_s(server, client.take()) < 0.05
+    assert server.socket.ended == "aborted"
+    assert len(server.socket.sent) < 16_384
+    client.free()
+
+
+def test_h23_records_of_one_byte_are_served_and_hold_up_nobody_for_long(pki: Pki) -> None:
+    server, client = connected(pki)
+    for _ in range(20_000):
+        client.write(b"y")
+    assert longest_turn_s(server, client.take()) < 0.1
+    assert len(server.user.received) == 20_001
+    assert not server.socket.ended
+    client.free()
+
+
+@pytest.mark.asyncio
+async def test_h23_a_client_of_tls_1_2_can_not_renegotiate(pki: Pki) -> None:
+    openssl = require_package("openssl")
+    async with tls_gateway(pki.keys()) as (_, running):
+        process = await asyncio.create_subprocess_exec(
+            *(openssl, "s_client", "-connect", f"{HOST}:{running.port}", "-tls1_2"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        assert process.stdin is not None
+        await until(lambda: handshakes(running, "TLSv1.2") == 1)
+        process.stdin.write(b"R\n")
+        said, _ = await asyncio.wait_for(process.communicate(), 10)
+        assert b"no renegotiation" in said
+        assert b"Compression: NONE" in said
+        assert handshakes(running, "TLSv1.2") == 1
+
+
+def test_h23_compression_is_not_agreed_on(pki: Pki) -> None:
+    server = TlsServer(pki).shake_hands()
+    tls: ssl.SSLObject = server.transport.get_extra_info("ssl_object")
+    assert tls.compression() is None

@@ -1,0 +1,111 @@
+"""What holds for muted, slow and leaving clients holds for those with TLS too (hazards B07, B11, C08, C16)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.channel import HIGH_WATER_BYTES
+from gateway.close_cause import CloseCause
+from gateway.mute import MuteReason
+from tests.support import broker as scripts
+from tests.support.broker import FETCH, PRODUCE
+from tests.support.frames import fetch, produce
+from tests.support.gateway import RunningGateway
+from tests.support.raw_client import until
+from tests.support.tls import Pki, RawTlsClient, tls_gateway
+
+pytestmark = pytest.mark.asyncio
+
+MIB = 1024 * 1024
+QUOTA = {"default_client_id": True, "producer_byte_rate": 1_000}
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki(tmp_path_factory.mktemp("pki"))
+
+
+def throttled(running: RunningGateway) -> bool:
+    return any(channel.session.muted & MuteReason.THROTTLED for channel in running.channels)
+
+
+@pytest.mark.parametrize("fin", [False, True], ids=["goodbye", "goodbye and fin"])
+async def test_b07_client_that_ends_its_direction_of_tls_gets_the_replies_it_is_owed(
+    pki: Pki, fin: bool
+) -> None:
+    async with tls_gateway(pki.keys()) as (broker, running):
+        broker.script(FETCH, scripts.slow(0.1))
+        client = await RawTlsClient.connect(running, pki.trusting())
+        async with client.raw:
+            await client.send(fetch(1) + fetch(2))
+            await client.say_goodbye()
+            if fin:
+                client.raw.half_close()
+            for number in (1, 2):
+                head = await client.receive(8)
+                assert head[4:] == number.to_bytes(4, "big")
+                await client.receive(int.from_bytes(head[:4], "big") - 4)
+            assert await client.receive(1) == b"", "and then the gateway's goodbye"
+            await running.ended_by(CloseCause.CLIENT_CLOSED)
+
+
+@pytest.mark.parametrize("how", ["fin", "reset"])
+async def test_c08_c16_throttled_client_that_leaves_is_found_out_and_its_held_requests_are_dropped(
+    pki: Pki, how: str
+) -> None:
+    async with tls_gateway(pki.keys(), quotas=[QUOTA]) as (broker, running):
+        client = await RawTlsClient.connect(running, pki.trusting())
+        await client.send(produce(1, size=60_000))
+        await until(lambda: throttled(running) and broker.client_connections)
+        asked = broker.client_connections[-1]
+        await client.send(produce(2, size=600) * 3)
+        if how == "fin":
+            client.raw.close()
+        else:
+            client.raw.reset()
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+        assert [request.api_key for request in asked.requests] == [PRODUCE]
+
+
+async def test_b11_broker_that_never_reads_stops_the_reading_of_a_client_with_tls(pki: Pki) -> None:
+    async with tls_gateway(pki.keys()) as (broker, running):
+        broker.never_reads = True
+        client = await RawTlsClient.connect(running, pki.trusting())
+        frame = produce(1, size=MIB)
+
+        async def send_all() -> None:
+            for _ in range(64):
+                await client.send(frame)
+
+        sending = asyncio.create_task(send_all())
+        assert await running.stops_reading(MIB) < 32 * MIB
+        upstream = running.channels[0]._upstream
+        assert upstream is not None
+        assert upstream.get_write_buffer_size() <= HIGH_WATER_BYTES + MIB
+        sending.cancel()
+        client.raw.reset()
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+
+
+async def test_b08_client_that_does_not_read_stops_the_reading_of_its_broker(pki: Pki) -> None:
+    async with tls_gateway(pki.keys()) as (broker, running):
+        broker.script(FETCH, scripts.huge(64 * MIB))
+        client = await RawTlsClient.connect(running, pki.trusting(), receive_buffer_bytes=65_536)
+        await client.send(fetch(1))
+        await until(
+            lambda: any(channel.session.muted & MuteReason.CLIENT_FULL for channel in running.channels)
+        )
+        seen = -1
+        while seen != running.channels[0].session.bytes_from_upstream:
+            seen = running.channels[0].session.bytes_from_upstream
+            await asyncio.sleep(0.1)
+        assert seen < 16 * MIB
+        transport = running.channels[0]._transport
+        assert transport is not None
+        assert transport.get_write_buffer_size() <= 2 * MIB
+        # And it goes on where it stopped.
+        assert len(await client.receive(8 * MIB)) == 8 * MIB
+        client.raw.reset()
+        await running.ended_by(CloseCause.CLIENT_CLOSED)

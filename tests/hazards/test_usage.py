@@ -1,0 +1,249 @@
+"""Hazards G02, G18, I11, I13, I14: what the disk, a kill and hostile names do to usage records, and not to clients.
+
+The file systems are real: a small tmpfs that is full, or read-only. Where nothing can be mounted those tests are
+skipped; tests/gateway/usage/test_part_file.py shows the same with failing system calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from config.usage_sections import UsageSettings
+from gateway.usage.names import Names
+from quotas.usage_record import Row
+from tests.support import wire
+from tests.support.broker import ScriptedBroker
+from tests.support.frames import fetch
+from tests.support.gateway import RunningGateway, gateway_config, gateway_process, running_gateway
+from tests.support.raw_client import RawClient, until
+from tests.support.usage_lines import usage_lines
+
+pytestmark = pytest.mark.asyncio
+
+NOT_MOUNTABLE: Final = "a tmpfs can only be mounted by root"
+
+
+@contextmanager
+def tmpfs(folder: Path, options: str) -> Iterator[Path]:
+    """A file system of its own; unmounted at the end."""
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(NOT_MOUNTABLE)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def remount(disk: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", disk], check=True)
+
+
+def fill(ballast: Path) -> None:
+    """Write until nothing more fits."""
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4_096)):
+            pass
+
+
+@asynccontextmanager
+async def recording(directory: Path, **usage: Any) -> AsyncIterator[RunningGateway]:
+    """A gateway that records to a directory, in front of a scripted broker."""
+    given = {"kind": "files", "directory": str(directory), "gateway_id": "a", "rotate_seconds": 1, **usage}
+    async with ScriptedBroker() as broker:
+        config = gateway_config([broker.port])
+        config = config.model_copy(update={"usage": UsageSettings.model_validate(given)})
+        async with running_gateway(config=config) as running:
+            await running.discovered()
+            yield running
+
+
+async def served(client: RawClient, count: int = 50) -> None:
+    """The client is answered as ever: nobody waits for a disk."""
+    took_s = []
+    for at in range(count):
+        began = time.perf_counter()
+        await client.send(fetch(at))
+        assert wire.correlation_id_of(await client.receive_frame()) == at
+        took_s.append(time.perf_counter() - began)
+    assert sorted(took_s)[count // 2] < 0.05
+
+
+def whole(directory: Path, requests: int) -> None:
+    """Every line is there once, and every request in one of them."""
+    found = usage_lines(directory)
+    assert [line["seq"] for line in found] == list(range(len(found)))
+    rows = [row for line in found for row in line["rows"] if row[Row.API] == "fetch"]
+    assert sum(row[Row.REQUESTS] for row in rows) == requests
+
+
+def sample(running: RunningGateway, name: str, **labels: str) -> float:
+    return running.gateway.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+async def failing(running: RunningGateway, yes: bool = True) -> None:
+    await until(lambda: sample(running, "gateway_usage_sink_failing") == yes)
+
+
+async def test_g02_i13_a_full_disk_delays_records_and_not_clients(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "full", "size=128k") as disk:
+        ballast = disk / "ballast"
+        async with recording(disk / "usage") as running, await running.connect() as client:
+            await served(client)
+            fill(ballast)
+            await served(client)
+            await failing(running)
+            await served(client)
+            ballast.unlink()
+            await failing(running, False)
+            await served(client)
+            assert sample(running, "gateway_usage_lines_total", result="dropped") == 0
+        whole(disk / "usage", 200)
+
+
+async def test_g02_i13_what_a_full_disk_never_takes_is_dropped_and_counted(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "full", "size=64k") as disk:
+        (disk / "ballast").write_bytes(bytes(60 * 1024))
+        async with recording(disk / "usage") as running, await running.connect() as client:
+            await served(client)
+            await failing(running)
+            usage = running.gateway.usage
+    assert usage is not None
+    sink = usage.sink
+    assert sink.made.lines == sink.writer.delivered.lines + sink.dropped().lines
+    assert sink.made.rows == sink.writer.delivered.rows + sink.dropped().rows
+    assert sink.dropped().lines > 0
+
+
+async def test_g18_a_read_only_disk_delays_records_and_not_clients(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "fixed", "size=1m") as disk:
+        (disk / "usage").mkdir()
+        remount(disk, "ro")
+        async with recording(disk / "usage") as running, await running.connect() as client:
+            await served(client)
+            await failing(running)
+            await served(client)
+            assert running.gateway.why_not_ready() is None
+            remount(disk, "rw")
+            await failing(running, False)
+            await served(client)
+        whole(disk / "usage", 150)
+
+
+async def test_g02_a_directory_deleted_under_the_gateway_is_made_again_with_all_lines(tmp_path: Path) -> None:
+    directory = tmp_path / "usage"
+    async with recording(directory, rotate_seconds=60) as running, await running.connect() as client:
+        await served(client)
+        await until(lambda: any(directory.glob(".usage-*.part")))
+        shutil.rmtree(directory)
+        await served(client)
+    whole(directory, 100)
+
+
+async def test_g02_a_directory_replaced_by_a_file_delays_records_and_not_clients(tmp_path: Path) -> None:
+    directory = tmp_path / "usage"
+    async with recording(directory, rotate_seconds=60) as running, await running.connect() as client:
+        await served(client)
+        await until(lambda: any(directory.glob(".usage-*.part")))
+        shutil.rmtree(directory)
+        directory.write_text("in the way")
+        await failing(running)
+        await served(client)
+        directory.unlink()
+        await failing(running, False)
+    whole(directory, 100)
+
+
+async def test_i13_a_killed_gateway_loses_a_second_at_most_and_the_next_publishes_the_rest(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "usage"
+    tables = f'[usage]\nkind = "files"\ndirectory = "{directory}"\ngateway_id = "a"\n'
+    async with ScriptedBroker() as broker:
+        async with gateway_process(tmp_path, broker.port, tables=tables) as killed:
+            async with await killed.connect() as client:
+                await served(client)
+            await until(lambda: os.path.isdir(directory) and part_bytes(directory) > 100)
+            await asyncio.sleep(1.2)
+            killed.signal(signal.SIGKILL)
+            await killed.exit_code()
+        assert usage_lines(directory) == []
+        async with gateway_process(tmp_path, broker.port, tables=tables) as started:
+            await until(lambda: any(directory.glob("usage-*.jsonl.gz")))
+            started.signal(signal.SIGTERM)
+            assert await started.exit_code() == 0
+    by_boot: dict[int, list[int]] = {}
+    for line in usage_lines(directory):
+        by_boot.setdefault(line["boot"], []).append(line["seq"])
+    assert len(by_boot) == 2
+    assert all(seqs == list(range(len(seqs))) for seqs in by_boot.values())
+    rows = [row for line in usage_lines(directory) for row in line["rows"] if row[Row.API] == "fetch"]
+    assert sum(row[Row.REQUESTS] for row in rows) == 50
+
+
+def part_bytes(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.glob(".usage-*.part"))
+
+
+HOSTILE: Final = (
+    b'","rows":[',
+    b"a\nb\r\n",
+    b"\x00\x01\x1f\x7f",
+    b"\xff\xfe\x80 no utf-8",
+    b"\xed\xa0\x80 half a surrogate",
+    b'\\"\\u0000\\',
+    "\u2028\u2029\ufeff\U0001f703".encode(),
+    b"]]}",
+    b"~other",
+    b"x" * 32_000,
+    b"NaN",
+    b"",
+)
+
+
+async def test_i14_client_ids_of_any_bytes_leave_every_line_readable(tmp_path: Path) -> None:
+    async with recording(tmp_path / "usage") as running, await running.connect() as client:
+        for at, name in enumerate(HOSTILE):
+            await client.send(fetch(at, client_id=name))
+            await client.receive_frame()
+    texts = []
+    for path in (tmp_path / "usage").glob("usage-*.jsonl.gz"):
+        with gzip.open(path, "rb") as file:
+            texts += [text.decode("utf-8", "strict") for text in file]
+    told = [json.loads(text, strict=True) for text in texts]
+    rows = [row for line in told for row in line["rows"] if row[Row.API] == "fetch"]
+    written = Names().written
+    assert sorted(row[Row.CLIENT_ID] for row in rows) == sorted(
+        written(name.decode("utf-8", "replace")) for name in HOSTILE
+    )
+    assert all(row[Row.REQUESTS] == 1 for row in rows)
+
+
+async def test_i13_ten_thousand_clients_a_second_take_no_more_rows_than_allowed(tmp_path: Path) -> None:
+    async with recording(tmp_path / "usage", max_rows=100) as running, await running.connect() as client:
+        for first in range(0, 1_000, 50):
+            await client.send(b"".join(fetch(at, client_id=f"app-{at}") for at in range(first, first + 50)))
+            for _ in range(50):
+                await client.receive_frame()
+        usage = running.gateway.usage
+        assert usage is not None
+        assert len(usage.table) <= 100
+    found = usage_lines(tmp_path / "usage")
+    rows = [row for line in found for row in line["rows"] if row[Row.API] == "fetch"]
+    assert sum(row[Row.REQUESTS] for row in rows) == 1_000
+    assert sum(line["dropped_rows"] for line in found) >= 800
+    assert max(len(line["rows"]) for line in found) <= 103

@@ -1,0 +1,98 @@
+"""HAProxy as a load balancer in front of the gateway, or in front of brokers, on loopback."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from tests.integration.gateway_process import TAP_HOST
+from tests.support.packages import require_package
+
+BALANCER: Final = "127.66.0.9"
+"""Where its connections come from."""
+
+_CONFIG: Final = """\
+global
+  nbthread 1
+defaults
+  mode tcp
+  timeout connect 5s
+  timeout client 1m
+  timeout server 1m
+listen relay
+  bind {bind} {bind_options}
+  server behind {target} source {source} {server_options}
+"""
+
+
+class Haproxy:
+    """One HAProxy process that relays one port."""
+
+    def __init__(
+        self,
+        folder: Path,
+        bind: tuple[str, int],
+        target: tuple[str, int],
+        *,
+        bind_options: str = "",
+        server_options: str = "",
+    ) -> None:
+        """Start it and wait until it accepts.
+
+        Args:
+            folder: for its configuration.
+            bind: where it listens.
+            target: what it connects to.
+            bind_options: such as ``accept-proxy``.
+            server_options: such as ``send-proxy-v2``.
+        """
+        file = folder / f"haproxy-{bind[1]}.cfg"
+        file.write_text(
+            _CONFIG.format(
+                bind=f"{bind[0]}:{bind[1]}",
+                bind_options=bind_options,
+                target=f"{target[0]}:{target[1]}",
+                source=BALANCER,
+                server_options=server_options,
+            )
+        )
+        command = [require_package("haproxy"), "-q", "-db", "-f", str(file)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 10
+        while True:
+            assert self._process.poll() is None, "HAProxy did not start"
+            with socket.socket() as probe:
+                if probe.connect_ex(bind) == 0:
+                    return
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End it with all its connections."""
+        self._process.kill()
+        self._process.wait()
+
+
+class BalancerTap:
+    """Stands where the tap stands, and says in every connection's PROXY header whose it is."""
+
+    def __init__(self, folder: Path, server_options: str) -> None:
+        self._folder = folder
+        self._server_options = server_options
+        self._running: dict[int, Haproxy] = {}
+
+    def relay(self, port: int, target: tuple[str, int]) -> None:
+        """See `Tap.relay`."""
+        self._running[port] = Haproxy(
+            self._folder, (TAP_HOST, port), target, server_options=self._server_options
+        )
+
+    def stop_relaying(self, ports: Iterable[int]) -> None:
+        """See `Tap.stop_relaying`."""
+        for port in ports:
+            if port in self._running:
+                self._running.pop(port).stop()

@@ -1,0 +1,98 @@
+"""Hazard C25: which of several quotas holds, and how use is counted after a change; beside a real Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from gateway.embedded.kafka import KafkaCluster
+from gateway.session_settings import SessionSettings
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from tests.integration.test_operations import records
+from tests.integration.test_throttled_clients import create
+from tests.support import wire
+from tests.support.conversation import Conversation
+from tests.support.frames import produce_reply
+from tests.support.wire_client import WireClient
+
+pytestmark = pytest.mark.integration
+
+CLIENT: Final = "precedence"
+LEVELS: Final = [
+    QuotaEntity(user="ANONYMOUS", client_id=CLIENT),
+    QuotaEntity(user="ANONYMOUS", client_id=DEFAULT),
+    QuotaEntity(user="ANONYMOUS"),
+    QuotaEntity(user=DEFAULT, client_id=CLIENT),
+    QuotaEntity(user=DEFAULT, client_id=DEFAULT),
+    QuotaEntity(user=DEFAULT),
+    QuotaEntity(client_id=CLIENT),
+    QuotaEntity(client_id=DEFAULT),
+]
+"""Kafka's order of precedence."""
+
+
+@pytest.fixture(scope="module")
+def broker(kafka: KafkaCluster) -> tuple[str, int]:
+    return kafka.brokers[1]
+
+
+def alter(broker: tuple[str, int], entity: QuotaEntity, value: float | None) -> None:
+    """Set a producer_byte_rate at the broker; None removes it."""
+    parts = [("user", entity.user), ("client-id", entity.client_id)]
+    entry = {
+        "entity": [
+            {"entity_type": kind, "entity_name": None if name is DEFAULT else name}
+            for kind, name in parts
+            if name is not None
+        ],
+        "ops": [{"key": "producer_byte_rate", "value": value or 0.0, "remove": value is None}],
+    }
+    with WireClient(broker) as client:
+        answer = client.ask("AlterClientQuotas", 1, entries=[entry], validate_only=False).body
+    assert [entry.error_code for entry in answer.entries] == [0]
+
+
+@pytest.fixture
+def no_quotas_left(broker: tuple[str, int]) -> Iterator[None]:
+    yield
+    for entity in LEVELS:
+        alter(broker, entity, None)
+
+
+@pytest.mark.usefixtures("no_quotas_left")
+def test_c25_the_gateway_takes_the_same_of_eight_quotas_as_the_broker_and_counts_alike_after_each_change(
+    broker: tuple[str, int],
+) -> None:
+    """All eight at first, the most specific one taken away in each step, then added again from the other end."""
+    create(broker, CLIENT)
+    partition = {"index": 0, "records": records(20_000)}
+    topics = [{"name": CLIENT, "partition_data": [partition]}]
+    fields = {"acks": 1, "timeout_ms": 20_000, "topic_data": topics}
+    ours = Conversation(settings=SessionSettings(max_mute_ms=2**31 - 1))
+    limits = {entity: 10.0 * 2**level for level, entity in enumerate(LEVELS)}
+    changes: list[tuple[QuotaEntity, float | None]] = [(entity, limits[entity]) for entity in LEVELS]
+    changes += [(entity, None) for entity in LEVELS]
+    changes += [(entity, limits[entity]) for entity in reversed(LEVELS)]
+    differences = []
+    started = time.monotonic()
+    for number, (entity, value) in enumerate(changes):
+        alter(broker, entity, value)
+        if value is None:
+            ours.core.limits.remove(entity, QuotaKey.PRODUCER_BYTE_RATE)
+        else:
+            ours.core.limits.set(entity, QuotaKey.PRODUCER_BYTE_RATE, value)
+        time.sleep(0.15)  # the broker's own quota managers hear of it a moment later
+        frame = wire.request("Produce", 9, client_id=CLIENT, **fields)
+        with WireClient(broker, client_id=CLIENT) as client:
+            now_ms = round((time.monotonic() - started) * 1_000)
+            client.send("Produce", 9, **fields)
+            theirs_ms = client.receive().body.throttle_time_ms
+        c = ours.another().at(now_ms)
+        c.client_sends(frame).upstream_answers(produce_reply(1))
+        ours_ms = wire.decode_response("Produce", 9, c.take_client()).throttle_time_ms
+        if abs(theirs_ms - ours_ms) > 100:
+            differences.append((number, entity, value, theirs_ms, ours_ms))
+    assert differences == []

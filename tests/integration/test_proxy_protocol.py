@@ -1,0 +1,163 @@
+"""A real HAProxy in front of the gateway and behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from gateway.embedded.kafka import KafkaCluster
+from protocol.proxy_protocol import ProxyHeader
+from tests.integration.gateway_process import TAP_HOST, GatewayOptions, GatewayProcess
+from tests.integration.haproxy import BALANCER, BalancerTap, Haproxy
+from tests.support import wire
+from tests.support.broker import HOST, Node, ScriptedBroker
+from tests.support.gateway import free_ports, running_gateway
+from tests.support.header_gate import HeaderGate
+from tests.support.packages import require_package
+from tests.support.raw_client import RawClient
+
+pytestmark = pytest.mark.integration
+
+MOST: Final = 6
+HASTY: Final = "127.1.0.7"
+TABLES: Final = f"""\
+[connections]
+max_connections_per_ip = {MOST}
+[client_quota]
+window_num = 2
+[[quotas]]
+ip = "{HASTY}"
+connection_creation_rate = 2
+"""
+
+
+@pytest.fixture(scope="module", params=["send-proxy", "send-proxy-v2"])
+def balanced(
+    request: pytest.FixtureRequest, kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayProcess]:
+    """A gateway that nobody reaches but through HAProxy."""
+    folder = tmp_path_factory.mktemp("balanced")
+    tap: Any = BalancerTap(folder, request.param)
+    listener = f'[listeners.proxy_protocol]\ntrusted = ["{BALANCER}"]'
+    options = GatewayOptions(listener=listener, tables=TABLES)
+    gateway = GatewayProcess(folder, kafka.brokers.values(), tap, options)
+    gateway.start()
+    yield gateway
+    gateway.stop()
+
+
+def connect(gateway: GatewayProcess, source: str) -> socket.socket:
+    sock = socket.create_connection(gateway.bootstrap, timeout=10, source_address=(source, 0))
+    sock.sendall(wire.request("ApiVersions", 0, correlation_id=1))
+    return sock
+
+
+def served(sock: socket.socket) -> bool:
+    """Whether a connection got its answer; otherwise it was closed."""
+    try:
+        return sock.recv(4) != b""
+    except ConnectionResetError:
+        return False
+
+
+def test_clients_work_through_haproxy(balanced: GatewayProcess) -> None:
+    topic = f"balanced-{balanced.bootstrap.port}"
+    servers = str(balanced.bootstrap)
+    producer = Producer({"bootstrap.servers": servers})
+    producer.produce(topic, b"through HAProxy")
+    assert producer.flush(30) == 0
+    reader = Consumer({"bootstrap.servers": servers, "group.id": topic, "auto.offset.reset": "earliest"})
+    reader.subscribe([topic])
+    record = reader.poll(30)
+    reader.close()
+    assert record is not None
+    assert record.value() == b"through HAProxy"
+
+
+def test_connections_are_counted_by_the_address_behind_haproxy(balanced: GatewayProcess) -> None:
+    crowd = [connect(balanced, "127.1.0.5") for _ in range(MOST)]
+    assert all(served(sock) for sock in crowd)
+    one_more, other = connect(balanced, "127.1.0.5"), connect(balanced, "127.1.0.6")
+    assert not served(one_more)
+    assert served(other)
+    for sock in (*crowd, one_more, other):
+        sock.close()
+
+
+def test_rate_of_an_address_is_applied_behind_haproxy(balanced: GatewayProcess) -> None:
+    hasty = [connect(balanced, HASTY) for _ in range(4)]
+    others = [connect(balanced, f"127.1.1.{last}") for last in range(10)]
+    assert [served(sock) for sock in others] == [True] * 10
+    assert [served(sock) for sock in hasty] == [True, True, False, False]
+    for sock in (*hasty, *others):
+        sock.close()
+
+
+def test_h24_who_goes_around_haproxy_is_refused(balanced: GatewayProcess) -> None:
+    before = balanced.metric("gateway_connections_refused_total", cause="proxy_untrusted")
+    assert before is not None
+    _, port = balanced.bootstrap
+    assert balanced.bootstrap.host == TAP_HOST
+    with socket.socket() as sock:
+        sock.settimeout(10)
+        try:
+            sock.connect((balanced.behind_tap(1).host, port))
+            sock.sendall(b"PROXY TCP4 127.1.0.6 127.1.0.1 1 2\r\n")
+            assert not served(sock)
+        except ConnectionResetError:
+            pass
+    assert balanced.metric("gateway_connections_refused_total", cause="proxy_untrusted") == before + 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_haproxy_in_front_of_brokers_is_told_the_client_before_tls(
+    version: str, tls: bool, tmp_path: Path
+) -> None:
+    port = free_ports(1)
+    upstream: dict[str, Any] = {"send_proxy_protocol": version}
+    bind_options = "accept-proxy"
+    if tls:
+        pem = make_pem(tmp_path)
+        upstream |= {"security_protocol": "SSL", "tls": {"ca": str(pem)}}
+        bind_options += f" ssl crt {pem}"
+    async with ScriptedBroker() as broker, HeaderGate(broker.port) as gate:
+        broker.nodes = [Node(1, HOST, port)]
+        # What HAProxy has understood it tells on to the gate.
+        haproxy = await asyncio.to_thread(
+            lambda: Haproxy(
+                tmp_path,
+                (HOST, port),
+                (HOST, gate.port),
+                bind_options=bind_options,
+                server_options="send-proxy-v2",
+            )
+        )
+        try:
+            async with running_gateway(port, upstream=upstream) as running:
+                await running.discovered()
+                async with await RawClient.connect(running.broker_port(1)) as client:
+                    await client.send(wire.request("Fetch", 4, correlation_id=1, topics=[]))
+                    assert await client.receive_frame()
+                    told = ProxyHeader(client.sock.getsockname(), (HOST, running.broker_port(1)))
+                    assert told in gate.headers
+        finally:
+            haproxy.stop()
+
+
+def make_pem(folder: Path) -> Path:
+    """A certificate for this machine together with its key."""
+    command = "req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 1 -subj /CN=broker"
+    openssl = [require_package("openssl"), *command.split(), "-addext", f"subjectAltName=IP:{HOST}"]
+    subprocess.run(openssl, cwd=folder, check=True, capture_output=True, timeout=30)
+    pem = folder / "both.pem"
+    pem.write_bytes((folder / "cert.pem").read_bytes() + (folder / "key.pem").read_bytes())
+    return pem

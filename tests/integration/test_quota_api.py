@@ -1,0 +1,225 @@
+"""Describe/AlterClientQuotas of the gateway beside Kafka 4.3.1: the same request, the same answer.
+
+Where they differ on purpose, both answers are here and the row is in docs/behaviour.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gateway.embedded.kafka import KafkaCluster
+from tests.integration.conftest import StartGateway, eventually
+from tests.integration.gateway_process import GatewayOptions, GatewayProcess
+from tests.integration.quota_sides import QuotaSide
+from tests.support.scenarios import entities, scenarios
+from tests.support.wire_client import ConnectionEnded, WireClient
+
+pytestmark = pytest.mark.integration
+
+ERRORS = {"NONE": 0, "INVALID_REQUEST": 42, "UNSUPPORTED_VERSION": 35}
+RATE = "producer_byte_rate"
+
+
+@pytest.fixture(scope="module")
+def gateway(start_gateway: StartGateway, kafka: KafkaCluster) -> GatewayProcess:
+    """One whose clients may all change quotas."""
+    return start_gateway(kafka, GatewayOptions(tables='[quota_admin]\nauthorize = "anyone"'))
+
+
+@pytest.fixture
+def sides(kafka: KafkaCluster, gateway: GatewayProcess) -> Iterator[tuple[QuotaSide, QuotaSide]]:
+    """Kafka's and the gateway's; nothing is set on either, before and after."""
+    with WireClient(kafka.brokers[1]) as direct, WireClient(gateway.bootstrap) as through:
+        both = QuotaSide(direct, "kafka"), QuotaSide(through, "gateway")
+        yield both
+        for side in both:
+            side.clear()
+
+
+def shown(side: QuotaSide, expected: dict[Any, dict[str, float]]) -> None:
+    """What is set, when the broker shows it: it does a moment after its answer."""
+    eventually(lambda: side.everything() == expected)
+
+
+def show_the_same(sides: tuple[QuotaSide, QuotaSide]) -> None:
+    """Both are asked each time: the broker may still be behind what it has answered."""
+    seen: list[dict[Any, dict[str, float]]] = []
+
+    def same() -> bool:
+        seen[:] = (side.everything() for side in sides)
+        return seen[0] == seen[1]
+
+    eventually(same, told=lambda: repr(seen))
+
+
+@pytest.mark.parametrize("row", scenarios("alter"))
+def test_scenario_alter_through_the_wire(row: dict[str, Any], sides: tuple[QuotaSide, QuotaSide]) -> None:
+    for version in (0, 1):
+        for validate_only in (True, False):
+            answers = [
+                side.alter((row["entity"], row["ops"]), version=version, validate_only=validate_only)
+                for side in sides
+            ]
+            assert answers[0] == answers[1]
+            ((code, message, _),) = answers[1]
+            assert code == ERRORS[row["error"]]
+            assert row.get("msg", "") in (message or "")
+            assert (message is None) is (code == 0)
+
+
+@pytest.mark.parametrize("row", scenarios("alterseq"))
+def test_scenario_alterseq_through_the_wire(row: dict[str, Any], sides: tuple[QuotaSide, QuotaSide]) -> None:
+    identity = tuple(sorted(row["entity"].items()))
+    for ops, expected in row["steps"]:
+        for side in sides:
+            assert [code for code, _, _ in side.alter((row["entity"], ops))] == [0]
+            shown(side, {identity: expected} if expected else {})
+
+
+@pytest.mark.parametrize("row", scenarios("alterdup"))
+def test_scenario_alterdup_through_the_wire(row: dict[str, Any], sides: tuple[QuotaSide, QuotaSide]) -> None:
+    entries = [(entity, ops) for entity, ops in row["entries"]]
+    answers = [side.alter(*entries) for side in sides]
+    assert answers[0] == answers[1]
+    ((code, _, entity),) = answers[1]
+    assert code == ERRORS[row["error"]]
+    for side in sides:
+        shown(side, {entity: row["stored"]})
+
+
+@pytest.mark.parametrize("row", scenarios("describe"))
+def test_g15_scenario_describe_through_the_wire(
+    row: dict[str, Any], sides: tuple[QuotaSide, QuotaSide]
+) -> None:
+    set_now = [
+        (names, {"connection_creation_rate" if "ip" in names else "request_percentage": value})
+        for names, value in entities(row["entities"])
+    ]
+    for side in sides:
+        assert {code for code, _, _ in side.alter(*set_now)} == {0}
+        eventually(lambda side=side: len(side.everything()) == len(set_now))  # type: ignore[misc]
+    for components, strict, count in row["rows"]:
+        for version in (0, 1):
+            answers = [side.describe(components, strict=strict, version=version) for side in sides]
+            assert answers[0] == answers[1]
+            assert answers[1][:2] == (0, "")
+            assert len(answers[1][2] or {}) == count
+    for components in every_filter():
+        for strict in (False, True):
+            answers = [side.describe(components, strict=strict) for side in sides]
+            assert answers[0] == answers[1], (components, strict)
+
+
+def every_filter() -> Iterator[list[tuple[str, int, str | None]]]:
+    """Each way to match of each type and of each two types, those that are refused too."""
+    names = {"user": "user-1", "client-id": "client-id-1", "ip": "1.2.3.4"}
+    single = {
+        kind: [(kind, 0, name), (kind, 0, "none"), (kind, 1, None), (kind, 2, None)]
+        for kind, name in names.items()
+    }
+    for kind in names:
+        yield from ([component] for component in single[kind])
+    for one, other in itertools.permutations(names, 2):
+        yield from (list(pair) for pair in itertools.product(single[one], single[other]))
+
+
+@pytest.mark.parametrize("row", scenarios("describe_err"))
+def test_scenario_describe_err_through_the_wire(
+    row: dict[str, Any], sides: tuple[QuotaSide, QuotaSide]
+) -> None:
+    for components, error in row["rows"]:
+        for version in (0, 1):
+            answers = [side.describe(components, strict=False, version=version) for side in sides]
+            assert answers[0] == answers[1]
+            code, message, found = answers[1]
+            assert (code, found) == (ERRORS[error], None)
+            assert message
+
+
+CASES: list[tuple[dict[str, str | None], dict[str, float | None]]] = [
+    ({"user": "", "foo": "x"}, {"bad": 1.0}),
+    ({"ip": "1.2.3.4", "client-id": ""}, {"bad": 1.0}),
+    ({"ip": "no-such-host.invalid", "client-id": "c"}, {"bad": 1.0}),
+    ({"user": ""}, {RATE: 1.0}),
+    ({"ip": ""}, {RATE: 1.0}),
+    ({"user": "u"}, {RATE: 1.5}),
+    ({"user": "u"}, {RATE: 0.999999999}),
+    ({"user": "u"}, {RATE: 1.0000001}),
+    ({"user": "u"}, {RATE: 2.0**63}),
+    ({"user": "u"}, {RATE: 2.0**63 * 1.1}),
+    ({"user": "u"}, {"request_percentage": 5e-324}),
+    ({"user": "u"}, {"controller_mutation_rate": 1e308}),
+    ({"user": "u"}, {RATE: math.inf}),
+    ({"user": "u"}, {RATE: -math.inf}),
+    ({"user": "u"}, {"request_percentage": -0.0}),
+    ({"ip": "1.2.3.4"}, {"connection_creation_rate": 2147483648.0}),
+    ({"ip": "::1"}, {"connection_creation_rate": 5.0}),
+    ({"ip": "fe80::1%lo"}, {"connection_creation_rate": 5.0}),
+    ({"ip": "256.1.1.1"}, {"connection_creation_rate": 5.0}),
+    ({"ip": " 1.2.3.4"}, {"connection_creation_rate": 5.0}),
+    ({"user": "u"}, {}),
+    ({"user": None, "client-id": None}, {"nothing-such": None, RATE: 1.0}),
+    ({"user": "<default>", "client-id": "100% \u00fc \U0001f600"}, {RATE: 1.0}),
+    ({"user": "x" * 10_240}, {RATE: 1.0}),
+]
+
+
+def test_g09_g10_every_other_case_has_kafkas_answer_to_the_letter(sides: tuple[QuotaSide, QuotaSide]) -> None:
+    for entity, ops in CASES:
+        answers = [side.alter((entity, ops)) for side in sides]
+        assert answers[0] == answers[1], (str(entity)[:60], ops)
+    show_the_same(sides)
+
+
+def test_g10_repeated_entities_of_one_request_have_kafkas_answer(sides: tuple[QuotaSide, QuotaSide]) -> None:
+    requests: list[list[tuple[dict[str, str | None], dict[str, float | None]]]] = [
+        [({"user": "a"}, {"bad": 1.0}), ({"user": "a"}, {RATE: 1.0}), ({"user": "b"}, {RATE: 1.0})],
+        [({"foo": "u"}, {RATE: 1.0}), ({"foo": "u"}, {RATE: 1.0})],
+        [({"user": "c", "client-id": None}, {RATE: 1.0}), ({"client-id": None, "user": "c"}, {RATE: 2.0})],
+        [],
+    ]
+    for entries in requests:
+        for validate_only in (True, False):
+            answers = [side.alter(*entries, validate_only=validate_only) for side in sides]
+            assert answers[0] == answers[1], entries
+    show_the_same(sides)
+
+
+DIFFERENCES: list[tuple[str, dict[str, str | None], dict[str, float | None], int, int]] = [
+    ("not a number limits nobody in silence", {"user": "u"}, {RATE: math.nan}, 0, 42),
+    ("infinity is no limit", {"user": "u"}, {"request_percentage": math.inf}, 0, 42),
+    ("a host name would be looked up", {"ip": "localhost"}, {"connection_creation_rate": 5.0}, 0, 42),
+    ("one of the short forms of an address", {"ip": "127.1"}, {"connection_creation_rate": 5.0}, 0, 42),
+    ("an address block", {"ip": "10.1.0.0/16"}, {"connection_creation_rate": 5.0}, 42, 0),
+]
+
+
+@pytest.mark.parametrize(("why", "entity", "ops", "kafkas", "ours"), DIFFERENCES)
+def test_where_answers_differ_from_kafkas(
+    sides: tuple[QuotaSide, QuotaSide], why: str, entity: Any, ops: Any, kafkas: int, ours: int
+) -> None:
+    assert [code for code, _, _ in sides[0].alter((entity, ops))] == [kafkas], why
+    assert [code for code, _, _ in sides[1].alter((entity, ops))] == [ours], why
+
+
+def test_a_null_filter_ends_the_connection_on_both_sides(
+    kafka: KafkaCluster, gateway: GatewayProcess
+) -> None:
+    for address in (kafka.brokers[1], gateway.bootstrap):
+        with WireClient(address) as client:
+            # key 48, version 0, correlation id 1, null client id, null array, not strict
+            client.send_bytes(bytes.fromhex("0000000f 0030 0000 00000001 ffff ffffffff 00"))
+            with pytest.raises(ConnectionEnded):
+                client.receive_frame()
+
+
+def test_nothing_of_it_reaches_the_broker(sides: tuple[QuotaSide, QuotaSide]) -> None:
+    direct, through = sides
+    assert through.alter(({"user": "only-here"}, {RATE: 5.0}))[0][0] == 0
+    assert through.everything() == {(("user", "only-here"),): {RATE: 5.0}}
+    assert direct.everything() == {}

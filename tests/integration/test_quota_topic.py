@@ -1,0 +1,303 @@
+"""Quotas of several gateways in a topic of a real cluster (G)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gateway.cli import main
+from gateway.embedded.kafka import KafkaCluster
+from gateway.store.interface import StoreError
+from gateway.store.topic_log import FORMAT
+from gateway.store.topic_store import TopicStore, TopicStoreSettings
+from quotas.entities import QuotaEntity, QuotaKey
+from tests.integration.conftest import StartGateway, eventually
+from tests.integration.gateway_process import GatewayOptions, GatewayProcess
+from tests.support.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, Seen, alteration, opened
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that nobody has used."""
+    return f"__quotas_{uuid.uuid4().hex[:12]}"
+
+
+def store_on(
+    cluster: KafkaCluster, topic: str, *, max_history: int = 1_000, write_timeout_ms: int = 20_000
+) -> TopicStore:
+    """One that is not open yet."""
+    settings = TopicStoreSettings(
+        topic=topic,
+        replication_factor=None,
+        max_quotas=10_000,
+        max_history=max_history,
+        write_timeout_ms=write_timeout_ms,
+        client={"bootstrap.servers": cluster.bootstrap},
+    )
+    return TopicStore(settings, now_ms=lambda: AT_MS)
+
+
+async def same(*seen: Seen, within_s: float = 1.0) -> float:
+    """Wait until all say the same; how long that took."""
+    began = time.monotonic()
+    while any(each.values != seen[0].values for each in seen):
+        assert time.monotonic() - began < within_s, [each.values for each in seen]
+        await asyncio.sleep(0.005)
+    return time.monotonic() - began
+
+
+@pytest.mark.asyncio
+async def test_g07_other_gateway_has_a_change_within_a_second_and_a_later_one_at_its_start(
+    kafka3: KafkaCluster, topic: str
+) -> None:
+    async with (
+        opened(one := store_on(kafka3, topic)) as first,
+        opened(two := store_on(kafka3, topic)) as second,
+    ):
+        for value in range(1, 6):
+            await one.write(alteration((ALICE, PRODUCE, value), (APP, FETCH, 2.0 if value % 2 else None)))
+            await same(first, second)
+        assert second.values == {(ALICE, PRODUCE): 5, (APP, FETCH): 2.0}
+        assert one.version == two.version
+        assert await one.history(100) == await two.history(100)
+        # Each alteration was told as a whole.
+        assert [len(changes) for changes, _ in second.calls if changes] == [2] * 5
+        async with opened(three := store_on(kafka3, topic)) as third:
+            assert third.values == first.values
+            assert len(third.calls) == 1
+            assert three.version == one.version
+            assert await three.history(100) == await one.history(100)
+
+
+@pytest.mark.asyncio
+async def test_g06_two_gateways_that_alter_at_once_lose_nothing_and_agree(
+    kafka3: KafkaCluster, topic: str
+) -> None:
+    async with (
+        opened(one := store_on(kafka3, topic)) as first,
+        opened(two := store_on(kafka3, topic)) as second,
+    ):
+        stores = {"one": one, "two": two}
+        await asyncio.gather(
+            *(
+                store.write(
+                    alteration(
+                        (ALICE, PRODUCE, 1 + at * 2 + (name == "two")),
+                        (QuotaEntity(user=f"{name}-{at}"), FETCH, 1.0),
+                    )
+                )
+                for at in range(25)
+                for name, store in stores.items()
+            )
+        )
+        await same(first, second)
+        names = {entity.user for entity, key in first.values if key == FETCH}
+        assert names == {f"{name}-{at}" for at in range(25) for name in stores}
+        # Each ordered its own, so the last word of one of them stands.
+        assert first.values[ALICE, PRODUCE] in (49, 50)
+        async with opened(store_on(kafka3, topic)) as late:
+            assert late.values == first.values
+
+
+@pytest.mark.asyncio
+async def test_g01_broker_killed_while_quotas_are_written_leaves_whole_alterations_and_no_doubt(
+    kafka3: KafkaCluster, topic: str
+) -> None:
+    made: list[str] = []
+    refused: list[str] = []
+    doubtful: list[str] = []
+    async with (
+        opened(one := store_on(kafka3, topic)) as first,
+        opened(two := store_on(kafka3, topic)) as second,
+    ):
+        await one.write(alteration((ALICE, PRODUCE, 1)))
+        done = asyncio.Event()
+
+        async def write(store: TopicStore, name: str) -> None:
+            at = 0
+            while not done.is_set() or at < 3:
+                at += 1
+                # Both or none.
+                pair = [(QuotaEntity(user=f"{name}-{at}"), key, 1.0) for key in (PRODUCE, FETCH)]
+                try:
+                    await store.write(alteration(*pair))
+                    made.append(f"{name}-{at}")
+                except StoreError as exc:
+                    (doubtful if "not confirmed" in str(exc) else refused).append(f"{name}-{at}")
+
+        writers = [asyncio.create_task(write(one, "one")), asyncio.create_task(write(two, "two"))]
+        await asyncio.sleep(0.5)
+        leader = _leader(kafka3, topic)
+        kafka3.kill_broker(leader)
+        try:
+            before = len(made)
+            deadline = time.monotonic() + 60
+            while len(made) < before + 20 and time.monotonic() < deadline:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            assert len(made) >= before + 20, "nothing was written after the leader had gone"
+            done.set()
+            await asyncio.gather(*writers)
+            await same(first, second, within_s=10)
+        finally:
+            await asyncio.to_thread(kafka3.start_broker, leader)
+        async with opened(store_on(kafka3, topic)) as late:
+            assert late.values == first.values
+        have = {key: {entity.user for entity, of in first.values if of == key} for key in (PRODUCE, FETCH)}
+        whole = have[FETCH]
+        assert have[PRODUCE] - {"alice"} == whole
+        assert set(made) <= whole
+        assert not whole & set(refused)
+        assert whole <= set(made) | set(doubtful)
+
+
+def _leader(cluster: KafkaCluster, topic: str) -> int:
+    known = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(topic, timeout=10)
+    return int(known.topics[topic].partitions[0].leader)
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[KafkaCluster]:
+    """One broker that a test may take away."""
+    with KafkaCluster(data_dir=tmp_path / "kafka") as cluster:
+        yield cluster
+
+
+@pytest.mark.asyncio
+async def test_g16_without_brokers_alterations_are_refused_and_the_quotas_stay(
+    own_kafka: KafkaCluster,
+) -> None:
+    async with opened(store := store_on(own_kafka, "quotas", write_timeout_ms=2_000)) as seen:
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        own_kafka.kill_broker(1)
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="nothing has changed here"):
+            await store.write(alteration((ALICE, PRODUCE, 2.0)))
+        assert time.monotonic() - began < 10
+        assert seen.values == {(ALICE, PRODUCE): 1.0}
+        assert len(await store.history(10)) == 1
+        await asyncio.to_thread(own_kafka.start_broker, 1)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                await store.write(alteration((ALICE, PRODUCE, 3.0)))
+                break
+            except StoreError:
+                assert time.monotonic() < deadline
+        assert seen.values == {(ALICE, PRODUCE): 3.0}
+        assert [(entry.old, entry.new) for entry in await store.history(10)] == [(1.0, 3.0), (None, 1.0)]
+
+
+# -- what else may be in the way -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("partitions", "settings", "text"),
+    [
+        (1, {"cleanup.policy": "delete"}, 'cleanup.policy "delete", so brokers would delete quotas'),
+        (2, {"cleanup.policy": "compact"}, "has 2 partitions"),
+    ],
+)
+@pytest.mark.asyncio
+async def test_g04_topic_that_would_lose_quotas_is_refused(
+    kafka3: KafkaCluster, topic: str, partitions: int, settings: dict[str, str], text: str
+) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka3.bootstrap})
+    (made,) = admin.create_topics([NewTopic(topic, partitions, 1, config=settings)]).values()
+    made.result(20)
+    store = store_on(kafka3, topic)
+    with pytest.raises(StoreError, match=text):
+        await store.open(Seen())
+    await store.close()
+
+
+@pytest.mark.asyncio
+async def test_g04_foreign_records_are_passed_over_and_newer_ones_are_refused(
+    kafka3: KafkaCluster, topic: str
+) -> None:
+    def put(key: bytes, value: bytes) -> None:
+        producer = Producer({"bootstrap.servers": kafka3.bootstrap})
+        producer.produce(topic, key=key, value=value)
+        assert producer.flush(20) == 0
+
+    name = b'{"quota":"user=bob","key":"producer_byte_rate"}'
+    async with opened(store := store_on(kafka3, topic)) as seen:
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        await asyncio.to_thread(put, b"\xff\x00", b"what is this")
+        await store.write(alteration((APP, FETCH, 1.0)))
+        assert seen.values == {(ALICE, PRODUCE): 1.0, (APP, FETCH): 1.0}
+        assert store.log.bad_records == 1
+        await asyncio.to_thread(put, name, json.dumps({"format": FORMAT + 1, "rate": "1/h"}).encode())
+        deadline = time.monotonic() + 5
+        while store.log.newer is None:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        # What is in force stays; to write beside something that is not understood would be to guess.
+        assert len(seen.values) == 2
+        with pytest.raises(StoreError, match="newer version"):
+            await store.write(alteration((ALICE, PRODUCE, 2.0)))
+    late = store_on(kafka3, topic)
+    with pytest.raises(StoreError, match="newer version"):
+        await late.open(Seen())
+    await late.close()
+
+
+@pytest.mark.asyncio
+async def test_history_stays_within_its_bound_in_the_topic_too(kafka3: KafkaCluster, topic: str) -> None:
+    async with AsyncExitStack() as stack:
+        store = store_on(kafka3, topic, max_history=3)
+        await stack.enter_async_context(opened(store))
+        for value in range(1, 8):
+            await store.write(alteration((ALICE, PRODUCE, value)))
+        late = store_on(kafka3, topic, max_history=3)
+        await stack.enter_async_context(opened(late))
+        for each in (store, late):
+            assert [entry.new for entry in await each.history(100)] == [7, 6, 5]
+
+
+# -- gateways ------------------------------------------------------------------------------------------------
+
+
+def _quotas(gateway: GatewayProcess) -> dict[str, Any]:
+    status, text = gateway.http("/quotas")
+    assert status == 200
+    answer: dict[str, Any] = json.loads(text)
+    return answer
+
+
+def test_g07_two_gateways_share_what_is_imported_at_one(
+    start_gateway: StartGateway,
+    kafka3: KafkaCluster,
+    topic: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = GatewayOptions(tables=f'[quota_store]\nkind = "topic"\ntopic = "{topic}"\n')
+    one, two = start_gateway(kafka3, options), start_gateway(kafka3, options)
+    file = tmp_path / "quotas.yaml"
+    file.write_text("quotas:\n- client_id: imported\n  controller_mutation_rate: 2.5\n")
+    assert main(["quotas", "import", str(file), "--admin", str(one.admin)]) == 0
+    began = time.monotonic()
+    eventually(lambda: len(_quotas(two)["quotas"]) == 1, within_s=1)
+    assert time.monotonic() - began < 1
+    (quota,) = _quotas(two)["quotas"]
+    assert (quota["limit"], quota["source"], quota["quota"]) == (
+        2.5,
+        "store",
+        QuotaKey.CONTROLLER_MUTATION_RATE,
+    )
+    assert _quotas(one)["version"] == _quotas(two)["version"]
+    capsys.readouterr()
+    assert main(["quotas", "history", "--admin", str(two.admin)]) == 0
+    assert "client-id=imported" in capsys.readouterr().out

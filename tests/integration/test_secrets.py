@@ -1,0 +1,69 @@
+"""The search for secrets itself: what it would find, so that its silence during all other tests means something."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from tests.integration.gateway_process import GatewayProcess
+from tests.support.secrets import CANARY, OUTPUTS, Outputs, packed, secrets_in
+
+SECRET = f"{CANARY}alice-5f1c"
+
+
+@pytest.mark.parametrize("before", ["", "x", "xy", "xyz", "\0alice\0"])
+@pytest.mark.parametrize("after", ["", "-5f1c", "-5f1c\0\0"])
+def test_secret_is_found_however_it_is_encoded(before: str, after: str) -> None:
+    secret = f"{before}{CANARY}{after}".encode()
+    for text in (
+        secret,
+        base64.b64encode(secret),
+        base64.urlsafe_b64encode(secret),
+        secret.hex().encode(),
+        str(list(secret)).encode(),
+        repr(secret).encode(),
+        secret.decode().encode("utf-16-le"),
+    ):
+        assert secrets_in(b"event=x value=" + text + b" y=1"), text
+
+
+def test_nothing_is_found_where_nothing_is() -> None:
+    assert secrets_in(b"event=connection_closed user=alice canary canary_of- " * 100) == []
+
+
+def test_h15_leak_planted_in_a_log_is_found_once_wherever_lines_are_cut(tmp_path: Path) -> None:
+    outputs, log = Outputs(), tmp_path / "gateway.log"
+    outputs.watch(log)
+    outputs.look()
+    with log.open("a") as file:
+        for piece in ("event=x password=cana", "ry-of-al", "ice\n", "event=y\n"):
+            file.write(piece)
+            file.flush()
+            outputs.look()
+    assert len(outputs.hits) == 1
+    assert "gateway.log" in outputs.hits[0]
+
+
+def test_h15_leak_planted_in_files_is_found_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "usage.jsonl.gz").write_bytes(packed(b'{"user": "' + SECRET.encode() + b'"}'))
+    (tmp_path / "data" / "store").write_bytes(b"\0" + base64.b64encode(b"p=" + SECRET.encode()))
+    outputs = Outputs()
+    outputs.look_at_files(tmp_path)
+    assert sorted({Path(hit.split(":")[0].split(",")[0]).name for hit in outputs.hits}) == [
+        "store",
+        "usage.jsonl.gz",
+    ]
+
+
+@pytest.mark.integration
+def test_h15_logs_of_the_suites_gateways_are_at_debug_and_searched(gateway3: GatewayProcess) -> None:
+    gateway3.metric("gateway_connections_active")
+    before = OUTPUTS.looked_at_bytes
+    OUTPUTS.look_at_process(gateway3.pid, str(gateway3.admin))
+    OUTPUTS.look()
+    assert OUTPUTS.looked_at_bytes > before
+    assert '[log]\nlevel = "debug"' in gateway3.config_file.read_text()
+    assert OUTPUTS.watches(gateway3.log_file)

@@ -1,0 +1,28 @@
+"""``sluice`` against the admin port of a gateway on the test's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from gateway.cli import main
+from tests.support.gateway import RunningGateway
+from tests.support.raw_client import HOST
+
+_LOG_YEAR: Final = "20"
+
+
+async def sluice(running: RunningGateway, capfd: object, *argv: str) -> tuple[int, str, str]:
+    """Exit code and output of a command; the log of the gateway, which goes to the same place, is left out.
+
+    Args:
+        running: whom it asks.
+        capfd: pytest's capsys.
+        argv: the command.
+    """
+    readouterr = capfd.readouterr  # type: ignore[attr-defined]
+    readouterr()
+    code = await asyncio.to_thread(main, [*argv, "--admin", f"{HOST}:{running.gateway.admin.port}"])
+    out, err = readouterr()
+    told = [line for line in out.splitlines(keepends=True) if not line.startswith(_LOG_YEAR)]
+    return code, "".join(told), err

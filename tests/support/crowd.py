@@ -1,0 +1,46 @@
+"""Many clients at once, each with an address of its own if need be."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+
+from tests.support import wire
+from tests.support.frames import fetch
+from tests.support.raw_client import HOST, Ended, RawClient
+
+_crowd: list[RawClient] = []
+
+
+def leave_all() -> None:
+    """Closes what `connect` has opened; at the end of each test."""
+    while _crowd:
+        _crowd.pop().close()
+
+
+async def connect(port: int, source: str = HOST) -> RawClient:
+    """A client with this address, closed at the end of the test at the latest."""
+    sock = socket.socket()
+    client = RawClient(sock)
+    _crowd.append(client)
+    sock.setblocking(False)
+    sock.bind((source, 0))
+    # A reset may be here before the connection is looked at: it was made all the same.
+    with suppress(ConnectionResetError):
+        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, (HOST, port)), 5)
+    return client
+
+
+async def connect_all(port: int, count: int, source: str = HOST) -> list[RawClient]:
+    """So many clients at the same time."""
+    return list(await asyncio.gather(*(connect(port, source) for _ in range(count))))
+
+
+async def is_served(client: RawClient) -> bool:
+    """Whether a request of it is answered."""
+    try:
+        await client.send(fetch(3))
+        return wire.correlation_id_of(await client.receive_frame()) == 3
+    except (Ended, OSError):
+        return False

@@ -1,0 +1,133 @@
+"""An acceptor with real sockets and a loop that only a test turns: who comes, and what becomes of them."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from contextlib import ExitStack
+from typing import Any
+
+from gateway.acceptor import Acceptor, Arrival
+from gateway.observer import SilentObserver
+from quotas.connections import AdmissionCause, ConnectionLimits, ConnectionQuotas, ListenerLimits
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from tests.support.clock import FakeClock
+from tests.support.fake_loop import FakeLoop
+from tests.support.raw_client import HOST
+
+
+class Seen(SilentObserver):
+    """What the acceptor told."""
+
+    def __init__(self) -> None:
+        self.delayed: list[tuple[AdmissionCause, int]] = []
+        self.blocked_ms = 0
+        self.held: list[int] = []
+        self.would_hold: list[int] = []
+        self.refused: Counter[AdmissionCause] = Counter()
+        self.failures = 0
+
+    def accept_delayed(self, listener: str, cause: AdmissionCause, wait_ms: int) -> None:
+        self.delayed.append((cause, wait_ms))
+
+    def accept_blocked(self, listener: str, blocked_ms: int) -> None:
+        self.blocked_ms += blocked_ms
+
+    def connection_held(self, listener: str, hold_ms: int) -> None:
+        self.held.append(hold_ms)
+
+    def connection_would_be_held(self, listener: str, hold_ms: int) -> None:
+        self.would_hold.append(hold_ms)
+
+    def connection_refused(self, listener: str, cause: AdmissionCause) -> None:
+        self.refused[cause] += 1
+
+    def accept_failed(self, listener: str) -> None:
+        self.failures += 1
+
+
+class Client:
+    """A connection as its client sees it."""
+
+    def __init__(self, port: int, source: str) -> None:
+        self.sock = socket.socket()
+        self.sock.bind((source, 0))
+        self.sock.settimeout(5)
+        self.sock.connect((HOST, port))
+        self.sock.setblocking(False)
+
+    @property
+    def ended(self) -> str | None:
+        """How the connection was ended from the other side, None when it was not."""
+        try:
+            return "closed" if self.sock.recv(1) == b"" else None
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            return "reset"
+
+
+class Door:
+    """Listeners that share their quotas; admitted sockets are kept."""
+
+    def __init__(
+        self, clock: FakeClock, *, ip_rate: int | None = None, window_num: int = 11, **limits: Any
+    ) -> None:
+        self.loop = FakeLoop(clock)
+        self.limits = Limits()
+        if ip_rate is not None:
+            self.limits.set(QuotaEntity(ip=DEFAULT), QuotaKey.CONNECTION_CREATION_RATE, ip_rate)
+        limits.setdefault("listeners", {"EXT": ListenerLimits()})
+        self.connection_limits = ConnectionLimits(**limits)
+        self.quotas = ConnectionQuotas(
+            self.limits, self.connection_limits, window_num=window_num, now_ms=clock.now_ms
+        )
+        self.seen = Seen()
+        self.admitted: list[Arrival] = []
+        self.acceptors: dict[str, Acceptor] = {}
+        self.stack = ExitStack()
+        for name in self.connection_limits.listeners:
+            acceptor = Acceptor(
+                name,
+                loop=self.loop,  # type: ignore[arg-type]
+                now_ms=self.loop.now_ms,
+                quotas=self.quotas,
+                observer=self.seen,
+                on_admitted=self.admitted.append,
+            )
+            acceptor.listen((HOST, 0), None)
+            self.acceptors[name] = acceptor
+            self.stack.callback(acceptor.stop)
+
+    @property
+    def acceptor(self) -> Acceptor:
+        return self.acceptors["EXT"]
+
+    def connect(self, count: int = 1, *, listener: str = "EXT", source: str = HOST) -> list[Client]:
+        """So many connections, which the acceptor gets to see."""
+        clients = self.connect_unseen(count, listener=listener, source=source)
+        self.loop.run()
+        return clients
+
+    def connect_unseen(self, count: int = 1, *, listener: str = "EXT", source: str = HOST) -> list[Client]:
+        port = self.acceptors[listener].ports[None]
+        assert port is not None
+        clients = [Client(port, source) for _ in range(count)]
+        for client in clients:
+            self.stack.callback(client.sock.close)
+        return clients
+
+    def release(self, listener: str = "EXT") -> None:
+        """The oldest admitted connection ends."""
+        arrival = self.admitted.pop(0)
+        arrival.accepted.close()
+        self.quotas.release(listener, arrival.ip)
+        for acceptor in self.acceptors.values():
+            acceptor.slot_freed()
+        self.loop.run()
+
+    def close(self) -> None:
+        for arrival in self.admitted:
+            arrival.accepted.close()
+        self.stack.close()

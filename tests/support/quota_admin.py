@@ -1,0 +1,82 @@
+"""A quota admin whose alterations become durable when a test says so, or fail, and whose audit lines are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from config.quota_admin_section import Authorize
+from gateway.quota_admin import Asker, OnAltered, QuotaAdmin
+from gateway.store.interface import Alteration
+from quotas.limits import Limits
+from quotas.quota_book import QuotaBook
+
+
+class RecordingAudit:
+    """Keeps what it is told, as (what happened, principal, entity, key, old, new)."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[object, ...]] = []
+
+    def changed(
+        self, asker: Asker, what: str, key: str, old: float | str | None, new: float | str | None
+    ) -> None:
+        """See `Audit`."""
+        self.lines.append(("changed", asker.principal, what, str(key), old, new))
+
+    def refused(
+        self, asker: Asker, what: str, key: str, old: float | str | None, new: float | str | None
+    ) -> None:
+        """See `Audit`."""
+        self.lines.append(("refused", asker.principal, what, str(key), old, new))
+
+    def not_told(self, asker: Asker) -> None:
+        """See `Audit`."""
+        self.lines.append(("not told", asker.principal))
+
+
+class ScriptedDesk:
+    """A quota admin, and the store that a test is.
+
+    Attributes:
+        admin: for a `HandlerContext`.
+        book: what is in force.
+        audit: what was written down.
+        waiting: alterations that are not durable yet, oldest first.
+        slow: what takes its time and has not been gone through, oldest first.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        authorize: Authorize = Authorize.ANYONE,
+        admins: Iterable[str] = (),
+    ) -> None:
+        self.book = QuotaBook(limits or Limits())
+        self.audit = RecordingAudit()
+        self.admin = QuotaAdmin(
+            self.book, self._alter, self._slowly, self.audit, authorize=authorize, admins=admins
+        )
+        self.waiting: list[tuple[Alteration, OnAltered]] = []
+        self.slow: list[tuple[Iterator[None], Callable[[int], None]]] = []
+
+    def _alter(self, alteration: Alteration, on_altered: OnAltered) -> None:
+        self.waiting.append((alteration, on_altered))
+
+    def _slowly(self, steps: Iterator[None], on_done: Callable[[int], None]) -> None:
+        self.slow.append((steps, on_done))
+
+    def finish_slow(self, *, now_ms: int) -> int:
+        """The oldest of what takes its time is gone through; returns in how many steps."""
+        steps, on_done = self.slow.pop(0)
+        count = sum(1 for _ in steps)
+        on_done(now_ms)
+        return count
+
+    def finish(self, *, now_ms: int, failure: str | None = None) -> Alteration:
+        """The oldest alteration becomes durable, or fails; its client is answered."""
+        alteration, on_altered = self.waiting.pop(0)
+        if failure is None:
+            self.book.apply(alteration.changes)
+        on_altered(failure, now_ms)
+        return alteration

@@ -1,0 +1,57 @@
+"""Quota stores of tests: what they are made with, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from gateway.store.interface import Alteration, QuotaChange, QuotaStore
+from gateway.store.sqlite_store import SqliteStore
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+
+AT_MS: Final = 1_700_000_000_000
+
+ALICE: Final = QuotaEntity(user="alice")
+ANYBODY: Final = QuotaEntity(user=DEFAULT)
+APP: Final = QuotaEntity(client_id="app")
+PRODUCE: Final = QuotaKey.PRODUCER_BYTE_RATE
+FETCH: Final = QuotaKey.CONSUMER_BYTE_RATE
+
+
+class Seen:
+    """What a store said so far: `values` as a gateway would have them, and every call."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[QuotaEntity, QuotaKey], float] = {}
+        self.calls: list[tuple[Sequence[QuotaChange], int]] = []
+
+    def __call__(self, changes: Sequence[QuotaChange], version: int) -> None:
+        self.calls.append((tuple(changes), version))
+        for change in changes:
+            if change.value is None:
+                self.values.pop((change.entity, change.key), None)
+            else:
+                self.values[change.entity, change.key] = change.value
+
+
+def alteration(*changes: tuple[QuotaEntity, QuotaKey, float | None], by: str = "User:admin") -> Alteration:
+    """One that an admin asks for."""
+    return Alteration(by, "a test", tuple(QuotaChange(*change) for change in changes))
+
+
+def sqlite_store(path: Path, *, max_quotas: int = 1_000, max_history: int = 100) -> SqliteStore:
+    """One that is not open yet."""
+    return SqliteStore(path, now_ms=lambda: AT_MS, max_quotas=max_quotas, max_history=max_history)
+
+
+@asynccontextmanager
+async def opened(store: QuotaStore) -> AsyncIterator[Seen]:
+    """Open a store, and close it at the end."""
+    seen = Seen()
+    await store.open(seen)
+    try:
+        yield seen
+    finally:
+        await store.close()

@@ -1,0 +1,187 @@
+"""SASL on conversations: a listener that wants it, what clients send in an exchange, and what brokers answer."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, Final, Self
+
+from gateway.authentication import Result, SaslRules
+from gateway.close_cause import CloseCause
+from gateway.handlers import collecting_handlers, head_handlers
+from gateway.handlers.sasl import ConfirmHandler
+from gateway.observer import SilentObserver
+from gateway.routes import build_routes
+from gateway.sasl_routes import sasl_listener
+from gateway.session import ClientSession
+from protocol.sasl import Mechanism
+from tests.support import wire
+from tests.support.conversation import Conversation
+from tests.support.core import GatewayCore
+
+SCRAM_FIRST: Final = b"n,,n=alice,r=cnonce"
+SCRAM_CHALLENGE: Final = b"r=cnoncesnonce,s=c2FsdA==,i=4096"
+SCRAM_PROOF: Final = b"c=biws,r=cnoncesnonce,p=cHJvb2Y="
+SCRAM_SIGNATURE: Final = b"v=c2lnbmF0dXJl"
+PLAIN_ALICE: Final = b"\0alice\0canary-secret"
+
+
+def oauth(subject: str, claim: str = "sub") -> bytes:
+    """An OAUTHBEARER message with a token that says so."""
+    payload = base64.urlsafe_b64encode(json.dumps({claim: subject}).encode()).rstrip(b"=").decode()
+    return f"n,,\x01auth=Bearer e30.{payload}.canary-secret\x01\x01".encode()
+
+
+EXCHANGES: Final[dict[str, list[tuple[bytes, bytes]]]] = {
+    "PLAIN": [(PLAIN_ALICE, b"")],
+    "SCRAM-SHA-256": [(SCRAM_FIRST, SCRAM_CHALLENGE), (SCRAM_PROOF, SCRAM_SIGNATURE)],
+    "SCRAM-SHA-512": [(SCRAM_FIRST, SCRAM_CHALLENGE), (SCRAM_PROOF, SCRAM_SIGNATURE)],
+    "OAUTHBEARER": [(oauth("alice"), b"")],
+}
+"""Mechanism -> what alice sends and a broker answers, round by round."""
+
+
+class _Observer(SilentObserver):
+    def __init__(self) -> None:
+        self.authentications: list[tuple[Mechanism, Result]] = []
+
+    def authenticated(self, listener: str, mechanism: Mechanism, result: Result) -> None:
+        self.authentications.append((mechanism, result))
+
+
+class SaslCore(GatewayCore):
+    """A listener whose clients have to authenticate.
+
+    Attributes:
+        authentications: (mechanism, result) of the exchanges that ended.
+    """
+
+    def __init__(self, *, rules: SaslRules | None = None, **settings: Any) -> None:
+        """Build the parts.
+
+        Args:
+            rules: how principals are found.
+            settings: see `GatewayCore`; `user` is whom its quotas are for.
+        """
+        super().__init__(**{"user": "alice", **settings})
+        observer = _Observer()
+        self.authentications = observer.authentications
+        handlers = {**collecting_handlers(self.context, sasl=True)}
+        for handler in handlers.values():
+            if hasattr(handler, "_observer"):
+                handler._observer = observer
+        self.routes = build_routes(
+            handlers, head_handlers(self.context), max_frame_bytes=self.settings.max_frame_bytes
+        )
+        self._sasl = sasl_listener(rules or SaslRules(), self.routes, ConfirmHandler(observer))
+
+    def new_session(self) -> ClientSession:
+        """A client has connected."""
+        return ClientSession(
+            self.routes,
+            self.settings,
+            listener="tests",
+            peer="192.0.2.1:40000",
+            quotas=self.client_quotas,
+            sasl=self._sasl,
+            now_ms=self.clock.now_ms,
+        )
+
+
+class SaslConversation(Conversation):
+    """One client of a listener with SASL."""
+
+    core: SaslCore
+
+    def __init__(
+        self, *, rules: SaslRules | None = None, core: SaslCore | None = None, **settings: Any
+    ) -> None:
+        """Begin; see `Conversation` and `SaslCore`."""
+        super().__init__(core=core or SaslCore(rules=rules, **settings))
+        self._correlation_id = 1_000
+
+    @property
+    def user(self) -> str:
+        """Whose requests these are now."""
+        return self.session.user
+
+    def shakes_hands(self, mechanism: str, *, error_code: int = 0, version: int = 1) -> Self:
+        """The client asks for a mechanism, and the broker answers."""
+        asked, answered = handshake(mechanism, self._next(), error_code=error_code, version=version)
+        self.client_sends(asked).upstream_sees(asked).upstream_answers(answered)
+        if error_code == 0:
+            self.client_sees(answered)
+        return self
+
+    def sends_token(self, message: bytes, *, version: int = 1) -> bytes:
+        """The client sends a message of the mechanism, and the broker sees it; returns the frame."""
+        frame = token(message, self._next(), version=version)
+        self.client_sends(frame).upstream_sees(frame)
+        return frame
+
+    def round(self, message: bytes, answer: bytes = b"", *, error_code: int = 0, version: int = 1) -> Self:
+        """A message of the mechanism and the broker's reply, which the client gets unless it is an error."""
+        self.sends_token(message, version=version)
+        reply = token_reply(self._correlation_id, answer, error_code=error_code, version=version)
+        self.upstream_answers(reply)
+        if error_code == 0:
+            self.client_sees(reply)
+        return self
+
+    def authenticates(self, mechanism: str = "PLAIN", *, version: int = 1) -> Self:
+        """A whole exchange of alice's, which the broker accepts."""
+        self.shakes_hands(mechanism)
+        for message, answer in EXCHANGES[mechanism]:
+            self.round(message, answer, version=version)
+        return self
+
+    def refused(self, cause: CloseCause) -> Self:
+        """The connection has ended for this cause, and nothing of what the client sent last went further."""
+        self.upstream_sees().closed(cause)
+        return self
+
+    def _next(self) -> int:
+        self._correlation_id += 1
+        return self._correlation_id
+
+
+def handshake(
+    mechanism: str, correlation_id: int, *, error_code: int = 0, version: int = 1
+) -> tuple[bytes, bytes]:
+    """A SaslHandshake request and its response."""
+    return (
+        wire.request("SaslHandshake", version, correlation_id=correlation_id, mechanism=mechanism),
+        wire.response(
+            "SaslHandshake",
+            version,
+            correlation_id=correlation_id,
+            error_code=error_code,
+            mechanisms=list(EXCHANGES),
+        ),
+    )
+
+
+def token(message: bytes, correlation_id: int, *, version: int = 1) -> bytes:
+    """A SaslAuthenticate request."""
+    return wire.request("SaslAuthenticate", version, correlation_id=correlation_id, auth_bytes=message)
+
+
+def token_reply(
+    correlation_id: int,
+    answer: bytes = b"",
+    *,
+    error_code: int = 0,
+    version: int = 1,
+    session_lifetime_ms: int = 0,
+) -> bytes:
+    """A SaslAuthenticate response."""
+    fields: dict[str, Any] = {"session_lifetime_ms": session_lifetime_ms} if version else {}
+    return wire.response(
+        "SaslAuthenticate",
+        version,
+        correlation_id=correlation_id,
+        error_code=error_code,
+        error_message="Authentication failed" if error_code else None,
+        auth_bytes=answer,
+        **fields,
+    )

@@ -1,0 +1,81 @@
+"""Which client, by which mechanism, in which situation: the cells that are tested, and their table in docs/sasl.md.
+
+Every cell is a test of its own (`tests/integration/test_sasl_matrix.py`), so the page cannot say more than the tests
+show. `python -m tests.support.sasl_matrix` writes the table into the page; a test of the contract room says when it
+is out of date.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "sasl.md"
+_BEGIN: Final = "<!-- matrix -->"
+_END: Final = "<!-- end of matrix -->"
+
+FAMILIES: Final = ("kafka-python", "aiokafka", "librdkafka", "Java")
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+OUTCOMES: Final = {
+    "success": "alice's records arrive and are counted for alice alone",
+    "over TLS": "the same by SASL_SSL, on both sides of the gateway",
+    "failure": "with a wrong password, or a token without a name, nothing arrives and nobody is counted",
+    "re-authentication": "after the session's end the same connection goes on as alice",
+    "other principal": "bob's records are counted for bob alone",
+}
+
+NOT_POSSIBLE: Final = {
+    ("aiokafka", "re-authentication"): "does not re-authenticate: connects anew, as alice",
+}
+"""(family, outcome) -> why there is another outcome; the cell is tested for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One client in one situation; `client_id` is its own."""
+
+    family: str
+    mechanism: str
+    outcome: str
+
+    @property
+    def client_id(self) -> str:
+        """By which its requests are told from others."""
+        return f"{self.family}.{self.mechanism}.{self.outcome}".replace(" ", "-")
+
+    @property
+    def reauthenticates(self) -> bool:
+        """Whether the family can do what the outcome is about."""
+        return self.outcome == "re-authentication" and (self.family, self.outcome) not in NOT_POSSIBLE
+
+
+CELLS: Final = tuple(
+    Cell(family, mechanism, outcome)
+    for family in FAMILIES
+    for mechanism in MECHANISMS
+    for outcome in OUTCOMES
+)
+
+
+def table() -> str:
+    """The table of the page."""
+    lines = ["| client | mechanism | " + " | ".join(OUTCOMES) + " |", "|---|---|" + "---|" * len(OUTCOMES)]
+    for family in FAMILIES:
+        for mechanism in MECHANISMS:
+            cells = (NOT_POSSIBLE.get((family, outcome), "yes") for outcome in OUTCOMES)
+            lines.append(f"| {family} | {mechanism} | " + " | ".join(cells) + " |")
+    lines.append("")
+    lines.extend(f"* {outcome}: {meaning}." for outcome, meaning in OUTCOMES.items())
+    return "\n".join(lines)
+
+
+def page(text: str) -> str:
+    """The page with the table as it should be."""
+    before, _, rest = text.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n{table()}\n{_END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

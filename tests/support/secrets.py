@@ -1,0 +1,113 @@
+"""Secrets of the tests, and looking for them in everything that a gateway lets out (hazard H15).
+
+Every secret of the suite begins with `CANARY`, so one search finds them all, also where they have been encoded on the
+way: in Base64 at any of its three alignments, in hexadecimal, and as the numbers of their bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import subprocess
+import urllib.request
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.support.tap import Scanner
+
+CANARY: Final = "canary-of-"
+
+
+def needles(secret: bytes = CANARY.encode()) -> list[bytes]:
+    """How a secret could look; those that another one contains are left out."""
+    found = [secret, secret.hex().encode(), secret.hex().upper().encode()]
+    found += [", ".join(map(str, secret)).encode(), secret.decode("latin-1").encode("utf-16-le")]
+    for shift in range(3):
+        # What stands before decides the alignment; the edges depend on the neighbours.
+        encoded = base64.b64encode(bytes(shift) + secret)
+        inner = encoded[-(-shift * 8 // 6) : len(encoded) // 4 * 4 - (4 if encoded.endswith(b"=") else 0)]
+        found += {inner, inner.replace(b"+", b"-").replace(b"/", b"_")}
+    return found
+
+
+def secrets_in(data: bytes, secrets: Iterable[bytes] = (CANARY.encode(),)) -> list[bytes]:
+    """What was found of the secrets, with some bytes around it."""
+    hits: list[bytes] = []
+    Scanner([needle for secret in secrets for needle in needles(secret)], hits).feed(data)
+    return hits
+
+
+class Outputs:
+    """Everything that gateways of this test process have let out so far.
+
+    Attributes:
+        hits: ``where: what``, one for each secret that was found.
+        looked_at_bytes: how much was searched.
+    """
+
+    def __init__(self) -> None:
+        self.hits: list[str] = []
+        self.looked_at_bytes = 0
+        self._logs: dict[Path, tuple[int, Scanner]] = {}
+
+    def watch(self, log: Path) -> None:
+        """Look at a log, from its beginning, with each `look`."""
+        self._logs.setdefault(log, (0, Scanner(needles(), [])))
+
+    def watches(self, log: Path) -> bool:
+        """Whether a log is among those."""
+        return log in self._logs
+
+    def look(self) -> None:
+        """See what the logs have got meanwhile."""
+        for log, (at, scanner) in list(self._logs.items()):
+            if not log.exists():
+                continue
+            with log.open("rb") as file:
+                file.seek(at)
+                more = file.read()
+            self._logs[log] = (at + len(more), scanner)
+            self.looked_at_bytes += len(more)
+            scanner.feed(more)
+            self.hits += [f"{log}: {hit!r}" for hit in scanner.hits]
+            scanner.hits.clear()
+
+    def look_at(self, where: str, data: bytes) -> None:
+        """Search some bytes."""
+        self.looked_at_bytes += len(data)
+        self.hits += [f"{where}: {hit!r}" for hit in secrets_in(data)]
+
+    def look_at_process(self, pid: int, admin: str) -> None:
+        """Search what a running gateway shows of itself: its command line, its environment, its metrics."""
+        for name in ("cmdline", "environ"):
+            self.look_at(f"{name} of {pid}", Path(f"/proc/{pid}/{name}").read_bytes())
+        with urllib.request.urlopen(f"http://{admin}/metrics", timeout=3) as answer:
+            self.look_at(f"metrics of {pid}", answer.read())
+
+    def look_at_files(self, folder: Path) -> None:
+        """Search all that a gateway has written, unpacked where it is packed; its configuration too."""
+        for name, data in contents(folder):
+            self.look_at(name, data)
+
+
+def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Name and bytes of every file of a folder."""
+    for file in sorted(folder.rglob("*")):
+        if not file.is_file():
+            continue
+        data = file.read_bytes()
+        yield str(file), data
+        if data.startswith(b"\x1f\x8b"):
+            # A file that is still being written has no end yet.
+            unpacked = subprocess.run(["gzip", "-dc"], input=data, capture_output=True, check=False)
+            yield f"{file}, unpacked", unpacked.stdout
+
+
+def packed(data: bytes) -> bytes:
+    """As usage files are."""
+    return gzip.compress(data)
+
+
+OUTPUTS: Final = Outputs()
+"""Of all gateways that the integration tests start."""

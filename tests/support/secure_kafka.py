@@ -1,0 +1,176 @@
+"""A real Kafka with SASL_PLAINTEXT, SASL_SSL and SSL listeners, and the users that it knows.
+
+Besides the plaintext listener that brokers use among themselves there are
+
+* `SASL` (SASL_PLAINTEXT) and `SASL_SSL`: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, sessions never end;
+* `REAUTH` (SASL_PLAINTEXT): the same, but a session lasts `REAUTH_MS`, so that clients authenticate again (KIP-368);
+* `SSL`: client certificates are asked for and may be missing; the principal is Kafka's default one.
+
+OAuth tokens are unsecured ones (algorithm "none"), which Kafka's validator for tests takes from anybody.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from gateway.embedded.kafka import Address, KafkaCluster
+from tests.support.certificates import Authority, KeyPair
+
+SECURE_HOST: Final = "127.77.0.2"
+LISTENERS: Final = {
+    "SASL": "SASL_PLAINTEXT",
+    "REAUTH": "SASL_PLAINTEXT",
+    "SSL": "SSL",
+    "SASL_SSL": "SASL_SSL",
+}
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+REAUTH_MS: Final = 3_000
+
+PASSWORDS: Final = {
+    "alice": "canary-of-alice-5f1c",
+    "bob": "canary-of-bob-93ab",
+    "carol, the 2nd=": "canary-of-carol-77de",
+    "gateway": "canary-of-gateway-10c4",
+}
+"""Who can authenticate, by every mechanism. None of these passwords may ever be seen in an output of the gateway."""
+
+WRONG_PASSWORD: Final = "canary-of-nobody-e2e2"
+
+_PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+_SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+_OAUTH: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+
+
+class SecureKafka:
+    """One broker, or three; used as a context manager or with `start` and `stop`.
+
+    Attributes:
+        cluster: the brokers.
+        folder: holds certificates and password files.
+        authority: signed the brokers' certificates, and those of clients that they trust.
+    """
+
+    def __init__(
+        self, brokers: int = 1, host: str = SECURE_HOST, properties: Mapping[str, str | int] | None = None
+    ) -> None:
+        """Make certificates and choose ports; nothing runs yet.
+
+        Args:
+            brokers: 1 or 3.
+            host: a loopback address.
+            properties: of the brokers, more than what the listeners need.
+        """
+        self.folder = Path(tempfile.mkdtemp(prefix="sluice-secure-"))
+        self.authority = Authority(self.folder)
+        server = self.authority.issue("broker", "broker", hosts=(host, "localhost"))
+        self.cluster = KafkaCluster(
+            brokers,
+            host,
+            {**_properties(server, self.authority.certificate), **(properties or {})},
+            listeners=LISTENERS,
+        )
+
+    def start(self) -> Self:
+        """Start the brokers and create the SCRAM users."""
+        self.cluster.start()
+        try:
+            admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
+            for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+                wanted = [
+                    UserScramCredentialUpsertion(
+                        name, ScramCredentialInfo(mechanism, 4096), password.encode()
+                    )
+                    for name, password in PASSWORDS.items()
+                ]
+                for done in admin.alter_user_scram_credentials(wanted).values():
+                    done.result(30)
+        except BaseException:
+            self.stop(keep_logs=True)
+            raise
+        return self
+
+    def stop(self, *, keep_logs: bool = False) -> None:
+        """Stop the brokers and remove the files."""
+        self.cluster.stop(keep_logs=keep_logs)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
+
+    def addresses(self, listener: str) -> dict[int, Address]:
+        """Broker id -> where this listener of it is; "PLAINTEXT" for the one without identity."""
+        return self.cluster.brokers if listener == "PLAINTEXT" else self.cluster.listeners[listener]
+
+    def bootstrap(self, listener: str) -> str:
+        """`host:port,...` of one of the listeners."""
+        return ",".join(str(address) for address in self.addresses(listener).values())
+
+    def client(self, name: str) -> KeyPair:
+        """A certificate that the brokers trust, for a client of this common name."""
+        return self.authority.issue(f"client-{name}", name)
+
+    def password_file(self, user: str) -> Path:
+        """A file with the user's password, as the gateway's configuration wants it."""
+        file = self.folder / f"password-{user}"
+        file.write_text(PASSWORDS[user] + "\n", encoding="utf-8")
+        file.chmod(0o600)
+        return file
+
+
+def unsecured_token(subject: str, *, lifetime_s: float = 3600.0, claim: str = "sub", **claims: Any) -> str:
+    """An OAuth token that nobody has signed.
+
+    Args:
+        subject: whose it is.
+        lifetime_s: from now on; negative for one that has expired.
+        claim: which one names the subject.
+        claims: more of them.
+    """
+    now = time.time()
+    payload = {claim: subject, "iat": now - 1, "exp": now + lifetime_s, **claims}
+    parts = ({"alg": "none"}, payload)
+    encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
+    return f"{encoded[0]}.{encoded[1]}."
+
+
+def _properties(server: KeyPair, trusted: Path) -> dict[str, str | int]:
+    found: dict[str, str | int] = {
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(server.both),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(trusted),
+        "listener.name.ssl.ssl.client.auth": "requested",
+        "delegation.token.secret.key": "canary-of-tokens-08f7",
+    }
+    # The file is Java's: a backslash would be an escape, and quotes are the login module's.
+    users = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items() if name.isalnum())
+    for listener, protocol in LISTENERS.items():
+        if not protocol.startswith("SASL"):
+            continue
+        prefix = f"listener.name.{listener.lower()}"
+        found[f"{prefix}.plain.sasl.jaas.config"] = f"{_PLAIN} {users};"
+        found[f"{prefix}.scram-sha-256.sasl.jaas.config"] = _SCRAM
+        found[f"{prefix}.scram-sha-512.sasl.jaas.config"] = _SCRAM
+        found[f"{prefix}.oauthbearer.sasl.jaas.config"] = f'{_OAUTH} unsecuredLoginStringClaim_sub="broker";'
+        if listener == "REAUTH":
+            for mechanism in MECHANISMS:
+                found[f"{prefix}.{mechanism.lower()}.connections.max.reauth.ms"] = REAUTH_MS
+    return found

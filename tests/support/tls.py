@@ -1,0 +1,196 @@
+"""TLS for tests: certificates of both sides, a client that speaks it, a gateway with a TLS listener."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from struct import unpack
+from typing import Any, Self
+
+from gateway.tls_failure import TlsFailure
+from tests.support.broker import ScriptedBroker
+from tests.support.certificates import SERVER, Authority, KeyPair
+from tests.support.gateway import LISTENER, RunningGateway, running_gateway
+from tests.support.raw_client import HOST, PATIENCE_S, Ended, RawClient
+
+
+class Pki:
+    """An authority that both sides trust, and the server's certificate.
+
+    Attributes:
+        authority: signs more when asked.
+        server: valid for 127.0.0.1 and localhost.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority(folder)
+        self.server = self.authority.issue("server", "server", hosts=(HOST, "localhost"), usage=SERVER)
+
+    def keys(self, **more: Any) -> dict[str, Any]:
+        """Keys of a listener with TLS; `more` is for [listeners.tls]."""
+        return {
+            "security_protocol": "SSL",
+            "tls": {"certificate": str(self.server.certificate), "key": str(self.server.key), **more},
+        }
+
+    def mutual(self, client_auth: str = "required", **more: Any) -> dict[str, Any]:
+        """Keys of a listener that asks clients for certificates."""
+        return self.keys(client_auth=client_auth, client_ca=str(self.authority.certificate), **more)
+
+    def trusting(self, own: KeyPair | None = None) -> ssl.SSLContext:
+        """The context of a client that trusts the authority and has a certificate of its own, if given."""
+        context = ssl.create_default_context(cafile=str(self.authority.certificate))
+        if own is not None:
+            context.load_cert_chain(own.certificate, own.key)
+        return context
+
+
+class TlsClient:
+    """One connection of a client that behaves."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def connect(cls, port: int, context: ssl.SSLContext, *, server_hostname: str = HOST) -> TlsClient:
+        """Connect and shake hands."""
+        streams = asyncio.open_connection(HOST, port, ssl=context, server_hostname=server_hostname)
+        return cls(*await asyncio.wait_for(streams, PATIENCE_S))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    @property
+    def tls(self) -> ssl.SSLObject:
+        """What the handshake came to."""
+        found: ssl.SSLObject = self.writer.get_extra_info("ssl_object")
+        return found
+
+    def send(self, data: bytes) -> None:
+        """Send without waiting."""
+        self.writer.write(data)
+
+    async def receive_frame(self) -> bytes:
+        """The next whole reply frame.
+
+        Raises:
+            Ended: the connection was closed.
+        """
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                head = await self.reader.readexactly(4)
+                return head + await self.reader.readexactly(unpack(">i", head)[0])
+        except (asyncio.IncompleteReadError, OSError) as exc:
+            raise Ended(b"") from exc
+
+    async def close(self) -> None:
+        """Close; the other side's goodbye is not waited for."""
+        self.writer.transport.abort()
+        with suppress(OSError):
+            await self.writer.wait_closed()
+
+
+@asynccontextmanager
+async def tls_gateway(
+    keys: dict[str, Any], **options: Any
+) -> AsyncIterator[tuple[ScriptedBroker, RunningGateway]]:
+    """A scripted broker, and a gateway with one listener in front of it.
+
+    Args:
+        keys: of the listener.
+        options: see `gateway_config`.
+    """
+    async with (
+        ScriptedBroker() as broker,
+        running_gateway(broker.port, listener=keys, **options) as running,
+    ):
+        await running.discovered()
+        yield broker, running
+
+
+def failures(running: RunningGateway, failure: TlsFailure) -> int:
+    """How many handshakes have failed of this."""
+    return _value(running, "gateway_tls_handshake_failures_total", listener=LISTENER, reason=failure.value)
+
+
+def handshakes(running: RunningGateway, version: str) -> int:
+    """How many handshakes have succeeded with this version."""
+    return _value(running, "gateway_tls_handshakes_total", listener=LISTENER, version=version)
+
+
+def upstream_failures(running: RunningGateway, failure: TlsFailure) -> int:
+    """How many handshakes with brokers have failed of this."""
+    return _value(running, "gateway_upstream_tls_failures_total", upstream="upstream", reason=failure.value)
+
+
+def _value(running: RunningGateway, name: str, **labels: str) -> int:
+    return int(running.gateway.metrics.registry.get_sample_value(name, labels) or 0)
+
+
+class RawTlsClient:
+    """TLS by hand on a raw client: it can end one direction, or stop in the middle of anything."""
+
+    def __init__(self, raw: RawClient, context: ssl.SSLContext) -> None:
+        self.raw = raw
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._in, self._out, server_hostname=HOST)
+
+    @classmethod
+    async def connect(cls, running: RunningGateway, context: ssl.SSLContext, **options: Any) -> RawTlsClient:
+        """Connect and shake hands."""
+        client = cls(await running.connect(**options), context)
+        await client._until_done(client.tls.do_handshake)
+        return client
+
+    async def _until_done(self, step: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                result = step()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                received = await asyncio.wait_for(
+                    asyncio.get_running_loop().sock_recv(self.raw.sock, 1 << 16), PATIENCE_S
+                )
+                if not received:
+                    raise Ended(b"") from None
+                self._in.write(received)
+            else:
+                await self._flush()
+                return result
+
+    async def _flush(self) -> None:
+        if self._out.pending:
+            await self.raw.send(self._out.read())
+
+    async def send(self, data: bytes) -> None:
+        """Send everything."""
+        self.tls.write(data)
+        await self._flush()
+
+    async def receive(self, count: int) -> bytes:
+        """So many bytes; fewer when the gateway says goodbye before."""
+        received = bytearray()
+        while len(received) < count:
+            try:
+                data = await self._until_done(partial(self.tls.read, count - len(received)))
+            except ssl.SSLZeroReturnError:
+                break  # as b"", once this side has said goodbye too
+            if not data:
+                break
+            received += data
+        return bytes(received)
+
+    async def say_goodbye(self) -> None:
+        """End this side's direction, as TLS has it; the connection stays."""
+        try:
+            self.tls.unwrap()
+        except ssl.SSLWantReadError:
+            await self._flush()

@@ -1,0 +1,221 @@
+"""TLS without sockets: a server's `TlsTransport` between a fake socket and a fake channel, and a client in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any, cast
+
+import pytest
+
+from gateway.tls_failure import HandshakeRefused, TlsFailure
+from gateway.tls_records import ReceiveBuffer
+from gateway.tls_steps import HandshakeSteps
+from gateway.tls_transport import TlsTransport
+from tests.support.clock import FakeClock
+from tests.support.fake_loop import FakeLoop
+from tests.support.tls import Pki
+
+
+class Socket:
+    """The socket's transport below."""
+
+    def __init__(self) -> None:
+        self.sent = bytearray()
+        self.reading = True
+        self.ended = ""
+        self.unsent = 0
+        self.limits: Any = None
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+    def close(self) -> None:
+        self.ended = self.ended or "closed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+    def is_closing(self) -> bool:
+        return bool(self.ended)
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.limits = (high, low)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": ("192.0.2.1", 5)}.get(name, default)
+
+
+class Loop(FakeLoop):
+    """One that remembers what is to be called soon."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeClock())
+        self.soon: list[Any] = []
+
+    def call_soon(self, call: Any) -> None:
+        self.soon.append(call)
+
+    def turn_once(self) -> None:
+        soon, self.soon = self.soon, []
+        for call in soon:
+            call()
+
+
+class User(asyncio.Protocol):
+    """The channel above."""
+
+    def __init__(self) -> None:
+        self.transport: Any = None
+        self.received = bytearray()
+        self.chunks: list[bytes] = []
+        self.said: list[str] = []
+        self.keeps_open = True
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+        self.chunks.append(data)
+
+    def eof_received(self) -> bool:
+        self.said.append("eof")
+        return self.keeps_open
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.said.append("lost")
+
+    def pause_writing(self) -> None:
+        self.said.append("full")
+
+    def resume_writing(self) -> None:
+        self.said.append("writable")
+
+
+class TlsServer:
+    """A server's TLS with a client in memory.
+
+    Attributes:
+        transport: under test.
+        socket, user: below and above it.
+        failures: what its owner was told.
+        waits, refuses: what the owner does: lets nobody begin; lets nobody in.
+        loop, steps: those of the server that this one is beside, if there is one.
+    """
+
+    def __init__(
+        self,
+        pki: Pki,
+        *,
+        waits: bool = False,
+        refuses: bool = False,
+        trust: bool = True,
+        beside: TlsServer | None = None,
+    ) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pki.server.certificate, pki.server.key)
+        self.loop: Loop = Loop() if beside is None else beside.loop
+        self.socket, self.user = Socket(), User()
+        self.failures: list[TlsFailure] = []
+        self.waits, self.refuses = waits, refuses
+        loop = cast(asyncio.AbstractEventLoop, self.loop)
+        self.steps: HandshakeSteps = HandshakeSteps(loop, threaded=False) if beside is None else beside.steps
+        self.transport = TlsTransport(
+            context,
+            self,
+            loop=loop,
+            buffer=ReceiveBuffer(),
+            steps=self.steps,
+            timeout_ms=10_000,
+        )
+        self.transport.connection_made(cast(asyncio.Transport, self.socket))
+        client = pki.trusting() if trust else ssl.create_default_context()
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.client = client.wrap_bio(self._in, self._out, server_hostname="localhost")
+
+    def hello(self, transport: TlsTransport) -> None:
+        if not self.waits:
+            transport.proceed()
+
+    def secured(self, transport: TlsTransport) -> User:
+        if self.refuses:
+            raise HandshakeRefused(TlsFailure.NO_PRINCIPAL, "nobody")
+        return self.user
+
+    def failed(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
+        self.failures.append(failure)
+
+    def broken(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
+        self.failures.append(failure)
+
+    def deliver(self, data: bytes, *, pieces: int = 0, turns: bool = True) -> None:
+        """Bytes arrive from the network, as the loop would read them: each time in a turn of its own."""
+        at = 0
+        while at < len(data):
+            view = self.transport.get_buffer(-1)
+            count = min(len(view), len(data) - at, pieces or len(data))
+            view[:count] = data[at : at + count]
+            self.transport.buffer_updated(count)
+            if turns:
+                self.loop.turn_once()
+            at += count
+
+    def arrive(self, *, said: bytes = b"") -> None:
+        """What the client has for the server arrives, in the turn that is; before that, what the server `said`."""
+        self._in.write(said)
+        self.deliver(self._out.read(), turns=False)
+
+    def shake_hands(self, *, pieces: int = 0) -> TlsServer:
+        for _ in range(4):
+            try:
+                self.client.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+            else:
+                break
+            finally:
+                self.exchange(pieces=pieces)
+        return self
+
+    def exchange(self, *, pieces: int = 0) -> None:
+        """What one side has for the other arrives there."""
+        self.deliver(self._out.read(), pieces=pieces)
+        self._in.write(bytes(self.socket.sent))
+        self.socket.sent.clear()
+
+    def encrypted(self, data: bytes) -> bytes:
+        """What the client would send."""
+        self.client.write(data)
+        return self._out.read()
+
+    def client_sends(self, data: bytes, *, pieces: int = 0) -> None:
+        if data:
+            self.client.write(data)
+        self.deliver(self._out.read(), pieces=pieces)
+
+    def client_sees(self) -> bytes:
+        """What has been sent to it, decrypted; the goodbye ends it."""
+        self._in.write(bytes(self.socket.sent))
+        self.socket.sent.clear()
+        seen = bytearray()
+        try:
+            while data := self.client.read(1 << 16):
+                seen += data
+        except ssl.SSLWantReadError:
+            pass
+        return bytes(seen)
+
+    def client_says_goodbye(self) -> None:
+        with pytest.raises(ssl.SSLWantReadError):
+            self.client.unwrap()
+        self.deliver(self._out.read())
