@@ -11,6 +11,7 @@ COPY gateway gateway
 COPY protocol protocol
 COPY quotas quotas
 COPY config config
+COPY pipeline pipeline
 # setuptools is in the lock to build the project, not to run it.
 RUN pip install --no-deps --no-build-isolation . && pip uninstall -q -y setuptools pip
 

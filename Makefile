@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 CACHE := $(or $(SLUICE_CACHE_DIR),.cache)
 UPSTREAM ?=
 ARGS ?=
+FUZZ_SECONDS ?= 300
 # The first Python here that is new enough: `make PYTHON=...` to choose another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
@@ -34,14 +35,26 @@ $(VENV)/.up-to-date: requirements-dev.lock pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; \
 	touch $@
 
+# Spark and its kind, which only the pipeline, its tests and the type checker need: half a gigabyte.
+$(VENV)/.pipeline-up-to-date: requirements-pipeline.lock $(VENV)/.up-to-date
+	@exec 9>$(CACHE)/venv.lock; flock 9; \
+	if [ $@ -nt requirements-pipeline.lock ] && [ $@ -nt $(VENV)/.up-to-date ]; then exit 0; fi; \
+	echo "installing Spark and the pipeline's other packages into $(VENV)"; \
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-pipeline.lock; \
+	touch $@
+
 .PHONY: kafka
 kafka: $(VENV)/.up-to-date ## fetch the jars of the embedded Kafka (done for you by run, test and bench)
 	@$(BIN)/python -m gateway.embedded.jars >/dev/null
 
+.PHONY: spark-jars
+spark-jars: $(VENV)/.pipeline-up-to-date ## fetch Spark's Kafka connector (done for you by test)
+	@$(BIN)/python -m pipeline.jars >/dev/null
+
 # --- working on it -----------------------------------------------------------------------------------------
 
 .PHONY: static
-static: $(VENV)/.up-to-date
+static: $(VENV)/.pipeline-up-to-date
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
@@ -49,16 +62,23 @@ static: $(VENV)/.up-to-date
 
 .PHONY: check
 check: static ## format, ruff, mypy --strict, import contracts, unit tests: under a minute
-	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not integration"
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not integration and not spark"
+
+# `check` shuffles anew each time; a red run of the long suite must be one that can be repeated.
+ORDER ?= 1
+IN_ORDER = --randomly-seed=$(ORDER)
 
 .PHONY: test
-test: static kafka ## all of check, and the integration tests with a real Kafka
-	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest -q -n auto --dist loadfile -m "not integration"
-	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest -m integration
+test: static kafka spark-jars ## all of check, and the tests with a real Kafka and Spark, in the order that ORDER=number gives
+	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest $(IN_ORDER) -q -n auto --dist loadfile -m "not integration and not spark"
+	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest $(IN_ORDER) -m "integration and not spark"
+	$(BIN)/python -m pytest $(IN_ORDER) -m spark
 
 .PHONY: fuzz
-fuzz: $(VENV)/.up-to-date ## the fuzz and property tests with twenty times as many examples
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "not integration" tests/fuzz tests/reference
+fuzz: $(VENV)/.up-to-date ## the fuzz and property tests with twenty times as many examples, and coverage-guided fuzzing [FUZZ_SECONDS=300]
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "not integration and not spark" tests/fuzz tests/reference
+	for target in sasl proxy_protocol principals mapping_rules client_quotas; do \
+	  $(BIN)/python -m tests.fuzz.atheris_run $$target --seconds $(FUZZ_SECONDS); done
 
 .PHONY: format
 format: $(VENV)/.up-to-date ## format the code and fix what ruff can fix
@@ -71,22 +91,54 @@ format: $(VENV)/.up-to-date ## format the code and fix what ruff can fix
 run: $(if $(UPSTREAM),$(VENV)/.up-to-date,kafka) ## the gateway in front of an embedded Kafka, or: make run UPSTREAM=host:port [ARGS=...]
 	@exec $(BIN)/sluice serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
 
+.PHONY: demo
+demo: $(VENV)/.pipeline-up-to-date kafka ## from load to quotas: two minutes of clients, then records, report, plan, apply [ARGS=...]
+	$(BIN)/python -m benchmarks.demo $(ARGS)
+
 .PHONY: bench
-bench: bench-relay bench-connections ## all benchmarks: the gateway beside HAProxy, in the same run
+bench: bench-relay bench-connections bench-tls ## all benchmarks: the gateway beside HAProxy, in the same run
 
 .PHONY: bench-relay
 bench-relay: $(VENV)/.up-to-date ## what relaying costs: direct, HAProxy and the gateway side by side [ARGS=...]
 	$(BIN)/python -m benchmarks.relay $(ARGS)
 
+.PHONY: bench-usage
+bench-usage: $(VENV)/.up-to-date ## what usage records cost: per frame, per row, per byte of file; the longest call
+	$(BIN)/python -m benchmarks.usage $(ARGS)
+
+.PHONY: bench-pipeline
+bench-pipeline: $(VENV)/.pipeline-up-to-date ## usage files to packed days with Spark, beside DuckDB, 5 minutes [ARGS=...]
+	$(BIN)/python -m benchmarks.pipeline $(ARGS)
+
+.PHONY: bench-report
+bench-report: $(VENV)/.pipeline-up-to-date ## packed days to the report, beside DuckDB; 500 clients of all seconds; 5 minutes [ARGS=...]
+	$(BIN)/python -m benchmarks.report $(ARGS)
+
+.PHONY: bench-replay
+bench-replay: $(VENV)/.pipeline-up-to-date ## how fast quotas are replayed and needs found, with Spark and without, 10 minutes [ARGS=...]
+	$(BIN)/python -m benchmarks.replay $(ARGS)
+
 .PHONY: bench-connections
 bench-connections: $(VENV)/.up-to-date ## what a connection costs that is let in, refused or held, beside HAProxy [ARGS=...]
 	$(BIN)/python -m benchmarks.connections $(ARGS)
+
+.PHONY: bench-tls
+bench-tls: $(VENV)/.up-to-date ## what TLS costs per GB and per handshake, beside HAProxy [ARGS=...]
+	$(BIN)/python -m benchmarks.tls $(ARGS)
+
+.PHONY: bench-store
+bench-store: $(VENV)/.up-to-date kafka ## a hundred thousand quotas: start, alterations, look-ups; in a file and in a topic [ARGS=...]
+	$(BIN)/python -m benchmarks.store --topic $(ARGS)
 
 .PHONY: campaign-connections
 campaign-connections: $(VENV)/.up-to-date kafka ## connection limits: accuracy beside Kafka's, slow clients, churn, 20 minutes
 	$(BIN)/python -m benchmarks.connections.accuracy
 	$(BIN)/python -m benchmarks.connections.slowloris
 	$(BIN)/python -m benchmarks.connections.churn
+
+.PHONY: campaign-tls
+campaign-tls: $(VENV)/.up-to-date ## a storm of 300 handshakes a second beside an established client; silent ones, 12 minutes
+	$(BIN)/python -m benchmarks.tls.storm $(ARGS)
 
 .PHONY: campaign-accuracy
 campaign-accuracy: $(VENV)/.up-to-date kafka ## how exactly byte rates hold: four client families and a cheater, 4 minutes [ARGS=...]
@@ -95,6 +147,23 @@ campaign-accuracy: $(VENV)/.up-to-date kafka ## how exactly byte rates hold: fou
 .PHONY: campaign-order
 campaign-order: $(VENV)/.up-to-date ## two million small frames through all quotas with chaos in the timing, 3 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.order $(ARGS)
+
+.PHONY: campaign-pipeline
+campaign-pipeline: $(VENV)/.pipeline-up-to-date kafka spark-jars ## ingests killed with a batch in flight, files and topic, 10 minutes [ARGS=...]
+	$(BIN)/python -m benchmarks.pipeline_exactly_once $(ARGS)
+
+.PHONY: campaign-backtest
+campaign-backtest: $(VENV)/.pipeline-up-to-date ## quotas of earlier days on the next, beside other rules, 20 minutes [ARGS=...]
+	$(BIN)/python -m benchmarks.backtest $(ARGS)
+	$(BIN)/python -m benchmarks.backtest_feedback
+
+.PHONY: campaign-fidelity
+campaign-fidelity: $(VENV)/.pipeline-up-to-date kafka ## what simulate says beside what a real gateway did, 6 minutes [ARGS=...]
+	$(BIN)/python -m benchmarks.fidelity_campaign $(ARGS)
+
+.PHONY: campaign-crash
+campaign-crash: $(VENV)/.up-to-date ## SIGKILL and failing calls at every system call of an alteration of quotas, 5 minutes [ARGS=...]
+	$(BIN)/python -m benchmarks.crash $(ARGS)
 
 # --- keeping it --------------------------------------------------------------------------------------------
 
@@ -109,6 +178,7 @@ $(CACHE)/pip-tools/bin/pip-compile:
 lock: $(CACHE)/pip-tools/bin/pip-compile ## renew both lock files after a change of pyproject.toml; ARGS=--upgrade for newer versions
 	$(LOCK) --all-build-deps -o requirements.lock pyproject.toml
 	$(LOCK) -c requirements.lock --extra dev --all-build-deps -o requirements-dev.lock pyproject.toml
+	$(LOCK) -c requirements-dev.lock --extra pipeline --all-build-deps -o requirements-pipeline.lock pyproject.toml
 
 .PHONY: clean
 clean: ## remove everything that can be made again

@@ -15,6 +15,8 @@ ROOMS: Final = (
     "gateway/commands",
     "gateway/store",
     "gateway/usage",
+    "pipeline",
+    "pipeline/kernels",
 )
 
 # Without a test file of their own, with what covers them instead.
@@ -25,6 +27,7 @@ ELSEWHERE: Final = {
     "gateway/store/sqlite_file": "those of its only user, and tests/hazards/test_quota_store.py",
     "gateway/store/topic_reader": "a real Kafka: tests/integration/test_quota_topic.py",
     "gateway/store/topic_store": "a real Kafka: tests/integration/test_quota_topic.py",
+    "pipeline/quota_client": "a real Kafka: tests/integration/test_plans.py",
 }
 
 

@@ -1,0 +1,164 @@
+"""``python -m benchmarks.backtest_feedback``: quotas recommended from records that the quotas themselves have shaped.
+
+Clients begin with three tenths of what they need. Each night the recommendation (`pipeline.advice`) for the next day
+is made of what was recorded. What a gateway records of refused requests is all that was *offered*; of a muted
+connection it is what was *observed*: here a client that sends its backlog as smoothly as its quota lets it. Told is
+the quota over the day's true need (geometric mean over clients). Goal: with offered demand back at 1.0 within two
+days.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.keep import keep_results
+from benchmarks.relay.machine import describe_machine, load_average
+from benchmarks.traces import DAY_S, day_of, entities_of
+from pipeline.advice import AdviceSettings, ClientHistory, DayNeed, advise
+from pipeline.kernels.deferral import needs
+from pipeline.kernels.ragged import Ragged
+from pipeline.plan import Basis
+from quotas.entities import QuotaKey
+from quotas.usage_record import UsageApi
+
+Floats = NDArray[np.float64]
+
+RESULTS: Final = Path(__file__).resolve().parent / "results"
+BURST_S: Final = 10.0
+TARGET: Final = 0.01
+START: Final = 0.3
+GOAL_DAYS: Final = 2
+_FIRST: Final = date(2026, 9, 28)
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """What is recorded, and what is made of it."""
+
+    name: str
+    observed: bool
+    settings: AdviceSettings
+
+
+MODES: Final = (
+    Mode("offered", False, AdviceSettings()),
+    Mode("observed", True, AdviceSettings()),
+    Mode("observed, no bump", True, AdviceSettings(bump=1.0)),
+    Mode("observed, no bump, no margin", True, AdviceSettings(bump=1.0, margin=1.0)),
+)
+
+
+def main() -> int:
+    """Run, report and keep."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.backtest_feedback", description=__doc__)
+    parser.add_argument("--entities", type=int, default=60)
+    parser.add_argument("--days", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=3)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    machine = describe_machine()
+    ratios = {mode.name: run(mode, options.seed, options.entities, options.days) for mode in MODES}
+    back = next((day for day, ratio in enumerate(ratios["offered"]) if ratio >= 1.0), options.days)
+    document = {
+        "command": f"python -m benchmarks.backtest_feedback --entities {options.entities} --days {options.days} "
+        f"--seed {options.seed}",
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine | {"load_average_after": load_average()},
+        "ratios": ratios,
+    }
+    page = render(document, ratios, back)
+    keep_results(document, page, options.output, "backtest-feedback")
+    print(page)
+    return int(back > GOAL_DAYS)
+
+
+def run(mode: Mode, seed: int, entities: int, days: int) -> list[float]:
+    """Quota over need, geometric mean over clients, day by day."""
+    chosen = [entity.index for entity in entities_of(seed, entities) if entity.api != "mutation"]
+    quotas: dict[int, float] = {}
+    history: dict[int, list[DayNeed]] = {index: [] for index in chosen}
+    ratios = []
+    for day in range(days):
+        told = []
+        for index, seconds, units in _demands(seed, entities, day, chosen):
+            need = _need(seconds, units)
+            if need <= 0:
+                continue
+            quota = quotas.setdefault(index, START * need)
+            told.append(quota / need)
+            recorded, censored_s = need, 0
+            if mode.observed:
+                at, sent, censored_s = released(seconds, units, quota)
+                recorded = _need(at, sent)
+            date_text = (_FIRST + timedelta(days=day)).isoformat()
+            history[index].append(DayNeed(date_text, recorded, len(seconds), censored_s, quota))
+        ratios.append(float(np.exp(np.log(told).mean())))
+        quotas |= _advised(history, mode.settings)
+    return ratios
+
+
+def released(seconds: Any, units: Floats, quota: float) -> tuple[Any, Floats, int]:
+    """What a client sends that keeps to its quota: seconds, units, and in how many of them it was held back."""
+    wanted = np.bincount(seconds, weights=units, minlength=DAY_S)[:DAY_S]
+    level = np.cumsum(wanted) - wanted - quota * np.arange(DAY_S)
+    waiting = np.maximum(level - np.minimum.accumulate(level) + wanted - quota * BURST_S, 0.0)
+    sent = np.maximum(wanted + np.concatenate(([0.0], waiting[:-1])) - waiting, 0.0)
+    at = np.flatnonzero(sent > 1e-9)
+    return at, sent[at], int((waiting[at] > 0).sum())
+
+
+def _advised(history: dict[int, list[DayNeed]], settings: AdviceSettings) -> dict[int, float]:
+    histories = [
+        ClientHistory("", f"c{index}", UsageApi.PRODUCE, QuotaKey.PRODUCER_BYTE_RATE, tuple(days[-7:]))
+        for index, days in history.items()
+    ]
+    plan = advise(histories, settings, Basis("", "", 7, 1.0, TARGET, settings.margin, "deferral"), made_at="")
+    return {int(str(entry.entity.client_id)[1:]): entry.value for entry in plan.entries}
+
+
+def _demands(seed: int, entities: int, day: int, chosen: list[int]) -> Iterator[tuple[int, Any, Floats]]:
+    demand = day_of(seed, entities, day, bursts=0.0)
+    for index in chosen:
+        part = slice(demand.starts[index], demand.starts[index + 1])
+        yield index, demand.t[part], demand.units[part]
+
+
+def _need(seconds: Any, units: Floats) -> float:
+    ragged = Ragged.build(np.array([0, len(seconds)]), np.asarray(seconds, np.int64) * 1000, units)
+    return float(needs(ragged, TARGET, burst_s=BURST_S)[0])
+
+
+def render(document: dict[str, Any], ratios: dict[str, list[float]], back: int) -> str:
+    """The page."""
+    machine = document["machine"]
+    days = len(next(iter(ratios.values())))
+    lines = [
+        "# Feedback",
+        "",
+        f"`{document['command']}`, {document['started']}, commit {machine['commit']}; load average after "
+        f"{machine['load_average_after']}.",
+        "",
+        "Quota over the day's true need (geometric mean over clients), when each day's quota is recommended from "
+        f"records of throttled days. With offered demand at 1.0 again after {back} day{'s' * (back != 1)}; goal: "
+        f"{GOAL_DAYS}, {'met' if back <= GOAL_DAYS else 'missed'}.",
+        "",
+        "| recorded | " + " | ".join(f"day {day}" for day in range(days)) + " |",
+        "|---|" + "---|" * days,
+    ]
+    lines += [
+        f"| {name} | " + " | ".join(f"{ratio:.2f}" for ratio in row) + " |" for name, row in ratios.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""From load to quotas in one command: `make demo`. See `docs/pipeline.md`."""

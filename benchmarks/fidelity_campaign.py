@@ -1,0 +1,178 @@
+"""``python -m benchmarks.fidelity_campaign``: the long run of `benchmarks.fidelity`, through ingest and pack."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.request import urlopen
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.fidelity import (
+    SHARE_BOUND,
+    TIME_BOUND,
+    Admin,
+    Told,
+    Verdict,
+    compare,
+    drive,
+    producers,
+    quota_tables,
+)
+from benchmarks.fidelity_truth import Errors, errors, replayed, truth_of
+from benchmarks.gateway_process import serving
+from benchmarks.keep import keep_results
+from benchmarks.relay.machine import describe_machine, load_average
+from gateway.embedded import jars
+from gateway.embedded.kafka import KafkaCluster
+from pipeline.cli import main as pipeline
+from pipeline.layout import published_days
+from quotas.usage_record import UsageApi
+from tests.support.gateway import free_ports
+
+COMPUTED_S: Final = 1_800.0
+LATE_MS: Final = 2.0
+RESULTS: Final = Path(__file__).resolve().parent / "results"
+ADMINS: Final = (
+    Admin("fidelity-new", 1.0, 7, 1.0),
+    Admin("fidelity-old", 1.0, 5, 1.0),
+    Admin("fidelity-new-over", 0.5, 7, 0.5),
+)
+
+
+def main() -> int:
+    """Run, report and keep."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fidelity_campaign", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=240.0)
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    machine = describe_machine()
+    with tempfile.TemporaryDirectory(prefix="fidelity-") as folder:
+        verdict = run(Path(folder), options.clients, options.seconds, options.seed)
+    computed = in_computed_time(options.clients, options.seed)
+    document = {
+        "command": f"python -m benchmarks.fidelity_campaign --seconds {options.seconds:g} "
+        f"--clients {options.clients} --seed {options.seed}",
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine | {"load_average_after": load_average()},
+        "share_error": verdict.share_error,
+        "time_error": verdict.time_error,
+        "mutations_exact": verdict.mutations_exact,
+        "computed": {name: asdict(each) for name, each in computed.items()},
+        "rows": [asdict(row) for row in verdict.rows],
+    }
+    page = render(document, verdict)
+    keep_results(document, page, options.output, "fidelity")
+    print(page)
+    return int(not met(verdict))
+
+
+def met(verdict: Verdict) -> bool:
+    """Whether all bounds hold."""
+    within = verdict.share_error <= SHARE_BOUND and verdict.time_error <= TIME_BOUND
+    return within and verdict.mutations_exact
+
+
+def run(folder: Path, clients: int, seconds: float, seed: int) -> Verdict:
+    """A cluster, a gateway, the load, the pipeline, the verdict."""
+    chosen = producers(clients, seed=seed)
+    usage, out = folder / "usage", folder / "out"
+    port = free_ports(4)
+    with ExitStack() as stack:
+        cluster = stack.enter_context(KafkaCluster(1, jvm_options=jars.QUICK_START))
+        brokers = ", ".join(f'"{address}"' for address in cluster.brokers.values())
+        file = folder / "gateway.toml"
+        file.write_text(
+            f'[upstream]\nbootstrap = [{brokers}]\n[[listeners]]\nname = "fidelity"\nbind = "127.0.0.1:{port}"\n'
+            f"first_broker_port = {port + 1}\nlowest_broker_id = 1\nbroker_ports = 2\n"
+            f'[admin]\nbind = "127.0.0.1:{port + 3}"\n[quota_store]\nkind = "memory"\n'
+            f'[usage]\nkind = "files"\ndirectory = "{usage}"\ngateway_id = "fidelity"\nrotate_seconds = 30\n'
+            + quota_tables(chosen, ADMINS)
+        )
+        admin = f"http://127.0.0.1:{port + 3}"
+        stack.enter_context(serving(file, admin=admin, log=folder / "gateway.log"))
+        told = drive(("127.0.0.1", port), chosen, ADMINS, seconds=seconds, seed=seed)
+        counted = _metrics(admin, told)
+    for argv in (
+        ["ingest", "--from", f"files:{usage}", "--out", str(out)],
+        ["pack", "--out", str(out), "--date", "all", "--allow-gaps"],
+    ):
+        if pipeline(argv) != 0:
+            raise RuntimeError(f"{argv[0]} failed")
+    days = published_days(str(out))
+    if len(days) != 1:
+        raise RuntimeError("the run went over midnight (UTC): start it again")
+    table = pa.concat_tables([pq.read_table(part) for part in sorted(Path(days[0].path).glob("*.parquet"))])
+    (batch,) = table.combine_chunks().to_batches()
+    return compare(batch, chosen, ADMINS, told, lambda name, client: counted.get((name, client), 0.0))
+
+
+def _metrics(admin: str, told: dict[str, Told]) -> dict[tuple[str, str], float]:
+    with urlopen(f"{admin}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, sample.labels["client_id"]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.labels.get("client_id") in told
+    }
+
+
+def in_computed_time(clients: int, seed: int) -> dict[str, Errors]:
+    """Clients that no machine disturbs beside two accounts of them: the replay, and themselves a moment later."""
+    chosen = producers(clients, seed=seed)
+    truths = [truth_of(client, seconds=COMPUTED_S, seed=seed) for client in chosen]
+    later = [truth_of(client, seconds=COMPUTED_S, seed=seed, late_ms=LATE_MS) for client in chosen]
+    return {
+        "replay": errors(truths, replayed(chosen, truths)),
+        "themselves": errors(truths, [(each.share, each.told_ms) for each in later]),
+    }
+
+
+def render(document: dict[str, Any], verdict: Verdict) -> str:
+    """The page."""
+    machine = document["machine"]
+    lines = [
+        "# What simulate says, and what the gateway did",
+        "",
+        f"`{document['command']}`, {document['started']}, commit {machine['commit']}; load average before "
+        f"{machine['load_average_before']}, after {machine['load_average_after']}.",
+        "",
+        f"**Mutations: {'every decision the same' if verdict.mutations_exact else 'NOT the same'}. Bytes: the share "
+        f"of throttled requests is off by {verdict.share_error:.2%} (mean), the sum of the times told by "
+        f"{verdict.time_error:.1%} (median).** Bounds: exact; {SHARE_BOUND:.0%}; {TIME_BOUND:.0%}: "
+        f"{'met' if met(verdict) else 'missed'}.",
+        "",
+        "| client | API | quota | requests | throttled: gateway | simulate | told (s): gateway | simulate |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row.client_id} | {row.api} | {row.quota:g} | {row.requests:.0f} | {row.truth_share:.2%} "
+        f"| {row.share:.2%} | {row.truth_ms / 1000:.2f} | {row.wait_ms / 1000:.2f} |"
+        for api in (UsageApi.PRODUCE, UsageApi.MUTATION)
+        for row in verdict.of(api)
+    ]
+    replay, themselves = document["computed"]["replay"], document["computed"]["themselves"]
+    lines += [
+        "",
+        f"Without a machine in between (`benchmarks.fidelity_truth`: {COMPUTED_S:g} s of the same clients in "
+        f"computed time, request by request): the replay of their seconds is off by {replay['share']:.2%} and "
+        f"{replay['time']:.1%}. The very same clients, each request up to {LATE_MS:g} ms later, are off from "
+        f"themselves by {themselves['share']:.2%} and {themselves['time']:.1%}: so much no record could tell; the "
+        "rest is what seconds do not say.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

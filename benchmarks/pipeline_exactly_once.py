@@ -1,0 +1,319 @@
+"""``python -m benchmarks.pipeline_exactly_once``: ingests killed with a batch in flight, counted in two engines.
+
+Files arrive in random order, some twice, some cut off, some never; lines stand twice. The same through the usage
+topic of a Kafka whose broker is killed and started again meanwhile. 1 when a row was lost or counted twice, or a
+missing line was not reported. `--part` renews one half of the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks.relay.machine import describe_machine, load_average
+from benchmarks.usage_files import Faults, Load, Truth, lines_of, write_usage
+from gateway.embedded.kafka import KafkaCluster
+from pipeline.layout import committed_batches
+from pipeline.session import open_session
+from tests.support.exactly_once import (
+    KILLED,
+    Count,
+    count_by_duckdb,
+    count_by_spark,
+    ingest,
+    log_tail,
+    reported_missing,
+    shuffle_arrival,
+    unreadable_files,
+)
+from tests.support.pipeline_victim import POINTS
+from tests.support.spark import QUICK
+
+RESULTS: Final = Path(__file__).resolve().parent / "results"
+_TOPIC: Final = "__sluice_usage"
+_PARTITIONS: Final = 3
+_HOST: Final = "127.77.3.1"
+_FAULTS: Final = Faults(lost=0.06, doubled=0.15, torn=0.06, repeated_lines=0.1)
+
+
+@dataclass(slots=True)
+class Part:
+    """One way in, and what came of it."""
+
+    name: str
+    kills: dict[str, int] = field(default_factory=dict)
+    batches: int = 0
+    duplicates: int = 0
+    expected: dict[str, int] = field(default_factory=dict)
+    spark: dict[str, int] = field(default_factory=dict)
+    duckdb: dict[str, int] = field(default_factory=dict)
+    unreadable: int = 0
+    missing: int = 0
+    reported: int = 0
+    wrongly_reported: int = 0
+    seconds: float = 0.0
+    broker_restarts: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def lost(self) -> int:
+        """Rows that should be there and are not, in the engine that finds fewer."""
+        return self.expected["rows"] - min(self.spark["rows"], self.duckdb["rows"])
+
+    @property
+    def right(self) -> bool:
+        """Nothing lost, nothing twice, every gap reported, in both engines."""
+        return (
+            self.spark == self.duckdb == self.expected
+            and not self.unreadable
+            and self.missing == self.reported
+            and not self.wrongly_reported
+        )
+
+
+def main() -> int:
+    """Run and report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline_exactly_once", description=__doc__)
+    parser.add_argument("--kills", type=int, default=21, help="of the ingest of files")
+    parser.add_argument("--topic-kills", type=int, default=7, help="of the ingest of the topic")
+    parser.add_argument("--part", choices=("files", "topic", "both"), default="both")
+    parser.add_argument("--entities", type=int, default=150)
+    parser.add_argument("--seconds", type=int, default=3_600, help="of usage")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    machine = describe_machine()
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    load = Load(
+        seed=options.seed,
+        entities=options.entities,
+        seconds=options.seconds,
+        restart_after_s=1_000,
+        rotate_s=40,
+    )
+    parts = []
+    with tempfile.TemporaryDirectory(prefix="exactly-once-") as folder:
+        if options.part in ("files", "both"):
+            parts.append(from_files(Path(folder, "files"), load, options.kills))
+        if options.part in ("topic", "both"):
+            parts.append(from_topic(Path(folder, "topic"), load, options.topic_kills))
+    words = f"--kills {options.kills} --topic-kills {options.topic_kills} --entities {options.entities}"
+    run = {
+        "command": f"python -m benchmarks.pipeline_exactly_once {words} --seconds {options.seconds} "
+        f"--seed {options.seed}",
+        "started": started,
+        "commit": machine["commit"],
+        "load_average": [machine["load_average_before"], load_average()],
+    }
+    options.output.mkdir(parents=True, exist_ok=True)
+    kept = options.output / "pipeline-exactly-once.json"
+    rows = {row["name"]: row for row in json.loads(kept.read_text())["parts"]} if kept.exists() else {}
+    rows |= {part.name: asdict(part) | {"run": run, "right": part.right} for part in parts}
+    document = {"machine": machine, "parts": [rows[name] for name in sorted(rows)]}
+    kept.write_text(json.dumps(document, indent=1) + "\n")
+    page = render(document["parts"])
+    (options.output / "pipeline-exactly-once.md").write_text(page)
+    print(page)
+    return int(not all(part.right for part in parts))
+
+
+def from_files(folder: Path, load: Load, kills: int) -> Part:
+    """The ingest of files, killed again and again, then let run."""
+    part = Part("files")
+    truth = write_usage(folder / "in", load, _FAULTS)
+    shuffle_arrival(folder / "in", load.seed)
+    files = len(list((folder / "in").iterdir()))
+    part.notes.append(
+        f"{files} files in random order, {truth.torn_files} of them cut off; {len(truth.missing)} lines never arrive"
+    )
+    arguments = ["--from", f"files:{folder / 'in'}", "--out", str(folder / "out"), "--master", "local[2]"]
+    # So many batches that the last kill still finds one: each kill lets none or one of them pass.
+    arguments += ["--max-files", str(max(files // (kills + 4), 1))]
+    _kill_and_finish(part, arguments, folder, kills)
+    _judge(part, folder / "out", truth)
+    return part
+
+
+def from_topic(folder: Path, load: Load, kills: int) -> Part:
+    """The ingest of the topic, with the broker killed in the middle of it."""
+    part = Part("topic")
+    truth, messages = _messages(load)
+    folder.mkdir(parents=True)
+    with KafkaCluster(1, host=_HOST) as cluster:
+        _produce(cluster.bootstrap, messages)
+        part.notes.append(
+            f"{len(messages)} messages in random order; {len(truth.missing)} lines never arrive"
+        )
+        arguments = ["--from", f"kafka:{_TOPIC}@{cluster.bootstrap}", "--out", str(folder / "out")]
+        arguments += ["--master", "local[2]", "--max-messages", str(len(messages) // (kills + 4))]
+        _kill_and_finish(part, arguments, folder, kills, cluster)
+    _judge(part, folder / "out", truth)
+    return part
+
+
+def _kill_and_finish(
+    part: Part, arguments: Sequence[str], folder: Path, kills: int, cluster: KafkaCluster | None = None
+) -> None:
+    log = folder / "log"
+    begun = time.monotonic()
+    for kill in range(kills):
+        point = POINTS[kill % len(POINTS)] + ("-driver" if kill % 4 == 3 else "")
+        with _broker_restart(cluster if kill == 1 else None, folder / "out", part):
+            code = ingest(arguments, log, point=point, batch=1 + kill % 2)
+        if code != KILLED:
+            # The end was reached before the point: nothing was in flight, and this does not count.
+            part.notes.append(f"kill {kill} at {point}: the ingest had ended with {code}")
+        else:
+            part.kills[point] = part.kills.get(point, 0) + 1
+        print(f"{part.name}: kill {kill + 1} at {point}: {code}", file=sys.stderr, flush=True)
+    with _broker_restart(cluster, folder / "out", part):
+        code = ingest(arguments, log)
+    if code != 0:
+        raise RuntimeError("\n".join([f"the last ingest ended with {code}", *log_tail(log)]))
+    part.seconds = round(time.monotonic() - begun, 1)
+
+
+@contextlib.contextmanager
+def _broker_restart(cluster: KafkaCluster | None, out: Path, part: Part) -> Iterator[None]:
+    """Kills the broker when the next batch of an ingest begins, and starts it again two seconds later."""
+    if cluster is None:
+        yield
+        return
+    over = threading.Event()
+    before = set(out.glob("raw/*"))
+
+    def restart() -> None:
+        while not set(out.glob("raw/*")) - before:
+            if over.wait(0.01):
+                return
+        (broker,) = cluster.running
+        cluster.kill_broker(broker)
+        time.sleep(2)
+        cluster.start_broker(broker)
+        part.broker_restarts += 1
+
+    thread = threading.Thread(target=restart)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _messages(load: Load) -> tuple[Truth, list[tuple[str, bytes]]]:
+    """What is sent, in which order: lines in random order, some twice, some never, some broken."""
+    chance = random.Random(load.seed)
+    truth = Truth()
+    messages = []
+    last: dict[tuple[str, int], int] = {}
+    lost = set()
+    for gw, text in lines_of(load):
+        told = orjson.loads(text)
+        identity = (gw, told["boot"], told["seq"])
+        if chance.random() < 0.05:
+            lost.add(identity)
+            if chance.random() < 0.2:
+                messages.append((gw, text[: len(text) // 2]))
+                truth.torn_files += 1
+            continue
+        messages += [(gw, text)] * (2 if chance.random() < 0.1 else 1)
+        truth.lines += 1
+        truth.rows += len(told["rows"])
+        truth.events += len(told["events"])
+        truth.units += int(sum(row[8] for row in told["rows"]))
+        last[identity[:2]] = max(last.get(identity[:2], -1), told["seq"])
+    truth.missing = {(gw, boot, seq) for gw, boot, seq in lost if seq < last.get((gw, boot), -1)}
+    chance.shuffle(messages)
+    return truth, messages
+
+
+def _produce(bootstrap: str, messages: list[tuple[str, bytes]]) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(_TOPIC, _PARTITIONS, 1)])[_TOPIC].result(30)
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 10**6}
+    )
+    for index, (gw, text) in enumerate(messages):
+        producer.produce(_TOPIC, text, gw, partition=index % _PARTITIONS)
+        producer.poll(0)
+    if producer.flush(60):
+        raise RuntimeError("messages could not be produced")
+
+
+def _judge(part: Part, out: Path, truth: Truth) -> None:
+    part.expected = Count(truth.rows, truth.units, truth.events, truth.lines, 0, 0).as_row()
+    part.duckdb = count_by_duckdb(out).as_row()
+    spark = open_session("count", master="local[2]", settings=QUICK)
+    part.spark = count_by_spark(spark, out).as_row()
+    spark.stop()
+    batches = list(committed_batches(str(out)))
+    part.batches = len(batches)
+    part.duplicates = sum(batch.told["duplicates"] for batch in batches)
+    part.unreadable = unreadable_files(out)
+    reported = reported_missing(out)
+    part.missing = len(truth.missing)
+    part.reported = len(reported & truth.missing)
+    part.wrongly_reported = len(reported - truth.missing)
+
+
+def render(parts: list[dict[str, Any]]) -> str:
+    """The page."""
+    lines = [
+        "# Exactly once, under kills",
+        "",
+        "| from | kills with a batch in flight | expected rows | Spark | DuckDB | counted twice, Spark / DuckDB | "
+        "lines left out as repeated | missing lines, of them reported | s |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for part in parts:
+        expected, spark, duck = part["expected"], part["spark"], part["duckdb"]
+        lines.append(
+            f"| {part['name']} | {sum(part['kills'].values())} | {expected['rows']:,} | {spark['rows']:,} | "
+            f"{duck['rows']:,} | {spark['duplicated_rows']} / {duck['duplicated_rows']} | {part['duplicates']:,} | "
+            f"{part['missing']:,}, {part['reported']:,} | {part['seconds']:,.0f} |"
+        )
+    for part in parts:
+        run, restarts = part["run"], part.get("broker_restarts", 0)
+        kills = ", ".join(f"{count} {point}" for point, count in sorted(part["kills"].items()))
+        agree = part["spark"] == part["duckdb"] == part["expected"]
+        lines += [
+            "",
+            f"**{part['name']}**: {'right' if part['right'] else 'WRONG'}. {part['batches']} batches. Kills: {kills}."
+            f" Reported as missing though there: {part['wrongly_reported']}. Files another engine cannot read: "
+            f"{part['unreadable']}. Rows, lines, events and sums of units are {'' if agree else 'NOT '}as expected "
+            "in both engines. "
+            + (f"The broker was killed in the middle of {restarts} batches. " if restarts else "")
+            + " ".join(f"{note}." for note in part["notes"]),
+            "",
+            f"`{run['command']}`, {run['started']}, commit {run['commit']}; load average before and after "
+            f"{run['load_average']} on two cores: other work ran beside it, so the seconds say little.",
+        ]
+    lines += [
+        "",
+        "Points: `rows` while workers write, `written` before the manifest, `manifest` half-way into its place, "
+        "`publish` before the rename, `published` after it and before the ledger, `ledger` half-way into its place, "
+        "`done` before Spark notes that the batch is done. `-driver`: only Python is killed and the JVM finds itself "
+        "orphaned; else everything at once. DuckDB reads `raw/batch=*/*.parquet` as it lies there.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,297 @@
+"""``python -m benchmarks.replay``: how fast quotas are replayed and needs found, with Spark and without; 10 minutes.
+
+A row-candidate is one recorded second of one client under one candidate quota. Each row is the best of some passes;
+wall time, and CPU time of all processes taking part, since a shared machine makes wall times longer. Goals (quiet
+machine, two cores): replay at least 200 M row-candidates/s and at least 100 times the naive job; needs at least
+4 M rows/s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from benchmarks.keep import keep_results
+from benchmarks.packed_days import write_packed_days
+from benchmarks.relay.machine import describe_machine, load_average
+from pipeline.candidates import Candidates
+from pipeline.demand import ENTITY, FOR_REQUESTS, Demand, arrays_of, demands
+from pipeline.kernels.deferral import needs
+from pipeline.kernels.split import MOST
+from pipeline.layout import published_days, read_packed
+from pipeline.packed_days import ELEMENTS_AT_ONCE, PackedDays
+from pipeline.packed_files import pieces_of, read_entities
+from pipeline.recommend import find_needs
+from pipeline.replay import Algorithm, Model, ReplaySettings, grid
+from pipeline.session import open_session
+from pipeline.simulate import WIDE, simulate, simulate_batch
+from quotas.token_bucket import TokenBucket
+
+RESULTS: Final = Path(__file__).resolve().parent / "results"
+STRICT: Final = ReplaySettings(Algorithm.TOKEN_BUCKET, Model.STRICT)
+CANDIDATES: Final = 64
+NAIVE_CANDIDATES: Final = 4
+_PASSES: Final = 3
+_DAY_ROWS: Final = 86_400_000
+
+
+@dataclass(slots=True)
+class Row:
+    """One measurement; work is in row-candidates, or rows."""
+
+    what: str
+    unit: str
+    work: float
+    wall_s: float
+    cpu_s: float
+
+    @property
+    def rate(self) -> float:
+        """Millions per second of wall time."""
+        return self.work / self.wall_s / 1e6
+
+    @property
+    def cpu_rate(self) -> float:
+        """Millions per second of CPU time, one core."""
+        return self.work / self.cpu_s / 1e6
+
+
+def main() -> int:
+    """Run, report and keep."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.replay", description=__doc__)
+    parser.add_argument("--entities", type=int, default=1_000)
+    parser.add_argument("--naive-entities", type=int, default=20)
+    parser.add_argument("--quick", action="store_true", help="leave out all models but the strict bucket")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    machine = describe_machine()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="replay-") as name:
+        out, small = Path(name) / "out", Path(name) / "small"
+        total = write_packed_days(out, seed=options.seed, entities=options.entities, days=1)
+        few = write_packed_days(small, seed=options.seed, entities=options.naive_entities, days=1)
+        rows += without_spark(out, total, quick=options.quick)
+        rows += with_spark(out, total, small, few)
+    document = {
+        "command": f"python -m benchmarks.replay --entities {options.entities} "
+        f"--naive-entities {options.naive_entities} --seed {options.seed}{' --quick' * options.quick}",
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine | {"load_average_after": load_average()},
+        "recorded_seconds": total,
+        "rows": [asdict(row) for row in rows],
+    }
+    page = render(document, rows)
+    keep_results(document, page, options.output, "replay")
+    print(page)
+    return 0
+
+
+def without_spark(out: Path, total: int, *, quick: bool) -> list[Row]:
+    """Kernels over Parquet, read with Arrow, one thread."""
+
+    def over(work: Callable[[list[Demand]], object], arrays: Collection[str]) -> Callable[[], None]:
+        def run() -> None:
+            for batch in _batches(out, arrays):
+                work(list(demands(batch)))
+
+        return run
+
+    candidates = Candidates(multiples=tuple(grid(0.5, 64, CANDIDATES)))
+    few = Candidates(multiples=tuple(grid(0.5, 64, 8)))
+    rate = ReplaySettings(Algorithm.RATE, Model.CLOSED_LOOP)
+    spread = ReplaySettings(Algorithm.SPREAD, Model.PERMISSIVE)
+    permissive = ReplaySettings(Algorithm.TOKEN_BUCKET, Model.PERMISSIVE)
+    deferral = ReplaySettings(model=Model.DEFERRAL)
+    jobs: list[tuple[str, str, float, Callable[[list[Demand]], object]]] = [
+        (
+            "numpy: strict bucket",
+            "row-candidates",
+            total * CANDIDATES,
+            lambda d: list(simulate_batch(d, candidates, STRICT)),
+        ),
+        (
+            "numpy: permissive bucket, waits",
+            "row-candidates",
+            total * 8,
+            lambda d: list(simulate_batch(d, few, permissive)),
+        ),
+        ("numpy: deferral", "row-candidates", total * 8, lambda d: list(simulate_batch(d, few, deferral))),
+        (
+            "numpy: closed-loop Rate, 4 requests a second",
+            "row-candidates",
+            total * 8,
+            lambda d: list(simulate_batch(d, few, rate)),
+        ),
+        ("numpy: spread Rate", "row-candidates", total * 8, lambda d: list(simulate_batch(d, few, spread))),
+        (
+            "numpy: needs at 1 %",
+            "rows",
+            total,
+            lambda d: [needs(each.by_second(), 0.01, burst_s=10.0) for each in d],
+        ),
+    ]
+    if quick:
+        jobs = [jobs[0], jobs[-1]]
+    return [
+        _best(what, unit, work, over(job, FOR_REQUESTS if "closed-loop" in what else ()), passes=2)
+        for what, unit, work, job in jobs
+    ]
+
+
+def with_spark(out: Path, total: int, small: Path, few: int) -> list[Row]:
+    """The jobs, on this machine's cores; and the job that somebody would write first."""
+    spark = open_session("sluice-replay-benchmark")
+    days = PackedDays.of(spark, str(out))
+    candidates = Candidates(multiples=tuple(grid(0.5, 64, CANDIDATES)))
+
+    def simulated() -> None:
+        simulate(days, candidates, STRICT).write.format("noop").mode("overwrite").save()
+
+    def needed() -> None:
+        find_needs(days, 0.01, 11, 1_000).write.format("noop").mode("overwrite").save()
+
+    exploded = (
+        read_packed(spark, str(small))
+        .selectExpr("client_id", "inline(arrays_zip(t, offered))")
+        .repartition(4)
+        .cache()
+    )
+    exploded.count()
+
+    def naive() -> None:
+        exploded.groupBy("client_id").applyInPandas(
+            _naive, "client_id string, quota double, refused double"
+        ).write.format("noop").mode("overwrite").save()
+
+    rows = [
+        _best(
+            "Spark: simulate, strict bucket", "row-candidates", total * CANDIDATES, simulated, passes=_PASSES
+        ),
+        _best("Spark: needs at 1 % and peaks (recommend)", "rows", total, needed, passes=_PASSES),
+        _best("Spark: naive applyInPandas", "row-candidates", few * NAIVE_CANDIDATES, naive, passes=2),
+    ]
+    spark.stop()
+    return rows
+
+
+def _naive(pdf: Any) -> Any:
+    """One client at a time, one candidate at a time, one record at a time."""
+    import pandas as pd
+
+    pdf = pdf.sort_values("t")
+    mean = pdf["offered"].sum() / 86_400
+    found = []
+    for multiple in grid(0.5, 64, NAIVE_CANDIDATES):
+        bucket = TokenBucket(mean * multiple, window_num=11, window_ms=1_000, now_ms=0)
+        refused = 0.0
+        for row in pdf.itertuples():
+            if bucket.throttle_time_ms(now_ms=row.t * 1000) > 0:
+                refused += row.offered
+            else:
+                bucket.record(row.offered, now_ms=row.t * 1000)
+        found.append((pdf["client_id"].iloc[0], mean * multiple, refused))
+    return pd.DataFrame(found, columns=["client_id", "quota", "refused"])
+
+
+def _batches(out: Path, arrays: Collection[str]) -> Iterator[pa.RecordBatch]:
+    for day in published_days(str(out)):
+        yield from read_entities(
+            sorted(pieces_of(Path(day.path))),
+            ENTITY,
+            arrays_of(arrays),
+            brokers_apart=False,
+            most_elements=ELEMENTS_AT_ONCE // MOST if arrays else WIDE,
+        )
+
+
+def _best(what: str, unit: str, work: float, run: Callable[[], None], *, passes: int) -> Row:
+    walls, cpus = [], []
+    for _ in range(passes):
+        wall_s, cpu_s = time.perf_counter(), _cpu_s()
+        run()
+        walls.append(time.perf_counter() - wall_s)
+        cpus.append(_cpu_s() - cpu_s)
+    print(f"{what}: {work / min(walls) / 1e6:.1f} M/s, {work / min(cpus) / 1e6:.1f} M/CPU-s", file=sys.stderr)
+    return Row(what, unit, work, min(walls), min(cpus))
+
+
+def _cpu_s() -> float:
+    """CPU time so far of this process and everything it has started, directly or not."""
+    parents, times = {}, {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (
+                    (folder / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+                )
+            except OSError:
+                continue
+            parents[int(folder.name)] = int(fields[1])
+            # Of the processes it has waited for as well.
+            times[int(folder.name)] = sum(map(int, fields[11:15]))
+    total = 0
+    for pid, ticks in times.items():
+        ancestor = pid
+        while ancestor not in (0, os.getpid()):
+            ancestor = parents.get(ancestor, 0)
+        total += ticks if ancestor else 0
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def render(document: dict[str, Any], rows: list[Row]) -> str:
+    """The page."""
+    machine = document["machine"]
+    by_name = {row.what: row for row in rows}
+    spark, naive = by_name["Spark: simulate, strict bucket"], by_name["Spark: naive applyInPandas"]
+    need = by_name["Spark: needs at 1 % and peaks (recommend)"]
+    day_s = _DAY_ROWS / (need.cpu_rate * 2e6), _DAY_ROWS * CANDIDATES / (spark.cpu_rate * 2e6)
+    lines = [
+        "# Replay",
+        "",
+        f"`{document['command']}`, {document['started']}, commit {machine['commit']}. {machine['cpu']}, "
+        f"{machine['cores']} cores, Python {machine['python']}; load average before "
+        f"{machine['load_average_before']}, after {machine['load_average_after']}: where the machine did other "
+        "things too, CPU time is the better measure.",
+        "",
+        f"{document['recorded_seconds']:,} recorded seconds of one day; {CANDIDATES} candidates for the strict "
+        "bucket, 8 for the other models, 4 for the naive job. Kernels without Spark run on one core and read the "
+        "same Parquet.",
+        "",
+        "| what | unit | M/s, wall | M per CPU-second |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {row.what} | {row.unit} | {row.rate:.1f} | {row.cpu_rate:.1f} |" for row in rows]
+    lines += [
+        "",
+        f"Simulate beside the naive job: {spark.cpu_rate / naive.cpu_rate:.0f} times by CPU time, "
+        f"{spark.rate / naive.rate:.0f} times by wall time; on its few clients the naive job's fixed costs "
+        "weigh more.",
+        "",
+        f"Goals, for a quiet machine: simulate 200 M row-candidates/s ({_word(spark.rate >= 200)}) and 100 times the "
+        f"naive job ({_word(spark.cpu_rate >= 100 * naive.cpu_rate)}); needs 4 M rows/s ({_word(need.rate >= 4)}). "
+        "Ranks with few clients cost as much as calls into numpy do: batches with more clients are faster per "
+        "client.",
+        "",
+        "One gateway-day of 1,000 clients active in every second (86.4 M rows), computed from CPU times on two "
+        f"cores: needs {day_s[0] / 60:.1f} min, {CANDIDATES} candidates {day_s[1] / 60:.1f} min.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _word(met: bool) -> str:
+    return "met" if met else "missed"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

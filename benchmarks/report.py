@@ -1,0 +1,173 @@
+"""How fast the report is made of packed days, beside plain DuckDB: ``python -m benchmarks.report``.
+
+DuckDB's row is an aggregate of the same files, sums and one peak per client; the report besides makes percentiles,
+peaks of ten and sixty seconds over all brokers, nearness to limits and series for plots. The second report is of
+clients that use every second of the day, where nothing is left out; its page is made too, by a driver of 2 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.keep import keep_results
+from benchmarks.packed_days import FIRST_DAY, write_packed_days
+from benchmarks.process_tree import cpu_s
+from benchmarks.relay.machine import describe_machine, load_average
+from pipeline.columns import ARROW_TYPES
+from pipeline.layout import BUCKETS, EVENTS, KEY, MANIFEST, SERIES, packed_dir
+from pipeline.packed_days import PackedDays
+from pipeline.packed_files import write_packed_file
+from pipeline.report import make, summaries
+from pipeline.report_page import render
+from pipeline.session import open_session
+
+RESULTS: Final = Path(__file__).parent / "results"
+GOAL: Final = 4.0
+_DAY_S: Final = 86_400
+_DUCKDB: Final = (
+    "select client_id, api, sum(list_sum(offered)), sum(list_sum(throttle_ms)), max(list_max(offered)) "
+    "from '{out}/packed/*/*/*.parquet' group by all"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that was timed: recorded seconds, and what the best warm pass took."""
+
+    what: str
+    seconds: int
+    cold_s: float
+    warm_s: float
+    warm_cpu_s: float
+
+
+def main() -> int:
+    """Run, report and keep."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
+    parser.add_argument("--entities", type=int, default=1_000)
+    parser.add_argument("--all-day", type=int, default=500, help="clients of the second report")
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    machine = describe_machine()
+    with tempfile.TemporaryDirectory(prefix="report-") as name:
+        total = write_packed_days(Path(name), seed=1, entities=options.entities, days=1)
+        spark = open_session("benchmark")
+
+        def report() -> None:
+            summaries(PackedDays.of(spark, name)).toArrow()
+
+        def aggregate() -> None:
+            duckdb.sql(_DUCKDB.format(out=name)).fetchall()
+
+        rows = [
+            _timed("Spark: report, profiles of all clients", total, report, options.passes),
+            _timed("DuckDB: sums and one peak", total, aggregate, options.passes),
+        ]
+        if options.all_day:
+            rows.append(_all_day(spark, Path(name) / "all-day", options.all_day))
+        spark.stop()
+    document = {
+        "command": f"python -m benchmarks.report --entities {options.entities} --all-day {options.all_day} "
+        f"--passes {options.passes}",
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine | {"load_average_after": load_average()},
+        "recorded_seconds": total,
+        "rows": [asdict(row) for row in rows],
+    }
+    page = _render(document, rows)
+    keep_results(document, page, options.output, "report")
+    print(page)
+    return 0
+
+
+def _all_day(spark: Any, out: Path, clients: int) -> Row:
+    """The report of clients that were limited, throttled and muted in every second of a day, page and all."""
+    folder = Path(packed_dir(str(out), FIRST_DAY.isoformat())) / "run=000001"
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(1)
+    seconds = {name: rng.integers(1, 1_000_000, _DAY_S) for name in SERIES} | {
+        "t": np.arange(_DAY_S),
+        "quota": np.full(_DAY_S, 1e6),
+        "censored": rng.random(_DAY_S) < 0.5,
+    }
+    for first in range(0, clients, 50):
+        _write_clients(folder, seconds, range(first, min(first + 50, clients)))
+    total = clients * _DAY_S
+    manifest = {"rows": total, "keys": clients, "completeness": 1.0, "batches": [], "buckets": BUCKETS}
+    (folder / MANIFEST).write_text(json.dumps(manifest), encoding="ascii")
+
+    def page() -> None:
+        assert len(render(make(spark, str(out)), top=40)) > 0
+
+    return _timed(f"Spark: report and page, {clients} clients in all seconds", total, page, 1)
+
+
+def _write_clients(folder: Path, seconds: dict[str, Any], numbers: range) -> None:
+    """A file of some clients; a few, since all at once would be gigabytes."""
+    count = len(numbers)
+    names = {"date": FIRST_DAY, "gw": "gw", "listener": "clients", "user": "", "api": "produce", "node": 1}
+    columns = {name: pa.array([value] * count, ARROW_TYPES[KEY[name]]) for name, value in names.items()}
+    columns["client_id"] = pa.array([f"client-{number:05d}" for number in numbers])
+    offsets = pa.array(np.arange(count + 1) * _DAY_S, pa.int32())
+    for name, kind in SERIES.items():
+        values = pa.array(np.tile(seconds[name], count)).cast(ARROW_TYPES[kind])
+        columns[name] = pa.ListArray.from_arrays(offsets, values)
+    for name, kind in EVENTS.items():
+        columns[name] = pa.array([[]] * count, pa.list_(ARROW_TYPES[kind]))
+    write_packed_file(folder / f"part-{numbers[0]:05d}.parquet", pa.table(columns))
+
+
+def _timed(what: str, seconds: int, run: Callable[[], None], passes: int) -> Row:
+    def once() -> tuple[float, float]:
+        wall, cpu = time.perf_counter(), cpu_s()
+        run()
+        return time.perf_counter() - wall, cpu_s() - cpu
+
+    cold_s, _ = once()
+    warm_s, warm_cpu_s = min(once() for _ in range(passes))
+    return Row(what, seconds, cold_s, warm_s, warm_cpu_s)
+
+
+def _render(document: dict[str, Any], rows: list[Row]) -> str:
+    machine = document["machine"]
+    lines = [
+        "# The report",
+        "",
+        f"`{document['command']}`, {document['started']}, commit {machine['commit']}. {machine['cpu']}, "
+        f"{machine['cores']} cores, Python {machine['python']}; "
+        f"load average before {machine['load_average_before']}, "
+        f"after {machine['load_average_after']}: where the machine did other things too, CPU time is the better "
+        "measure (two cores give twice the rate of its column, at best).",
+        "",
+        f"{document['recorded_seconds']:,} recorded seconds of one day, packed.",
+        "",
+        "| what | M/s, first pass | M/s, warm | M per CPU-second, warm |",
+        "|---|---|---|---|",
+    ]
+    for row in rows:
+        millions = row.seconds / 1e6
+        lines.append(
+            f"| {row.what} | {millions / row.cold_s:.2f} | {millions / row.warm_s:.2f} | "
+            f"{millions / row.warm_cpu_s:.2f} |"
+        )
+    warm = rows[0].seconds / 1e6 / rows[0].warm_s
+    lines += ["", f"Goal, warm: {GOAL:g} M/s ({'met' if warm >= GOAL else 'missed'}).", ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

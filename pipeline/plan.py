@@ -1,0 +1,293 @@
+"""A plan: which quotas to set, and why. What `recommend` writes and `plan show|diff|apply|revert` read.
+
+As JSON, one object (every key is always there; null where it says so):
+
+    {"format": "sluice-plan", "version": 1, "made_at": "2026-11-21T21:00:00Z",
+     "basis": {"first_day": "2026-11-14", "last_day": "2026-11-20", "days": 7, "completeness": 0.9998,
+               "target": 0.01, "margin": 1.15, "model": "deferral"},
+     "capacity": [{"key": "producer_byte_rate", "limit": 2e8 | null, "allocated": 9e8, "peak": 1.6e8,
+                   "over_allocation": 5.6, "fits": true, "note": "..."}],
+     "entries": [{"entity": {"user": "alice", "client-id": null}, "key": "producer_byte_rate",
+                  "action": "set" | "keep", "value": 1048576.0, "old": 524288.0 | null,
+                  "lower": 911805.0, "upper": 1378000.0, "expected_throttled": 0.004 | null,
+                  "days": 7, "censored": 0.0, "reason": "..."}]}
+
+An entity names its components as AlterClientQuotas does: a type that is absent is not part of it, null is the default
+entity. `keep` says that the quota in force lies within [lower, upper]: `value` repeats it and nothing is to be done.
+Shares are fractions of 1, values are in the key's unit (bytes, percent, partitions or connections per second).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from quotas.entities import DEFAULT, Default, EntityType, Name, QuotaEntity, QuotaKey
+from quotas.limits import validate
+
+FORMAT: Final = "sluice-plan"
+VERSION: Final = 1
+MAX_ENTRIES: Final = 1_000_000
+
+
+class PlanError(ValueError):
+    """A text is no plan; says where and what was found."""
+
+
+class Action(StrEnum):
+    """What a plan wants done with a quota."""
+
+    SET = "set"
+    KEEP = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEntry:
+    """One quota.
+
+    Attributes:
+        value: the quota to be in force.
+        old: the one in force when the records were made; None for none or not known.
+        lower, upper: a quota in force between them is left alone.
+        expected_throttled: share of units that would have waited over the history with `value`; None when it was
+            not computed (a default stands for clients that are not known).
+        days: days of history this rests on.
+        censored: share of active seconds in which the client was muted, so that its real demand is not known.
+        reason: for the operator.
+    """
+
+    entity: QuotaEntity
+    key: QuotaKey
+    action: Action
+    value: float
+    old: float | None
+    lower: float
+    upper: float
+    expected_throttled: float | None
+    days: int
+    censored: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityCheck:
+    """What all quotas of one key add up to.
+
+    Attributes:
+        limit: what the cluster can take, as the operator says; None when not given.
+        allocated: sum of the quotas in the plan.
+        peak: the most that all clients together used in ten seconds, per second.
+        over_allocation: `allocated` over `peak`; 0 when nothing was used.
+        fits: whether the peak is within the limit; True when no limit is given.
+        note: for the operator.
+    """
+
+    key: QuotaKey
+    limit: float | None
+    allocated: float
+    peak: float
+    over_allocation: float
+    fits: bool
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a plan rests on: days (ISO), how complete their records are, and the rule."""
+
+    first_day: str
+    last_day: str
+    days: int
+    completeness: float
+    target: float
+    margin: float
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """See the module."""
+
+    made_at: str
+    basis: Basis
+    capacity: tuple[CapacityCheck, ...]
+    entries: tuple[PlanEntry, ...]
+
+    def to_json(self) -> str:
+        """The plan as text, one entry per line so that two plans can be compared line by line."""
+        capacity = _list_of([asdict(each) for each in self.capacity])
+        entries = _list_of([_entry_to_json(each) for each in self.entries])
+        parts = [
+            f'"format": "{FORMAT}", "version": {VERSION}, "made_at": {_dump(self.made_at)}',
+            f'"basis": {_dump(asdict(self.basis))}',
+            f'"capacity": {capacity}',
+            f'"entries": {entries}',
+        ]
+        return "{" + ",\n ".join(parts) + "}\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Plan:
+        """The plan that `to_json` wrote.
+
+        Raises:
+            PlanError: the text is no JSON, not a plan, of another version, or holds a quota that Kafka would refuse.
+        """
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as exc:
+            raise PlanError(f"a plan is a JSON object, this is none: {exc}") from None
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise PlanError(f'a plan is a JSON object with "format": "{FORMAT}"')
+        if data.get("version") != VERSION:
+            raise PlanError(f"version: this program reads {VERSION}, not {data.get('version')!r}")
+        entries = _field(data, "entries", list, "plan")
+        if len(entries) > MAX_ENTRIES:
+            raise PlanError(f"entries: at most {MAX_ENTRIES}, not {len(entries)}")
+        return cls(
+            made_at=_field(data, "made_at", str, "plan"),
+            basis=_basis(_field(data, "basis", dict, "plan")),
+            capacity=tuple(
+                _capacity(each, f"capacity[{i}]")
+                for i, each in enumerate(_field(data, "capacity", list, "plan"))
+            ),
+            entries=tuple(_entry(each, f"entries[{i}]") for i, each in enumerate(entries)),
+        )
+
+
+def entity_to_json(entity: QuotaEntity) -> dict[str, str | None]:
+    """An entity by its components; null names the default."""
+    return {
+        str(entity_type): None if isinstance(name, Default) else name
+        for entity_type, name in entity.components()
+    }
+
+
+def entity_from_json(data: Mapping[str, Any]) -> QuotaEntity:
+    """The entity that `entity_to_json` wrote.
+
+    Raises:
+        PlanError: a type is unknown or a name is neither text nor null.
+    """
+    names: dict[EntityType, Name] = {}
+    for type_text, name in data.items():
+        try:
+            entity_type = EntityType(type_text)
+        except ValueError:
+            raise PlanError(f"entity: {type_text!r} is not one of {', '.join(EntityType)}") from None
+        if name is not None and not isinstance(name, str):
+            raise PlanError(f"entity: the name of {type_text} is text or null, not {name!r}")
+        names[entity_type] = DEFAULT if name is None else name
+    return QuotaEntity(
+        user=names.get(EntityType.USER),
+        client_id=names.get(EntityType.CLIENT_ID),
+        ip=names.get(EntityType.IP),
+    )
+
+
+def _list_of(items: list[dict[str, Any]]) -> str:
+    if not items:
+        return "[]"
+    return "[\n  " + ",\n  ".join(_dump(each) for each in items) + "]"
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _entry_to_json(entry: PlanEntry) -> dict[str, Any]:
+    data: dict[str, Any] = {"entity": entity_to_json(entry.entity)}
+    for name in ("key", "action", "value", "old", "lower", "upper", "expected_throttled", "days", "censored"):
+        data[name] = getattr(entry, name)
+    return {**data, "reason": entry.reason}
+
+
+def _field(data: Any, name: str, kind: type, where: str) -> Any:
+    if not isinstance(data, dict) or name not in data:
+        raise PlanError(f"{where}: {name} is missing")
+    value = data[name]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise PlanError(f"{where}: {name} is {kind.__name__}, not {value!r}")
+    return value
+
+
+def _number(data: Any, name: str, where: str) -> float:
+    value = _optional(data, name, where)
+    if value is None:
+        raise PlanError(f"{where}: {name} is a number, not null")
+    return value
+
+
+def _optional(data: Any, name: str, where: str) -> float | None:
+    if not isinstance(data, dict) or name not in data:
+        raise PlanError(f"{where}: {name} is missing")
+    value = data[name]
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise PlanError(f"{where}: {name} is a finite number, not {value!r}")
+    return float(value)
+
+
+def _basis(data: dict[str, Any]) -> Basis:
+    return Basis(
+        first_day=_field(data, "first_day", str, "basis"),
+        last_day=_field(data, "last_day", str, "basis"),
+        days=_field(data, "days", int, "basis"),
+        completeness=_number(data, "completeness", "basis"),
+        target=_number(data, "target", "basis"),
+        margin=_number(data, "margin", "basis"),
+        model=_field(data, "model", str, "basis"),
+    )
+
+
+def _key(data: Any, where: str) -> QuotaKey:
+    name = _field(data, "key", str, where)
+    try:
+        return QuotaKey(name)
+    except ValueError:
+        raise PlanError(f"{where}: key {name!r} is not one of {', '.join(QuotaKey)}") from None
+
+
+def _capacity(data: Any, where: str) -> CapacityCheck:
+    key = _key(data, where)
+    fits = data.get("fits")
+    if not isinstance(fits, bool):
+        raise PlanError(f"{where}: fits is true or false, not {fits!r}")
+    return CapacityCheck(
+        key=key,
+        limit=_optional(data, "limit", where),
+        allocated=_number(data, "allocated", where),
+        peak=_number(data, "peak", where),
+        over_allocation=_number(data, "over_allocation", where),
+        fits=fits,
+        note=_field(data, "note", str, where),
+    )
+
+
+def _entry(data: Any, where: str) -> PlanEntry:
+    entity = entity_from_json(_field(data, "entity", dict, where))
+    key = _key(data, where)
+    value = _number(data, "value", where)
+    fault = validate(entity, key, value)
+    if fault is not None:
+        raise PlanError(f"{where}: {fault}")
+    action = _field(data, "action", str, where)
+    if action not in list(Action):
+        raise PlanError(f"{where}: action {action!r} is not one of {', '.join(Action)}")
+    return PlanEntry(
+        entity=entity,
+        key=key,
+        action=Action(action),
+        value=value,
+        old=_optional(data, "old", where),
+        lower=_number(data, "lower", where),
+        upper=_number(data, "upper", where),
+        expected_throttled=_optional(data, "expected_throttled", where),
+        days=_field(data, "days", int, where),
+        censored=_number(data, "censored", where),
+        reason=_field(data, "reason", str, where),
+    )

@@ -1,0 +1,249 @@
+"""`sluice-pipeline report`: who used what, who was throttled and for how long, who is close to the limit.
+
+Reads packed days, writes `report.json` (everything, for programs) and `index.html` (the same for people: one file
+that needs nothing else). What is incomplete says so first: a report over lost records must not look like a quiet day.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.errors import JobError
+from pipeline.layout import PackedDay, results_dir
+from pipeline.packed_days import PackedDays
+from pipeline.packed_files import Piece, buckets_of
+from pipeline.profile import (
+    CLIENT,
+    PARTIAL,
+    PROFILE,
+    READ,
+    as_ddl,
+    merge_profiles,
+    profile_rows,
+)
+from pipeline.report_series import SUMMARY, Timeline, largest_first, summarise
+from pipeline.session import open_session
+from pipeline.store import local_result
+from quotas.usage_record import UsageApi
+
+FORMAT: Final = "sluice-report"
+VERSION: Final = 1
+
+UNITS: Final = {
+    UsageApi.PRODUCE: "bytes",
+    UsageApi.FETCH: "bytes",
+    UsageApi.REQUEST: "ms",
+    UsageApi.MUTATION: "partitions",
+    UsageApi.CONNECT: "connections",
+}
+"""What is counted, by API; quotas are these per second, for request a percentage of one core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found.
+
+    Attributes:
+        made_at: ISO time.
+        days: the packed days it covers, with their completeness.
+        clients: rows of `PROFILE` as dictionaries, the largest of each API first, without their series.
+        use: all use of each API over time.
+        use_of: that of at least the first `STACKED` clients of each API, by `CLIENT`.
+    """
+
+    made_at: str
+    days: tuple[PackedDay, ...]
+    clients: tuple[Mapping[str, Any], ...]
+    use: Mapping[str, Timeline]
+    use_of: Mapping[tuple[str, ...], Timeline]
+
+    def of_api(self, api: str) -> list[Mapping[str, Any]]:
+        """The clients of one API."""
+        return [client for client in self.clients if client["api"] == api]
+
+    def totals(self) -> list[dict[str, Any]]:
+        """Sums over all clients, one dictionary per API that was used."""
+        found = []
+        for api in UsageApi:
+            clients = self.of_api(api)
+            if not clients:
+                continue
+            names = (
+                "requests",
+                "offered",
+                "admitted",
+                "rejected",
+                "rejected_units",
+                "delayed",
+                "throttle_ms",
+            )
+            sums = {name: sum(client[name] for client in clients) for name in names}
+            found.append({"api": api.value, "unit": UNITS[api], "clients": len(clients), **sums})
+        return found
+
+    @property
+    def completeness(self) -> float:
+        """Of the worst day, 0 to 1."""
+        return min((day.completeness for day in self.days), default=0.0)
+
+    def to_json(self) -> str:
+        """The report as text; shares are fractions of 1."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "made_at": self.made_at,
+                "days": [
+                    {
+                        "date": day.date,
+                        "completeness": day.completeness,
+                        "seconds": day.rows,
+                        "keys": day.keys,
+                    }
+                    for day in self.days
+                ],
+                "totals": self.totals(),
+                "clients": [_shared(client) for client in self.clients],
+            },
+            indent=1,
+            ensure_ascii=False,
+            allow_nan=False,
+        )
+
+
+def _shared(client: Mapping[str, Any]) -> dict[str, Any]:
+    requests, offered = client["requests"], client["offered"]
+    return {
+        **client,
+        "unit": UNITS[UsageApi(client["api"])],
+        "delayed_share": client["delayed"] / requests if requests else 0.0,
+        "rejected_share": client["rejected_units"] / offered if offered else 0.0,
+    }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `report`."""
+    parser.add_argument("--out", required=True, metavar="DIR", help="the pipeline's folder, as for pack")
+    parser.add_argument(
+        "--from", dest="first", metavar="DATE", help="first day, 2026-11-21; else the first there is"
+    )
+    parser.add_argument("--to", dest="last", metavar="DATE", help="last day; else the last there is")
+    parser.add_argument(
+        "--to-dir", type=Path, metavar="DIR", help="where to write; else OUT/results/report/run=..."
+    )
+    parser.add_argument("--top", type=int, default=40, metavar="N", help="clients per API on the page (40)")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="show this plan's recommendations too")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the report; prints where it is.
+
+    Raises:
+        JobError: no such days, or a plan that is none.
+    """
+    # Not at the top: what plots is only needed here, and takes a second to load.
+    from pipeline.report_page import render
+
+    if arguments.top < 1:
+        raise JobError(f"--top: at least 1, not {arguments.top}")
+    plan = _plan(arguments.plan)
+    made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    stamp = made_at.replace(":", "").replace("-", "")
+    target = local_result(arguments.to_dir, "--to-dir", results_dir(arguments.out, "report", stamp))
+    spark = open_session("sluice report")
+    report = make(spark, arguments.out, arguments.first, arguments.last)
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "report.json").write_text(report.to_json(), encoding="utf-8")
+    (target / "index.html").write_text(render(report, top=arguments.top, plan=plan), encoding="utf-8")
+    print(f"{len(report.clients)} clients over {len(report.days)} days, {report.completeness:.2%} complete")
+    print(target / "index.html")
+    return 0
+
+
+def _plan(path: Path | None) -> Any:
+    from pipeline.plan import Plan, PlanError
+
+    if path is None:
+        return None
+    try:
+        return Plan.from_json(path.read_bytes())
+    except PlanError as exc:
+        raise JobError(f"{path}: {exc}") from exc
+
+
+def make(spark: Any, out: str, first: str | None = None, last: str | None = None) -> Report:
+    """The report over some packed days.
+
+    Args:
+        spark: a SparkSession.
+        out: the pipeline's folder.
+        first: first day, else from the beginning.
+        last: last day, else to the end.
+
+    Raises:
+        FileNotFoundError: no day is packed.
+    """
+    days = PackedDays.of(spark, out, first, last)
+    return report_of(summaries(days).toArrow(), days.days)
+
+
+def report_of(found: pa.Table, days: Sequence[PackedDay]) -> Report:
+    """The report from what the workers found.
+
+    Args:
+        found: rows of `SUMMARY`.
+        days: which it covers.
+    """
+    is_client = pc.is_null(found.column("bins_level"))
+    names = [name for name in found.column_names if not name.startswith("bins_")]
+    clients = sorted(found.filter(is_client).select(names).to_pylist(), key=_largest_first)
+    use: dict[str, Timeline] = {}
+    use_of: dict[tuple[str, ...], Timeline] = {}
+    for row in found.filter(pc.invert(is_client)).to_pylist():
+        if row["user"] is None:
+            use.setdefault(row["api"], Timeline()).add_all(Timeline.from_dict(row))
+        else:
+            use_of[tuple(row[name] for name in CLIENT)] = Timeline.from_dict(row)
+    made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Report(made_at, tuple(days), tuple(clients), use, use_of)
+
+
+def summaries(days: PackedDays) -> Any:
+    """A DataFrame of `SUMMARY`: a client and API each row, and timelines.
+
+    Clients beyond the gateways' cap are in one row called `~other`.
+    """
+    if days.here:
+        return days.deal(_summaries_of, as_ddl(SUMMARY), days_apart=False)
+    partial = days.frame().select(*READ).mapInArrow(profile_rows, as_ddl(PARTIAL))
+    profiles = partial.groupBy(*CLIENT).applyInArrow(_merge, as_ddl(PROFILE))
+    return profiles.mapInArrow(summarise, as_ddl(SUMMARY))
+
+
+def _summaries_of(pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+    def profiles() -> Iterator[pa.RecordBatch]:
+        # Bucket by bucket: what is held is a thirty-second of the clients, in steps of ten seconds.
+        for _, rows in buckets_of(pieces, READ):
+            yield merge_profiles(pa.Table.from_batches(profile_rows(rows), schema=PARTIAL))
+
+    return summarise(profiles())
+
+
+def _merge(table: pa.Table) -> pa.Table:
+    return pa.Table.from_batches([merge_profiles(table)])
+
+
+def _largest_first(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    order: Sequence[str] = list(UsageApi)
+    api = row["api"]
+    known = order.index(api) if api in order else len(order)
+    return known, *largest_first(row["user"], row["client_id"], row["offered"])

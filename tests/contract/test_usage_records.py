@@ -1,0 +1,103 @@
+"""The seam between gateway and pipeline: what the one writes the other reads, every line and every value of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.usage.connections import ConnectionUsage
+from gateway.usage.line import LineBuilder
+from gateway.usage.mutations import mutation_level, record_mutations
+from gateway.usage.part_file import PartFile
+from gateway.usage.table import UsageTable
+from pipeline.columns import Collector
+from quotas.connections import Admission, AdmissionCause, Verdict
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from quotas.mutations import MutationQuotas, MutationSettings
+from quotas.rate_quotas import RateQuotas, RateSettings
+from quotas.usage_record import UsageApi
+
+SECONDS = 5
+START = 1_700_000_000
+NAMES = ("app", "", "~other", 'a"b\\c', "line\nfeed", "\x00\x1f", "\u2028🜃", "NaN", "x" * 5_000)
+
+
+def write(directory: Path) -> tuple[bytes, int, float, int]:
+    """A file with rows of every API, limited and not, and events; lines, bytes offered, events."""
+    limits = Limits()
+    for key in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONTROLLER_MUTATION_RATE):
+        limits.set(QuotaEntity(user="alice", client_id=DEFAULT), key, 2.0)
+    produce = RateQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, RateSettings())
+    mutations = MutationQuotas(limits, MutationSettings())
+    table = UsageTable(max_rows=40)
+    table.watch(UsageApi.MUTATION, mutation_level(mutations))
+    connections = ConnectionUsage(table)
+    part = PartFile(directory, "gw", 1, 0)
+    offered = 0.0
+    events = 0
+    for second in range(SECONDS):
+        now_ms = 1_000 * second
+        for at, name in enumerate(NAMES):
+            user = "alice" if at % 2 else "bob"
+            tracker = produce.tracker(user, name, now_ms=now_ms)
+            assert tracker is not None
+            row = table.row("in", user, name, UsageApi.PRODUCE, 3, tracker)
+            row.count(100 * at)
+            tracker.record(100 * at, now_ms=now_ms)
+            row.delay(7)
+            row.mute(now_ms + 2_500, now_ms=now_ms)
+            table.row("in", user, name, UsageApi.FETCH).count(50)
+            table.row("in", user, name, UsageApi.REQUEST, 1).count(0.25)
+            offered += 100 * at
+        decision = mutations.charge_request("alice", "app", [20, 9, 3], strict=second > 1, now_ms=now_ms)
+        record_mutations(
+            table,
+            "in",
+            "alice",
+            "app",
+            "create_topics",
+            enumerate(decision.topics),
+            strict=second > 1,
+            correlation_id=-second,
+            now_ms=now_ms,
+        )
+        events += 3
+        connections.decided("in", "::1", Admission(Verdict.ADMIT), counted=False)
+        connections.decided("in", "::2", Admission(Verdict.REFUSE, AdmissionCause.IP_COUNT), counted=False)
+        builder = LineBuilder()
+        listed = table.take_listed(now_ms=now_ms + 1_000)
+        builder.add_rows([table.values(each, now_ms=now_ms + 1_000) for each in listed])
+        line = builder.finish(
+            gateway="gw",
+            boot=1,
+            seq=second,
+            ts=START + second,
+            dur_ms=1_000,
+            algorithm="token_bucket",
+            events=table.take_events(),
+            clock_offset_ms=now_ms,
+            dropped=table.take_dropped(),
+            jump_ms=-5_000 if second == 3 else 0,
+        )
+        part.append(line)
+    return part.publish().read_bytes(), SECONDS, offered, events
+
+
+def test_the_pipeline_reads_every_line_row_and_event_that_the_gateway_writes(tmp_path: Path) -> None:
+    content, lines, offered, events = write(tmp_path)
+    batches = [each for batch in Collector().file("f", content) for each in batch.to_pylist()]
+    kinds = {each["kind"] for each in batches}
+    assert kinds == {"lines", "rows", "events"}
+    (heads,) = (each for each in batches if each["kind"] == "lines")
+    assert heads["seq"] == list(range(lines))
+    rows = [each for each in batches if each["kind"] == "rows"]
+    told = sum(sum(each["offered"]) for each in rows if each["api"] == "produce")
+    assert told == offered
+    assert {each["api"] for each in rows} == {str(api) for api in UsageApi}
+    alices = [each for each in rows if each["user"] == "alice" and each["api"] == "produce"]
+    # As in Kafka, a client without an id is looked up as the user, who has no quota here.
+    limited = [each for each in alices if each["client_id"]]
+    assert len(limited) == len(alices) - 1 == 3
+    assert {quota for each in limited for quota in each["quota"]} == {2.0}
+    assert all(censored for each in limited for censored in each["censored"])
+    assert sum(len(each["e_units"]) for each in batches if each["kind"] == "events") == events

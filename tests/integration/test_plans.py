@@ -1,0 +1,139 @@
+"""The pipeline's plans and its quota client against a real Kafka, by the requests that a gateway answers too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.embedded.kafka import KafkaCluster
+from pipeline.plan import Action
+from pipeline.plan_jobs import NOT_DONE, OK
+from pipeline.quota_client import QuotaClient, Refusal, Setting
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from tests.integration.conftest import eventually
+from tests.pipeline.test_plan_changes import plan_of
+from tests.pipeline.test_plan_jobs import run
+
+pytestmark = pytest.mark.integration
+
+RATE = QuotaKey.PRODUCER_BYTE_RATE
+
+
+@pytest.fixture(autouse=True)
+def no_quotas_are_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The broker is shared, and other tests expect it to have none."""
+    yield
+    if "kafka" in request.fixturenames:
+        cluster: KafkaCluster = request.getfixturevalue("kafka")
+        with QuotaClient(cluster.bootstrap) as client:
+            client.alter([Setting(*name, None) for name in client.describe()], validate_only=False)
+            eventually(lambda: not client.describe())
+
+
+def test_quotas_are_set_listed_and_removed_entity_by_entity(kafka: KafkaCluster) -> None:
+    pair = QuotaEntity(user="quota-client", client_id=DEFAULT)
+    bad = QuotaEntity(client_id="quota-client-bad")
+    rate, share = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.REQUEST_PERCENTAGE
+    with QuotaClient(kafka.bootstrap) as client:
+        wanted = [Setting(pair, rate, 1000.0), Setting(pair, share, 12.5), Setting(bad, share, -1.0)]
+        told = [Refusal(bad, 42, "Quota request_percentage must be greater than 0")]
+        assert client.alter(wanted, validate_only=True) == told
+        assert (pair, rate) not in client.describe()
+        assert client.alter(wanted, validate_only=False) == told
+        eventually(lambda: client.describe().get((pair, share)) == 12.5)
+        assert client.describe()[pair, rate] == 1000.0
+        assert client.alter([Setting(pair, rate, None)], validate_only=False) == []
+        eventually(lambda: (pair, rate) not in client.describe())
+        assert (pair, share) in client.describe()
+
+
+def test_more_entities_than_one_request_carries_are_all_set(kafka: KafkaCluster) -> None:
+    entities = [QuotaEntity(client_id=f"quota-client-many-{at}") for at in range(1100)]
+    with QuotaClient(kafka.bootstrap) as client:
+        wanted = [Setting(each, QuotaKey.CONSUMER_BYTE_RATE, 5.0) for each in entities]
+        assert client.alter(wanted, validate_only=False) == []
+        eventually(lambda: {(each.entity, each.key) for each in wanted} <= client.describe().keys())
+
+
+def test_nobody_there_is_an_error_that_names_the_address(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(plan_of().to_json())
+    config = tmp_path / "client.properties"
+    config.write_text("bootstrap_timeout_ms=500\n")
+    command = [sys.executable, "-m", "pipeline.cli", "plan", "diff", plan, "--bootstrap", "127.0.0.1:1"]
+    ended = subprocess.run(
+        [*command, "--client-config", config], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    assert "127.0.0.1:1: " in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_plan_is_applied_and_taken_back(
+    kafka: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two, three = (QuotaEntity(client_id=f"plan-jobs-{each}") for each in (1, 2, 3))
+    with QuotaClient(kafka.bootstrap) as client:
+        assert client.alter([Setting(one, RATE, 500.0)], validate_only=False) == []
+        plan = tmp_path / "plan.json"
+        plan.write_text(
+            plan_of(
+                (one, Action.SET, 1000.0, 500.0),
+                (two, Action.SET, 2000.0, None),
+                (three, Action.KEEP, 7.0, 7.0),
+            ).to_json()
+        )
+        where = ("--bootstrap", kafka.bootstrap)
+        assert run("apply", plan, "--validate-only", *where) == OK
+        assert "2 quotas would be set" in capsys.readouterr().out
+        assert not (tmp_path / "plan.revert.json").exists()
+        assert run("apply", plan, *where) == OK
+        ours = {name: value for name, value in client.describe().items() if "plan-jobs" in str(name[0])}
+        assert ours == {(one, RATE): 1000.0, (two, RATE): 2000.0}
+        assert run("apply", plan, *where) == OK
+        assert "as planned already" in capsys.readouterr().out
+        revert = tmp_path / "plan.revert.json"
+        assert json.loads(revert.read_text())["bootstrap"] == kafka.bootstrap
+        assert run("revert", revert, *where) == OK
+        ours = {name: value for name, value in client.describe().items() if "plan-jobs" in str(name[0])}
+        assert ours == {(one, RATE): 500.0}
+
+
+def test_what_somebody_has_set_meanwhile_is_not_written_over(
+    kafka: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entity = QuotaEntity(client_id="plan-jobs-drift")
+    plan = tmp_path / "plan.json"
+    plan.write_text(plan_of((entity, Action.SET, 1000.0, 500.0)).to_json())
+    where = ("--bootstrap", kafka.bootstrap)
+    with QuotaClient(kafka.bootstrap) as client:
+        client.alter([Setting(entity, RATE, 600.0)], validate_only=False)
+        assert run("diff", plan, *where) == OK
+        assert "drift" in capsys.readouterr().out
+        assert run("apply", plan, *where) == NOT_DONE
+        assert "nothing was done" in capsys.readouterr().err
+        assert client.describe()[entity, RATE] == 600.0
+        assert run("apply", plan, "--force", *where) == OK
+        assert client.describe()[entity, RATE] == 1000.0
+
+
+def test_a_second_plan_changes_the_default_that_the_first_has_set_and_not_what_somebody_else_has(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    default = QuotaEntity(client_id=DEFAULT)
+    where = ("--bootstrap", kafka.bootstrap)
+    plans = [tmp_path / f"{value}.json" for value in (1000, 2000, 3000)]
+    for plan in plans:
+        plan.write_text(plan_of((default, Action.SET, float(plan.stem), None)).to_json())
+    with QuotaClient(kafka.bootstrap) as client:
+        assert [run("apply", plan, *where) for plan in plans[:2]] == [OK, OK]
+        assert client.describe()[default, RATE] == 2000.0
+        client.alter([Setting(default, RATE, 2500.0)], validate_only=False)
+        eventually(lambda: client.describe()[default, RATE] == 2500.0)
+        assert run("apply", plans[2], *where) == NOT_DONE
+        assert client.describe()[default, RATE] == 2500.0

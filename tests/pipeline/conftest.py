@@ -1,0 +1,65 @@
+"""The one Spark session that all tests marked `spark` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pipeline.batches import Writer, files_to_rows
+from pipeline.ingest import files_stream, stream
+from pipeline.layout import committed_batches
+from pipeline.session import open_session
+from tests.support.spark import QUICK
+
+Ingest = Callable[..., Writer]
+
+# py4j leaves its sockets to the garbage collector.
+_OF_PY4J: Final = (
+    "ignore:unclosed <socket:ResourceWarning",
+    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spares tests that use Spark the errors about sockets that are not ours."""
+    for item in items:
+        if item.get_closest_marker("spark"):
+            for ignored in _OF_PY4J:
+                item.add_marker(pytest.mark.filterwarnings(ignored))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """Two cores of this machine; a test leaves its settings as it found them."""
+    session = open_session("tests", master="local[2]", settings=QUICK)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def ingest(spark: Any, tmp_path: Path) -> Ingest:
+    """Ingests what is in `tmp_path/in` into `tmp_path/out`."""
+
+    def run(checkpoint: str = "checkpoint", **options: Any) -> Writer:
+        out, notes = str(tmp_path / "out"), str(tmp_path / checkpoint)
+        writer = Writer(spark, out, notes, files_to_rows)
+        frame = files_stream(spark, str(tmp_path / "in"), **{"max_files": 100, **options})
+        stream(frame, writer, notes, {"availableNow": True})
+        return writer
+
+    return run
+
+
+def rows_of(spark: Any, out: Path) -> list[tuple[str, int]]:
+    """Client and seq of every row, by Spark."""
+    paths = [batch.path for batch in committed_batches(str(out))]
+    told = (
+        spark.read.parquet(*paths)
+        .where("kind = 'rows'")
+        .selectExpr("client_id", "explode(seq) as seq")
+        .collect()
+    )
+    return sorted((row.client_id, row.seq) for row in told)

@@ -1,0 +1,52 @@
+"""Kills with a batch in flight. The long form, with the topic and more kills, is `make campaign-pipeline`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.usage_files import Faults, Load, write_usage
+from tests.support.exactly_once import (
+    KILLED,
+    count_by_duckdb,
+    count_by_spark,
+    ingest,
+    log_tail,
+    reported_missing,
+    shuffle_arrival,
+)
+
+pytestmark = pytest.mark.spark
+
+
+def test_killed_ingests_lose_nothing_and_count_nothing_twice_in_either_engine(
+    spark: Any, tmp_path: Path
+) -> None:
+    faults = Faults(lost=0.1, doubled=0.2, torn=0.1, repeated_lines=0.1)
+    load = Load(entities=60, seconds=1_200, restart_after_s=500, rotate_s=40)
+    truth = write_usage(tmp_path / "in", load, faults)
+    assert truth.missing
+    assert truth.torn_files
+    shuffle_arrival(tmp_path / "in", seed=5)
+    out, log = tmp_path / "out", tmp_path / "log"
+    arguments = [
+        "--from",
+        f"files:{tmp_path / 'in'}",
+        "--out",
+        str(out),
+        "--master",
+        "local[2]",
+        "--max-files",
+        "20",
+    ]
+    for point, batch in (("rows", 1), ("published", 2), ("done-driver", 1)):
+        assert ingest(arguments, log, point=point, batch=batch) == KILLED, "\n".join(log_tail(log))
+    assert ingest(arguments, log) == 0, "\n".join(log_tail(log))
+    by_duckdb = count_by_duckdb(out)
+    assert (by_duckdb.duplicated_rows, by_duckdb.duplicated_lines) == (0, 0)
+    found = (by_duckdb.rows, by_duckdb.units, by_duckdb.events, by_duckdb.lines)
+    assert found == (truth.rows, truth.units, truth.events, truth.lines)
+    assert count_by_spark(spark, out) == by_duckdb
+    assert reported_missing(out) == truth.missing

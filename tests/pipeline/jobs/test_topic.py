@@ -1,0 +1,44 @@
+"""The usage topic of a real Kafka. Broker restarts and more kills: `make campaign-pipeline`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka import Producer
+
+from gateway.embedded.kafka import KafkaCluster
+from tests.pipeline.usage_lines import event, line, row
+from tests.support.exactly_once import KILLED, count_by_duckdb, ingest, log_tail, reported_missing
+
+pytestmark = pytest.mark.spark
+
+HOST: Final = "127.77.3.2"
+TOPIC: Final = "__sluice_usage"
+
+
+def test_lines_of_the_topic_count_once_over_a_kill_and_a_repetition(tmp_path: Path) -> None:
+    lines = [line(seq, row(units=seq), row("b"), events=(event(),)) for seq in range(40) if seq != 17]
+    out, log = tmp_path / "out", tmp_path / "log"
+    with KafkaCluster(1, host=HOST, properties={"auto.create.topics.enable": "true"}) as cluster:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
+        for text in [*reversed(lines), b"junk", *lines[:10]]:
+            producer.produce(TOPIC, text, "a")
+        assert producer.flush(60) == 0
+        arguments = [
+            "--from",
+            f"kafka:{TOPIC}@{cluster.bootstrap}",
+            "--out",
+            str(out),
+            "--master",
+            "local[2]",
+        ]
+        arguments += ["--max-messages", "30"]
+        assert ingest(arguments, log, point="published", batch=1) == KILLED, "\n".join(log_tail(log))
+        assert ingest(arguments, log) == 0, "\n".join(log_tail(log))
+    count = count_by_duckdb(out)
+    assert (count.lines, count.rows, count.events, count.duplicated_rows) == (39, 78, 39, 0)
+    assert count.units == sum(seq + 100 for seq in range(40) if seq != 17)
+    assert {seq for _, _, seq in reported_missing(out)} == {17}
+    assert "10 lines had been read before, 1 could not be read" in log.read_text()

@@ -1,0 +1,133 @@
+"""The gateway's own classes, one record at a time: what the kernels must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from pipeline.kernels.ragged import Ragged
+from quotas.entities import QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from quotas.mutation_meters import Meter, MutationAlgorithm, meter_factory
+from quotas.rate_quotas import RateQuotas, RateSettings
+
+Series = list[tuple[int, float]]
+"""Records of one client: when (ms) and how many units."""
+
+
+@dataclass
+class Told:
+    """What one client was told under one quota."""
+
+    throttled: float = 0
+    units: float = 0.0
+    wait_ms: float = 0
+    late_ms: float = 0
+
+
+def meter(
+    algorithm: MutationAlgorithm, rate: float, now_ms: int, *, window_num: int, window_ms: int
+) -> Meter:
+    return meter_factory(algorithm, window_num=window_num, window_ms=window_ms)(rate, now_ms)
+
+
+def strict(series: Series, make: Callable[[int], Meter]) -> Told:
+    """As `MutationQuotas.charge` with strict=True; `units` are those that were taken."""
+    told = Told()
+    if not series:
+        return told
+    one = make(series[0][0])
+    for now_ms, units in series:
+        wait_ms = one.throttle_time_ms(now_ms=now_ms)
+        if wait_ms > 0:
+            told.throttled += 1
+            told.wait_ms += wait_ms
+        else:
+            told.units += units
+            one.record(units, now_ms=now_ms)
+    return told
+
+
+def permissive(series: Series, make: Callable[[int], Meter]) -> Told:
+    """As `MutationQuotas.charge` with strict=False; `units` are those beyond the tokens."""
+    told = Told()
+    if not series:
+        return told
+    one = make(series[0][0])
+    for now_ms, units in series:
+        tokens = one.tokens(now_ms=now_ms)
+        told.units += max(0.0, units - max(0.0, tokens))
+        one.record(units, now_ms=now_ms)
+        wait_ms = one.throttle_time_ms(now_ms=now_ms)
+        told.throttled += wait_ms > 0
+        told.wait_ms += wait_ms
+    return told
+
+
+def byte_rate(
+    series: Series, rate: float, *, window_num: int, window_ms: int, thinks_ms: list[int] | None = None
+) -> Told:
+    """As the gateway's byte rates: `RateTracker.record`, and a client that waits as it is told.
+
+    `thinks_ms`: for how long it is silent, after it may send again, before each of its records.
+    """
+    told = Told()
+    limits = Limits()
+    limits.set(QuotaEntity(user="a"), QuotaKey.REQUEST_PERCENTAGE, rate)  # a key that takes fractions
+    settings = RateSettings(window_num=window_num, window_ms=window_ms)
+    quotas = RateQuotas(limits, QuotaKey.REQUEST_PERCENTAGE, settings)
+    free_ms = unheld_ms = -(2**62)
+    for (wanted_ms, units), think_ms in zip(series, thinks_ms or [0] * len(series), strict=True):
+        now_ms = max(wanted_ms, free_ms + think_ms)
+        tracker = quotas.tracker("a", "", now_ms=now_ms)
+        assert tracker is not None
+        wait_ms = tracker.record(units, now_ms=now_ms)
+        free_ms = now_ms + wait_ms
+        unheld_ms = max(wanted_ms, unheld_ms + think_ms)
+        told.late_ms += now_ms - unheld_ms
+        told.throttled += wait_ms > 0
+        told.units += units if wait_ms > 0 else 0.0
+        told.wait_ms += wait_ms
+    return told
+
+
+def ragged(listed: list[Series], thinks_ms: list[list[int]] | None = None) -> Ragged:
+    """The same records as the kernels take them."""
+    offsets = np.cumsum([0, *(len(series) for series in listed)])
+    records = [record for series in listed for record in series]
+    return Ragged.build(
+        offsets,
+        np.array([now_ms for now_ms, _ in records], np.int64),
+        np.array([units for _, units in records], np.float64),
+        think_ms=None if thinks_ms is None else np.array([ms for each in thinks_ms for ms in each], np.int64),
+    )
+
+
+# Gaps around the edges of windows and buckets, and some that nobody thought of.
+_gaps = st.one_of(
+    st.sampled_from([0, 1, 7, 99, 100, 101, 999, 1000, 1001, 10_000, 11_000, 11_001, 12_000, 60_000]),
+    st.integers(0, 15_000),
+)
+_units = st.one_of(
+    st.integers(1, 40).map(float), st.floats(0.01, 1e6, allow_subnormal=False), st.sampled_from([1e-3, 1e9])
+)
+
+
+@st.composite
+def series(draw: st.DrawFn) -> Series:
+    """Records of one client, in order of time."""
+    now_ms = draw(st.integers(0, 100_000))
+    records = []
+    for gap_ms, units in draw(st.lists(st.tuples(_gaps, _units), max_size=40)):
+        now_ms += gap_ms
+        records.append((now_ms, units))
+    return records
+
+
+clients = st.lists(series(), min_size=1, max_size=5)
+quotas = st.one_of(st.integers(1, 200).map(float), st.floats(0.01, 1e6, allow_subnormal=False))
+candidates = st.lists(quotas, min_size=1, max_size=4)
+windows = st.sampled_from([(11, 1000), (2, 1000), (1, 500), (3, 100), (6, 5000)])
