@@ -5,7 +5,9 @@ them, however it ends (see `keeper`). On loopback, plaintext unless more listene
 """
 
 import base64
+import os
 import random
+import select
 import shutil
 import socket
 import subprocess
@@ -14,7 +16,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from os import getpid
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -26,6 +28,7 @@ from gateway.embedded.probe import ready
 _PORTS: Final = range(20_000, 32_000)
 _POLL_S: Final = 0.05
 _LAST_NODE_TIMEOUT_S: Final = 1.0
+_KILL_TIMEOUT_S: Final = 30.0
 _LOG_TAIL_LINES: Final = 25
 
 
@@ -162,10 +165,8 @@ class KafkaCluster:
         self._reap(broker_id, timeout_s=self._stop_timeout_s)
 
     def kill_broker(self, broker_id: int) -> None:
-        """End one broker at once, as a crash would (SIGKILL)."""
-        self._keepers[broker_id].kill()  # the kernel then kills the broker: see keeper
-        self._keepers.pop(broker_id).wait()
-        _await_closed(self.brokers[broker_id])
+        """End one broker at once, as a crash would (SIGKILL), and wait until it has ended."""
+        self._kill(broker_id, self._keepers.pop(broker_id))
 
     def start_broker(self, broker_id: int) -> None:
         """Start a stopped broker again, same id, port and data, and wait until it is ready.
@@ -237,7 +238,7 @@ class KafkaCluster:
             install, "kafka.Kafka", [str(properties)], jvm_options=self._jvm_options, log_level="INFO"
         )
         scratch = "" if self._keeps_data else str(self.directory)
-        guard = [str(getpid()), str(self.log_file(broker_id)), str(directory / "pid"), scratch]
+        guard = [str(os.getpid()), str(self.log_file(broker_id)), str(directory / "pid"), scratch]
         self._keepers[broker_id] = subprocess.Popen(
             [sys.executable, "-I", keeper.__file__, *guard, *command],
             stdin=subprocess.DEVNULL,
@@ -322,9 +323,20 @@ class KafkaCluster:
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            _await_closed(self.brokers[broker_id])
+            self._kill(broker_id, process)
+
+    def _kill(self, broker_id: int, process: subprocess.Popen[bytes]) -> None:
+        """End a keeper, and by that its broker (see `keeper`), which the kernel takes a moment to clear away."""
+        broker = None
+        with suppress(FileNotFoundError, ProcessLookupError):  # not started yet, or ended by itself
+            broker = os.pidfd_open(self.pid(broker_id))
+        process.kill()
+        process.wait()
+        if broker is not None:
+            ended = select.poll()
+            ended.register(broker, select.POLLIN)
+            ended.poll(_KILL_TIMEOUT_S * 1000)  # its listeners close before it has ended
+            os.close(broker)
 
     def _broker_dir(self, broker_id: int) -> Path:
         return self.directory / f"broker-{broker_id}"
@@ -343,17 +355,6 @@ def _free_ports(host: str, count: int) -> list[int]:
         if len(found) == count:
             return found
     raise OSError(f"no {count} free ports on {host} between {_PORTS.start} and {_PORTS.stop}")
-
-
-def _await_closed(address: Address) -> None:
-    """Wait until the kernel has closed a killed broker's listener: the JVM's memory takes a moment to free."""
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection(address, timeout=1).close()
-        except OSError:
-            return
-        time.sleep(_POLL_S / 5)
 
 
 def _random_uuid() -> str:
