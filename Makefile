@@ -67,12 +67,14 @@ check: static ## format, ruff, mypy --strict, import contracts, unit tests: unde
 # `check` shuffles anew each time; a red run of the long suite must be one that can be repeated.
 ORDER ?= 1
 IN_ORDER = --randomly-seed=$(ORDER)
+# Real brokers and clients on a shared machine: three tests of a suite may need a second try, which is shown.
+TRIES = --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks --rerun-except "was told"
 
 .PHONY: test
 test: static kafka spark-jars ## all of check, and the tests with a real Kafka and Spark, in the order that ORDER=number gives
 	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest $(IN_ORDER) -q -n auto --dist loadfile -m "not integration and not spark"
-	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest $(IN_ORDER) -m "integration and not spark"
-	$(BIN)/python -m pytest $(IN_ORDER) -m spark
+	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest $(IN_ORDER) $(TRIES) -m "integration and not spark"
+	$(BIN)/python -m pytest $(IN_ORDER) $(TRIES) -m spark
 
 .PHONY: fuzz
 fuzz: $(VENV)/.up-to-date ## the fuzz and property tests with twenty times as many examples, and coverage-guided fuzzing [FUZZ_SECONDS=300]
