@@ -12,16 +12,19 @@ def keep_results(document: Mapping[str, Any], page: str, folder: Path, name: str
     """Writes both files.
 
     Args:
-        document: the raw data; `rows` in it are written one to a line, so that a new run gives a readable difference.
+        document: the raw data; `rows` in it, if a list, are written one to a line, so that a new run gives a
+            readable difference.
         page: Markdown.
         folder: where to; made if need be.
         name: of both files, without their suffix.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows = document.get("rows")
-    text = json.dumps({key: value for key, value in document.items() if key != "rows"}, indent=1)
-    if rows is not None:
+    if isinstance(rows, list):
+        rest = json.dumps({key: value for key, value in document.items() if key != "rows"}, indent=1)
         body = ",\n  ".join(json.dumps(row) for row in rows)
-        text = f'{text[:-2]},\n "rows": [\n  {body}\n ]\n}}'
+        text = f'{rest[:-2]},\n "rows": [\n  {body}\n ]\n}}'
+    else:
+        text = json.dumps(document, indent=1)
     (folder / f"{name}.json").write_text(text + "\n")
     (folder / f"{name}.md").write_text(page)

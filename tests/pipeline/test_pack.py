@@ -40,6 +40,16 @@ def fill(folder: Path, first: int, count: int, name: str | None = None) -> None:
     place(folder, name or f"usage-a-{first}.jsonl.gz", *lines)
 
 
+def packed_of_two_batches(spark: Any, folder: Path, ingest: Ingest) -> str:
+    """The folder of a day whose lines came in two batches, packed."""
+    out = str(folder / "out")
+    fill(folder / "in", 0, 30)
+    fill(folder / "in", 30, 30)
+    ingest(max_files=1)
+    pack(spark, out)
+    return out
+
+
 def test_a_day_is_one_row_per_client_and_published_whole(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
     for first in (0, 20, 10):
         fill(tmp_path / "in", first, 10)
@@ -124,11 +134,7 @@ def test_a_day_whose_raw_batches_are_gone_is_left_as_it_is_and_others_are_packed
 def test_sparks_own_sort_gives_the_same_day_as_the_workers(
     spark: Any, tmp_path: Path, ingest: Ingest
 ) -> None:
-    out = str(tmp_path / "out")
-    fill(tmp_path / "in", 0, 30)
-    fill(tmp_path / "in", 30, 30)
-    ingest(max_files=1)
-    pack(spark, out)
+    out = packed_of_two_batches(spark, tmp_path, ingest)
     order = [*KEY, *SERIES, *EVENTS]
     sorted_by_spark = packed_frame(spark, [batch.path for batch in committed_batches(out)], "2026-09-28", 120)
     by_workers = sorted(map(repr, read_packed(spark, out).select(*order).collect()))
@@ -138,11 +144,7 @@ def test_sparks_own_sort_gives_the_same_day_as_the_workers(
 def test_batches_that_are_ordered_otherwise_are_sorted_by_spark_and_the_day_says_so(
     spark: Any, tmp_path: Path, ingest: Ingest
 ) -> None:
-    out = str(tmp_path / "out")
-    fill(tmp_path / "in", 0, 30)
-    fill(tmp_path / "in", 30, 30)
-    ingest(max_files=1)
-    pack(spark, out)
+    out = packed_of_two_batches(spark, tmp_path, ingest)
     expected = sorted(map(repr, read_packed(spark, out).collect()))
     assert [day.buckets for day in published_days(out)] == [BUCKETS]
     # As an older release left it.
