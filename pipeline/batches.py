@@ -11,10 +11,12 @@ so rows are written first and only written again, without them, when the ledger 
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date, timedelta
 from itertools import groupby
 from typing import Any, Final
@@ -24,7 +26,7 @@ import pyarrow.compute as pc
 
 from pipeline.columns import Collector, Skip
 from pipeline.errors import JobError
-from pipeline.layout import BUCKETS, MANIFEST, RAW, quarantine_dir, raw_dir
+from pipeline.layout import BUCKETS, MANIFEST, RAW, PackedDay, quarantine_dir, raw_dir
 from pipeline.ledger import Entry, Ledger, Run
 from pipeline.shards import write_shard
 from pipeline.store import Store, is_local, local_path, store_of
@@ -97,7 +99,9 @@ class Writer:
         self._out = out
         self._collect = collect
         self._store = store_of(out, spark)
-        self._source, self._base = _identity(self._store, out, store_of(checkpoint, spark), checkpoint)
+        self._checkpoint = checkpoint
+        self._notes = store_of(checkpoint, spark)
+        self._source, self._base = _identity(self._store, out, self._notes, checkpoint)
         for name in self._store.names(f"{out}/raw"):
             if name.startswith("."):
                 self._store.delete(f"{out}/raw/{name}")
@@ -118,11 +122,13 @@ class Writer:
     def _write(self, frame: Any, batch: int) -> None:
         number = self._base + batch
         path = raw_dir(self._out, number)
+        planned = self._planned(batch)
         if (written := _read_ledger(self._store, self._out, number)) is not None:
-            if written["source"] != self._source:
+            if written["source"] != self._source or written.get("planned", planned) != planned:
                 raise JobError(
-                    f"batch {number} of {self._out} was written by another ingest: run one at a time, and give "
-                    "this one a new checkpoint; lines that were read are not read twice"
+                    f"batch {number} of {self._out} was written by another ingest, or {self._checkpoint} is a copy "
+                    "from before it: run one at a time, and give this one a new checkpoint; lines that were read "
+                    "are not read twice"
                 )
             return  # killed between the ledger and Spark's own note that the batch is done
         ledger = self._ledger_before(number)
@@ -142,10 +148,14 @@ class Writer:
         self._store.write(f"{attempt}/{MANIFEST}", _json(manifest))
         self._store.delete(path)
         self._store.rename(attempt, path)
-        ledger_told = {"source": self._source, "runs": ledger.to_json()}
+        ledger_told = {"source": self._source, "planned": planned, "runs": ledger.to_json()}
         self._store.write(_ledger_path(self._out, number), _json(ledger_told))
         self._store.delete(_ledger_path(self._out, number - _KEPT_LEDGERS))
         self.told.append(manifest)
+
+    def _planned(self, batch: int) -> str:
+        """What Spark noted before it gave us the batch: the same when it is tried again, and only then."""
+        return hashlib.sha256(self._notes.read(f"{self._checkpoint}/offsets/{batch}") or b"").hexdigest()[:16]
 
     def _ledger_before(self, number: int) -> Ledger:
         if number == 0:
@@ -244,6 +254,21 @@ def read_ledger(out: str, spark: Any = None) -> Ledger:
         spark: a session; needed if `out` is not on this machine.
     """
     return numbered_ledger(store_of(out, spark), out)[1]
+
+
+def with_losses(days: Sequence[PackedDay], out: str, spark: Any = None) -> list[PackedDay]:
+    """Packed days with what is known of them now: a gap may show only after the day was packed.
+
+    Args:
+        days: as their manifests tell.
+        out: the pipeline's folder.
+        spark: a session; needed if `out` is not on this machine.
+    """
+    shares = {day_name(number): told.share for number, told in read_ledger(out, spark).days().items()}
+    return [
+        replace(day, completeness=min(day.completeness, shares.get(day.date, day.completeness)))
+        for day in days
+    ]
 
 
 def day_name(day: int) -> str:

@@ -93,8 +93,8 @@ def pack(spark: Any, out: str, *, date: str = "new", allow_gaps: bool = False) -
         The manifest of each day that was packed.
 
     Raises:
-        JobError: a day is not complete enough, or the day asked for is not there or has lost raw batches that it was
-            packed from.
+        JobError: a day is not complete enough, which is told when all others have been packed; or the day asked for
+            is not there or has lost raw batches that it was packed from.
     """
     by_date: dict[str, list[RawBatch]] = {}
     newest, ledger = numbered_ledger(store_of(out, spark), out)
@@ -131,14 +131,16 @@ def pack(spark: Any, out: str, *, date: str = "new", allow_gaps: bool = False) -
     days = {day_name(number): told.share for number, told in ledger.days().items()}
     # A day that only a clock set wrong ever named lies outside the ledger's intervals, which know their ends.
     shares = {day: days.get(day, 1.0) for day in wanted}
-    if not allow_gaps:
-        short = [day for day, share in shares.items() if share < COMPLETE_ENOUGH]
-        if short:
-            raise JobError(
-                "; ".join(f"{day} is only {shares[day]:.2%} complete" for day in short)
-                + f"; {COMPLETE_ENOUGH:.0%} are asked for: ingest what is missing, or say --allow-gaps"
-            )
-    return {day: _pack_day(spark, out, day, by_date[day], shares[day]) for day in wanted}
+    short = [day for day, share in shares.items() if share < COMPLETE_ENOUGH and not allow_gaps]
+    done = {day: _pack_day(spark, out, day, by_date[day], shares[day]) for day in wanted if day not in short}
+    if short:
+        # Only now: a day that is still coming in must not keep those that are whole from being packed.
+        raise JobError(
+            "; ".join(f"{day} is only {shares[day]:.2%} complete" for day in short)
+            + f"; {COMPLETE_ENOUGH:.0%} are asked for: ingest what is missing, or say --allow-gaps. "
+            + f"Packed: {', '.join(done) or 'nothing'}"
+        )
+    return done
 
 
 def _pack_day(

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.advice import AdviceSettings, ClientHistory, DayNeed, Rule, advise, entity_of
+from pipeline.batches import with_losses
 from pipeline.candidates import of_plan
 from pipeline.demand import ENTITY, KEY_OF_API, Demand, demands
 from pipeline.entity_days import Scope
@@ -286,7 +287,7 @@ def run(arguments: argparse.Namespace) -> int:
     file = local_result(arguments.plan, "--plan", f"{folder}/plan.json")
     look = open_to_look("sluice-recommend", arguments.out, master=arguments.master)
     chosen = history_days(
-        published_days(arguments.out, spark=look),
+        with_losses(published_days(arguments.out, spark=look), arguments.out, look),
         arguments.history,
         arguments.last,
         allow_gaps=arguments.allow_gaps,

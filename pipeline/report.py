@@ -10,13 +10,14 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.batches import with_losses
 from pipeline.errors import JobError
 from pipeline.layout import PackedDay, results_dir
 from pipeline.packed_days import PackedDays
@@ -37,6 +38,7 @@ from quotas.usage_record import UsageApi
 
 FORMAT: Final = "sluice-report"
 VERSION: Final = 1
+_NAMED_DAYS: Final = 7
 
 UNITS: Final = {
     UsageApi.PRODUCE: "bytes",
@@ -58,6 +60,7 @@ class Report:
         clients: rows of `PROFILE` as dictionaries, the largest of each API first, without their series.
         use: all use of each API over time.
         use_of: that of at least the first `STACKED` clients of each API, by `CLIENT`.
+        absent: days between the first and the last one asked for that are not packed.
     """
 
     made_at: str
@@ -65,6 +68,7 @@ class Report:
     clients: tuple[Mapping[str, Any], ...]
     use: Mapping[str, Timeline]
     use_of: Mapping[tuple[str, ...], Timeline]
+    absent: tuple[str, ...] = ()
 
     def of_api(self, api: str) -> list[Mapping[str, Any]]:
         """The clients of one API."""
@@ -95,6 +99,12 @@ class Report:
         """Of the worst day, 0 to 1."""
         return min((day.completeness for day in self.days), default=0.0)
 
+    @property
+    def absent_text(self) -> str:
+        """The absent days, for people."""
+        more = len(self.absent) - _NAMED_DAYS
+        return ", ".join(self.absent[:_NAMED_DAYS]) + (f" and {more} more" if more > 0 else "")
+
     def to_json(self) -> str:
         """The report as text; shares are fractions of 1."""
         return json.dumps(
@@ -111,6 +121,7 @@ class Report:
                     }
                     for day in self.days
                 ],
+                "absent_days": list(self.absent),
                 "totals": self.totals(),
                 "clients": [_shared(client) for client in self.clients],
             },
@@ -165,6 +176,8 @@ def run(arguments: argparse.Namespace) -> int:
     (target / "report.json").write_text(report.to_json(), encoding="utf-8")
     (target / "index.html").write_text(render(report, top=arguments.top, plan=plan), encoding="utf-8")
     print(f"{len(report.clients)} clients over {len(report.days)} days, {report.completeness:.2%} complete")
+    if report.absent:
+        print(f"not packed, and so not in it: {report.absent_text}")
     print(target / "index.html")
     return 0
 
@@ -193,15 +206,38 @@ def make(spark: Any, out: str, first: str | None = None, last: str | None = None
         FileNotFoundError: no day is packed.
     """
     days = PackedDays.of(spark, out, first, last)
-    return report_of(summaries(days).toArrow(), days.days)
+    found = summaries(days).toArrow()
+    known = with_losses(days.days, out, spark)
+    return report_of(found, known, absent=absent_days(known, first, last))
 
 
-def report_of(found: pa.Table, days: Sequence[PackedDay]) -> Report:
+def absent_days(days: Sequence[PackedDay], first: str | None, last: str | None) -> tuple[str, ...]:
+    """Days that were asked for, or lie between others, and are not there.
+
+    Args:
+        days: those that are there, by date; at least one.
+        first: the first one asked for, if any was; 2026-11-21.
+        last: the last one.
+
+    Raises:
+        JobError: these are no days.
+    """
+    try:
+        begin, end = (date.fromisoformat(day) for day in (first or days[0].date, last or days[-1].date))
+    except ValueError as exc:
+        raise JobError(f"--from, --to: say days as 2026-11-21: {exc}") from exc
+    there = {day.date for day in days}
+    all_days = ((begin + timedelta(back)).isoformat() for back in range((end - begin).days + 1))
+    return tuple(day for day in all_days if day not in there)
+
+
+def report_of(found: pa.Table, days: Sequence[PackedDay], *, absent: tuple[str, ...] = ()) -> Report:
     """The report from what the workers found.
 
     Args:
         found: rows of `SUMMARY`.
         days: which it covers.
+        absent: see `Report`.
     """
     is_client = pc.is_null(found.column("bins_level"))
     names = [name for name in found.column_names if not name.startswith("bins_")]
@@ -214,7 +250,7 @@ def report_of(found: pa.Table, days: Sequence[PackedDay]) -> Report:
         else:
             use_of[tuple(row[name] for name in CLIENT)] = Timeline.from_dict(row)
     made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return Report(made_at, tuple(days), tuple(clients), use, use_of)
+    return Report(made_at, tuple(days), tuple(clients), use, use_of, absent)
 
 
 def summaries(days: PackedDays) -> Any:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,26 @@ def test_files_that_were_read_can_be_archived(tmp_path: Path, ingest: Ingest) ->
     place(tmp_path / "in", "usage-a-1.jsonl.gz", line(1, row()))
     (batch,) = ingest(after=f"archive:{tmp_path / 'archive'}").told
     assert (batch["rows"], batch["duplicates"]) == (1, 0)
+    # Spark cleans up in a thread, and what the last batch has read only with the next one.
+    deadline = time.monotonic() + 20
+    while (tmp_path / "in" / "usage-a-0.jsonl.gz").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [path.name for path in (tmp_path / "archive").rglob("*.gz")] == ["usage-a-0.jsonl.gz"]
+
+
+def test_an_older_copy_of_a_checkpoint_is_refused_and_a_new_one_reads_what_it_would_have_skipped(
+    tmp_path: Path, ingest: Ingest
+) -> None:
+    place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()))
+    ingest()
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    place(tmp_path / "in", "usage-a-1.jsonl.gz", line(1, row()))
+    ingest()
+    place(tmp_path / "in", "usage-a-2.jsonl.gz", line(2, row()))
+    with pytest.raises(JobError, match="a copy from before it"):
+        ingest("copy")
+    (batch,) = ingest("new").told
+    assert (batch["lines"], batch["duplicates"]) == (1, 2)
 
 
 @pytest.mark.parametrize(

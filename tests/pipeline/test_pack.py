@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from pipeline.batches import read_ledger
+from pipeline.batches import read_ledger, with_losses
 from pipeline.cli import main
 from pipeline.errors import JobError
 from pipeline.layout import (
@@ -23,9 +23,10 @@ from pipeline.layout import (
     read_packed,
 )
 from pipeline.pack import pack, packed_frame
+from pipeline.recommend import history_days
 from pipeline.status import status
 from tests.pipeline.conftest import Ingest
-from tests.pipeline.usage_lines import DAY, event, line, place, row
+from tests.pipeline.usage_lines import BOOT, DAY, event, line, place, row
 
 pytestmark = pytest.mark.spark
 
@@ -111,6 +112,39 @@ def test_a_day_with_holes_is_packed_only_when_asked_for(
     assert "50 to 59, 2026-09-28T00:00:49Z to 2026-09-28T00:01:00Z" in told
     assert status(out)["gaps"][0]["lines"] == 10
     assert len(list(read_ledger(out).gaps())) == 1
+
+
+def test_a_day_with_holes_keeps_no_other_day_from_being_packed(
+    spark: Any, tmp_path: Path, ingest: Ingest
+) -> None:
+    out = str(tmp_path / "out")
+    today = DAY + 86_400
+    lines = [line(seq, row(), ts=today + seq) for seq in (*range(10), *range(90, 100))]
+    place(tmp_path / "in", "today.jsonl.gz", *lines)
+    place(tmp_path / "in", "yesterday.jsonl.gz", *(line(seq, row(), boot=BOOT + 1) for seq in range(10)))
+    ingest()
+    with pytest.raises(JobError, match=r"2026-09-29 is only 20.00% complete.*Packed: 2026-09-28"):
+        pack(spark, out)
+    assert [day.date for day in published_days(out)] == ["2026-09-28"]
+
+
+def test_a_loss_that_shows_only_after_packing_counts_from_then_on(
+    spark: Any, tmp_path: Path, ingest: Ingest
+) -> None:
+    out = str(tmp_path / "out")
+    fill(tmp_path / "in", 0, 50)
+    ingest()
+    pack(spark, out)
+    # What the gateway wrote in the evening is lost, as its first line of the next day tells.
+    place(tmp_path / "in", "next.jsonl.gz", line(150, row(), ts=DAY + 86_401))
+    ingest()
+    (packed,) = published_days(out)
+    (known,) = with_losses([packed], out)
+    assert packed.completeness == 1.0
+    assert known.completeness == pytest.approx(50 / 150)
+    assert [day["late"] for day in status(out)["days"]] == [False, False]
+    with pytest.raises(JobError, match=r"2026-09-28 is 33.3% complete"):
+        history_days([known], 1, None, allow_gaps=False)
 
 
 def test_a_day_whose_raw_batches_are_gone_is_left_as_it_is_and_others_are_packed(

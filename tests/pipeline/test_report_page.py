@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from datetime import date
 from html.parser import HTMLParser
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline import report
+from pipeline.errors import JobError
 from pipeline.layout import PackedDay
 from pipeline.plan import Action
 from pipeline.profile import PARTIAL, merge_profiles, profile_rows
@@ -89,6 +91,26 @@ def test_lost_records_are_told_at_the_top() -> None:
     text = render(report_of({"t": [1], "offered": [5.0]}, completeness=0.97), top=5)
     assert "3 % of the records of the worst day are missing" in text
     assert "every record is there" not in text
+
+
+def test_days_that_are_not_there_are_told_at_the_top_and_to_programs() -> None:
+    found = report_of({"t": [1], "offered": [5.0]})
+    absent = report.absent_days(found.days, "2026-11-18", "2026-11-22")
+    told = replace(found, absent=absent)
+    text = render(told, top=5)
+    assert "not packed, and so not in here: 2026-11-18, 2026-11-19, 2026-11-20, 2026-11-22" in text
+    assert "every record is there" not in text
+    assert json.loads(told.to_json())["absent_days"] == list(absent)
+    assert report.absent_days(found.days, None, None) == ()
+    assert report.absent_days(found.days, "2026-11-10", None)[0] == "2026-11-10"
+    with pytest.raises(JobError, match="--from, --to: say days as 2026-11-21"):
+        report.absent_days(found.days, "last week", None)
+
+
+def test_many_absent_days_are_counted() -> None:
+    found = report_of({"t": [1], "offered": [5.0]})
+    told = replace(found, absent=report.absent_days(found.days, "2026-01-01", None))
+    assert told.absent_text.endswith("2026-01-07 and 317 more")
 
 
 def test_what_does_not_fit_on_the_page_is_counted() -> None:
