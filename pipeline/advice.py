@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -179,7 +179,10 @@ def _entry(history: ClientHistory, settings: AdviceSettings) -> PlanEntry | None
     days = len(history.days)
     busiest = max(used, key=lambda day: day.need)
     need = need_of(history.days, settings.rule)
-    old = max(history.days, key=lambda day: day.date).quota
+    latest_first = sorted(history.days, key=lambda day: day.date, reverse=True)
+    old = latest_first[0].quota
+    # One that was lifted meanwhile still tells what the client was held to while it was muted.
+    held_to = next((day.quota for day in latest_first if day.quota is not None), None)
     active_s = sum(day.active_s for day in history.days)
     censored = sum(day.censored_s for day in history.days) / max(1, active_s)
     value = lower = _rounded_up(need * settings.margin, key)
@@ -189,13 +192,13 @@ def _entry(history: ClientHistory, settings: AdviceSettings) -> PlanEntry | None
         f"{1 - settings.target:.4g} of its use not to wait; +{settings.margin - 1:.0%}"
     )
     unknown = censored >= settings.censored_from and history.api not in _SEES_ALL
-    if unknown and old is not None:
-        bumped = _rounded_up(old * settings.bump, key)
+    if unknown and held_to is not None:
+        bumped = _rounded_up(held_to * settings.bump, key)
         if bumped >= value:
             value = lower = bumped
         reason = (
             f"was muted in {censored:.1%} of its active seconds, so what it wanted is not known: raised from "
-            f"{amount(old, key)}; {reason}"
+            f"{amount(held_to, key)}{'' if old is not None else ', lifted meanwhile'}; {reason}"
         )
     else:
         lower = min(value, need)
@@ -232,8 +235,16 @@ def _with_default(
             default = _default_entry(rest)
             chosen.append(default)
             covered += [(default, gateways) for _, gateways in rest]
-        chosen += [entry for entry, _ in of_family[: settings.overrides]]
+        largest = [entry for entry, _ in of_family[: settings.overrides]]
+        chosen += [_made_its_own(entry) for entry in largest] if rest else largest
     return chosen, (own, covered)
+
+
+def _made_its_own(entry: PlanEntry) -> PlanEntry:
+    """What is kept may have come from the default that the plan changes: records do not know whose quota held."""
+    if entry.action is not Action.KEEP:
+        return entry
+    return replace(entry, action=Action.SET, reason=f"its own, whatever the default is; {entry.reason}")
 
 
 def _default_entry(rest: Sequence[tuple[PlanEntry, int]]) -> PlanEntry:

@@ -171,15 +171,15 @@ def _revert(args: argparse.Namespace) -> int:
     revert = _read_revert(args.revert_file)
     with _connect(args) as client:
         found = reverting(revert, client.describe())
-        drifted = [each for each in found if each.state is State.DRIFT]
-        if drifted and not args.force:
-            _print_differences(drifted)
-            return _not_done(f"{len(drifted)} quotas were changed again since; nothing was done (--force)")
+        drifted = [each for each in found if each.state is State.DRIFT and not args.force]
         changes = to_do(found, force=args.force)
-        if not changes:
-            print("everything is as it was already")
-            return OK
-        return _carry_out(client, changes, "taken back")
+        done = _carry_out(client, changes, "taken back") if changes else OK
+    if drifted:
+        _print_differences(drifted)
+        return _not_done(f"{len(drifted)} quotas were changed again since and stay as they are (--force)")
+    if not changes:
+        print("everything is as it was already")
+    return done
 
 
 def _carry_out(client: QuotaClient, changes: Sequence[Difference], done: str) -> int:

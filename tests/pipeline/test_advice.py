@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,14 @@ def test_a_client_whose_demand_is_hidden_is_only_raised() -> None:
     assert "raised from 1 kB/s" in entry.reason
 
 
+def test_a_client_whose_quota_was_lifted_is_not_held_to_what_it_got_through_while_muted() -> None:
+    muted = history(*[1_000.0] * 6, censored=0.5, quota=1_000.0)
+    quiet = DayNeed("2026-11-20", 10.0, 1_000, 0, None)
+    entry = only(replace(muted, days=(*muted.days, quiet)), bump=1.5)
+    assert (entry.old, entry.value) == (None, 1_500.0)
+    assert "what it wanted is not known: raised from 1 kB/s, lifted meanwhile" in entry.reason
+
+
 def test_a_little_muting_hides_nothing_that_matters() -> None:
     assert only(history(400.0, censored=0.005, quota=2000.0)).value == 500.0
 
@@ -135,6 +144,20 @@ def test_a_default_covers_all_but_the_largest() -> None:
     ]
     assert "covers 3 clients" in found[0].reason
     assert found[0].entity == QuotaEntity(user=DEFAULT, client_id=DEFAULT)
+
+
+def test_what_a_client_has_of_the_default_becomes_its_own_when_the_default_changes() -> None:
+    # Last week the default was as large as the second one needs; now it is for the third.
+    entries = plan(
+        history(9_000.0, client_id="a"),
+        history(4_000.0, client_id="b", quota=5_000.0),
+        history(100.0, client_id="c", quota=5_000.0),
+        overrides=2,
+    ).entries
+    by_client = {entry.entity.client_id: entry for entry in entries}
+    assert by_client[DEFAULT].value == 125
+    assert (by_client["b"].action, by_client["b"].value) == (Action.SET, 5_000)
+    assert by_client["b"].reason.startswith("its own, whatever the default is")
 
 
 def test_each_kind_of_entity_gets_a_default_of_its_own() -> None:

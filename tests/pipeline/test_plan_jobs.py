@@ -157,6 +157,23 @@ def test_what_a_plan_has_set_in_another_cluster_is_not_ours_in_this_one(
     assert run("apply", second, "--previous", first.with_suffix(".revert.json"), *WHERE) == OK
 
 
+def test_what_was_changed_again_is_left_and_all_else_is_taken_back(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = recommended(tmp_path, 1, big=9_000, small=100)
+    big = QuotaEntity(client_id="big")
+    assert run("apply", first, *WHERE) == OK
+    cluster.quotas[big, RATE] = 77_777
+    assert run("revert", first.with_suffix(".revert.json"), *WHERE) == NOT_DONE
+    told = capsys.readouterr()
+    assert "1 quotas taken back" in told.out
+    assert "drift" in told.out
+    assert "1 quotas were changed again since and stay as they are" in told.err
+    assert cluster.quotas == {(big, RATE): 77_777}
+    assert run("revert", first.with_suffix(".revert.json"), "--force", *WHERE) == OK
+    assert cluster.quotas == {}
+
+
 def test_a_revert_file_that_is_none_is_named(cluster: Cluster, tmp_path: Path) -> None:
     plan = recommended(tmp_path, 1, big=9_000)
     (tmp_path / "run=0").mkdir()
