@@ -6,6 +6,7 @@ are) or plain text; a file that ends early gives the lines before the tear and t
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, TypeGuard
@@ -141,7 +142,13 @@ def _plain(content: bytes) -> Iterator[bytes]:
         piece = view[at : at + _INPUT_STEP]
         at += len(piece)
         while len(piece):
-            yield stream.decompress(piece, _OUTPUT_STEP)
+            before = stream.copy()
+            try:
+                text = stream.decompress(piece, _OUTPUT_STEP)
+            except zlib.error:
+                yield _up_to_the_damage(before, piece)
+                raise
+            yield text
             piece = memoryview(stream.unconsumed_tail)
             if stream.eof:
                 piece = memoryview(stream.unused_data)
@@ -151,3 +158,11 @@ def _plain(content: bytes) -> Iterator[bytes]:
     yield stream.flush()
     if not stream.eof:
         raise EOFError("no end of the gzip stream")
+
+
+def _up_to_the_damage(stream: Any, piece: memoryview) -> bytes:
+    """What comes of a piece that makes a decompressor fail: of one call that fails it gives nothing at all."""
+    texts: list[bytes] = []
+    with contextlib.suppress(zlib.error):
+        texts.extend(stream.decompress(piece[at : at + 1]) for at in range(len(piece)))
+    return b"".join(texts)

@@ -199,7 +199,7 @@ def _copy_lines(fd: int, to: Path) -> int:
     compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
     lines = 0
     with to.open("wb") as out:
-        for line in whole_lines(read_pieces(fd)):
+        for line in WholeLines(read_pieces(fd)):
             out.write(compressor.compress(line + b"\n"))
             lines += 1
         out.write(compressor.flush())
@@ -216,20 +216,25 @@ def read_pieces(fd: int) -> Iterator[bytes]:
         yield piece
 
 
-def whole_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+class WholeLines:
     """The lines of a gzip stream that may end, or become something else, anywhere; what is not whole is left out.
 
     Nobody writes lines beyond a bound; there the reading ends.
+
+    Attributes:
+        whole: the stream ends where one ends, and nothing of it was left out; known when all lines were taken.
     """
-    stream = zlib.decompressobj(_GZIP)
-    begun: list[bytes] = []  # of a line that is not at its end yet
-    begun_bytes = 0
-    for piece in pieces:
-        while piece:
-            try:
-                text = stream.decompress(piece, _COPY_BYTES)
-            except zlib.error:
-                return
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        """Args: pieces: of the stream."""
+        self._pieces = pieces
+        self.whole = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The lines, once."""
+        begun: list[bytes] = []  # of a line that is not at its end yet
+        begun_bytes = 0
+        for text in self._texts():
             first, *lines = text.split(b"\n")
             begun.append(first)
             begun_bytes += len(first)
@@ -239,10 +244,34 @@ def whole_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
                 begun_bytes = len(begun[0])
                 yield from lines
             elif begun_bytes > _MAX_LINE_BYTES:
+                self.whole = False
                 return
-            piece = stream.unconsumed_tail or stream.unused_data
-            if stream.eof:
-                stream = zlib.decompressobj(_GZIP)
+        self.whole = self.whole and not begun_bytes
+
+    def _texts(self) -> Iterator[bytes]:
+        stream = zlib.decompressobj(_GZIP)
+        for piece in self._pieces:
+            while piece:
+                self.whole = False
+                before = stream.copy()
+                try:
+                    text = stream.decompress(piece, _COPY_BYTES)
+                except zlib.error:
+                    yield _up_to_the_damage(before, piece)
+                    return
+                yield text
+                piece = stream.unconsumed_tail or stream.unused_data
+                if stream.eof:
+                    self.whole = True
+                    stream = zlib.decompressobj(_GZIP)
+
+
+def _up_to_the_damage(stream: zlib._Decompress, piece: bytes) -> bytes:
+    """What comes of a piece that makes a decompressor fail: of one call that fails it gives nothing at all."""
+    texts: list[bytes] = []
+    with contextlib.suppress(zlib.error):
+        texts.extend(stream.decompress(piece[at : at + 1]) for at in range(len(piece)))
+    return b"".join(texts)
 
 
 def sync_directory(directory: Path) -> None:

@@ -7,12 +7,13 @@ read is counted and named, never silently left out. [io]
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.usage.part_file import read_pieces, whole_lines
+from gateway.usage.part_file import WholeLines, read_pieces
 from gateway.usage.retention import complete_files, left_parts
 from quotas.usage_record import VERSION, Row
 
@@ -70,23 +71,28 @@ def read_last(directory: Path, seconds: int) -> Readings:
     paths = [each.path for each in files if each.completed_s >= newest_s - seconds]
     found = Readings()
     known: dict[tuple[str, int, int], dict[str, Any]] = {}
-    for path in [*paths, *left_parts(directory)]:
+    for path, is_complete in [
+        *((path, True) for path in paths),
+        *((path, False) for path in left_parts(directory)),
+    ]:
         unread = 0
         try:
             with path.open("rb") as file:
-                for text in whole_lines(read_pieces(file.fileno())):
+                texts = WholeLines(read_pieces(file.fileno()))
+                for text in texts:
                     line = _parse(text)
                     if line is None:
                         unread += 1
                     else:
                         known[line["gw"], line["boot"], line["seq"]] = line
-                empty = file.seek(0, 2) == 0
+                # Of a file that is still written the end is missing, and an empty one is just begun.
+                damaged = not texts.whole if is_complete else not _begins_as_gzip(file.fileno())
         except FileNotFoundError:
             continue  # completed or deleted meanwhile; what it held is in another file, or too old
         except OSError:
             unread += 1
-            empty = False
-        if unread or (not empty and not _is_gzip(path)):
+            damaged = True
+        if unread or damaged:
             found.unread += unread
             found.unread_files.append(path.name)
     last_ts = max((line["ts"] for line in known.values()), default=0)
@@ -123,9 +129,6 @@ def _parse(text: bytes) -> dict[str, Any] | None:
     return line if right and 0 <= line["ts"] < _LAST_SECOND else None
 
 
-def _is_gzip(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(2) == b"\x1f\x8b"
-    except OSError:
-        return True
+def _begins_as_gzip(fd: int) -> bool:
+    head = os.pread(fd, 2, 0)
+    return b"\x1f\x8b".startswith(head)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 
 import pytest
 from hypothesis import given
@@ -35,6 +36,17 @@ def test_a_file_cut_off_anywhere_gives_its_whole_lines_and_then_the_tear(at: int
     assert isinstance(torn, Torn)
     assert there == lines[: len(there)]
     assert torn.position == len(there)
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 4096, b"\xff" * 100])
+def test_damage_behind_the_lines_costs_none_of_them(tail: bytes) -> None:
+    lines = [line(seq, row(units=seq * seq)) for seq in range(60)]
+    stream = zlib.compressobj(wbits=31)
+    begun = b"".join(stream.compress(text + b"\n") for text in lines) + stream.flush(zlib.Z_SYNC_FLUSH)
+    *there, torn = texts_of(begun + tail)
+    assert there == lines
+    assert isinstance(torn, Torn)
+    assert torn.position == len(lines)
 
 
 def test_what_is_no_gzip_inside_is_told_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,21 @@ def test_foreign_files_are_named_and_left_out(tmp_path: Path, content: bytes) ->
     readings = read_last(tmp_path, 10_000)
     assert [each["seq"] for each in readings.lines] == [0]
     assert readings.unread_files == ["usage-foreign-1-0000000000.jsonl.gz"]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-8], lambda data: data[:-20] + b"\0" * 20, lambda data: b""]
+)
+def test_a_complete_file_that_is_damaged_is_named_and_read_as_far_as_it_goes(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    write(tmp_path, 0)
+    write(tmp_path, 1)
+    path = max(tmp_path.iterdir())
+    path.write_bytes(damage(path.read_bytes()))
+    readings = read_last(tmp_path, 10_000)
+    assert readings.lines[0]["seq"] == 0
+    assert readings.unread_files == [path.name]
 
 
 def test_rows_of_another_shape_are_left_out() -> None:
