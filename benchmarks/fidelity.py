@@ -3,9 +3,9 @@
 A real gateway with usage records before a real Kafka, clients with quotas from far too small to ample, for a few
 minutes. Its records go through `ingest` and `pack`, and the very quotas are replayed over them. Compared are, for
 each client, the share of requests that were throttled and the sum of the times told, by the gateway's own metrics and
-by the replies that clients got; of mutations, every single decision.
+by the replies that clients got; of mutations, how many were refused or throttled.
 
-Bounds: mutations exact; bytes: mean absolute error of the share at most 1 point, median error of the times at most
+Bounds: as many mutations, exactly; bytes: mean absolute error of the share at most 1 point, median error of the times at most
 5 %. 1 when one is missed.
 """
 

@@ -46,7 +46,7 @@ def verdict(
     return compare(packed, PRODUCERS, ADMINS, told, lambda name, client_id: counted[name, client_id])
 
 
-def test_every_mutation_is_decided_as_the_gateway_decided_it(verdict: Verdict) -> None:
+def test_mutations_are_refused_or_throttled_exactly_as_often_as_by_the_gateway(verdict: Verdict) -> None:
     rows = verdict.of(UsageApi.MUTATION)
     assert {row.client_id for row in rows} == {each.client_id for each in ADMINS}
     assert all(row.truth_share > 0 for row in rows), "nobody was over the quota: nothing is shown"
