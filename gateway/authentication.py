@@ -1,7 +1,8 @@
 """Where one connection stands in its SASL exchange, and who it is afterwards. Pure.
 
 The client's messages only make a claim; the broker's replies move it on. `principal` changes with a reply that ends
-an exchange successfully and with nothing else. What kind of reply that is depends on the mechanism: see `_concluded`.
+an exchange successfully and with nothing else. Which reply that is, and which message its name is of, depends on
+the mechanism: see `_concluded` and `send`.
 Source: SaslServerAuthenticator; KIP-152 (tokens in SaslAuthenticate), KIP-368 (again, on an open connection).
 """
 
@@ -130,9 +131,11 @@ class Authentication:
         return False
 
     def send(self, message: bytes) -> None:
-        """The client's next message; only the first one is looked at, and nothing of it is kept but the name."""
+        """The client's next message; nothing of it is kept but the name."""
         self._messages += 1
-        if self._messages == 1:
+        # SCRAM proves the name in the first message, and no second one can be begun. Kafka's OAuthBearerSaslServer
+        # refuses a token with data and then judges the next one, in the same exchange: only the last one is proven.
+        if self._messages == 1 or self.mechanism is Mechanism.OAUTHBEARER:
             self._claim = claimed(self.mechanism, message, oauth_claim=self._rules.oauth_claim)
 
     # -- the broker ------------------------------------------------------------------------------------------
@@ -164,7 +167,7 @@ class Authentication:
         if self.mechanism is Mechanism.PLAIN:
             return Progress.SUCCEEDED
         if self.mechanism is Mechanism.OAUTHBEARER:
-            # Data is the error that the client has to acknowledge before it is refused (RFC 7628, 3.2.2).
+            # Data is an error that the client should acknowledge, to be refused for good (RFC 7628, 3.2.2).
             return Progress.CONTINUES if auth_bytes else Progress.SUCCEEDED
         if self.mechanism.scram:
             proven = self._messages == _SCRAM_MESSAGES and auth_bytes.startswith(b"v=")

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from config.java_regex import JavaRegexError, compile_java
 from config.mapping_rules import MappingRules, NoRuleMatches
-from gateway.authentication import Authentication, IllegalSaslState, SaslRules
+from gateway.authentication import Authentication, IllegalSaslState, Progress, SaslRules
 from gateway.principals import UnreadableName, principal_name, rfc2253_name
 from protocol import sasl as messages
 from protocol.api_keys import ApiKey, describe
@@ -164,22 +164,29 @@ def _scram_client(data: bytes) -> None:
 
 
 def _exchange(data: bytes) -> None:
-    """No principal without a reply of the broker that says success (hazards H01, H02, H12)."""
+    """No principal but the one whose message a broker's reply says success to (hazards H01, H02, H12)."""
     exchange = Authentication(SaslRules())
+    judged: bytes | None = None
     for operation, payload in _steps(data):
         before = exchange.principal
         allowed = False
         with suppress(IllegalSaslState):
             if operation == 0:
                 exchange.begin(_MECHANISMS[len(payload) % len(_MECHANISMS)])
+                judged = None
             elif operation == 1:
                 exchange.handshake_answered(33 if payload else 0)
             elif operation == 2:
                 if exchange.takes_tokens():
                     exchange.send(payload)
+                    if exchange.mechanism is Mechanism.OAUTHBEARER or judged is None:
+                        judged = payload
             elif operation == 3:
                 allowed = True
-                exchange.answered(AuthenticateReply(0, payload))
+                if exchange.answered(AuthenticateReply(0, payload)) is Progress.SUCCEEDED:
+                    claim = claimed(exchange.mechanism, judged or b"", oauth_claim="sub")
+                    name = None if claim.by_delegation_token else claim.name
+                    assert exchange.principal == (name or "unknown")
             else:
                 exchange.answered(AuthenticateReply(58, payload))
         assert allowed or exchange.principal == before
@@ -248,6 +255,8 @@ SEEDS: Final[dict[str, tuple[bytes, ...]]] = {
         b"\x06r=nx,s=c2FsdA==,i=1\0v=AAAA",
         b"\x07\x00\x00\x01\x00\x02\x04\0a\0p\x03\x00",
         b"\x07\x00\x01x\x01\x00\x02\x09n,,n=a,r=\x03\x02r=\x02\x02c=\x03\x04v=AA",
+        b"\x07\x00\x03xxx\x01\x00\x02\x26n,,\x01auth=Bearer e30.eyJzdWIiOiJiIn0.\x01\x01\x03\x01e"
+        b"\x02\x26n,,\x01auth=Bearer e30.eyJzdWIiOiJhIn0.\x01\x01\x03\x00",
     ),
     "client_quotas": (
         b"\x00\x00\x00\x25\x00\x31\x00\x00\x00\x00\x00\x01\x00\x01c\x00\x00\x00\x00\x01",

@@ -54,6 +54,39 @@ def test_token_has_to_follow_a_handshake_that_the_broker_took() -> None:
         exchange.takes_tokens()
 
 
+REFUSED_TOKEN = AuthenticateReply(0, b'{"status":"invalid_token"}')
+
+
+def test_h01_h02_name_is_of_the_token_that_was_accepted_and_not_of_one_refused_before() -> None:
+    """The broker's OAuthBearerSaslServer judges a token that follows a refused one (a user could be anybody)."""
+    rounds = [(oauth("admin"), REFUSED_TOKEN), (oauth("bob"), REFUSED_TOKEN)]
+    exchange, progress = after(Mechanism.OAUTHBEARER, *rounds)
+    assert (exchange.principal, progress) == (None, Progress.CONTINUES)
+    exchange, progress = after(Mechanism.OAUTHBEARER, *rounds, (oauth("alice"), AuthenticateReply(0, b"")))
+    assert (exchange.principal, progress) == ("alice", Progress.SUCCEEDED)
+
+
+def test_h02_acknowledgement_of_an_error_names_nobody() -> None:
+    exchange, _ = after(
+        Mechanism.OAUTHBEARER, (oauth("alice"), REFUSED_TOKEN), (b"\x01", AuthenticateReply(0, b""))
+    )
+    assert exchange.principal == "unknown"
+
+
+@pytest.mark.parametrize("mechanism", [Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512])
+def test_h02_scram_can_not_be_begun_again_under_another_name(mechanism: Mechanism) -> None:
+    """The broker's ScramSaslServer would refuse it; a broker that did not would prove neither name to us."""
+    first, proof = EXCHANGES[mechanism]
+    again = (SCRAM_FIRST.replace(b"alice", b"bob"), AuthenticateReply(0, SCRAM_CHALLENGE))
+    exchange, progress = after(
+        mechanism,
+        (first[0], AuthenticateReply(0, first[1])),
+        again,
+        (proof[0], AuthenticateReply(0, proof[1])),
+    )
+    assert (exchange.principal, progress) == (None, Progress.CONTINUES)
+
+
 MESSAGES = st.sampled_from(
     [
         b"\0alice\0x",
@@ -72,7 +105,16 @@ REPLIES = st.builds(
     st.sampled_from([0, 0, 0, 34, 58]),
     st.sampled_from([b"", SCRAM_CHALLENGE, SCRAM_SIGNATURE, b'{"status":"x"}']),
 )
-EVENTS = st.lists(
+# Several tokens in one exchange would hardly be met otherwise.
+TOKENS = st.tuples(
+    st.just("token"),
+    st.sampled_from([oauth("alice"), oauth("bob"), b"\x01"]),
+    st.sampled_from([REFUSED_TOKEN, AuthenticateReply(0, b"")]),
+)
+ONE_EXCHANGE = st.lists(TOKENS, max_size=6).map(
+    lambda tokens: [("handshake", Mechanism.OAUTHBEARER, 0), *tokens]
+)
+EVENTS = ONE_EXCHANGE | st.lists(
     st.one_of(
         st.tuples(st.just("handshake"), st.sampled_from(list(Mechanism)), st.sampled_from([0, 0, 33])),
         st.tuples(st.just("token"), MESSAGES, REPLIES),
@@ -83,9 +125,9 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 def test_h01_h02_no_principal_without_the_brokers_success(events: list[tuple[str, object, object]]) -> None:
-    """A principal comes with a reply that ends its exchange well, and is the name that the exchange began with."""
+    """A principal comes with a reply that ends its exchange well, and is the name that the broker judged."""
     exchange = Authentication(RULES)
-    first: bytes | None = None
+    judged: bytes | None = None
     for kind, said, answer in events:
         before = exchange.principal
         try:
@@ -94,7 +136,7 @@ def test_h01_h02_no_principal_without_the_brokers_success(events: list[tuple[str
                 assert isinstance(answer, int)
                 exchange.begin(said)
                 exchange.handshake_answered(answer)
-                first = None
+                judged = None
                 assert exchange.principal == before
                 continue
             assert isinstance(said, bytes)
@@ -105,11 +147,13 @@ def test_h01_h02_no_principal_without_the_brokers_success(events: list[tuple[str
             return  # the connection is closed
         exchange.send(said)
         assert exchange.principal == before, "a message of the client is no success"
-        first = said if first is None else first
+        # PLAIN has one message, SCRAM's name is in the first; a second token of OAuth is judged instead of the first.
+        if judged is None or exchange.mechanism is Mechanism.OAUTHBEARER:
+            judged = said
         progress = exchange.answered(answer)
         if exchange.principal != before or progress is Progress.SUCCEEDED:
             assert answer.error_code == 0
-            claim = claimed(exchange.mechanism, first, oauth_claim="sub")
+            claim = claimed(exchange.mechanism, judged, oauth_claim="sub")
             assert exchange.principal == (claim.name or "unknown")
             if exchange.mechanism.scram:
                 assert answer.auth_bytes == SCRAM_SIGNATURE

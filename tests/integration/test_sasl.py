@@ -19,7 +19,7 @@ from tests.integration.gateway_process import (
     GatewayProcess,
 )
 from tests.integration.sasl_gateway import log_in, own_login, own_user, reauth_listener
-from tests.support.secure_kafka import MECHANISMS, PASSWORDS, REAUTH_MS, SecureKafka
+from tests.support.secure_kafka import MECHANISMS, PASSWORDS, REAUTH_MS, SecureKafka, unsecured_token
 from tests.support.tap import Tap
 from tests.support.wire_client import ConnectionEnded, WireClient
 
@@ -157,6 +157,21 @@ def test_failure_is_answered_and_closed_together_after_the_delay(ways: Ways) -> 
         assert reply.elapsed_ms >= 100
         with pytest.raises(ConnectionEnded):
             client.receive_frame()
+
+
+def test_h02_h04_user_is_of_the_token_that_the_broker_took_and_not_of_one_refused_before(ways: Ways) -> None:
+    alice = ["--entity-type", "users", "--entity-name", "alice"]
+    ways.configs("--alter", "--add-config", "producer_byte_rate=5000", *alice)
+    with WireClient(ways.gateway.bootstrap) as client:
+        client.ask("SaslHandshake", 1, mechanism="OAUTHBEARER")
+        refused, taken = (
+            client.ask("SaslAuthenticate", 2, auth_bytes=f"n,,\x01auth=Bearer {each}\x01\x01".encode()).body
+            for each in (unsecured_token("bob", lifetime_s=-3_600), unsecured_token("alice"))
+        )
+        assert (refused.error_code, b"invalid_token" in refused.auth_bytes) == (0, True)
+        assert (taken.error_code, taken.auth_bytes) == (0, b"")
+        assert produce(client) > 0
+    ways.configs("--alter", "--delete-config", "producer_byte_rate", *alice)
 
 
 def test_h06_delegation_token_counts_for_the_configured_principal(ways: Ways) -> None:

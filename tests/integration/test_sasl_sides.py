@@ -35,6 +35,8 @@ METADATA: Final[Step] = ("Metadata", 4, {"topics": [], "allow_auto_topic_creatio
 PLAIN: Final = handshake("PLAIN")
 ALICE: Final = b"\0alice\0" + PASSWORDS["alice"].encode()
 NAMELESS: Final = b"n,,\x01auth=Bearer %s\x01\x01" % unsecured_token("alice", claim="other").encode()
+OAUTH_ALICE: Final = b"n,,\x01auth=Bearer %s\x01\x01" % unsecured_token("alice").encode()
+EXPIRED_OF_BOB: Final = b"n,,\x01auth=Bearer %s\x01\x01" % unsecured_token("bob", lifetime_s=-3_600).encode()
 
 SAME: Final[dict[str, Sequence[Step]]] = {
     "an ordinary login": [VERSIONS, PLAIN, token(ALICE), METADATA],
@@ -61,6 +63,12 @@ SAME: Final[dict[str, Sequence[Step]]] = {
     "SCRAM: a user who is not there": [handshake("SCRAM-SHA-512"), token(b"n,,n=nobody,r=abc")],
     "OAUTHBEARER: junk": [handshake("OAUTHBEARER"), token(b"x")],
     "OAUTHBEARER: refused in two rounds": [handshake("OAUTHBEARER"), token(NAMELESS), token(b"\x01")],
+    "OAUTHBEARER: another token after a refused one": [
+        handshake("OAUTHBEARER"),
+        token(EXPIRED_OF_BOB),
+        token(OAUTH_ALICE),
+        METADATA,
+    ],
 }
 
 DIFFERENT: Final[dict[str, tuple[Sequence[Step], int | str, int | str]]] = {
