@@ -28,6 +28,8 @@ FORMAT: Final = 1
 ALTERATION_HEADER: Final = "alteration"
 
 _CHANGES_PER_PART: Final = 500
+_PART_BYTES: Final = 500_000
+"""Of one record of the history: librdkafka and brokers refuse those above a million, and names may be long."""
 _MAX_OPEN: Final = 1_000
 """Alterations whose end was not seen yet; a foreign writer's never come to one."""
 
@@ -106,6 +108,7 @@ class TopicLog:
         self._removed: set[tuple[QuotaEntity, QuotaKey]] = set()
         self._open: dict[str, list[tuple[int, QuotaChange]]] = {}
         self._past: dict[str, _Past] = {}
+        self._was_at_end = False
 
     def value_of(self, entity: QuotaEntity, key: QuotaKey) -> float | None:
         """What is set for exactly this entity."""
@@ -132,6 +135,16 @@ class TopicLog:
             if ended is not None:
                 applied.append(ended)
         return applied
+
+    def read_to_end(self) -> None:
+        """The topic was read to its end for the first time: `quotas` are all that there are.
+
+        An alteration may still be open because its history was forgotten and compacted away. Its end never comes, and
+        what it says counts like all else.
+        """
+        self._was_at_end = True
+        self._open.clear()
+        self._clean()
 
     def history(self, limit: int) -> list[HistoryEntry]:
         """The latest changes, the last one first."""
@@ -172,7 +185,7 @@ class TopicLog:
         written.extend(
             self._forget(sum(past.size for past in self._past.values()) + len(changes) - max_history)
         )
-        parts = [changes[at : at + _CHANGES_PER_PART] for at in range(0, len(changes), _CHANGES_PER_PART)]
+        parts = list(_parts(changes))
         for number, part in enumerate(parts):
             value = _json(
                 {
@@ -181,15 +194,7 @@ class TopicLog:
                     "at_ms": at_ms,
                     "by": alteration.by,
                     "via": alteration.via,
-                    "changes": [
-                        {
-                            "entity": str(change.entity),
-                            "key": change.key.value,
-                            "old": old,
-                            "new": change.value,
-                        }
-                        for change, old in part
-                    ],
+                    "changes": part,
                 }
             )
             written.append(Written(_json({"history": name, "part": number}), value))
@@ -232,7 +237,7 @@ class TopicLog:
             self._clean()
             return Applied(None, (change,), self.version)
         self._open.setdefault(record.alteration, []).append((record.offset, change))
-        while len(self._open) > _MAX_OPEN:
+        while self._was_at_end and len(self._open) > _MAX_OPEN:
             # Somebody gave names to records that no history follows.
             self._open.pop(next(iter(self._open)))
             self.bad_records += 1
@@ -280,6 +285,21 @@ class TopicLog:
             if self._latest[at][1] is None:
                 del self._latest[at]
         self._removed.clear()
+
+
+def _parts(changes: Sequence[tuple[QuotaChange, float | None]]) -> Iterator[list[dict[str, Any]]]:
+    part: list[dict[str, Any]] = []
+    size = 0
+    for change, old in changes:
+        row = {"entity": str(change.entity), "key": change.key.value, "old": old, "new": change.value}
+        row_bytes = len(_json(row))
+        if part and (len(part) == _CHANGES_PER_PART or size + row_bytes > _PART_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += row_bytes
+    if part:
+        yield part
 
 
 def _number(value: Any) -> float | None:

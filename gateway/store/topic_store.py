@@ -172,7 +172,8 @@ class TopicStore:
                 count=self.log.bad_records - bad,
                 newer=self.log.newer or "",
             )
-        if at_end:
+        if at_end and not self._read_to_end.is_set():
+            self.log.read_to_end()
             self._read_to_end.set()
 
     def _remember(self, name: str, version: int) -> None:

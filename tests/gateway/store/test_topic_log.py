@@ -74,6 +74,7 @@ class Gateway:
 def late(records: Sequence[Record]) -> Gateway:
     gateway = Gateway()
     gateway.follow(records)
+    gateway.log.read_to_end()
     return gateway
 
 
@@ -117,6 +118,44 @@ def test_history_of_a_large_alteration_is_in_parts_with_one_version() -> None:
     found = mine.log.history(2_000)
     assert [entry.entity for entry in reversed(found)] == [entity for entity, _, _ in many]
     assert {entry.version for entry in found} == {mine.log.version}
+
+
+def test_history_of_long_names_is_in_parts_that_brokers_take() -> None:
+    topic, mine = Topic(), Gateway()
+    many = [(QuotaEntity(user=f"{number}-" + "n" * 10_000), PRODUCE, 1.0) for number in range(120)]
+    records = topic.transaction("a", mine.write("a", *many))
+    assert max(len(record.value or b"") for record in records) < 600_000
+    assert len(records) == 120 + 3
+    mine.follow(records)
+    assert len(mine.values) == len(mine.log.history(1_000)) == 120
+
+
+def test_forgotten_history_is_no_fault_for_a_gateway_that_comes_later() -> None:
+    topic, mine = Topic(), Gateway()
+    for number in range(1_500):
+        entity = QuotaEntity(user=f"user-{number}")
+        mine.follow(
+            topic.transaction(f"a{number}", mine.write(f"a{number}", (entity, FETCH, 1.0), history=100))
+        )
+    gateway = late(topic.compacted())
+    assert gateway.log.bad_records == 0
+    assert gateway.read == mine.values
+    # What is removed from now on is freed.
+    gone = topic.transaction(
+        "gone", mine.write("gone", (QuotaEntity(user="user-7"), FETCH, None), history=100)
+    )
+    gateway.follow(gone)
+    assert len(gateway.log._latest) == 1_499
+
+
+def test_alteration_that_ends_after_the_first_read_keeps_what_was_read_before() -> None:
+    # What a broker gives to readers may end amidst a transaction, when another one was begun before its end.
+    topic, mine = Topic(), Gateway()
+    first, *rest = topic.transaction("a", mine.write("a", (ALICE, PRODUCE, 1.0), (APP, FETCH, 2.0)))
+    gateway = late([first])
+    gateway.values = dict(gateway.read)
+    gateway.follow(rest)
+    assert gateway.values == gateway.read == {(ALICE, PRODUCE): 1.0, (APP, FETCH): 2.0}
 
 
 _STEPS = st.lists(
@@ -211,7 +250,7 @@ def test_newer_format_is_remembered() -> None:
 
 
 def test_names_that_nothing_follows_do_not_pile_up() -> None:
-    mine = Gateway()
+    mine = late([])
     written = Gateway().write("a", (ALICE, PRODUCE, 1.0))[0]
     mine.follow([Record(at, *written, f"name-{at}") for at in range(3_000)])
     assert len(mine.log._open) <= 1_000
