@@ -9,9 +9,9 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final
 
-from quotas.entities import Default, QuotaKey
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 
 KEY: Final = QuotaKey.CONNECTION_CREATION_RATE
@@ -19,8 +19,6 @@ KEY: Final = QuotaKey.CONNECTION_CREATION_RATE
 UNLIMITED: Final = 2**31 - 1  # Kafka's Int.MAX: such a limit is off
 
 _REMEMBERED: Final = 4096
-
-_Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @lru_cache(maxsize=4096)
@@ -40,7 +38,8 @@ def normalise(text: str, ipv6_prefix_bits: int = 128) -> str:
         if address.ipv4_mapped is not None:
             return str(address.ipv4_mapped)
         if ipv6_prefix_bits < 128:
-            return str(ipaddress.ip_network((int(address), ipv6_prefix_bits), strict=False))
+            # Asked of IPv6, since a small number could be an IPv4 address as well.
+            return str(ipaddress.IPv6Network((int(address), ipv6_prefix_bits), strict=False))
     return str(address)
 
 
@@ -54,7 +53,7 @@ class IpLimit:
 
 
 class IpLimits:
-    """Looks up connection rates; follows `Limits` by its version."""
+    """Looks up connection rates; what was found is kept until `Limits.address_version` is another."""
 
     def __init__(self, limits: Limits, *, ipv6_prefix_bits: int = 128) -> None:
         """Reads nothing yet.
@@ -65,16 +64,14 @@ class IpLimits:
         """
         self._limits = limits
         self._ipv6_prefix_bits = ipv6_prefix_bits
-        self._version = 0
+        self._version = limits.address_version
         self._found: dict[str, IpLimit] = {}
-        self._exact: dict[str, tuple[int, bool]] = {}
-        self._blocks: list[tuple[_Network, tuple[int, bool]]] = []  # longest first
-        self._default = (UNLIMITED, False)
 
     def limit(self, address: str) -> IpLimit:
         """The connection rate of an address, given in any form that `normalise` takes."""
-        if self._version != self._limits.version:
-            self._read()
+        if self._version != self._limits.address_version:
+            self._version = self._limits.address_version
+            self._found.clear()
         found = self._found.get(address)
         if found is None:
             if len(self._found) >= _REMEMBERED:
@@ -84,27 +81,13 @@ class IpLimits:
 
     def _look_up(self, address: str) -> IpLimit:
         client = normalise(address, self._ipv6_prefix_bits)
-        exact = self._exact.get(normalise(address))
-        if exact is not None:
-            return IpLimit(exact[0], normalise(address), exact[1])
-        if self._blocks:
-            parsed = ipaddress.ip_address(normalise(address))
-            for block, (rate, observe) in self._blocks:
-                if parsed in block:
-                    return IpLimit(rate, str(block), observe)
-        return IpLimit(self._default[0], client, self._default[1])
-
-    def _read(self) -> None:
-        self._exact, self._blocks, self._default = {}, [], (UNLIMITED, False)
-        self._found.clear()
-        for entity, value in self._limits.entities(KEY) if self._limits.enabled(KEY) else ():
-            # Truncated, as Kafka does.
-            found = (int(value), self._limits.observes(entity))
-            if isinstance(entity.ip, Default):
-                self._default = found
-            elif entity.ip is not None and "/" in entity.ip:
-                self._blocks.append((ipaddress.ip_network(entity.ip), found))
-            elif entity.ip is not None:
-                self._exact[normalise(entity.ip)] = found
-        self._blocks.sort(key=lambda each: each[0].prefixlen, reverse=True)
-        self._version = self._limits.version
+        limits = self._limits
+        if not limits.enabled(KEY):
+            return IpLimit(UNLIMITED, client)
+        name, counted_by = limits.find_address(normalise(address)) or (DEFAULT, client)
+        entity = QuotaEntity(ip=name)
+        rate = limits.get(entity, KEY)
+        if rate is None:
+            return IpLimit(UNLIMITED, client)
+        # Truncated, as Kafka does.
+        return IpLimit(int(rate), counted_by, limits.observes(entity))

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
+from quotas.address_table import AddressTable
 from quotas.entities import Default, EntityType, Family, QuotaEntity, QuotaKey
 from quotas.name_prefixes import NamePrefixes
 
@@ -49,6 +50,7 @@ class Limits:
 
     Attributes:
         version: grows with every change; whoever caches a `quotas.resolution.Match` compares it.
+        address_version: grows with the changes among them that can matter to an address.
         empty_client_id: what a client without a client id is. ``kafka``: as Kafka does, it matches
             "(user, default client)" but is then looked up as the bare user, and as a client id alone it
             matches nothing. ``as_named``: it is a client like any other, called "". The default is
@@ -61,10 +63,11 @@ class Limits:
         """Starts with no quota, so every key is off."""
         self.prefixes: Final = prefixes
         self.version: int = 1
+        self.address_version: int = 1
         self.empty_client_id: EmptyClientId = empty_client_id
         self._values: dict[QuotaKey, dict[QuotaEntity, float]] = {key: {} for key in QuotaKey}
         self._families: dict[QuotaKey, dict[Family, int]] = {key: {} for key in QuotaKey}
-        self._clear_prefixes()
+        self._clear_names()
         self._mode = Enforcement.ENFORCE
         self._observed: frozenset[QuotaEntity] = frozenset()
 
@@ -83,7 +86,7 @@ class Limits:
         """Sets a quota that `validate` has found no fault in."""
         if self._values[key].get(entity) != value:
             self._store(entity, key, value)
-            self.version += 1
+            self._changed(key)
 
     def remove(self, entity: QuotaEntity, key: QuotaKey) -> bool:
         """Removes a quota and tells whether there was one."""
@@ -92,11 +95,13 @@ class Limits:
         del self._values[key][entity]
         self._users_by_prefix[key].discard(entity.user)
         self._clients_by_prefix[key].discard(entity.client_id)
+        if key in IP_KEYS:
+            self._addresses.discard(entity.ip)
         family = _family_of(entity)
         self._families[key][family] -= 1
         if not self._families[key][family]:
             del self._families[key][family]
-        self.version += 1
+        self._changed(key)
         return True
 
     def get(self, entity: QuotaEntity, key: QuotaKey) -> float | None:
@@ -143,11 +148,11 @@ class Limits:
             return False
         self._values = {key: {} for key in QuotaKey}
         self._families = {key: {} for key in QuotaKey}
-        self._clear_prefixes()
+        self._clear_names()
         for key, of_key in values.items():
             for entity, value in of_key.items():
                 self._store(entity, key, value)
-        self.version += 1
+        self._changed()
         return True
 
     def prefixes_of(self, key: QuotaKey, entity_type: EntityType, name: str) -> list[str]:
@@ -156,6 +161,10 @@ class Limits:
             return []
         by_prefix = self._users_by_prefix if entity_type is EntityType.USER else self._clients_by_prefix
         return by_prefix[key].of(name)
+
+    def find_address(self, address: str) -> tuple[str, str] | None:
+        """Whose connection rate an address has, other than the default's; see `AddressTable.find`."""
+        return self._addresses.find(address)
 
     def enabled(self, key: QuotaKey) -> bool:
         """Whether any quota is set for this key and not switched off. When not, nothing is counted for it."""
@@ -179,7 +188,7 @@ class Limits:
         """Enforces all quotas, only watches them, or switches them off: the kill switch of a running gateway."""
         if mode is not self._mode:
             self._mode = mode
-            self.version += 1
+            self._changed()
 
     def set_observed(self, entities: Iterable[QuotaEntity] = ()) -> None:
         """Says whose quotas are only watched: computed and reported as ever, but nobody waits.
@@ -190,15 +199,22 @@ class Limits:
         observed = frozenset(entities)
         if observed != self._observed:
             self._observed = observed
-            self.version += 1
+            self._changed()
 
     def observes(self, entity: QuotaEntity | None) -> bool:
         """Whether the quotas of this entity are only watched; None asks for everything."""
         return self._mode is Enforcement.OBSERVE or entity in self._observed
 
-    def _clear_prefixes(self) -> None:
+    def _changed(self, key: QuotaKey | None = None) -> None:
+        """A quota of this key is another now; None: of any."""
+        self.version += 1
+        if key is None or key in IP_KEYS:
+            self.address_version += 1
+
+    def _clear_names(self) -> None:
         self._users_by_prefix = {key: NamePrefixes() for key in QuotaKey}
         self._clients_by_prefix = {key: NamePrefixes() for key in QuotaKey}
+        self._addresses = AddressTable()
 
     def _store(self, entity: QuotaEntity, key: QuotaKey, value: float) -> None:
         if entity not in self._values[key]:
@@ -206,6 +222,8 @@ class Limits:
             self._families[key][family] = self._families[key].get(family, 0) + 1
             self._users_by_prefix[key].add(entity.user)
             self._clients_by_prefix[key].add(entity.client_id)
+            if key in IP_KEYS:
+                self._addresses.add(entity.ip)
         self._values[key][entity] = value
 
 

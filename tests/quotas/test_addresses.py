@@ -1,10 +1,13 @@
+import ipaddress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quotas.addresses import UNLIMITED, IpLimit, IpLimits, normalise
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
-from quotas.limits import Limits
+from quotas.limits import Enforcement, Limits
 from tests.support.scenarios import scenarios
 
 KEY = QuotaKey.CONNECTION_CREATION_RATE
@@ -49,6 +52,7 @@ def test_hazard_b19_a_whole_ipv6_network_can_be_one_client() -> None:
     assert normalise("2001:db8::1", 64) == normalise("2001:db8::ffff:2", 64) == "2001:db8::/64"
     assert normalise("2001:db8:0:1::1", 64) != normalise("2001:db8::1", 64)
     assert normalise("::ffff:1.2.3.4", 64) == "1.2.3.4"
+    assert normalise("::1", 32) == "::/32"
 
 
 def test_what_is_no_address_is_refused() -> None:
@@ -74,3 +78,113 @@ def test_a_mapped_address_in_the_configuration_is_its_ipv4_address() -> None:
 
 def test_rates_are_whole_numbers_cut_not_rounded() -> None:
     assert IpLimits(_limits({DEFAULT: 1e-7})).limit("1.2.3.4").rate_per_s == 0
+
+
+def test_alterations_of_other_quotas_leave_what_was_found_alone() -> None:
+    limits = _limits({"10.0.0.0/8": 2})
+    ip_limits = IpLimits(limits)
+    before = ip_limits.limit("10.0.0.1")
+    alice = QuotaEntity(user="alice")
+    limits.set(alice, QuotaKey.PRODUCER_BYTE_RATE, 5)
+    limits.set(alice, QuotaKey.PRODUCER_BYTE_RATE, 6)
+    limits.remove(alice, QuotaKey.PRODUCER_BYTE_RATE)
+    assert ip_limits.limit("10.0.0.1") is before
+    limits.set(QuotaEntity(ip="10.0.0.1"), KEY, 3)
+    assert ip_limits.limit("10.0.0.1") == IpLimit(3, "10.0.0.1")
+
+
+def test_one_more_quota_is_looked_at_alone_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = _limits(
+        {f"2001:db8::{at:x}": 2 for at in range(1, 500)} | {f"10.{at}.0.0/16": 2 for at in range(200)}
+    )
+    ip_limits = IpLimits(limits)
+    ip_limits.limit("192.0.2.1")
+    parsed = []
+    for name in ("ip_address", "ip_network"):
+        true = getattr(ipaddress, name)
+
+        def counted(*args: Any, true: Any = true, **keys: Any) -> Any:
+            parsed.append(args)
+            return true(*args, **keys)
+
+        monkeypatch.setattr(ipaddress, name, counted)
+    limits.set(QuotaEntity(ip="192.0.2.0/24"), KEY, 3)
+    assert ip_limits.limit("192.0.2.1").rate_per_s == 3
+    assert len(parsed) < 10
+
+
+_NAMES = st.sampled_from(
+    [
+        DEFAULT,
+        *(
+            "10.0.0.1",
+            "::ffff:10.0.0.1",
+            "10.0.0.0/8",
+            "10.0.0.0/255.0.0.0",
+            "10.0.0.0/31",
+            "0.0.0.0/0",
+            "10.0.0.1/32",
+        ),
+        *(
+            "2001:db8::1",
+            "2001:DB8::1",
+            "2001:db8::/32",
+            "2001:DB8::/32",
+            "2001:db8::/64",
+            "::/0",
+            "::ffff:10.0.0.0/104",
+        ),
+    ]
+)
+_CLIENTS = ("10.0.0.1", "::ffff:10.0.0.1", "10.0.0.2", "11.0.0.1", "2001:db8::1", "2001:DB8:0:0:1::1", "::1")
+_STEPS = st.one_of(
+    st.tuples(st.just("put"), _NAMES, st.integers(1, 5)),
+    st.tuples(st.just("remove"), _NAMES),
+    st.tuples(st.just("observe"), st.frozensets(_NAMES, max_size=3)),
+    st.tuples(st.just("mode"), st.sampled_from(Enforcement)),
+    st.tuples(st.just("all"), st.dictionaries(st.just(DEFAULT) | st.just("10.0.0.0/8"), st.integers(1, 5))),
+)
+
+
+def _literally(limits: Limits, address: str, ipv6_prefix_bits: int) -> IpLimit:
+    """What the first lines of `quotas.addresses` say, by a walk through everything that is set."""
+    own = ipaddress.ip_address(normalise(address))
+    best: tuple[tuple[int, bool, str], IpLimit] | None = None
+    for entity, value in limits.entities(KEY) if limits.mode is not Enforcement.OFF else ():
+        if entity.ip is DEFAULT:
+            rank, right, name, counted_by = -1, True, "", normalise(address, ipv6_prefix_bits)
+        elif "/" in str(entity.ip):
+            block = ipaddress.ip_network(str(entity.ip))
+            if own not in block:
+                continue
+            rank, name, counted_by = block.prefixlen, str(entity.ip), str(block)
+            right = name == counted_by
+        else:
+            if normalise(str(entity.ip)) != str(own):
+                continue
+            rank, name, counted_by = 1_000, str(entity.ip), str(own)
+            right = name == counted_by
+        key = (-rank, not right, name)
+        if best is None or key < best[0]:
+            best = key, IpLimit(int(value), counted_by, limits.observes(entity))
+    return IpLimit(UNLIMITED, normalise(address, ipv6_prefix_bits)) if best is None else best[1]
+
+
+@given(st.lists(_STEPS, max_size=12), st.sampled_from([32, 64, 128]))
+def test_an_address_has_what_a_walk_through_all_quotas_finds(steps: list[Any], ipv6_prefix_bits: int) -> None:
+    limits = Limits()
+    ip_limits = IpLimits(limits, ipv6_prefix_bits=ipv6_prefix_bits)
+    for verb, *of in steps:
+        match verb:
+            case "put":
+                limits.put(QuotaEntity(ip=of[0]), KEY, float(of[1]))
+            case "remove":
+                limits.remove(QuotaEntity(ip=of[0]), KEY)
+            case "observe":
+                limits.set_observed(QuotaEntity(ip=name) for name in of[0])
+            case "mode":
+                limits.set_mode(of[0])
+            case _:
+                limits.replace_all((QuotaEntity(ip=name), KEY, float(rate)) for name, rate in of[0].items())
+        for client in _CLIENTS:
+            assert ip_limits.limit(client) == _literally(limits, client, ipv6_prefix_bits)
