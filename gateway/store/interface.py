@@ -67,6 +67,7 @@ class QuotaStore(Protocol):
         version: grows with every alteration that changes something; 0: nothing was ever changed.
         read_only: why alterations are refused for good; None: they are not.
         bad_records: how many things in it were passed over because they are no quotas.
+        stale: why what others change is not followed at the moment; None: it is, or there are no others.
     """
 
     @property
@@ -75,6 +76,10 @@ class QuotaStore(Protocol):
 
     @property
     def bad_records(self) -> int:
+        """See the class."""
+
+    @property
+    def stale(self) -> str | None:
         """See the class."""
 
     @property

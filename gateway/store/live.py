@@ -75,8 +75,8 @@ class LiveQuotas:
         self._opened = True
 
     def why_not_ready(self) -> str | None:
-        """None once the store was read to its end, otherwise a few words for /readyz."""
-        return None if self._opened else "quota store not read yet"
+        """None once the store was read to its end and is followed, otherwise a few words for /readyz."""
+        return self.store.stale if self._opened else "quota store not read yet"
 
     def drain(self) -> None:
         """Refuse alterations from now on: whoever asked might not get the answer."""

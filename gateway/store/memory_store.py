@@ -14,7 +14,7 @@ class MemoryStore:
     """See the module.
 
     Attributes:
-        version, bad_records: see `QuotaStore`.
+        version, bad_records, stale: see `QuotaStore`.
         read_only: None; with a text, everything is refused with it.
     """
 
@@ -31,6 +31,7 @@ class MemoryStore:
         self.version = 0
         self.bad_records = 0
         self.read_only: str | None = None
+        self.stale: str | None = None
         self._now_ms = now_ms
         self._max_quotas = max_quotas
         self._values: dict[tuple[QuotaEntity, QuotaKey], float] = {}

@@ -36,6 +36,11 @@ class StoreMetrics(Collector):
             "1 unless alterations are refused until the gateway is started again.",
             value=float(live.store.read_only is None),
         )
+        yield GaugeMetricFamily(
+            "gateway_quota_store_following",
+            "1 while what other gateways change is followed.",
+            value=float(live.store.stale is None),
+        )
         overrides = GaugeMetricFamily(
             "gateway_quota_store_quotas", "Quotas that the store says, by quota.", labels=["quota"]
         )

@@ -119,6 +119,14 @@ class TopicLog:
         """Everything that is set."""
         return [QuotaChange(*at, value) for at, (_, value) in self._latest.items() if value is not None]
 
+    def differences(self, before: TopicLog) -> list[QuotaChange]:
+        """What makes the quotas of another log those of this one."""
+        gone = [change for change in before.quotas() if self.value_of(change.entity, change.key) is None]
+        return [
+            *(QuotaChange(change.entity, change.key, None) for change in gone),
+            *(c for c in self.quotas() if before.value_of(c.entity, c.key) != c.value),
+        ]
+
     def feed(self, records: Sequence[Record]) -> list[Applied]:
         """Take the next records.
 
@@ -224,7 +232,7 @@ class TopicLog:
         change = QuotaChange(
             parse_entity(key["quota"]), QuotaKey(key["key"]), None if value is None else float(value["value"])
         )
-        fault = change.value is not None and validate(change.entity, change.key, change.value)
+        fault = change.value is not None and validate(change.entity, change.key, change.value, kept=True)
         if fault:
             raise ValueError(fault)
         at = (change.entity, change.key)

@@ -25,9 +25,13 @@ from gateway.store.topic_log import ALTERATION_HEADER, Record
 
 _BATCH: Final = 500
 _POLL_S: Final = 0.2
+_AGAIN_S: Final = 1.0
 _ASK_S: Final = 5.0
 _MAX_AHEAD: Final = 8
 """Batches that the loop has not looked at yet; the reader waits for it."""
+
+_ENDS: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART)
+"""After these librdkafka reads no further, or what comes is of another topic of the same name."""
 
 _FORBIDDEN: Final = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
@@ -98,14 +102,18 @@ def _refuse(exc: KafkaException, what: str) -> NoReturn:
 
 
 class TopicReader:
-    """A thread that reads the topic from its beginning for as long as it runs; only what was committed."""
+    """A thread that reads the topic from its beginning for as long as it runs; only what was committed.
+
+    When the topic can't be read on, it is read from its beginning again.
+    """
 
     def __init__(
         self,
         topic: str,
         client: Mapping[str, Any],
         loop: asyncio.AbstractEventLoop,
-        receive: Callable[[Sequence[Record], bool], None],
+        receive: Callable[[Sequence[Record], int | None], None],
+        lost: Callable[[str], None],
     ) -> None:
         """Nothing is read yet.
 
@@ -113,11 +121,13 @@ class TopicReader:
             topic: its name.
             client: librdkafka's settings for reaching the cluster.
             loop: where records are handed over.
-            receive: the next records, and whether the end was reached with them.
+            receive: the next records, and the offset of the end if it was reached with them.
+            lost: why the topic can't be read on; what comes next is from its beginning.
         """
         self._topic = topic
         self._loop = loop
         self._receive = receive
+        self._lost = lost
         self._stopped = threading.Event()
         self._ahead = threading.BoundedSemaphore(_MAX_AHEAD)
         self._consumer = Consumer(
@@ -146,46 +156,79 @@ class TopicReader:
         self._stopped.set()
         self._thread.join()
 
+    def end_offset(self, timeout_s: float) -> int:
+        """Where the topic ends now. Blocks; from any thread.
+
+        Raises:
+            KafkaException: the brokers did not answer.
+        """
+        _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=timeout_s)
+        return int(end)
+
     def _run(self) -> None:
+        told = ""
         try:
             # Asked for by itself, the partition's leader comes only with the next look of a second.
             with contextlib.suppress(KafkaException):
                 self._consumer.list_topics(self._topic, _ASK_S)
-            self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
             while not self._stopped.is_set():
-                # Waiting for a whole batch would hold up the first one of it.
-                first = self._consumer.poll(_POLL_S)
-                if first is None:
-                    continue
-                messages = [first, *self._consumer.consume(_BATCH, 0)]
-                records = [_record(message) for message in messages if message.error() is None]
-                errors = [message.error() for message in messages if message.error() is not None]
-                at_end = any(error.code() == KafkaError._PARTITION_EOF for error in errors)
-                for error in errors:
-                    if error.code() != KafkaError._PARTITION_EOF:
-                        _log.error("quota_topic_not_read", topic=self._topic, error=error.str())
-                if records or at_end:
-                    self._hand_over(records, at_end)
+                try:
+                    self._follow()
+                except Exception as exc:  # noqa: BLE001  (whatever it is: a topic that nobody follows is not noticed)
+                    text = _text(exc)
+                    if told != (told := text):
+                        bug = None if isinstance(exc, KafkaException) else exc
+                        _log.error("quota_topic_not_followed", topic=self._topic, error=text, exc_info=bug)
+                    self._hand_over(self._lost, text)
+                    self._stopped.wait(_AGAIN_S)
         finally:
             self._consumer.close()
 
-    def _hand_over(self, records: Sequence[Record], at_end: bool) -> None:
+    def _follow(self) -> None:
+        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+        while not self._stopped.is_set():
+            # Waiting for a whole batch would hold up the first one of it.
+            first = self._consumer.poll(_POLL_S)
+            if first is None:
+                continue
+            records, end = [], None
+            for message in (first, *self._consumer.consume(_BATCH, 0)):
+                error = message.error()
+                if error is None:
+                    records.append(_record(message))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    end = message.offset()
+                elif error.code() in _ENDS or error.fatal():
+                    raise KafkaException(error)
+                else:
+                    _log.error("quota_topic_not_read", topic=self._topic, error=error.str())
+            if records or end is not None:
+                self._hand_over(self._receive, records, end)
+
+    def _hand_over(self, take: Callable[..., None], *what: object) -> None:
         while not self._ahead.acquire(timeout=_POLL_S):
             if self._stopped.is_set():
                 return
         try:
-            self._loop.call_soon_threadsafe(self._handed_over, records, at_end)
+            self._loop.call_soon_threadsafe(self._handed_over, take, *what)
         except RuntimeError:
             # The loop has ended before us.
             self._stopped.set()
 
-    def _handed_over(self, records: Sequence[Record], at_end: bool) -> None:
+    def _handed_over(self, take: Callable[..., None], *what: object) -> None:
         self._ahead.release()
         if not self._stopped.is_set():
-            self._receive(records, at_end)
+            take(*what)
 
 
 def _record(message: Any) -> Record:
-    names = [value for key, value in message.headers() or () if key == ALTERATION_HEADER]
+    try:
+        names = [value for key, value in message.headers() or () if key == ALTERATION_HEADER]
+    except Exception:  # noqa: BLE001  (a name that is no UTF-8, of a header that is none of ours, is a SystemError)
+        return Record(message.offset(), None, None, None)  # which is no quota, and counted as such
     name = names[-1].decode("ascii", "replace") if names and names[-1] is not None else None
     return Record(message.offset(), message.key(), message.value(), name)
+
+
+def _text(exc: Exception) -> str:
+    return exc.args[0].str() if isinstance(exc, KafkaException) else f"{type(exc).__name__}: {exc}"

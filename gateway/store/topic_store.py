@@ -65,8 +65,8 @@ class TopicStore:
     """See the module.
 
     Attributes:
-        version, bad_records: see `QuotaStore`.
-        log: what the topic says.
+        version, bad_records, stale: see `QuotaStore`.
+        log: what the topic says, as it is in force.
     """
 
     def __init__(self, settings: TopicStoreSettings, *, now_ms: Callable[[], int]) -> None:
@@ -77,6 +77,9 @@ class TopicStore:
             now_ms: Unix time, for the history.
         """
         self.log = TopicLog()
+        self.stale: str | None = None
+        # What is read into: another one while the topic is read from its beginning again.
+        self._reading = self.log
         self._settings = settings
         self._now_ms = now_ms
         self._on_change: OnChange = lambda _changes, _version: None
@@ -121,7 +124,9 @@ class TopicStore:
                 if told != (told := str(exc.args[0])):
                     _log.warning("quota_store_not_reached", topic=self._settings.topic, error=told)
                 await asyncio.sleep(_RETRY_S)
-        self._reader = TopicReader(self._settings.topic, self._settings.client, loop, self._receive)
+        self._reader = TopicReader(
+            self._settings.topic, self._settings.client, loop, self._receive, self._begin_again
+        )
         self._reader.start()
         await self._read_to_end.wait()
         if self.log.newer is not None:
@@ -155,26 +160,63 @@ class TopicStore:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def _receive(self, records: Sequence[Record], at_end: bool) -> None:
-        bad = self.log.bad_records
-        for applied in self.log.feed(records):
+    def _receive(self, records: Sequence[Record], end: int | None) -> None:
+        bad = self._reading.bad_records
+        for applied in self._reading.feed(records):
             if applied.alteration is not None:
                 self._remember(applied.alteration, applied.version)
             # Before the end everything is handed over at once, from the log.
-            if self._loaded and applied.changes:
+            if self._follows and applied.changes:
                 self._on_change(applied.changes, applied.version)
-            if applied.alteration in self._awaited:
-                self._awaited[applied.alteration].set()
-        if self.log.bad_records > bad:
+        if self._reading.bad_records > bad:
             _log.error(
                 "quota_store_bad_records",
                 topic=self._settings.topic,
-                count=self.log.bad_records - bad,
-                newer=self.log.newer or "",
+                count=self._reading.bad_records - bad,
+                newer=self._reading.newer or "",
             )
-        if at_end and not self._read_to_end.is_set():
+        if end is not None:
+            self._reach_end()
+        if self._follows:
+            for name in self._awaited.keys() & self._seen.keys():
+                self._awaited[name].set()
+
+    @property
+    def _follows(self) -> bool:
+        return self._loaded and self.stale is None
+
+    def _reach_end(self) -> None:
+        if not self._read_to_end.is_set():
+            self.stale = None
             self.log.read_to_end()
             self._read_to_end.set()
+        elif self.stale is not None:
+            self._take_what_was_read_again()
+
+    def _begin_again(self, why: str) -> None:
+        """The topic is read from its beginning again; until its end what was in force stays so."""
+        self._reading = TopicLog()
+        if not self._read_to_end.is_set():
+            self.log = self._reading
+        self.stale = f"quota topic {self._settings.topic} can't be followed: {why}"
+
+    def _take_what_was_read_again(self) -> None:
+        before, now = self.log, self._reading
+        if now.newer is not None:
+            self.stale = f"quota topic {self._settings.topic}: {now.newer}"
+            return
+        if now.version == 0 and before.size:
+            # Somebody has made it anew. The quotas in force may be the only copy of what was in it.
+            self.stale = (
+                f"quota topic {self._settings.topic} is empty, and there were {before.size} quotas in it"
+            )
+            return
+        now.read_to_end()
+        self.log, self.stale = now, None
+        changes = now.differences(before)
+        _log.warning("quota_topic_read_again", topic=self._settings.topic, changes=len(changes))
+        if changes:
+            self._on_change(changes, self.version)
 
     def _remember(self, name: str, version: int) -> None:
         self._seen[name] = version
@@ -187,6 +229,8 @@ class TopicStore:
         async with self._one_at_a_time:
             if self._thread is None:
                 raise StoreError("the quota store is closed")
+            if self.stale is not None:
+                raise StoreError(self.stale)
             changes = effective(alteration.changes, self.log.value_of)
             if not changes:
                 return self.version

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaProducer
 
 from gateway.cli import main
 from gateway.embedded.kafka import KafkaCluster
@@ -251,6 +252,55 @@ async def test_g04_foreign_records_are_passed_over_and_newer_ones_are_refused(
     with pytest.raises(StoreError, match="newer version"):
         await late.open(Seen())
     await late.close()
+
+
+class _NoText(str):
+    """A header's name that is not UTF-8, for kafka-python, which encodes what it is given."""
+
+    __slots__ = ()
+
+    def encode(self, *_args: object) -> bytes:  # type: ignore[override]
+        return b"\xff\xfe"
+
+
+@pytest.mark.asyncio
+async def test_g04_record_with_a_header_that_no_client_can_decode_is_passed_over(
+    kafka3: KafkaCluster, topic: str
+) -> None:
+    def put() -> None:
+        producer = KafkaProducer(bootstrap_servers=kafka3.bootstrap)
+        producer.send(topic, key=b"k", value=b"v", headers=[(_NoText("x"), b"1")]).get(20)
+        producer.close()
+
+    async with opened(store := store_on(kafka3, topic)) as seen:
+        await asyncio.to_thread(put)
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        assert seen.values == {(ALICE, PRODUCE): 1.0}
+        assert (store.log.bad_records, store.stale) == (1, None)
+
+
+@pytest.mark.asyncio
+async def test_g04_topic_that_is_deleted_and_made_again_is_noticed_and_takes_no_quota_away(
+    own_kafka: KafkaCluster,
+) -> None:
+    async with opened(store := store_on(own_kafka, "quotas")) as seen:
+        for value in range(1, 4):
+            await store.write(alteration((ALICE, PRODUCE, value)))
+        admin = AdminClient({"bootstrap.servers": own_kafka.bootstrap})
+        (deleted,) = admin.delete_topics(["quotas"]).values()
+        await asyncio.to_thread(deleted.result, 20)
+        await asyncio.sleep(1)
+        async with opened(other := store_on(own_kafka, "quotas")):
+            async with asyncio.timeout(60):
+                while "is empty, and there were 1 quotas" not in (store.stale or ""):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            assert seen.values == {(ALICE, PRODUCE): 3}
+            await other.write(alteration((APP, FETCH, 1.0)))
+            async with asyncio.timeout(10):
+                while store.stale is not None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            assert seen.values == {(APP, FETCH): 1}
+            assert store.version == other.version
 
 
 @pytest.mark.asyncio

@@ -53,6 +53,13 @@ async def test_nothing_is_altered_before_the_store_was_read() -> None:
     assert live.why_not_ready() is None
 
 
+async def test_gateway_whose_store_is_not_followed_is_not_ready() -> None:
+    live = live_on(store := MemoryStore(now_ms=lambda: AT_MS))
+    await live.open()
+    store.stale = "quota topic q can't be followed: gone"
+    assert live.why_not_ready() == "quota topic q can't be followed: gone"
+
+
 async def test_invalid_value_never_reaches_the_store() -> None:
     live = live_on(MemoryStore(now_ms=lambda: AT_MS))
     await live.open()

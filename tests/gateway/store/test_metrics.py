@@ -39,3 +39,6 @@ async def test_series_follow_what_happens_to_the_store() -> None:
     store.read_only = "no disk"
     assert value("writable") == 0
     assert value("bad_records_total") == 0
+    assert value("following") == 1
+    store.stale = "the topic is gone"
+    assert value("following") == 0

@@ -1,0 +1,184 @@
+"""A topic of quotas without brokers: librdkafka's consumer and producer as the store uses them, over one list.
+
+What brokers do with mixed transactions, and what librdkafka does when a topic is gone, only a real Kafka tells:
+tests/integration/test_quota_topic.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from gateway.store.topic_store import TopicStore, TopicStoreSettings
+from tests.support.quota_stores import AT_MS
+
+
+class Message:
+    """One of the topic, or an error that comes in the place of one."""
+
+    def __init__(
+        self,
+        offset: int,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        name: str | None = None,
+        error: KafkaError | None = None,
+    ) -> None:
+        self._offset = offset
+        self._key = key
+        self._value = value
+        self._name = name
+        self._error = error
+        self.unreadable = False
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+    def headers(self) -> list[tuple[str, bytes]] | None:
+        if self.unreadable:
+            raise SystemError("returned a result with an exception set")
+        return None if self._name is None else [("alteration", self._name.encode())]
+
+
+class QuotaTopic:
+    """The log, and what shall go wrong with it.
+
+    Attributes:
+        log: everything that was committed.
+        on_commit: called instead of the commit with what makes it.
+        consumers: all there were, by the order in which gateways were opened.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[Message] = []
+        self.on_commit: Callable[[Callable[[], None]], None] = lambda commit: commit()
+        self.consumers: list[Consumer] = []
+        self._ids = 0
+        monkeypatch.setattr("gateway.store.topic_reader.Consumer", self._consumer)
+        monkeypatch.setattr("gateway.store.topic_store.Producer", lambda *_args, **_more: Producer(self))
+        monkeypatch.setattr("gateway.store.topic_store.have_topic", lambda *_args, **_more: None)
+
+    def _consumer(self, *_args: object, **_more: object) -> Consumer:
+        self.consumers.append(consumer := Consumer(self))
+        return consumer
+
+    def store(self, *, write_timeout_ms: int = 2_000) -> TopicStore:
+        """One that is not open yet."""
+        settings = TopicStoreSettings("quotas", None, 1_000, 100, write_timeout_ms, {})
+        return TopicStore(settings, now_ms=lambda: AT_MS)
+
+    def append(self, key: bytes, value: bytes | None, name: str | None = None) -> Message:
+        """Somebody writes."""
+        self.log.append(message := Message(len(self.log), key, value, name))
+        return message
+
+
+class Consumer:
+    """Reads the log.
+
+    Attributes:
+        held: reads nothing for the time being.
+        fault: comes next, once: an error event or an exception.
+        unreachable: questions for the end fail.
+    """
+
+    def __init__(self, topic: QuotaTopic) -> None:
+        self.held = False
+        self.fault: KafkaError | Exception | None = None
+        self.unreachable = False
+        self._topic = topic
+        self._next = 0
+        self._end_told = -1
+        self._ended = False
+
+    def list_topics(self, _topic: str, _timeout_s: float) -> None:
+        """Nothing."""
+
+    def assign(self, _partitions: object) -> None:
+        self._next, self._end_told, self._ended = 0, -1, False
+
+    def poll(self, timeout_s: float) -> Message | None:
+        if isinstance(self.fault, Exception):
+            fault, self.fault = self.fault, None
+            raise fault
+        if self.fault is not None:
+            error, self.fault, self._ended = self.fault, None, True
+            return Message(self._next, error=error)
+        # As librdkafka does: after an error of this kind nothing comes until the partition is assigned again.
+        if not self.held and not self._ended:
+            if self._next < len(self._topic.log):
+                self._next += 1
+                return self._topic.log[self._next - 1]
+            if self._end_told != self._next:
+                self._end_told = self._next
+                return Message(self._next, error=KafkaError(KafkaError._PARTITION_EOF, "end"))
+        time.sleep(min(timeout_s, 0.002))
+        return None
+
+    def consume(self, most: int, _timeout_s: float) -> list[Message]:
+        found = []
+        while len(found) < most and (message := self.poll(0)) is not None:
+            found.append(message)
+        return found
+
+    def get_watermark_offsets(self, _partition: object, timeout: float) -> tuple[int, int]:
+        if self.unreachable:
+            time.sleep(timeout)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no broker"))
+        return 0, len(self._topic.log)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Producer:
+    """Writes the log, a transaction at once."""
+
+    _one = threading.Lock()
+
+    def __init__(self, topic: QuotaTopic) -> None:
+        self._topic = topic
+        self._records: list[tuple[bytes, bytes | None, str]] = []
+
+    def init_transactions(self, _timeout_s: float) -> None:
+        """Nothing is left of an earlier one."""
+
+    def begin_transaction(self) -> None:
+        self._records = []
+
+    def produce(
+        self, _topic: str, *, key: bytes, value: bytes | None, partition: int, headers: Mapping[str, str]
+    ) -> None:
+        assert partition == 0
+        self._records.append((key, value, headers["alteration"]))
+
+    def commit_transaction(self, _timeout_s: float) -> None:
+        self._topic.on_commit(self._commit)
+
+    def _commit(self) -> None:
+        with self._one:
+            for record in self._records:
+                self._topic.append(*record)
+
+    def poll(self, _timeout_s: float) -> int:
+        return 0
+
+    def purge(self, **_which: Any) -> None:
+        """Nothing waits."""
+
+    def flush(self, _timeout_s: float) -> int:
+        return 0
