@@ -11,6 +11,9 @@ from typing import Final
 
 _HEADER_BYTES: Final = 5
 
+RECORD_BYTES: Final = 16_384
+"""Plain bytes in the largest record."""
+
 SLICE_BYTES: Final = 65_536
 """What is decrypted or encrypted at once. OpenSSL keeps buffers of this size for as long as a connection lasts."""
 
@@ -23,12 +26,13 @@ class RecordWalk:
 
     Attributes:
         skip: bytes from the end of what has been seen to the beginning of the next record.
+        first: as far into the chunk counted last its first whole header stands, or would.
     """
 
-    __slots__ = ("_head", "skip")
+    __slots__ = ("_head", "first", "skip")
 
     def __init__(self, skip: int = 0) -> None:
-        self.skip = skip
+        self.skip = self.first = skip
         self._head = b""
 
     def count(self, received: memoryview) -> int:
@@ -44,6 +48,7 @@ class RecordWalk:
             at = missing + (self._head[3] << 8 | self._head[4])
             self._head = b""
             records = 1
+        self.first = at
         last = size - _HEADER_BYTES
         while at <= last:
             at += _HEADER_BYTES + (received[at + 3] << 8 | received[at + 4])

@@ -16,19 +16,16 @@ from enum import Enum, auto
 from typing import Any, Final, cast
 
 from gateway.tls_failure import HandshakeRefused, TlsFailure, TlsUser, failure_of
-from gateway.tls_records import PLAIN_BYTES, SLICE_BYTES, ReceiveBuffer, RecordWalk
+from gateway.tls_records import PLAIN_BYTES, RECORD_BYTES, SLICE_BYTES, ReceiveBuffer, RecordWalk
 from gateway.tls_steps import HandshakeSteps
-
-RECORD_BYTES: Final = 16_384
-"""Plain bytes in the largest record."""
 
 _ALERT_BYTES: Final = 256
 _FULL_BYTES: Final = PLAIN_BYTES - RECORD_BYTES
 _LONGEST_HANDSHAKE_BYTES: Final = 256 * 1024
 _LONGEST_BARREN_BYTES: Final = 65_536  # received in a row without one plain byte among them (hazard H23)
+_MOST_BARREN: Final = 128  # records without data, beyond one for each KiB received
 _TINY_RECORD_BYTES: Final = 128
 _BITE_BYTES: Final = 2_048
-_LONGEST_TINY_BARREN_BYTES: Final = 4_096
 _UNFINISHED: Final = ssl.SSLWantReadError()
 
 
@@ -83,7 +80,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._paused = self._ended = self._closing = False
         self._due = self._held = self._fin = False
         self._answered = False  # a server: with its certificate; a client: with its hello
-        self._barren_bytes = self._handshake_bytes = 0
+        self._barren_bytes = self._barren_records = self._handshake_bytes = 0
         self._late = b""  # has come while a step was due
         self._outcome: ssl.SSLError | None = _UNFINISHED
         self._records = RecordWalk()
@@ -111,9 +108,11 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             return
         received = self._view[:nbytes]
         if self._deliver is not None:
-            if self._records.count(received) > nbytes // _TINY_RECORD_BYTES + 2:
+            records = self._records.count(received)
+            if records > nbytes // _TINY_RECORD_BYTES + 2:
                 self._take_in_bites(received)
                 return
+            self._barren_records += records
             self._incoming.write(received)
             if not self._paused:
                 self._read(nbytes)
@@ -255,13 +254,14 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
 
     def _read(self, received_bytes: int) -> None:
         read, incoming, plain = self._decrypt, self._incoming, self._buffer.plain
-        size, count = 0, 1
+        size, records, count = 0, 0, 1
         broken: ssl.SSLError | None = None
         try:
             while count and size <= _FULL_BYTES:
                 # A whole record each time: the space for it is there.
                 count = read(RECORD_BYTES, plain[size:] if size else plain)
                 size += count
+                records += 1
                 if not incoming.pending:
                     break
             else:
@@ -273,13 +273,14 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             broken = exc
         if self._outgoing.pending:
             self._flush()  # an answer to a key update, or the alert that tells the peer what is wrong
+        # A little data between key updates does not pay for them: what counts is how much has been received.
+        barren = self._barren_records - records - (received_bytes >> 10)
+        self._barren_records = barren if barren > 0 else 0
+        self._barren_bytes = 0 if size else self._barren_bytes + received_bytes
         if size:
-            self._barren_bytes = 0
             self._deliver(bytes(plain[:size]))
-        else:
-            self._barren_bytes += received_bytes
-            if self._barren_bytes > _LONGEST_BARREN_BYTES:
-                self.abort()
+        if (barren > _MOST_BARREN and not incoming.pending) or self._barren_bytes > _LONGEST_BARREN_BYTES:
+            self.abort()
         if broken is not None:
             self._closing = True
             if self._socket is not None:
@@ -289,13 +290,13 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._end()
 
     def _take_in_bites(self, received: memoryview) -> None:
+        walk = RecordWalk(self._records.first)
         for at in range(0, len(received), _BITE_BYTES):
             bite = received[at : at + _BITE_BYTES]
+            self._barren_records += walk.count(bite)
             self._incoming.write(bite)
             if not self._paused:
                 self._read(len(bite))
-            if self._barren_bytes > _LONGEST_TINY_BARREN_BYTES:
-                self.abort()
             if self._closing or self._ended:
                 return
 

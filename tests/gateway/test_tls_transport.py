@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.tls_failure import TlsFailure
-from gateway.tls_records import PLAIN_BYTES, SLICE_BYTES
+from gateway.tls_records import PLAIN_BYTES, RECORD_BYTES, SLICE_BYTES
 from gateway.tls_steps import Step
-from gateway.tls_transport import RECORD_BYTES
 from tests.support.tls import Pki
 from tests.support.tls_conversation import TlsServer, User
 

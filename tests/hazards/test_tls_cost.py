@@ -118,6 +118,32 @@ def test_h23_a_flood_of_key_updates_is_cut_before_anybody_notices(pki: Pki, ask_
     client.free()
 
 
+@pytest.mark.parametrize("data_bytes", [1, 4, 100])
+@pytest.mark.parametrize("updates", [1, 3, 70])
+def test_h23_a_little_data_does_not_pay_for_a_flood_of_key_updates(
+    pki: Pki, updates: int, data_bytes: int
+) -> None:
+    server, client = connected(pki)
+    for _ in range(-(-3_000 // updates)):
+        for _ in range(updates):
+            client.update_keys(ask_peer=False)
+        client.write(bytes(data_bytes))
+    assert longest_turn_s(server, client.take()) < 0.05
+    assert server.socket.ended == "aborted"
+    client.free()
+
+
+def test_h23_key_updates_among_much_data_are_taken(pki: Pki) -> None:
+    server, client = connected(pki)
+    for _ in range(300):
+        client.update_keys(ask_peer=False)
+        client.write(bytes(2_048))
+    assert longest_turn_s(server, client.take()) < 0.05
+    assert len(server.user.received) == 1 + 300 * 2_048
+    assert not server.socket.ended
+    client.free()
+
+
 def test_h23_records_of_one_byte_are_served_and_hold_up_nobody_for_long(pki: Pki) -> None:
     server, client = connected(pki)
     for _ in range(20_000):
