@@ -80,11 +80,13 @@ class IpLimits:
         return found
 
     def _look_up(self, address: str) -> IpLimit:
-        client = normalise(address, self._ipv6_prefix_bits)
+        own = client = normalise(address)
+        if ":" in own and self._ipv6_prefix_bits < 128:
+            client = normalise(address, self._ipv6_prefix_bits)
         limits = self._limits
         if not limits.enabled(KEY):
             return IpLimit(UNLIMITED, client)
-        name, counted_by = limits.find_address(normalise(address)) or (DEFAULT, client)
+        name, counted_by = limits.find_address(own) or (DEFAULT, client)
         entity = QuotaEntity(ip=name)
         rate = limits.get(entity, KEY)
         if rate is None:
