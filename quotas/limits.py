@@ -7,7 +7,8 @@ and a key without any quota is off: nothing is counted for it. That is what Kafk
 
 Stricter than Kafka on purpose: NaN and infinity are refused, because a NaN quota limits nobody in silence.
 Wider on purpose: an address entity may be a CIDR block. Host names are refused, as this room can not
-resolve them.
+resolve them. An address has one spelling, where Kafka keeps any: of two names of one address the one that was set
+last would count, and after a restart perhaps the other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
-from quotas.address_table import AddressTable
+from quotas.address_table import AddressTable, one_spelling
 from quotas.entities import Default, EntityType, Family, QuotaEntity, QuotaKey
 from quotas.name_prefixes import NamePrefixes
 
@@ -227,18 +228,21 @@ class Limits:
         self._values[key][entity] = value
 
 
-def validate(entity: QuotaEntity, key: str, value: float) -> str | None:
+def validate(entity: QuotaEntity, key: str, value: float, *, kept: bool = False) -> str | None:
     """The first fault of a quota, None when it may be set.
 
     Args:
         entity: whom the quota is for.
         key: as the client wrote it, so it may be unknown.
         value: in the key's unit.
+        kept: it comes from a store, which may hold other spellings of addresses from when they were taken.
 
     Returns:
         Kafka's own error text where Kafka has the rule. In Kafka's order: entity first, then key, then value.
     """
     fault = validate_entity(entity)
+    if fault is None and not kept and isinstance(entity.ip, str):
+        fault = _spelling_fault(entity.ip)
     if fault is not None:
         return fault
     allowed = IP_KEYS if entity.family is Family.IP else CLIENT_KEYS
@@ -248,7 +252,7 @@ def validate(entity: QuotaEntity, key: str, value: float) -> str | None:
 
 
 def validate_entity(entity: QuotaEntity) -> str | None:
-    """The first fault of an entity, None when quotas may be set for it."""
+    """The first fault of an entity, None when quotas of it may be removed, and set if its address is well spelled."""
     components = list(entity.components())
     if not components:
         return "Invalid empty client quota entity"
@@ -296,6 +300,15 @@ def _is_address_or_block(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _spelling_fault(name: str) -> str | None:
+    right = one_spelling(name)
+    if name == right:
+        return None
+    if "%" in name:
+        return f"{name} has a zone, which is of one machine's making; without it is {right}."
+    return f"{name} has to be written {right}: an address has one spelling here."
 
 
 def _family_of(entity: QuotaEntity) -> Family:

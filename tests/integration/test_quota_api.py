@@ -195,6 +195,7 @@ DIFFERENCES: list[tuple[str, dict[str, str | None], dict[str, float | None], int
     ("infinity is no limit", {"user": "u"}, {"request_percentage": math.inf}, 0, 42),
     ("a host name would be looked up", {"ip": "localhost"}, {"connection_creation_rate": 5.0}, 0, 42),
     ("one of the short forms of an address", {"ip": "127.1"}, {"connection_creation_rate": 5.0}, 0, 42),
+    ("an address has one spelling", {"ip": "2001:DB8::1"}, {"connection_creation_rate": 5.0}, 0, 42),
     ("an address block", {"ip": "10.1.0.0/16"}, {"connection_creation_rate": 5.0}, 42, 0),
 ]
 

@@ -72,8 +72,16 @@ def test_without_a_limit_an_address_is_unlimited() -> None:
     assert IpLimits(Limits()).limit("1.2.3.4").rate_per_s == UNLIMITED
 
 
-def test_a_mapped_address_in_the_configuration_is_its_ipv4_address() -> None:
-    assert IpLimits(_limits({"::ffff:1.2.3.4": 7})).limit("1.2.3.4").rate_per_s == 7
+def test_a_mapped_address_that_was_kept_is_its_ipv4_address_whenever_it_was_set() -> None:
+    mapped, plain = QuotaEntity(ip="::ffff:1.2.3.4"), QuotaEntity(ip="1.2.3.4")
+    for quotas in ([(plain, 50.0), (mapped, 7.0)], [(mapped, 7.0), (plain, 50.0)]):
+        limits = Limits()
+        for entity, rate in quotas:
+            limits.put(entity, KEY, rate)
+        ip_limits = IpLimits(limits)
+        assert ip_limits.limit("1.2.3.4") == IpLimit(50, "1.2.3.4")
+        limits.remove(plain, KEY)
+        assert ip_limits.limit("1.2.3.4") == IpLimit(7, "1.2.3.4")
 
 
 def test_rates_are_whole_numbers_cut_not_rounded() -> None:

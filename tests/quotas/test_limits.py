@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from quotas.entities import DEFAULT, Default, Family, QuotaEntity, QuotaKey, parse_entity
-from quotas.limits import Enforcement, Limits, validate
+from quotas.limits import Enforcement, Limits, validate, validate_entity
 from tests.support.scenarios import scenarios
 
 PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
@@ -82,6 +82,27 @@ def test_a_connection_rate_is_an_int() -> None:
 def test_an_address_entity_is_an_address_or_a_block(ip: str, valid: bool) -> None:
     fault = validate(QuotaEntity(ip=ip), CONNECTION, 1)
     assert fault == (None if valid else f"{ip} is not a valid IP or resolvable host.")
+
+
+@pytest.mark.parametrize(
+    ("ip", "fault"),
+    [
+        ("::ffff:10.0.0.1", "has to be written 10.0.0.1: an address has one spelling here."),
+        ("::ffff:10.0.0.0/104", "has to be written 10.0.0.0/8: an address has one spelling here."),
+        ("2001:DB8::1", "has to be written 2001:db8::1: an address has one spelling here."),
+        ("2001:db8:0:0::/32", "has to be written 2001:db8::/32: an address has one spelling here."),
+        ("10.0.0.0/255.0.0.0", "has to be written 10.0.0.0/8: an address has one spelling here."),
+        ("fe80::%1/64", "has a zone, which is of one machine's making; without it is fe80::/64."),
+    ],
+)
+def test_b19_another_spelling_of_an_address_is_refused_and_may_be_kept(ip: str, fault: str) -> None:
+    entity = QuotaEntity(ip=ip)
+    assert validate(entity, CONNECTION, 1) == f"{ip} {fault}"
+    with pytest.raises(ValueError, match=r"spelling|zone"):
+        Limits().set(entity, CONNECTION, 1)
+    assert validate(entity, CONNECTION, 1, kept=True) is None
+    assert validate(entity, CONNECTION, 0, kept=True) is not None
+    assert validate_entity(entity) is None, "it can still be removed"
 
 
 def test_an_empty_name_is_refused() -> None:
