@@ -8,6 +8,7 @@ them, whichever broker is named: its limits are of all its brokers together. The
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -32,6 +33,9 @@ _STRING, _INT = 2, 3
 
 _GLOBAL: Final = (MAX_CONNECTIONS, CREATION_RATE, PER_IP, PER_IP_OVERRIDES)
 _OF_LISTENER: Final = (MAX_CONNECTIONS, CREATION_RATE)
+_LISTENER_KEY: Final = re.compile(
+    rf"listener\.name\..+\.({'|'.join(map(re.escape, _OF_LISTENER))})", re.DOTALL
+)
 _FIELDS: Final = {
     MAX_CONNECTIONS: "max_connections",
     CREATION_RATE: "max_connection_creation_rate",
@@ -108,6 +112,22 @@ class BrokerLimits:
         """These, and no others, are what was set over the wire."""
         self._apply(values)
         self.values = dict(values)
+
+    def checked(self, values: Values) -> Values:
+        """Values that were set once, in this or another process, as if each were set now.
+
+        Args:
+            values: of any settings; those of listeners that this gateway does not have are checked as well.
+
+        Raises:
+            LimitError: one can't be set, or is none of these settings.
+        """
+        found = {}
+        for key, value in values.items():
+            if key not in _GLOBAL and _LISTENER_KEY.fullmatch(key) is None:
+                raise LimitError(ErrorCode.INVALID_REQUEST, f"{key} is no limit of connections")
+            found[key] = _checked_value(key, value)
+        return found
 
     def merged(self, changes: Changes) -> Values:
         """What is set over the wire after these changes."""
@@ -210,7 +230,6 @@ def _is_int(text: str) -> bool:
 
 def _checked(op: ConfigOp) -> str:
     """The value of a setting that is to be set, as text."""
-    base = op.name if op.name in _FIELDS else next(key for key in _OF_LISTENER if op.name.endswith(f".{key}"))
     if op.operation in (Operation.APPEND, Operation.SUBTRACT):
         what = Operation(op.operation).name.lower()
         raise LimitError(
@@ -220,15 +239,20 @@ def _checked(op: ConfigOp) -> str:
         raise LimitError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {op.operation}")
     if op.value is None:
         raise LimitError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {op.name}")
-    value = op.value.strip()
+    return _checked_value(op.name, op.value)
+
+
+def _checked_value(name: str, given: str) -> str:
+    base = name if name in _FIELDS else next(key for key in _OF_LISTENER if name.endswith(f".{key}"))
+    value = given.strip()
     if base == PER_IP_OVERRIDES:
         if len(value) > _MOST_CHARS:
             raise LimitError(
-                ErrorCode.INVALID_REQUEST, f"{op.name} has {len(value)} characters, at most {_MOST_CHARS}"
+                ErrorCode.INVALID_REQUEST, f"{name} has {len(value)} characters, at most {_MOST_CHARS}"
             )
         _overrides_of(value)
         return value
-    fault = f"Invalid value {op.value} for configuration {op.name}: "
+    fault = f"Invalid value {given} for configuration {name}: "
     if not _is_int(value) or not -(2**31) <= int(value) <= UNLIMITED:
         raise LimitError(ErrorCode.INVALID_REQUEST, f"{fault}Not a number of type INT")
     if int(value) < 0:

@@ -2,25 +2,34 @@
 
 Written whole to a new file that then takes the old one's place, so that a crash leaves one or the other. Without a
 directory they last as long as the process.
+
+    {"format": 1, "limits": {"max.connections": "500"}, "sum": "..."}
+
+What is there is believed only when all of it fits, the sum over the limits too, and each limit could be set now:
+limits that are gone or are not as they were set are worse than a gateway that says why it does not start. Files
+without a format, nothing but the limits, are read unless they are empty; the next change writes this form.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from config import Config, ConfigError
-from gateway.broker_limits import BrokerLimits, Changes, OnSaved, Values
+from gateway.broker_limits import BrokerLimits, Changes, LimitError, OnSaved, Values
 from gateway.clock import NowMs
 from gateway.store.interface import StoreError
 
 FILE_NAME: Final = "connection-limits.json"
+FORMAT: Final = 1
 _MOST_BYTES: Final = 1 << 20
+_REMOVE_IT: Final = "remove it to do without them"
 
 _log = structlog.get_logger("gateway.broker_limits")
 
@@ -57,12 +66,16 @@ class LimitsFile:
         """Put in force what was kept; what is of a listener that is gone is left out, and said.
 
         Raises:
-            StoreError: there is a file, and it is not ours, not whole or more than this machine can do.
+            StoreError: there is a file, and it is not ours, not whole, or has a limit that could not be set.
         """
         self._limits = limits
         if self._path is None or not self._path.exists():
             return
-        values = await asyncio.to_thread(_read, self._path)
+        kept = await asyncio.to_thread(read_limits, self._path)
+        try:
+            values = limits.checked(kept)
+        except LimitError as exc:
+            raise StoreError(f"{self._path}: {exc}; {_REMOVE_IT}") from exc
         unknown = sorted(values.keys() - limits.keys)
         if unknown:
             _log.warning("connection_limits_without_listener", settings=",".join(unknown))
@@ -90,7 +103,7 @@ class LimitsFile:
                 values = limits.merged(changes)
                 limits.check(values)
                 if self._path is not None:
-                    await asyncio.to_thread(_write, self._path, values)
+                    await asyncio.to_thread(write_limits, self._path, values)
                 limits.put_in_force(values)
             except ConfigError as exc:
                 failure = "; ".join(exc.lines)
@@ -106,24 +119,64 @@ class LimitsFile:
             _log.error("connection_limits_not_answered", exc_info=exc)
 
 
-def _read(path: Path) -> Values:
+def read_limits(path: Path) -> Values:
+    """What a file says; each limit is a text that nobody has looked at.
+
+    Raises:
+        StoreError: it is not ours, or not whole.
+    """
     try:
         text = path.read_text(encoding="utf-8") if path.stat().st_size <= _MOST_BYTES else ""
         document = json.loads(text)
     except OSError as exc:
         raise StoreError(f"{path}: {exc.strerror}") from exc
-    except ValueError as exc:
-        raise StoreError(f"{path}: no limits of connections; remove it to do without them") from exc
-    if not isinstance(document, dict) or not all(isinstance(value, str) for value in document.values()):
-        raise StoreError(f"{path}: no limits of connections; remove it to do without them")
-    return document
+    except (ValueError, RecursionError) as exc:
+        raise _not_ours(path) from exc
+    if not isinstance(document, dict):
+        raise _not_ours(path)
+    written = document.get("format")
+    if not isinstance(written, int):
+        # As it was before there was a format. One without a limit can't be told from another program's.
+        if not document:
+            raise _not_ours(path)
+        return _texts(document, path)
+    if written > FORMAT:
+        raise StoreError(
+            f"{path} was written by a newer version of sluice (format {written}; this one reads {FORMAT})"
+        )
+    if written != FORMAT or document.keys() != {"format", "limits", "sum"}:
+        raise _not_ours(path)
+    limits = _texts(document["limits"], path)
+    if document["sum"] != _sum_of(limits):
+        raise StoreError(f"{path}: limits of connections, but damaged: their sum is wrong; {_REMOVE_IT}")
+    return limits
 
 
-def _write(path: Path, values: Values) -> None:
+def _not_ours(path: Path) -> StoreError:
+    return StoreError(f"{path}: no limits of connections; {_REMOVE_IT}")
+
+
+def _texts(limits: Any, path: Path) -> Values:
+    if not isinstance(limits, dict) or not all(isinstance(value, str) for value in limits.values()):
+        raise _not_ours(path)
+    return limits
+
+
+def _sum_of(limits: Values) -> str:
+    return hashlib.blake2b(json.dumps(limits, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def write_limits(path: Path, values: Values) -> None:
+    """Keep these and no others.
+
+    Raises:
+        OSError: they are not kept; what was kept before still is.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     with fresh.open("w", encoding="utf-8") as file:
-        json.dump(dict(sorted(values.items())), file, indent=1)
+        limits = dict(sorted(values.items()))
+        json.dump({"format": FORMAT, "limits": limits, "sum": _sum_of(limits)}, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)

@@ -12,7 +12,7 @@ import pytest
 
 import config
 from config.quota_admin_section import LimitsBy, QuotaAdminSettings
-from gateway.limits_file import FILE_NAME, LimitsFile, limits_directory
+from gateway.limits_file import FILE_NAME, LimitsFile, limits_directory, read_limits, write_limits
 from gateway.store.interface import StoreError
 from tests.support.broker_limits import TEXT, ScriptedLimits
 from tests.support.gateway import gateway_config, running_gateway
@@ -63,7 +63,7 @@ def test_two_changes_at_once_are_both_made(tmp_path: Path) -> None:
         await file.finish()
         assert told == [None, None]
         assert board.limits.values == {RATE: "5", "max.connections": "20"}
-        assert json.loads((tmp_path / FILE_NAME).read_text()) == board.limits.values
+        assert json.loads((tmp_path / FILE_NAME).read_text())["limits"] == board.limits.values
 
     run(steps())
 
@@ -106,11 +106,88 @@ def test_more_than_the_machine_can_do_is_refused_when_it_is_to_be_made() -> None
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"max.connections": 5}', '{"max.connections": "five"}', "x" * (1 << 21)]
+    "text",
+    [
+        *("", "{", "[]", "5", "null", "{}", '{"foo": "bar"}', "x" * (1 << 21), "[" * 100_000, "\x00"),
+        *('{"max.connections": 5}', '{"max.connections": null}', '{"max.connections": "5", "foo": "bar"}'),
+        *('{"format": 1}', '{"format": 1, "limits": {}}', '{"format": true, "limits": {}, "sum": ""}'),
+        *('{"format": "1", "limits": "5"}', '{"format": 0, "max.connections": "5"}'),
+        '{"format": 1, "limits": {"max.connections": "5"}, "sum": ""}',
+        '{"format": 1, "limits": [], "sum": ""}',
+    ],
 )
 def test_g04_a_file_that_is_not_whole_stops_the_start(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE_NAME).write_text(text)
-    with pytest.raises(StoreError, match=FILE_NAME):
+    board = ScriptedLimits()
+    with pytest.raises(StoreError, match=rf"{FILE_NAME}: .*; remove it to do without them"):
+        run(LimitsFile(tmp_path, lambda: 0).restore(board.limits))
+    assert board.limits.values == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("max.connections", "-5"),
+        ("max.connections", "0"),
+        ("max.connections", "five"),
+        ("max.connections", "5.0"),
+        ("max.connections", "٥"),
+        ("max.connections", "2147483648"),
+        ("max.connections", "1" * 5_000),
+        (RATE, "0"),
+        (RATE, ""),
+        ("max.connections.per.ip", "-1"),
+        ("max.connections.per.ip.overrides", "here:5"),
+        ("max.connections.per.ip.overrides", "10.0.0.1:-5"),
+        ("listener.name.clients.max.connections", "0"),
+        ("listener.name.gone.max.connections", "0"),
+        ("listener.name.clients.max.connections.per.ip", "5"),
+        ("max.idle.ms", "5"),
+    ],
+)
+def test_g04_a_limit_that_could_not_be_set_stops_the_start(tmp_path: Path, setting: str, value: str) -> None:
+    write_limits(tmp_path / FILE_NAME, {setting: value})
+    new = (tmp_path / FILE_NAME).read_text()
+    for text in (new, json.dumps({setting: value})):
+        (tmp_path / FILE_NAME).write_text(text)
+        board = ScriptedLimits()
+        with pytest.raises(StoreError, match=FILE_NAME):
+            run(LimitsFile(tmp_path, lambda: 0).restore(board.limits))
+        assert board.limits.values == {}
+
+
+def test_g04_no_character_of_the_file_can_be_another_unnoticed(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    limits = {"max.connections": "20", "listener.name.clients.max.connections": "7"}
+    write_limits(path, limits)
+    whole = path.read_bytes()
+    for at, byte in enumerate(whole):
+        for bit in range(8):
+            path.write_bytes(whole[:at] + bytes([byte ^ 1 << bit]) + whole[at + 1 :])
+            try:
+                assert read_limits(path) == limits
+            except StoreError:
+                continue
+
+
+def test_limits_of_before_there_was_a_format_are_read_and_kept_in_the_new_form(tmp_path: Path) -> None:
+    async def steps() -> None:
+        (tmp_path / FILE_NAME).write_text(json.dumps({RATE: " 7 ", "max.connections": "2147483647"}))
+        file, board = LimitsFile(tmp_path, lambda: 0), ScriptedLimits()
+        await file.restore(board.limits)
+        assert board.limits.values == {RATE: "7", "max.connections": "2147483647"}
+        assert await change(file, max_connections=None, **{RATE: None}) is None
+        assert json.loads((tmp_path / FILE_NAME).read_text())["limits"] == {}
+        again = ScriptedLimits()
+        await LimitsFile(tmp_path, lambda: 0).restore(again.limits)
+        assert again.limits.values == {}
+
+    run(steps())
+
+
+def test_limits_of_a_newer_version_stop_the_start(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text('{"format": 2, "all": "new"}')
+    with pytest.raises(StoreError, match=r"newer version of sluice \(format 2; this one reads 1\)"):
         run(LimitsFile(tmp_path, lambda: 0).restore(ScriptedLimits().limits))
 
 
