@@ -22,7 +22,8 @@ class QuotaStoreSettings(Section, frozen=True):
         replication_factor: for topic: of one that is made; None: 3, or as many brokers as there are.
         max_quotas: how many quotas it may hold.
         max_history: how many changes are remembered.
-        write_timeout_ms: for topic: how long an alteration may take.
+        write_timeout_ms: for topic: how long an alteration may take, its wait for others included. At the end a
+            gateway waits 5 s longer for any store.
     """
 
     kind: Literal["sqlite", "topic", "memory"] = "sqlite"

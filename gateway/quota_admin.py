@@ -17,7 +17,7 @@ from gateway.store.interface import Alteration, QuotaChange
 from quotas.quota_book import QuotaBook
 
 OnAltered: TypeAlias = Callable[[str | None, int], None]
-"""(why nothing was changed, None when it is durable and in force; now_ms)."""
+"""(why it is not in force, None when it is, and durable; now_ms)."""
 
 Alter: TypeAlias = Callable[[Alteration, OnAltered], None]
 """Begins to make an alteration; the answer comes later, never from within the call."""

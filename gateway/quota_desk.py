@@ -56,7 +56,7 @@ class QuotaDesk:
             _log.error("quotas_not_described", exc_info=exc)
 
     async def finish(self) -> None:
-        """Wait for what is under way; the store has its own bounds of time."""
+        """Wait for what is under way; a store on a disk that hangs has no bound of time."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 

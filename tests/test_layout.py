@@ -25,7 +25,7 @@ ELSEWHERE: Final = {
     "__main__": "starts another module",
     "gateway/store/interface": "protocols and records, which every store's tests use",
     "gateway/store/sqlite_file": "those of its only user, and tests/hazards/test_quota_store.py",
-    "gateway/store/topic_store": "a real Kafka: tests/integration/test_quota_topic.py",
+    "gateway/store/topic_writer": "a real Kafka: tests/integration/test_quota_topic.py",
     "pipeline/quota_client": "a real Kafka: tests/integration/test_plans.py",
 }
 

@@ -102,7 +102,7 @@ class QuotaStore(Protocol):
             The version that has them.
 
         Raises:
-            StoreError: nothing was changed.
+            StoreError: nothing of it is in force. With a shared store it may be later, and then the text says so.
         """
 
     async def history(self, limit: int) -> list[HistoryEntry]:

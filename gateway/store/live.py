@@ -1,7 +1,7 @@
 """Quotas that change while the gateway runs: the store and the set in force, kept together.
 
 What the store says comes into force here and nowhere else: a counter never sees a change that is not durable, and a
-change that failed is never in force.
+change that failed is not in force; of a shared store it may come later, as another gateway's does.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class LiveQuotas:
             The store's version that has it.
 
         Raises:
-            StoreError: nothing has changed, neither in the store nor in force.
+            StoreError: nothing of it is in force; see `QuotaStore.write`.
         """
         try:
             if self._draining:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -22,22 +21,24 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
-from gateway.store.interface import Alteration, HistoryEntry, OnChange, StoreError
+from gateway.logging_setup import audit_logger
+from gateway.store.interface import Alteration, HistoryEntry, OnChange, QuotaChange, StoreError
 from gateway.store.memory_store import check_count, effective
-from gateway.store.topic_log import ALTERATION_HEADER, Record, TopicLog, Written
+from gateway.store.topic_log import Record, TopicLog, Written
 from gateway.store.topic_reader import TopicReader, have_topic
+from gateway.store.topic_writer import TopicWriter
 from gateway.store.writing import Writing
 
 _RETRY_S: Final = 1.0
 _ASK_S: Final = 5.0
-_TRANSACTION_MS: Final = 5_000
-"""How long brokers wait for a gateway that died in a transaction, which holds up what others write meanwhile."""
+_SETTLE_S: Final = 2.0
+"""Time to learn what became of a transaction that failed, even when the alteration has had all of its own."""
 _REMEMBERED: Final = 1_000
 
 _log = structlog.get_logger("gateway.store")
-_client_log = logging.getLogger("gateway.store.kafka")
+_audit_log = audit_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class TopicStoreSettings:
         replication_factor: when it is made; None: 3, or as many brokers as there are.
         max_quotas: how many overrides there may be.
         max_history: how many changes are remembered.
-        write_timeout_ms: how long an alteration may take.
+        write_timeout_ms: how long an alteration may take, the wait for others before it included; when it fails,
+            up to 2 s more to learn what became of it.
         client: librdkafka's settings for reaching the cluster.
     """
 
@@ -59,6 +61,10 @@ class TopicStoreSettings:
     max_history: int
     write_timeout_ms: int
     client: Mapping[str, Any]
+
+
+class _Doubt(Exception):
+    """An alteration may be in the log already, or come into it."""
 
 
 class TopicStore:
@@ -85,8 +91,7 @@ class TopicStore:
         self._on_change: OnChange = lambda _changes, _version: None
         self._thread: ThreadPoolExecutor | None = None
         self._reader: TopicReader | None = None
-        self._producer: Any = None
-        self._transactional_id = f"sluice-quotas-{uuid.uuid4()}"
+        self._writer = TopicWriter(settings.topic, settings.client)
         self._read_to_end = asyncio.Event()
         self._loaded = False
         self._one_at_a_time = asyncio.Lock()
@@ -94,6 +99,12 @@ class TopicStore:
         # Alterations that were seen in the log, the latest last, and who waits for one.
         self._seen: dict[str, int] = {}
         self._awaited: dict[str, asyncio.Event] = {}
+        # Alterations that were answered with an error and may still come into force.
+        self._doubtful: dict[str, tuple[Alteration, Sequence[tuple[QuotaChange, float | None]]]] = {}
+        # Up to where the topic was read, records that are none of ours included.
+        self._reached = 0
+        self._progress = asyncio.Event()
+        self._closing = False
 
     @property
     def read_only(self) -> str | None:
@@ -140,7 +151,8 @@ class TopicStore:
         """See `QuotaStore`."""
         if self.read_only is not None:
             raise StoreError(self.read_only)
-        return await self._writing.carry_out(self._write(alteration))
+        deadline = time.monotonic() + self._settings.write_timeout_ms / 1000
+        return await self._writing.carry_out(self._write(alteration, deadline))
 
     async def history(self, limit: int) -> list[HistoryEntry]:
         """See `QuotaStore`."""
@@ -148,14 +160,16 @@ class TopicStore:
 
     async def close(self) -> None:
         """See `QuotaStore`; alterations on their way are made first."""
-        thread, self._thread = self._thread, None
-        if thread is None:
+        thread = self._thread
+        if thread is None or self._closing:
             return
+        self._closing = True
         await self._writing.done()
+        self._thread = None
         loop = asyncio.get_running_loop()
         if self._reader is not None:
             await loop.run_in_executor(thread, self._reader.stop)
-        await loop.run_in_executor(thread, self._drop_producer)
+        await loop.run_in_executor(thread, self._writer.drop)
         thread.shutdown()
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -175,11 +189,15 @@ class TopicStore:
                 count=self._reading.bad_records - bad,
                 newer=self._reading.newer or "",
             )
+        self._reached = max(end or 0, records[-1].offset + 1 if records else 0, self._reached)
         if end is not None:
             self._reach_end()
         if self._follows:
             for name in self._awaited.keys() & self._seen.keys():
                 self._awaited[name].set()
+            for name in self._doubtful.keys() & self._seen.keys():
+                self._tell_late(*self._doubtful.pop(name))
+        self._progress.set()
 
     @property
     def _follows(self) -> bool:
@@ -196,6 +214,7 @@ class TopicStore:
     def _begin_again(self, why: str) -> None:
         """The topic is read from its beginning again; until its end what was in force stays so."""
         self._reading = TopicLog()
+        self._reached = 0
         if not self._read_to_end.is_set():
             self.log = self._reading
         self.stale = f"quota topic {self._settings.topic} can't be followed: {why}"
@@ -223,57 +242,115 @@ class TopicStore:
         if len(self._seen) > _REMEMBERED:
             del self._seen[next(iter(self._seen))]
 
+    async def _catch_up(self, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            end = await loop.run_in_executor(self._thread, self._end_offset, deadline)
+        except KafkaException as exc:
+            raise self._unreached(exc) from exc
+        try:
+            async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
+                while self._reached < end or not self._follows:
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            raise StoreError(
+                f"topic {self._settings.topic} could not be read to its end; nothing was changed"
+            ) from None
+
     # -- writing ---------------------------------------------------------------------------------------------
 
-    async def _write(self, alteration: Alteration) -> int:
-        async with self._one_at_a_time:
-            if self._thread is None:
-                raise StoreError("the quota store is closed")
-            if self.stale is not None:
-                raise StoreError(self.stale)
-            changes = effective(alteration.changes, self.log.value_of)
-            if not changes:
-                return self.version
-            grown = sum((change.value is not None) - (old is not None) for change, old in changes)
-            check_count(self.log.size + grown, self._settings.max_quotas, grows=grown > 0)
-            name = str(uuid.uuid4())
-            records = self.log.write(
-                name, alteration, changes, at_ms=self._now_ms(), max_history=self._settings.max_history
-            )
-            self._awaited[name] = asyncio.Event()
-            try:
-                return await self._commit(name, records)
-            finally:
-                del self._awaited[name]
-
-    async def _commit(self, name: str, records: Sequence[Written]) -> int:
-        loop = asyncio.get_running_loop()
-        assert self._thread is not None
-        deadline = time.monotonic() + self._settings.write_timeout_ms / 1000
+    async def _write(self, alteration: Alteration, deadline: float) -> int:
         try:
-            await loop.run_in_executor(self._thread, self._transaction, name, records, deadline)
+            async with asyncio.timeout(max(0, deadline - time.monotonic())):
+                await self._one_at_a_time.acquire()
+        except TimeoutError:
+            raise StoreError("other alterations took too long; nothing was changed") from None
+        try:
+            return await self._write_next(alteration, deadline)
+        finally:
+            self._one_at_a_time.release()
+
+    async def _write_next(self, alteration: Alteration, deadline: float) -> int:
+        if self._closing or self._thread is None:
+            raise StoreError("the quota store is closed")
+        if self.stale is not None:
+            raise StoreError(self.stale)
+        changes = effective(alteration.changes, self.log.value_of)
+        if not changes:
+            return self.version
+        grown = sum((change.value is not None) - (old is not None) for change, old in changes)
+        check_count(self.log.size + grown, self._settings.max_quotas, grows=grown > 0)
+        name = str(uuid.uuid4())
+        records = self.log.write(
+            name, alteration, changes, at_ms=self._now_ms(), max_history=self._settings.max_history
+        )
+        self._awaited[name] = asyncio.Event()
+        try:
+            return await self._commit(name, records, deadline)
+        except _Doubt as exc:
+            self._doubtful[name] = (alteration, changes)
+            if len(self._doubtful) > _REMEMBERED:
+                del self._doubtful[next(iter(self._doubtful))]
+            raise StoreError(str(exc)) from exc
+        finally:
+            del self._awaited[name]
+
+    async def _commit(self, name: str, records: Sequence[Written], deadline: float) -> int:
+        loop = asyncio.get_running_loop()
+        topic = self._settings.topic
+        try:
+            await loop.run_in_executor(self._thread, self._writer.open, deadline)
+        except KafkaException as exc:
+            raise self._unreached(exc) from exc
+        try:
+            await loop.run_in_executor(self._thread, self._writer.transaction, name, records, deadline)
         except (KafkaException, BufferError) as exc:
-            _log.warning("quota_store_transaction_failed", topic=self._settings.topic, error=str(exc.args[0]))
+            _log.warning("quota_store_transaction_failed", topic=topic, error=str(exc.args[0]))
+            deadline = max(deadline, time.monotonic() + _SETTLE_S)
             try:
-                await loop.run_in_executor(self._thread, self._settle)
-            except KafkaException as unsettled:
+                await loop.run_in_executor(self._thread, self._writer.settle, deadline)
+                await self._catch_up(deadline)
+            except (KafkaException, StoreError) as unsettled:
+                raise _Doubt(
+                    f"the brokers of topic {topic} did not say what became of the change, so it was not confirmed; "
+                    f"it may take effect later: {exc.args[0]}"
+                ) from unsettled
+            if name not in self._seen:
                 raise StoreError(
-                    f"the brokers of topic {self._settings.topic} can't be reached, so the change was not confirmed; "
-                    f"nothing has changed here: {unsettled.args[0].str()}"
+                    f"topic {topic} could not be written; nothing was changed: {exc.args[0]}"
                 ) from exc
-            if not await self._read_back(name, time.monotonic() + _RETRY_S):
-                raise StoreError(f"topic {self._settings.topic} could not be written: {exc.args[0]}") from exc
             return self._seen[name]
-        if not await self._read_back(name, deadline + _RETRY_S):
-            raise StoreError(
-                f"topic {self._settings.topic} was written and can't be read; the change takes effect once it can"
+        if not await self._read_back(name, max(deadline, time.monotonic() + _RETRY_S)):
+            raise _Doubt(
+                f"topic {topic} was written and can't be read; the change takes effect later, once it can"
             )
         return self._seen[name]
 
+    def _unreached(self, exc: KafkaException) -> StoreError:
+        return StoreError(
+            f"the brokers of topic {self._settings.topic} can't be reached; nothing was changed: {exc.args[0].str()}"
+        )
+
     async def _read_back(self, name: str, deadline: float) -> bool:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._awaited[name].wait(), max(0.1, deadline - time.monotonic()))
-        return name in self._seen
+            await asyncio.wait_for(self._awaited[name].wait(), deadline - time.monotonic())
+        return self._awaited[name].is_set()
+
+    def _tell_late(self, alteration: Alteration, changes: Sequence[tuple[QuotaChange, float | None]]) -> None:
+        """Who asked was told that it is not sure, and has written no audit line."""
+        for change, old in changes:
+            _audit_log.info(
+                "quota_changed",
+                audit=True,
+                principal=alteration.by,
+                peer=alteration.via,
+                entity=str(change.entity),
+                key=change.key.value,
+                old=old,
+                new=change.value,
+                late=True,
+            )
 
     # -- in the thread ---------------------------------------------------------------------------------------
 
@@ -287,62 +364,8 @@ class TopicStore:
 
     def _prepare(self) -> None:
         with contextlib.suppress(KafkaException):
-            self._open_producer(time.monotonic() + self._settings.write_timeout_ms / 1000)
+            self._writer.open(time.monotonic() + self._settings.write_timeout_ms / 1000)
 
-    def _open_producer(self, deadline: float) -> Any:
-        if self._producer is None:
-            producer = Producer(
-                {
-                    **self._settings.client,
-                    "transactional.id": self._transactional_id,
-                    "transaction.timeout.ms": _TRANSACTION_MS,
-                    "linger.ms": 0,
-                    "compression.type": "gzip",
-                },
-                logger=_client_log,
-            )
-            producer.init_transactions(max(0.1, deadline - time.monotonic()))
-            self._producer = producer
-        return self._producer
-
-    def _transaction(self, name: str, records: Sequence[Written], deadline: float) -> None:
-        producer = self._open_producer(deadline)
-        producer.begin_transaction()
-        for record in records:
-            while True:
-                try:
-                    producer.produce(
-                        self._settings.topic,
-                        key=record.key,
-                        value=record.value,
-                        partition=0,
-                        headers={ALTERATION_HEADER: name},
-                    )
-                    break
-                except BufferError:
-                    if time.monotonic() > deadline:
-                        raise
-                    producer.poll(0.1)
-        while True:
-            try:
-                producer.commit_transaction(max(0.1, deadline - time.monotonic()))
-                return
-            except KafkaException as exc:
-                if not exc.args[0].retriable() or time.monotonic() > deadline:
-                    raise
-
-    def _settle(self) -> None:
-        """Take up the transactional id again: afterwards the transaction before is made or ended.
-
-        Raises:
-            KafkaException: the brokers do not say.
-        """
-        self._drop_producer()
-        self._open_producer(time.monotonic() + self._settings.write_timeout_ms / 1000)
-
-    def _drop_producer(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            # Nothing of it is waited for; brokers end what it has begun.
-            producer.purge(in_queue=True, in_flight=True, blocking=False)
-            producer.flush(0)
+    def _end_offset(self, deadline: float) -> int:
+        assert self._reader is not None
+        return self._reader.end_offset(max(0.1, deadline - time.monotonic()))

@@ -22,6 +22,8 @@ from tests.support.gateway import (
     gateway_process,
     running_gateway,
 )
+from tests.support.quota_stores import ALICE, alteration
+from tests.support.quota_stores import PRODUCE as PRODUCE_RATE
 from tests.support.raw_client import HOST, RawClient, refused, until
 
 pytestmark = pytest.mark.asyncio
@@ -92,6 +94,28 @@ async def test_draining_gateway_is_not_ready_and_ends_as_soon_as_the_last_reply_
             assert await client.receive_rest() == b""
             await asyncio.wait_for(draining, 5)
         await running.ended_by(CloseCause.DRAINED)
+
+
+async def test_store_that_hangs_does_not_keep_usage_records_from_being_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Usage:
+        stopped = False
+
+        async def stop(self) -> None:
+            self.stopped = True
+
+    monkeypatch.setattr("gateway.app._STORE_GRACE_S", 0.05)
+    gateway = Gateway(gateway_config([9], quota_store={"write_timeout_ms": 50}))
+    await gateway.start()
+    goes_on = asyncio.Event()
+    monkeypatch.setattr(gateway.live_quotas.store, "write", lambda _alteration: goes_on.wait())
+    gateway._quota_desk.alter(alteration((ALICE, PRODUCE_RATE, 1.0)), lambda *_answer: None)
+    monkeypatch.setattr(gateway, "usage", usage := Usage())
+    await asyncio.wait_for(gateway.stop(), 3)
+    assert usage.stopped
+    goes_on.set()
+    await gateway._quota_desk.finish()
 
 
 async def test_drain_takes_no_further_request_of_a_connection_that_is_owed_a_reply() -> None:

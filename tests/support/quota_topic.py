@@ -69,7 +69,7 @@ class QuotaTopic:
         self.consumers: list[Consumer] = []
         self._ids = 0
         monkeypatch.setattr("gateway.store.topic_reader.Consumer", self._consumer)
-        monkeypatch.setattr("gateway.store.topic_store.Producer", lambda *_args, **_more: Producer(self))
+        monkeypatch.setattr("gateway.store.topic_writer.Producer", lambda *_args, **_more: Producer(self))
         monkeypatch.setattr("gateway.store.topic_store.have_topic", lambda *_args, **_more: None)
 
     def _consumer(self, *_args: object, **_more: object) -> Consumer:
