@@ -142,8 +142,8 @@ def from_files(folder: Path, load: Load, kills: int) -> Part:
         f"{files} files in random order, {truth.torn_files} of them cut off; {len(truth.missing)} lines never arrive"
     )
     arguments = ["--from", f"files:{folder / 'in'}", "--out", str(folder / "out"), "--master", "local[2]"]
-    # So many batches that the last kill still finds one: each kill lets none or one of them pass.
-    arguments += ["--max-files", str(max(files // (kills + 4), 1))]
+    # So many batches that the last kill still finds one: a kill after a batch, or in the next one, lets two pass.
+    arguments += ["--max-files", str(max(files // (2 * kills + 4), 1))]
     _kill_and_finish(part, arguments, folder, kills)
     _judge(part, folder / "out", truth)
     return part
