@@ -35,12 +35,11 @@ def describe_address(
         raise config.ConfigError([f"--ip: {json.dumps(ip)} is not an IP address"]) from None
     found = IpLimits(limits, ipv6_prefix_bits=ipv6_prefix_bits).limit(ip)
     limit = None if found.rate_per_s >= UNLIMITED else found.rate_per_s
-    decided_by = None
+    decided_by: QuotaEntity | None = None
     if limit is not None:
-        exact, block = QuotaEntity(ip=address), QuotaEntity(ip=found.tracker_key)
-        decided_by = next(
-            (each for each in (exact, block) if limits.get(each, KEY) is not None), QuotaEntity(ip=DEFAULT)
-        )
+        # By the name that the quota was set by: a kept one may have another spelling.
+        row = limits.find_address(address)
+        decided_by = QuotaEntity(ip=DEFAULT if row is None else row[0])
     return {
         "ip": address,
         "enforcement": limits.mode,

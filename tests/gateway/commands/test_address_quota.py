@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
+from gateway.commands.address_quota import KEY, describe_address
+from quotas.entities import QuotaEntity
+from quotas.limits import Limits
+from quotas.rate_quotas import RateSettings
 
 CONFIG = """
 [upstream]
@@ -60,6 +64,14 @@ def test_address_has_the_rate_of_the_row_that_decides(
     assert (told["limit"], told["decided_by"], told["counted_by"]) == (limit, decided_by, counted_by)
     assert told["burst"] == limit * 10
     assert told["observe"] is observe
+
+
+def test_a_kept_row_of_another_spelling_is_told_by_its_name() -> None:
+    row = QuotaEntity(ip="2001:DB8::1")
+    limits = Limits()
+    limits.put(row, KEY, 7.0)
+    told = describe_address(limits, RateSettings(), "2001:db8::1", ipv6_prefix_bits=128)
+    assert (told["limit"], told["decided_by"]) == (7, str(row))
 
 
 def test_address_without_a_row_is_unlimited(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
