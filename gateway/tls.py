@@ -31,7 +31,7 @@ _MOST_FILE_BYTES: Final = 16 * 1024 * 1024
 
 _log = structlog.get_logger("gateway.tls")
 
-_Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+_Stamp: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class TlsFileFault(Exception):
@@ -120,7 +120,7 @@ def _load_own(context: ssl.SSLContext, certificate: str, key: str, password_file
     password = b"" if password_file is None else _read("key_password_file", password_file).rstrip(b"\r\n")
     try:
         expires_s = x509.load_pem_x509_certificates(chain)[0].not_valid_after_utc.timestamp()
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         raise TlsFileFault("certificate", f'"{certificate}" holds no PEM certificate') from None
     try:
         # Always with a password: without one OpenSSL would ask for it on the terminal.
@@ -158,7 +158,8 @@ class TlsIdentity:
 
     Attributes:
         owner: in logs and metrics, such as ``listeners.0.tls``.
-        reloads, failed_reloads: how often files were read again, with and without success.
+        reloads, failed_reloads: how often files were read again, with and without success; one that fails as the
+            last one did, on files that look the same, is not counted again.
         last_reload_failed: whether what is in force is older than the files.
     """
 
@@ -175,6 +176,7 @@ class TlsIdentity:
         self.owner = owner
         self.reloads = self.failed_reloads = 0
         self.last_reload_failed = False
+        self._fault = ""
         self._load: Callable[[], Loaded] = (
             (lambda: server_context(section))
             if isinstance(section, ListenerTls)
@@ -199,12 +201,13 @@ class TlsIdentity:
         return self._loaded.expires_s
 
     def _look(self) -> _Stamp:
-        def stamp(path: str) -> tuple[int, int, int] | None:
+        def stamp(path: str) -> tuple[int, int, int, int] | None:
             try:
                 found = os.stat(path)
             except OSError:
                 return None
-            return (found.st_mtime_ns, found.st_ino, found.st_size)
+            # The time of change too: nothing else tells that a file can be read now.
+            return (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size)
 
         return tuple(stamp(path) for path in self._paths)
 
@@ -212,7 +215,8 @@ class TlsIdentity:
         """Read the files again. May block on the file system.
 
         Args:
-            only_if_changed: since they were last read; a set that can't be used is not tried again and again.
+            only_if_changed: since they were last read, or while the last set can't be used: what was wrong may be a
+                folder's permission or a network's fault, which no file shows. What is still wrong is not told again.
             by: who asked, for the log.
 
         Returns:
@@ -220,15 +224,22 @@ class TlsIdentity:
         """
         # Looked at before they are read: what changes meanwhile is seen next time.
         stamp = self._look()
-        if only_if_changed and stamp == self._stamp:
+        again = only_if_changed and stamp == self._stamp
+        if again and not self.last_reload_failed:
             return True
         self._stamp = stamp
         try:
             loaded = self._load()
-        except TlsFileFault as exc:
-            self.failed_reloads += 1
+        except Exception as exc:  # noqa: BLE001  (whatever a library makes of a file, others are looked at too)
+            known = isinstance(exc, TlsFileFault)
+            fault = str(exc) if known else type(exc).__name__
+            if not again or fault != self._fault:
+                self.failed_reloads += 1
+                _log.error(
+                    "certificate_not_reloaded", owner=self.owner, by=by, fault=fault, exc_info=not known
+                )
+            self._fault = fault
             self.last_reload_failed = True
-            _log.error("certificate_not_reloaded", owner=self.owner, by=by, fault=str(exc))
             return False
         self._loaded = loaded
         self.reloads += 1

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from typing import Final
 
+import structlog
+
 from config import Config, ConfigError, ListenerSettings
 from config.mapping_rules import MappingRules
 from config.sections import UpstreamSettings
@@ -24,6 +26,8 @@ LOOK_S: Final = 5.0
 
 MAX_WAITING: Final = 4_096
 """Handshakes that wait for their turn, of all listeners. Each is a counted connection that holds 4 KiB at most."""
+
+_log = structlog.get_logger("gateway.tls")
 
 
 def load_identities(config: Config) -> tuple[dict[str, TlsIdentity], dict[str, TlsIdentity]]:
@@ -141,8 +145,8 @@ class TlsParts:
         looking, self._looking = self._looking, None
         if looking is not None:
             looking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await looking
+            # However it has ended, what is stopped after this has to be.
+            await asyncio.gather(looking, return_exceptions=True)
 
     async def _look(self) -> None:
         while True:
@@ -153,7 +157,10 @@ class TlsParts:
             # When asked they are read in any case: a file on some network file system may look the same as before.
             by = "reload" if asked else "change of the files"
             # A thread: the file system may be slow.
-            await asyncio.to_thread(reload_all, self.identities, only_if_changed=not asked, by=by)
+            try:
+                await asyncio.to_thread(reload_all, self.identities, only_if_changed=not asked, by=by)
+            except Exception:  # noqa: BLE001  (nobody else would look at them)
+                _log.exception("certificates_not_looked_at")  # and looked at again
 
     def look_now(self) -> None:
         """Read the files again, whether they seem to have changed or not."""

@@ -9,7 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+import gateway.tls
 from config import ConfigError
 from config.security_sections import ListenerTls, UpstreamTls
 from gateway.tls import TlsFileFault, TlsIdentity, client_context, reload_all, server_context
@@ -158,8 +160,8 @@ def test_h21_a_bad_pair_keeps_the_old_one_until_it_is_whole(pki: Pki, tmp_path: 
     assert not files.look()
     assert files.identity.context is before
     assert files.identity.last_reload_failed
-    assert files.look(), "not tried, and not complained of, again and again"
-    assert files.identity.failed_reloads == 1
+    assert not files.look()
+    assert files.identity.failed_reloads == 1, "tried, and not complained of, again and again"
     files.put("whole")
     assert files.look()
     assert files.identity.context is not before
@@ -171,6 +173,77 @@ def test_h21_a_file_that_is_gone_keeps_the_old_one(pki: Pki, tmp_path: Path) -> 
     files.key.unlink()
     assert not files.look()
     assert files.identity.last_reload_failed
+
+
+def test_h21_files_that_could_not_be_read_once_are_read_again_though_they_look_the_same(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files(pki, tmp_path)
+    before = files.identity.context
+    files.put("newer")
+    faults = ["Stale file handle", "Stale file handle", "Input/output error"]
+    read = gateway.tls._read
+
+    def broken(key: str, path: str) -> bytes:
+        raise TlsFileFault(key, faults[0])
+
+    monkeypatch.setattr("gateway.tls._read", broken)
+    with capture_logs() as lines:
+        while faults:
+            assert not files.look()
+            faults.pop(0)
+    assert [line["fault"] for line in lines] == [
+        "certificate: Stale file handle",
+        "certificate: Input/output error",
+    ]
+    monkeypatch.setattr("gateway.tls._read", read)
+    assert files.look()
+    assert files.identity.context is not before
+    assert not files.identity.last_reload_failed
+
+
+def test_h21_a_change_that_only_the_time_of_change_shows_is_one(pki: Pki, tmp_path: Path) -> None:
+    files = Files(pki, tmp_path)
+    was = files.key.stat()
+    files.key.chmod(0o640)
+    assert files.key.stat().st_mtime_ns == was.st_mtime_ns
+    assert files.look()
+    assert files.identity.reloads == 1
+
+
+def of_version_9(pem: bytes) -> bytes:
+    """A certificate whose field of the version is damaged."""
+    der = ssl.PEM_cert_to_DER_cert(pem.decode())
+    assert der.count(b"\xa0\x03\x02\x01\x02") == 1
+    return ssl.DER_cert_to_PEM_cert(der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x09")).encode()
+
+
+def test_h21_a_certificate_of_a_damaged_version_is_a_bad_one(pki: Pki, tmp_path: Path) -> None:
+    files = Files(pki, tmp_path)
+    before = files.identity.context
+    files.certificate.write_bytes(of_version_9(files.certificate.read_bytes()))
+    assert not files.look()
+    assert files.identity.context is before
+    assert files.identity.last_reload_failed
+    with pytest.raises(ConfigError, match=r"listeners\.0\.tls\.certificate: .* holds no PEM certificate"):
+        TlsIdentity("listeners.0.tls", listener(pki, certificate=str(files.certificate)))
+
+
+def test_h21_what_nobody_thought_of_keeps_the_old_one_and_does_not_stop_the_others(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    odd, other = Files(pki, tmp_path / "a"), Files(pki, tmp_path / "b")
+    odd.put("odd")
+    other.put("newer")
+    monkeypatch.setattr(odd.identity, "_load", lambda: {}["of a library"])
+    with capture_logs() as lines:
+        for _ in range(2):
+            assert not reload_all([odd.identity, other.identity], only_if_changed=True, by="test")
+    assert odd.identity.last_reload_failed
+    assert other.identity.reloads == 1
+    assert [line.get("fault") for line in lines] == ["KeyError", None]
 
 
 def test_h21_a_link_that_leads_elsewhere_is_a_change(pki: Pki, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import ssl
 from pathlib import Path
@@ -60,6 +61,35 @@ async def test_h21_a_reload_reads_files_that_look_unchanged_too(pki: Pki) -> Non
         identity = running.gateway.tls.identities[0]
         await running.gateway.operations.reload(by="test")
         await until(lambda: identity.reloads == 1)
+
+
+async def test_h21_what_nobody_thought_of_does_not_end_the_look_at_the_files_nor_the_shutdown(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.tls_setup.LOOK_S", 0.02)
+    asked: list[bool] = []
+
+    def look(identities: object, *, only_if_changed: bool, by: str) -> bool:
+        asked.append(only_if_changed)
+        raise LookupError(by)
+
+    monkeypatch.setattr("gateway.tls_setup.reload_all", look)
+    async with tls_gateway(pki.keys()) as (_, running):
+        await until(lambda: len(asked) > 2)
+        await running.gateway.tls.stop()
+
+
+async def test_shutdown_goes_on_if_the_look_at_the_files_has_ended_badly(pki: Pki) -> None:
+    async with tls_gateway(pki.keys()) as (_, running):
+        parts = running.gateway.tls
+        assert parts._looking is not None
+        parts._looking.cancel()
+        parts._looking = asyncio.create_task(bad_end())
+        await asyncio.sleep(0)
+
+
+async def bad_end() -> None:
+    raise LookupError
 
 
 async def test_h21_an_authority_that_is_taken_away_counts_from_the_next_handshake_on(pki: Pki) -> None:
