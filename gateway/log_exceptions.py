@@ -46,5 +46,10 @@ def _text(exception: BaseException) -> str:
     text = str(exception)
     if isinstance(exception, _HARMLESS) and not isinstance(exception, UnicodeError):
         return text
+    return without_quotes(text)
+
+
+def without_quotes(text: str) -> str:
+    """The text without what it quotes, which may be data."""
     # From the first quote to the last one: what is quoted may contain quotes.
     return _QUOTED.sub(lambda found: f"<{len(found[0])} characters>", text)

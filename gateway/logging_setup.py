@@ -24,7 +24,7 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from gateway.log_exceptions import without_data
+from gateway.log_exceptions import without_data, without_quotes
 from gateway.log_limits import EventLimiter
 
 MAX_VALUE_CHARS: Final = 512
@@ -186,6 +186,9 @@ class _ToStructlog(logging.Handler):
             text = record.getMessage()
         except (TypeError, ValueError):
             text = str(record.msg)  # a record whose arguments do not fit its text
+        if record.name == "asyncio":
+            # An event loop describes a lost exception with its text, and what it called with the arguments.
+            text = without_quotes(text.partition("\n")[0] if record.exc_info else text)
         level = max((value for value in _LEVELS.values() if value <= record.levelno), default=logging.DEBUG)
         # Texts have values in them, so a flood of them is a flood of one logger.
         structlog.get_logger().log(

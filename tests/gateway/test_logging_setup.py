@@ -1,19 +1,24 @@
 from __future__ import annotations
 
+import asyncio
+import gc
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
 import structlog
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.logging_setup import MAX_VALUE_CHARS, render_json, render_logfmt, report_suppressed, setup
 from tests.support.clock import FakeClock
+from tests.support.secrets import secrets_in
 
 HOSTILE = "a\x00b\r\nlevel=error c\x1b[31m\x9b\x7f\u2028\u202e\"'\\{}%s=<default>/é\udc80"
 
@@ -187,6 +192,39 @@ def test_flood_of_one_event_is_bounded_and_counted() -> None:
     log.clock.advance(1000)
     log.logger.info("refused", peer="later")
     assert parse_logfmt(log.lines[-1])["suppressed"] == "80"
+
+
+def careless(data: bytes) -> None:
+    raise KeyError(data)
+
+
+async def careless_task(data: bytes) -> None:
+    careless(data)
+
+
+@pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_h15_exception_that_nobody_took_is_logged_without_its_data(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """An event loop puts the exception's text, and the arguments of what it called, into its own message."""
+    log = Log()
+    secret = b"hunter2"  # no canary: pytest's own handler sees the record as the loop has made it
+    message = b"\0alice\0" + secret
+    loop = make_loop()
+    loop.set_debug(True)
+    task = loop.create_task(careless_task(message))
+    loop.call_soon(careless, message)
+    loop.call_soon(partial(careless, message))
+    for _ in range(3):
+        loop.run_until_complete(asyncio.sleep(0))
+    del task
+    gc.collect()
+    loop.close()
+    found = [parse_logfmt(line) for line in log.lines if "exception" in parse_logfmt(line)]
+    assert len(found) == 3
+    assert "Task exception was never retrieved" in [line["event"] for line in found]
+    assert all("in careless" in line["exception"] for line in found)
+    assert secrets_in("\n".join(log.lines).encode(), [secret]) == []
 
 
 def test_flood_of_different_texts_from_one_standard_logger_is_bounded_too() -> None:
