@@ -128,6 +128,8 @@ class TlsDoor:
         """See `TlsUser`."""
         channel = self._channels[transport]
         tls: ssl.SSLObject = transport.get_extra_info("ssl_object")
+        if tls.session_reused:
+            _check_validity(tls)
         if self._rules is not None:
             channel.session.user = self._principal(tls, self._rules)
         self._leave(transport)
@@ -139,11 +141,6 @@ class TlsDoor:
         certificate = tls.getpeercert(binary_form=True)
         if certificate is None:
             return ANONYMOUS
-        if tls.session_reused:
-            # OpenSSL looked at the certificate when the session was made.
-            shown = tls.getpeercert() or {}
-            if time() > ssl.cert_time_to_seconds(str(shown["notAfter"])):
-                raise HandshakeRefused(TlsFailure.CERTIFICATE_EXPIRED, "of a resumed session")
         try:
             return principal_name(certificate, rules, all_utf8=self._all_utf8)
         except (NoRuleMatches, ValueError) as exc:
@@ -172,3 +169,10 @@ class TlsDoor:
         channel = self._channels.pop(transport)
         self._transports.pop(channel, None)
         return channel
+
+
+def _check_validity(tls: ssl.SSLObject) -> None:
+    """Of the certificate of a resumed session, if there is one: OpenSSL looked at it when the session was made."""
+    shown = tls.getpeercert()
+    if shown and time() > ssl.cert_time_to_seconds(str(shown["notAfter"])):
+        raise HandshakeRefused(TlsFailure.CERTIFICATE_EXPIRED, "of a resumed session")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from time import time
 
 import pytest
 
 from gateway.close_cause import CloseCause
 from gateway.tls_failure import TlsFailure
+from tests.support.broker import ScriptedBroker
 from tests.support.frames import heartbeat
+from tests.support.gateway import running_gateway
 from tests.support.raw_client import until
 from tests.support.tls import Pki, TlsClient, failures, handshakes, tls_gateway
 
@@ -75,31 +78,75 @@ async def test_who_has_left_while_waiting_for_its_turn_costs_no_handshake(pki: P
         assert handshakes(running, "TLSv1.3") == 1
 
 
-async def test_a_session_of_tls_1_2_is_resumed_with_its_user(pki: Pki) -> None:
-    own = pki.authority.issue("dora", "dora")
-    context = pki.trusting(own)
+def of_tls_1_2(pki: Pki) -> ssl.SSLContext:
+    """A client's context, with a certificate."""
+    context = pki.trusting(pki.authority.issue("dora", "dora"))
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    async with tls_gateway(pki.mutual()) as (_, running):
-        client = await TlsClient.connect(running.port, context)
+    return context
+
+
+async def session_of(port: int, context: ssl.SSLContext) -> ssl.SSLSession:
+    """What a client can resume with."""
+    async with await TlsClient.connect(port, context) as client:
         session = client.tls.session
-        await client.close()
-        # asyncio has no way to hand a session on.
-        plain = context.wrap_bio(
-            ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="127.0.0.1", session=session
-        )
-        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        plain = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1", session=session)
-        for _ in range(5):
-            try:
-                plain.do_handshake()
-            except ssl.SSLWantReadError:
-                writer.write(outgoing.read())
-                incoming.write(await asyncio.wait_for(reader.read(65_536), 5))
-            else:
-                break
-        writer.write(outgoing.read())
-        assert plain.session_reused
+    assert session is not None
+    return session
+
+
+async def resume(port: int, context: ssl.SSLContext, session: ssl.SSLSession) -> asyncio.StreamWriter:
+    """Connect with a session, which asyncio has no way to hand on."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    plain = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1", session=session)
+    for _ in range(5):
+        try:
+            plain.do_handshake()
+        except ssl.SSLWantReadError:
+            writer.write(outgoing.read())
+            incoming.write(await asyncio.wait_for(reader.read(65_536), 5))
+        else:
+            break
+    writer.write(outgoing.read())
+    assert plain.session_reused
+    return writer
+
+
+async def test_a_session_of_tls_1_2_is_resumed_with_its_user(pki: Pki) -> None:
+    context = of_tls_1_2(pki)
+    async with tls_gateway(pki.mutual()) as (_, running):
+        session = await session_of(running.port, context)
+        writer = await resume(running.port, context, session)
         await until(lambda: handshakes(running, "TLSv1.2") == 2)
-        assert [channel.session.user for channel in running.channels] == ["CN=dora"]
+        await until(lambda: [channel.session.user for channel in running.channels] == ["CN=dora"])
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("client_auth", ["required", "requested"])
+@pytest.mark.parametrize("sasl", [False, True])
+async def test_h19_a_session_of_tls_1_2_ends_with_its_certificate(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch, sasl: bool, client_auth: str
+) -> None:
+    keys = pki.mutual(client_auth) | {"security_protocol": "SASL_SSL" if sasl else "SSL"}
+    upstream = {"security_protocol": "SASL_PLAINTEXT" if sasl else "PLAINTEXT"}
+    context = of_tls_1_2(pki)
+    async with (
+        ScriptedBroker() as broker,
+        running_gateway(broker.port, listener=keys, upstream=upstream) as running,
+    ):
+        session = await session_of(running.port, context)
+        in_eleven_days = time() + 11 * 86_400
+        monkeypatch.setattr("gateway.tls_door.time", lambda: in_eleven_days)
+        writer = await resume(running.port, context, session)
+        await until(lambda: failures(running, TlsFailure.CERTIFICATE_EXPIRED) == 1)
+        assert handshakes(running, "TLSv1.2") == 1
+        writer.transport.abort()
+
+
+async def test_a_session_without_a_certificate_is_resumed(pki: Pki) -> None:
+    context = pki.trusting()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with tls_gateway(pki.mutual("requested")) as (_, running):
+        session = await session_of(running.port, context)
+        writer = await resume(running.port, context, session)
+        await until(lambda: handshakes(running, "TLSv1.2") == 2)
         writer.transport.abort()
