@@ -2,7 +2,9 @@
 
 They are for topics of the gateway itself. What clients send never goes through them. They log in and verify brokers
 as discovery does, except that a new password, or new certificate files, are for them a matter of the next start,
-and that they know no `server_name`: brokers' certificates must hold the hosts that are connected to.
+that they know no `server_name`: brokers' certificates must hold the hosts that are connected to, and that
+`minimum_version` is not passed on: librdkafka has no setting for it, and its OpenSSL takes TLS 1.2 from brokers
+that speak nothing newer.
 """
 
 from __future__ import annotations
