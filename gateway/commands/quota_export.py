@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
 
 from gateway.commands import admin_port
 from gateway.commands.quota_view import add_config_argument, of_file, of_gateway
 from gateway.commands.quota_yaml import to_text
+from quotas.address_table import one_spelling
+from quotas.entities import QuotaEntity, QuotaKey
+
+Quota: TypeAlias = tuple[QuotaEntity, QuotaKey, float]
 
 
 def add_parser(commands: Any) -> None:
@@ -39,5 +44,21 @@ def run(arguments: argparse.Namespace) -> int:
         for entity, key, value in view.limits.items()
         if arguments.all or view.origins is None or view.origins[entity, key].source == "store"
     )
-    print(to_text(items), end="")
+    print(to_text(_in_one_spelling(items)), end="")
     return 0
+
+
+def _in_one_spelling(items: Iterable[Quota]) -> Iterator[Quota]:
+    """What `import` takes: of rows kept with other spellings of an address the one that decides, rightly spelled."""
+    found: dict[tuple[QuotaEntity, QuotaKey], tuple[bool, str, float]] = {}
+    for entity, key, value in items:
+        name, right = entity.ip, entity
+        if isinstance(name, str):
+            spelled = one_spelling(name)
+            if ":" in name and ":" not in spelled and "/" in name:
+                print(f"sluice: {entity} {key} is left out: it matches no address", file=sys.stderr)
+                continue
+            right = QuotaEntity(ip=spelled)
+        row = (right != entity, str(name), value)
+        found[right, key] = min(found.get((right, key), row), row)
+    return ((entity, key, value) for (entity, key), (_, _, value) in found.items())

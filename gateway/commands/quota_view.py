@@ -141,11 +141,12 @@ def _view(answer: Mapping[str, Any]) -> QuotaView:
     settings = config.Config.model_construct(
         None, **sections, enforcement=EnforcementSettings(mode=answer["mode"]), quotas=()
     )
-    values, faults = quotas_of(answer["quotas"])
+    values, faults = quotas_of(answer["quotas"], kept=True)
     if faults:
         raise ValueError(faults[0])
     limits = settings.quota_limits()
-    limits.replace_all((*at, value) for at, value in values.items())
+    for (entity, key), value in values.items():
+        limits.put(entity, key, value)
     limits.set_observed(entity_of(each) for each in answer["observed"])
     rows = answer["quotas"]
     origins = {at: Origin(str(row["source"]), row["file"]) for at, row in zip(values, rows, strict=True)}

@@ -59,8 +59,15 @@ def history_json(entry: HistoryEntry) -> dict[str, Any]:
     }
 
 
-def quotas_of(value: Any) -> tuple[dict[tuple[QuotaEntity, QuotaKey], float], list[str]]:
-    """The quotas of a list of ``{"entity": ..., "quota": ..., "limit": ...}``, and a line for each fault in it."""
+def quotas_of(
+    value: Any, *, kept: bool = False
+) -> tuple[dict[tuple[QuotaEntity, QuotaKey], float], list[str]]:
+    """The quotas of a list of ``{"entity": ..., "quota": ..., "limit": ...}``, and a line for each fault in it.
+
+    Args:
+        value: the list, from a client.
+        kept: see `quotas.limits.validate`.
+    """
     found: dict[tuple[QuotaEntity, QuotaKey], float] = {}
     faults: list[str] = []
     if not isinstance(value, list):
@@ -70,7 +77,7 @@ def quotas_of(value: Any) -> tuple[dict[tuple[QuotaEntity, QuotaKey], float], li
             entity, key, limit = entity_of(each["entity"]), each["quota"], each["limit"]
             if isinstance(limit, bool) or not isinstance(limit, (int, float)):
                 raise ValueError(f"{key} is no number")
-            if (fault := validate(entity, key, float(limit))) is not None:
+            if (fault := validate(entity, key, float(limit), kept=kept)) is not None:
                 raise ValueError(f"{entity}: {fault}")
             if (entity, QuotaKey(key)) in found:
                 raise ValueError(f"{entity} has {key} twice")
