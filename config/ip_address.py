@@ -35,6 +35,8 @@ def check_address_or_block(text: str) -> str:
             return check_address(text)
         except ValueError:
             raise ValueError("is not an IP address or a block such as 10.0.0.0/8") from None
+    if "%" in text:
+        raise ValueError("has a zone, which only this machine would know")
     try:
         block = ipaddress.ip_network(text)
     except ValueError:

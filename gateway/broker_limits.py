@@ -158,16 +158,24 @@ class BrokerLimits:
             seen.add(op.name)
             changes[op.name] = None if op.operation == Operation.DELETE else _checked(op)
         wanted = self.merged(changes)
-        if wanted.get(PER_IP) == "0" and not self._overrides(wanted):
-            text = "requirement failed: max.connections.per.ip can be set to zero only if "
-            raise LimitError(
-                ErrorCode.INVALID_REQUEST, f"{text}max.connections.per.ip.overrides property is set."
-            )
+        self.require_overrides(wanted)
         try:
             self.check(wanted)
         except ConfigError as exc:
             raise LimitError(ErrorCode.INVALID_REQUEST, "; ".join(exc.lines)) from exc
         return changes
+
+    def require_overrides(self, wanted: Values) -> None:
+        """With no connection for any address there have to be some for which that does not hold.
+
+        Raises:
+            LimitError: there are none.
+        """
+        if wanted.get(PER_IP) == "0" and not self._overrides(wanted):
+            text = "requirement failed: max.connections.per.ip can be set to zero only if "
+            raise LimitError(
+                ErrorCode.INVALID_REQUEST, f"{text}max.connections.per.ip.overrides property is set."
+            )
 
     def _overrides(self, wanted: Values) -> bool:
         if PER_IP_OVERRIDES in wanted:

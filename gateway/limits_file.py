@@ -7,7 +7,7 @@ directory they last as long as the process.
 
 What is there is believed only when all of it fits, the sum over the limits too, and each limit could be set now:
 limits that are gone or are not as they were set are worse than a gateway that says why it does not start. Files
-without a format, nothing but the limits, are read unless they are empty; the next change writes this form.
+without a format, nothing but the limits, are read; the next change writes this form.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class LimitsFile:
         kept = await asyncio.to_thread(read_limits, self._path)
         try:
             values = limits.checked(kept)
+            limits.require_overrides(values)
         except LimitError as exc:
             raise StoreError(f"{self._path}: {exc}; {_REMOVE_IT}") from exc
         unknown = sorted(values.keys() - limits.keys)
@@ -136,9 +137,7 @@ def read_limits(path: Path) -> Values:
         raise _not_ours(path)
     written = document.get("format")
     if not isinstance(written, int):
-        # As it was before there was a format. One without a limit can't be told from another program's.
-        if not document:
-            raise _not_ours(path)
+        # As it was before there was a format: empty when the last limit had been deleted.
         return _texts(document, path)
     if written > FORMAT:
         raise StoreError(

@@ -105,10 +105,25 @@ def test_more_than_the_machine_can_do_is_refused_when_it_is_to_be_made() -> None
     run(steps())
 
 
+def test_a_file_of_before_there_was_a_format_may_be_empty(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text("{}\n")
+    board = ScriptedLimits()
+    run(LimitsFile(tmp_path, lambda: 0).restore(board.limits))
+    assert board.limits.values == {}
+
+
+def test_no_connections_of_any_address_without_overrides_stop_the_start(tmp_path: Path) -> None:
+    write_limits(tmp_path / FILE_NAME, {"max.connections.per.ip": "0"})
+    board = ScriptedLimits()
+    with pytest.raises(StoreError, match="can be set to zero only if"):
+        run(LimitsFile(tmp_path, lambda: 0).restore(board.limits))
+    assert board.limits.values == {}
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", "5", "null", "{}", '{"foo": "bar"}', "x" * (1 << 21), "[" * 100_000, "\x00"),
+        *("", "{", "[]", "5", "null", '{"foo": "bar"}', "x" * (1 << 21), "[" * 100_000, "\x00"),
         *('{"max.connections": 5}', '{"max.connections": null}', '{"max.connections": "5", "foo": "bar"}'),
         *('{"format": 1}', '{"format": 1, "limits": {}}', '{"format": true, "limits": {}, "sum": ""}'),
         *('{"format": "1", "limits": "5"}', '{"format": 0, "max.connections": "5"}'),
