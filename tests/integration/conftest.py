@@ -51,10 +51,10 @@ def tap() -> Iterator[Tap]:
     tap = Tap(TAP_HOST, forbidden=[KAFKA_HOST, SECURE_HOST, GATEWAY_HOST])
     yield tap
     tap.close()
-    assert tap.hits == []
+    assert tap.hits == [], "a broker's own address was told"
     # All gateways have ended by now.
     OUTPUTS.look()
-    assert OUTPUTS.hits == []
+    assert OUTPUTS.hits == [], "a secret was told"
 
 
 @pytest.fixture(autouse=True)
