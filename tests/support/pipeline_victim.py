@@ -56,7 +56,9 @@ class _Victim:
         write, rename = LocalStore.write, LocalStore.rename
 
         def writing(writer: Any, frame: Any, batch: int) -> None:
-            self.left -= 1
+            # One that was written before it was killed is only noted: there is nothing to die in.
+            number = writer._base + batch
+            self.left -= batches._read_ledger(writer._store, writer._out, number) is None
             if self.left == 0 and self.point == "rows":
                 threading.Thread(target=self._watch, args=(writer._out,), daemon=True).start()
             write_batch(writer, frame, batch)
