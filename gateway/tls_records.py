@@ -18,6 +18,7 @@ SLICE_BYTES: Final = 65_536
 """What is decrypted or encrypted at once. OpenSSL keeps buffers of this size for as long as a connection lasts."""
 
 PLAIN_BYTES: Final = 2 * SLICE_BYTES
+FULL_BYTES: Final = PLAIN_BYTES - RECORD_BYTES  # what may be in it when one more record is decrypted
 _HELLO_BYTES: Final = 4_096
 
 

@@ -16,11 +16,10 @@ from enum import Enum, auto
 from typing import Any, Final, cast
 
 from gateway.tls_failure import HandshakeRefused, TlsFailure, TlsUser, failure_of
-from gateway.tls_records import PLAIN_BYTES, RECORD_BYTES, SLICE_BYTES, ReceiveBuffer, RecordWalk
+from gateway.tls_records import FULL_BYTES, RECORD_BYTES, SLICE_BYTES, ReceiveBuffer, RecordWalk
 from gateway.tls_steps import HandshakeSteps
 
 _ALERT_BYTES: Final = 256
-_FULL_BYTES: Final = PLAIN_BYTES - RECORD_BYTES
 _LONGEST_HANDSHAKE_BYTES: Final = 256 * 1024
 _LONGEST_BARREN_BYTES: Final = 65_536  # received in a row without one plain byte among them (hazard H23)
 _MOST_BARREN: Final = 128  # records without data, beyond one for each KiB received
@@ -62,28 +61,24 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             server_name: whom a client expects; None: this is a server.
         """
         super().__init__()
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
         )
         self._decrypt: Any = self._tls.read  # into a buffer, which the type's stub does not know
         self._owner = owner
-        self._loop = loop
-        self._buffer = buffer
-        self._steps = steps
-        self._view = buffer.hello
+        self._loop, self._steps = loop, steps
+        self._buffer, self._view = buffer, buffer.hello
         self._socket: asyncio.Transport | None = None
         self._user: asyncio.Protocol | None = None
         self._deliver: Any = None
         self._state = _State.SILENT
-        self._paused = self._ended = self._closing = False
-        self._due = self._held = self._fin = False
+        self._paused = self._ended = self._closing = self._due = self._held = self._fin = False
         self._answered = False  # a server: with its certificate; a client: with its hello
         self._barren_bytes = self._barren_records = self._handshake_bytes = 0
-        self._late = b""  # has come while a step was due
+        self._late = b""  # has come while a step was due, or is left of many tiny records
         self._outcome: ssl.SSLError | None = _UNFINISHED
-        self._records = RecordWalk()
+        self._records, self._bites = RecordWalk(), RecordWalk()
         self._deadline: asyncio.TimerHandle | None = None
         if timeout_ms is not None:
             self._deadline = loop.call_later(timeout_ms / 1000, self._give_up, TlsFailure.TIMEOUT)
@@ -107,17 +102,19 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         if self._closing or self._ended:
             return
         received = self._view[:nbytes]
+        records = self._records.count(received)
         if self._deliver is not None:
-            records = self._records.count(received)
-            if records > nbytes // _TINY_RECORD_BYTES + 2:
+            if self._late:
+                self._late += received
+            elif records > nbytes // _TINY_RECORD_BYTES + 2:
+                self._bites = RecordWalk(self._records.first)
                 self._take_in_bites(received)
-                return
-            self._barren_records += records
-            self._incoming.write(received)
-            if not self._paused:
-                self._read(nbytes)
+            else:
+                self._barren_records += records
+                self._incoming.write(received)
+                if not self._paused:
+                    self._read(nbytes)
             return
-        self._records.count(received)
         self._handshake_bytes += nbytes
         if self._due:
             self._late += received
@@ -138,7 +135,8 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         """FIN, with or without TLS's own goodbye: Kafka's frames say themselves where they end."""
         if self._state is _State.OPEN and self._incoming.pending and not self._paused and not self._ended:
             self._read(0)
-        if self._due or (self._paused and not self._closing):  # it is behind what has not had its turn
+        waits = self._paused or self._late
+        if self._due or (waits and not self._closing):  # it is behind what has not had its turn
             self._fin = True
             return True
         if self._state is not _State.OPEN:
@@ -222,8 +220,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._state = _State.OPEN
         self._view = self._buffer.whole
         self._stop_deadline()
-        self._user = user
-        self._deliver = user.data_received
+        self._user, self._deliver = user, user.data_received
         user.connection_made(self)
         if self._incoming.pending and not self._paused and not self._closing:
             self._read(0)
@@ -257,7 +254,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         size, records, count = 0, 0, 1
         broken: ssl.SSLError | None = None
         try:
-            while count and size <= _FULL_BYTES:
+            while count and size <= FULL_BYTES:
                 # A whole record each time: the space for it is there.
                 count = read(RECORD_BYTES, plain[size:] if size else plain)
                 size += count
@@ -290,17 +287,21 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._end()
 
     def _take_in_bites(self, received: memoryview) -> None:
-        walk = RecordWalk(self._records.first)
         for at in range(0, len(received), _BITE_BYTES):
+            if self._paused:  # outside OpenSSL, which would take all key updates in it at once
+                self._late = bytes(received[at:])
+                return
             bite = received[at : at + _BITE_BYTES]
-            self._barren_records += walk.count(bite)
+            self._barren_records += self._bites.count(bite)
             self._incoming.write(bite)
-            if not self._paused:
-                self._read(len(bite))
+            self._read(len(bite))
             if self._closing or self._ended:
                 return
 
     def _read_on(self) -> None:
+        if self._late and not self._paused and not self._ended and not self._closing:
+            late, self._late = self._late, b""
+            self._take_in_bites(memoryview(late))
         if self._fin and not self._closing:
             self.eof_received()
         elif self._incoming.pending and not self._paused and not self._ended and not self._closing:
@@ -379,7 +380,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         if self._socket is not None and not self._ended:
             if not self._fin:
                 self._socket.resume_reading()
-            if self._incoming.pending or self._fin:
+            if self._incoming.pending or self._fin or self._late:
                 # Not from within: whoever resumes is in the middle of something.
                 self._loop.call_soon(self._read_on)
 

@@ -9,6 +9,7 @@ from time import thread_time
 
 import pytest
 
+from gateway.tls_records import SLICE_BYTES
 from tests.support.frames import heartbeat
 from tests.support.openssl_client import OpensslClient
 from tests.support.packages import require_package
@@ -130,6 +131,56 @@ def test_h23_a_little_data_does_not_pay_for_a_flood_of_key_updates(
         client.write(bytes(data_bytes))
     assert longest_turn_s(server, client.take()) < 0.05
     assert server.socket.ended == "aborted"
+    client.free()
+
+
+def mutes(server: TlsServer) -> None:
+    """The user takes nothing more once it has something, as a session does whose request goes to a broker."""
+    take = server.user.data_received
+
+    def once(data: bytes) -> None:
+        take(data)
+        server.transport.pause_reading()
+
+    server.transport._deliver = once
+
+
+def test_h23_key_updates_behind_a_request_that_mutes_are_cut_before_anybody_notices(pki: Pki) -> None:
+    server, client = connected(pki)
+    mutes(server)
+    client.write(b"request")
+    for _ in range(2_300):
+        client.update_keys(ask_peer=True)
+    data = client.take()
+    assert len(data) < SLICE_BYTES
+    assert longest_turn_s(server, data) < 0.05
+    server.transport.resume_reading()
+    began = thread_time()
+    server.loop.turn_once()
+    assert thread_time() - began < 0.05
+    assert server.socket.ended == "aborted"
+    assert len(server.socket.sent) < 16_384, "an answer to each that was decrypted"
+    client.free()
+
+
+def test_h23_records_of_one_byte_to_somebody_who_mutes_arrive_in_order_and_before_the_end(pki: Pki) -> None:
+    server, client = connected(pki)
+    mutes(server)
+    sent = b"x"
+    for number in range(2_000):
+        client.write(bytes([number % 251]))
+        sent += bytes([number % 251])
+    server.deliver(client.take())
+    client.write(b"the end")
+    for number in range(60):
+        server.transport.resume_reading()
+        if number == 10:  # comes when reading goes on, but behind what is left
+            server.deliver(client.take(), turns=False)
+            assert server.transport.eof_received() is True
+        assert server.user.said == [] or server.user.received == sent + b"the end"
+        server.loop.turn_once()
+    assert server.user.received == sent + b"the end"
+    assert server.user.said == ["eof"]
     client.free()
 
 
