@@ -148,8 +148,8 @@ def render(document: dict[str, Any], ratios: dict[str, list[float]], back: int) 
         f"{machine['load_average_after']}.",
         "",
         "Quota over the day's true need (geometric mean over clients), when each day's quota is recommended from "
-        f"records of throttled days. With offered demand, which the record then tells whole, at 1.0 again after {back} day{'s' * (back != 1)}; goal: "
-        f"{GOAL_DAYS}, {'met' if back <= GOAL_DAYS else 'missed'}.",
+        "records of throttled days. With offered demand, which the record then tells whole, at 1.0 again after "
+        f"{back} day{'s' * (back != 1)}; goal: {GOAL_DAYS}, {'met' if back <= GOAL_DAYS else 'missed'}.",
         "",
         "| recorded | " + " | ".join(f"day {day}" for day in range(days)) + " |",
         "|---|" + "---|" * days,

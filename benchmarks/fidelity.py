@@ -5,8 +5,8 @@ minutes. Its records go through `ingest` and `pack`, and the very quotas are rep
 each client, the share of requests that were throttled and the sum of the times told, by the gateway's own metrics and
 by the replies that clients got; of mutations, how many were refused or throttled.
 
-Bounds: as many mutations, exactly; bytes: mean absolute error of the share at most 1 point, median error of the times at most
-5 %. 1 when one is missed.
+Bounds: as many mutations, exactly; bytes: mean absolute error of the share at most 1 point, median error of the
+times at most 5 %. 1 when one is missed.
 """
 
 from __future__ import annotations

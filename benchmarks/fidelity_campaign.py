@@ -148,8 +148,8 @@ def render(document: dict[str, Any], verdict: Verdict) -> str:
         f"`{document['command']}`, {document['started']}, commit {machine['commit']}; load average before "
         f"{machine['load_average_before']}, after {machine['load_average_after']}.",
         "",
-        f"**Mutations: {'refused or throttled exactly as often' if verdict.mutations_exact else 'NOT as often'}. Bytes: the share "
-        f"of throttled requests is off by {verdict.share_error:.2%} (mean), the sum of the times told by "
+        f"**Mutations: {'refused or throttled exactly as often' if verdict.mutations_exact else 'NOT as often'}. "
+        f"Bytes: the share of throttled requests is off by {verdict.share_error:.2%} (mean), the sum of the times told by "
         f"{verdict.time_error:.1%} (median).** Bounds: exact; {SHARE_BOUND:.0%}; {TIME_BOUND:.0%}: "
         f"{'met' if met(verdict) else 'missed'}.",
         "",

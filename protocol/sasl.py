@@ -1,4 +1,4 @@
-"""SASL inside Kafka's frames: SaslHandshake, SaslAuthenticate, and the name in a client's first message.
+"""SASL inside Kafka's frames: SaslHandshake, SaslAuthenticate, and the name in a client's message.
 
 Names are read with the grammar of Kafka's own PlainSaslServer, ScramMessages and OAuthBearerClientInitialResponse
 (RFC 4616, 5802, 7628): what a broker would refuse or read as another name must not become a name here. Passwords,
@@ -198,11 +198,11 @@ def _read_bytes(frame: bytes, at: int, *, compact: bool) -> bytes:
 
 
 def claimed(mechanism: Mechanism, message: bytes, *, oauth_claim: str) -> Claim:
-    """Who the first message of an exchange says that the client is.
+    """Who a message of an exchange says that the client is; which one counts is for `gateway.authentication`.
 
     Args:
         mechanism: of the exchange.
-        message: the client's first one.
+        message: the client's first one; of OAUTHBEARER any.
         oauth_claim: the claim of an OAuth token that names the user; the brokers' sasl.oauthbearer.sub.claim.name.
     """
     if mechanism is Mechanism.PLAIN:
@@ -264,7 +264,7 @@ def oauth_name(message: bytes, claim: str) -> str | None:
     The signature is the broker's to check. Tokens whose payload is not JSON (opaque or encrypted ones) name nobody.
 
     Args:
-        message: the client's first one.
+        message: any that has a token.
         claim: name of the claim, whose value must be a string.
     """
     try:

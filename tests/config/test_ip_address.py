@@ -29,7 +29,9 @@ def test_names_zones_and_half_addresses_are_refused(text: str) -> None:
             check(text)
 
 
-@pytest.mark.parametrize("text", ["10.0.0.1/8", "10.0.0.0/33", "/8", "10.0.0.0/", "::ffff:10.0.0.0/104", "fe80::%1/64"])
+@pytest.mark.parametrize(
+    "text", ["10.0.0.1/8", "10.0.0.0/33", "/8", "10.0.0.0/", "::ffff:10.0.0.0/104", "fe80::%1/64"]
+)
 def test_blocks_that_could_not_match_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         check_address_or_block(text)
