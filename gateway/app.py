@@ -96,6 +96,7 @@ class Gateway:
             AuditLog(),
             authorize=config.quota_admin.authorize,
             admins=config.quota_admin.admin_names(),
+            shared=config.quota_store.kind == "topic",
         )
         self.mutations = MutationQuotas(self.limits, config.mutation_settings())
         self.metrics = GatewayMetrics(now_ms)

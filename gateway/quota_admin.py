@@ -89,6 +89,7 @@ class QuotaAdmin:
         alter: see `Alter`.
         slowly: see `Slowly`.
         audit: see `Audit`.
+        shared: others set quotas too, and `book` may not have the latest.
         outcomes: how many requests came to what.
         changes: quotas and limits changed so far.
     """
@@ -102,6 +103,7 @@ class QuotaAdmin:
         *,
         authorize: Authorize,
         admins: Iterable[str] = (),
+        shared: bool = False,
     ) -> None:
         """Nothing happens yet.
 
@@ -112,11 +114,13 @@ class QuotaAdmin:
             audit: see above.
             authorize: for all but the admins.
             admins: names of principals that always may.
+            shared: see above.
         """
         self.book: Final = book
         self.alter: Final = alter
         self.slowly: Final = slowly
         self.audit: Final = audit
+        self.shared: Final = shared
         self.outcomes: Counter[tuple[AdminApi, AdminOutcome]] = Counter()
         self.changes = 0
         self.set_rights(authorize, admins)

@@ -188,7 +188,8 @@ class _Alteration:
             (entry.entity, [(op.key, op.value, op.remove) for op in entry.ops])
             for entry in self._request.entries
         ]
-        plans = plan_alterations(entries, self._admin.book)
+        book = self._admin.book
+        plans = plan_alterations(entries, book, shared=self._admin.shared)
         changes = tuple(change for plan in plans for change in plan.changes)
         if self._request.validate_only or not changes:
             self._session.answer(self._answer(plans, None), self._timed, now_ms=now_ms)
@@ -201,8 +202,12 @@ class _Alteration:
                 self._admin.note_changes(asker, replaced)
             self._session.fulfil(place, self._answer(plans, failure), self._timed, now_ms=now_ms)
 
-        limits = self._admin.book.limits
-        replaced = [(change, limits.get(change.entity, change.key)) for change in changes]
+        # A shared store is asked for what seems to change nothing too, and tells itself when it did.
+        replaced = [
+            (change, book.limits.get(change.entity, change.key))
+            for change in changes
+            if book.override(change.entity, change.key) != change.value
+        ]
         self._admin.alter(Alteration(asker.principal, asker.via, changes), on_altered)
 
     def _refuse(self, refusal: Refusal, now_ms: int) -> None:

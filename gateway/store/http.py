@@ -97,9 +97,16 @@ class QuotaRoutes:
         wanted, faults = await asyncio.to_thread(quotas_of, body.get("quotas"))
         if faults:
             return web.json_response({"error": "the quotas are not valid", "faults": faults}, status=422)
+        dry_run = body.get("dry_run") is True
+        try:
+            if not dry_run:
+                # What another gateway has made a moment ago may be what this one is to replace.
+                await self._live.catch_up()
+        except StoreError as exc:
+            return web.json_response({"error": str(exc)}, status=503)
         changes = self._differences(wanted, prune=body.get("prune") is True)
         told = [change_json(change, old) for change, old in changes]
-        if body.get("dry_run") is True or not changes:
+        if dry_run or not changes:
             return web.json_response({"version": self._live.store.version, "made": False, "changes": told})
         # Whoever may connect from this machine may call himself anything; it is for the history only.
         name = "".join(each for each in str(body.get("user") or "")[:_MAX_NAME] if each.isprintable())

@@ -96,13 +96,21 @@ class QuotaStore(Protocol):
     async def write(self, alteration: Alteration) -> int:
         """Make changes; returns when they are durable and were handed to `on_change`.
 
-        What changes nothing is no new version and leaves no history.
+        What changes nothing is no new version and leaves no history. A shared store makes sure that it would change
+        nothing, and what was set already as far as was known here, and was not, has its audit lines from the store.
 
         Returns:
             The version that has them.
 
         Raises:
             StoreError: nothing of it is in force. With a shared store it may be later, and then the text says so.
+        """
+
+    async def catch_up(self) -> None:
+        """Returns when what others had made before the call is in force here too.
+
+        Raises:
+            StoreError: it can't be read at the moment.
         """
 
     async def history(self, limit: int) -> list[HistoryEntry]:

@@ -118,6 +118,16 @@ class LiveQuotas:
         self.counts.writes += 1
         return version
 
+    async def catch_up(self) -> None:
+        """Returns when what other gateways had made before the call is in force here too.
+
+        Raises:
+            StoreError: it can't be read at the moment.
+        """
+        if not self._opened:
+            raise StoreError("the quota store was not read yet")
+        await self.store.catch_up()
+
     async def history(self, limit: int) -> list[HistoryEntry]:
         """The latest changes, the last one first.
 

@@ -68,6 +68,9 @@ class MemoryStore:
         self._on_change([change for change, _ in changes], self.version)
         return self.version
 
+    async def catch_up(self) -> None:
+        """There are no others."""
+
     async def history(self, limit: int) -> list[HistoryEntry]:
         """See `QuotaStore`."""
         return list(itertools.islice(reversed(self._history), limit))

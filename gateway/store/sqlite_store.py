@@ -73,6 +73,9 @@ class SqliteStore:
             raise StoreError(self.read_only)
         return await self._writing.carry_out(self._write(alteration))
 
+    async def catch_up(self) -> None:
+        """There are no others."""
+
     async def history(self, limit: int) -> list[HistoryEntry]:
         """See `QuotaStore`."""
         if self.read_only is not None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
@@ -13,12 +14,13 @@ import structlog
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from gateway.store.interface import StoreError
 from gateway.store.topic_log import ALTERATION_HEADER, Record
@@ -91,6 +93,46 @@ def have_topic(
         )
 
 
+def end_offset(topic: str, client: Mapping[str, Any], *, deadline: float) -> int:
+    """Where the topic ends now, for who reads only what was committed. Blocks.
+
+    Args:
+        topic: its name.
+        client: librdkafka's settings for reaching the cluster.
+        deadline: by `time.monotonic`; asked once even after it.
+
+    Raises:
+        KafkaException: the brokers did not answer.
+    """
+    while True:
+        try:
+            return _end_offset(topic, client, max(0.2, deadline - time.monotonic()))
+        except KafkaException:
+            if time.monotonic() + _POLL_S > deadline:
+                raise
+            time.sleep(_POLL_S)
+
+
+def _end_offset(topic: str, client: Mapping[str, Any], timeout_s: float) -> int:
+    # The consumer can be asked too, but librdkafka (2.16) waits for ever when its connection breaks meanwhile; and a
+    # client that once saw no leader goes on to see none. So with a new one, and a bound of our own.
+    admin = AdminClient(dict(client), logger=_client_log)
+    (asked,) = admin.list_offsets(
+        {TopicPartition(topic, 0): OffsetSpec.latest()},
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        request_timeout=timeout_s,
+    ).values()
+    try:
+        end = int(asked.result(timeout_s).offset)
+    except TimeoutError:
+        end = -1
+    if end < 0:  # what librdkafka says when the time was over
+        raise KafkaException(
+            KafkaError(KafkaError._TIMED_OUT, "the brokers did not say where the topic ends")
+        )
+    return end
+
+
 def _refuse(exc: KafkaException, what: str) -> NoReturn:
     error = exc.args[0]
     passing = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
@@ -155,15 +197,6 @@ class TopicReader:
         """End it, and wait for that."""
         self._stopped.set()
         self._thread.join()
-
-    def end_offset(self, timeout_s: float) -> int:
-        """Where the topic ends now. Blocks; from any thread.
-
-        Raises:
-            KafkaException: the brokers did not answer.
-        """
-        _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=timeout_s)
-        return int(end)
 
     def _run(self) -> None:
         told = ""

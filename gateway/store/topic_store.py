@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,9 +27,10 @@ from gateway.logging_setup import audit_logger
 from gateway.store.interface import Alteration, HistoryEntry, OnChange, QuotaChange, StoreError
 from gateway.store.memory_store import check_count, effective
 from gateway.store.topic_log import Record, TopicLog, Written
-from gateway.store.topic_reader import TopicReader, have_topic
+from gateway.store.topic_reader import TopicReader, end_offset, have_topic
 from gateway.store.topic_writer import TopicWriter
 from gateway.store.writing import Writing
+from quotas.entities import QuotaEntity, QuotaKey
 
 _RETRY_S: Final = 1.0
 _ASK_S: Final = 5.0
@@ -151,8 +152,16 @@ class TopicStore:
         """See `QuotaStore`."""
         if self.read_only is not None:
             raise StoreError(self.read_only)
-        deadline = time.monotonic() + self._settings.write_timeout_ms / 1000
-        return await self._writing.carry_out(self._write(alteration, deadline))
+        # Who asked takes these for made already, and won't write a line about them.
+        seem_made = {
+            (c.entity, c.key) for c in alteration.changes if self.log.value_of(c.entity, c.key) == c.value
+        }
+        return await self._writing.carry_out(self._write(alteration, seem_made, self._deadline()))
+
+    async def catch_up(self) -> None:
+        """See `QuotaStore`."""
+        self._check_usable()
+        await self._catch_up(self._deadline())
 
     async def history(self, limit: int) -> list[HistoryEntry]:
         """See `QuotaStore`."""
@@ -196,7 +205,8 @@ class TopicStore:
             for name in self._awaited.keys() & self._seen.keys():
                 self._awaited[name].set()
             for name in self._doubtful.keys() & self._seen.keys():
-                self._tell_late(*self._doubtful.pop(name))
+                # Who asked was told that it is not sure, and has written no line.
+                _write_audit(*self._doubtful.pop(name), late=True)
         self._progress.set()
 
     @property
@@ -260,23 +270,37 @@ class TopicStore:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    async def _write(self, alteration: Alteration, deadline: float) -> int:
+    def _deadline(self) -> float:
+        return time.monotonic() + self._settings.write_timeout_ms / 1000
+
+    def _check_usable(self) -> None:
+        if self._closing or self._thread is None:
+            raise StoreError("the quota store is closed")
+        if self.stale is not None:
+            raise StoreError(self.stale)
+
+    async def _write(
+        self, alteration: Alteration, seem_made: Set[tuple[QuotaEntity, QuotaKey]], deadline: float
+    ) -> int:
         try:
             async with asyncio.timeout(max(0, deadline - time.monotonic())):
                 await self._one_at_a_time.acquire()
         except TimeoutError:
             raise StoreError("other alterations took too long; nothing was changed") from None
         try:
-            return await self._write_next(alteration, deadline)
+            return await self._write_next(alteration, seem_made, deadline)
         finally:
             self._one_at_a_time.release()
 
-    async def _write_next(self, alteration: Alteration, deadline: float) -> int:
-        if self._closing or self._thread is None:
-            raise StoreError("the quota store is closed")
-        if self.stale is not None:
-            raise StoreError(self.stale)
+    async def _write_next(
+        self, alteration: Alteration, seem_made: Set[tuple[QuotaEntity, QuotaKey]], deadline: float
+    ) -> int:
+        self._check_usable()
         changes = effective(alteration.changes, self.log.value_of)
+        if len(changes) < len({(change.entity, change.key) for change in alteration.changes}):
+            # What seems to change nothing may do so after what another gateway has made a moment ago.
+            await self._catch_up(deadline)
+            changes = effective(alteration.changes, self.log.value_of)
         if not changes:
             return self.version
         grown = sum((change.value is not None) - (old is not None) for change, old in changes)
@@ -287,7 +311,7 @@ class TopicStore:
         )
         self._awaited[name] = asyncio.Event()
         try:
-            return await self._commit(name, records, deadline)
+            version = await self._commit(name, records, deadline)
         except _Doubt as exc:
             self._doubtful[name] = (alteration, changes)
             if len(self._doubtful) > _REMEMBERED:
@@ -295,6 +319,8 @@ class TopicStore:
             raise StoreError(str(exc)) from exc
         finally:
             del self._awaited[name]
+        _write_audit(alteration, [item for item in changes if (item[0].entity, item[0].key) in seem_made])
+        return version
 
     async def _commit(self, name: str, records: Sequence[Written], deadline: float) -> int:
         loop = asyncio.get_running_loop()
@@ -337,21 +363,6 @@ class TopicStore:
             await asyncio.wait_for(self._awaited[name].wait(), deadline - time.monotonic())
         return self._awaited[name].is_set()
 
-    def _tell_late(self, alteration: Alteration, changes: Sequence[tuple[QuotaChange, float | None]]) -> None:
-        """Who asked was told that it is not sure, and has written no audit line."""
-        for change, old in changes:
-            _audit_log.info(
-                "quota_changed",
-                audit=True,
-                principal=alteration.by,
-                peer=alteration.via,
-                entity=str(change.entity),
-                key=change.key.value,
-                old=old,
-                new=change.value,
-                late=True,
-            )
-
     # -- in the thread ---------------------------------------------------------------------------------------
 
     def _have_topic(self) -> None:
@@ -367,5 +378,21 @@ class TopicStore:
             self._writer.open(time.monotonic() + self._settings.write_timeout_ms / 1000)
 
     def _end_offset(self, deadline: float) -> int:
-        assert self._reader is not None
-        return self._reader.end_offset(max(0.1, deadline - time.monotonic()))
+        return end_offset(self._settings.topic, self._settings.client, deadline=deadline)
+
+
+def _write_audit(
+    alteration: Alteration, changes: Sequence[tuple[QuotaChange, float | None]], **more: bool
+) -> None:
+    for change, old in changes:
+        _audit_log.info(
+            "quota_changed",
+            audit=True,
+            principal=alteration.by,
+            peer=alteration.via,
+            entity=str(change.entity),
+            key=change.key.value,
+            old=old,
+            new=change.value,
+            **more,
+        )

@@ -113,6 +113,24 @@ async def test_g06_two_gateways_that_alter_at_once_lose_nothing_and_agree(
 
 
 @pytest.mark.asyncio
+async def test_g06_value_set_at_one_gateway_is_set_back_at_another_that_may_not_have_read_it(
+    kafka3: KafkaCluster, topic: str
+) -> None:
+    async with (
+        opened(one := store_on(kafka3, topic)) as first,
+        opened(two := store_on(kafka3, topic)) as second,
+    ):
+        for _ in range(5):
+            await one.write(alteration((ALICE, PRODUCE, 10)))
+            await two.write(alteration((ALICE, PRODUCE, 5)))
+            # What changes nothing asks for the end of the topic, and transactions leave markers there.
+            await two.write(alteration((ALICE, PRODUCE, 5)))
+            assert second.values == {(ALICE, PRODUCE): 5}
+        await same(first, second)
+        assert len(await one.history(1_000)) == 10
+
+
+@pytest.mark.asyncio
 async def test_g01_broker_killed_while_quotas_are_written_leaves_whole_alterations_and_no_doubt(
     kafka3: KafkaCluster, topic: str
 ) -> None:

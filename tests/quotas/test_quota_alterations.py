@@ -127,6 +127,16 @@ def test_a_value_that_is_set_already_and_a_removal_of_nothing_change_nothing() -
     assert (planned.fault, planned.changes) == (None, ())
 
 
+def test_with_others_who_set_quotas_what_seems_to_change_nothing_is_a_change() -> None:
+    book = QuotaBook(Limits())
+    entity = QuotaEntity(user="u")
+    book.apply([QuotaChange(entity, RATE, 5.0)])
+    ops = [(RATE, 5.0, False), ("consumer_byte_rate", 0.0, True), ("no-such-key", 0.0, True)]
+    (planned,) = plan_alterations([(USER, ops)], book, shared=True)
+    removed = QuotaChange(entity, QuotaKey.CONSUMER_BYTE_RATE, None)
+    assert (planned.fault, planned.changes) == (None, (QuotaChange(entity, RATE, 5.0), removed))
+
+
 def test_what_the_file_says_can_be_overridden_and_then_removed_but_not_removed_itself() -> None:
     book = QuotaBook(Limits())
     entity = QuotaEntity(user="u")

@@ -60,6 +60,7 @@ class QuotaTopic:
     Attributes:
         log: everything that was committed.
         on_commit: called instead of the commit with what makes it.
+        unreachable: nobody says where it ends.
         consumers: all there were, by the order in which gateways were opened.
     """
 
@@ -67,14 +68,21 @@ class QuotaTopic:
         self.log: list[Message] = []
         self.on_commit: Callable[[Callable[[], None]], None] = lambda commit: commit()
         self.consumers: list[Consumer] = []
-        self._ids = 0
+        self.unreachable = False
         monkeypatch.setattr("gateway.store.topic_reader.Consumer", self._consumer)
         monkeypatch.setattr("gateway.store.topic_writer.Producer", lambda *_args, **_more: Producer(self))
         monkeypatch.setattr("gateway.store.topic_store.have_topic", lambda *_args, **_more: None)
+        monkeypatch.setattr("gateway.store.topic_store.end_offset", self._end_offset)
 
     def _consumer(self, *_args: object, **_more: object) -> Consumer:
         self.consumers.append(consumer := Consumer(self))
         return consumer
+
+    def _end_offset(self, *_args: object, deadline: float) -> int:
+        if self.unreachable:
+            time.sleep(max(0, deadline - time.monotonic()))
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no broker"))
+        return len(self.log)
 
     def store(self, *, write_timeout_ms: int = 2_000) -> TopicStore:
         """One that is not open yet."""
@@ -93,13 +101,11 @@ class Consumer:
     Attributes:
         held: reads nothing for the time being.
         fault: comes next, once: an error event or an exception.
-        unreachable: questions for the end fail.
     """
 
     def __init__(self, topic: QuotaTopic) -> None:
         self.held = False
         self.fault: KafkaError | Exception | None = None
-        self.unreachable = False
         self._topic = topic
         self._next = 0
         self._end_told = -1
@@ -134,12 +140,6 @@ class Consumer:
         while len(found) < most and (message := self.poll(0)) is not None:
             found.append(message)
         return found
-
-    def get_watermark_offsets(self, _partition: object, timeout: float) -> tuple[int, int]:
-        if self.unreachable:
-            time.sleep(timeout)
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no broker"))
-        return 0, len(self._topic.log)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -120,6 +120,28 @@ def test_g02_a_store_that_fails_is_told_with_error_56_and_nothing_has_changed() 
     assert answers(c) == [(0, None)]
 
 
+def test_g06_what_seems_to_change_nothing_is_left_to_a_shared_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    c = Conversation()
+    monkeypatch.setattr(c.core.desk.admin, "shared", True)
+    c.core.desk.book.apply([QuotaChange(ALICE, RATE, 5.0)])
+    same = alter(
+        entry({"user": "alice"}, producer_byte_rate=5.0), entry({"user": "bob"}, producer_byte_rate=None)
+    )
+    c.client_sends(same).client_sees()
+    ((alteration, _),) = c.core.desk.waiting
+    assert alteration.changes == (
+        QuotaChange(ALICE, RATE, 5.0),
+        QuotaChange(QuotaEntity(user="bob"), RATE, None),
+    )
+    make_durable(c)
+    assert answers(c) == [(0, None), (0, None)]
+    # As far as is known here nothing was changed; when it was, the store tells.
+    assert c.core.desk.audit.lines == []
+    c.client_sends(same)
+    make_durable(c, "no broker")
+    assert answers(c) == [(56, "no broker"), (56, "no broker")]
+
+
 def test_g08_validate_only_gives_the_same_answers_and_changes_nothing() -> None:
     entries = [
         entry({"user": "alice"}, producer_byte_rate=5.0),

@@ -117,6 +117,34 @@ async def test_store_that_refuses_is_told_and_nothing_changes(
     assert running.gateway.limits.get(ALICE, PRODUCE) == 100
 
 
+async def test_import_replaces_what_another_gateway_has_set_a_moment_ago(
+    running: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = running.gateway.live_quotas
+    await live.alter(alteration((ALICE, PRODUCE, ONE["limit"])))
+
+    async def catch_up() -> None:
+        await live.alter(alteration((ALICE, PRODUCE, 10.0)))
+
+    monkeypatch.setattr(live.store, "catch_up", catch_up)
+    status, answer = await ask(running, "POST", "/quotas/import", json={"quotas": [ONE]})
+    assert (status, answer["made"]) == (200, True)
+    assert running.gateway.limits.get(ALICE, PRODUCE) == ONE["limit"]
+
+
+async def test_import_that_cannot_see_what_others_have_set_is_refused(
+    running: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def catch_up() -> None:
+        raise StoreError("no broker")
+
+    monkeypatch.setattr(running.gateway.live_quotas.store, "catch_up", catch_up)
+    answer = await ask(running, "POST", "/quotas/import", json={"quotas": [ONE]})
+    assert answer == (503, {"error": "no broker"})
+    status, _ = await ask(running, "POST", "/quotas/import", json={"quotas": [ONE], "dry_run": True})
+    assert status == 200
+
+
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "1.5", "9999999999", ""])
 async def test_history_has_a_range(running: RunningGateway, limit: str) -> None:
     status, answer = await ask(running, "GET", f"/quotas/history?limit={limit}")

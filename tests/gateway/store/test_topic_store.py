@@ -65,7 +65,7 @@ async def test_failed_alteration_takes_hardly_longer_than_it_may(topic: QuotaTop
 
     async with opened(store := topic.store(write_timeout_ms=500)):
         topic.on_commit = hangs
-        topic.consumers[0].unreachable = True
+        topic.unreachable = True
         began = time.monotonic()
         with pytest.raises(StoreError):
             await store.write(alteration((ALICE, PRODUCE, 1)))
@@ -116,7 +116,7 @@ async def test_change_that_comes_into_force_after_its_error_is_audited(topic: Qu
     async with opened(store := topic.store(write_timeout_ms=300)) as seen:
         await store.write(alteration((APP, FETCH, 1)))
         topic.on_commit = unknown
-        topic.consumers[0].unreachable = True
+        topic.unreachable = True
         with pytest.raises(StoreError, match="not confirmed; it may take effect later"):
             await store.write(alteration((ALICE, PRODUCE, 1), (APP, FETCH, 2), by="User:eve"))
         assert seen.values == {(APP, FETCH): 1}
@@ -138,3 +138,49 @@ async def test_change_that_was_written_and_cannot_be_read_is_no_failure_for_sure
             await store.write(alteration((ALICE, PRODUCE, 1)))
         topic.consumers[0].held = False
         await until(lambda: seen.values == {(ALICE, PRODUCE): 1})
+
+
+# -- what seems to change nothing ----------------------------------------------------------------------------
+
+
+async def test_g06_value_that_another_gateway_has_just_replaced_is_set_again(topic: QuotaTopic) -> None:
+    async with opened(one := topic.store()) as first, opened(two := topic.store()) as second:
+        await one.write(alteration((ALICE, PRODUCE, 5), (APP, FETCH, 1)))
+        await until(lambda: second.values == first.values)
+        topic.consumers[1].held = True
+        await one.write(alteration((ALICE, PRODUCE, 10)))
+        with capture_logs() as logs:
+            task = asyncio.create_task(two.write(alteration((ALICE, PRODUCE, 5), (APP, FETCH, 1))))
+            await asyncio.sleep(0.1)
+            assert not task.done()
+            topic.consumers[1].held = False
+            assert await task == two.version
+        assert second.values[ALICE, PRODUCE] == 5
+        await until(lambda: first.values == second.values)
+        assert [(line["entity"], line["old"], line["new"]) for line in logs] == [("user=alice", 10, 5)]
+        assert (await two.history(1))[0].old == 10
+
+
+async def test_value_that_is_set_already_is_no_alteration_and_needs_the_brokers_word(
+    topic: QuotaTopic,
+) -> None:
+    async with opened(store := topic.store(write_timeout_ms=300)):
+        version = await store.write(alteration((ALICE, PRODUCE, 5)))
+        assert await store.write(alteration((ALICE, PRODUCE, 5))) == version
+        assert len(await store.history(10)) == 1
+        topic.unreachable = True
+        with pytest.raises(StoreError, match="can't be reached; nothing was changed"):
+            await store.write(alteration((ALICE, PRODUCE, 5)))
+
+
+async def test_catching_up_waits_for_what_others_had_made(topic: QuotaTopic) -> None:
+    async with opened(one := topic.store()), opened(two := topic.store(write_timeout_ms=500)) as second:
+        topic.consumers[1].held = True
+        await one.write(alteration((ALICE, PRODUCE, 5)))
+        with pytest.raises(StoreError, match="could not be read to its end"):
+            await two.catch_up()
+        topic.consumers[1].held = False
+        await two.catch_up()
+        assert second.values == {(ALICE, PRODUCE): 5}
+    with pytest.raises(StoreError, match="closed"):
+        await two.catch_up()
