@@ -149,8 +149,8 @@ def render(document: dict[str, Any], verdict: Verdict) -> str:
         f"{machine['load_average_before']}, after {machine['load_average_after']}.",
         "",
         f"**Mutations: {'refused or throttled exactly as often' if verdict.mutations_exact else 'NOT as often'}. "
-        f"Bytes: the share of throttled requests is off by {verdict.share_error:.2%} (mean), the sum of the times told by "
-        f"{verdict.time_error:.1%} (median).** Bounds: exact; {SHARE_BOUND:.0%}; {TIME_BOUND:.0%}: "
+        f"Bytes: the share of throttled requests is off by {verdict.share_error:.2%} (mean), the sum of the times "
+        f"told by {verdict.time_error:.1%} (median).** Bounds: exact; {SHARE_BOUND:.0%}; {TIME_BOUND:.0%}: "
         f"{'met' if met(verdict) else 'missed'}.",
         "",
         "| client | API | quota | requests | throttled: gateway | simulate | told (s): gateway | simulate |",
