@@ -264,6 +264,8 @@ def with_losses(days: Sequence[PackedDay], out: str, spark: Any = None) -> list[
         out: the pipeline's folder.
         spark: a session; needed if `out` is not on this machine.
     """
+    if not days:
+        return []
     shares = {day_name(number): told.share for number, told in read_ledger(out, spark).days().items()}
     return [
         replace(day, completeness=min(day.completeness, shares.get(day.date, day.completeness)))
