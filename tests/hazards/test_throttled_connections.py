@@ -298,7 +298,9 @@ async def test_f07_nothing_that_decides_reads_a_clock_of_its_own() -> None:
         # Certificates are valid from day to day.
         "gateway/tls_door.py": {"time"},
         # Threads beside the loop, which wait for a disk or the cluster.
+        "gateway/store/topic_reader.py": {"monotonic"},
         "gateway/store/topic_store.py": {"monotonic"},
+        "gateway/store/topic_writer.py": {"monotonic"},
         "gateway/usage/kafka_sink.py": {"monotonic"},
         "gateway/usage/sink.py": {"monotonic"},
     }
