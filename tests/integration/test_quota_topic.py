@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -216,6 +218,32 @@ async def test_g16_without_brokers_alterations_are_refused_and_the_quotas_stay(
                 assert time.monotonic() < deadline
         assert seen.values == {(ALICE, PRODUCE): 3.0}
         assert [(entry.old, entry.new) for entry in await store.history(10)] == [(1.0, 3.0), (None, 1.0)]
+
+
+@pytest.mark.asyncio
+async def test_g16_broker_that_stands_still_for_a_moment_holds_up_no_alteration_for_ever(
+    own_kafka: KafkaCluster,
+) -> None:
+    async with opened(store := store_on(own_kafka, "quotas", write_timeout_ms=2_000)) as seen:
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        made: float | None = 1.0
+        for value in (2.0, 3.0, 4.0):
+            began = time.monotonic()
+            writing = asyncio.create_task(store.write(alteration((ALICE, PRODUCE, value))))
+            await asyncio.sleep(0.005)
+            os.kill(own_kafka.pid(1), signal.SIGSTOP)
+            try:
+                await asyncio.sleep(2.5)
+            finally:
+                os.kill(own_kafka.pid(1), signal.SIGCONT)
+            try:
+                await asyncio.wait_for(writing, 10)
+                made = value
+            except StoreError as exc:
+                if "later" in str(exc):
+                    made = None
+                assert made is None or seen.values == {(ALICE, PRODUCE): made}
+            assert time.monotonic() - began < 6
 
 
 # -- what else may be in the way -----------------------------------------------------------------------------
