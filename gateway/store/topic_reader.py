@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import operator
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -94,7 +95,9 @@ def have_topic(
 
 
 def end_offset(topic: str, client: Mapping[str, Any], *, deadline: float) -> int:
-    """Where the topic ends now, for who reads only what was committed. Blocks.
+    """Where the topic ends now, transactions that are under way included. Blocks.
+
+    Who reads only what was committed is there when all that was begun before has ended, ours and other gateways'.
 
     Args:
         topic: its name.
@@ -119,7 +122,7 @@ def _end_offset(topic: str, client: Mapping[str, Any], timeout_s: float) -> int:
     admin = AdminClient(dict(client), logger=_client_log)
     (asked,) = admin.list_offsets(
         {TopicPartition(topic, 0): OffsetSpec.latest()},
-        isolation_level=IsolationLevel.READ_COMMITTED,
+        isolation_level=IsolationLevel.READ_UNCOMMITTED,
         request_timeout=timeout_s,
     ).values()
     try:
@@ -187,6 +190,7 @@ class TopicReader:
             },
             logger=_client_log,
         )
+        self._told = ""  # why it can't be read on, as it was logged
         self._thread = threading.Thread(target=self._run, name="quota-reader", daemon=True)
 
     def start(self) -> None:
@@ -199,7 +203,6 @@ class TopicReader:
         self._thread.join()
 
     def _run(self) -> None:
-        told = ""
         try:
             # Asked for by itself, the partition's leader comes only with the next look of a second.
             with contextlib.suppress(KafkaException):
@@ -209,7 +212,8 @@ class TopicReader:
                     self._follow()
                 except Exception as exc:  # noqa: BLE001  (whatever it is: a topic that nobody follows is not noticed)
                     text = _text(exc)
-                    if told != (told := text):
+                    if self._told != text:
+                        self._told = text
                         bug = None if isinstance(exc, KafkaException) else exc
                         _log.error("quota_topic_not_followed", topic=self._topic, error=text, exc_info=bug)
                     self._hand_over(self._lost, text)
@@ -237,6 +241,8 @@ class TopicReader:
                     _log.error("quota_topic_not_read", topic=self._topic, error=error.str())
             if records or end is not None:
                 self._hand_over(self._receive, records, end)
+            if end is not None:
+                self._told = ""
 
     def _hand_over(self, take: Callable[..., None], *what: object) -> None:
         while not self._ahead.acquire(timeout=_POLL_S):
@@ -254,9 +260,14 @@ class TopicReader:
             take(*what)
 
 
+# For names that are no UTF-8 confluent-kafka gives a list with holes and an error as well. An interpreter that has
+# specialised the call does not look for the error and falls into a hole, a segmentation fault. This one looks.
+_headers_of: Final = operator.methodcaller("headers")
+
+
 def _record(message: Any) -> Record:
     try:
-        names = [value for key, value in message.headers() or () if key == ALTERATION_HEADER]
+        names = [value for key, value in _headers_of(message) or () if key == ALTERATION_HEADER]
     except Exception:  # noqa: BLE001  (a name that is no UTF-8, of a header that is none of ours, is a SystemError)
         return Record(message.offset(), None, None, None)  # which is no quota, and counted as such
     name = names[-1].decode("ascii", "replace") if names and names[-1] is not None else None

@@ -338,10 +338,11 @@ class TopicStore:
                 await loop.run_in_executor(self._thread, self._writer.settle, deadline)
                 await self._catch_up(deadline)
             except (KafkaException, StoreError) as unsettled:
-                raise _Doubt(
-                    f"the brokers of topic {topic} did not say what became of the change, so it was not confirmed; "
-                    f"it may take effect later: {exc.args[0]}"
-                ) from unsettled
+                if name not in self._seen:
+                    raise _Doubt(
+                        f"the brokers of topic {topic} did not say what became of the change, so it was not "
+                        f"confirmed; it may take effect later: {exc.args[0]}"
+                    ) from unsettled
             if name not in self._seen:
                 raise StoreError(
                     f"topic {topic} could not be written; nothing was changed: {exc.args[0]}"

@@ -62,12 +62,14 @@ class QuotaTopic:
         on_commit: called instead of the commit with what makes it.
         unreachable: nobody says where it ends.
         consumers: all there were, by the order in which gateways were opened.
+        first_fault: what the next consumer meets first.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[Message] = []
         self.on_commit: Callable[[Callable[[], None]], None] = lambda commit: commit()
         self.consumers: list[Consumer] = []
+        self.first_fault: KafkaError | Exception | None = None
         self.unreachable = False
         monkeypatch.setattr("gateway.store.topic_reader.Consumer", self._consumer)
         monkeypatch.setattr("gateway.store.topic_writer.Producer", lambda *_args, **_more: Producer(self))
@@ -76,6 +78,7 @@ class QuotaTopic:
 
     def _consumer(self, *_args: object, **_more: object) -> Consumer:
         self.consumers.append(consumer := Consumer(self))
+        consumer.fault, self.first_fault = self.first_fault, None
         return consumer
 
     def _end_offset(self, *_args: object, deadline: float) -> int:
@@ -182,3 +185,12 @@ class Producer:
 
     def flush(self, _timeout_s: float) -> int:
         return 0
+
+
+class Undecodable(str):
+    """A header's name that is not UTF-8, for kafka-python, which encodes what it is given."""
+
+    __slots__ = ()
+
+    def encode(self, *_args: object) -> bytes:  # type: ignore[override]
+        return b"\xff\xfe"

@@ -102,15 +102,8 @@ async def test_topic_that_was_made_anew_takes_no_quota_away_until_somebody_write
 
 async def test_fault_during_the_first_read_only_delays_the_start(topic: QuotaTopic) -> None:
     topic.append(ALICES_QUOTA, b'{"format":1,"value":5}')
-    store = topic.store()
-    seen_before = RuntimeError("a bug")
-
-    async def stumble() -> None:
-        await until(lambda: topic.consumers)
-        topic.consumers[0].fault = seen_before
-
-    task = asyncio.create_task(stumble())
-    async with opened(store) as seen:
-        await task
+    topic.first_fault = RuntimeError("a bug")
+    async with opened(store := topic.store()) as seen:
+        assert topic.consumers[0].fault is None
         await until(lambda: followed(store))
         assert seen.values == {(ALICE, PRODUCE): 5}

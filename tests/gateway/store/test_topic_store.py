@@ -39,7 +39,11 @@ async def until(fact: Callable[[], object]) -> None:
 # -- how long ------------------------------------------------------------------------------------------------
 
 
-async def test_waiting_for_other_alterations_counts_as_time_of_the_alteration(topic: QuotaTopic) -> None:
+async def test_waiting_for_other_alterations_counts_as_time_of_the_alteration(
+    topic: QuotaTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_store, "_RETRY_S", 2.0)
+
     def slow(commit: Callable[[], None]) -> None:
         time.sleep(0.3)
         commit()
@@ -51,7 +55,7 @@ async def test_waiting_for_other_alterations_counts_as_time_of_the_alteration(to
             *(store.write(alteration((ALICE, PRODUCE, value))) for value in range(1, 11)),
             return_exceptions=True,
         )
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 2.5  # ten times 0.3 s would be more
         failures = [str(each) for each in made if isinstance(each, StoreError)]
         assert set(failures) == {"other alterations took too long; nothing was changed"}
         assert 1 <= 10 - len(failures) <= 3
@@ -60,16 +64,16 @@ async def test_waiting_for_other_alterations_counts_as_time_of_the_alteration(to
 
 async def test_failed_alteration_takes_hardly_longer_than_it_may(topic: QuotaTopic) -> None:
     def hangs(_commit: Callable[[], None]) -> None:
-        time.sleep(0.5)
+        time.sleep(0.9)
         timed_out()
 
-    async with opened(store := topic.store(write_timeout_ms=500)):
+    async with opened(store := topic.store(write_timeout_ms=1_000)):
         topic.on_commit = hangs
         topic.unreachable = True
         began = time.monotonic()
         with pytest.raises(StoreError):
             await store.write(alteration((ALICE, PRODUCE, 1)))
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 1.8
 
 
 # -- what became of it ---------------------------------------------------------------------------------------
@@ -93,6 +97,21 @@ async def test_failed_commit_that_was_made_is_a_success_though_it_is_read_late(t
         assert seen.values == {(ALICE, PRODUCE): 1}
 
 
+async def test_failed_commit_that_was_read_is_a_success_though_the_brokers_say_no_more(
+    topic: QuotaTopic,
+) -> None:
+    def made_and_read(commit: Callable[[], None]) -> None:
+        commit()
+        time.sleep(0.3)
+        topic.unreachable = True
+        timed_out()
+
+    async with opened(store := topic.store(write_timeout_ms=1_000)) as seen:
+        topic.on_commit = made_and_read
+        assert await store.write(alteration((ALICE, PRODUCE, 1))) == store.version
+        assert seen.values == {(ALICE, PRODUCE): 1}
+
+
 async def test_failed_commit_that_was_not_made_is_told_as_such_once_the_end_was_read(
     topic: QuotaTopic,
 ) -> None:
@@ -113,7 +132,7 @@ async def test_change_that_comes_into_force_after_its_error_is_audited(topic: Qu
         commits.append(commit)
         timed_out()
 
-    async with opened(store := topic.store(write_timeout_ms=300)) as seen:
+    async with opened(store := topic.store(write_timeout_ms=1_000)) as seen:
         await store.write(alteration((APP, FETCH, 1)))
         topic.on_commit = unknown
         topic.unreachable = True
@@ -164,7 +183,7 @@ async def test_g06_value_that_another_gateway_has_just_replaced_is_set_again(top
 async def test_value_that_is_set_already_is_no_alteration_and_needs_the_brokers_word(
     topic: QuotaTopic,
 ) -> None:
-    async with opened(store := topic.store(write_timeout_ms=300)):
+    async with opened(store := topic.store(write_timeout_ms=1_000)):
         version = await store.write(alteration((ALICE, PRODUCE, 5)))
         assert await store.write(alteration((ALICE, PRODUCE, 5))) == version
         assert len(await store.history(10)) == 1
@@ -174,7 +193,7 @@ async def test_value_that_is_set_already_is_no_alteration_and_needs_the_brokers_
 
 
 async def test_catching_up_waits_for_what_others_had_made(topic: QuotaTopic) -> None:
-    async with opened(one := topic.store()), opened(two := topic.store(write_timeout_ms=500)) as second:
+    async with opened(one := topic.store()), opened(two := topic.store(write_timeout_ms=1_500)) as second:
         topic.consumers[1].held = True
         await one.write(alteration((ALICE, PRODUCE, 5)))
         with pytest.raises(StoreError, match="could not be read to its end"):
