@@ -31,6 +31,7 @@ BROKER_PORTS: Final = 4
 
 # Below the ports that the kernel gives to outgoing connections.
 _PORTS: Final = range(12_000, 19_000)
+_GIVEN: Final[set[int]] = set()
 _START_TIMEOUT_S: Final = 20.0
 _POLL_S: Final = 0.02
 
@@ -241,11 +242,17 @@ bind = "{self._admin}"
 
 
 def free_ports(count: int) -> list[int]:
-    """That many consecutive ports, free on the gateway's address, on the tap's, and on that of the admin port."""
+    """That many consecutive ports, free on the gateway's address, on the tap's, and on that of the admin port.
+
+    None twice: whoever asked before may not have taken it yet.
+    """
     dice = random.SystemRandom()  # the shared one is seeded alike in every process of a test run
     for first in dice.sample(_PORTS, len(_PORTS)):
         ports = list(range(first, first + count))
+        if not _GIVEN.isdisjoint(ports):
+            continue
         if all(_free(host, port) for port in ports for host in (GATEWAY_HOST, TAP_HOST, "127.0.0.1")):
+            _GIVEN.update(ports)
             return ports
     raise OSError(f"no {count} consecutive free ports between {_PORTS.start} and {_PORTS.stop}")
 

@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import confluent_kafka.admin
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -104,8 +103,7 @@ def setting(
     secure_kafka: SecureKafka, tap: Tap, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Setting]:
     """See `Setting`."""
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": secure_kafka.bootstrap("PLAINTEXT")})
-    admin.create_topics([confluent_kafka.admin.NewTopic(TOPIC, 1, 1)])[TOPIC].result(20)
+    secure_kafka.create_topic(TOPIC)
     reauth, reauth_tables = reauth_listener(secure_kafka)
     tls, tls_tables = tls_listener(secure_kafka)
     options = GatewayOptions(

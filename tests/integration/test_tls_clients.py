@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import confluent_kafka.admin
 import pytest
 
 from tests.integration.gateway_process import GATEWAY_HOST, TAP_HOST, GatewayOptions, GatewayProcess
@@ -73,8 +72,7 @@ def setting(
     secure_kafka: SecureKafka, tap: Tap, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Setting]:
     """See `Setting`."""
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": secure_kafka.bootstrap("PLAINTEXT")})
-    admin.create_topics([confluent_kafka.admin.NewTopic(TOPIC, 1, 1)])[TOPIC].result(20)
+    secure_kafka.create_topic(TOPIC)
     authority = secure_kafka.authority
     listener = authority.issue("listener", "listener", hosts=(GATEWAY_HOST, TAP_HOST))
     own = authority.issue("gateway-own", "gateway")

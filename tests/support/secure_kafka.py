@@ -20,8 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
     AdminClient,
+    NewTopic,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -121,6 +123,15 @@ class SecureKafka:
     def bootstrap(self, listener: str) -> str:
         """`host:port,...` of one of the listeners."""
         return ",".join(str(address) for address in self.addresses(listener).values())
+
+    def create_topic(self, name: str) -> None:
+        """One with one partition, if it is not there."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap("PLAINTEXT")})
+        try:
+            admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
+        except KafkaException as exc:
+            if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
 
     def client(self, name: str) -> KeyPair:
         """A certificate that the brokers trust, for a client of this common name."""
