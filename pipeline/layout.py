@@ -123,6 +123,9 @@ _RUN: Final = re.compile(r"run=\d{6}")
 
 BUCKETS: Final = 32
 
+COMPLETE_ENOUGH: Final = 0.95
+"""The share of its lines that a day has to have, unless gaps are allowed."""
+
 
 def bucket_of(user: str, client_id: str, api: str) -> int:
     """Which of BUCKETS parts a client belongs to, on every day, gateway, listener and broker; in every process.

@@ -21,6 +21,7 @@ from pipeline.errors import JobError
 from pipeline.joining import ORDER, join_chunks
 from pipeline.layout import (
     BUCKETS,
+    COMPLETE_ENOUGH,
     EVENTS,
     KEY,
     MANIFEST,
@@ -37,7 +38,6 @@ from pipeline.session import ARROW_ROWS, open_session
 from pipeline.shards import pack_shard
 from pipeline.store import Store, held, is_local, local_path, store_of
 
-COMPLETE_ENOUGH: Final = 0.95
 _RAW_ROWS_AT_ONCE: Final = "4000"
 _ROWS_PER_FILE: Final = 8_000_000
 _ROWS_PER_TASK: Final = 4_000_000

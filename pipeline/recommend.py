@@ -24,7 +24,7 @@ from pipeline.demand import ENTITY, KEY_OF_API, Demand, demands
 from pipeline.entity_days import Scope
 from pipeline.errors import JobError
 from pipeline.kernels.deferral import needs
-from pipeline.layout import KEY, PackedDay, published_days, results_dir
+from pipeline.layout import COMPLETE_ENOUGH, KEY, PackedDay, published_days, results_dir
 from pipeline.packed_days import PackedDays, Work
 from pipeline.plan import Basis, Plan, PlanEntry
 from pipeline.replay import Model, ReplaySettings
@@ -36,7 +36,6 @@ from quotas.usage_record import UsageApi
 
 STEP_S: Final = 10
 _STEPS: Final = 86_400 // STEP_S
-COMPLETE_ENOUGH: Final = 0.95
 
 NEED: Final = ", ".join(
     [
