@@ -8,6 +8,7 @@ COPY requirements.lock ./
 RUN pip install --require-hashes --only-binary :all: -r requirements.lock
 COPY pyproject.toml README.md ./
 COPY gateway gateway
+COPY embedded_kafka embedded_kafka
 COPY protocol protocol
 COPY quotas quotas
 COPY config config

@@ -45,7 +45,7 @@ $(VENV)/.pipeline-up-to-date: requirements-pipeline.lock $(VENV)/.up-to-date
 
 .PHONY: kafka
 kafka: $(VENV)/.up-to-date ## fetch the jars of the embedded Kafka (done for you by run, test and bench)
-	@$(BIN)/python -m gateway.embedded.jars >/dev/null
+	@$(BIN)/python -m embedded_kafka.jars >/dev/null
 
 .PHONY: spark-jars
 spark-jars: $(VENV)/.pipeline-up-to-date ## fetch Spark's Kafka connector (done for you by test)

@@ -31,8 +31,8 @@ from benchmarks.fidelity_truth import Errors, errors, replayed, truth_of
 from benchmarks.gateway_process import serving
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
-from gateway.embedded import jars
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka import jars
+from embedded_kafka.kafka import KafkaCluster
 from pipeline.cli import main as pipeline
 from pipeline.layout import published_days
 from quotas.usage_record import UsageApi

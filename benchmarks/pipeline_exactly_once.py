@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.relay.machine import describe_machine, load_average
 from benchmarks.usage_files import Faults, Load, Truth, lines_of, write_usage
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from pipeline.layout import committed_batches
 from pipeline.session import open_session
 from tests.support.exactly_once import (

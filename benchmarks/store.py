@@ -25,14 +25,14 @@ import uvloop
 from benchmarks import store_topic
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
-from gateway.store.interface import Alteration, QuotaChange
-from gateway.store.live import LiveQuotas
-from gateway.store.sqlite_store import SqliteStore
+from gateway.quota_admin.store.interface import Alteration, QuotaChange
+from gateway.quota_admin.store.live import LiveQuotas
+from gateway.quota_admin.store.sqlite_store import SqliteStore
 from quotas.addresses import IpLimits
 from quotas.bandwidth import ByteRateQuotas
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.layered_quotas import QuotaBook
 from quotas.limits import Limits
-from quotas.quota_book import QuotaBook
 from quotas.rate_quotas import RateSettings
 from quotas.resolution import resolve
 from tests.support.broker import ScriptedBroker

@@ -7,13 +7,13 @@ import time
 import uuid
 from typing import Any, Final
 
-from gateway.embedded.kafka import KafkaCluster
-from gateway.store.interface import Alteration, QuotaChange
-from gateway.store.live import LiveQuotas
-from gateway.store.topic_store import TopicStore, TopicStoreSettings
+from embedded_kafka.kafka import KafkaCluster
+from gateway.quota_admin.store.interface import Alteration, QuotaChange
+from gateway.quota_admin.store.live import LiveQuotas
+from gateway.quota_admin.store.topic_store import TopicStore, TopicStoreSettings
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.layered_quotas import QuotaBook
 from quotas.limits import Limits
-from quotas.quota_book import QuotaBook
 
 _KEY: Final = QuotaKey.PRODUCER_BYTE_RATE
 _POLL_S: Final = 0.0005

@@ -73,7 +73,7 @@ class MappingRules:
         return cls(tuple(rules))
 
     def name(self, distinguished_name: str) -> str:
-        """The principal's name for a certificate's subject, as `gateway.principals` writes it.
+        """The principal's name for a certificate's subject, as `gateway.auth.principals` writes it.
 
         Raises:
             NoRuleMatches: none of the rules is for it, or it is longer than `MAX_NAME_CHARS`.

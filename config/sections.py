@@ -175,7 +175,7 @@ class AdminSettings(Section, frozen=True):
 
 
 class LimitSettings(Section, frozen=True):
-    """Bounds of one client connection, quotas aside; gateway.session_settings says what each one means."""
+    """Bounds of one client connection, quotas aside; gateway.session.settings says what each one means."""
 
     max_frame_bytes: Bytes = 104_857_600
     max_in_flight_requests: Count = 1000

@@ -11,42 +11,42 @@ import structlog
 
 from config import Config
 from config.quota_admin_section import LimitsBy
-from gateway.admin import AdminServer
-from gateway.broker_limits import BrokerLimits, Values
-from gateway.client_quotas import ClientQuotas, QuotaScope, RequestTimeSource
 from gateway.clock import loop_clock
-from gateway.close_cause import CloseCause
-from gateway.connection_plan import (
+from gateway.handlers import collecting_handlers, head_handlers
+from gateway.handlers.context import HandlerContext
+from gateway.handlers.recent_topics import RecentTopics
+from gateway.net.listener import Listener
+from gateway.observability.close_cause import CloseCause
+from gateway.observability.metrics import GatewayMetrics
+from gateway.observability.quota_admin_metrics import QuotaAdminMetrics
+from gateway.observability.store_metrics import StoreMetrics
+from gateway.quota_admin.alterations import AuditLog, QuotaDesk
+from gateway.quota_admin.broker_limits import BrokerLimits, Values
+from gateway.quota_admin.limits_file import LimitsFile, limits_directory
+from gateway.quota_admin.rights import QuotaAdmin
+from gateway.quota_admin.store.build import build_store
+from gateway.quota_admin.store.interface import StoreError
+from gateway.quota_admin.store.live import LiveQuotas
+from gateway.server.admin import AdminServer
+from gateway.server.connection_capacity import (
     connection_limits,
     plan_descriptors,
     raise_descriptor_limit,
     session_settings,
 )
-from gateway.handlers import collecting_handlers, head_handlers
-from gateway.handlers.context import HandlerContext
-from gateway.handlers.recent_topics import RecentTopics
-from gateway.limits_file import LimitsFile, limits_directory
-from gateway.listener import Listener
-from gateway.metrics import GatewayMetrics
-from gateway.operations import ConfigSource, Operations, ReloadReport
-from gateway.quota_admin import QuotaAdmin
-from gateway.quota_admin_metrics import QuotaAdminMetrics
-from gateway.quota_desk import AuditLog, QuotaDesk
-from gateway.reload import ReloadPlan, ReloadResult
-from gateway.routes import build_routes
-from gateway.sasl_setup import sasl_of
-from gateway.store.build import build_store
-from gateway.store.http import QuotaRoutes
-from gateway.store.interface import StoreError
-from gateway.store.live import LiveQuotas
-from gateway.store.metrics import StoreMetrics
-from gateway.tls_setup import TlsParts
-from gateway.topology import BrokerPorts, Topology
-from gateway.upstreams import MAIN, build_upstreams
+from gateway.server.operations import ConfigSource, Operations, ReloadReport
+from gateway.server.quota_routes import QuotaRoutes
+from gateway.server.reload import ReloadPlan, ReloadResult
+from gateway.server.sasl_setup import sasl_of
+from gateway.server.tls_setup import TlsParts
+from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeSource
+from gateway.session.routes import build_routes
+from gateway.upstream.topology import BrokerPorts, Topology
+from gateway.upstream.upstreams import MAIN, build_upstreams
 from gateway.usage.service import UsageService
 from quotas.connections import ConnectionQuotas
+from quotas.layered_quotas import QuotaBook
 from quotas.mutations import MutationQuotas
-from quotas.quota_book import QuotaBook
 
 _DRAIN_POLL_S: Final = 0.02
 _STORE_GRACE_S: Final = 5.0

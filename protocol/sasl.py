@@ -3,7 +3,7 @@
 Names are read with the grammar of Kafka's own PlainSaslServer, ScramMessages and OAuthBearerClientInitialResponse
 (RFC 4616, 5802, 7628): what a broker would refuse or read as another name must not become a name here. Passwords,
 proofs and signatures are never taken out of the message, tokens only for the moment in which a claim is read.
-A name is a claim: only the broker's final reply makes it true (`gateway.authentication`).
+A name is a claim: only the broker's final reply makes it true (`gateway.auth.authentication`).
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _read_bytes(frame: bytes, at: int, *, compact: bool) -> bytes:
 
 
 def claimed(mechanism: Mechanism, message: bytes, *, oauth_claim: str) -> Claim:
-    """Who a message of an exchange says that the client is; which one counts is for `gateway.authentication`.
+    """Who a message of an exchange says that the client is; which one counts is for `gateway.auth.authentication`.
 
     Args:
         mechanism: of the exchange.

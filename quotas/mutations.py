@@ -22,7 +22,7 @@ from quotas.limits import Limits
 from quotas.mutation_meters import Meter, MutationAlgorithm, meter_factory
 from quotas.rate import SampledRate
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
-from quotas.throttle_book import METRIC_WINDOW_MS, METRIC_WINDOW_NUM, ThrottleBook, average_throttle_ms
+from quotas.throttle_stats import METRIC_WINDOW_MS, METRIC_WINDOW_NUM, ThrottleBook, average_throttle_ms
 from quotas.trackers import UNLIMITED, TrackerTable
 
 KEY: Final = QuotaKey.CONTROLLER_MUTATION_RATE

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from quotas.entities import DEFAULT, EntityType, QuotaEntity, QuotaKey
+from quotas.layered_quotas import QuotaBook, QuotaChange
 from quotas.limits import validate, validate_entity
-from quotas.quota_book import QuotaBook, QuotaChange
 
 Names: TypeAlias = Mapping[str, str | None]
 """Entity type -> name, None for the default; as on the wire, so both may be anything."""

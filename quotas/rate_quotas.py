@@ -17,7 +17,7 @@ from quotas.entities import QuotaKey
 from quotas.limits import Limits
 from quotas.rate import MAX_THROTTLE_MS, SampledRate
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
-from quotas.throttle_book import ThrottleBook, average_throttle_ms
+from quotas.throttle_stats import ThrottleBook, average_throttle_ms
 from quotas.trackers import UNLIMITED, TrackerTable
 
 Scope: TypeAlias = int | None

@@ -33,9 +33,9 @@ from benchmarks.accuracy.clients import (
     Job,
 )
 from benchmarks.gateway_process import serving
-from gateway.embedded import jars
-from gateway.embedded.kafka import KafkaCluster
-from gateway.embedded.tools import tool_command
+from embedded_kafka import jars
+from embedded_kafka.kafka import KafkaCluster
+from embedded_kafka.tools import tool_command
 from tests.support.gateway import free_ports
 from tests.support.wire_client import WireClient
 

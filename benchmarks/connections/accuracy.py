@@ -221,8 +221,8 @@ def run_sluice(upstream: str, cores: Cores, folder: Path, *, window_num: int, se
 
 def run_kafka(*, window_num: int, seconds: float) -> list[Row]:
     """The same load against Kafka's own limits, each in a fresh broker."""
-    from gateway.embedded.kafka import KafkaCluster
-    from gateway.embedded.tools import run_tool
+    from embedded_kafka.kafka import KafkaCluster
+    from embedded_kafka.tools import run_tool
 
     rows = []
     for what, properties in (

@@ -17,7 +17,7 @@ from typing import Final
 
 from benchmarks.demo.load import Load
 from benchmarks.gateway_process import NotReadyError, serving
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 
 _HOST: Final = "127.0.0.1"
 _STEP_TIMEOUT_S: Final = 300.0

@@ -30,9 +30,9 @@ from benchmarks.relay.paths import (
     start_relay,
 )
 from benchmarks.relay.processes import ProcessDied, free_port, machine_busy_s
-from gateway.embedded import jars
-from gateway.embedded.kafka import KafkaCluster
-from gateway.embedded.tools import run_tool
+from embedded_kafka import jars
+from embedded_kafka.kafka import KafkaCluster
+from embedded_kafka.tools import run_tool
 
 RECORD_BYTES: Final = 1024
 PARTITIONS: Final = 6

@@ -18,7 +18,7 @@ from gateway.handlers.metadata import MetadataHandler
 from gateway.handlers.produce import ProduceHandler
 from gateway.handlers.sasl import sasl_handlers
 from gateway.handlers.topic_mutations import TopicMutationHandler
-from gateway.routes import HeadHandler, RequestHandler
+from gateway.session.routes import HeadHandler, RequestHandler
 from protocol.addresses import rewrite_describe_cluster, rewrite_find_coordinator
 from protocol.api_keys import ApiKey
 

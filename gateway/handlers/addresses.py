@@ -7,9 +7,9 @@ from functools import partial
 from typing import TypeAlias
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
-from gateway.in_flight import CollectedAnswer
-from gateway.routes import Route
-from gateway.session import ClientSession
+from gateway.session.in_flight import CollectedAnswer
+from gateway.session.routes import Route
+from gateway.session.session import ClientSession
 from protocol.addresses import Advertise
 from protocol.api_keys import Api
 

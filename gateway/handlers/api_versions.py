@@ -10,9 +10,9 @@ from functools import partial
 from typing import Final
 
 from gateway.handlers.context import HandlerContext
-from gateway.in_flight import CollectedAnswer
-from gateway.routes import Route
-from gateway.session import ClientSession
+from gateway.session.in_flight import CollectedAnswer
+from gateway.session.routes import Route
+from gateway.session.session import ClientSession
 from protocol import api_versions
 from protocol.api_keys import Api, ApiKey
 from protocol.headers import correlation_id_of

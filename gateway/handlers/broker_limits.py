@@ -6,14 +6,14 @@ and none of it is sent on. Otherwise the rest goes to the broker, and ours are m
 
 from __future__ import annotations
 
-from gateway.broker_limits import BrokerLimits, Changes, LimitError
-from gateway.client_quotas import TimedRequest
 from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.handlers.quota_rights import NOT_AUTHORISED, Refusal, decide
-from gateway.mute import MuteReason
-from gateway.quota_admin import AdminApi, AdminOutcome, Asker, QuotaAdmin
-from gateway.routes import Route
-from gateway.session import ClientSession
+from gateway.quota_admin.broker_limits import BrokerLimits, Changes, LimitError
+from gateway.quota_admin.rights import AdminApi, AdminOutcome, Asker, QuotaAdmin
+from gateway.session.client_quotas import TimedRequest
+from gateway.session.mute import MuteReason
+from gateway.session.routes import Route
+from gateway.session.session import ClientSession
 from protocol.broker_configs import (
     BROKER,
     ConfigsRequest,

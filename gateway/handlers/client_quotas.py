@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final
 
-from gateway.client_quotas import TimedRequest
 from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.handlers.quota_rights import NOT_AUTHORISED, Refusal, decide
-from gateway.quota_admin import AdminApi, AdminOutcome, Asker, QuotaAdmin
-from gateway.routes import Route
-from gateway.session import ClientSession
-from gateway.store.interface import Alteration
+from gateway.quota_admin.rights import AdminApi, AdminOutcome, Asker, QuotaAdmin
+from gateway.quota_admin.store.interface import Alteration
+from gateway.session.client_quotas import TimedRequest
+from gateway.session.routes import Route
+from gateway.session.session import ClientSession
 from protocol.api_keys import Api
 from protocol.client_quotas import (
     AlterEntry,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.broker_limits import BrokerLimits
-from gateway.client_quotas import ClientQuotas
 from gateway.handlers.recent_topics import RecentTopics
-from gateway.observer import Observer
-from gateway.quota_admin import QuotaAdmin
-from gateway.topology import Topology
+from gateway.observability.observer import Observer
+from gateway.quota_admin.broker_limits import BrokerLimits
+from gateway.quota_admin.rights import QuotaAdmin
+from gateway.session.client_quotas import ClientQuotas
+from gateway.upstream.topology import Topology
 from gateway.usage.table import UsageTable
 from quotas.entities import QuotaKey
 from quotas.limits import Enforcement, Limits

@@ -1,6 +1,6 @@
 """DescribeConfigs: broker settings that hold addresses are told as null, like sensitive ones (hazard E19).
 
-Connection limits of brokers are told as the gateway's own, where it has them (`gateway.broker_limits`).
+Connection limits of brokers are told as the gateway's own, where it has them (`gateway.quota_admin.broker_limits`).
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
-from gateway.in_flight import CollectedAnswer
-from gateway.routes import Route
-from gateway.session import ClientSession
+from gateway.session.in_flight import CollectedAnswer
+from gateway.session.routes import Route
+from gateway.session.session import ClientSession
 from protocol.api_keys import Api
 from protocol.codec import ShownConfig, asked_broker_configs, mask_addresses, replace_broker_configs
 

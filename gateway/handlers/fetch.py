@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from gateway.client_quotas import ClientQuotas, Counter
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
-from gateway.in_flight import Answer, HeadAnswer, Pending
-from gateway.mute import MuteReason
-from gateway.routes import Route, Verdict
-from gateway.session import ClientSession
+from gateway.session.client_quotas import ClientQuotas, Counter
+from gateway.session.in_flight import Answer, HeadAnswer, Pending
+from gateway.session.mute import MuteReason
+from gateway.session.routes import Route, Verdict
+from gateway.session.session import ClientSession
 from protocol import throttle
 from protocol.api_keys import Api
 from protocol.fetch import asks_within, clamp_max_bytes, counted_bytes

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Final
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
-from gateway.in_flight import CollectedAnswer
-from gateway.mute import MuteReason
-from gateway.routes import Route
-from gateway.session import ClientSession
+from gateway.session.in_flight import CollectedAnswer
+from gateway.session.mute import MuteReason
+from gateway.session.routes import Route
+from gateway.session.session import ClientSession
 from gateway.usage.mutations import record_mutations
 from protocol import codec
 from protocol.addresses import rewrite_metadata

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from gateway.handlers.context import HandlerContext
-from gateway.in_flight import CollectedAnswer
-from gateway.mute import MuteReason
-from gateway.session import ClientSession
+from gateway.session.in_flight import CollectedAnswer
+from gateway.session.mute import MuteReason
+from gateway.session.session import ClientSession
 from gateway.usage.mutations import record_mutations
 from gateway.usage.row import UsageRow
 from protocol import codec, throttle

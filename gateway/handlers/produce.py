@@ -11,11 +11,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from gateway.client_quotas import Counter
 from gateway.handlers.context import HandlerContext
-from gateway.in_flight import CollectedAnswer, Pending
-from gateway.routes import Route, Verdict
-from gateway.session import ClientSession
+from gateway.session.client_quotas import Counter
+from gateway.session.in_flight import CollectedAnswer, Pending
+from gateway.session.routes import Route, Verdict
+from gateway.session.session import ClientSession
 from protocol import throttle
 from protocol.addresses import plain_produce_throttle_offset, rewrite_produce
 from protocol.api_keys import Api, ApiKey, describe, newest_version

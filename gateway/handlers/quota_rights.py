@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from gateway.mute import MuteReason
-from gateway.quota_admin import QuotaAdmin
-from gateway.session import ClientSession
+from gateway.quota_admin.rights import QuotaAdmin
+from gateway.session.mute import MuteReason
+from gateway.session.session import ClientSession
 from protocol.error_codes import ErrorCode
 from protocol.headers import correlation_id_of
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from gateway.authentication import Authentication, Progress, Result, Unauthenticated
-from gateway.close_cause import CloseCause
-from gateway.in_flight import OnReply
-from gateway.mute import MuteReason
-from gateway.observer import Observer
-from gateway.routes import MAX_SASL_BYTES, RequestHandler, Route, Verdict
-from gateway.session import ClientSession
+from gateway.auth.authentication import Authentication, Progress, Result, Unauthenticated
+from gateway.observability.close_cause import CloseCause
+from gateway.observability.observer import Observer
+from gateway.session.in_flight import OnReply
+from gateway.session.mute import MuteReason
+from gateway.session.routes import MAX_SASL_BYTES, RequestHandler, Route, Verdict
+from gateway.session.session import ClientSession
 from protocol import codec, sasl
 from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode

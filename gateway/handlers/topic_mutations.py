@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
 from gateway.handlers.mutation_exchange import MutationExchange
-from gateway.in_flight import Pending
-from gateway.routes import Route, Verdict
-from gateway.session import ClientSession
+from gateway.session.in_flight import Pending
+from gateway.session.routes import Route, Verdict
+from gateway.session.session import ClientSession
 from protocol.errors import ProtocolError, TooManyElements
 from protocol.headers import refuse_size
 from protocol.topic_mutations import TopicMutations, parse_topic_mutations

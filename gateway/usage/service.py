@@ -14,7 +14,7 @@ import structlog
 
 from config import Config
 from gateway.clock import NowMs
-from gateway.own_clients import librdkafka_settings
+from gateway.upstream.own_clients import librdkafka_settings
 from gateway.usage.connections import ConnectionUsage, connection_level
 from gateway.usage.file_sink import FileSettings, FileWriter
 from gateway.usage.kafka_sink import KafkaWriter, TopicSettings

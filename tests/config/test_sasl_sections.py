@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from config.sasl_sections import ListenerSasl, UpstreamSasl
-from gateway.authentication import SaslRules
+from gateway.auth.authentication import SaslRules
 
 
 def test_names_have_the_defaults_of_the_rules() -> None:

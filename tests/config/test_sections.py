@@ -16,7 +16,7 @@ from config.sections import (
     QuotaRule,
     UpstreamSettings,
 )
-from gateway.session_settings import SessionSettings
+from gateway.session.settings import SessionSettings
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import validate
 

@@ -54,7 +54,7 @@ def test_values_out_of_range_are_refused(given: dict[str, Any]) -> None:
 
 
 def test_a_change_needs_a_restart() -> None:
-    from gateway.reload import plan
+    from gateway.server.reload import plan
 
     before = config.parse(HEAD, name="f")
     after = config.parse(HEAD + '[usage]\nkind = "files"\ndirectory = "/d"\n', name="f")

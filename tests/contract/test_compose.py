@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from config.loader import load
-from gateway.embedded.jars import KAFKA_VERSION
+from embedded_kafka.jars import KAFKA_VERSION
 from tests.support.packages import require_package
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,10 +8,10 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.back_pressure import BackPressure
-from gateway.client_quotas import ClientQuotas
-from gateway.metrics import MAX_ENTITY_SERIES, GatewayMetrics
-from gateway.reload import ReloadResult
+from gateway.net.back_pressure import BackPressure
+from gateway.observability.metrics import MAX_ENTITY_SERIES, GatewayMetrics
+from gateway.server.reload import ReloadResult
+from gateway.session.client_quotas import ClientQuotas
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey

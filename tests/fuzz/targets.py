@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 
 from config.java_regex import JavaRegexError, compile_java
 from config.mapping_rules import MappingRules, NoRuleMatches
-from gateway.authentication import Authentication, IllegalSaslState, Progress, SaslRules
-from gateway.principals import UnreadableName, principal_name, rfc2253_name
+from gateway.auth.authentication import Authentication, IllegalSaslState, Progress, SaslRules
+from gateway.auth.principals import UnreadableName, principal_name, rfc2253_name
 from protocol import sasl as messages
 from protocol.api_keys import ApiKey, describe
 from protocol.client_quotas import parse_alter, parse_describe, read_alter_verdict, read_describe_verdict

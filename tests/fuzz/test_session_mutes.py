@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.mute import MuteReason
+from gateway.session.mute import MuteReason
 from tests.support.conversation import Conversation
 from tests.support.examples import A_THIRD
 from tests.support.frames import heartbeat, metadata, produce

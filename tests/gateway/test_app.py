@@ -9,7 +9,7 @@ import pytest
 
 from config.address import HostPort
 from gateway.app import Gateway
-from gateway.close_cause import CloseCause
+from gateway.observability.close_cause import CloseCause
 from tests.support import broker as scripts
 from tests.support import wire
 from tests.support.broker import FETCH, PRODUCE, ScriptedBroker
@@ -63,7 +63,7 @@ async def test_gateway_whose_port_is_taken_does_not_start_and_leaves_nothing_ope
 
 
 async def test_start_with_the_upstream_down_serves_when_it_comes_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.discovery._RETRY_S", 0.05)
+    monkeypatch.setattr("gateway.upstream.discovery._RETRY_S", 0.05)
     broker = ScriptedBroker(port=free_ports(1))
     async with running_gateway(broker.port) as running:
         async with await running.connect() as early:

@@ -14,7 +14,7 @@ from typing import Any
 
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from tests.support import wire
 
 FOLDER = Path(__file__).parent

@@ -8,14 +8,14 @@ from typing import Final
 
 import pytest
 
-from gateway.store.interface import StoreError
-from gateway.store.live import LiveQuotas
-from gateway.store.topic_log import Record, TopicLog
+from gateway.quota_admin.store.interface import StoreError
+from gateway.quota_admin.store.live import LiveQuotas
+from gateway.quota_admin.store.topic_log import Record, TopicLog
 from quotas.addresses import IpLimits
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.layered_quotas import QuotaBook
 from quotas.limits import Limits
 from quotas.quota_alterations import plan_alterations
-from quotas.quota_book import QuotaBook
 from tests.support.quota_stores import alteration, sqlite_store
 
 RATE: Final = QuotaKey.CONNECTION_CREATION_RATE

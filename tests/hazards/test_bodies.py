@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.close_cause import CloseCause
+from gateway.observability.close_cause import CloseCause
 from protocol.api_keys import BROKER_ONLY, CARRY_ADDRESSES, CLUSTER_ADMIN, ApiKey
 from tests.support import wire
 from tests.support.conversation import Conversation, frames_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.close_cause import CloseCause
+from gateway.observability.close_cause import CloseCause
 from tests.support import broker as scripts
 from tests.support import wire
 from tests.support.broker import (
@@ -100,7 +100,7 @@ async def misbehave(running: RunningGateway, dice: random.Random) -> None:
 async def test_counts_add_up_and_nothing_is_left_after_chaos(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.muted_watch.INTERVAL_S", 0.1)
+    monkeypatch.setattr("gateway.net.peer_close.INTERVAL_S", 0.1)
     dice = random.Random(seed)
     async with broker_and_gateway(quotas=[QUOTA], max_mute_ms=200) as (broker, running):
         broker.script(EVERY_API, at_random(dice))

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway import keepalive
-from gateway.close_cause import CloseCause
+from gateway.observability.close_cause import CloseCause
+from gateway.upstream import keepalive
 from tests.support import broker as scripts
 from tests.support import wire
 from tests.support.broker import FETCH

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.close_cause import CloseCause
-from gateway.reload import plan
+from gateway.observability.close_cause import CloseCause
+from gateway.server.reload import plan
 from tests.support.broker import ScriptedBroker
 from tests.support.crowd import connect, connect_all, is_served
 from tests.support.frames import fetch

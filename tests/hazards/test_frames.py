@@ -6,8 +6,8 @@ from struct import pack
 
 import pytest
 
-from gateway.close_cause import CloseCause
-from gateway.session_settings import SessionSettings
+from gateway.observability.close_cause import CloseCause
+from gateway.session.settings import SessionSettings
 from protocol.api_keys import ApiKey, newest_version
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from tests.support import wire

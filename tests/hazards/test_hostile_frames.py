@@ -12,8 +12,8 @@ from struct import pack
 
 import pytest
 
-from gateway.channel import ClientChannel
-from gateway.close_cause import CloseCause
+from gateway.net.channel import ClientChannel
+from gateway.observability.close_cause import CloseCause
 from tests.support import broker as scripts
 from tests.support import wire
 from tests.support.broker import EVERY_API, FETCH, ScriptedBroker

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.close_cause import CloseCause
+from gateway.observability.close_cause import CloseCause
 from tests.support.broker import FETCH, ScriptedBroker, silence
 from tests.support.frames import fetch
 from tests.support.gateway import LISTENER, RunningGateway, broker_and_gateway

@@ -12,8 +12,8 @@ import pytest
 
 from config import Config
 from config.quota_admin_section import Authorize, QuotaAdminSettings
-from gateway.reload import plan
-from gateway.store.interface import Alteration, QuotaChange
+from gateway.quota_admin.store.interface import Alteration, QuotaChange
+from gateway.server.reload import plan
 from quotas.entities import QuotaEntity, QuotaKey
 from tests.support import wire
 from tests.support.broker import ScriptedBroker

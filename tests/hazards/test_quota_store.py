@@ -17,13 +17,13 @@ from typing import Final
 
 import pytest
 
-from gateway.serving import _serve
-from gateway.store.interface import QuotaChange, StoreError
-from gateway.store.live import LiveQuotas
-from gateway.store.sqlite_format import FORMAT
+from gateway.quota_admin.store.interface import QuotaChange, StoreError
+from gateway.quota_admin.store.live import LiveQuotas
+from gateway.quota_admin.store.sqlite_format import FORMAT
+from gateway.server.process import _serve
 from quotas.entities import QuotaEntity
+from quotas.layered_quotas import QuotaBook
 from quotas.limits import Limits
-from quotas.quota_book import QuotaBook
 from tests.support.gateway import broker_and_gateway, gateway_config
 from tests.support.packages import require_package
 from tests.support.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration, opened, sqlite_store

@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from gateway.close_cause import CloseCause
-from gateway.session_settings import SessionSettings
+from gateway.observability.close_cause import CloseCause
+from gateway.session.settings import SessionSettings
 from quotas.entities import QuotaEntity, QuotaKey
 from tests.support import wire
 from tests.support.conversation import Conversation

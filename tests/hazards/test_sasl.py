@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.close_cause import CloseCause
+from gateway.observability.close_cause import CloseCause
 from tests.support import wire
 from tests.support.broker import BrokerConnection, Request, Script, ScriptedBroker
 from tests.support.gateway import RunningGateway, running_gateway

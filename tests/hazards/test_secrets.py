@@ -9,12 +9,12 @@ from typing import Any, Final
 import pytest
 import structlog
 
-from gateway import logging_setup
-from gateway.authentication import Authentication
-from gateway.channel import ClientChannel
-from gateway.close_cause import CloseCause
+from gateway.auth.authentication import Authentication
 from gateway.handlers.sasl import AuthenticateHandler, HandshakeHandler
-from gateway.session import ClientSession
+from gateway.net.channel import ClientChannel
+from gateway.observability import logging_setup
+from gateway.observability.close_cause import CloseCause
+from gateway.session.session import ClientSession
 from protocol import sasl
 from tests.support import wire
 from tests.support.broker import BrokerConnection, Request, ScriptedBroker

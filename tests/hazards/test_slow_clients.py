@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gateway.close_cause import CloseCause
+from gateway.observability.close_cause import CloseCause
 from tests.support.frames import heartbeat
 from tests.support.gateway import broker_and_gateway
 from tests.support.raw_client import RawClient

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 import structlog.testing
 
-from gateway.close_cause import CloseCause
+from gateway.observability.close_cause import CloseCause
 from tests.support import broker as scripts
 from tests.support import wire
 from tests.support.broker import FETCH, HOST, PRODUCE, Node, ScriptedBroker
@@ -288,19 +288,19 @@ async def test_f07_a_jump_of_the_wall_clock_changes_no_throttle(
 async def test_f07_nothing_that_decides_reads_a_clock_of_its_own() -> None:
     """Only shells read clocks; wall time is for logs. What may read which clock is listed here."""
     allowed = {
-        "gateway/channel.py": {"perf_counter_ns"},
-        "gateway/logging_setup.py": {"now", "monotonic_ns"},
+        "gateway/net/channel.py": {"perf_counter_ns"},
+        "gateway/observability/logging_setup.py": {"now", "monotonic_ns"},
         # What is written down with the time of day.
-        "gateway/store/build.py": {"time_ns"},
+        "gateway/quota_admin/store/build.py": {"time_ns"},
         "gateway/usage/recorder.py": {"time_ns"},
         "gateway/usage/service.py": {"time_ns"},
         "gateway/usage/file_sink.py": {"time", "monotonic"},
         # Certificates are valid from day to day.
-        "gateway/tls_door.py": {"time"},
+        "gateway/net/tls_acceptor.py": {"time"},
         # Threads beside the loop, which wait for a disk or the cluster.
-        "gateway/store/topic_reader.py": {"monotonic"},
-        "gateway/store/topic_store.py": {"monotonic"},
-        "gateway/store/topic_writer.py": {"monotonic"},
+        "gateway/quota_admin/store/topic_reader.py": {"monotonic"},
+        "gateway/quota_admin/store/topic_store.py": {"monotonic"},
+        "gateway/quota_admin/store/topic_writer.py": {"monotonic"},
         "gateway/usage/kafka_sink.py": {"monotonic"},
         "gateway/usage/sink.py": {"monotonic"},
     }
@@ -318,7 +318,7 @@ async def test_f07_nothing_that_decides_reads_a_clock_of_its_own() -> None:
     for room in ("protocol", "quotas", "gateway", "config"):
         for path in (ROOT / room).rglob("*.py"):
             name = path.relative_to(ROOT).as_posix()
-            if not name.startswith("gateway/embedded/") and (read := clocks_read(path) & banned):
+            if not name.startswith("embedded_kafka/") and (read := clocks_read(path) & banned):
                 found[name] = read
     unexpected = {name: read - allowed.get(name, set()) for name, read in found.items()}
     assert {name: read for name, read in unexpected.items() if read} == {}

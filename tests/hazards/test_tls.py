@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.close_cause import CloseCause
-from gateway.tls_failure import TlsFailure
+from gateway.observability.close_cause import CloseCause
+from gateway.tls.failure import TlsFailure
 from tests.support import broker as scripts
 from tests.support import wire
 from tests.support.broker import FETCH
@@ -205,7 +205,7 @@ async def test_h18_what_is_too_weak_gets_an_alert(
 async def test_h18_a_flood_of_failures_is_a_few_lines_in_the_log(
     pki: Pki, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gateway.logging_setup import setup
+    from gateway.observability.logging_setup import setup
 
     setup()
     async with tls_gateway(pki.keys()) as (_, running):

@@ -9,7 +9,7 @@ from time import thread_time
 
 import pytest
 
-from gateway.tls_records import SLICE_BYTES
+from gateway.tls.records import SLICE_BYTES
 from tests.support.frames import heartbeat
 from tests.support.openssl_client import OpensslClient
 from tests.support.packages import require_package

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from gateway.channel import HIGH_WATER_BYTES
-from gateway.close_cause import CloseCause
-from gateway.mute import MuteReason
+from gateway.net.channel import HIGH_WATER_BYTES
+from gateway.observability.close_cause import CloseCause
+from gateway.session.mute import MuteReason
 from tests.support import broker as scripts
 from tests.support.broker import FETCH, PRODUCE
 from tests.support.frames import fetch, produce

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.close_cause import CloseCause
-from gateway.session_settings import SessionSettings
+from gateway.observability.close_cause import CloseCause
+from gateway.session.settings import SessionSettings
 from tests.support import wire
 from tests.support.conversation import Conversation
 from tests.support.frames import create_topics, heartbeat, heartbeat_reply, metadata, produce, produce_reply

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from tests.integration.gateway_process import GATEWAY_HOST, TAP_HOST, GatewayOptions, GatewayProcess
 from tests.support.kafka_cluster import KAFKA_HOST, shared_cluster
 from tests.support.secrets import OUTPUTS

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from gateway.embedded import jars
+from embedded_kafka import jars
 from tests.support.packages import require_package
 
 _SOURCES = Path(__file__).parent / "java"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accuracy.campaign import GATEWAY, Campaign, Plan
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 
 pytestmark = pytest.mark.integration
 

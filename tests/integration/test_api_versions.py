@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from protocol.api_keys import ApiKey
 from tests.integration.gateway_process import GatewayProcess
 from tests.support import wire

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.support.wire_client import WireClient

@@ -9,8 +9,8 @@ from typing import Final
 import confluent_kafka.admin
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
-from gateway.embedded.tools import run_tool
+from embedded_kafka.kafka import KafkaCluster
+from embedded_kafka.tools import run_tool
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.support.tap import Tap
 from tests.support.wire_client import WireClient

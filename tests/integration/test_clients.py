@@ -20,7 +20,7 @@ import kafka
 import kafka.admin
 import pytest
 
-from gateway.embedded.tools import run_tool
+from embedded_kafka.tools import run_tool
 from tests.integration.conftest import WITHIN_S, eventually
 from tests.integration.gateway_process import GatewayProcess
 from tests.support.wire_client import WireClient

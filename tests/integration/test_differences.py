@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from tests.integration.conftest import StartGateway
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.two_sides import Side, both_sides, brokers_quota, results_of

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from tests.integration.conftest import StartGateway
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.mutation_series import GAP_S, MARGIN_MS, RATE, Series, Step

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.embedded import jars
-from gateway.embedded.kafka import Address, KafkaCluster, KafkaStartError
-from gateway.embedded.probe import ready
-from gateway.embedded.tools import run_tool
+from embedded_kafka import jars
+from embedded_kafka.kafka import Address, KafkaCluster, KafkaStartError
+from embedded_kafka.probe import ready
+from embedded_kafka.tools import run_tool
 
 pytestmark = pytest.mark.integration
 
@@ -26,7 +26,7 @@ CONFIGS = "kafka.admin.ConfigCommand"
 # One broker that belongs to a process of its own; its address and pid are printed.
 CHILD = """
 import sys, threading
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 cluster = KafkaCluster(host="127.77.0.9")
 starter = threading.Thread(target=cluster.start)
 starter.start()
@@ -166,7 +166,7 @@ def test_broker_dies_when_its_keeper_is_killed() -> None:
 
 
 def test_foreground_program_prints_its_address_and_stops_on_sigterm() -> None:
-    command = [sys.executable, "-m", "gateway.embedded", "--host", "127.77.0.8"]
+    command = [sys.executable, "-m", "embedded_kafka", "--host", "127.77.0.8"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         host, port = program.stdout.readline().removeprefix("bootstrap: ").strip().split(":")
@@ -213,7 +213,7 @@ def test_cache_folder_can_be_moved_and_is_filled_once(
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     monkeypatch.setenv("JARS", str(here.libs))
     monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "elsewhere"))
-    command = [sys.executable, "-m", "gateway.embedded.jars"]
+    command = [sys.executable, "-m", "embedded_kafka.jars"]
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(subprocess.run, command, capture_output=True, text=True) for _ in range(2)]
     printed = [program.result().stdout.strip() for program in both]

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from benchmarks.fidelity import Admin, Producer, Verdict, compare, drive, packed_of, quota_tables
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from quotas.usage_record import UsageApi
 from tests.integration.conftest import StartGateway
 from tests.integration.gateway_process import GatewayOptions

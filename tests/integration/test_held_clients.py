@@ -18,8 +18,8 @@ import aiokafka.errors
 import confluent_kafka.admin
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
-from gateway.embedded.tools import run_tool
+from embedded_kafka.kafka import KafkaCluster
+from embedded_kafka.tools import run_tool
 from tests.integration.conftest import WITHIN_S
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.support.tap import Tap

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
-from gateway.embedded.tools import run_tool
+from embedded_kafka.kafka import KafkaCluster
+from embedded_kafka.tools import run_tool
 from tests.integration.conftest import StartGateway
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.java_programs import run_java

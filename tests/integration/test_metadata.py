@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from gateway.embedded.kafka import KafkaCluster
-from gateway.embedded.tools import run_tool
+from embedded_kafka.kafka import KafkaCluster
+from embedded_kafka.tools import run_tool
 from tests.integration.conftest import eventually
 from tests.integration.gateway_process import GatewayProcess
 from tests.support.kafka_cluster import KAFKA_HOST

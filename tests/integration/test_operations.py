@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from tests.integration.conftest import eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.support.kafka_cluster import KAFKA_HOST

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from pipeline.plan import Action
 from pipeline.plan_jobs import NOT_DONE, OK
 from pipeline.quota_client import QuotaClient, Refusal, Setting

@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
-from gateway.session_settings import SessionSettings
+from embedded_kafka.kafka import KafkaCluster
+from gateway.session.settings import SessionSettings
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from tests.integration.test_operations import records
 from tests.integration.test_throttled_clients import create

@@ -18,7 +18,7 @@ from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck, given, settings
 
-from gateway.principals import MappingRules, NoRuleMatches, UnreadableName, principal_name, rfc2253_name
+from gateway.auth.principals import MappingRules, NoRuleMatches, UnreadableName, principal_name, rfc2253_name
 from tests.integration.java_programs import run_java
 from tests.support import names, wire
 from tests.support.secure_kafka import SecureKafka

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess, free_ports
 from tests.support.packages import require_package

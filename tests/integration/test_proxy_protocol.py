@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from protocol.proxy_protocol import ProxyHeader
 from tests.integration.gateway_process import TAP_HOST, GatewayOptions, GatewayProcess
 from tests.integration.haproxy import BALANCER, BalancerTap, Haproxy

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from tests.integration.conftest import StartGateway
 from tests.integration.gateway_process import GATEWAY_HOST, Address, GatewayOptions, free_ports
 from tests.integration.quota_sides import QuotaSide

@@ -15,8 +15,8 @@ import pytest
 from aiokafka.protocol.admin import DescribeClientQuotasRequest as AioDescribe
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
-from gateway.embedded.kafka import KafkaCluster
-from gateway.embedded.tools import run_tool
+from embedded_kafka.kafka import KafkaCluster
+from embedded_kafka.tools import run_tool
 from tests.integration.conftest import StartGateway
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.java_programs import run_java

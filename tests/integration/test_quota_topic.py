@@ -18,11 +18,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaProducer
 
-from gateway.cli import main
-from gateway.embedded.kafka import KafkaCluster
-from gateway.store.interface import StoreError
-from gateway.store.topic_log import FORMAT
-from gateway.store.topic_store import TopicStore, TopicStoreSettings
+from embedded_kafka.kafka import KafkaCluster
+from gateway.cli.main import main
+from gateway.quota_admin.store.interface import StoreError
+from gateway.quota_admin.store.topic_log import FORMAT
+from gateway.quota_admin.store.topic_store import TopicStore, TopicStoreSettings
 from quotas.entities import QuotaEntity, QuotaKey
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess

@@ -10,7 +10,7 @@ from typing import Any, Final
 import confluent_kafka.admin
 import pytest
 
-from gateway.embedded.tools import run_tool
+from embedded_kafka.tools import run_tool
 from tests.integration.gateway_process import (
     GATEWAY_HOST,
     TAP_HOST,

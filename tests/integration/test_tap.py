@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from tests.integration.gateway_process import TAP_HOST, GatewayProcess
 from tests.support.kafka_cluster import KAFKA_HOST
 from tests.support.tap import Scanner, Tap

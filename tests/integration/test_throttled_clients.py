@@ -18,8 +18,8 @@ import kafka as kafka_python
 import pytest
 from aiokafka.errors import KafkaError as AiokafkaError
 
-from gateway.embedded.kafka import KafkaCluster
-from gateway.embedded.tools import run_tool
+from embedded_kafka.kafka import KafkaCluster
+from embedded_kafka.tools import run_tool
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.test_operations import produce_fields

@@ -7,7 +7,7 @@ from typing import Any, Final
 import confluent_kafka
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from tests.integration.conftest import WITHIN_S, StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.support.wire_client import ConnectionEnded, WireClient

@@ -12,7 +12,7 @@ from typing import Any, Final
 import confluent_kafka
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from quotas.usage_record import Event, Row
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess

@@ -17,7 +17,7 @@ import aiokafka.errors
 import confluent_kafka
 import kafka.errors
 
-from gateway.embedded.tools import run_tool
+from embedded_kafka.tools import run_tool
 from tests.support.certificates import KeyPair
 from tests.support.python_producer import python_producer
 

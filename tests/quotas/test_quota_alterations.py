@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.layered_quotas import QuotaBook, QuotaChange
 from quotas.limits import Limits
 from quotas.quota_alterations import EntityPlan, entity_of, names_of, plan_alterations
-from quotas.quota_book import QuotaBook, QuotaChange
 from tests.support.scenarios import scenarios
 
 RATE = QuotaKey.PRODUCER_BYTE_RATE

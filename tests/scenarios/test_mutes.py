@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gateway.close_cause import CloseCause
-from gateway.mute import MuteReason
-from gateway.session_settings import SessionSettings
+from gateway.observability.close_cause import CloseCause
+from gateway.session.mute import MuteReason
+from gateway.session.settings import SessionSettings
 from tests.support import wire
 from tests.support.conversation import Conversation, frames_of
 from tests.support.frames import creatable, create_topics, heartbeat

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from gateway.cli import main
+from gateway.cli.main import main
 from tests.support.gateway import RunningGateway
 from tests.support.raw_client import HOST
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from struct import pack, unpack_from
 from typing import Any, Final, TypeAlias, cast
 
-from gateway.discovery import CLIENT_ID as DISCOVERY_CLIENT_ID
+from gateway.upstream.discovery import CLIENT_ID as DISCOVERY_CLIENT_ID
 from tests.support import wire
 
 PRODUCE: Final = 0

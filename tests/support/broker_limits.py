@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import config
 from config import Config
-from gateway.broker_limits import BrokerLimits, Changes, OnSaved, Values
-from gateway.connection_plan import connection_limits, plan_descriptors
+from gateway.quota_admin.broker_limits import BrokerLimits, Changes, OnSaved, Values
+from gateway.server.connection_capacity import connection_limits, plan_descriptors
 from quotas.connections import ConnectionLimits
 
 DESCRIPTORS = 1_000

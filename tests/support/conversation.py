@@ -11,8 +11,8 @@ from functools import partial
 from struct import unpack_from
 from typing import Any, Final, Self
 
-from gateway.close_cause import CloseCause
-from gateway.mute import MuteReason
+from gateway.observability.close_cause import CloseCause
+from gateway.session.mute import MuteReason
 from protocol.errors import ProtocolError, UpstreamDesync
 from tests.support import wire
 from tests.support.cluster import ScriptedCluster

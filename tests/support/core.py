@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from config.quota_admin_section import Authorize
-from gateway.client_quotas import ClientQuotas
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.context import HandlerContext
-from gateway.observer import SilentObserver
-from gateway.routes import build_routes
-from gateway.session import ClientSession
-from gateway.session_settings import SessionSettings
-from gateway.topology import BrokerPorts, ClusterMap, Topology
+from gateway.observability.observer import SilentObserver
+from gateway.session.client_quotas import ClientQuotas
+from gateway.session.routes import build_routes
+from gateway.session.session import ClientSession
+from gateway.session.settings import SessionSettings
+from gateway.upstream.topology import BrokerPorts, ClusterMap, Topology
 from gateway.usage.table import UsageTable
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
@@ -102,7 +102,7 @@ class GatewayCore:
             rate_settings: windows of the other quotas; Kafka's defaults.
             settings: bounds of the sessions.
             default_num_partitions: what the gateway believes num.partitions to be.
-            bind: see `gateway.topology.BindPort`.
+            bind: see `gateway.upstream.topology.BindPort`.
             user: the principal of its sessions.
             authorize: who may look at quotas and change them.
             admins: who always may.

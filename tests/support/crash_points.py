@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gateway.store.interface import Alteration, StoreError
+from gateway.quota_admin.store.interface import Alteration, StoreError
 from quotas.entities import QuotaEntity, QuotaKey
 from tests.support.crash_scenarios import SCENARIOS, Scenario
 from tests.support.quota_stores import FETCH, Seen, alteration, sqlite_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gateway.store.interface import Alteration
+from gateway.quota_admin.store.interface import Alteration
 from quotas.entities import QuotaEntity
 from tests.support.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration
 

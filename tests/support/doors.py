@@ -7,8 +7,8 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
-from gateway.acceptor import Acceptor, Arrival
-from gateway.observer import SilentObserver
+from gateway.net.acceptor import Acceptor, Arrival
+from gateway.observability.observer import SilentObserver
 from quotas.connections import AdmissionCause, ConnectionLimits, ConnectionQuotas, ListenerLimits
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits

@@ -22,9 +22,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from config import Config
 from gateway.app import Gateway
-from gateway.channel import ClientChannel
-from gateway.close_cause import CloseCause
-from gateway.listener import Listener
+from gateway.net.channel import ClientChannel
+from gateway.net.listener import Listener
+from gateway.observability.close_cause import CloseCause
 from tests.support.broker import ScriptedBroker
 from tests.support.raw_client import HOST, RawClient, until
 from tests.support.secrets import secrets_in

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 
 KAFKA_HOST: Final = "127.77.0.1"
 

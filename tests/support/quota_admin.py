@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from config.quota_admin_section import Authorize
-from gateway.quota_admin import Asker, OnAltered, QuotaAdmin
-from gateway.store.interface import Alteration
+from gateway.quota_admin.rights import Asker, OnAltered, QuotaAdmin
+from gateway.quota_admin.store.interface import Alteration
+from quotas.layered_quotas import QuotaBook
 from quotas.limits import Limits
-from quotas.quota_book import QuotaBook
 
 
 class RecordingAudit:

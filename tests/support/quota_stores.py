@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from gateway.store.interface import Alteration, QuotaChange, QuotaStore
-from gateway.store.sqlite_store import SqliteStore
+from gateway.quota_admin.store.interface import Alteration, QuotaChange, QuotaStore
+from gateway.quota_admin.store.sqlite_store import SqliteStore
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 
 AT_MS: Final = 1_700_000_000_000

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from gateway.store.topic_store import TopicStore, TopicStoreSettings
+from gateway.quota_admin.store.topic_store import TopicStore, TopicStoreSettings
 from tests.support.quota_stores import AT_MS
 
 
@@ -71,10 +71,12 @@ class QuotaTopic:
         self.consumers: list[Consumer] = []
         self.first_fault: KafkaError | Exception | None = None
         self.unreachable = False
-        monkeypatch.setattr("gateway.store.topic_reader.Consumer", self._consumer)
-        monkeypatch.setattr("gateway.store.topic_writer.Producer", lambda *_args, **_more: Producer(self))
-        monkeypatch.setattr("gateway.store.topic_store.have_topic", lambda *_args, **_more: None)
-        monkeypatch.setattr("gateway.store.topic_store.end_offset", self._end_offset)
+        monkeypatch.setattr("gateway.quota_admin.store.topic_reader.Consumer", self._consumer)
+        monkeypatch.setattr(
+            "gateway.quota_admin.store.topic_writer.Producer", lambda *_args, **_more: Producer(self)
+        )
+        monkeypatch.setattr("gateway.quota_admin.store.topic_store.have_topic", lambda *_args, **_more: None)
+        monkeypatch.setattr("gateway.quota_admin.store.topic_store.end_offset", self._end_offset)
 
     def _consumer(self, *_args: object, **_more: object) -> Consumer:
         self.consumers.append(consumer := Consumer(self))

@@ -6,14 +6,14 @@ import base64
 import json
 from typing import Any, Final, Self
 
-from gateway.authentication import Result, SaslRules
-from gateway.close_cause import CloseCause
+from gateway.auth.authentication import Result, SaslRules
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.sasl import ConfirmHandler
-from gateway.observer import SilentObserver
-from gateway.routes import build_routes
-from gateway.sasl_routes import sasl_listener
-from gateway.session import ClientSession
+from gateway.observability.close_cause import CloseCause
+from gateway.observability.observer import SilentObserver
+from gateway.session.routes import build_routes
+from gateway.session.sasl_routes import sasl_listener
+from gateway.session.session import ClientSession
 from protocol.sasl import Mechanism
 from tests.support import wire
 from tests.support.conversation import Conversation

@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from gateway.embedded.kafka import Address, KafkaCluster
+from embedded_kafka.kafka import Address, KafkaCluster
 from tests.support.certificates import Authority, KeyPair
 
 SECURE_HOST: Final = "127.77.0.2"

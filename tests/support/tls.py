@@ -11,7 +11,7 @@ from pathlib import Path
 from struct import unpack
 from typing import Any, Self
 
-from gateway.tls_failure import TlsFailure
+from gateway.tls.failure import TlsFailure
 from tests.support.broker import ScriptedBroker
 from tests.support.certificates import SERVER, Authority, KeyPair
 from tests.support.gateway import LISTENER, RunningGateway, running_gateway

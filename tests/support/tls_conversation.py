@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.tls_failure import HandshakeRefused, TlsFailure
-from gateway.tls_records import ReceiveBuffer
-from gateway.tls_steps import HandshakeSteps
-from gateway.tls_transport import TlsTransport
+from gateway.tls.failure import HandshakeRefused, TlsFailure
+from gateway.tls.handshake_steps import HandshakeSteps
+from gateway.tls.records import ReceiveBuffer
+from gateway.tls.transport import TlsTransport
 from tests.support.clock import FakeClock
 from tests.support.fake_loop import FakeLoop
 from tests.support.tls import Pki

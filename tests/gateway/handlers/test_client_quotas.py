@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.close_cause import CloseCause
-from gateway.mute import MuteReason
+from gateway.observability.close_cause import CloseCause
+from gateway.session.mute import MuteReason
 from quotas.entities import QuotaEntity, QuotaKey
-from quotas.quota_book import QuotaChange
+from quotas.layered_quotas import QuotaChange
 from tests.support import wire
 from tests.support.conversation import Conversation
 from tests.support.frames import heartbeat, heartbeat_reply

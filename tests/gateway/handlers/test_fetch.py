@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
-from gateway.session_settings import SessionSettings
+from gateway.session.settings import SessionSettings
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from config.quota_admin_section import Authorize
-from gateway.quota_admin import AdminApi, AdminOutcome
+from gateway.quota_admin.rights import AdminApi, AdminOutcome
 from quotas.entities import QuotaEntity, QuotaKey
 from tests.support import wire
 from tests.support.conversation import Conversation

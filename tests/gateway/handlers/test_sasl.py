@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.authentication import Result, SaslRules
-from gateway.close_cause import CloseCause
+from gateway.auth.authentication import Result, SaslRules
+from gateway.observability.close_cause import CloseCause
 from protocol.api_keys import ApiKey
 from protocol.sasl import Mechanism
 from quotas.combine import ThrottledBy

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from gateway.close_cause import CloseCause
 from gateway.handlers.context import MAX_REQUEST_BYTES
-from gateway.mute import MuteReason
+from gateway.observability.close_cause import CloseCause
+from gateway.session.mute import MuteReason
 from gateway.usage.table import UsageTable
 from quotas.entities import QuotaKey
 from quotas.limits import Enforcement

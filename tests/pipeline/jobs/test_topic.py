@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 from confluent_kafka import Producer
 
-from gateway.embedded.kafka import KafkaCluster
+from embedded_kafka.kafka import KafkaCluster
 from tests.pipeline.usage_lines import event, line, row
 from tests.support.exactly_once import KILLED, count_by_duckdb, ingest, log_tail, reported_missing
 

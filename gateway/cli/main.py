@@ -1,0 +1,57 @@
+"""The command line, ``sluice``.
+
+Exit codes: 0 done, 1 a running gateway could not be asked or refused, 2 the arguments or the configuration are wrong
+or a port is taken (lines on standard error say which), 130 interrupted before there was anything to drain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import NoReturn
+
+from config import ConfigError
+from gateway.cli import check_config, enforcement, kafka_tool, quotas, reload, serve, usage
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        # One line: the usage would bury it.
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: arguments after the program's name; those of the process if not given.
+
+    Returns:
+        The exit code.
+    """
+    parser = _Parser(prog="sluice", description="A quota gateway for Apache Kafka.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"sluice {version('sluice')}")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for command in (serve, check_config, quotas, usage, enforcement, reload, kafka_tool):
+        command.add_parser(commands)
+    arguments = parser.parse_args(argv)
+    if not hasattr(arguments, "run"):
+        parser.print_help(sys.stderr)
+        return 2
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except ConfigError as exc:
+        for line in exc.lines:
+            print(f"sluice: {line}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # `sluice quotas | head`. Python would complain once more when it closes standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code

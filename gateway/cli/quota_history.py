@@ -1,0 +1,80 @@
+"""``sluice quotas history``: who changed which quota, when, and what it was before."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from gateway.cli import admin_port
+from gateway.cli.quota_view import MAX_ANSWER_BYTES, refuse_config
+from gateway.cli.table import aligned, number
+from gateway.quota_admin.store.quota_json import entity_of
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command to the subparsers."""
+    parser = commands.add_parser(
+        "history",
+        help="who changed which quota, when, and what it was before",
+        description="Show the changes that the quota store of a running gateway remembers, the last one first. What "
+        "was changed in the configuration file is not among them.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--limit", type=_limit, default=20, metavar="N", help="how many; default: 20")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        default=argparse.SUPPRESS,  # as --admin: it may stand before the command, too
+        help="for programs; a null name is the default entity",
+    )
+    admin_port.add_argument(parser, below=True)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints them; 1 when the gateway can't be asked or refuses.
+
+    Raises:
+        ConfigError: a file was named, which has no history.
+    """
+    refuse_config(arguments)
+    return admin_port.exit_code(arguments.admin, partial(_exchange, arguments), what=" that tells quotas")
+
+
+def _exchange(arguments: argparse.Namespace) -> int:
+    status, answer = admin_port.ask(
+        arguments.admin, f"/quotas/history?limit={arguments.limit}", max_bytes=MAX_ANSWER_BYTES
+    )
+    if status != 200:
+        print(f"sluice: refused: {answer['error']}", file=sys.stderr)
+        return 1
+    entries = answer["history"]
+    print(json.dumps(entries, indent=2) if arguments.json else _text(entries))
+    return 0
+
+
+def _text(entries: list[dict[str, Any]]) -> str:
+    if not entries:
+        return "nothing was changed so far"
+    rows = [("VERSION", "TIME", "BY", "VIA", "ENTITY", "QUOTA", "OLD", "NEW")]
+    for entry in entries:
+        when = datetime.fromtimestamp(entry["at_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+        who = (str(entry["version"]), when, _shown(entry["by"]), _shown(entry["via"]))
+        what = (str(entity_of(entry["entity"])), entry["quota"], number(entry["old"]), number(entry["new"]))
+        rows.append((*who, *what))
+    return "\n".join(aligned(rows))
+
+
+def _shown(text: str) -> str:
+    """A name may hold anything, a terminal must not see it."""
+    return text if text.isprintable() else json.dumps(text)
+
+
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 100_000:
+        raise argparse.ArgumentTypeError(f"{json.dumps(text)} is not a number in 1..100000")
+    return int(text)

@@ -1,0 +1,109 @@
+"""``sluice quotas import``: makes the quota store say what a file says, or only tells the difference."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from config import ConfigError
+from gateway.cli import admin_port
+from gateway.cli.quota_view import MAX_ANSWER_BYTES, refuse_config
+from gateway.cli.quota_yaml import QuotaTextError, from_text
+from gateway.cli.table import number
+from gateway.quota_admin.store.quota_json import entity_json, entity_of
+
+_MAX_TEXT_BYTES: Final = 32 * 1024 * 1024
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command to the subparsers."""
+    parser = commands.add_parser(
+        "import",
+        help="make the store say what a YAML file says",
+        description="Set the quotas of a YAML file, as `sluice quotas export` writes it, in the store of a running "
+        "gateway, and print what that changes. All of it or nothing: one fault, and nothing is changed. Quotas of "
+        "the store that the file does not name stay, unless --prune is given.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", metavar="FILE", help="- for standard input")
+    parser.add_argument("--dry-run", action="store_true", help="print the difference and change nothing")
+    parser.add_argument(
+        "--prune", action="store_true", help="remove what the store says and the file does not"
+    )
+    admin_port.add_argument(parser, below=True)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the difference; 1 when the gateway can't be asked or refuses.
+
+    Raises:
+        ConfigError: the file is not valid, or a configuration file was named, which nothing is written to.
+    """
+    refuse_config(arguments)
+    quotas = [
+        {"entity": entity_json(entity), "quota": key.value, "limit": value}
+        for (entity, key), value in _read(arguments.file).items()
+    ]
+    body = {"quotas": quotas, "prune": arguments.prune, "dry_run": arguments.dry_run, "user": _user()}
+    return admin_port.exit_code(
+        arguments.admin, partial(_exchange, arguments.admin, body), what=" that takes quotas"
+    )
+
+
+def _exchange(url: str, body: dict[str, Any]) -> int:
+    status, answer = admin_port.ask(
+        url, "/quotas/import", method="POST", body=body, max_bytes=MAX_ANSWER_BYTES
+    )
+    if status != 200:
+        for line in answer.get("faults", []):
+            print(f"sluice: {line}", file=sys.stderr)
+        print(f"sluice: refused: {answer['error']}", file=sys.stderr)
+        return 1
+    lines = [_told(change) for change in answer["changes"]]
+    if not lines:
+        lines.append("no difference")
+    elif body["dry_run"]:
+        lines.append(f"{len(lines)} to change; nothing was, since this is a dry run")
+    else:
+        lines.append(f"{len(lines)} changed, version {answer['version']}")
+    print("\n".join(lines))
+    return 0
+
+
+def _read(file: str) -> Any:
+    try:
+        if file == "-":
+            data = sys.stdin.buffer.read(_MAX_TEXT_BYTES + 1)
+        else:
+            with Path(file).open("rb") as opened:
+                data = opened.read(_MAX_TEXT_BYTES + 1)
+        if len(data) > _MAX_TEXT_BYTES:
+            raise ConfigError([f"{file}: is larger than {_MAX_TEXT_BYTES} bytes"])
+        return from_text(data.decode("utf-8"))
+    except OSError as exc:
+        raise ConfigError([f"{file}: cannot be read: {exc.strerror}"]) from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError([f"{file}: is not UTF-8 text (byte {exc.start})"]) from exc
+    except QuotaTextError as exc:
+        raise ConfigError([f"{file}: {line}" for line in exc.lines]) from exc
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+def _told(change: dict[str, Any]) -> str:
+    what = f"{entity_of(change['entity'])} {change['quota']}"
+    if change["old"] is None:
+        return f"+ {what} {number(change['new'])}"
+    if change["new"] is None:
+        return f"- {what} {number(change['old'])}"
+    return f"~ {what} {number(change['old'])} -> {number(change['new'])}"

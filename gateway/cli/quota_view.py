@@ -1,0 +1,163 @@
+"""Which quotas `sluice quotas` looks at: those of a configuration file, or those in force in a running gateway."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+import config
+from config.connection_sections import ConnectionSettings
+from config.sections import (
+    ClientIdSettings,
+    ClientQuotaSettings,
+    EnforcementSettings,
+    MutationQuotaSettings,
+)
+from gateway.cli import admin_port
+from gateway.quota_admin.store.quota_json import entity_of, quotas_of
+from quotas.entities import QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from quotas.mutations import MutationSettings
+from quotas.rate_quotas import RateSettings
+
+MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
+
+_SECTIONS: Final[dict[str, type[BaseModel]]] = {
+    "client_quota": ClientQuotaSettings,
+    "mutation_quota": MutationQuotaSettings,
+    "client_ids": ClientIdSettings,
+    "connections": ConnectionSettings,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a quota came from.
+
+    Attributes:
+        source: file or store.
+        file: what the configuration file says, whether it counts or not; None: nothing.
+    """
+
+    source: str
+    file: float | None
+
+    def __str__(self) -> str:
+        """For people."""
+        return (
+            f"store (file: {self.file:g})"
+            if self.source == "store" and self.file is not None
+            else self.source
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaView:
+    """What is looked at.
+
+    Attributes:
+        limits: the quotas.
+        mutation, rate: how use is measured.
+        ipv6_prefix_bits: of [connections].
+        origins: of each quota; None: all are of the file.
+        store: of a running gateway, in words.
+    """
+
+    limits: Limits
+    mutation: MutationSettings
+    rate: RateSettings
+    ipv6_prefix_bits: int
+    origins: Mapping[tuple[QuotaEntity, QuotaKey], Origin] | None = None
+    store: str = ""
+
+
+def add_config_argument(parser: argparse.ArgumentParser, *, below: bool = False) -> None:
+    """Adds ``--config``.
+
+    Args:
+        parser: of the command.
+        below: see `gateway.cli.admin_port.add_argument`.
+    """
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        default=argparse.SUPPRESS if below else None,
+        help="look at this file instead of a running gateway",
+    )
+
+
+def refuse_config(arguments: argparse.Namespace) -> None:
+    """For commands that only a running gateway can carry out.
+
+    Raises:
+        config.ConfigError: ``--config`` was given.
+    """
+    if arguments.config is not None:
+        raise config.ConfigError(
+            [f"--config: no quota store is in {arguments.config}; --admin names the gateway that has it"]
+        )
+
+
+def of_file(path: str) -> QuotaView:
+    """The quotas of a configuration file.
+
+    Raises:
+        config.ConfigError: it is not valid.
+    """
+    found = config.load(path)
+    return QuotaView(
+        found.quota_limits(),
+        found.mutation_settings(),
+        found.rate_settings(),
+        found.connections.ipv6_prefix_bits,
+    )
+
+
+def of_gateway(url: str) -> QuotaView:
+    """The quotas in force in a running gateway.
+
+    Raises:
+        admin_port.AdminPortError: it can't be asked.
+    """
+    status, answer = admin_port.ask(url, "/quotas", max_bytes=MAX_ANSWER_BYTES)
+    try:
+        if status != 200:
+            raise ValueError(status)
+        return _view(answer)
+    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+        raise admin_port.AdminPortError(f"what answers at {url} is no admin port that tells quotas") from exc
+
+
+def _view(answer: Mapping[str, Any]) -> QuotaView:
+    sections = {
+        name: model.model_validate_json(json.dumps(answer[name])) for name, model in _SECTIONS.items()
+    }
+    # Only what quotas are made from: the rest is the gateway's own business.
+    settings = config.Config.model_construct(
+        None, **sections, enforcement=EnforcementSettings(mode=answer["mode"]), quotas=()
+    )
+    values, faults = quotas_of(answer["quotas"], kept=True)
+    if faults:
+        raise ValueError(faults[0])
+    limits = settings.quota_limits()
+    for (entity, key), value in values.items():
+        limits.put(entity, key, value)
+    limits.set_observed(entity_of(each) for each in answer["observed"])
+    rows = answer["quotas"]
+    origins = {at: Origin(str(row["source"]), row["file"]) for at, row in zip(values, rows, strict=True)}
+    store = f"{answer['kind']}, version {answer['version']}"
+    if answer["read_only"]:
+        store += f", read-only: {answer['read_only']}"
+    return QuotaView(
+        limits,
+        settings.mutation_settings(),
+        settings.rate_settings(),
+        settings.connections.ipv6_prefix_bits,
+        origins,
+        store,
+    )

@@ -1,0 +1,230 @@
+"""``sluice quotas``: which quotas there are, and which one a client would get and why.
+
+Asks a running gateway, or answers from a configuration file alone. What changes quotas is in the commands below it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import Any, Final
+
+import config
+from gateway.cli import admin_port, quota_export, quota_history, quota_import
+from gateway.cli.address_quota import address_text, describe_address
+from gateway.cli.quota_view import QuotaView, add_config_argument, of_file, of_gateway
+from gateway.cli.table import aligned, number
+from gateway.quota_admin.store.quota_json import entity_json
+from quotas.entities import EntityType, QuotaEntity, QuotaKey, format_name
+from quotas.limits import Enforcement, Limits
+from quotas.mutation_meters import MutationAlgorithm
+from quotas.mutations import MutationSettings
+from quotas.rate_quotas import RateSettings
+from quotas.resolution import Match, Rule, resolve, walk
+
+# What Kafka calls the user of a connection that did not authenticate.
+ANONYMOUS: Final = "ANONYMOUS"
+
+_UNITS: Final = {
+    QuotaKey.PRODUCER_BYTE_RATE: " B/s",
+    QuotaKey.CONSUMER_BYTE_RATE: " B/s",
+    QuotaKey.REQUEST_PERCENTAGE: " %",
+    QuotaKey.CONTROLLER_MUTATION_RATE: "/s",
+    QuotaKey.CONNECTION_CREATION_RATE: "/s",
+}
+_BYTE_RATES: Final = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
+_MODE_TEXTS: Final = {
+    Enforcement.OBSERVE: "observe: nobody waits and nothing is refused",
+    Enforcement.OFF: "off: nothing is computed",
+}
+_WHOLE_USER_RULES: Final = frozenset({Rule.USER, Rule.DEFAULT_USER, Rule.NONE})
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command to the subparsers."""
+    parser = commands.add_parser(
+        "quotas",
+        help="list the quotas, or show which one a client would get and why",
+        description="List the quotas in force in a running gateway, and whether they come from its configuration "
+        "file or its store; or those of a file. With a user or a client id, show which quota that client would get: "
+        "the eight levels of precedence, the one that decides, and who shares its counter.",
+        allow_abbrev=False,
+    )
+    add_config_argument(parser)
+    admin_port.add_argument(parser)
+    parser.add_argument("--user", metavar="NAME", help=f"default: {ANONYMOUS}, who did not authenticate")
+    parser.add_argument("--client-id", metavar="ID", help="default: a client without a client id")
+    parser.add_argument("--ip", metavar="ADDRESS", help="show which connection rate this address has instead")
+    parser.add_argument("--json", action="store_true", help="for programs; a null name is the default entity")
+    parser.set_defaults(run=run)
+    below = parser.add_subparsers(metavar="COMMAND")
+    for command in (quota_history, quota_export, quota_import):
+        command.add_parser(below)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the list, or the walk of one client; 1 when the gateway can't be asked."""
+    try:
+        view = of_gateway(arguments.admin) if arguments.config is None else of_file(arguments.config)
+    except admin_port.AdminPortError as exc:
+        print(f"sluice: {exc}; --config FILE looks at a file instead", file=sys.stderr)
+        return 1
+    limits = view.limits
+    if arguments.ip is not None:
+        if arguments.user is not None or arguments.client_id is not None:
+            raise config.ConfigError(["--ip: an address has no user and no client id; ask for one of them"])
+        told = describe_address(limits, view.rate, arguments.ip, ipv6_prefix_bits=view.ipv6_prefix_bits)
+        print(json.dumps(told, indent=2) if arguments.json else address_text(told))
+        return 0
+    if arguments.user is None and arguments.client_id is None:
+        print(_list_json(view) if arguments.json else _list_text(view))
+        return 0
+    bursts = _Bursts(view.mutation, view.rate)
+    user = ANONYMOUS if arguments.user is None else arguments.user
+    client_id = arguments.client_id or ""
+    render = _client_json if arguments.json else _client_text
+    print(render(limits, bursts, user, client_id))
+    return 0
+
+
+class _Bursts:
+    """What a client with nothing used may use at once."""
+
+    def __init__(self, mutation: MutationSettings, rate: RateSettings) -> None:
+        self._mutation = mutation
+        self._rate = rate
+
+    def of(self, key: QuotaKey, limit: float | None) -> float | None:
+        if limit is None:
+            return None
+        if key in _BYTE_RATES:
+            # The window in progress counts as whole, so one window less is averaged over at its beginning.
+            return limit * (self._rate.window_num - 1) * self._rate.window_ms / 1000
+        bucket = self._mutation.algorithm is MutationAlgorithm.TOKEN_BUCKET
+        if key is QuotaKey.CONTROLLER_MUTATION_RATE and bucket:
+            return limit * self._mutation.window_num * self._mutation.window_ms / 1000
+        return None
+
+
+def _mode_of(limits: Limits, entity: QuotaEntity) -> Enforcement:
+    """What becomes of this entity's quotas."""
+    if limits.mode is Enforcement.OFF:
+        return Enforcement.OFF
+    return Enforcement.OBSERVE if limits.observes(entity) else Enforcement.ENFORCE
+
+
+def _list_text(view: QuotaView) -> str:
+    limits = view.limits
+    items = list(limits.items())
+    if not items:
+        return "no quotas: every client is unlimited"
+    types = [EntityType.USER, EntityType.CLIENT_ID]
+    if any(entity.ip is not None for entity, _, _ in items):
+        types.append(EntityType.IP)
+    # Of a file there is only one source.
+    more = () if view.origins is None else ("SOURCE",)
+    rows = [(*(each.value.upper() for each in types), "QUOTA", "LIMIT", "MODE", *more)]
+    for entity, key, value in items:
+        names = dict(entity.components())
+        cells = (format_name(names[each]) if each in names else "-" for each in types)
+        facts = (key.value, f"{number(value)}{_UNITS[key]}", _mode_of(limits, entity).value)
+        source = () if view.origins is None else (str(view.origins[entity, key]),)
+        rows.append((*cells, *facts, *source))
+    return "\n".join(aligned(rows))
+
+
+def _list_json(view: QuotaView) -> str:
+    return json.dumps(
+        [
+            {
+                "entity": entity_json(entity),
+                "quota": key,
+                "limit": value,
+                "mode": _mode_of(view.limits, entity),
+                **({} if view.origins is None else asdict(view.origins[entity, key])),
+            }
+            for entity, key, value in view.limits.items()
+        ],
+        indent=2,
+    )
+
+
+def _client_text(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> str:
+    head = [("client", f"user={format_name(user)} client-id={format_name(client_id)}")]
+    if limits.mode in _MODE_TEXTS:
+        head.append(("enforcement", _MODE_TEXTS[limits.mode]))
+    blocks = [aligned(head)]
+    unused = []
+    for key in config.CLIENT_KEYS:
+        if not any(limits.entities(key)):
+            unused.append(key.value)
+            continue
+        match = resolve(limits, key, user, client_id)
+        facts = [
+            ("quota", key.value),
+            ("limit", _limit_text(key, match, bursts)),
+            ("decided by", "nothing" if match.rule is Rule.NONE else f"level {match.rule.value}"),
+            ("counted by", _counter_text(match)),
+        ]
+        rows = [("", "LEVEL", "ENTITY", "LIMIT", "")]
+        for at, step in enumerate(walk(limits, key, user, client_id), start=1):
+            decides = "<- decides" if step.applies else ""
+            rows.append((str(at), step.rule.value, str(step.entity), number(step.limit), decides))
+        blocks.append([*aligned(facts), "", *aligned(rows, indent="  ")])
+    if unused:
+        blocks.append([f"set for nobody, so nothing is counted: {', '.join(unused)}"])
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _limit_text(key: QuotaKey, match: Match, bursts: _Bursts) -> str:
+    if match.limit is None:
+        return "unlimited"
+    text = f"{number(match.limit)}{_UNITS[key]}"
+    burst = bursts.of(key, match.limit)
+    if burst is not None:
+        text += f", in a burst up to {number(burst)} before the debt begins"
+    return f"{text}; only observed" if match.observe else text
+
+
+def _counter_text(match: Match) -> str:
+    user, client_id = match.tracker_key
+    if user and client_id:
+        return f"user={format_name(user)},client-id={format_name(client_id)}, alone"
+    if user:
+        if match.rule in _WHOLE_USER_RULES:
+            return f"user={format_name(user)}, all clients of this user together"
+        return f"user={format_name(user)}, those without a client id together"
+    if client_id:
+        return f"client-id={format_name(client_id)}, of all users together"
+    return "no client id, of all users together"
+
+
+def _client_json(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> str:
+    answers = []
+    for key in config.CLIENT_KEYS:
+        match = resolve(limits, key, user, client_id)
+        answers.append(
+            {
+                "quota": key,
+                "limit": match.limit,
+                "burst": bursts.of(key, match.limit),
+                "rule": match.rule,
+                "observe": match.observe,
+                "counted": limits.enabled(key),
+                "tracker_key": match.tracker_key._asdict(),
+                "levels": [
+                    {
+                        "rule": step.rule,
+                        "entity": entity_json(step.entity),
+                        "limit": step.limit,
+                        "decides": step.applies,
+                    }
+                    for step in walk(limits, key, user, client_id)
+                ],
+            }
+        )
+    return json.dumps(
+        {"user": user, "client_id": client_id, "enforcement": limits.mode, "quotas": answers}, indent=2
+    )

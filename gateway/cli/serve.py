@@ -1,0 +1,161 @@
+"""``sluice serve``: the gateway, in front of the user's cluster or of a Kafka that it brings along."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+import config
+from config.quota_admin_section import Authorize, QuotaAdminSettings
+from config.sections import LogSettings
+from gateway.observability.logging_setup import report_suppressed, setup
+
+# What to try with the embedded Kafka: a quota small enough for one command to use up.
+_DEMO_CLIENT_ID: Final = "demo"
+_DEMO_RATE: Final = 1
+_DEMO_PARTITIONS: Final = 60
+_DEMO_RIGHTS: Final = QuotaAdminSettings(authorize=Authorize.ANYONE)
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command to the subparsers."""
+    parser = commands.add_parser(
+        "serve",
+        help="run the gateway",
+        description="Run the gateway until SIGTERM or Ctrl-C. Without arguments a Kafka of its own is started "
+        "behind it, for trying things out: it forgets everything at the end.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", metavar="FILE", help="the configuration (TOML)")
+    parser.add_argument(
+        "--upstream",
+        metavar="HOST:PORT[,...]",
+        type=_bootstrap,
+        nargs="+",
+        action="extend",
+        help="brokers of the cluster; wins over the configuration",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serves until a signal; 2 when it can't begin."""
+    brokers = tuple(broker for brokers in arguments.upstream or () for broker in brokers)
+    if arguments.config is None and not brokers:
+        return _serve_embedded()
+    if arguments.config is None:
+        found = config.default_config(brokers)
+        return _serve(found, banner=short_banner(found))
+
+    def read() -> config.Config:
+        from_file = config.load(arguments.config)
+        return config.replace_upstream(from_file, brokers) if brokers else from_file
+
+    found = read()
+    return _serve(found, banner=short_banner(found), read=read)
+
+
+def _bootstrap(text: str) -> tuple[config.HostPort, ...]:
+    try:
+        return config.parse_bootstrap(text)
+    except config.ConfigError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from exc
+
+
+def _serve(found: config.Config, *, banner: str, read: Callable[[], config.Config] | None = None) -> int:
+    # Checking a file or asking for help must not wait for a server's worth of imports.
+    from gateway.server import process as serving
+    from gateway.server.operations import ConfigSource
+
+    limiter = setup(found.log.level, found.log.format)
+    for line in found.warnings():
+        structlog.get_logger().warning("config_suspicious", detail=line)
+
+    def set_log(log: LogSettings) -> None:
+        setup(log.level, log.format, limiter=limiter)
+
+    try:
+        return serving.run(found, banner=banner, source=ConfigSource(read, set_log) if read else None)
+    finally:
+        report_suppressed(limiter)
+
+
+def _serve_embedded() -> int:
+    from embedded_kafka.jars import FetchError, MissingProgramError
+    from embedded_kafka.kafka import KafkaCluster, KafkaStartError
+
+    # Until the gateway takes the signal over, a stop must still clean up behind the brokers.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    print("no --upstream and no --config: starting a Kafka of our own ...", flush=True)
+    cluster = KafkaCluster()
+    try:
+        cluster.start()
+        brokers = config.parse_bootstrap(cluster.bootstrap)
+        found = config.default_config(brokers, quota_admin=_DEMO_RIGHTS)
+        # What is tried out goes with the Kafka it was tried on.
+        store = found.quota_store.model_copy(update={"data_dir": str(cluster.directory / "gateway")})
+        usage = found.usage.model_copy(
+            update={"kind": "files", "directory": str(cluster.directory / "usage"), "rotate_seconds": 10}
+        )
+        found = found.model_copy(update={"quota_store": store, "usage": usage})
+        return _serve(found, banner=demo_banner(found))
+    except (MissingProgramError, FetchError, KafkaStartError) as exc:
+        print(f"sluice: {exc}", file=sys.stderr)
+        return 2
+    finally:
+        # The gateway has drained; a second Ctrl-C must not leave data behind. Stopping is bounded in time.
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, signal.SIG_IGN)
+        cluster.stop()
+
+
+def short_banner(found: config.Config) -> str:
+    """Where clients come in, where they go to, and where the numbers are."""
+    listeners = ", ".join(f"{listener.name} {listener.bind}" for listener in found.listeners)
+    brokers = ", ".join(str(broker) for broker in found.upstream.bootstrap)
+    return (
+        f"sluice: listeners {listeners}; upstream {brokers}; metrics http://{found.admin.bind}/metrics; "
+        "stop with Ctrl-C or SIGTERM"
+    )
+
+
+def demo_banner(found: config.Config) -> str:
+    """What to try with the embedded Kafka; every command can be pasted into a shell."""
+    gateway = found.listeners[0].bind
+    python = _program(Path(sys.executable))
+    sluice = _program(Path(sys.executable).parent / "sluice")
+    server = f"--bootstrap-server {gateway}"
+    whom = f"--entity-type clients --entity-name {_DEMO_CLIENT_ID}"
+    setting = f"--add-config controller_mutation_rate={_DEMO_RATE}"
+    demo = f"{python} -m kafka.admin -b {gateway} -C client_id={_DEMO_CLIENT_ID} topics create"
+    create = f"{demo} -t {{}} --num-partitions {_DEMO_PARTITIONS} --replication-factor 1 | tail -3"
+    return f"""
+Kafka {found.upstream.bootstrap[0]} is behind the gateway; clients use {gateway}.
+Whoever connects may change quotas, and what is set is forgotten at the end. More: docs/quotas.md.
+
+Try, in another shell (kafka-tool runs Kafka's own tools):
+  a topic             {sluice} kafka-tool kafka-topics {server} --create --topic hello
+  write to it         echo hi | {python} -m kafka.producer -b {gateway} -t hello
+  read it             {python} -m kafka.consumer -b {gateway} -t hello -C auto_offset_reset=earliest
+  set a quota         client id "{_DEMO_CLIENT_ID}" may create or delete {_DEMO_RATE} partition per second:
+    set               {sluice} kafka-tool kafka-configs {server} --alter {whom} {setting}
+    accepted          {create.format("first")}
+    refused at once   {create.format("second")}
+  why                 {sluice} quotas --client-id {_DEMO_CLIENT_ID}
+  see it              curl -s http://{found.admin.bind}/metrics | grep -i mutation
+  who uses what       {sluice} usage {shlex.quote(found.usage.directory or "DIR")}
+
+Stop with Ctrl-C; the topics are forgotten."""
+
+
+def _program(path: Path) -> str:
+    """The shorter of its two paths, for a shell."""
+    return shlex.quote(min(str(path), os.path.relpath(path), key=len))

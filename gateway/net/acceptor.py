@@ -1,0 +1,350 @@
+"""The ports of one listener, and who may come in by them (KIP-612, KIP-402). Accepting is ours, not the loop's.
+
+uvloop accepts greedily, and at the end of the file descriptors it accepts and closes without telling anybody; so the
+listening sockets are watched for readability and accepted from here, a bounded number of times per turn of the loop
+(hazards B23, F01, F02). Admission is decided on the accepted socket before TLS and before one byte is read:
+
+    ADMIT   handed over.
+    WAIT    over the gateway's or this listener's rate, or no slot: nobody is accepted on any port of this listener
+            until the wait is over; whoever is in the kernel's backlog keeps waiting there. Nobody is refused.
+    HOLD    over the address's rate: kept unread for the throttle time, then closed or looked at again.
+    REFUSE  closed.
+
+Behind load balancers (`proxy_entrance.py`) the limits that need no address are applied at accept, those of an address
+when the header has told the client's.
+
+A held socket has no transport, so what its client sends stays in the kernel, bounded by the receive buffer (B16).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import structlog
+
+from config.proxy_sections import ProxyProtocolSettings
+from gateway.clock import NowMs
+from gateway.net.plain_socket import PlainSocket
+from gateway.net.proxy_acceptor import ProxyEntrance
+from gateway.observability.logging_setup import flooded
+from gateway.observability.observer import Observer
+from gateway.upstream.keepalive import limit_unacknowledged, watch_peer
+from gateway.upstream.topology import Address
+from gateway.usage.connections import ConnectionUsage
+from protocol.proxy_protocol import ProxyHeader
+from quotas.connections import Admission, AdmissionCause, ConnectionQuotas, Verdict
+
+BACKLOG: Final = 1024
+ACCEPTS_PER_TURN: Final = 8
+_RETRY_ACCEPT_MS: Final = 100
+_OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+_UNDER_ATTACK: Final = frozenset(
+    {AdmissionCause.HELD_FULL, AdmissionCause.PROXY_FULL, AdmissionCause.PROXY_UNTRUSTED}
+)
+
+_log = structlog.get_logger("gateway.acceptor")
+
+
+@dataclass(slots=True, eq=False)
+class Arrival:
+    """An accepted socket: who, and by which port (broker id, None for the bootstrap port).
+
+    Attributes:
+        proxy: the load balancer that it came through; `ip` and `port` are the client's then.
+        connected_to: where the client connected to, as a load balancer tells it; None: to this socket's own address.
+        recorded: whether the usage records have counted it.
+    """
+
+    accepted: socket.socket
+    ip: str
+    port: int
+    broker_id: int | None
+    proxy: str | None = None
+    connected_to: tuple[str, int] | None = None
+    recorded: bool = False
+
+    @property
+    def peer(self) -> str:
+        """For logs."""
+        return f"{self.ip}:{self.port}"
+
+
+OnAdmitted: TypeAlias = Callable[[Arrival], None]
+OnPlaceFree: TypeAlias = Callable[[], None]
+
+
+class Acceptor:
+    """See the module.
+
+    Attributes:
+        held: sockets that are kept unread for now.
+        accepted: sockets taken from the kernel so far, whatever became of them.
+        waits_since_ms: since when one waits to be let in while nobody else is accepted; None: nobody does.
+    """
+
+    def __init__(
+        self,
+        listener: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: NowMs,
+        quotas: ConnectionQuotas,
+        observer: Observer,
+        on_admitted: OnAdmitted,
+        on_place_free: OnPlaceFree | None = None,
+        proxy: ProxyProtocolSettings | None = None,
+        write_timeout_ms: int = 30_000,
+        usage: ConnectionUsage | None = None,
+        accepts_per_turn: int = ACCEPTS_PER_TURN,
+    ) -> None:
+        """Make it; nothing is bound yet.
+
+        Args:
+            listener: name in `quotas`, metrics and logs.
+            loop: watches the sockets.
+            now_ms: the clock.
+            quotas: decides; shared by all listeners.
+            observer: told of delays, holds and refusals.
+            on_admitted: takes over a socket that is counted already.
+            on_place_free: told when a socket that had a place goes without having been admitted; None: whoever waits
+                for a place here gets it.
+            proxy: the load balancers that all connections come from; None: there are none.
+            write_timeout_ms: of the sessions; see `keepalive`.
+            usage: the usage records; None: none are kept.
+            accepts_per_turn: at most so many sockets in a turn of the loop.
+        """
+        self.held: dict[Arrival, tuple[Admission, asyncio.TimerHandle]] = {}
+        self.accepted = 0
+        self.waits_since_ms: int | None = None
+        self._write_timeout_ms = write_timeout_ms
+        self._listener = listener
+        self._loop = loop
+        self._accepts_per_turn = accepts_per_turn
+        self._now_ms = now_ms
+        self._quotas = quotas
+        self._observer = observer
+        self._on_admitted = on_admitted
+        self._usage = usage
+        self._on_place_free = on_place_free or self.slot_freed
+        self._entrance = (
+            None
+            if proxy is None
+            else ProxyEntrance(
+                proxy, loop=loop, on_header=self._header_read, on_refused=self._refuse_reserved
+            )
+        )
+        self._sockets: dict[int | None, socket.socket] = {}
+        self._waiting: Arrival | None = None
+        self._blocked_since_ms = 0
+        self._wake: asyncio.TimerHandle | None = None
+        self._paused = False
+
+    # -- ports -----------------------------------------------------------------------------------------------
+
+    def listen(self, address: Address, broker_id: int | None) -> None:
+        """Accept clients on one more port.
+
+        Args:
+            address: where to bind; a listening socket is ready when this returns.
+            broker_id: the broker these clients want, None for the bootstrap port.
+
+        Raises:
+            OSError: the port cannot be bound; the message names it.
+        """
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        listening = PlainSocket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            watch_peer(listening)
+            limit_unacknowledged(listening, write_timeout_ms=self._write_timeout_ms)
+            listening.setblocking(False)
+            listening.bind(address)
+            listening.listen(BACKLOG)
+        except OSError as exc:
+            listening.close()
+            raise OSError(exc.errno, f"{exc.strerror}: {address[0]}:{address[1]}") from exc
+        self._sockets[broker_id] = listening
+        if not self._paused:
+            self._loop.add_reader(listening.fileno(), self._accept, listening, broker_id)
+
+    def stop_listening(self, broker_id: int | None) -> None:
+        """Close one port; connections that came in by it stay."""
+        listening = self._sockets.pop(broker_id, None)
+        if listening is not None:
+            self._loop.remove_reader(listening.fileno())
+            listening.close()
+
+    def stop(self) -> None:
+        """Close all ports, and every socket that has not been admitted."""
+        for broker_id in list(self._sockets):
+            self.stop_listening(broker_id)
+        if self._wake is not None:
+            self._wake.cancel()
+        if self._waiting is not None:
+            self._waiting.accepted.close()
+            self._waiting = self.waits_since_ms = None
+        for arrival, (admission, timer) in self.held.items():
+            timer.cancel()
+            self._quotas.abandon_hold(admission)
+            arrival.accepted.close()
+        self.held.clear()
+        for arrival in self._entrance.stop() if self._entrance is not None else ():
+            self._quotas.cancel_reservation(self._listener)
+            arrival.accepted.close()
+
+    @property
+    def awaiting_header(self) -> int:
+        """Sockets whose load balancer has not told yet whose they are."""
+        return 0 if self._entrance is None else len(self._entrance.waiting)
+
+    @property
+    def ports(self) -> dict[int | None, int]:
+        """Broker id (None: bootstrap) -> bound port."""
+        return {broker_id: bound.getsockname()[1] for broker_id, bound in self._sockets.items()}
+
+    # -- accepting -------------------------------------------------------------------------------------------
+
+    def _accept(self, listening: socket.socket, broker_id: int | None) -> None:
+        for _ in range(self._accepts_per_turn):
+            if self._paused:
+                return
+            try:
+                accepted, peer = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as exc:
+                if exc.errno not in _OUT_OF_RESOURCES:
+                    continue  # this one connection broke before it was accepted
+                self._observer.accept_failed(self._listener)
+                _log.error("accept_failed", listener=self._listener, error=exc.strerror)
+                # Level-triggered: watching on would spin until a descriptor is free.
+                self._pause(_RETRY_ACCEPT_MS)
+                return
+            self.accepted += 1
+            arrival = Arrival(accepted, peer[0], peer[1], broker_id)
+            if self._entrance is not None and not self._entrance.trusts(arrival.ip):
+                # Not even counted: strangers must not use up the rate of those who come through the balancer.
+                self._refuse(arrival, AdmissionCause.PROXY_UNTRUSTED)
+                continue
+            now_ms = self._now_ms()
+            self._follow(arrival, self._admit(arrival, now_ms, waited=False), now_ms)
+
+    def _admit(self, arrival: Arrival, now_ms: int, *, waited: bool) -> Admission:
+        if self._entrance is not None:
+            return self._quotas.reserve(self._listener, now_ms=now_ms, waited=waited)
+        return self._quotas.admit(self._listener, arrival.ip, now_ms=now_ms, waited=waited)
+
+    def _header_read(self, arrival: Arrival, header: ProxyHeader) -> None:
+        """The load balancer has told whose socket this is; without a name it is the balancer's own."""
+        arrival.proxy = arrival.peer
+        if header.source is not None:
+            (arrival.ip, arrival.port), arrival.connected_to = header.source, header.destination
+        now_ms = self._now_ms()
+        admission = self._quotas.admit_reserved(self._listener, arrival.ip, now_ms=now_ms)
+        self._follow(arrival, admission, now_ms)
+        if admission.verdict is not Verdict.ADMIT:
+            self._on_place_free()
+
+    def _refuse_reserved(self, arrival: Arrival, cause: AdmissionCause) -> None:
+        self._quotas.cancel_reservation(self._listener)
+        self._record(arrival, Admission(Verdict.REFUSE, cause))
+        self._refuse(arrival, cause)
+        self._on_place_free()
+
+    def _follow(self, arrival: Arrival, admission: Admission, now_ms: int) -> None:
+        verdict = admission.verdict
+        if self._entrance is None or arrival.proxy is not None or verdict is not Verdict.ADMIT:
+            self._record(arrival, admission)
+        if verdict is Verdict.ADMIT and self._entrance is not None and arrival.proxy is None:
+            self._entrance.wait(arrival)
+        elif verdict is Verdict.ADMIT:
+            if admission.wait_ms:
+                self._observer.connection_would_be_held(self._listener, admission.wait_ms)
+            arrival.accepted.setblocking(False)
+            self._on_admitted(arrival)
+        elif verdict is Verdict.WAIT:
+            self._waiting = arrival
+            self.waits_since_ms = self._blocked_since_ms = now_ms
+            self._observer.accept_delayed(self._listener, admission.cause, admission.wait_ms)
+            self._pause(admission.wait_ms)
+        elif verdict is Verdict.HOLD:
+            self._hold(arrival, admission)
+        else:
+            self._refuse(arrival, admission.cause)
+
+    def _record(self, arrival: Arrival, admission: Admission) -> None:
+        if self._usage is not None:
+            arrival.recorded = self._usage.decided(
+                self._listener, arrival.ip, admission, counted=arrival.recorded
+            )
+
+    def _hold(self, arrival: Arrival, admission: Admission) -> None:
+        self._observer.connection_held(self._listener, admission.wait_ms)
+        if not flooded("connection_held"):
+            _log.info(
+                "connection_held", listener=self._listener, peer=arrival.peer, hold_ms=admission.wait_ms
+            )
+        self._close_later(arrival, admission)
+
+    def _close_later(self, arrival: Arrival, admission: Admission) -> None:
+        delay_ms = max(0, admission.held_until_ms + 1 - self._now_ms())
+        timer = self._loop.call_later(delay_ms / 1000, self._after_hold, arrival)
+        self.held[arrival] = (admission, timer)
+
+    def _after_hold(self, arrival: Arrival) -> None:
+        admission, _ = self.held.pop(arrival)
+        now_ms = self._now_ms()
+        after = self._quotas.after_hold(self._listener, arrival.ip, admission, now_ms=now_ms)
+        if after.verdict is Verdict.HOLD:
+            self._close_later(arrival, after)
+        else:
+            self._follow(arrival, after, now_ms)
+
+    def _refuse(self, arrival: Arrival, cause: AdmissionCause) -> None:
+        self._observer.connection_refused(self._listener, cause)
+        if not flooded("connection_refused"):
+            _log.info("connection_refused", listener=self._listener, peer=arrival.peer, cause=cause.value)
+        if cause in _UNDER_ATTACK:
+            # Under attack: leave nothing behind in the kernel either (hazard B15).
+            arrival.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        arrival.accepted.close()
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    def _pause(self, wait_ms: int) -> None:
+        """Accept nobody for so long; 0: until a slot is free (`slot_freed`)."""
+        if not self._paused:
+            self._paused = True
+            for listening in self._sockets.values():
+                self._loop.remove_reader(listening.fileno())
+        if wait_ms > 0:
+            self._wake = self._loop.call_later(wait_ms / 1000, self._go_on)
+
+    def slot_freed(self) -> None:
+        """A connection has ended, or the limits have changed: who waits for a slot may have it now."""
+        if self._paused and self._wake is None:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._wake = None
+        now_ms = self._now_ms()
+        arrival, self._waiting = self._waiting, None
+        if arrival is not None:
+            self._observer.accept_blocked(self._listener, now_ms - self._blocked_since_ms)
+            admission = self._admit(arrival, now_ms, waited=True)
+            if admission.verdict is Verdict.WAIT:
+                self._waiting = arrival
+                self._blocked_since_ms = now_ms
+                return
+            self.waits_since_ms = None
+            self._follow(arrival, admission, now_ms)
+        self._paused = False
+        for broker_id, listening in self._sockets.items():
+            self._loop.add_reader(listening.fileno(), self._accept, listening, broker_id)

@@ -1,0 +1,400 @@
+"""ClientChannel: the I/O of one client connection. Two transports, one timer, one boundary for exceptions.
+
+It decides nothing: bytes go into the session, chunks come out, and what the session says about reading, waking and
+closing is carried out by `_pump` after every call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import structlog
+
+from gateway.net.back_pressure import Side
+from gateway.net.peer_close import peer_gone
+from gateway.net.stalled_write import WriteWatch
+from gateway.observability.close_cause import CloseCause
+from gateway.session.mute import MuteReason
+from gateway.session.session import NEVER_MS, ClientSession
+from protocol.errors import ProtocolError, UpstreamDesync
+
+if TYPE_CHECKING:
+    from gateway.net.listener import ChannelOwner
+
+HIGH_WATER_BYTES: Final = 512 * 1024
+"""Unsent bytes at which the opposite side is no longer read."""
+
+_SIDES: Final = {MuteReason.CLIENT_FULL: Side.CLIENT, MuteReason.UPSTREAM_FULL: Side.UPSTREAM}
+
+# Plain numbers: an operation on members of an enum costs a microsecond.
+_BACK_PRESSURE: Final = int(MuteReason.CLIENT_FULL | MuteReason.UPSTREAM_FULL)
+_CLIENT_FULL: Final = int(MuteReason.CLIENT_FULL)
+_DRAINING: Final = int(MuteReason.DRAINING)
+_HALF_CLOSED: Final = int(MuteReason.HALF_CLOSED)
+_THROTTLED: Final = int(MuteReason.THROTTLED)
+
+_UNREACHABLE: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
+
+_log = structlog.get_logger("gateway.channel")
+
+
+class ClientChannel(asyncio.Protocol):
+    """One client connection and its upstream leg.
+
+    Attributes:
+        session: everything that is known and decided.
+        broker_id: the broker behind the port the client came in by; None for the bootstrap port.
+        ip: the peer's address, by which connections are counted.
+    """
+
+    __slots__ = (
+        "_armed_ms",
+        "_closed",
+        "_connecting",
+        "_loop",
+        "_meter",
+        "_now_ms",
+        "_owner",
+        "_reading",
+        "_time",
+        "_timer",
+        "_transport",
+        "_upstream",
+        "_upstream_reading",
+        "_write_watches",
+        "broker_id",
+        "ip",
+        "session",
+    )
+
+    def __init__(
+        self, session: ClientSession, owner: ChannelOwner, broker_id: int | None, *, ip: str = ""
+    ) -> None:
+        self.ip = ip
+        self.session = session
+        self._meter = session.meter
+        self.broker_id = broker_id
+        self._owner = owner
+        self._loop = owner.loop
+        self._now_ms = owner.now_ms
+        self._time = owner.loop.time
+        self._transport: asyncio.Transport | None = None
+        self._upstream: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._reading = True
+        self._upstream_reading = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_ms = NEVER_MS
+        self._write_watches: dict[MuteReason, WriteWatch] = {}
+        self._closed = False
+
+    # -- the client's transport ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The client's transport is ready."""
+        # uvloop's transports have the methods without the base class.
+        self._transport = transport = cast("asyncio.Transport", transport)
+        if self._closed:
+            # The gateway began to drain between accept and here.
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        self._run(self._pump)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client."""
+        session = self.session
+        now_ms = int(self._time() * 1000)
+        try:
+            if self._upstream is not None and session.passes_from_client(data, now_ms=now_ms):
+                self._upstream.write(data)
+                if session.muted:
+                    self._pump()
+                return
+            meter = self._meter
+            if meter is not None and meter.on:
+                meter.event_ns = perf_counter_ns()
+            session.receive_from_client(data, now_ms=now_ms)
+            self._pump()
+            if meter is not None and meter.on:
+                meter.spend(perf_counter_ns())
+        except Exception as exc:  # noqa: BLE001  (the boundary: see _failed)
+            self._failed(exc)
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more; keep the other direction open for what it is owed."""
+        self._run(self._half_closed)
+        return not self._closed
+
+    def _half_closed(self) -> None:
+        self.session.client_half_closed()
+        self._pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client's leg is gone."""
+        self._transport = None
+        # Only the kernel's own deadlines end a connection like this: see `keepalive`.
+        unreachable = isinstance(exc, OSError) and exc.errno in _UNREACHABLE
+        self.close(CloseCause.CLIENT_UNREACHABLE if unreachable else CloseCause.CLIENT_CLOSED)
+
+    def unread_fd(self) -> int | None:
+        """See `muted_watch.Watched`."""
+        if self._reading or self._transport is None:
+            return None
+        connection = self._transport.get_extra_info("socket")
+        fd = -1 if connection is None else int(connection.fileno())
+        return fd if fd >= 0 else None  # negative: it broke, and `connection_lost` is on its way
+
+    @property
+    def leaves_with_fin(self) -> bool:
+        """See `muted_watch.Watched`: who is throttled has its replies; anybody else may half-close and wait (B07)."""
+        return self.session.muted & (_THROTTLED | _HALF_CLOSED) == _THROTTLED
+
+    def client_gone(self) -> None:
+        """See `muted_watch.Watched`: what is held behind the mute is dropped (hazard C16)."""
+        self.close(CloseCause.CLIENT_CLOSED)
+
+    def pause_writing(self) -> None:
+        """The client reads slower than we write: read neither from the broker nor from the client."""
+        self._hold_up(MuteReason.CLIENT_FULL)
+        self._read_upstream(False)
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._read_upstream(True)
+        self._go_on(MuteReason.CLIENT_FULL)
+        self._unmute(MuteReason.CLIENT_FULL)
+
+    # -- the broker's transport ------------------------------------------------------------------------------
+
+    def upstream_connected(self, transport: asyncio.Transport) -> None:
+        """See `UpstreamUser`."""
+        if self._closed:
+            transport.abort()
+            return
+        self._upstream = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        if self.session.muted & _CLIENT_FULL:
+            self._read_upstream(False)
+        self._unmute(MuteReason.CONNECTING)
+
+    def upstream_failed(self, cause: CloseCause) -> None:
+        """See `UpstreamUser`."""
+        self.close(cause)
+
+    def upstream_received(self, data: bytes) -> None:
+        """See `UpstreamUser`."""
+        session = self.session
+        now_ms = int(self._time() * 1000)
+        try:
+            if self._transport is not None and session.passes_from_upstream(data, now_ms=now_ms):
+                self._transport.write(data)
+                if session.muted:
+                    self._pump()
+                return
+            meter = self._meter
+            if meter is not None and meter.on:
+                meter.event_ns = perf_counter_ns()
+            session.receive_from_upstream(data, now_ms=now_ms)
+            self._pump()
+            if meter is not None and meter.on:
+                meter.spend(perf_counter_ns())
+        except Exception as exc:  # noqa: BLE001  (the boundary: see _failed)
+            self._failed(exc)
+
+    def upstream_lost(self) -> None:
+        """See `UpstreamUser`."""
+        self._upstream = None
+        if not self.session.parting:  # brokers close behind a refusal, which the client is still to get
+            self.close(CloseCause.UPSTREAM_CLOSED)
+
+    def upstream_writable(self, writable: bool) -> None:
+        """See `UpstreamUser`."""
+        if writable:
+            self._go_on(MuteReason.UPSTREAM_FULL)
+            self._unmute(MuteReason.UPSTREAM_FULL)
+        else:
+            # Called from within a write; whoever wrote looks at the mute afterwards.
+            self._hold_up(MuteReason.UPSTREAM_FULL)
+
+    def _hold_up(self, reason: MuteReason) -> None:
+        """Back pressure begins; it is counted and watched until `_go_on` or the end of the channel."""
+        upstream = reason is MuteReason.UPSTREAM_FULL
+        transport = self._upstream if upstream else self._transport
+        if not self._closed and not self.session.muted & reason:
+            self._owner.back_pressure.begin(_SIDES[reason], now_ms=self._now_ms())
+            if transport is not None:
+                stalled = partial(self._stalled, upstream)
+                self._write_watches[reason] = WriteWatch(self._owner, transport, stalled, upstream=upstream)
+        self.session.mute(reason)
+
+    def _stalled(self, upstream: bool) -> None:
+        self.close(CloseCause.UPSTREAM_STALLED if upstream else CloseCause.WRITE_TIMEOUT, abort=not upstream)
+
+    def _go_on(self, reason: MuteReason) -> None:
+        if not self._closed and self.session.muted & reason:
+            self._owner.back_pressure.end(_SIDES[reason], now_ms=self._now_ms())
+        watch = self._write_watches.pop(reason, None)
+        if watch is not None:
+            watch.stop()
+
+    # -- carrying out ----------------------------------------------------------------------------------------
+
+    def _run(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as exc:  # noqa: BLE001  (the boundary: see _failed)
+            self._failed(exc)
+
+    def _failed(self, exc: Exception) -> None:
+        """The one boundary: a broker's broken bytes close this channel, a bug of ours too, with a traceback.
+
+        A client's broken bytes do not come here: see `ClientSession.refuse`.
+        """
+        if isinstance(exc, UpstreamDesync):
+            cause = CloseCause.UPSTREAM_DESYNC
+        elif isinstance(exc, ProtocolError):
+            cause = CloseCause.UPSTREAM_MALFORMED
+        else:
+            cause = CloseCause.INTERNAL_ERROR
+            _log.error("channel_failed", **self._names(), exc_info=exc)
+        if cause is not CloseCause.INTERNAL_ERROR:
+            self._owner.refused(cause, detail=str(exc), **self._names())
+        self.close(cause, abort=True)
+
+    def _names(self) -> dict[str, Any]:
+        return {"listener": self.session.listener, "peer": self.session.peer}
+
+    def _pump(self) -> None:
+        """Write what the session has for each side, then do as it says about reading, waking and closing."""
+        session = self.session
+        chunks = session.to_upstream
+        if chunks:
+            upstream = self._upstream
+            if upstream is None:
+                self._connect()
+            else:
+                if len(chunks) == 1:
+                    upstream.write(chunks[0])
+                else:
+                    upstream.writelines(chunks)
+                chunks.clear()
+        chunks = session.to_client
+        if chunks and self._transport is not None:
+            if len(chunks) == 1:
+                self._transport.write(chunks[0])
+            else:
+                self._transport.writelines(chunks)
+            chunks.clear()
+        if session.muted or not self._reading:
+            self._follow_mute()
+        if session.close_cause is not None:
+            self.close(session.close_cause)
+        elif session.wake_at_ms < self._armed_ms:
+            self._arm()
+
+    def _follow_mute(self) -> None:
+        session = self.session
+        refusal = session.refusal
+        if refusal is not None:
+            session.refusal = None
+            self._owner.refused(CloseCause(refusal.cause), detail=str(refusal), **self._names())
+        reading = session.reading_client
+        if reading is not self._reading and self._transport is not None:
+            self._reading = reading
+            if reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+        if session.muted & _DRAINING and session.drained:
+            session.close(CloseCause.DRAINED)
+
+    def _unmute(self, reason: MuteReason) -> None:
+        def step() -> None:
+            self.session.unmute(reason, now_ms=self._now_ms())
+            self._pump()
+
+        self._run(step)
+
+    def _read_upstream(self, reading: bool) -> None:
+        upstream = self._upstream
+        if upstream is None or upstream.is_closing() or reading is self._upstream_reading:
+            return
+        self._upstream_reading = reading
+        if reading:
+            upstream.resume_reading()
+        else:
+            upstream.pause_reading()
+
+    def _connect(self) -> None:
+        """The first bytes for the broker are here: only now is its side of the connection made (hazard B20)."""
+        if self._connecting is None:
+            self.session.mute(MuteReason.CONNECTING)
+            self._connecting = self._loop.create_task(self._owner.connector.connect(self, self.broker_id))
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_ms = self.session.wake_at_ms
+        delay_ms = max(0, self._armed_ms - self._now_ms())
+        self._timer = self._loop.call_later(delay_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._owner.turns.add(partial(self._run, self._due))
+
+    def _due(self) -> None:
+        self._armed_ms = NEVER_MS
+        if self._closed:
+            return
+        unread = self.unread_fd() if self.leaves_with_fin else None
+        if unread is not None and peer_gone(unread):
+            # Between two looks of the watch: what waits in the socket must not go on now (hazards C16, F06).
+            self.client_gone()
+            return
+        self.session.on_timer(now_ms=self._now_ms())
+        self._pump()
+
+    # -- ending ----------------------------------------------------------------------------------------------
+
+    def woken(self) -> None:
+        """See `ClientSession`."""
+        self._run(self._pump)
+
+    def drain(self) -> None:
+        """Take no further request; close as soon as everything taken is answered."""
+        self.session.drain()
+        self._run(self._pump)
+
+    def close(self, cause: CloseCause, *, abort: bool = False) -> None:
+        """End both legs, once; the first cause counts. `abort`: whatever the client is still owed."""
+        if self._closed:
+            return
+        if self.session.muted & _BACK_PRESSURE:
+            for reason in _SIDES:
+                self._go_on(reason)
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._connecting is not None and not self._connecting.done():
+            self._connecting.cancel()
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            # Whole requests still reach the broker (acks=0 has no other receipt); half a request must not be
+            # mistaken for one (hazard A08).
+            self._end(upstream, abort=self.session.mid_request)
+        transport = self._transport
+        if transport is not None:
+            self._end(transport, abort=abort)
+        self._owner.closed(self, cause)
+
+    def _end(self, transport: asyncio.Transport, *, abort: bool) -> None:
+        if abort:
+            transport.abort()
+        else:
+            self._owner.lingering.close(transport)

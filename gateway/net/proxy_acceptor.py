@@ -1,0 +1,139 @@
+"""Sockets that load balancers have opened, from accept to the end of their PROXY header (hazards H24 to H27).
+
+The header is read before the client's address decides anything, on the socket itself: what has arrived is looked at,
+and only the header is taken out of the kernel, so that TLS or Kafka finds its first byte untouched. A socket that
+waits has no transport and no buffer but the header's, a deadline, and a place that was reserved for it; there may be
+only so many of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from config.proxy_sections import ProxyProtocolSettings
+from protocol.proxy_protocol import NoProxyHeader, ProxyHeader, ProxyHeaderReader, ProxyProtocolError
+from quotas.addresses import normalise
+from quotas.connections import AdmissionCause
+
+if TYPE_CHECKING:
+    from gateway.net.acceptor import Arrival
+
+OnHeader: TypeAlias = Callable[["Arrival", ProxyHeader], None]
+OnRefused: TypeAlias = Callable[["Arrival", AdmissionCause], None]
+
+_REMEMBERED: Final = 1_024
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """One socket without its header."""
+
+    reader: ProxyHeaderReader
+    deadline: asyncio.TimerHandle | None = None
+
+
+class ProxyEntrance:
+    """See the module.
+
+    Attributes:
+        waiting: sockets without their header.
+    """
+
+    def __init__(
+        self,
+        settings: ProxyProtocolSettings,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        on_header: OnHeader,
+        on_refused: OnRefused,
+    ) -> None:
+        """Make it.
+
+        Args:
+            settings: of the listener.
+            loop: watches the sockets.
+            on_header: takes a socket over whose header has been read.
+            on_refused: takes a socket over that is to be closed.
+        """
+        self.waiting: dict[Arrival, _Waiting] = {}
+        self._settings = settings
+        self._loop = loop
+        self._on_header = on_header
+        self._on_refused = on_refused
+        self._trusted = [ipaddress.ip_network(each) for each in settings.trusted]
+        self._trusts = lru_cache(_REMEMBERED)(self._look_up)
+
+    def trusts(self, ip: str) -> bool:
+        """Whether a header from this peer is believed."""
+        return self._trusts(ip)
+
+    def _look_up(self, ip: str) -> bool:
+        address = ipaddress.ip_address(normalise(ip))
+        return any(address in network for network in self._trusted)
+
+    def wait(self, arrival: Arrival) -> None:
+        """Read the header of a socket that has a place; with some luck it is there already."""
+        if len(self.waiting) >= self._settings.max_waiting:
+            self._on_refused(arrival, AdmissionCause.PROXY_FULL)
+            return
+        arrival.accepted.setblocking(False)
+        waiting = self.waiting[arrival] = _Waiting(ProxyHeaderReader())
+        self._read(arrival)
+        if arrival in self.waiting:
+            self._loop.add_reader(arrival.accepted.fileno(), self._read, arrival)
+            timeout_s = self._settings.timeout_ms / 1000
+            waiting.deadline = self._loop.call_later(
+                timeout_s, self._refuse, arrival, AdmissionCause.PROXY_TIMEOUT
+            )
+
+    def stop(self) -> list[Arrival]:
+        """Look after nobody any more.
+
+        Returns:
+            Whose sockets are to be closed, and whose places to be given back.
+        """
+        arrivals = list(self.waiting)
+        for arrival in arrivals:
+            self._forget(arrival)
+        return arrivals
+
+    def _read(self, arrival: Arrival) -> None:
+        reader = self.waiting[arrival].reader
+        accepted = arrival.accepted
+        try:
+            data = accepted.recv(reader.most, socket.MSG_PEEK)
+            if not data:
+                self._refuse(arrival, AdmissionCause.PROXY_CLOSED)
+                return
+            taken = reader.feed(data)
+            if len(accepted.recv(taken)) != taken:
+                raise ConnectionError("what was there is gone")
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._refuse(arrival, AdmissionCause.PROXY_CLOSED)
+        except NoProxyHeader:
+            self._refuse(arrival, AdmissionCause.PROXY_MISSING)
+        except ProxyProtocolError:
+            self._refuse(arrival, AdmissionCause.PROXY_INVALID)
+        else:
+            if reader.header is not None:
+                self._forget(arrival)
+                self._on_header(arrival, reader.header)
+
+    def _refuse(self, arrival: Arrival, cause: AdmissionCause) -> None:
+        self._forget(arrival)
+        self._on_refused(arrival, cause)
+
+    def _forget(self, arrival: Arrival) -> None:
+        waiting = self.waiting.pop(arrival)
+        if waiting.deadline is not None:
+            waiting.deadline.cancel()
+            # The number may be another connection's as soon as this one is closed (hazard H27).
+            self._loop.remove_reader(arrival.accepted.fileno())

@@ -1,0 +1,85 @@
+"""Cuts off a peer that takes too little of what waits for it: a client (hazards B08, B10) or a broker (B11).
+
+What waits is here and in the kernel, which takes bytes in large pieces: of a socket with 4 MiB of buffer none for as
+long as a client needs for a third of that, though it reads all the time. So what counts is what the peer has not
+acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import sys
+import termios
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from gateway.session.settings import SessionSettings
+
+
+class _Owner(Protocol):
+    """A listener, as far as this watch is concerned."""
+
+    loop: asyncio.AbstractEventLoop
+    settings: SessionSettings
+
+
+class _Buffer(Protocol):
+    """A transport, as far as this watch is concerned."""
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that have not left."""
+
+    def get_extra_info(self, name: str) -> Any:
+        """Of asyncio's transports."""
+
+
+class WriteWatch:
+    """Looks at one transport for as long as it is full: each period some of its bytes must leave."""
+
+    __slots__ = ("_left_bytes", "_on_stalled", "_owner", "_timer", "_transport", "_upstream")
+
+    def __init__(
+        self, owner: _Owner, transport: _Buffer, on_stalled: Callable[[], None], *, upstream: bool = False
+    ) -> None:
+        """Begin to look.
+
+        Args:
+            owner: its settings say how long a period is and how much must leave; they may change meanwhile.
+            transport: full; nothing is added to it by more than replies that are made here.
+            on_stalled: called once, when too little has left.
+            upstream: it is a broker's: it gets longer than any client waits, and any byte is enough.
+        """
+        self._owner = owner
+        self._transport = transport
+        self._on_stalled = on_stalled
+        self._upstream = upstream
+        self._start()
+
+    def _start(self) -> None:
+        settings = self._owner.settings
+        period_ms = settings.upstream_write_timeout_ms if self._upstream else settings.write_timeout_ms
+        self._left_bytes = _left_bytes(self._transport)
+        self._timer = self._owner.loop.call_later(period_ms / 1000, self._check)
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+
+    def _check(self) -> None:
+        settings = self._owner.settings
+        progress = self._left_bytes - _left_bytes(self._transport)
+        enough = 1 if self._upstream else settings.min_write_bytes_per_s * settings.write_timeout_ms // 1000
+        if progress < enough:
+            self._on_stalled()
+        else:
+            self._start()
+
+
+def _left_bytes(transport: _Buffer) -> int:
+    """Bytes that the peer has not acknowledged."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or (descriptor := connection.fileno()) < 0:
+        return transport.get_write_buffer_size()
+    queued = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
+    return transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)

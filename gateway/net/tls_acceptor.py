@@ -1,0 +1,178 @@
+"""The handshakes of one listener: after admission, before the first of Kafka's bytes (hazards H17 to H19).
+
+A connection counts from accept on. It has a deadline for its handshake, waits for its turn at the gate, and gets its
+principal from the certificate before its session sees a byte. Failures are counted by a closed list of reasons, and
+their lines in the log are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from time import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from config.mapping_rules import MappingRules, NoRuleMatches
+from gateway.auth.principals import principal_name
+from gateway.clock import NowMs
+from gateway.net.peer_close import peer_gone
+from gateway.observability.close_cause import CloseCause
+from gateway.observability.logging_setup import flooded
+from gateway.observability.tls_metrics import TlsMetrics
+from gateway.tls.contexts import TlsIdentity
+from gateway.tls.failure import HandshakeRefused, TlsFailure
+from gateway.tls.handshake_rate import HandshakeGate
+from gateway.tls.handshake_steps import HandshakeSteps
+from gateway.tls.records import ReceiveBuffer
+from gateway.tls.transport import TlsTransport
+
+if TYPE_CHECKING:
+    from gateway.net.channel import ClientChannel
+
+ANONYMOUS: Final = "ANONYMOUS"
+
+_log = structlog.get_logger("gateway.tls")
+
+
+class TlsDoor:
+    """See the module."""
+
+    def __init__(
+        self,
+        listener: str,
+        identity: TlsIdentity,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: NowMs,
+        gate: HandshakeGate,
+        buffer: ReceiveBuffer,
+        steps: HandshakeSteps,
+        timeout_ms: int,
+        rules: MappingRules | None,
+        metrics: TlsMetrics,
+        all_utf8: bool = False,
+    ) -> None:
+        """Make it.
+
+        Args:
+            listener: name in metrics and logs.
+            identity: gives the context of each handshake.
+            loop: gives timers.
+            now_ms: the clock.
+            gate: shared by all listeners.
+            buffer, steps: of this loop.
+            timeout_ms: from accept to the end of the handshake.
+            rules: makes a user's name of a certificate's; None: who clients are is not told by certificates.
+            metrics: counts.
+            all_utf8: how texts in certificates are read; see `rfc2253_name`.
+        """
+        self._all_utf8 = all_utf8
+        self._listener = listener
+        self._identity = identity
+        self._loop = loop
+        self._now_ms = now_ms
+        self._gate = gate
+        self._buffer = buffer
+        self._steps = steps
+        self._timeout_ms = timeout_ms
+        self._rules = rules
+        self._metrics = metrics
+        self._channels: dict[TlsTransport, ClientChannel] = {}
+        self._transports: dict[ClientChannel, TlsTransport] = {}
+
+    def enter(self, channel: ClientChannel) -> TlsTransport:
+        """What an admitted socket talks to first."""
+        transport = TlsTransport(
+            self._identity.context,
+            self,
+            loop=self._loop,
+            buffer=self._buffer,
+            steps=self._steps,
+            timeout_ms=self._timeout_ms,
+        )
+        self._channels[transport] = channel
+        self._transports[channel] = transport
+        return transport
+
+    def forget(self, channel: ClientChannel) -> None:
+        """The channel has ended, perhaps before its handshake has."""
+        transport = self._transports.pop(channel, None)
+        if transport is not None:
+            transport.abort()
+
+    @property
+    def under_way(self) -> int:
+        """Handshakes that have neither succeeded nor failed."""
+        return len(self._channels)
+
+    # -- TlsUser ---------------------------------------------------------------------------------------------
+
+    def hello(self, transport: TlsTransport) -> None:
+        """See `TlsUser`."""
+
+        def begin(waited: bool) -> bool:
+            if waited:
+                connection = transport.get_extra_info("socket")
+                if connection is None or peer_gone(connection.fileno()):
+                    transport.abort()
+                    return False
+            transport.proceed()
+            return True
+
+        if not self._gate.ask(transport, begin):
+            transport.refuse(TlsFailure.OVERLOADED)
+
+    def secured(self, transport: TlsTransport) -> asyncio.Protocol:
+        """See `TlsUser`."""
+        channel = self._channels[transport]
+        tls: ssl.SSLObject = transport.get_extra_info("ssl_object")
+        if tls.session_reused:
+            _check_validity(tls)
+        if self._rules is not None:
+            channel.session.user = self._principal(tls, self._rules)
+        self._leave(transport)
+        self._metrics.handshake_done(self._listener, tls.version() or "")
+        channel.session.expect_first_frame(now_ms=self._now_ms())
+        return channel
+
+    def _principal(self, tls: ssl.SSLObject, rules: MappingRules) -> str:
+        certificate = tls.getpeercert(binary_form=True)
+        if certificate is None:
+            return ANONYMOUS
+        try:
+            return principal_name(certificate, rules, all_utf8=self._all_utf8)
+        except (NoRuleMatches, ValueError) as exc:
+            raise HandshakeRefused(TlsFailure.NO_PRINCIPAL, str(exc)) from exc
+
+    def failed(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
+        """See `TlsUser`."""
+        self._gate.leave(transport)
+        channel = self._leave(transport)
+        self._metrics.handshake_failed(self._listener, failure)
+        if not flooded("tls_failed"):
+            _log.info(
+                "tls_failed",
+                listener=self._listener,
+                peer=channel.session.peer,
+                reason=failure.value,
+                detail=detail,
+            )
+        channel.close(CloseCause.TLS_FAILED)
+
+    def broken(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
+        """See `TlsUser`; the channel ends as its client's."""
+        _log.debug("tls_broken", listener=self._listener, reason=failure.value, detail=detail)
+
+    def _leave(self, transport: TlsTransport) -> ClientChannel:
+        channel = self._channels.pop(transport)
+        self._transports.pop(channel, None)
+        return channel
+
+
+def _check_validity(tls: ssl.SSLObject) -> None:
+    """Of the certificate of a resumed session, if there is one: OpenSSL looked at it when the session was made."""
+    shown = tls.getpeercert()
+    if shown and time() > ssl.cert_time_to_seconds(str(shown["notAfter"])):
+        raise HandshakeRefused(TlsFailure.CERTIFICATE_EXPIRED, "of a resumed session")

@@ -1,0 +1,245 @@
+"""What Prometheus is told about connections: let in, delayed, held, refused, closed (KIP-612, KIP-402).
+
+Kafka's names are in the descriptions. Kafka shows averages and percentages; here they are counters to take the
+rate of. Two things hold at all times, for each listener:
+
+    active   = opened - sum(closed by cause)
+    accepted = opened + refused + held now + awaiting their header now + the one that waits, if any
+
+(a held socket ends as refused, or is opened).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final, Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gateway.observability.close_cause import CloseCause
+from quotas.connections import AdmissionCause, ConnectionQuotas
+
+OTHER: Final = "other"
+
+# What each verdict can be caused by: a series for each of them from the start, so that rates have a beginning.
+_DELAYED_BY: Final = (AdmissionCause.GATEWAY_RATE, AdmissionCause.LISTENER_RATE, AdmissionCause.NO_SLOT)
+_REFUSED_BY: Final = (
+    AdmissionCause.IP_RATE,
+    AdmissionCause.IP_COUNT,
+    AdmissionCause.HELD_FULL,
+    AdmissionCause.NO_SLOT,
+    AdmissionCause.PROXY_UNTRUSTED,
+    AdmissionCause.PROXY_MISSING,
+    AdmissionCause.PROXY_INVALID,
+    AdmissionCause.PROXY_TIMEOUT,
+    AdmissionCause.PROXY_CLOSED,
+    AdmissionCause.PROXY_FULL,
+)
+
+
+class CountsConnections(Protocol):
+    """A listener, as far as these metrics are concerned."""
+
+    @property
+    def channels(self) -> Collection[object]: ...
+    @property
+    def accepted(self) -> int: ...
+    @property
+    def held(self) -> int: ...
+    @property
+    def awaiting_header(self) -> int: ...
+
+
+class ConnectionMetrics:
+    """The half of an `Observer` that is about connections."""
+
+    def __init__(self) -> None:
+        self._connections: ConnectionQuotas | None = None
+        self._max_ip_series = 0
+        self._opened: Counter[str] = Counter()
+        self._closed: Counter[tuple[str, CloseCause]] = Counter()
+        self._delayed: Counter[tuple[str, AdmissionCause]] = Counter()
+        self._delay_ms: Counter[tuple[str, AdmissionCause]] = Counter()
+        self._blocked_ms: Counter[str] = Counter()
+        self._held: Counter[str] = Counter()
+        self._hold_ms: Counter[str] = Counter()
+        self._would_hold: Counter[str] = Counter()
+        self._refused: Counter[tuple[str, AdmissionCause]] = Counter()
+        self._accept_failures: Counter[str] = Counter()
+
+    def watch_connections(self, connections: ConnectionQuotas, *, max_ip_series: int) -> None:
+        """Show these rates and limits.
+
+        Args:
+            connections: shared by all listeners.
+            max_ip_series: how many addresses have a series of their own; those with the highest rates.
+        """
+        self._connections = connections
+        self._max_ip_series = max_ip_series
+
+    # -- Observer --------------------------------------------------------------------------------------------
+
+    def connection_opened(self, listener: str) -> None:
+        """See `Observer`."""
+        self._opened[listener] += 1
+
+    def connection_closed(self, listener: str, cause: CloseCause) -> None:
+        """See `Observer`."""
+        self._closed[listener, cause] += 1
+
+    def accept_delayed(self, listener: str, cause: AdmissionCause, wait_ms: int) -> None:
+        """See `Observer`."""
+        self._delayed[listener, cause] += 1
+        self._delay_ms[listener, cause] += wait_ms
+
+    def accept_blocked(self, listener: str, blocked_ms: int) -> None:
+        """See `Observer`."""
+        self._blocked_ms[listener] += blocked_ms
+
+    def connection_held(self, listener: str, hold_ms: int) -> None:
+        """See `Observer`."""
+        self._held[listener] += 1
+        self._hold_ms[listener] += hold_ms
+
+    def connection_would_be_held(self, listener: str, hold_ms: int) -> None:
+        """See `Observer`."""
+        self._would_hold[listener] += 1
+
+    def connection_refused(self, listener: str, cause: AdmissionCause) -> None:
+        """See `Observer`."""
+        self._refused[listener, cause] += 1
+
+    def accept_failed(self, listener: str) -> None:
+        """See `Observer`."""
+        self._accept_failures[listener] += 1
+
+    # -- series ----------------------------------------------------------------------------------------------
+
+    def collect_connections(
+        self, listeners: Mapping[str, CountsConnections], *, now_ms: int
+    ) -> Iterator[Metric]:
+        """All series about connections, as of now."""
+        yield from self._collect_open(listeners)
+        yield from self._collect_admission(listeners)
+        if self._connections is not None:
+            yield from self._collect_rates(self._connections, now_ms=now_ms)
+
+    def _collect_open(self, listeners: Mapping[str, CountsConnections]) -> Iterator[Metric]:
+        active = _gauge("gateway_connections_active", "Open client connections.")
+        accepted = _counter(
+            "gateway_connections_accepted", "Connections taken from the kernel, whatever became of them."
+        )
+        opened = _counter("gateway_connections_opened", "Client connections let in.")
+        closed = _counter("gateway_connections_closed", "Client connections ended, by cause.", "cause")
+        held = _gauge(
+            "gateway_held_connections", "Connections held unread: their address connects too often."
+        )
+        awaiting = _gauge(
+            "gateway_connections_awaiting_proxy_header",
+            "Connections of load balancers that have not told yet whose they are.",
+        )
+        for name, listener in listeners.items():
+            awaiting.add_metric([name], listener.awaiting_header)
+            active.add_metric([name], len(listener.channels))
+            accepted.add_metric([name], listener.accepted)
+            opened.add_metric([name], self._opened[name])
+            held.add_metric([name], listener.held)
+            for cause in CloseCause:
+                closed.add_metric([name, cause.value], self._closed[name, cause])
+        yield from (active, accepted, opened, closed, held, awaiting)
+
+    def _collect_admission(self, listeners: Mapping[str, CountsConnections]) -> Iterator[Metric]:
+        delays = _counter("gateway_accept_delays", "Times a listener stopped to accept, by limit.", "cause")
+        delay_seconds = _counter(
+            "gateway_accept_throttle_seconds",
+            "Delay that the rate limits asked for (Kafka's connection-accept-throttle-time).",
+            "cause",
+        )
+        blocked = _counter(
+            "gateway_acceptor_blocked_seconds",
+            "Time in which a listener accepted nobody (Kafka's AcceptorBlockedPercent), over when counted.",
+        )
+        held = _counter("gateway_connections_held", "Connections held because of their address's rate.")
+        hold_seconds = _counter(
+            "gateway_ip_accept_throttle_seconds",
+            "Time for which connections were held (Kafka's ip-connection-accept-throttle-time).",
+        )
+        would_hold = _counter(
+            "gateway_connections_would_be_held",
+            "Connections let in that would be held if the rate of their address were not only observed.",
+        )
+        refused = _counter(
+            "gateway_connections_refused", "Connections closed that were never let in, by limit.", "cause"
+        )
+        failures = _counter(
+            "gateway_accept_failures", "Times the system had no descriptor or memory for a connection."
+        )
+        for name in listeners:
+            for cause in _DELAYED_BY:
+                delays.add_metric([name, cause.value], self._delayed[name, cause])
+                delay_seconds.add_metric([name, cause.value], self._delay_ms[name, cause] / 1000)
+            for cause in _REFUSED_BY:
+                refused.add_metric([name, cause.value], self._refused[name, cause])
+            blocked.add_metric([name], self._blocked_ms[name] / 1000)
+            held.add_metric([name], self._held[name])
+            hold_seconds.add_metric([name], self._hold_ms[name] / 1000)
+            would_hold.add_metric([name], self._would_hold[name])
+            failures.add_metric([name], self._accept_failures[name])
+        yield from (delays, delay_seconds, blocked, held, hold_seconds, would_hold, refused, failures)
+
+    def _collect_rates(self, connections: ConnectionQuotas, *, now_ms: int) -> Iterator[Metric]:
+        snapshot = connections.snapshot(now_ms=now_ms)
+        by_listener = _gauge(
+            "gateway_connection_accept_rate", "Connections per second (Kafka's connection-accept-rate)."
+        )
+        limits = connections.configured
+        most = _gauge("gateway_connections_limit", "The most open connections of a listener.")
+        fastest = _gauge("gateway_connection_accept_rate_limit", "The most connections per second.")
+        for name, (_, rate) in snapshot.by_listener.items():
+            by_listener.add_metric([name], rate)
+            own = limits.listeners[name]
+            if own.max_connections is not None:
+                most.add_metric([name], own.max_connections)
+            if own.max_connection_creation_rate is not None:
+                fastest.add_metric([name], own.max_connection_creation_rate)
+        yield from (by_listener, most, fastest)
+        overall = (
+            (
+                "gateway_overall_connection_accept_rate",
+                "Connections per second, a protected listener's left out (Kafka's broker-connection-accept-rate).",
+                snapshot.accept_rate,
+            ),
+            ("gateway_overall_connections_limit", "The most open connections.", limits.max_connections),
+            (
+                "gateway_overall_connection_accept_rate_limit",
+                "The most connections per second, a protected listener's left out.",
+                limits.max_connection_creation_rate,
+            ),
+        )
+        for name, text, value in overall:
+            if value is not None:
+                yield GaugeMetricFamily(name, text, value=value)
+        yield self._collect_ip_rates(snapshot.ip_rates)
+
+    def _collect_ip_rates(self, rates: Mapping[str, float]) -> Metric:
+        """Addresses are the choice of whoever connects, so only some are shown; the rest are added up."""
+        family = GaugeMetricFamily(
+            "gateway_ip_connection_accept_rate",
+            "Connections per second of addresses and blocks that have a limit; the slower ones are in 'other'.",
+            labels=["ip"],
+        )
+        fastest = sorted(rates.items(), key=lambda each: each[1], reverse=True)
+        for ip, rate in fastest[: self._max_ip_series]:
+            family.add_metric([ip], rate)
+        if len(fastest) > self._max_ip_series:
+            family.add_metric([OTHER], sum(rate for _, rate in fastest[self._max_ip_series :]))
+        return family
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=["listener", *labels])
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(name, text, labels=["listener", *labels])

@@ -1,0 +1,139 @@
+"""What Prometheus is told about TLS: handshakes, why some failed, and until when our certificates are valid."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.tls.failure import TlsFailure
+from gateway.tls.handshake_rate import HandshakeGate
+
+VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+
+
+class _Identity(Protocol):
+    @property
+    def owner(self) -> str: ...
+    @property
+    def expires_s(self) -> float | None: ...
+    @property
+    def reloads(self) -> int: ...
+    @property
+    def failed_reloads(self) -> int: ...
+    @property
+    def last_reload_failed(self) -> bool: ...
+
+
+class TlsMetrics(Collector):
+    """Counts, and shows what it was told to watch."""
+
+    def __init__(self) -> None:
+        self._done: Counter[tuple[str, str]] = Counter()
+        self._failed: Counter[tuple[str, TlsFailure]] = Counter()
+        self._upstream_failed: Counter[tuple[str, TlsFailure]] = Counter()
+        self._listeners: list[str] = []
+        self._upstreams: list[str] = []
+        self._identities: list[_Identity] = []
+        self._gate: HandshakeGate | None = None
+
+    def watch(
+        self,
+        *,
+        listeners: Iterable[str],
+        upstreams: Iterable[str],
+        identities: Iterable[_Identity],
+        gate: HandshakeGate,
+    ) -> None:
+        """Show these, from the start on, so that rates have a beginning.
+
+        Args:
+            listeners: names of those with TLS.
+            upstreams: names of those with TLS.
+            identities: certificates and where they are used.
+            gate: what handshakes wait at.
+        """
+        self._listeners = list(listeners)
+        self._upstreams = list(upstreams)
+        self._identities = list(identities)
+        self._gate = gate
+
+    def handshake_done(self, listener: str, version: str) -> None:
+        """A client and the gateway agreed."""
+        self._done[listener, version if version in VERSIONS else "other"] += 1
+
+    def handshake_failed(self, listener: str, failure: TlsFailure) -> None:
+        """They did not."""
+        self._failed[listener, failure] += 1
+
+    def upstream_failed(self, upstream: str, failure: TlsFailure) -> None:
+        """A broker and the gateway did not agree; nothing was sent to that broker."""
+        self._upstream_failed[upstream, failure] += 1
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: names are checked by the tests, not at registration."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All series, as of now."""
+        done = CounterMetricFamily(
+            "gateway_tls_handshakes", "TLS handshakes with clients.", labels=["listener", "version"]
+        )
+        failed = CounterMetricFamily(
+            "gateway_tls_handshake_failures",
+            "TLS handshakes with clients that failed, by what they failed of.",
+            labels=["listener", "reason"],
+        )
+        for listener in self._listeners:
+            for version in (*VERSIONS, "other"):
+                done.add_metric([listener, version], self._done[listener, version])
+            for failure in TlsFailure:
+                failed.add_metric([listener, failure.value], self._failed[listener, failure])
+        upstream = CounterMetricFamily(
+            "gateway_upstream_tls_failures",
+            "Connections to brokers given up because TLS failed, by what it failed of.",
+            labels=["upstream", "reason"],
+        )
+        for name in self._upstreams:
+            for failure in TlsFailure:
+                upstream.add_metric([name, failure.value], self._upstream_failed[name, failure])
+        yield from (done, failed, upstream)
+        if self._gate is not None:
+            yield GaugeMetricFamily(
+                "gateway_tls_handshakes_waiting",
+                "Clients that wait for the rate of handshakes.",
+                value=self._gate.waiting,
+            )
+            yield CounterMetricFamily(
+                "gateway_tls_handshake_delays",
+                "Handshakes that had to wait for the rate of handshakes.",
+                value=self._gate.delayed,
+            )
+        yield from self._certificates()
+
+    def _certificates(self) -> Iterator[Metric]:
+        expiry = GaugeMetricFamily(
+            "gateway_tls_certificate_expiry_timestamp_seconds",
+            "End of validity of the gateway's own certificate, by the section that names it.",
+            labels=["section"],
+        )
+        reloads = CounterMetricFamily(
+            "gateway_tls_certificate_reloads",
+            "Times changed certificate files were read again.",
+            labels=["section", "result"],
+        )
+        current = GaugeMetricFamily(
+            "gateway_tls_certificate_last_reload_successful",
+            "0 while the files can't be used and what was there before is in force.",
+            labels=["section"],
+        )
+        for each in self._identities:
+            if each.expires_s is not None:
+                expiry.add_metric([each.owner], each.expires_s)
+            reloads.add_metric([each.owner, "applied"], each.reloads)
+            reloads.add_metric([each.owner, "invalid"], each.failed_reloads)
+            current.add_metric([each.owner], not each.last_reload_failed)
+        yield from (expiry, reloads, current)

@@ -1,0 +1,103 @@
+"""Where the pure part hands in what takes time: alterations, made durable one task each. And the audit lines.
+
+An alteration goes on when the client that asked for it has left: it may be durable already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import structlog
+
+from gateway.clock import NowMs
+from gateway.observability.logging_setup import audit_logger, flooded
+from gateway.quota_admin.rights import Asker, OnAltered
+from gateway.quota_admin.store.interface import Alteration, StoreError
+from gateway.quota_admin.store.live import LiveQuotas
+
+_REFUSED: Final = "quota_change_refused"
+_NOT_TOLD: Final = "quota_description_refused"
+
+_log = structlog.get_logger("gateway.quota_admin")
+_audit_log = audit_logger()
+
+
+class QuotaDesk:
+    """Alterations under way."""
+
+    def __init__(self, live: LiveQuotas, now_ms: NowMs) -> None:
+        self._live = live
+        self._now_ms = now_ms
+        self._tasks: set[asyncio.Task[None]] = set()
+        # One after the other: each turn of the loop has one step, and memory is needed for one copy of all quotas.
+        self._one_list = asyncio.Lock()
+
+    def alter(self, alteration: Alteration, on_altered: OnAltered) -> None:
+        """See `gateway.quota_admin.rights.Alter`."""
+        task = asyncio.get_running_loop().create_task(self._alter(alteration, on_altered))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def slowly(self, steps: Iterator[None], on_done: Callable[[int], None]) -> None:
+        """See `gateway.quota_admin.rights.Slowly`."""
+        task = asyncio.get_running_loop().create_task(self._slowly(steps, on_done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _slowly(self, steps: Iterator[None], on_done: Callable[[int], None]) -> None:
+        try:
+            async with self._one_list:
+                for _ in steps:
+                    await asyncio.sleep(0)
+            on_done(self._now_ms())
+        except Exception as exc:  # noqa: BLE001  (a bug of ours; its client waits in vain, all others go on)
+            _log.error("quotas_not_described", exc_info=exc)
+
+    async def finish(self) -> None:
+        """Wait for what is under way; a store on a disk that hangs has no bound of time."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _alter(self, alteration: Alteration, on_altered: OnAltered) -> None:
+        failure: str | None = None
+        try:
+            await self._live.alter(alteration)
+        except StoreError as exc:
+            failure = str(exc)
+        except Exception as exc:  # noqa: BLE001  (the boundary: the client must get an answer)
+            _log.error("alteration_failed", by=alteration.by, via=alteration.via, exc_info=exc)
+            failure = "the quota store failed"
+        try:
+            on_altered(failure, self._now_ms())
+        except Exception as exc:  # noqa: BLE001  (a bug of ours, on a connection that may be gone)
+            _log.error("alteration_not_answered", by=alteration.by, via=alteration.via, exc_info=exc)
+
+
+class AuditLog:
+    """See `rights.Audit`. Written at every log level; a flood of refusals is cut, changes never are."""
+
+    def changed(
+        self, asker: Asker, what: str, key: str, old: float | str | None, new: float | str | None
+    ) -> None:
+        """See `Audit`."""
+        _audit_log.info(
+            "quota_changed", audit=True, **_names(asker), entity=what, key=str(key), old=old, new=new
+        )
+
+    def refused(
+        self, asker: Asker, what: str, key: str, old: float | str | None, new: float | str | None
+    ) -> None:
+        """See `Audit`."""
+        if not flooded(_REFUSED):
+            _audit_log.warning(_REFUSED, **_names(asker), entity=what, key=str(key), old=old, new=new)
+
+    def not_told(self, asker: Asker) -> None:
+        """See `Audit`."""
+        if not flooded(_NOT_TOLD):
+            _audit_log.warning(_NOT_TOLD, **_names(asker))
+
+
+def _names(asker: Asker) -> dict[str, Any]:
+    return {"principal": asker.principal, "peer": asker.peer, "listener": asker.listener}

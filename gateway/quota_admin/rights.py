@@ -1,0 +1,153 @@
+"""Who may look at and change quotas by Kafka's own API, and what is counted and written down of it.
+
+Pure but for the two functions it is given: one makes an alteration durable, in its own time, the other writes the
+audit lines. Without authentication everybody is ANONYMOUS, and ANONYMOUS has no rights unless it is given them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol, TypeAlias
+
+from config.quota_admin_section import Authorize
+from gateway.quota_admin.store.interface import Alteration, QuotaChange
+from quotas.layered_quotas import QuotaBook
+
+OnAltered: TypeAlias = Callable[[str | None, int], None]
+"""(why it is not in force, None when it is, and durable; now_ms)."""
+
+Alter: TypeAlias = Callable[[Alteration, OnAltered], None]
+"""Begins to make an alteration; the answer comes later, never from within the call."""
+
+
+Slowly: TypeAlias = Callable[[Iterator[None], Callable[[int], None]], None]
+"""Goes through steps with room for other work between them, then calls (now_ms); never from within the call."""
+
+
+class AdminOutcome(StrEnum):
+    """What came of a request. Closed: it is a metric label."""
+
+    DONE = "done"
+    INVALID = "invalid"  # for at least one entity
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+class AdminApi(StrEnum):
+    """What was asked for. Closed: it is a metric label."""
+
+    DESCRIBE_QUOTAS = "describe_client_quotas"
+    ALTER_QUOTAS = "alter_client_quotas"
+    ALTER_LIMITS = "incremental_alter_configs"
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks.
+
+    Attributes:
+        principal: the name; ANONYMOUS when nobody authenticated.
+        peer: the address.
+        listener: where the request came in.
+    """
+
+    principal: str
+    peer: str
+    listener: str
+
+    @property
+    def via(self) -> str:
+        """How it came, for the store's history."""
+        return f"listener {self.listener}, {self.peer}"
+
+
+class Audit(Protocol):
+    """Writes one line for each change and each refusal."""
+
+    def changed(
+        self, asker: Asker, what: str, key: str, old: float | str | None, new: float | str | None
+    ) -> None:
+        """Durable and in force; None: not set."""
+
+    def refused(
+        self, asker: Asker, what: str, key: str, old: float | str | None, new: float | str | None
+    ) -> None:
+        """Who asked may not; nothing was changed."""
+
+    def not_told(self, asker: Asker) -> None:
+        """Who asked may not see the quotas."""
+
+
+class QuotaAdmin:
+    """See the module.
+
+    Attributes:
+        book: what is in force, and what of it the file says.
+        alter: see `Alter`.
+        slowly: see `Slowly`.
+        audit: see `Audit`.
+        shared: others set quotas too, and `book` may not have the latest.
+        outcomes: how many requests came to what.
+        changes: quotas and limits changed so far.
+    """
+
+    def __init__(
+        self,
+        book: QuotaBook,
+        alter: Alter,
+        slowly: Slowly,
+        audit: Audit,
+        *,
+        authorize: Authorize,
+        admins: Iterable[str] = (),
+        shared: bool = False,
+    ) -> None:
+        """Nothing happens yet.
+
+        Args:
+            book: see above.
+            alter: see above.
+            slowly: see above.
+            audit: see above.
+            authorize: for all but the admins.
+            admins: names of principals that always may.
+            shared: see above.
+        """
+        self.book: Final = book
+        self.alter: Final = alter
+        self.slowly: Final = slowly
+        self.audit: Final = audit
+        self.shared: Final = shared
+        self.outcomes: Counter[tuple[AdminApi, AdminOutcome]] = Counter()
+        self.changes = 0
+        self.set_rights(authorize, admins)
+
+    def set_rights(self, authorize: Authorize, admins: Iterable[str]) -> None:
+        """Others may from now on."""
+        self._authorize = authorize
+        self._admins = frozenset(admins)
+
+    def may(self, principal: str) -> bool | None:
+        """Whether a principal may look at quotas and change them; None: the cluster is to be asked."""
+        if principal in self._admins or self._authorize is Authorize.ANYONE:
+            return True
+        return None if self._authorize is Authorize.ASK_CLUSTER else False
+
+    @property
+    def asks_cluster(self) -> bool:
+        """Whether the cluster decides about some."""
+        return self._authorize is Authorize.ASK_CLUSTER
+
+    def count(self, api: AdminApi, outcome: AdminOutcome) -> None:
+        """A request has come to this."""
+        self.outcomes[api, outcome] += 1
+
+    def note_changes(self, asker: Asker, changes: Iterable[tuple[QuotaChange, float | None]]) -> None:
+        """Changes are in force, each with the value before it."""
+        for change, old in changes:
+            self.changes += 1
+            new = self.book.limits.get(change.entity, change.key)
+            self.audit.changed(asker, str(change.entity), change.key, old, new)

@@ -1,0 +1,43 @@
+"""The quota store that the configuration names."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from config import Config
+from gateway.quota_admin.store.interface import QuotaStore
+from gateway.quota_admin.store.memory_store import MemoryStore
+from gateway.quota_admin.store.sqlite_store import SqliteStore
+from gateway.upstream.own_clients import librdkafka_settings
+
+
+def build_store(config: Config) -> QuotaStore:
+    """One that is not open yet."""
+    section = config.quota_store
+    if section.kind == "sqlite":
+        return SqliteStore(
+            Path(section.data_dir),
+            now_ms=wall_clock_ms,
+            max_quotas=section.max_quotas,
+            max_history=section.max_history,
+        )
+    if section.kind == "topic":
+        # librdkafka is only loaded where it is used.
+        from gateway.quota_admin.store.topic_store import TopicStore, TopicStoreSettings
+
+        settings = TopicStoreSettings(
+            topic=section.topic,
+            replication_factor=section.replication_factor,
+            max_quotas=section.max_quotas,
+            max_history=section.max_history,
+            write_timeout_ms=section.write_timeout_ms,
+            client=librdkafka_settings(config),
+        )
+        return TopicStore(settings, now_ms=wall_clock_ms)
+    return MemoryStore(now_ms=wall_clock_ms, max_quotas=section.max_quotas, max_history=section.max_history)
+
+
+def wall_clock_ms() -> int:
+    """Unix time; for people who read the history, nothing else depends on it."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,134 @@
+"""The directory of a quota store: made once, held by one gateway, and remembered to have had a store in it.
+
+quotas.db     the quotas (see `gateway.quota_admin.store.sqlite_file`)
+quotas.id     says which store that is; where it is and quotas.db is not, quotas were lost
+quotas.lock   held while a gateway runs; the kernel lets go of it however that gateway ends
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+from gateway.quota_admin.store.interface import StoreError
+
+_NOT_WRITABLE: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+class DataDirectory:
+    """See the module. Everything blocks.
+
+    Attributes:
+        path: the directory.
+        read_only: why nothing can be written here; None: it can.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is touched yet."""
+        self.path = path
+        self.read_only: str | None = None
+        self._lock_fd: int | None = None
+
+    @property
+    def database(self) -> Path:
+        """The file with the quotas."""
+        return self.path / "quotas.db"
+
+    @property
+    def _id_file(self) -> Path:
+        return self.path / "quotas.id"
+
+    def acquire(self) -> None:
+        """Make the directory if need be and hold it.
+
+        Raises:
+            StoreError: another gateway holds it, or it can be neither used nor read.
+        """
+        try:
+            self._make()
+            self._lock_fd = os.open(self.path / "quotas.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            if exc.errno not in _NOT_WRITABLE:
+                raise StoreError(f"{self.path}: {exc.strerror}") from exc
+            self.read_only = f"the quota store can't be written: {self.path}: {exc.strerror}"
+            # Without a lock file nobody ever wrote here, and nobody can.
+            try:
+                self._lock_fd = os.open(self.path / "quotas.lock", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return
+        try:
+            fcntl.flock(self._lock_fd, (fcntl.LOCK_SH if self.read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except OSError as exc:
+            holder = os.pread(self._lock_fd, 32, 0).decode("ascii", "replace").strip()
+            self.release()
+            raise StoreError(
+                f"{self.path} is in use by another gateway{f' (process {holder})' if holder else ''}; "
+                'each gateway needs a quota_store.data_dir of its own, or all of them kind = "topic"'
+            ) from exc
+        if self.read_only is None:
+            # Only for the text above.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._lock_fd, 0)
+                os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
+
+    def store_id(self) -> str | None:
+        """Which store was made here; None: none yet.
+
+        Raises:
+            StoreError: it can't be read.
+        """
+        try:
+            return self._id_file.read_text(encoding="ascii").strip() or None
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as exc:
+            raise StoreError(f"{self._id_file} can't be read: {exc}") from exc
+
+    def set_store_id(self, store_id: str) -> None:
+        """Remember that there is a store from now on.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        new = self._id_file.with_suffix(".id.new")
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, f"{store_id}\n".encode("ascii"))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        new.rename(self._id_file)
+        self.sync()
+
+    def sync(self) -> None:
+        """Make the names in the directory durable.
+
+        Raises:
+            OSError: they are not.
+        """
+        _sync(self.path)
+
+    def release(self) -> None:
+        """Let go of it."""
+        fd, self._lock_fd = self._lock_fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def _make(self) -> None:
+        missing = [self.path, *self.path.parents]
+        missing = [path for path in missing if not path.exists()]
+        for path in reversed(missing):
+            path.mkdir(mode=0o700, exist_ok=True)
+            _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,124 @@
+"""What every quota store can do, whatever keeps the quotas.
+
+A store holds *overrides*: what was changed in a running gateway. What the configuration file says is not in it (see
+`quotas.layered_quotas`). It hands every change, its own and those of other gateways, to one function, in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from quotas.entities import QuotaEntity, QuotaKey
+from quotas.layered_quotas import QuotaChange
+
+__all__ = ["Alteration", "HistoryEntry", "OnChange", "QuotaChange", "QuotaStore", "StoreError"]
+
+OnChange: TypeAlias = Callable[[Sequence[QuotaChange], int], None]
+"""Told of changes that are durable and valid, with the version that has them; runs on the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """Changes that belong together: all of them are made or none.
+
+    Attributes:
+        by: the principal who asked.
+        via: how, such as a listener and the peer's address, or the admin port.
+        changes: valid by `quotas.limits.validate`; of two for the same entity and key the later one counts.
+    """
+
+    by: str
+    via: str
+    changes: tuple[QuotaChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One change that was made.
+
+    Attributes:
+        version: the store's, from this change on.
+        at_ms: wall clock, Unix time.
+        by, via: see `Alteration`.
+        entity, key: what was changed.
+        old, new: the override before and after; None: there was none.
+    """
+
+    version: int
+    at_ms: int
+    by: str
+    via: str
+    entity: QuotaEntity
+    key: QuotaKey
+    old: float | None
+    new: float | None
+
+
+class StoreError(Exception):
+    """The store can't do it. The text may be shown to clients."""
+
+
+class QuotaStore(Protocol):
+    """A durable set of overrides. Used on the loop; nothing of it blocks.
+
+    Attributes:
+        version: grows with every alteration that changes something; 0: nothing was ever changed.
+        read_only: why alterations are refused for good; None: they are not.
+        bad_records: how many things in it were passed over because they are no quotas.
+        stale: why what others change is not followed at the moment; None: it is, or there are no others.
+    """
+
+    @property
+    def read_only(self) -> str | None:
+        """See the class."""
+
+    @property
+    def bad_records(self) -> int:
+        """See the class."""
+
+    @property
+    def stale(self) -> str | None:
+        """See the class."""
+
+    @property
+    def version(self) -> int:
+        """See the class."""
+
+    async def open(self, on_change: OnChange) -> None:
+        """Load everything, handing it to `on_change`, then follow what others change.
+
+        Raises:
+            StoreError: there is a store and it can't be trusted, or somebody else has it.
+        """
+
+    async def write(self, alteration: Alteration) -> int:
+        """Make changes; returns when they are durable and were handed to `on_change`.
+
+        What changes nothing is no new version and leaves no history. A shared store makes sure that it would change
+        nothing, and what was set already as far as was known here, and was not, has its audit lines from the store.
+
+        Returns:
+            The version that has them.
+
+        Raises:
+            StoreError: nothing of it is in force. With a shared store it may be later, and then the text says so.
+        """
+
+    async def catch_up(self) -> None:
+        """Returns when what others had made before the call is in force here too.
+
+        Raises:
+            StoreError: it can't be read at the moment.
+        """
+
+    async def history(self, limit: int) -> list[HistoryEntry]:
+        """The latest changes, the last one first.
+
+        Raises:
+            StoreError: it can't be read.
+        """
+
+    async def close(self) -> None:
+        """Release everything. A second call does nothing."""

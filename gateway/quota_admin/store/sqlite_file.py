@@ -1,0 +1,334 @@
+"""The SQLite file that keeps overrides and their history, open. Everything here blocks and belongs to one thread.
+
+Each alteration is one transaction, synced to the disk before it returns (WAL, synchronous=FULL), and is then moved
+from the log into the file: frames that stay in a log could be damaged there, and what SQLite then reads is older and
+looks whole.
+
+When a write fails, nothing is tried again on that file descriptor, because after a failed fsync the kernel reports
+success for what it has dropped. A second connection is opened, *before* the first is closed so that SQLite does not
+recover half a transaction from the log; the log is cut off; and what is there is compared with what should be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from gateway.quota_admin.store.interface import Alteration, HistoryEntry, QuotaChange, StoreError
+from gateway.quota_admin.store.memory_store import check_count, effective
+from gateway.quota_admin.store.sqlite_format import (
+    QUOTA_KEYS,
+    SUM_MODULUS,
+    State,
+    check_header,
+    damaged,
+    entity_from,
+    number_of,
+)
+from quotas.entities import QuotaEntity, QuotaKey, parse_entity
+
+_NOT_THE_FILE: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_READONLY,
+    }
+)
+"""Errors, without their details, that say nothing about what is in the file."""
+
+
+class QuotaFile:
+    """One store file, open for writing or only read.
+
+    Attributes:
+        state: of the file.
+    """
+
+    def __init__(
+        self, path: Path, *, max_quotas: int = 0, max_history: int = 0, read_only: bool = False
+    ) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            path: of the file.
+            max_quotas: how many quotas there may be.
+            max_history: how many changes are remembered.
+            read_only: nothing is written, neither to it nor beside it; `write` and `tidy` are not to be called.
+        """
+        self.state = State("", 0, 0, 0)
+        self._path = path
+        self._max_quotas = max_quotas
+        self._max_history = max_history
+        self._read_only = read_only
+        self._database: sqlite3.Connection | None = None
+        self._unsettled = False
+
+    def open(self, *, store_id: str | None) -> list[QuotaChange]:
+        """Check the file and read all of it.
+
+        Args:
+            store_id: which store it has to be; None: any.
+
+        Returns:
+            Every quota in it.
+
+        Raises:
+            StoreError: it can't be trusted.
+        """
+        check_header(self._path)
+        try:
+            self._database = self._connect()
+            found = [row[0] for row in self._database.execute("PRAGMA integrity_check(3)")]
+            if found != ["ok"]:
+                raise StoreError(damaged(self._path, "; ".join(found)))
+            self.state = self._read_state(self._database)
+            changes = list(self._read_quotas(self._database))
+            if store_id is not None and self.state.id != store_id:
+                raise StoreError(
+                    f"{self._path} is another store than the one that was made here (quotas.id); put the right file "
+                    "back, or remove quotas.id to accept this one"
+                )
+            if not self._read_only:
+                self._checkpoint(self._database)
+        except (sqlite3.Error, ValueError, KeyError) as exc:
+            self.close()
+            # "Move it away" would be the wrong advice where the disk is full.
+            if getattr(exc, "sqlite_errorcode", 0) & 0xFF in _NOT_THE_FILE:
+                raise StoreError(f"{self._path} can't be used: {exc}") from exc
+            raise StoreError(damaged(self._path, str(exc))) from exc
+        except StoreError:
+            self.close()
+            raise
+        return changes
+
+    def write(self, alteration: Alteration, *, at_ms: int) -> list[QuotaChange]:
+        """Make an alteration durable.
+
+        Args:
+            alteration: see there.
+            at_ms: Unix time, for the history.
+
+        Returns:
+            What it changed; nothing when it was so already.
+
+        Raises:
+            StoreError: nothing was changed.
+        """
+        if self._unsettled and self._settle() != self.state:
+            raise StoreError(f"{self._path} has changed behind the gateway, which has to be started again")
+        database = self._database
+        if database is None:
+            raise StoreError(f"{self._path} is not open")
+        before = self.state
+        changes: list[QuotaChange] = []
+        try:
+            database.execute("BEGIN IMMEDIATE")
+            changes, after = self._alter(database, alteration, at_ms=at_ms)
+            database.execute("COMMIT")
+        except StoreError:
+            database.execute("ROLLBACK")
+            raise
+        except sqlite3.Error as exc:
+            # Whatever became of it is found out on another connection.
+            self._unsettled = True
+            found = self._settle()
+            if found == before:
+                raise StoreError(f"the quota store could not be written: {exc}") from exc
+            self.state = found
+            return changes
+        self.state = after
+        return changes
+
+    def tidy(self) -> None:
+        """Move what was written from the log into the file; what an alteration leaves to be done after its answer.
+
+        Raises:
+            StoreError: it stays in the log for now, where it is durable as well.
+        """
+        if self._database is None or self._unsettled:
+            return
+        try:
+            self._checkpoint(self._database)
+        except sqlite3.Error as exc:
+            # The sync of the file itself may have failed, so its descriptor is not used again either.
+            self._unsettled = True
+            raise StoreError(f"{self._path}: the log stays beside the file for now: {exc}") from exc
+
+    def history(self, limit: int) -> list[HistoryEntry]:
+        """The latest changes, the last one first.
+
+        Raises:
+            StoreError: it can't be read.
+        """
+        if self._database is None:
+            raise StoreError(f"{self._path} is not open")
+        try:
+            rows = self._database.execute(
+                "SELECT version, at_ms, by, via, entity, key, old, new FROM history ORDER BY n DESC LIMIT ?",
+                (limit,),
+            )
+            return [
+                HistoryEntry(version, at_ms, by, via, parse_entity(entity), QuotaKey(key), old, new)
+                for version, at_ms, by, via, entity, key, old, new in rows
+            ]
+        except (sqlite3.Error, ValueError) as exc:
+            raise StoreError(f"{self._path}: the history can't be read: {exc}") from exc
+
+    def close(self) -> None:
+        """Let go of the file."""
+        database, self._database = self._database, None
+        if database is not None:
+            with contextlib.suppress(sqlite3.Error):
+                database.close()
+
+    # -- connections -----------------------------------------------------------------------------------------
+
+    def _connect(self) -> sqlite3.Connection:
+        pragmas = [
+            "trusted_schema = OFF",
+            "cell_size_check = ON",
+            "mmap_size = 0",  # a damaged disk shall be an error and not a signal
+        ]
+        name = self._path.absolute().as_uri()
+        if self._read_only:
+            # SQLite makes an index beside a file that has a log. It keeps that in memory where nobody else can come,
+            # and without locks of its own it believes so; ours (`data_dir.py`) keeps writers away.
+            # "immutable" does without the log, and so without the latest alterations: only where there is none.
+            logged = Path(f"{self._path}-wal").exists()
+            name += "?mode=ro&vfs=unix-none" if logged else "?immutable=1"
+            pragmas.insert(0, "locking_mode = EXCLUSIVE")
+        else:
+            pragmas += ["journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 0"]
+        # autocommit; transactions are begun by hand. One thread uses it, but not the one that made the object.
+        database = sqlite3.connect(name, isolation_level=None, timeout=0.1, check_same_thread=False, uri=True)
+        try:
+            for pragma in pragmas:
+                database.execute(f"PRAGMA {pragma}")
+        except sqlite3.Error:
+            database.close()
+            raise
+        return database
+
+    def _checkpoint(self, database: sqlite3.Connection) -> bool:
+        """Whether all of the log is in the file now; not while somebody else, such as a backup, reads it."""
+        busy, _, _ = database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
+
+    def _settle(self) -> State:
+        """After a failure: find out on a new connection what is there, and cut off what is not.
+
+        Returns:
+            What is there.
+
+        Raises:
+            StoreError: that does not work either; the next alteration tries again.
+        """
+        failed = self._database
+        fresh: sqlite3.Connection | None = None
+        try:
+            if failed is not None and failed.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    failed.execute("ROLLBACK")
+            fresh = self._connect()
+            if not self._checkpoint(fresh):
+                raise StoreError("somebody else reads it")
+            self._sync_log()
+            state = self._read_state(fresh)
+        except (sqlite3.Error, OSError, StoreError) as exc:
+            if fresh is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    fresh.close()
+            raise StoreError(f"the quota store could not be written, and can't be for now: {exc}") from exc
+        if failed is not None:
+            with contextlib.suppress(sqlite3.Error):
+                failed.close()
+        self._database = fresh
+        self._unsettled = False
+        return state
+
+    def _sync_log(self) -> None:
+        """Make it durable that the log was cut off, which SQLite does not."""
+        try:
+            fd = os.open(f"{self._path}-wal", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    # -- contents --------------------------------------------------------------------------------------------
+
+    def _read_state(self, database: sqlite3.Connection) -> State:
+        rows = database.execute("SELECT id, version, count, sum, seal FROM state").fetchall()
+        if len(rows) != 1:
+            raise StoreError(damaged(self._path, "it does not say its version"))
+        store_id, version, count, total, seal = rows[0]
+        state = State(store_id, version, count, int(total, 16))
+        if state.seal != seal:
+            raise StoreError(damaged(self._path, "its checksum is wrong"))
+        return state
+
+    def _read_quotas(self, database: sqlite3.Connection) -> Iterator[QuotaChange]:
+        total = count = 0
+        for text, key, value in database.execute("SELECT entity, key, value FROM quotas"):
+            total += number_of(text, key, value)
+            count += 1
+            entity = entity_from(text)
+            # The checksum says that we wrote it, and what we write was valid; only the worst is looked for again.
+            if not 0 < value < math.inf or entity.family is None:
+                raise StoreError(damaged(self._path, f"{text} {key} is {value}"))
+            yield QuotaChange(entity, QUOTA_KEYS[key], value)
+        if (count, total % SUM_MODULUS) != (self.state.count, self.state.sum):
+            raise StoreError(damaged(self._path, "its checksum is wrong"))
+
+    def _alter(
+        self, database: sqlite3.Connection, alteration: Alteration, *, at_ms: int
+    ) -> tuple[list[QuotaChange], State]:
+        def value_of(entity: QuotaEntity, key: QuotaKey) -> float | None:
+            row = database.execute(
+                "SELECT value FROM quotas WHERE entity = ? AND key = ?", (str(entity), key.value)
+            ).fetchone()
+            return None if row is None else float(row[0])
+
+        if self._read_state(database) != self.state:
+            raise StoreError(f"{self._path} has changed behind the gateway, which has to be started again")
+        changes = effective(alteration.changes, value_of)
+        if not changes:
+            return [], self.state
+        count, total, version = self.state.count, self.state.sum, self.state.version + 1
+        for change, old in changes:
+            text, key, new = str(change.entity), change.key.value, change.value
+            if old is not None:
+                total -= number_of(text, key, old)
+                count -= 1
+            if new is None:
+                database.execute("DELETE FROM quotas WHERE entity = ? AND key = ?", (text, key))
+            else:
+                database.execute("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?)", (text, key, new))
+                total += number_of(text, key, new)
+                count += 1
+            database.execute(
+                "INSERT INTO history VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (version, at_ms, alteration.by, alteration.via, text, key, old, new),
+            )
+        check_count(count, self._max_quotas, grows=count > self.state.count)
+        database.execute(
+            "DELETE FROM history WHERE n <= (SELECT max(n) FROM history) - ?", (self._max_history,)
+        )
+        after = State(self.state.id, version, count, total % SUM_MODULUS)
+        database.execute(
+            "UPDATE state SET version = ?, count = ?, sum = ?, seal = ?",
+            (after.version, after.count, f"{after.sum:x}", after.seal),
+        )
+        return [change for change, _ in changes], after

@@ -1,0 +1,168 @@
+"""The layout of the SQLite file that keeps overrides, and how it is told from every other file.
+
+A file is believed only when all of it fits: SQLite's own check, this program's mark, and a checksum over every quota,
+the version and the store's name, since a flipped bit inside a value is no fault to SQLite. What does not fit is
+refused with a text that says what to do; it never reads as "no quotas".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gateway.quota_admin.store.interface import StoreError
+from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey, parse_entity
+
+APPLICATION_ID: Final = 0x534C5143  # "SLQC"
+FORMAT: Final = 1
+
+QUOTA_KEYS: Final = {key.value: key for key in QuotaKey}
+
+_DEFAULT: Final = DEFAULT.value
+_MAGIC: Final = b"SQLite format 3\0"
+_HEADER_BYTES: Final = 100
+SUM_MODULUS: Final = 2**64
+
+_SCHEMA: Final = f"""
+PRAGMA page_size = 4096;
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FORMAT};
+CREATE TABLE quotas (
+  entity TEXT NOT NULL, key TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY (entity, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE history (
+  n INTEGER PRIMARY KEY, version INTEGER NOT NULL, at_ms INTEGER NOT NULL, by TEXT NOT NULL, via TEXT NOT NULL,
+  entity TEXT NOT NULL, key TEXT NOT NULL, old REAL, new REAL
+) STRICT;
+CREATE TABLE state (
+  one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, version INTEGER NOT NULL, count INTEGER NOT NULL,
+  sum TEXT NOT NULL, seal TEXT NOT NULL
+) STRICT;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a file says about itself.
+
+    Attributes:
+        id: of the store, the same for its whole life.
+        version: of its latest alteration.
+        count: how many quotas it has.
+        sum: of a number made from each quota, so that an alteration needs to look only at what it changes.
+    """
+
+    id: str
+    version: int
+    count: int
+    sum: int
+
+    @property
+    def seal(self) -> str:
+        """Changes with any of it."""
+        return hashlib.blake2b(
+            f"{self.id} {self.version} {self.count} {self.sum}".encode(), digest_size=16
+        ).hexdigest()
+
+
+def create(path: Path) -> str:
+    """Make an empty store; whenever this is interrupted, there is either the whole file or none.
+
+    Returns:
+        The new store's id.
+
+    Raises:
+        OSError, sqlite3.Error: it can't be made.
+    """
+    new = path.with_name(f"{path.name}.new")
+    for leftover in (new, *(Path(f"{new}-{kind}") for kind in ("journal", "wal", "shm"))):
+        leftover.unlink(missing_ok=True)
+    os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    state = State(str(uuid.uuid4()), 0, 0, 0)
+    with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as database:
+        database.executescript(_SCHEMA)
+        database.execute(
+            "INSERT INTO state VALUES (1, ?, ?, ?, ?, ?)",
+            (state.id, state.version, state.count, f"{state.sum:x}", state.seal),
+        )
+        database.execute("PRAGMA journal_mode = WAL")
+    fd = os.open(new, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    new.rename(path)
+    return state.id
+
+
+def check_header(path: Path) -> None:
+    """Look at the first bytes, before SQLite takes an empty file for a new database.
+
+    Raises:
+        StoreError: it is no store of this version.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except OSError as exc:
+        raise StoreError(f"{path} can't be read: {exc.strerror}") from exc
+    if not header:
+        raise StoreError(damaged(path, "it is empty"))
+    if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
+        raise StoreError(damaged(path, "it is no SQLite file"))
+    application_id, written = (int.from_bytes(header[at : at + 4], "big") for at in (68, 60))
+    if application_id != APPLICATION_ID:
+        raise StoreError(f"{path} belongs to another program (application id {application_id:#x})")
+    if written > FORMAT:
+        raise StoreError(
+            f"{path} was written by a newer version of sluice (format {written}; this one reads {FORMAT})"
+        )
+    if written < 1:
+        raise StoreError(damaged(path, f"format {written} never existed"))
+
+
+def number_of(entity: str, key: str, value: float) -> int:
+    """What one quota adds to the sum of all."""
+    text = f"{entity}\0{key}\0{float(value).hex()}"
+    return int.from_bytes(
+        hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big"
+    )
+
+
+def entity_from(text: str) -> QuotaEntity:
+    """`parse_entity` for what `str` has written of an entity: there are many at the start.
+
+    Raises:
+        ValueError: it was written by somebody else.
+    """
+    if '"' in text:
+        return parse_entity(text)
+    user: Name | None = None
+    client_id: Name | None = None
+    ip: Name | None = None
+    for part in text.split(","):
+        kind, _, bare = part.partition("=")
+        name = DEFAULT if bare == _DEFAULT else bare
+        if kind == "user":
+            user = name
+        elif kind == "client-id":
+            client_id = name
+        elif kind == "ip":
+            ip = name
+        else:
+            return parse_entity(text)
+    return QuotaEntity(user, client_id, ip)
+
+
+def damaged(path: Path, what: str) -> str:
+    """The text about a file that can't be trusted."""
+    return (
+        f"{path} is damaged: {what}. Put a copy back, or move quotas.db and quotas.id away to begin without any "
+        "quota of the store"
+    )

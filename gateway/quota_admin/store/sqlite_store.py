@@ -1,0 +1,175 @@
+"""The quota store of one gateway: a SQLite file in its data directory, written by one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import structlog
+
+from gateway.quota_admin.store.data_dir import DataDirectory
+from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, QuotaChange, StoreError
+from gateway.quota_admin.store.sqlite_file import QuotaFile
+from gateway.quota_admin.store.sqlite_format import create
+from gateway.quota_admin.store.writing import Writing
+
+_log = structlog.get_logger("gateway.store")
+
+
+class SqliteStore:
+    """See the module.
+
+    Attributes:
+        version, read_only, bad_records, stale: see `QuotaStore`; a bad record here is damage.
+    """
+
+    def __init__(self, path: Path, *, now_ms: Callable[[], int], max_quotas: int, max_history: int) -> None:
+        """Nothing is touched yet.
+
+        Args:
+            path: the data directory.
+            now_ms: Unix time, for the history.
+            max_quotas: how many overrides there may be.
+            max_history: how many changes are remembered.
+        """
+        self.version = 0
+        self.bad_records = 0
+        self.read_only: str | None = None
+        self.stale: str | None = None
+        self._directory = DataDirectory(path)
+        self._file = QuotaFile(self._directory.database, max_quotas=max_quotas, max_history=max_history)
+        self._now_ms = now_ms
+        self._max_history = max_history
+        self._old_history: list[HistoryEntry] = []
+        self._on_change: OnChange = lambda _changes, _version: None
+        self._thread: ThreadPoolExecutor | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._writing = Writing()
+
+    async def open(self, on_change: OnChange) -> None:
+        """See `QuotaStore`. A directory that can't be written serves what is in it and refuses alterations."""
+        self._on_change = on_change
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="quota-store")
+        # A hundred thousand new objects that all stay would be walked through again and again.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            changes = await asyncio.get_running_loop().run_in_executor(self._thread, self._load)
+            self.version = self._file.state.version
+            if self.read_only is not None:
+                _log.warning("quota_store_read_only", reason=self.read_only)
+            on_change(changes, self.version)
+        finally:
+            if collects:
+                gc.enable()
+
+    async def write(self, alteration: Alteration) -> int:
+        """See `QuotaStore`."""
+        if self.read_only is not None:
+            raise StoreError(self.read_only)
+        return await self._writing.carry_out(self._write(alteration))
+
+    async def catch_up(self) -> None:
+        """There are no others."""
+
+    async def history(self, limit: int) -> list[HistoryEntry]:
+        """See `QuotaStore`."""
+        if self.read_only is not None:
+            return self._old_history[:limit]
+        return await asyncio.get_running_loop().run_in_executor(self._open_thread, self._file.history, limit)
+
+    async def close(self) -> None:
+        """See `QuotaStore`; alterations on their way are made first."""
+        thread = self._thread
+        if thread is None:
+            return
+        await self._writing.done()
+        self._thread = None
+        await asyncio.get_running_loop().run_in_executor(thread, self._release)
+        thread.shutdown()
+
+    @property
+    def _open_thread(self) -> ThreadPoolExecutor:
+        if self._thread is None:
+            raise StoreError("the quota store is closed")
+        return self._thread
+
+    async def _write(self, alteration: Alteration) -> int:
+        loop = asyncio.get_running_loop()
+        async with self._one_at_a_time:
+            changes, version = await loop.run_in_executor(self._open_thread, self._make, alteration)
+            self.version = version
+            if changes:
+                self._on_change(changes, version)
+                # Not waited for; the next alteration comes after it in the same thread.
+                loop.run_in_executor(self._open_thread, self._tidy)
+        return version
+
+    # -- in the thread ---------------------------------------------------------------------------------------
+
+    def _load(self) -> list[QuotaChange]:
+        directory = self._directory
+        directory.acquire()
+        try:
+            store_id = directory.store_id()
+            self.read_only = directory.read_only
+            if self.read_only is not None:
+                return self._load_read_only(store_id)
+            if not directory.database.exists():
+                self._create(store_id)
+            changes = self._file.open(store_id=store_id)
+            if store_id is None:
+                directory.set_store_id(self._file.state.id)
+        except OSError as exc:
+            self._release()
+            raise StoreError(f"{directory.path}: {exc.strerror}") from exc
+        except StoreError:
+            self._release()
+            raise
+        return changes
+
+    def _create(self, store_id: str | None) -> None:
+        path = self._directory.database
+        if store_id is not None or Path(f"{path}-wal").exists():
+            raise StoreError(
+                f"{path} is missing, and there was one. Put a copy back, or remove quotas.id and {path.name}-wal "
+                "to begin without any quota of the store"
+            )
+        try:
+            create(path)
+        except sqlite3.Error as exc:
+            raise StoreError(f"{path} can't be made: {exc}") from exc
+        self._directory.sync()
+
+    def _load_read_only(self, store_id: str | None) -> list[QuotaChange]:
+        path = self._directory.database
+        if not path.exists():
+            if store_id is not None:
+                raise StoreError(f"{path} is missing, and there was one. Put a copy back")
+            return []
+        file = QuotaFile(path, read_only=True)
+        try:
+            changes = file.open(store_id=store_id)
+            self._old_history = file.history(self._max_history)
+        finally:
+            file.close()
+        self._file.state = file.state
+        return changes
+
+    def _make(self, alteration: Alteration) -> tuple[list[QuotaChange], int]:
+        changes = self._file.write(alteration, at_ms=self._now_ms())
+        return changes, self._file.state.version
+
+    def _tidy(self) -> None:
+        try:
+            self._file.tidy()
+        except StoreError as exc:
+            _log.warning("quota_store_not_tidied", error=str(exc))
+
+    def _release(self) -> None:
+        self._file.close()
+        self._directory.release()

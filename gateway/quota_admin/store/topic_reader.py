@@ -1,0 +1,278 @@
+"""Reading the topic of quotas: that it is as it has to be; its records as they come, from a thread to the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import operator
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import structlog
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+
+from gateway.quota_admin.store.interface import StoreError
+from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Record
+
+_BATCH: Final = 500
+_POLL_S: Final = 0.2
+_AGAIN_S: Final = 1.0
+_ASK_S: Final = 5.0
+_MAX_AHEAD: Final = 8
+"""Batches that the loop has not looked at yet; the reader waits for it."""
+
+_ENDS: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART)
+"""After these librdkafka reads no further, or what comes is of another topic of the same name."""
+
+_FORBIDDEN: Final = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+_log = structlog.get_logger("gateway.store")
+_client_log = logging.getLogger("gateway.store.kafka")
+
+
+def have_topic(
+    topic: str, client: Mapping[str, Any], *, replication_factor: int | None, timeout_s: float
+) -> None:
+    """Make the topic if it is not there. Blocks.
+
+    Args:
+        topic: its name.
+        client: librdkafka's settings for reaching the cluster.
+        replication_factor: of one that is made; None: 3, or as many brokers as there are.
+        timeout_s: for each question.
+
+    Raises:
+        KafkaException: the brokers did not answer; it can be tried again.
+        StoreError: it is there and can't keep quotas, or the brokers refuse.
+    """
+    admin = AdminClient(dict(client), logger=_client_log)
+    brokers = admin.describe_cluster(request_timeout=timeout_s).result().nodes
+    replicas = replication_factor or min(3, len(brokers))
+    settings = {"cleanup.policy": "compact", "min.insync.replicas": str(2 if replicas > 2 else 1)}
+    # Asking for its metadata first would make it, with the brokers' defaults.
+    wanted = NewTopic(topic, 1, replicas, config=settings)
+    (made,) = admin.create_topics([wanted], request_timeout=timeout_s).values()
+    try:
+        made.result()
+        _log.warning("quota_topic_made", topic=topic, replication_factor=replicas)
+    except KafkaException as exc:
+        # Who may not make it may still use it.
+        if exc.args[0].code() not in (KafkaError.TOPIC_ALREADY_EXISTS, *_FORBIDDEN):
+            _refuse(exc, f"topic {topic} can't be made")
+    (found,) = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s).values()
+    try:
+        count = len(found.result().partitions)
+    except KafkaException as exc:
+        _refuse(exc, f"topic {topic}")
+    if count != 1:
+        raise StoreError(f"topic {topic} has {count} partitions; with more than one there is no order")
+    (described,) = admin.describe_configs(
+        [ConfigResource(ConfigResource.Type.TOPIC, topic)], request_timeout=timeout_s
+    ).values()
+    try:
+        policy = described.result()["cleanup.policy"].value
+    except KafkaException as exc:
+        if exc.args[0].retriable() or exc.args[0].code() == KafkaError._TIMED_OUT:
+            raise
+        _log.warning("quota_topic_not_checked", topic=topic, error=exc.args[0].str())
+        return
+    if policy != "compact":
+        raise StoreError(
+            f'topic {topic} has cleanup.policy "{policy}", so brokers would delete quotas; it has to be "compact"'
+        )
+
+
+def end_offset(topic: str, client: Mapping[str, Any], *, deadline: float) -> int:
+    """Where the topic ends now, transactions that are under way included. Blocks.
+
+    Who reads only what was committed is there when all that was begun before has ended, ours and other gateways'.
+
+    Args:
+        topic: its name.
+        client: librdkafka's settings for reaching the cluster.
+        deadline: by `time.monotonic`; asked once even after it.
+
+    Raises:
+        KafkaException: the brokers did not answer.
+    """
+    while True:
+        try:
+            return _end_offset(topic, client, max(0.2, deadline - time.monotonic()))
+        except KafkaException:
+            if time.monotonic() + _POLL_S > deadline:
+                raise
+            time.sleep(_POLL_S)
+
+
+def _end_offset(topic: str, client: Mapping[str, Any], timeout_s: float) -> int:
+    # The consumer can be asked too, but librdkafka (2.16) waits for ever when its connection breaks meanwhile; and a
+    # client that once saw no leader goes on to see none. So with a new one, and a bound of our own.
+    admin = AdminClient(dict(client), logger=_client_log)
+    (asked,) = admin.list_offsets(
+        {TopicPartition(topic, 0): OffsetSpec.latest()},
+        isolation_level=IsolationLevel.READ_UNCOMMITTED,
+        request_timeout=timeout_s,
+    ).values()
+    try:
+        end = int(asked.result(timeout_s).offset)
+    except TimeoutError:
+        end = -1
+    if end < 0:  # what librdkafka says when the time was over
+        raise KafkaException(
+            KafkaError(KafkaError._TIMED_OUT, "the brokers did not say where the topic ends")
+        )
+    return end
+
+
+def _refuse(exc: KafkaException, what: str) -> NoReturn:
+    error = exc.args[0]
+    passing = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
+    # A topic that was made a moment ago is not known everywhere yet.
+    young = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
+    if error.retriable() or error.code() in (*passing, *young):
+        raise exc
+    raise StoreError(f"{what}: {error.str()}") from exc
+
+
+class TopicReader:
+    """A thread that reads the topic from its beginning for as long as it runs; only what was committed.
+
+    When the topic can't be read on, it is read from its beginning again.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        client: Mapping[str, Any],
+        loop: asyncio.AbstractEventLoop,
+        receive: Callable[[Sequence[Record], int | None], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            topic: its name.
+            client: librdkafka's settings for reaching the cluster.
+            loop: where records are handed over.
+            receive: the next records, and the offset of the end if it was reached with them.
+            lost: why the topic can't be read on; what comes next is from its beginning.
+        """
+        self._topic = topic
+        self._loop = loop
+        self._receive = receive
+        self._lost = lost
+        self._stopped = threading.Event()
+        self._ahead = threading.BoundedSemaphore(_MAX_AHEAD)
+        self._consumer = Consumer(
+            {
+                **client,
+                # A group has to be named, but the partition is assigned by hand and nothing is committed.
+                "group.id": "sluice-quotas",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "fetch.error.backoff.ms": 100,
+                "topic.metadata.refresh.interval.ms": 30_000,
+            },
+            logger=_client_log,
+        )
+        self._told = ""  # why it can't be read on, as it was logged
+        self._thread = threading.Thread(target=self._run, name="quota-reader", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it, and wait for that."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            # Asked for by itself, the partition's leader comes only with the next look of a second.
+            with contextlib.suppress(KafkaException):
+                self._consumer.list_topics(self._topic, _ASK_S)
+            while not self._stopped.is_set():
+                try:
+                    self._follow()
+                except Exception as exc:  # noqa: BLE001  (whatever it is: a topic that nobody follows is not noticed)
+                    text = _text(exc)
+                    if self._told != text:
+                        self._told = text
+                        bug = None if isinstance(exc, KafkaException) else exc
+                        _log.error("quota_topic_not_followed", topic=self._topic, error=text, exc_info=bug)
+                    self._hand_over(self._lost, text)
+                    self._stopped.wait(_AGAIN_S)
+        finally:
+            self._consumer.close()
+
+    def _follow(self) -> None:
+        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+        while not self._stopped.is_set():
+            # Waiting for a whole batch would hold up the first one of it.
+            first = self._consumer.poll(_POLL_S)
+            if first is None:
+                continue
+            records, end = [], None
+            for message in (first, *self._consumer.consume(_BATCH, 0)):
+                error = message.error()
+                if error is None:
+                    records.append(_record(message))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    end = message.offset()
+                elif error.code() in _ENDS or error.fatal():
+                    raise KafkaException(error)
+                else:
+                    _log.error("quota_topic_not_read", topic=self._topic, error=error.str())
+            if records or end is not None:
+                self._hand_over(self._receive, records, end)
+            if end is not None:
+                self._told = ""
+
+    def _hand_over(self, take: Callable[..., None], *what: object) -> None:
+        while not self._ahead.acquire(timeout=_POLL_S):
+            if self._stopped.is_set():
+                return
+        try:
+            self._loop.call_soon_threadsafe(self._handed_over, take, *what)
+        except RuntimeError:
+            # The loop has ended before us.
+            self._stopped.set()
+
+    def _handed_over(self, take: Callable[..., None], *what: object) -> None:
+        self._ahead.release()
+        if not self._stopped.is_set():
+            take(*what)
+
+
+# For names that are no UTF-8 confluent-kafka gives a list with holes and an error as well. An interpreter that has
+# specialised the call does not look for the error and falls into a hole, a segmentation fault. This one looks.
+_headers_of: Final = operator.methodcaller("headers")
+
+
+def _record(message: Any) -> Record:
+    try:
+        names = [value for key, value in _headers_of(message) or () if key == ALTERATION_HEADER]
+    except Exception:  # noqa: BLE001  (a name that is no UTF-8, of a header that is none of ours, is a SystemError)
+        return Record(message.offset(), None, None, None)  # which is no quota, and counted as such
+    name = names[-1].decode("ascii", "replace") if names and names[-1] is not None else None
+    return Record(message.offset(), message.key(), message.value(), name)
+
+
+def _text(exc: Exception) -> str:
+    return exc.args[0].str() if isinstance(exc, KafkaException) else f"{type(exc).__name__}: {exc}"

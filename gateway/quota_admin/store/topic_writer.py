@@ -1,0 +1,111 @@
+"""Writing the topic of quotas: one transaction for each alteration. Everything here blocks, and one thread calls it.
+
+When the outcome of a commit is not known, the transactional id is taken up again, which makes the brokers finish or
+end what was begun.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, Producer
+
+from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Written
+
+_TRANSACTION_MS: Final = 5_000
+"""How long brokers wait for a gateway that died in a transaction, which holds up what others write meanwhile."""
+
+_client_log = logging.getLogger("gateway.store.kafka")
+
+
+class TopicWriter:
+    """See the module. All deadlines are by `time.monotonic`."""
+
+    def __init__(self, topic: str, client: Mapping[str, Any]) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            topic: its name.
+            client: librdkafka's settings for reaching the cluster.
+        """
+        self._topic = topic
+        self._client = client
+        self._producer: Any = None
+        self._transactional_id = f"sluice-quotas-{uuid.uuid4()}"
+
+    def open(self, deadline: float) -> None:
+        """Take up the transactional id, if that was not done yet.
+
+        Raises:
+            KafkaException: the brokers did not answer; nothing is under way.
+        """
+        if self._producer is None:
+            producer = Producer(
+                {
+                    **self._client,
+                    "transactional.id": self._transactional_id,
+                    "transaction.timeout.ms": _TRANSACTION_MS,
+                    "linger.ms": 0,
+                    "compression.type": "gzip",
+                },
+                logger=_client_log,
+            )
+            producer.init_transactions(max(0.1, deadline - time.monotonic()))
+            self._producer = producer
+
+    def transaction(self, name: str, records: Sequence[Written], deadline: float) -> None:
+        """Write all records, or none; it is open.
+
+        Args:
+            name: of the alteration.
+            records: of it.
+            deadline: when to give up.
+
+        Raises:
+            KafkaException, BufferError: it failed, or nobody knows; `settle` makes it known.
+        """
+        producer = self._producer
+        producer.begin_transaction()
+        for record in records:
+            while True:
+                try:
+                    producer.produce(
+                        self._topic,
+                        key=record.key,
+                        value=record.value,
+                        partition=0,
+                        headers={ALTERATION_HEADER: name},
+                    )
+                    break
+                except BufferError:
+                    if time.monotonic() > deadline:
+                        raise
+                    producer.poll(0.1)
+        while True:
+            try:
+                producer.commit_transaction(max(0.1, deadline - time.monotonic()))
+                return
+            except KafkaException as exc:
+                if not exc.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+
+    def settle(self, deadline: float) -> None:
+        """Take up the transactional id again: afterwards the transaction before is made or ended.
+
+        Raises:
+            KafkaException: the brokers do not say.
+        """
+        self.drop()
+        self.open(deadline)
+
+    def drop(self) -> None:
+        """Let the producer go."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            # Nothing of it is waited for; brokers end what it has begun.
+            producer.purge(in_queue=True, in_flight=True, blocking=False)
+            producer.flush(0)

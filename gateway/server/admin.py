@@ -1,0 +1,187 @@
+"""The admin port: /metrics for Prometheus, /healthz and /readyz for whoever runs us, and two switches.
+
+    GET  /enforcement   {"mode": "enforce", "configured": "enforce"}
+    PUT  /enforcement   {"mode": "observe"}: the kill switch
+    POST /reload        {}: read the configuration file again, as SIGHUP does; 422 when it is not valid
+
+and /quotas, which is in `gateway.server.quota_routes`.
+
+There is no password. What changes something is only taken from this machine, unless the configuration says otherwise,
+and never from a web page: no request with an Origin header, which browsers put into every request of this kind, and
+only bodies declared as JSON, which a form on a foreign page can't send.
+
+aiohttp serves it, with its own bounds on header and request sizes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+from aiohttp import web
+from prometheus_client import generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from gateway.server.operations import Operations
+from gateway.server.quota_routes import QuotaRoutes
+from gateway.server.reload import ReloadResult
+from quotas.limits import Enforcement
+
+_MAX_BODY_BYTES: Final = 16 * 1024
+
+
+class AdminServer:
+    """A small HTTP server on the gateway's loop."""
+
+    def __init__(
+        self,
+        metrics: Collector,
+        operations: Operations,
+        *,
+        ready: Callable[[], str | None],
+        remote_changes: bool = False,
+        quotas: QuotaRoutes | None = None,
+    ) -> None:
+        """Make it; nothing is bound yet.
+
+        Args:
+            metrics: shown at /metrics.
+            operations: what can be changed.
+            ready: why clients cannot be served right now, None when they can.
+            remote_changes: whether other machines may change something.
+            quotas: serves /quotas; None: nobody does.
+        """
+        self._metrics = metrics
+        self._operations = operations
+        self._ready = ready
+        self._remote_changes = remote_changes
+        self._quotas = quotas
+        self._runner: web.AppRunner | None = None
+        self._rendering: asyncio.Task[bytes] | None = None
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Bind and serve.
+
+        Raises:
+            OSError: the port cannot be bound.
+        """
+        application = web.Application(client_max_size=_MAX_BODY_BYTES)
+        application.router.add_get("/metrics", self._serve_metrics)
+        application.router.add_get("/healthz", self._serve_health)
+        application.router.add_get("/readyz", self._serve_readiness)
+        application.router.add_get("/enforcement", self._serve_enforcement)
+        application.router.add_put("/enforcement", self._guarded(self._set_enforcement))
+        application.router.add_post("/reload", self._guarded(self._reload))
+        if self._quotas is not None:
+            self._quotas.add_to(application.router, self._guarded)
+        self._runner = web.AppRunner(application, access_log=None, keepalive_timeout=75, shutdown_timeout=1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        try:
+            await site.start()
+        except OSError:
+            await self.stop()
+            raise
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Close the port and its connections."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    async def _serve_metrics(self, _request: web.Request) -> web.Response:
+        # However many ask at once, one text answers them all.
+        if self._rendering is None or self._rendering.done():
+            self._rendering = asyncio.create_task(render(self._metrics))
+        body = await asyncio.shield(self._rendering)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _serve_health(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _serve_readiness(self, _request: web.Request) -> web.Response:
+        reason = self._ready()
+        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+
+    async def _serve_enforcement(self, _request: web.Request) -> web.Response:
+        configured = self._operations.config.enforcement.mode
+        return web.json_response({"mode": self._operations.mode, "configured": configured})
+
+    # -- changing --------------------------------------------------------------------------------------------
+
+    def _guarded(
+        self, handle: Callable[[Any, str], Awaitable[web.Response]], *, max_bytes: int = _MAX_BODY_BYTES
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        """Hand over the body, and the name of who asks, of a request that may change something."""
+
+        async def guarded(request: web.Request) -> web.Response:
+            if "Origin" in request.headers:
+                return _refusal(403, "not from a web page")
+            if not self._remote_changes and not is_this_machine(request.remote):
+                return _refusal(403, "only from this machine, since admin.remote_changes is false")
+            if request.content_type != "application/json":
+                return _refusal(415, "the body has to be application/json")
+            try:
+                text = await request.clone(client_max_size=max_bytes).read()
+                # A large one would hold up the clients.
+                small = len(text) <= _MAX_BODY_BYTES
+                body = json.loads(text) if small else await asyncio.to_thread(json.loads, text)
+            except (ValueError, RecursionError):
+                return _refusal(400, "the body is not JSON")
+            return await handle(body, f"admin port, {request.remote}")
+
+        return guarded
+
+    async def _set_enforcement(self, body: Any, by: str) -> web.Response:
+        wanted = body.get("mode") if isinstance(body, dict) else None
+        if wanted not in list(Enforcement):
+            return _refusal(400, f"mode has to be one of {', '.join(Enforcement)}")
+        before = self._operations.mode
+        self._operations.set_mode(Enforcement(wanted), by=by)
+        return web.json_response({"mode": self._operations.mode, "before": before})
+
+    async def _reload(self, _body: Any, by: str) -> web.Response:
+        report = await self._operations.reload(by=by)
+        status = 422 if report.result is ReloadResult.INVALID else 200
+        return web.json_response(asdict(report), status=status)
+
+
+def is_this_machine(address: str | None) -> bool:
+    """Whether a peer's address is a loopback address, IPv4 inside IPv6 included."""
+    try:
+        ip = ipaddress.ip_address(address or "")
+    except ValueError:
+        return False
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return (mapped or ip).is_loopback
+
+
+def _refusal(status: int, reason: str) -> web.Response:
+    return web.json_response({"error": reason}, status=status)
+
+
+class _One(Collector):
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+async def render(metrics: Collector) -> bytes:
+    """The exposition text; the loop goes on with other work after each family."""
+    parts = []
+    for family in metrics.collect():
+        parts.append(generate_latest(_One(family)))
+        await asyncio.sleep(0)
+    return b"".join(parts)

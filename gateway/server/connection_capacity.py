@@ -1,0 +1,122 @@
+"""From the configuration to the limits in force: what is not given follows from the file descriptors (hazard F01).
+
+The limit of descriptors is raised as far as the system allows. A configuration that asks for more than they carry
+is refused at the start, with the numbers: accept must never be the one to find out.
+"""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+
+from config import Config, ConfigError
+from gateway.server.descriptors import (
+    DESCRIPTORS_PER_CLIENT,
+    connection_cap,
+    held_cap,
+    lingering_cap,
+    reserved,
+)
+from gateway.session.settings import SessionSettings
+from quotas.connections import ConnectionLimits, ListenerLimits
+
+
+def raise_descriptor_limit() -> int:
+    """The soft limit of descriptors, made as large as the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        # Linux has a ceiling of its own; nobody needs to find it.
+        hard = max(soft, 1 << 20)
+    if soft < hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        except (OSError, ValueError):
+            return soft
+    return hard
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorPlan:
+    """What the descriptors carry, for one configuration.
+
+    Attributes:
+        max_connections: of all listeners but a protected one.
+        protected_slots: more connections of the protected listener; 0 without one.
+        max_held: sockets held because of their address's rate.
+        max_lingering: closed connections of one listener whose last bytes are still on their way.
+    """
+
+    max_connections: int
+    protected_slots: int
+    max_held: int
+    max_lingering: int
+
+
+def plan_descriptors(config: Config, descriptor_limit: int) -> DescriptorPlan:
+    """Divide the descriptors.
+
+    Args:
+        config: valid by itself.
+        descriptor_limit: of the process.
+
+    Raises:
+        ConfigError: the configuration asks for more than that.
+    """
+    section = config.connections
+    ports = sum(1 + listener.broker_ports for listener in config.listeners)
+    protected = len(config.listeners) > 1 and any(listener.protected for listener in config.listeners)
+    protected_slots = section.protected_slots if protected else 0
+    max_held = held_cap(descriptor_limit) if section.max_held is None else section.max_held
+    cap = connection_cap(descriptor_limit, ports=ports, max_held=max_held, protected_slots=protected_slots)
+    wanted = 1 if section.max_connections is None else section.max_connections
+    if wanted > cap:
+        rest = reserved(descriptor_limit, ports=ports, max_held=max_held, protected_slots=protected_slots)
+        raise ConfigError(
+            [
+                f"connections.max_connections: {wanted} and what else there is ({max_held} held connections, {ports} "
+                f"ports) need {rest + DESCRIPTORS_PER_CLIENT * wanted} file descriptors; the limit is "
+                f"{descriptor_limit}, which carries {cap}; raise it (ulimit -n, LimitNOFILE) or lower what needs them"
+            ]
+        )
+    max_lingering = max(1, lingering_cap(descriptor_limit) // len(config.listeners))
+    return DescriptorPlan(section.max_connections or cap, protected_slots, max_held, max_lingering)
+
+
+def connection_limits(config: Config, plan: DescriptorPlan) -> ConnectionLimits:
+    """The limits of connections in force.
+
+    Args:
+        config: valid by itself.
+        plan: made for it.
+    """
+    section = config.connections
+    running = {
+        listener.name: ListenerLimits(listener.max_connections, listener.max_connection_creation_rate)
+        for listener in config.listeners
+    }
+    protected = next((each.name for each in config.listeners if each.protected), None)
+    if protected is not None and plan.protected_slots:
+        # Exempt from the limit of all, but not from that of the descriptors.
+        own = running[protected]
+        most = plan.max_connections + plan.protected_slots
+        running[protected] = ListenerLimits(
+            min(own.max_connections or most, most), own.max_connection_creation_rate
+        )
+    return ConnectionLimits(
+        running,
+        max_connections=plan.max_connections,
+        max_connection_creation_rate=section.max_connection_creation_rate,
+        max_connections_per_ip=section.max_connections_per_ip,
+        max_connections_per_ip_overrides=section.max_connections_per_ip_overrides,
+        protected_listener=protected,
+        after_hold=section.after_hold,
+        max_held=plan.max_held,
+    )
+
+
+def session_settings(config: Config) -> SessionSettings:
+    """The bounds of each connection."""
+    return SessionSettings(
+        **config.limits.model_dump(),
+        failed_authentication_delay_ms=config.connections.failed_authentication_delay_ms,
+    )

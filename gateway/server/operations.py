@@ -1,0 +1,150 @@
+"""What operators change in a running gateway: the kill switch, and reading the configuration file again.
+
+Connections are never ended by either. A mute that was issued keeps its time, since its client was told of it; what
+changes is what the next request meets. Every change is a line in the log, whoever made it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from config import Config, ConfigError
+from config.sections import LogSettings
+from gateway.server.reload import ReloadPlan, ReloadResult, plan
+from quotas.layered_quotas import QuotaBook
+from quotas.limits import Enforcement
+
+_log = structlog.get_logger("gateway.operations")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSource:
+    """Where the configuration came from and comes from again.
+
+    Attributes:
+        read: the file as it is now; may block, raises `config.ConfigError`.
+        set_log: puts other log settings in force.
+    """
+
+    read: Callable[[], Config]
+    set_log: Callable[[LogSettings], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadReport:
+    """What came of reading the file again.
+
+    Attributes:
+        result: see `ReloadResult`.
+        applied: settings that have changed.
+        needs_restart: settings that differ and have not.
+        faults: why nothing has changed, one line each.
+    """
+
+    result: ReloadResult
+    applied: tuple[str, ...] = ()
+    needs_restart: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+class Operations:
+    """See the module.
+
+    Attributes:
+        config: what is in force.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        book: QuotaBook,
+        source: ConfigSource | None,
+        *,
+        check: Callable[[Config], None] = lambda _config: None,
+        apply: Callable[[ReloadPlan], None],
+        on_reload: Callable[[ReloadReport], None],
+    ) -> None:
+        """Nothing happens yet.
+
+        Args:
+            config: what the gateway started with.
+            book: the quotas in force; what the file says of them is its floor.
+            source: None for a gateway without a configuration file.
+            check: raises `config.ConfigError` when this machine can't do what would be in force.
+            apply: puts the rest of a plan in force: all but quotas, their enforcement and the log.
+            on_reload: told of every attempt.
+        """
+        self.config = config
+        self._book = book
+        self._limits = book.limits
+        self._source = source
+        self._check = check
+        self._apply = apply
+        self._on_reload = on_reload
+        self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def mode(self) -> Enforcement:
+        """What is done with all quotas."""
+        return self._limits.mode
+
+    def set_mode(self, mode: Enforcement, *, by: str) -> None:
+        """Throw the kill switch; it stays until somebody throws it again or the file's own mode changes.
+
+        Args:
+            mode: from the next request on.
+            by: who, for the log.
+        """
+        before = self._limits.mode
+        self._limits.set_mode(mode)
+        _log.warning("enforcement_set", mode=mode.value, before=before.value, by=by)
+
+    async def reload(self, *, by: str) -> ReloadReport:
+        """Read the file again; a file that is not valid changes nothing.
+
+        Args:
+            by: who asked, for the log.
+        """
+        async with self._one_at_a_time:
+            report = await self._reload(by)
+        self._on_reload(report)
+        return report
+
+    async def _reload(self, by: str) -> ReloadReport:
+        if self._source is None:
+            fault = "there is no configuration file to read"
+            _log.error("config_not_reloaded", by=by, fault=fault)
+            return ReloadReport(ReloadResult.INVALID, faults=(fault,))
+        try:
+            # A thread: the file system may be slow, and thousands of quotas take their time.
+            wanted = await asyncio.to_thread(self._source.read)
+            decided = plan(self.config, wanted)
+            self._check(decided.config)
+        except ConfigError as exc:
+            for line in exc.lines:
+                _log.error("config_not_reloaded", by=by, fault=line)
+            return ReloadReport(ReloadResult.INVALID, faults=tuple(exc.lines))
+        for line in wanted.warnings():
+            _log.warning("config_suspicious", detail=line)
+        self._put_in_force(decided, by=by)
+        for key in decided.needs_restart:
+            _log.warning("config_needs_restart", by=by, setting=key)
+        _log.info("config_reloaded", by=by, changed=",".join(decided.applies) or "nothing")
+        return ReloadReport(decided.result, decided.applies, decided.needs_restart)
+
+    def _put_in_force(self, decided: ReloadPlan, *, by: str) -> None:
+        config = decided.config
+        if decided.changes("quotas"):
+            self._book.replace_floor(config.quota_items())
+            self._limits.set_observed(config.observed_entities())
+        if decided.changes("enforcement"):
+            self.set_mode(config.enforcement.mode, by=by)
+        if decided.changes("log"):
+            assert self._source is not None
+            self._source.set_log(config.log)
+        self._apply(decided)
+        self.config = config

@@ -1,0 +1,30 @@
+"""From the configuration of a listener to what its sessions begin with."""
+
+from __future__ import annotations
+
+from config import ListenerSettings
+from config.sasl_sections import ListenerSasl
+from gateway.auth.authentication import SaslRules
+from gateway.handlers.sasl import ConfirmHandler
+from gateway.observability.observer import Observer
+from gateway.session.routes import Routes
+from gateway.session.sasl_routes import SaslListener, sasl_listener
+
+
+def sasl_of(section: ListenerSettings, routes: Routes, observer: Observer) -> SaslListener | None:
+    """What clients of a listener may send before they have authenticated; None: they do not have to.
+
+    Args:
+        section: of the listener.
+        routes: everything, with the handlers for SASL.
+        observer: told how exchanges end.
+    """
+    if not section.security_protocol.sasl:
+        return None
+    names = section.sasl or ListenerSasl()
+    rules = SaslRules(
+        unknown_principal=names.unknown_principal,
+        delegation_token_principal=names.delegation_token_principal,
+        oauth_claim=names.oauthbearer_principal_claim,
+    )
+    return sasl_listener(rules, routes, ConfirmHandler(observer))

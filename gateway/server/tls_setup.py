@@ -1,0 +1,167 @@
+"""The parts of TLS in a gateway, put together: certificates, the gate, the doors of listeners, the look at files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+import structlog
+
+from config import Config, ConfigError, ListenerSettings
+from config.mapping_rules import MappingRules
+from config.sections import UpstreamSettings
+from config.security_sections import ListenerTls, UpstreamTls
+from gateway.clock import loop_clock
+from gateway.net.tls_acceptor import TlsDoor
+from gateway.observability.tls_metrics import TlsMetrics
+from gateway.tls.contexts import TlsIdentity, reload_all
+from gateway.tls.handshake_rate import HandshakeGate
+from gateway.tls.handshake_steps import HandshakeSteps, may_use_another_core
+from gateway.tls.records import ReceiveBuffer
+from gateway.upstream.security import UpstreamSecurity
+
+LOOK_S: Final = 5.0
+"""How often certificate files are looked at; a look is one system call for each of them."""
+
+MAX_WAITING: Final = 4_096
+"""Handshakes that wait for their turn, of all listeners. Each is a counted connection that holds 4 KiB at most."""
+
+_log = structlog.get_logger("gateway.tls")
+
+
+def load_identities(config: Config) -> tuple[dict[str, TlsIdentity], dict[str, TlsIdentity]]:
+    """The certificates of the listeners and of the upstreams that have TLS, by name.
+
+    Args:
+        config: valid.
+
+    Raises:
+        ConfigError: files can't be used; tells of all of them.
+    """
+    sections: list[tuple[str, str, str, ListenerTls | UpstreamTls]] = [
+        ("listener", each.name, f"listeners.{at}.tls", each.tls)
+        for at, each in enumerate(config.listeners)
+        if each.tls is not None
+    ]
+    ways = [("upstream", "upstream.tls", config.upstream)]
+    ways += [(each.name, f"upstreams.{at}.tls", each) for at, each in enumerate(config.upstreams)]
+    for name, owner, way in ways:
+        if way.security_protocol.tls:
+            sections.append(("upstream", name, owner, way.tls or UpstreamTls()))
+    found: dict[str, dict[str, TlsIdentity]] = {"listener": {}, "upstream": {}}
+    faults: list[str] = []
+    for side, name, owner, section in sections:
+        try:
+            found[side][name] = TlsIdentity(owner, section)
+        except ConfigError as exc:
+            faults += exc.lines
+    if faults:
+        raise ConfigError(faults)
+    return found["listener"], found["upstream"]
+
+
+class TlsParts:
+    """See the module.
+
+    Attributes:
+        metrics: to be registered.
+        gate: how fast handshakes begin.
+        identities: certificates in force.
+    """
+
+    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop) -> None:
+        """Read the files of all listeners and upstreams with TLS.
+
+        Args:
+            config: valid.
+            loop: gives timers.
+
+        Raises:
+            ConfigError: a file can't be used.
+        """
+        self.metrics = TlsMetrics()
+        self.gate = HandshakeGate(
+            loop, per_second=config.connections.max_tls_handshakes_per_second, max_waiting=MAX_WAITING
+        )
+        self._loop = loop
+        self._buffer = ReceiveBuffer()
+        self._steps = HandshakeSteps(loop, threaded=may_use_another_core())
+        self._listeners, self._upstreams = load_identities(config)
+        self.identities: Final = [*self._listeners.values(), *self._upstreams.values()]
+        self.metrics.watch(
+            listeners=self._listeners,
+            upstreams=self._upstreams,
+            identities=self.identities,
+            gate=self.gate,
+        )
+        self._looking: asyncio.Task[None] | None = None
+        self._asked = asyncio.Event()
+
+    def door(self, listener: ListenerSettings) -> TlsDoor | None:
+        """What clients of a listener meet; None without TLS."""
+        section = listener.tls
+        if section is None:
+            return None
+        # With SASL it is the SASL exchange that says who a client is, as with Kafka.
+        by_certificate = section.client_auth != "none" and not listener.security_protocol.sasl
+        return TlsDoor(
+            listener.name,
+            self._listeners[listener.name],
+            loop=self._loop,
+            now_ms=loop_clock(self._loop),
+            gate=self.gate,
+            buffer=self._buffer,
+            steps=self._steps,
+            timeout_ms=section.handshake_timeout_ms,
+            rules=MappingRules.parse(section.principal_mapping_rules) if by_certificate else None,
+            metrics=self.metrics,
+            all_utf8=section.certificate_texts == "utf8",
+        )
+
+    def security(self, name: str, section: UpstreamSettings) -> UpstreamSecurity | None:
+        """What connections of an upstream go through; None without TLS."""
+        identity = self._upstreams.get(name)
+        if identity is None:
+            return None
+        return UpstreamSecurity(
+            name,
+            identity,
+            server_name=None if section.tls is None else section.tls.server_name,
+            buffer=self._buffer,
+            steps=self._steps,
+            metrics=self.metrics,
+        )
+
+    def start(self) -> None:
+        """Look after the files from now on."""
+        if self.identities:
+            self._looking = asyncio.create_task(self._look())
+
+    async def stop(self) -> None:
+        """Look no more, and begin no handshake that waits."""
+        self.gate.stop()
+        self._steps.stop()
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            # However it has ended, what is stopped after this has to be.
+            await asyncio.gather(looking, return_exceptions=True)
+
+    async def _look(self) -> None:
+        while True:
+            asked = False
+            with contextlib.suppress(TimeoutError):
+                asked = await asyncio.wait_for(self._asked.wait(), LOOK_S)
+            self._asked.clear()
+            # When asked they are read in any case: a file on some network file system may look the same as before.
+            by = "reload" if asked else "change of the files"
+            # A thread: the file system may be slow.
+            try:
+                await asyncio.to_thread(reload_all, self.identities, only_if_changed=not asked, by=by)
+            except Exception:  # noqa: BLE001  (nobody else would look at them)
+                _log.exception("certificates_not_looked_at")  # and looked at again
+
+    def look_now(self) -> None:
+        """Read the files again, whether they seem to have changed or not."""
+        self._asked.set()

@@ -1,0 +1,269 @@
+"""The byte-rate and request-time quotas as the data path uses them (KIP-13, KIP-124).
+
+One object for the whole gateway, so that a client's connections, on whatever listener, share what it may use.
+The arithmetic is in `quotas`; what a "request handler thread" is for a gateway is decided here (see
+docs/behaviour.md): the CPU time this process spends on the client's events, or the time a broker takes to answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from gateway.observability.observer import Observer
+from gateway.session.in_flight import SizedAnswer
+from gateway.usage.row import UsageRow
+from gateway.usage.table import UsageTable
+from protocol.api_keys import Api, ApiKey
+from protocol.fetch import FLEXIBLE_HEADER_BYTES
+from quotas.bandwidth import ByteRateQuotas
+from quotas.combine import ThrottledBy
+from quotas.entities import QuotaKey
+from quotas.limits import Limits
+from quotas.rate_quotas import RateSettings, RateTracker
+from quotas.request_time import RequestTimeQuotas
+from quotas.usage_record import UsageApi
+
+WAITING_APIS: Final = frozenset(
+    {
+        ApiKey.PRODUCE,
+        ApiKey.FETCH,
+        ApiKey.JOIN_GROUP,
+        ApiKey.SYNC_GROUP,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.SHARE_FETCH,
+    }
+)
+"""APIs whose replies wait for others (replicas, group members, records): their time is not a broker's work."""
+
+
+class RequestTimeSource(StrEnum):
+    """What counts as the time of a request."""
+
+    GATEWAY = "gateway"
+    UPSTREAM = "upstream"
+
+
+class QuotaScope(StrEnum):
+    """What one counter covers: the whole gateway, or one upstream broker as in a Kafka cluster."""
+
+    GATEWAY = "gateway"
+    BROKER = "broker"
+
+
+@dataclass(slots=True)
+class TimedRequest:
+    """A request whose time is measured: whose it is, and when it was forwarded (ns, `perf_counter` scale)."""
+
+    api: Api
+    client_id: str
+    forwarded_ns: int
+
+
+class Counter(NamedTuple):
+    """What a connection's last request was counted by; kept with the session, as the next one is likely the same.
+
+    Attributes:
+        client_id, user: whose request it was.
+        version: of the limits; -1 when it is to be looked for again.
+        tracker: the quota's; None when no such quota is set at all.
+        row: the usage record's; None when none is kept.
+        raw_client_id: with its length, as it stands in the request: one comparison tells that it is the same.
+        sized: of answers that only the usage record counts: with a plain header, and with a flexible one.
+    """
+
+    client_id: str
+    user: str
+    version: int
+    tracker: RateTracker | None
+    row: UsageRow | None
+    raw_client_id: bytes
+    sized: tuple[SizedAnswer, SizedAnswer] | None = None
+
+
+class ClientQuotas:
+    """See the module.
+
+    Attributes:
+        produce, fetch: counters of the byte rates.
+        request_time: counters of the request percentage.
+        limits: the configured quotas; whoever sees another `version` there calls `refresh`.
+        counts_produce, counts_fetch: whether bytes are counted, for a quota or for usage records, as of `version`.
+        times_requests: whether any request_percentage is set, as of `version`.
+        usage: the usage records' table; None: none are kept.
+    """
+
+    __slots__ = (
+        "_observer",
+        "_per_broker",
+        "_source",
+        "counts_fetch",
+        "counts_produce",
+        "fetch",
+        "limits",
+        "produce",
+        "request_time",
+        "times_requests",
+        "usage",
+        "version",
+    )
+
+    def __init__(
+        self,
+        limits: Limits,
+        settings: RateSettings,
+        observer: Observer,
+        *,
+        scope: QuotaScope = QuotaScope.GATEWAY,
+        source: RequestTimeSource = RequestTimeSource.GATEWAY,
+        usage: UsageTable | None = None,
+    ) -> None:
+        self.produce = ByteRateQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, settings)
+        self.fetch = ByteRateQuotas(limits, QuotaKey.CONSUMER_BYTE_RATE, settings)
+        self.request_time = RequestTimeQuotas(limits, settings)
+        self.limits = limits
+        self._observer = observer
+        self._per_broker = scope is QuotaScope.BROKER
+        self._source = source
+        self.usage = usage
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look again which keys have a quota at all: without one nothing is measured for it."""
+        limits = self.limits
+        self.version = limits.version
+        recorded = self.usage is not None
+        self.counts_produce = recorded or limits.enabled(QuotaKey.PRODUCER_BYTE_RATE)
+        self.counts_fetch = recorded or limits.enabled(QuotaKey.CONSUMER_BYTE_RATE)
+        self.times_requests = limits.enabled(QuotaKey.REQUEST_PERCENTAGE)
+
+    def _scope(self, broker_id: int | None) -> int | None:
+        # -1: the bootstrap port, whose broker is not known by id.
+        return (-1 if broker_id is None else broker_id) if self._per_broker else None
+
+    def produce_tracker(
+        self, user: str, client_id: str, broker_id: int | None, *, now_ms: int
+    ) -> RateTracker | None:
+        """What a producer's bytes are counted by; None when no producer_byte_rate is set at all."""
+        return self.produce.tracker(user, client_id, scope=self._scope(broker_id), now_ms=now_ms)
+
+    def fetch_tracker(
+        self, user: str, client_id: str, broker_id: int | None, *, now_ms: int
+    ) -> RateTracker | None:
+        """What a consumer's bytes are counted by; None when no consumer_byte_rate is set at all."""
+        return self.fetch.tracker(user, client_id, scope=self._scope(broker_id), now_ms=now_ms)
+
+    def produce_counter(
+        self, listener: str, user: str, client_id: str, raw: bytes, broker_id: int | None, *, now_ms: int
+    ) -> Counter:
+        """What a producer's requests are counted by."""
+        tracker = self.produce_tracker(user, client_id, broker_id, now_ms=now_ms)
+        row, version = self._row(listener, user, client_id, UsageApi.PRODUCE, broker_id, tracker)
+        return Counter(client_id, user, version, tracker, row, raw)
+
+    def fetch_counter(
+        self, listener: str, user: str, client_id: str, raw: bytes, broker_id: int | None, *, now_ms: int
+    ) -> Counter:
+        """What a consumer's answers are counted by."""
+        tracker = self.fetch_tracker(user, client_id, broker_id, now_ms=now_ms)
+        row, version = self._row(listener, user, client_id, UsageApi.FETCH, broker_id, tracker)
+        sized = None
+        if tracker is None and row is not None:
+            sized = (SizedAnswer(row.count, 0), SizedAnswer(row.count, FLEXIBLE_HEADER_BYTES))
+        return Counter(client_id, user, version, tracker, row, raw, sized)
+
+    def request_row(
+        self, listener: str, user: str, client_id: str, broker_id: int | None, *, now_ms: int
+    ) -> UsageRow | None:
+        """The usage record of a client's request time; None when none is kept."""
+        if self.usage is None:
+            return None
+        tracker = self.request_time.tracker(user, client_id, scope=self._scope(broker_id), now_ms=now_ms)
+        return self.usage.row(listener, user, client_id, UsageApi.REQUEST, broker_id, tracker)
+
+    def _row(
+        self,
+        listener: str,
+        user: str,
+        client_id: str,
+        api: UsageApi,
+        broker_id: int | None,
+        tracker: RateTracker | None,
+    ) -> tuple[UsageRow | None, int]:
+        """The usage record's row, and `Counter.version`."""
+        if self.usage is None:
+            return None, self.limits.version
+        row = self.usage.row(listener, user, client_id, api, broker_id, tracker)
+        return row, -1 if row.shared else self.limits.version
+
+    def record_request_time(
+        self,
+        user: str,
+        timed: TimedRequest,
+        broker_id: int | None,
+        *,
+        busy_ns: int,
+        answered_ns: int,
+        now_ms: int,
+        row: UsageRow | None = None,
+    ) -> int:
+        """Count the time of an answered request.
+
+        Args:
+            user: the principal's name.
+            timed: the request.
+            broker_id: the broker it went to.
+            busy_ns: CPU time that the gateway spent on this connection since the last answer.
+            answered_ns: when the answer came.
+            now_ms: the time.
+            row: the usage record.
+
+        Returns:
+            How long the client has to wait, at most one window.
+        """
+        time_ns = busy_ns
+        if self._source is RequestTimeSource.UPSTREAM:
+            waits = timed.api.key in WAITING_APIS
+            time_ns = 0 if waits else max(0, answered_ns - timed.forwarded_ns)
+        if row is not None:
+            row.count(time_ns / 1e6)
+        return self.request_time.record(
+            user, timed.client_id, time_ns, scope=self._scope(broker_id), now_ms=now_ms
+        )
+
+    def book(
+        self,
+        api_key: ApiKey,
+        by: ThrottledBy,
+        tracker: RateTracker,
+        throttle_time_ms: int,
+        *,
+        now_ms: int,
+        row: UsageRow | None = None,
+    ) -> None:
+        """Put a wait into the books of the counter that asked for it, and into the usage record."""
+        tracker.book.book(throttle_time_ms, now_ms=now_ms)
+        if row is not None:
+            row.delay(throttle_time_ms)
+        self._observer.throttled(api_key, tracker.match.rule, throttle_time_ms, by=by)
+
+    def book_request_time(
+        self,
+        user: str,
+        timed: TimedRequest,
+        broker_id: int | None,
+        throttle_time_ms: int,
+        *,
+        now_ms: int,
+        row: UsageRow | None = None,
+    ) -> None:
+        """Put a wait into the books of the request quota."""
+        tracker = self.request_time.tracker(
+            user, timed.client_id, scope=self._scope(broker_id), now_ms=now_ms
+        )
+        if tracker is not None:
+            self.book(timed.api.key, ThrottledBy.REQUEST, tracker, throttle_time_ms, now_ms=now_ms, row=row)

@@ -1,0 +1,329 @@
+"""Requests that have no reply yet, and the walk through the broker's bytes that answers them.
+
+Our own answers and the broker's share one queue: whoever makes a reply, it leaves in request order (the rule that
+other proxies broke, hazard A38). Replies are told apart by their place; the correlation id is checked, and on any
+doubt `UpstreamDesync` closes both legs. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from protocol.errors import UpstreamDesync
+from protocol.headers import REPLY_HEAD
+from protocol.throttle import behind_head
+
+if TYPE_CHECKING:
+    from gateway.session.client_quotas import TimedRequest
+
+OnReply: TypeAlias = Callable[[bytes, int], bytes | None]
+"""(whole reply frame, now_ms) -> the frame for the client, or None when it is not the client's to see."""
+
+_SIZE_BYTES: Final = 4
+_NO_ID: Final = 2**32
+"""In the place of a correlation id where the broker was not asked: no answer of its can have that one."""
+
+Passes: TypeAlias = Callable[[bytes, int, int], bool]
+"""(received bytes, where the reply's frame begins, its payload size) -> whether it may go as it is."""
+
+OnHead: TypeAlias = Callable[[bytes, int, int], bytes | None]
+"""(the first bytes of a reply frame; its payload size; now_ms) -> them with a throttle time, None to leave them."""
+
+_REPLY_HEAD_BYTES: Final = REPLY_HEAD.size
+_SEEN_HEAD_BYTES: Final = 64
+"""Enough of a reply to hold a throttle time that stands near its start; no broker sends header tags today."""
+
+
+class LocalAnswer:
+    """A reply of our own, waiting for the replies before it; while `frame` is None it is still to be made."""
+
+    __slots__ = ("frame",)
+
+    def __init__(self, frame: bytes | None) -> None:
+        self.frame = frame
+
+
+class CollectedAnswer:
+    """A reply that is held until it is whole and then handed to `on_reply`.
+
+    With `passes` a reply that came whole within one chunk is looked at in place first, and relayed when it passes.
+    """
+
+    __slots__ = ("on_reply", "passes")
+
+    def __init__(self, on_reply: OnReply, passes: Passes | None = None) -> None:
+        self.on_reply = on_reply
+        self.passes = passes
+
+
+class HeadAnswer:
+    """A reply that is relayed after `on_head` has seen, and may have patched, its first bytes."""
+
+    __slots__ = ("on_head",)
+
+    def __init__(self, on_head: OnHead) -> None:
+        self.on_head = on_head
+
+
+class SizedAnswer:
+    """A reply that is relayed as it is; `count` is told its payload size, less so many bytes.
+
+    Not for a request that is timed. One object can stand for any number of replies.
+    """
+
+    __slots__ = ("count", "less_bytes")
+
+    def __init__(self, count: Callable[[int], None], less_bytes: int) -> None:
+        self.count = count
+        self.less_bytes = less_bytes
+
+
+Answer: TypeAlias = LocalAnswer | CollectedAnswer | HeadAnswer | SizedAnswer
+
+
+class Pending:
+    """One request without a reply: its correlation id, and what is done with the reply (None: relay it)."""
+
+    __slots__ = ("answer", "correlation_id", "timed")
+
+    def __init__(self, correlation_id: int, answer: Answer | None = None) -> None:
+        self.correlation_id = correlation_id
+        self.answer = answer
+        self.timed: TimedRequest | None = None  # whose time its reply is to count
+
+
+class Timekeeper(Protocol):
+    """The session, as far as the request quota is concerned (KIP-124)."""
+
+    def request_answered(self, timed: TimedRequest, *, now_ms: int) -> None:
+        """The reply of a timed request is here; called before its handler sees it."""
+
+    def seal_reply(self, timed: TimedRequest, reply: bytes, *, now_ms: int) -> bytes:
+        """The reply, or its head, with the request quota's throttle time in it."""
+
+
+class InFlight:
+    """The queue of one connection.
+
+    Attributes:
+        pending: oldest first.
+        to_client: where replies are put, in order; the session's list.
+    """
+
+    __slots__ = (
+        "_locals",
+        "_max_response_bytes",
+        "_partial",
+        "_relay_left",
+        "_wanted_bytes",
+        "pending",
+        "to_client",
+    )
+
+    def __init__(self, to_client: list[bytes], *, max_response_bytes: int) -> None:
+        """Create an empty queue.
+
+        Args:
+            to_client: list that reply chunks are appended to.
+            max_response_bytes: largest reply payload a broker may announce.
+        """
+        self.pending: deque[Pending] = deque()
+        self.to_client = to_client
+        self._max_response_bytes = max_response_bytes
+        self._locals = 0
+        self._relay_left = 0  # bytes of the current reply that are still to be relayed
+        self._partial = bytearray()  # a reply that is collected, or the start of one
+        self._wanted_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.pending)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is owed to the client."""
+        return not self.pending and not self._relay_left
+
+    @property
+    def awaits_head(self) -> bool:
+        """Whether a reply is owed whose head will be looked at."""
+        pending = self.pending
+        return bool(pending) and any(isinstance(owed.answer, HeadAnswer) for owed in pending)
+
+    def reply(self, frame: bytes) -> None:
+        """Queue a reply of our own behind the replies that are owed before it."""
+        if self.idle:
+            self.to_client.append(frame)
+        else:
+            self.pending.append(Pending(_NO_ID, LocalAnswer(frame)))
+            self._locals += 1
+
+    def defer(self) -> LocalAnswer:
+        """Keep a place behind the replies that are owed; `fill` puts the reply there."""
+        answer = LocalAnswer(None)
+        self.pending.append(Pending(_NO_ID, answer))
+        self._locals += 1
+        return answer
+
+    def fill(self, answer: LocalAnswer, frame: bytes) -> None:
+        """The reply of a place that was kept; it leaves when those before it have left."""
+        answer.frame = frame
+        if not self._relay_left:
+            self._flush_locals()
+
+    def passes(self, data: bytes) -> bool:
+        """Whether `data` is exactly the one reply that is due, relayed as it is; then it counts as received."""
+        if self._relay_left or self._partial or self._locals or len(data) < _REPLY_HEAD_BYTES:
+            return False
+        size, correlation_id = REPLY_HEAD.unpack_from(data, 0)
+        if size + 4 != len(data) or size > self._max_response_bytes or not self.pending:
+            return False
+        first = self.pending[0]
+        answer = first.answer
+        if first.correlation_id != correlation_id or first.timed is not None:
+            return False
+        if answer is not None and not _passes(answer, data, 0, size, True):
+            return False
+        self.pending.popleft()
+        return True
+
+    def receive(self, data: bytes, now_ms: int, timekeeper: Timekeeper) -> None:
+        """Take bytes from the broker.
+
+        Args:
+            data: as received.
+            now_ms: the time.
+            timekeeper: told of the replies of timed requests.
+
+        Raises:
+            UpstreamDesync: they do not answer the requests in order.
+            ProtocolError: a collected reply could not be read.
+        """
+        at = 0
+        if self._relay_left:
+            received = len(data)
+            if self._relay_left > received:
+                self._relay_left -= received
+                self.to_client.append(data)
+                return
+            at = self._relay_left
+            self._relay_left = 0
+            if self._locals:
+                self.to_client.append(data[:at])
+                self._flush_locals()
+                data = data[at:]
+                at = 0
+        elif self._partial:
+            self._partial += data
+            if len(self._partial) < self._wanted_bytes:
+                return
+            data = bytes(self._partial)
+            self._partial = bytearray()
+        self._walk(data, at, now_ms, timekeeper)
+
+    def _walk(self, data: bytes, at: int, now_ms: int, timekeeper: Timekeeper) -> None:
+        """Walk the replies that start in `data[at:]`; `data[:at]` is the end of an earlier, relayed one."""
+        received = len(data)
+        pending = self.pending
+        start = 0
+        self._wanted_bytes = _REPLY_HEAD_BYTES
+        while received - at >= _REPLY_HEAD_BYTES:
+            size, correlation_id = REPLY_HEAD.unpack_from(data, at)
+            if not pending:
+                raise UpstreamDesync("a reply that nobody asked for")
+            first = pending[0]
+            if first.correlation_id != correlation_id:
+                raise UpstreamDesync(f"correlation id {correlation_id} instead of {first.correlation_id}")
+            if not 4 <= size <= self._max_response_bytes:
+                raise UpstreamDesync(f"reply of {size} bytes")
+            answer, timed = first.answer, first.timed
+            end = at + 4 + size
+            headed = isinstance(answer, HeadAnswer)
+            if timed is None and (
+                answer is None or (not headed and _passes(answer, data, at, size, end <= received))
+            ):
+                pending.popleft()
+                at = end
+            else:
+                wanted = 4 + size
+                if headed or (answer is None and timed and not behind_head(timed.api)):
+                    wanted = min(wanted, _SEEN_HEAD_BYTES)
+                if received - at < wanted:
+                    self._wanted_bytes = wanted
+                    break
+                pending.popleft()
+                if isinstance(answer, CollectedAnswer):
+                    # Its handler may reply itself, which belongs behind what came before.
+                    self._emit(data, start, at)
+                    start = at
+                if timed is not None:
+                    timekeeper.request_answered(timed, now_ms=now_ms)
+                seen = data[at : at + wanted]
+                reply = _answer(answer, seen, size, now_ms)
+                if reply is not None and timed is not None:
+                    reply = timekeeper.seal_reply(timed, reply, now_ms=now_ms)
+                if reply is not seen and reply != seen:
+                    self._emit(data, start, at)
+                    start = at + wanted
+                    if reply is not None:
+                        self.to_client.append(reply)
+                at = end
+            if self._locals and at <= received:
+                self._emit(data, start, at)
+                start = at
+                self._flush_locals()
+        if at > received:
+            self._relay_left = at - received
+            at = received
+        self._emit(data, start, at)
+        if at < received:
+            self._partial += data[at:]
+            if received - at < _REPLY_HEAD_BYTES:
+                self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Refuse what less than a reply's head already shows to be wrong: more may never come (hazard D08)."""
+        if not self.pending:
+            raise UpstreamDesync("a reply that nobody asked for")
+        if len(self._partial) < _SIZE_BYTES:
+            self._wanted_bytes = _SIZE_BYTES
+            return
+        size = int.from_bytes(self._partial[:_SIZE_BYTES], "big", signed=True)
+        if not 4 <= size <= self._max_response_bytes:
+            raise UpstreamDesync(f"reply of {size} bytes")
+
+    def _emit(self, data: bytes, start: int, end: int) -> None:
+        if end > start:
+            self.to_client.append(data if end - start == len(data) else data[start:end])
+
+    def _flush_locals(self) -> None:
+        pending = self.pending
+        while pending:
+            answer = pending[0].answer
+            if not isinstance(answer, LocalAnswer) or answer.frame is None:
+                return
+            pending.popleft()
+            self._locals -= 1
+            self.to_client.append(answer.frame)
+
+
+def _passes(answer: Answer, data: bytes, at: int, size: int, whole: bool) -> bool:
+    if isinstance(answer, SizedAnswer):
+        answer.count(size - answer.less_bytes)
+        return True
+    return (
+        whole
+        and isinstance(answer, CollectedAnswer)
+        and answer.passes is not None
+        and answer.passes(data, at, size)
+    )
+
+
+def _answer(answer: Answer | None, received: bytes, size: int, now_ms: int) -> bytes | None:
+    """What the client gets for the bytes of a reply, or of its head."""
+    if isinstance(answer, HeadAnswer):
+        return answer.on_head(received, size, now_ms) or received
+    if isinstance(answer, CollectedAnswer):
+        return answer.on_reply(received, now_ms)
+    return received

@@ -1,0 +1,113 @@
+"""The request quota on one connection (KIP-124): whose time is spent, and what the next reply says of it.
+
+Pure: the shell adds the nanoseconds it measured. Two quotas may want the client to wait for one request; the longer
+wait counts, and it is booked where Kafka books it (`quotas.combine`): the API's own quota only when its wait is
+strictly longer.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.session.client_quotas import ClientQuotas, TimedRequest
+from gateway.usage.row import UsageRow
+from protocol import throttle
+from protocol.api_keys import Api
+from quotas.combine import ThrottledBy, combine
+
+
+class RequestMeter:
+    """Measures one connection's requests.
+
+    Attributes:
+        quotas: the counters, shared by all connections.
+        on: whether any request_percentage is set; looked at once per received chunk.
+        busy_ns: CPU time spent on this connection and not yet counted; the shell adds to it.
+        event_ns: when the event being handled began; set by the shell while `on`.
+        request_ms: how long the request quota wants the reply being sent to make its client wait.
+        specific_ms, specific_by: the same for the API's own quota, and its family.
+        row: the usage record of the last request's time; None when none is kept.
+    """
+
+    __slots__ = (
+        "_listener",
+        "busy_ns",
+        "event_ns",
+        "exempt_event",
+        "on",
+        "quotas",
+        "request_ms",
+        "row",
+        "specific_by",
+        "specific_ms",
+        "timed_event",
+    )
+
+    def __init__(self, quotas: ClientQuotas, listener: str = "") -> None:
+        self.quotas: Final = quotas
+        self._listener = listener
+        self.row: UsageRow | None = None
+        self.on = quotas.times_requests
+        self.busy_ns = 0
+        self.event_ns = 0
+        self.exempt_event = False
+        self.timed_event = False
+        self.request_ms = 0
+        self.specific_ms = 0
+        self.specific_by = ThrottledBy.NONE
+
+    def start(self, api: Api, client_id: str) -> TimedRequest:
+        """A request is forwarded now."""
+        self.timed_event = True
+        return TimedRequest(api, client_id, self.event_ns)
+
+    def spend(self, now_ns: int) -> None:
+        """An event is over: add its CPU time; where all its requests are exempt (acks=0), it counts as exempt."""
+        elapsed_ns, self.event_ns = now_ns - self.event_ns, 0
+        if elapsed_ns == now_ns:
+            return  # the quota was set during this very event
+        timed, self.timed_event = self.timed_event, False
+        exempt, self.exempt_event = self.exempt_event, False
+        if exempt and not timed:
+            self.quotas.request_time.record_exempt(elapsed_ns)
+        else:
+            self.busy_ns += elapsed_ns
+
+    def answered(self, user: str, timed: TimedRequest, broker_id: int | None, *, now_ms: int) -> None:
+        """The reply is here: count the request's time and note how long the client has to wait for it."""
+        busy_ns, self.busy_ns = self.busy_ns, 0
+        self.specific_ms, self.specific_by = 0, ThrottledBy.NONE
+        self.row = self.quotas.request_row(self._listener, user, timed.client_id, broker_id, now_ms=now_ms)
+        self.request_ms = self.quotas.record_request_time(
+            user,
+            timed,
+            broker_id,
+            busy_ns=busy_ns,
+            answered_ns=self.event_ns,
+            now_ms=now_ms,
+            row=self.row,
+        )
+
+    def seal(
+        self, user: str, timed: TimedRequest, broker_id: int | None, reply: bytearray, *, now_ms: int
+    ) -> int:
+        """Raise throttle_time_ms of the reply that `answered` was called for, and book the wait.
+
+        Args:
+            user: the principal's name.
+            timed: the request.
+            broker_id: the broker it went to.
+            reply: the frame, or its head where that holds the field.
+            now_ms: the time.
+
+        Returns:
+            How long the client has to wait, 0 when this quota asks for nothing.
+        """
+        wanted_ms, self.request_ms = self.request_ms, 0
+        if wanted_ms <= 0:
+            return 0
+        final_ms = throttle.patch(reply, timed.api, wanted_ms)
+        longest = combine(self.specific_by, self.specific_ms, request_ms=wanted_ms, upstream_ms=final_ms)
+        if longest.by is ThrottledBy.REQUEST:
+            self.quotas.book_request_time(user, timed, broker_id, wanted_ms, now_ms=now_ms, row=self.row)
+        return final_ms

@@ -1,0 +1,1 @@
+"""TLS between a socket and its protocol; knows no channel."""

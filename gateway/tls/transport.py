@@ -1,0 +1,400 @@
+"""TLS between a socket's transport and the protocol that uses it; `ssl` of the standard library does the work.
+
+To the socket's transport this is a protocol, to the channel a transport like any other. It keeps nothing back: what
+is written is encrypted and handed on in the same call, what is received is decrypted and delivered in the same call,
+so back pressure, deadlines and the size of what is unsent mean the same with TLS and without. uvloop's own layer is
+not used: it has buffers and deadlines of its own, and knows no half-closed peer (docs/decisions/0008-identity.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Iterable
+from enum import Enum, auto
+from typing import Any, Final, cast
+
+from gateway.tls.failure import HandshakeRefused, TlsFailure, TlsUser, failure_of
+from gateway.tls.handshake_steps import HandshakeSteps
+from gateway.tls.records import FULL_BYTES, RECORD_BYTES, SLICE_BYTES, ReceiveBuffer, RecordWalk
+
+_ALERT_BYTES: Final = 256
+_LONGEST_HANDSHAKE_BYTES: Final = 256 * 1024
+_LONGEST_BARREN_BYTES: Final = 65_536  # received in a row without one plain byte among them (hazard H23)
+_MOST_BARREN: Final = 128  # records without data, beyond one for each KiB received
+_TINY_RECORD_BYTES: Final = 128
+_BITE_BYTES: Final = 2_048
+_UNFINISHED: Final = ssl.SSLWantReadError()
+
+
+class _State(Enum):
+    SILENT = auto()  # nothing has come yet
+    WAITING = auto()  # the first bytes are here, their turn has not come
+    SHAKING_HANDS = auto()
+    OPEN = auto()
+    OVER = auto()  # the handshake failed, or was given up
+
+
+class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
+    """See the module."""
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        owner: TlsUser,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        buffer: ReceiveBuffer,
+        steps: HandshakeSteps,
+        timeout_ms: int | None,
+        server_name: str | None = None,
+    ) -> None:
+        """Make one; `connection_made` begins.
+
+        Args:
+            context: of a server, or of a client.
+            owner: decides when it is time, and who uses the connection.
+            loop: gives the timer.
+            buffer, steps: of this loop.
+            timeout_ms: for the whole handshake, waiting for its turn included; None: somebody else watches.
+            server_name: whom a client expects; None: this is a server.
+        """
+        super().__init__()
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
+        )
+        self._decrypt: Any = self._tls.read  # into a buffer, which the type's stub does not know
+        self._owner = owner
+        self._loop, self._steps = loop, steps
+        self._buffer, self._view = buffer, buffer.hello
+        self._socket: asyncio.Transport | None = None
+        self._user: asyncio.Protocol | None = None
+        self._deliver: Any = None
+        self._state = _State.SILENT
+        self._paused = self._ended = self._closing = self._due = self._held = self._fin = False
+        self._answered = False  # a server: with its certificate; a client: with its hello
+        self._barren_bytes = self._barren_records = self._handshake_bytes = 0
+        self._late = b""  # has come while a step was due, or is left of many tiny records
+        self._outcome: ssl.SSLError | None = _UNFINISHED
+        self._records, self._bites = RecordWalk(), RecordWalk()
+        self._deadline: asyncio.TimerHandle | None = None
+        if timeout_ms is not None:
+            self._deadline = loop.call_later(timeout_ms / 1000, self._give_up, TlsFailure.TIMEOUT)
+
+    # -- a protocol, to the socket ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket has its transport; a client speaks first."""
+        self._socket = cast("asyncio.Transport", transport)
+        if self._state is _State.OVER:
+            self._socket.abort()
+        elif not self._tls.server_side:
+            self.proceed()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to read into; little until the peer has earned more."""
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes have been read."""
+        if self._closing or self._ended:
+            return
+        received = self._view[:nbytes]
+        records = self._records.count(received)
+        if self._deliver is not None:
+            if self._late:
+                self._late += received
+            elif records > nbytes // _TINY_RECORD_BYTES + 2:
+                self._bites = RecordWalk(self._records.first)
+                self._take_in_bites(received)
+            else:
+                self._barren_records += records
+                self._incoming.write(received)
+                if not self._paused:
+                    self._read(nbytes)
+            return
+        self._handshake_bytes += nbytes
+        if self._due:
+            self._late += received
+        else:
+            self._incoming.write(received)
+        if self._state is _State.SILENT:
+            self._state = _State.WAITING
+            self._owner.hello(self)
+        elif self._handshake_bytes > _LONGEST_HANDSHAKE_BYTES:
+            self._give_up(TlsFailure.PROTOCOL)
+        elif self._state is _State.SHAKING_HANDS and not self._due:
+            self._ask()
+        if self._socket is not None and (self._late or self._state is _State.WAITING):
+            self._held = True  # what comes before its turn is the kernel's to keep
+            self._socket.pause_reading()
+
+    def eof_received(self) -> bool:
+        """FIN, with or without TLS's own goodbye: Kafka's frames say themselves where they end."""
+        if self._state is _State.OPEN and self._incoming.pending and not self._paused and not self._ended:
+            self._read(0)
+        waits = self._paused or self._late
+        if self._due or (waits and not self._closing):  # it is behind what has not had its turn
+            self._fin = True
+            return True
+        if self._state is not _State.OPEN:
+            self._give_up(TlsFailure.CLOSED)
+            return False
+        return self._end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self._socket, self._closing = None, True
+        if self._state is _State.OPEN and self._user is not None:
+            self._user.connection_lost(exc)
+        self._give_up(TlsFailure.CLOSED)
+
+    def pause_writing(self) -> None:
+        """The peer takes less than there is."""
+        if self._user is not None:
+            self._user.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It takes more again."""
+        if self._user is not None:
+            self._user.resume_writing()
+
+    # -- handshake -------------------------------------------------------------------------------------------
+
+    def proceed(self) -> None:
+        """It is this connection's turn."""
+        if self._state in (_State.SILENT, _State.WAITING):
+            self._state = _State.SHAKING_HANDS
+            self._ask()
+
+    def _ask(self) -> None:
+        self._due = True
+        # The signature is in a server's first flight, however the hello comes; a client looks at it after its own.
+        self._steps.ask(self, long=self._answered is not self._tls.server_side)
+
+    def compute(self) -> None:
+        """See `Step`: all that is done in a thread, so until `conclude` nobody else touches OpenSSL's part."""
+        if self._state is _State.SHAKING_HANDS:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLError as exc:
+                self._outcome = exc
+            else:
+                self._outcome = None
+
+    def conclude(self) -> None:
+        """See `Step`."""
+        self._due = False
+        # Not kept: an exception knows the frames that it came through, and they know this.
+        outcome, self._outcome = self._outcome, _UNFINISHED
+        if self._state is not _State.SHAKING_HANDS:
+            return
+        if self._outgoing.pending > (_ALERT_BYTES if self._tls.server_side else 0):
+            self._answered = True
+        self._flush()  # also the alert that tells the peer what is wrong
+        if self._late:
+            self._incoming.write(self._late)
+        if outcome is None:
+            self._open()
+        elif not isinstance(outcome, ssl.SSLWantReadError):
+            self._give_up(failure_of(outcome), detail=outcome.reason or "")
+        elif self._late:
+            self._ask()
+        self._late = b""
+        if self._held and self._socket is not None and not self._paused:
+            self._socket.resume_reading()
+        self._held = False
+        if self._fin:
+            self.eof_received()
+
+    def _open(self) -> None:
+        try:
+            user = self._owner.secured(self)
+        except HandshakeRefused as exc:
+            self._give_up(exc.failure, detail=exc.detail)
+            return
+        if self._state is not _State.SHAKING_HANDS:
+            return
+        self._state = _State.OPEN
+        self._view = self._buffer.whole
+        self._stop_deadline()
+        self._user, self._deliver = user, user.data_received
+        user.connection_made(self)
+        if self._incoming.pending and not self._paused and not self._closing:
+            self._read(0)
+
+    def refuse(self, failure: TlsFailure) -> None:
+        """End it before the handshake, without a word and without cryptography."""
+        self._give_up(failure)
+
+    def _give_up(self, failure: TlsFailure, detail: str = "") -> None:
+        if self._state in (_State.OVER, _State.OPEN):
+            return
+        self._state = _State.OVER
+        self._ended = True
+        self._stop_deadline()
+        if self._socket is not None:
+            if failure in (TlsFailure.TIMEOUT, TlsFailure.OVERLOADED):
+                self._socket.abort()
+            else:
+                self._socket.close()
+        self._owner.failed(self, failure, detail)
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    # -- receiving -------------------------------------------------------------------------------------------
+
+    def _read(self, received_bytes: int) -> None:
+        read, incoming, plain = self._decrypt, self._incoming, self._buffer.plain
+        size, records, count = 0, 0, 1
+        broken: ssl.SSLError | None = None
+        try:
+            while count and size <= FULL_BYTES:
+                # A whole record each time: the space for it is there.
+                count = read(RECORD_BYTES, plain[size:] if size else plain)
+                size += count
+                records += 1
+                if not incoming.pending:
+                    break
+            else:
+                if count:
+                    self._loop.call_soon(self._read_on)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as exc:
+            broken = exc
+        if self._outgoing.pending:
+            self._flush()  # an answer to a key update, or the alert that tells the peer what is wrong
+        # A little data between key updates does not pay for them: what counts is how much has been received.
+        barren = self._barren_records - records - (received_bytes >> 10)
+        self._barren_records = barren if barren > 0 else 0
+        self._barren_bytes = 0 if size else self._barren_bytes + received_bytes
+        if size:
+            self._deliver(bytes(plain[:size]))
+        if (barren > _MOST_BARREN and not incoming.pending) or self._barren_bytes > _LONGEST_BARREN_BYTES:
+            self.abort()
+        if broken is not None:
+            self._closing = True
+            if self._socket is not None:
+                self._socket.close() if self.get_write_buffer_size() <= _ALERT_BYTES else self._socket.abort()
+            self._owner.broken(self, failure_of(broken), broken.reason or "")
+        elif not count:
+            self._end()
+
+    def _take_in_bites(self, received: memoryview) -> None:
+        for at in range(0, len(received), _BITE_BYTES):
+            if self._paused:  # outside OpenSSL, which would take all key updates in it at once
+                self._late = bytes(received[at:])
+                return
+            bite = received[at : at + _BITE_BYTES]
+            self._barren_records += self._bites.count(bite)
+            self._incoming.write(bite)
+            self._read(len(bite))
+            if self._closing or self._ended:
+                return
+
+    def _read_on(self) -> None:
+        if self._late and not self._paused and not self._ended and not self._closing:
+            late, self._late = self._late, b""
+            self._take_in_bites(memoryview(late))
+        if self._fin and not self._closing:
+            self.eof_received()
+        elif self._incoming.pending and not self._paused and not self._ended and not self._closing:
+            self._read(0)
+
+    def _end(self) -> bool:
+        """The peer sends nothing more, by TLS's goodbye or by FIN; what it is owed can still be sent to it."""
+        if not self._ended:
+            self._ended = True
+            assert self._user is not None
+            if not self._user.eof_received():
+                self.close()
+        return not self._closing
+
+    # -- a transport, to the user ----------------------------------------------------------------------------
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt and send."""
+        if self._closing or self._socket is None:
+            return
+        tls, outgoing = self._tls, self._outgoing
+        try:
+            if len(data) <= SLICE_BYTES:
+                tls.write(data)
+                self._socket.write(outgoing.read())
+                return
+            view = memoryview(data)
+            for at in range(0, len(view), SLICE_BYTES):
+                tls.write(view[at : at + SLICE_BYTES])
+                self._socket.write(outgoing.read())
+        except ssl.SSLError:  # after the peer's own end TLS may allow no more
+            self.abort()
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Send all of them, in as few records as they fit in."""
+        self.write(b"".join(list_of_data))
+
+    def _flush(self) -> None:
+        if self._outgoing.pending and self._socket is not None:
+            self._socket.write(self._outgoing.read())
+
+    def close(self) -> None:
+        """Say goodbye and close once everything has left; the peer's goodbye is not waited for."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._state is not _State.OPEN:
+            self._give_up(TlsFailure.CLOSED)
+            return
+        with contextlib.suppress(ssl.SSLError):  # it would wait for the peer's
+            self._tls.unwrap()
+        self._flush()
+        if self._socket is not None:
+            self._socket.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._closing = True
+        self._give_up(TlsFailure.CLOSED)
+        if self._socket is not None:
+            self._socket.abort()
+
+    def is_closing(self) -> bool:
+        """Whether nothing more can be written."""
+        return self._closing or self._socket is None or self._socket.is_closing()
+
+    def pause_reading(self) -> None:
+        """Deliver nothing more; at most one slice has been received already."""
+        self._paused = True
+        if self._socket is not None:
+            self._socket.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Deliver again."""
+        self._paused = False
+        if self._socket is not None and not self._ended:
+            if not self._fin:
+                self._socket.resume_reading()
+            if self._incoming.pending or self._fin or self._late:
+                # Not from within: whoever resumes is in the middle of something.
+                self._loop.call_soon(self._read_on)
+
+    def get_write_buffer_size(self) -> int:
+        """Encrypted bytes that have not left."""
+        return 0 if self._socket is None else self._socket.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """See `asyncio.WriteTransport`."""
+        if self._socket is not None:
+            self._socket.set_write_buffer_limits(high, low)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """What the socket's transport knows, and `ssl_object`."""
+        if name == "ssl_object":
+            return self._tls
+        return default if self._socket is None else self._socket.get_extra_info(name, default)

@@ -1,0 +1,160 @@
+"""The connection from one client channel to one broker, and how it is made.
+
+Exactly one per client connection: who shares a connection shares its order, its identity and its fate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from gateway.observability.close_cause import CloseCause
+from gateway.upstream.keepalive import watch_connected
+from gateway.upstream.proxy_header import ProxyGreeting
+from gateway.upstream.resolver import Resolver
+from gateway.upstream.security import BrokerNotTrusted, UpstreamSecurity
+from gateway.upstream.topology import Address, ClusterMap
+
+
+class UpstreamUser(Protocol):
+    """The client channel, as far as its upstream is concerned."""
+
+    def upstream_connected(self, transport: asyncio.Transport) -> None:
+        """The broker accepted the connection."""
+
+    def upstream_failed(self, cause: CloseCause) -> None:
+        """No broker could be reached."""
+
+    def upstream_received(self, data: bytes) -> None:
+        """Bytes from the broker."""
+
+    def upstream_lost(self) -> None:
+        """The broker closed the connection, or it broke."""
+
+    def upstream_writable(self, writable: bool) -> None:
+        """The broker takes less than we have for it, or takes it again."""
+
+
+class UpstreamChannel(asyncio.Protocol):
+    """Passes what the transport says to the client channel."""
+
+    __slots__ = ("_user", "data_received")
+
+    def __init__(self, user: UpstreamUser) -> None:
+        self._user = user
+        # One call less for each received chunk.
+        self.data_received = user.upstream_received  # type: ignore[method-assign]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The transport is ready."""
+        # uvloop's transports have the methods without the base class.
+        self._user.upstream_connected(cast("asyncio.Transport", transport))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The leg is gone, whoever ended it."""
+        self._user.upstream_lost()
+
+    def pause_writing(self) -> None:
+        """Back pressure begins."""
+        self._user.upstream_writable(False)
+
+    def resume_writing(self) -> None:
+        """Back pressure ends."""
+        self._user.upstream_writable(True)
+
+
+class Connector:
+    """Opens upstream legs.
+
+    Attributes:
+        greeting: tells brokers who the client is; None: nobody does.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterMap,
+        resolver: Resolver,
+        *,
+        connect_timeout_ms: int,
+        security: UpstreamSecurity | None = None,
+        greeting: ProxyGreeting | None = None,
+    ) -> None:
+        """Make a connector.
+
+        Args:
+            cluster: knows the bootstrap addresses and the brokers.
+            resolver: turns names into addresses.
+            connect_timeout_ms: for the whole attempt, names and all; shorter than clients wait (hazard D02).
+            security: TLS with the brokers; None: without.
+            greeting: the PROXY header in front of everything; None: without.
+        """
+        self.greeting = greeting
+        self._security = security
+        self._cluster = cluster
+        self._resolver = resolver
+        self._connect_timeout_ms = connect_timeout_ms
+        self._turn = itertools.count()
+
+    async def connect(self, user: UpstreamUser, broker_id: int | None) -> None:
+        """Connect to a broker, or for None to any bootstrap address; tell `user` how it went."""
+        addresses = self.addresses(broker_id)
+        if not addresses:
+            user.upstream_failed(CloseCause.UNKNOWN_BROKER)
+            return
+        try:
+            async with asyncio.timeout(self._connect_timeout_ms / 1000):
+                await self._connect_first(user, addresses)
+        except TimeoutError:
+            user.upstream_failed(CloseCause.UPSTREAM_TIMEOUT)
+        except BrokerNotTrusted:
+            user.upstream_failed(CloseCause.UPSTREAM_TLS)
+        # A host that is no host name is a ValueError, a port that is no port an OverflowError: the cluster's words.
+        except (OSError, ValueError, OverflowError):
+            user.upstream_failed(CloseCause.UPSTREAM_REFUSED)
+
+    async def _connect_first(self, user: UpstreamUser, addresses: Sequence[Address]) -> None:
+        """One attempt per address; the last one's error counts (hazard D01: no retries of our own)."""
+        failure: OSError | None = None
+        for host, port in addresses:
+            try:
+                for numeric in await self._resolver.resolve(host, port):
+                    try:
+                        await self._open(user, host, numeric, port)
+                        return
+                    except OSError as exc:
+                        failure = exc
+            except OSError as exc:
+                failure = exc
+        raise failure or OSError("no address")
+
+    async def _open(self, user: UpstreamUser, host: str, numeric: str, port: int) -> None:
+        loop, security = asyncio.get_running_loop(), self._security
+        channel = UpstreamChannel(user)
+        meeting = None if security is None else security.meet(channel, host)
+        protocol: asyncio.BaseProtocol = channel if meeting is None else meeting.transport
+        if self.greeting is None:
+            transport, _ = await loop.create_connection(lambda: protocol, numeric, port)
+        else:
+            greeted = await self.greeting.connect(user, numeric, port)
+            transport, _ = await loop.create_connection(lambda: protocol, sock=greeted)
+        connection = transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):  # it may be gone again already
+            watch_connected(connection.fileno(), connection.family)
+        if meeting is not None and security is not None:
+            try:
+                await meeting.done()
+            except BrokerNotTrusted as exc:
+                security.failed(host, exc)
+                raise
+
+    def addresses(self, broker_id: int | None) -> list[Address]:
+        """Where to connect: the broker's address, or the bootstrap addresses, each time beginning with the next."""
+        if broker_id is not None:
+            address = self._cluster.address_of(broker_id)
+            return [] if address is None else [address]
+        bootstrap = self._cluster.bootstrap
+        first = next(self._turn) % len(bootstrap)
+        return [*bootstrap[first:], *bootstrap[:first]]

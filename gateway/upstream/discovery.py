@@ -1,0 +1,202 @@
+"""Asks the cluster, now and then, which brokers there are, so that clients find every port open.
+
+Everything it learns also comes by in clients' own Metadata answers; this is what makes the gateway ready before the
+first client, and what notices brokers that left. On a cluster that wants authentication it logs in; without
+credentials it learns nothing and says so, and the gateway relies on what comes by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from gateway.clock import NowMs
+from gateway.observability.close_cause import CloseCause
+from gateway.upstream.channel import Connector
+from gateway.upstream.own_login import LoginFailed, OwnLogin
+from gateway.upstream.topology import ClusterMap
+from protocol import codec
+from protocol.errors import ProtocolError
+
+CLIENT_ID: Final = "sluice-discovery"
+_ANSWER_TIMEOUT_S: Final = 5.0
+_RETRY_S: Final = 0.5
+_LARGEST_ANSWER: Final = 16 * 1024 * 1024
+_NOT_REACHED: Final = "not reached"
+_CONFIGS: Final = ("num.partitions", "auto.create.topics.enable")
+
+_log = structlog.get_logger("gateway.discovery")
+
+
+class _Conversation:
+    """One short connection to a broker; an `UpstreamUser`."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._progress = asyncio.Event()
+        self._failure: CloseCause | None = None
+
+    def upstream_connected(self, transport: asyncio.Transport) -> None:
+        """See `UpstreamUser`."""
+        self._transport = transport
+
+    def upstream_failed(self, cause: CloseCause) -> None:
+        """See `UpstreamUser`."""
+        self._failure = cause
+        self._progress.set()
+
+    def upstream_received(self, data: bytes) -> None:
+        """See `UpstreamUser`."""
+        self._received += data
+        self._progress.set()
+
+    def upstream_lost(self) -> None:
+        """See `UpstreamUser`."""
+        self._failure = self._failure or CloseCause.UPSTREAM_CLOSED
+        self._progress.set()
+
+    def upstream_writable(self, writable: bool) -> None:
+        """See `UpstreamUser`; questions are small."""
+
+    async def ask(self, question: bytes) -> bytes:
+        """Send a request frame and return the whole reply frame.
+
+        Raises:
+            ConnectionError: the broker went away, or said something absurd.
+        """
+        if self._transport is None:
+            raise ConnectionError(self._failure.value if self._failure else "not connected")
+        self._transport.write(question)
+        while True:
+            if len(self._received) >= 4:
+                size = int.from_bytes(self._received[:4], "big", signed=True)
+                if not 4 <= size <= _LARGEST_ANSWER:
+                    raise ConnectionError(f"reply of {size} bytes")
+                if len(self._received) >= size + 4:
+                    frame = bytes(self._received[: size + 4])
+                    del self._received[: size + 4]
+                    if frame[4:8] != question[8:12]:
+                        raise ConnectionError("a reply to another question")
+                    return frame
+            if self._failure is not None:
+                raise ConnectionError(self._failure.value)
+            self._progress.clear()
+            await self._progress.wait()
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Discovery:
+    """The task that keeps a `ClusterMap` fresh.
+
+    Attributes:
+        reached: whether the last attempt got an answer.
+        trouble: what is in the way while it is not, in a few words.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterMap,
+        connector: Connector,
+        now_ms: NowMs,
+        *,
+        refresh_ms: int,
+        on_change: Callable[[Sequence[int]], None],
+        login: OwnLogin | None = None,
+        wants_login: bool = False,
+    ) -> None:
+        """Make it; nothing is asked before `run`.
+
+        Args:
+            cluster: filled with what is learnt.
+            connector: opens connections.
+            now_ms: the clock.
+            refresh_ms: from one answer to the next question.
+            on_change: called after each answer with the ids of brokers that are gone for good.
+            login: who we are there.
+            wants_login: the brokers answer nobody else, so without a login they are not asked at all.
+        """
+        self.reached = False
+        self.trouble = _NOT_REACHED
+        self._login = login
+        self._wants_login = wants_login
+        self._cluster = cluster
+        self._connector = connector
+        self._now_ms = now_ms
+        self._refresh_ms = refresh_ms
+        self._on_change = on_change
+
+    async def run(self) -> None:
+        """Ask until cancelled; an upstream that is down is asked again soon, and logged once."""
+        complained = False
+        if self._wants_login and self._login is None:
+            self.trouble = "wants a login, and has no sasl section"
+            _log.warning(
+                "upstream_login_missing", detail="clients are relayed; the gateway will not be ready"
+            )
+            return
+        while True:
+            try:
+                async with asyncio.timeout(_ANSWER_TIMEOUT_S * 2):
+                    await self._ask_once()
+            except (OSError, ProtocolError, TimeoutError) as exc:
+                self.reached = False
+                self.trouble = "refuses the login" if isinstance(exc, LoginFailed) else _NOT_REACHED
+                if not complained:
+                    _log.warning("upstream_unreachable", error=str(exc) or type(exc).__name__)
+                    complained = True
+                await asyncio.sleep(_RETRY_S)
+                continue
+            if not self.reached:
+                _log.info(
+                    "cluster_discovered",
+                    cluster_id=self._cluster.cluster_id,
+                    brokers=self._cluster.broker_ids,
+                )
+            self.reached = True
+            complained = False
+            await asyncio.sleep(self._refresh_ms / 1000)
+
+    async def _ask_once(self) -> None:
+        facts = codec.read_metadata(
+            await self._ask(None, codec.metadata_by_name_request((), client_id=CLIENT_ID)),
+            codec.METADATA_BY_NAME,
+        )
+        if not self._cluster.accepts_cluster(facts.cluster_id):
+            raise ConnectionError(f"cluster id {facts.cluster_id} instead of {self._cluster.cluster_id}")
+        self._cluster.learn_all(facts.brokers, now_ms=self._now_ms())
+        # A broker that restarts is missing for a while; its port stays for some rounds.
+        gone = self._cluster.forget_missing(grace_ms=10 * self._refresh_ms, now_ms=self._now_ms())
+        self._on_change(gone)
+        if facts.brokers:
+            await self._ask_configs(facts.brokers[0].broker_id)
+
+    async def _ask_configs(self, broker_id: int) -> None:
+        question = codec.broker_configs_request(broker_id, _CONFIGS, client_id=CLIENT_ID)
+        try:
+            configs = codec.read_broker_configs(await self._ask(broker_id, question))
+        except (OSError, ProtocolError):
+            return  # not allowed to ask, or too old to know; the configured defaults stay
+        partitions = configs.get("num.partitions", "")
+        if partitions.isdigit() and int(partitions) > 0:
+            self._cluster.default_num_partitions = int(partitions)
+        if "auto.create.topics.enable" in configs:
+            self._cluster.auto_create_topics = configs["auto.create.topics.enable"] == "true"
+
+    async def _ask(self, broker_id: int | None, question: bytes) -> bytes:
+        conversation = _Conversation()
+        try:
+            await self._connector.connect(conversation, broker_id)
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                if self._login is not None:
+                    await self._login.log_in(conversation.ask)
+                return await conversation.ask(question)
+        finally:
+            conversation.close()

@@ -1,0 +1,141 @@
+"""TLS to brokers: nothing is sent to one whose certificate or name is not right (hazard D17)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from gateway.observability.logging_setup import flooded
+from gateway.observability.tls_metrics import TlsMetrics
+from gateway.tls.contexts import TlsIdentity
+from gateway.tls.failure import TlsFailure
+from gateway.tls.handshake_steps import HandshakeSteps
+from gateway.tls.records import ReceiveBuffer
+from gateway.tls.transport import TlsTransport
+
+_log = structlog.get_logger("gateway.tls")
+
+
+class BrokerNotTrusted(OSError):
+    """TLS with a broker failed.
+
+    Attributes:
+        failure: of what.
+    """
+
+    def __init__(self, failure: TlsFailure, detail: str) -> None:
+        super().__init__(f"{failure.value}: {detail}" if detail else failure.value)
+        self.failure = failure
+
+
+class UpstreamSecurity:
+    """Makes connections of sockets, for one upstream."""
+
+    def __init__(
+        self,
+        upstream: str,
+        identity: TlsIdentity,
+        *,
+        server_name: str | None,
+        buffer: ReceiveBuffer,
+        steps: HandshakeSteps,
+        metrics: TlsMetrics,
+    ) -> None:
+        """Make it.
+
+        Args:
+            upstream: name in metrics and logs.
+            identity: gives the context of each handshake.
+            server_name: expected of every broker; None: the host that is connected to.
+            buffer, steps: of this loop.
+            metrics: counts.
+        """
+        self._upstream = upstream
+        self._identity = identity
+        self._server_name = server_name
+        self._buffer = buffer
+        self._steps = steps
+        self._metrics = metrics
+
+    def meet(self, user: asyncio.Protocol, host: str) -> Meeting:
+        """What a socket that is being connected talks to.
+
+        Args:
+            user: gets the connection once the broker is known to be who it should be.
+            host: as it was configured, or told by the cluster.
+        """
+        name = self._server_name or host.rstrip(".")
+        return Meeting(
+            user, self._identity, name, self._buffer, self._steps, on_broken=partial(self.failed, host)
+        )
+
+    def failed(self, host: str, error: BrokerNotTrusted) -> None:
+        """Count it, and log it unless there are too many."""
+        self._metrics.upstream_failed(self._upstream, error.failure)
+        if not flooded("upstream_tls_failed"):
+            _log.warning("upstream_tls_failed", upstream=self._upstream, broker=host, error=str(error))
+
+
+class Meeting:
+    """One handshake with one broker; a `TlsUser`.
+
+    Attributes:
+        transport: what the socket talks to.
+    """
+
+    def __init__(
+        self,
+        user: asyncio.Protocol,
+        identity: TlsIdentity,
+        server_name: str,
+        buffer: ReceiveBuffer,
+        steps: HandshakeSteps,
+        *,
+        on_broken: Callable[[BrokerNotTrusted], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._user = user
+        self._on_broken = on_broken
+        self._done: asyncio.Future[None] = loop.create_future()
+        self.transport = TlsTransport(
+            identity.context,
+            self,
+            loop=loop,
+            buffer=buffer,
+            steps=steps,
+            timeout_ms=None,
+            server_name=server_name,
+        )
+
+    async def done(self) -> None:
+        """Wait for the handshake; the user has its connection then.
+
+        Raises:
+            BrokerNotTrusted: it failed.
+        """
+        try:
+            await self._done
+        except asyncio.CancelledError:
+            self.transport.abort()
+            raise
+
+    def hello(self, transport: TlsTransport) -> None:
+        """See `TlsUser`; for servers."""
+
+    def secured(self, transport: TlsTransport) -> asyncio.Protocol:
+        """See `TlsUser`."""
+        if not self._done.done():
+            self._done.set_result(None)
+        return self._user
+
+    def failed(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
+        """See `TlsUser`."""
+        if not self._done.done():
+            self._done.set_exception(BrokerNotTrusted(failure, detail))
+
+    def broken(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
+        """See `TlsUser`; the connection ends as one that the broker has closed."""
+        self._on_broken(BrokerNotTrusted(failure, detail))

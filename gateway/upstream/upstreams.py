@@ -1,0 +1,111 @@
+"""The ways to the cluster: [upstream], and one more for each of [[upstreams]].
+
+Brokers tell the addresses of the listener that they are asked on, so every way has its own map of the cluster, its
+own discovery and its own connections. Quotas and limits are shared: it is one cluster, which its id must say too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from config import Config
+from config.proxy_sections import SendProxyProtocol
+from config.sections import UpstreamSettings
+from gateway.clock import NowMs
+from gateway.upstream.channel import Connector
+from gateway.upstream.discovery import CLIENT_ID, Discovery
+from gateway.upstream.own_login import OwnLogin
+from gateway.upstream.proxy_header import ProxyGreeting
+from gateway.upstream.resolver import Resolver
+from gateway.upstream.security import UpstreamSecurity
+from gateway.upstream.topology import ClusterMap
+from protocol.proxy_protocol import ProxyVersion
+
+MAIN: Final = "upstream"
+"""Name of [upstream] in metrics and logs; none of [[upstreams]] may have it."""
+
+
+@dataclass(slots=True)
+class Upstream:
+    """One way to the cluster.
+
+    Attributes:
+        name: `MAIN`, or as configured.
+        settings: its section.
+        cluster: what is known of the brokers, with the addresses that they tell there.
+        connector: opens connections.
+        discovery: keeps `cluster` fresh.
+    """
+
+    name: str
+    settings: UpstreamSettings
+    cluster: ClusterMap
+    connector: Connector
+    discovery: Discovery
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        """Begin to discover."""
+        self._task = asyncio.create_task(self.discovery.run())
+
+    async def stop(self) -> None:
+        """Discover nothing more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+def build_upstreams(
+    config: Config,
+    *,
+    now_ms: NowMs,
+    security: Callable[[str, UpstreamSettings], UpstreamSecurity | None],
+    on_change: Callable[[str, Sequence[int]], None],
+) -> dict[str, Upstream]:
+    """All of them by name; nothing is connected yet.
+
+    Args:
+        config: valid.
+        now_ms: the clock.
+        security: makes what an upstream with TLS needs, from its name and section.
+        on_change: told, after each answer, the upstream's name and the brokers that are gone for good.
+    """
+    resolver = Resolver(now_ms)
+    found: dict[str, Upstream] = {}
+    sections = {MAIN: config.upstream} | {each.name: each for each in config.upstreams}
+    for name, section in sections.items():
+        cluster = ClusterMap(
+            [(broker.host, broker.port) for broker in section.bootstrap],
+            default_num_partitions=config.mutation_quota.default_num_partitions,
+            same_as=found[MAIN].cluster if found else None,
+        )
+        connector = Connector(
+            cluster,
+            resolver,
+            connect_timeout_ms=section.connect_timeout_ms,
+            security=security(name, section),
+            greeting=_greeting(section),
+        )
+        discovery = Discovery(
+            cluster,
+            connector,
+            now_ms,
+            refresh_ms=section.topology_refresh_ms,
+            on_change=lambda gone, name=name: on_change(name, gone),  # type: ignore[misc]
+            login=OwnLogin.of(section.sasl, client_id=CLIENT_ID),
+            wants_login=section.security_protocol.sasl,
+        )
+        found[name] = Upstream(name, section, cluster, connector, discovery)
+    return found
+
+
+def _greeting(section: UpstreamSettings) -> ProxyGreeting | None:
+    if section.send_proxy_protocol is SendProxyProtocol.NONE:
+        return None
+    return ProxyGreeting(ProxyVersion(section.send_proxy_protocol.value))

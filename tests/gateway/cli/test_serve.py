@@ -1,0 +1,175 @@
+"""What is served with which arguments; the gateway and the embedded Kafka themselves are tested elsewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+import config
+from config.quota_admin_section import Authorize
+from embedded_kafka import kafka
+from gateway.cli import serve
+from gateway.cli.kafka_tool import TOOLS
+from gateway.cli.main import main
+from gateway.server import process as serving
+from gateway.server.operations import ConfigSource
+
+TEXT = '[upstream]\nbootstrap = ["k:1"]\n[[listeners]]\nname = "a"\nbind = "127.0.0.1:29092"\n'
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    structlog.reset_defaults()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[config.Config, str]]:
+    """What the gateway would have been run with; log settings are left alone."""
+    calls: list[tuple[config.Config, str]] = []
+
+    def run(found: config.Config, *, banner: str, source: ConfigSource | None) -> int:
+        assert source is None or source.read() == found
+        calls.append((found, banner))
+        return 7
+
+    monkeypatch.setattr(serving, "run", run)
+    monkeypatch.setattr(serve, "setup", lambda level, format: None)
+    monkeypatch.setattr(serve, "report_suppressed", lambda limiter: None)
+    return calls
+
+
+def test_file_is_served_and_the_gateways_exit_code_returned(
+    served: list[tuple[config.Config, str]], tmp_path: Path
+) -> None:
+    file = tmp_path / "sluice.toml"
+    file.write_text(TEXT)
+    assert main(["serve", "--config", str(file)]) == 7
+    assert [found for found, _ in served] == [config.load(file)]
+
+
+def test_upstream_without_a_file_is_served_on_loopback(served: list[tuple[config.Config, str]]) -> None:
+    assert main(["serve", "--upstream", "a:1,b:2", "c:3", "--upstream", "[::1]:4"]) == 7
+    brokers = config.parse_bootstrap("a:1,b:2,c:3,[::1]:4")
+    assert [found for found, _ in served] == [config.default_config(brokers)]
+
+
+def test_upstream_wins_over_the_file_and_keeps_the_rest_of_it(
+    served: list[tuple[config.Config, str]], tmp_path: Path
+) -> None:
+    file = tmp_path / "sluice.toml"
+    file.write_text(TEXT)
+    main(["serve", "--config", str(file), "--upstream", "z:9"])
+    ((found, banner),) = served
+    assert found.upstream.bootstrap == config.parse_bootstrap("z:9")
+    assert found.listeners == config.load(file).listeners
+    assert "z:9" in banner
+    assert "127.0.0.1:29092" in banner
+    assert "http://127.0.0.1:9644/metrics" in banner
+
+
+def test_own_port_as_upstream_is_refused(
+    served: list[tuple[config.Config, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--upstream", "127.0.0.1:19092"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert served == []
+
+
+class FakeCluster:
+    """Stands for the embedded Kafka."""
+
+    bootstrap = "127.0.0.1:25001"
+    directory = Path("/of/kafka")
+    fails: Exception | None = None
+    log: list[str]
+
+    def start(self) -> None:
+        self.log.append("start")
+        if self.fails is not None:
+            raise self.fails
+
+    def stop(self) -> None:
+        self.log.append("stop")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> type[FakeCluster]:
+    fake: Any = type("Fake", (FakeCluster,), {"log": []})
+    monkeypatch.setattr(kafka, "KafkaCluster", fake)
+    return fake
+
+
+def test_without_arguments_a_kafka_is_started_served_and_stopped(
+    served: list[tuple[config.Config, str]], cluster: type[FakeCluster]
+) -> None:
+    assert main(["serve"]) == 7
+    ((found, banner),) = served
+    assert found.upstream.bootstrap == config.parse_bootstrap(FakeCluster.bootstrap)
+    assert cluster.log == ["start", "stop"]
+    assert found.quota_store.data_dir == "/of/kafka/gateway"
+    assert (found.usage.kind, found.usage.directory) == ("files", "/of/kafka/usage")
+    assert "usage /of/kafka/usage" in banner
+    assert "127.0.0.1:19092" in banner
+    assert "http://127.0.0.1:9644/metrics" in banner
+    assert "Ctrl-C" in banner
+
+
+def test_kafka_that_does_not_start_is_told_and_cleaned_up(
+    served: list[tuple[config.Config, str]], cluster: type[FakeCluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.fails = kafka.KafkaStartError("broker 1 ended")
+    assert main(["serve"]) == 2
+    assert capsys.readouterr().err == "sluice: broker 1 ended\n"
+    assert cluster.log == ["start", "stop"]
+    assert served == []
+
+
+def demonstration() -> config.Config:
+    """What the banner is made for."""
+    return config.default_config(config.parse_bootstrap("k:1"), quota_admin=serve._DEMO_RIGHTS)
+
+
+def test_demonstration_uses_its_quota_up_with_one_command() -> None:
+    found = demonstration()
+    settings = found.mutation_settings()
+    burst = serve._DEMO_RATE * settings.window_num * settings.window_ms / 1000
+    banner = serve.demo_banner(found)
+    commands = [line for line in banner.splitlines() if f"client_id={serve._DEMO_CLIENT_ID}" in line]
+    partitions = [int(re.findall(r"--num-partitions (\d+)", line)[0]) for line in commands]
+    assert len(partitions) == 2
+    # Deep enough for the second command to be typed while the debt lasts.
+    assert (partitions[0] - burst) / serve._DEMO_RATE > 30
+
+
+def test_demonstration_lets_whoever_tries_it_change_quotas_and_warns_of_it() -> None:
+    found = demonstration()
+    assert found.quota_admin.authorize is Authorize.ANYONE
+    assert any("quota_admin.authorize" in line for line in found.warnings())
+    assert config.default_config(config.parse_bootstrap("k:1")).quota_admin.authorize is Authorize.DENY
+
+
+def test_demonstration_commands_are_shell_words() -> None:
+    banner = serve.demo_banner(demonstration())
+    commands = re.findall(r"^ {2,4}\S.*? {2,}(\S*(?:python\S* -m|sluice) .*)$", banner, re.MULTILINE)
+    assert len(commands) >= 6
+    assert all(shlex.split(command) for command in commands)
+
+
+def test_demonstrated_commands_of_ours_are_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/opt/it/bin/python")
+    banner = serve.demo_banner(demonstration())
+    ours = re.findall(r"/opt/it/bin/sluice (\S+) (\S+)", banner)
+    assert ("kafka-tool", "kafka-configs") in ours
+    assert {command for command, _ in ours} <= {"kafka-tool", "quotas", "usage"}
+    assert {tool for command, tool in ours if command == "kafka-tool"} <= TOOLS.keys()

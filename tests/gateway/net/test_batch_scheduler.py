@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+
+from gateway.net.batch_scheduler import STEPS_PER_TURN, Turns
+
+
+class Loop:
+    """Runs what was called soon, one turn at a time."""
+
+    def __init__(self) -> None:
+        self.soon: deque[Callable[[], None]] = deque()
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.soon.append(call)
+
+    def turn(self) -> None:
+        for _ in range(len(self.soon)):
+            self.soon.popleft()()
+
+
+def test_what_is_due_together_is_done_in_small_bites_and_in_order() -> None:
+    loop = Loop()
+    turns = Turns(loop)  # type: ignore[arg-type]
+    done: list[int] = []
+    for number in range(2 * STEPS_PER_TURN + 1):
+        turns.add(lambda number=number: done.append(number))  # type: ignore[misc]
+    for expected in (STEPS_PER_TURN, 2 * STEPS_PER_TURN, 2 * STEPS_PER_TURN + 1):
+        loop.turn()
+        assert done == list(range(expected))
+    assert not loop.soon
+
+
+def test_a_step_that_adds_another_has_it_done_in_a_later_turn() -> None:
+    loop = Loop()
+    turns = Turns(loop)  # type: ignore[arg-type]
+    done: list[str] = []
+
+    def first() -> None:
+        done.append("first")
+        turns.add(lambda: done.append("second"))
+
+    turns.add(first)
+    loop.turn()
+    assert done == ["first"]
+    loop.turn()
+    assert done == ["first", "second"]
+    turns.add(lambda: done.append("third"))
+    loop.turn()
+    assert done[-1] == "third"
+    assert not loop.soon
+
+
+def test_a_step_that_raises_does_not_keep_the_others_from_their_turn() -> None:
+    loop = Loop()
+    turns = Turns(loop)  # type: ignore[arg-type]
+    done: list[int] = []
+
+    def broken() -> None:
+        raise RuntimeError("bug")
+
+    turns.add(broken)
+    turns.add(lambda: done.append(1))
+    with pytest.raises(RuntimeError):
+        loop.turn()
+    loop.turn()
+    turns.add(lambda: done.append(2))
+    loop.turn()
+    assert done == [1, 2]

@@ -1,0 +1,383 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.net.back_pressure import Side
+from gateway.net.channel import HIGH_WATER_BYTES, ClientChannel
+from gateway.observability.close_cause import CloseCause
+from tests.support import broker as scripts
+from tests.support import wire
+from tests.support.broker import CREATE_TOPICS, FETCH, BrokerConnection, blackhole, connecting_to
+from tests.support.frames import create_topics, fetch, metadata
+from tests.support.gateway import RunningGateway, broker_and_gateway, running_gateway
+from tests.support.raw_client import until
+
+pytestmark = pytest.mark.asyncio
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture(autouse=True)
+def impatient_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for vanished clients more often, to save time."""
+    monkeypatch.setattr("gateway.net.peer_close.INTERVAL_S", 0.1)
+
+
+def produce(correlation_id: int = 1, *, size: int = 0, acks: int = 1) -> bytes:
+    partition = {"index": 0, "records": bytes(size)}
+    topics = [{"name": "t", "partition_data": [partition]}]
+    return wire.request(
+        "Produce", 3, correlation_id=correlation_id, acks=acks, timeout_ms=1, topic_data=topics
+    )
+
+
+async def only_upstream(connections: list[BrokerConnection]) -> BrokerConnection:
+    """The one connection that was made for the one client."""
+    (connection,) = connections
+    await asyncio.wait_for(connection.ended.wait(), 5)
+    return connection
+
+
+# -- the life of a connection --------------------------------------------------------------------------------
+
+
+async def test_broker_is_not_connected_before_a_client_has_asked_for_something() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        await until(lambda: running.opened == 1)
+        await client.send(fetch()[:10])
+        assert await client.silent_for(0.05)
+        assert broker.client_connections == []
+
+
+async def test_replies_come_in_the_order_of_requests() -> None:
+    async with broker_and_gateway() as (_, running), await running.connect() as client:
+        requests = [fetch(number) for number in range(20)]
+        for request in requests:
+            await client.send(request)
+        for request in requests:
+            assert (await client.receive_frame())[8:] == request
+
+
+async def test_fin_of_the_broker_reaches_the_client_after_its_last_reply() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        await client.send(fetch(1))
+        await client.receive_frame()
+        broker.client_connections[0].transport.close()
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_CLOSED)
+
+
+async def test_fin_of_an_idle_client_frees_both_legs() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        await client.send(fetch(1))
+        await client.receive_frame()
+        client.half_close()
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+        assert not (await only_upstream(broker.client_connections)).reset
+
+
+async def test_b01_client_that_sends_nothing_is_closed_at_its_first_deadline() -> None:
+    async with (
+        broker_and_gateway(first_frame_timeout_ms=100) as (_, running),
+        await running.connect() as client,
+    ):
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.FIRST_FRAME_TIMEOUT)
+
+
+async def test_b02_byte_by_byte_does_not_move_the_deadline_of_a_frame() -> None:
+    async with (
+        broker_and_gateway(frame_timeout_ms=200) as (_, running),
+        await running.connect() as client,
+    ):
+        await client.send(fetch(1))
+        await client.receive_frame()
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        for byte in fetch(2):
+            try:
+                await client.send(bytes([byte]))
+            except OSError:
+                break
+            if not await client.silent_for(0.03):
+                break
+        assert 0.15 < loop.time() - start < 5
+        await running.ended_by(CloseCause.FRAME_TIMEOUT)
+
+
+async def test_exception_in_our_own_code_closes_that_connection_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with broker_and_gateway() as (_, running), await running.connect() as other:
+        await other.send(fetch(1))
+        await other.receive_frame()
+        async with await running.connect() as client:
+            await until(lambda: len(running.channels) == 2)
+
+            def broken(_self: ClientChannel) -> None:
+                raise RuntimeError("bug")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(ClientChannel, "_pump", broken)
+                await client.send(fetch(2))
+                assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.INTERNAL_ERROR)
+        await other.send(fetch(3))
+        assert wire.correlation_id_of(await other.receive_frame()) == 3
+        running.expect_internal_error()
+
+
+# -- half a request ------------------------------------------------------------------------------------------
+
+
+async def test_a08_relayed_request_cut_off_by_fin_never_becomes_whole_at_the_broker() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        frame = produce(size=100_000)
+        await client.send(frame[:50_000])
+        await until(lambda: broker.client_connections and broker.client_connections[0].received_bytes)
+        client.half_close()
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+        connection = await only_upstream(broker.client_connections)
+        assert connection.requests == []
+        assert len(connection.partial) < len(frame)
+
+
+async def test_a08_collected_request_cut_off_by_fin_never_reaches_the_broker() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        await client.send(metadata(1, "t")[:-1])
+        client.half_close()
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+        assert broker.client_connections == []
+
+
+@pytest.mark.parametrize("frame", [produce(size=100_000), metadata(1, "t")], ids=["relayed", "collected"])
+async def test_a09_request_cut_off_by_rst_frees_both_legs(frame: bytes) -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        await client.send(fetch(1))
+        await client.receive_frame()
+        await client.send(frame[: len(frame) // 2])
+        await until(lambda: running.channels[0].session.bytes_from_client > len(fetch(1)))
+        client.reset()
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+        connection = await only_upstream(broker.client_connections)
+        assert [request.api_key for request in connection.requests] == [FETCH]
+
+
+# -- RST -----------------------------------------------------------------------------------------------------
+
+
+async def test_b06_rst_while_a_reply_is_awaited_frees_both_legs() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(FETCH, scripts.silence)
+        await client.send(fetch())
+        await until(lambda: broker.client_connections and broker.client_connections[0].waiting)
+        client.reset()
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+        await only_upstream(broker.client_connections)
+
+
+async def test_b06_rst_in_the_middle_of_a_reply_frees_both_legs() -> None:
+    async with broker_and_gateway() as (broker, running):
+        broker.script(FETCH, scripts.huge(32 * MIB))
+        client = await running.connect(receive_buffer_bytes=8192)
+        await client.send(fetch())
+        await until(lambda: running.channels[0].session.bytes_from_upstream > MIB)
+        client.reset()
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+        await only_upstream(broker.client_connections)
+
+
+async def test_b06_rst_while_the_broker_is_being_connected_frees_both_legs() -> None:
+    with blackhole() as port:
+        before = connecting_to(port) + 1  # discovery's attempt goes on all the time
+        async with running_gateway(port, upstream={"connect_timeout_ms": 60_000}) as running:
+            await until(lambda: connecting_to(port) == before)
+            client = await running.connect()
+            await client.send(fetch())
+            await until(lambda: connecting_to(port) == before + 1)
+            client.reset()
+            await running.ended_by(CloseCause.CLIENT_CLOSED)
+            await until(lambda: connecting_to(port) == before)
+
+
+async def test_b07_half_closed_client_gets_the_replies_it_is_owed_then_fin() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(FETCH, scripts.slow(0.05))
+        await client.send(fetch(1) + fetch(2))
+        client.half_close()
+        assert wire.correlation_id_of(await client.receive_frame()) == 1
+        assert wire.correlation_id_of(await client.receive_frame()) == 2
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+        await only_upstream(broker.client_connections)
+
+
+async def test_b07_half_closed_client_whose_request_takes_long_gets_its_reply() -> None:
+    quota = {"default_client_id": True, "controller_mutation_rate": 100.0}
+    async with broker_and_gateway(quotas=[quota]) as (broker, running), await running.connect() as client:
+        broker.script(CREATE_TOPICS, scripts.slow(0.5))
+        await client.send(create_topics(1, ("t", 1), version=4))
+        await until(lambda: any(channel.session.muted for channel in running.channels))
+        client.half_close()
+        assert wire.correlation_id_of(await client.receive_frame()) == 1
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+
+
+async def test_half_closed_client_that_vanishes_does_not_wait_for_its_broker() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(FETCH, scripts.silence)
+        await client.send(fetch(1))
+        client.half_close()
+        await until(lambda: any(channel.session.muted for channel in running.channels))
+        client.reset()
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+        await only_upstream(broker.client_connections)
+
+
+async def test_request_before_bad_bytes_in_one_segment_is_answered() -> None:
+    async with broker_and_gateway() as (_, running), await running.connect() as client:
+        await client.send(fetch(1) + b"GET / HTTP/1.1")
+        assert wire.correlation_id_of(await client.receive_frame()) == 1
+        await running.ended_by(CloseCause.NOT_KAFKA)
+
+
+async def test_b07_half_closed_client_whose_broker_dies_is_freed() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(FETCH, scripts.silence)
+        await client.send(fetch(1))
+        client.half_close()
+        await until(lambda: broker.client_connections and broker.client_connections[0].waiting)
+        broker.client_connections[0].abort()
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_CLOSED)
+
+
+# -- back pressure -------------------------------------------------------------------------------------------
+
+
+def client_buffer_bytes(running: RunningGateway) -> int:
+    """What the gateway holds for its one client."""
+    transport = running.channels[0]._transport
+    assert transport is not None
+    return transport.get_write_buffer_size()
+
+
+async def test_b08_client_that_never_reads_stops_the_reading_of_its_broker_and_is_cut() -> None:
+    async with broker_and_gateway(write_timeout_ms=400) as (broker, running):
+        broker.script(FETCH, scripts.huge(64 * MIB))
+        client = await running.connect(receive_buffer_bytes=8192)
+        await client.send(fetch(1) + fetch(2) + fetch(3))
+        await until(lambda: running.channels[0].session.bytes_from_upstream > MIB)
+        seen = -1
+        while running.channels and seen != running.channels[0].session.bytes_from_upstream:
+            seen = running.channels[0].session.bytes_from_upstream
+            assert client_buffer_bytes(running) <= HIGH_WATER_BYTES + MIB
+            await asyncio.sleep(0.05)
+        assert running.channels, "reading must stop before the deadline"
+        assert seen < 32 * MIB
+        await running.ended_by(CloseCause.WRITE_TIMEOUT)
+        await only_upstream(broker.client_connections)
+        client.close()
+
+
+async def test_b08_slow_client_that_goes_on_reading_gets_everything() -> None:
+    async with (
+        broker_and_gateway(write_timeout_ms=150) as (broker, running),
+        await running.connect(receive_buffer_bytes=65_536) as client,
+    ):
+        broker.script(FETCH, scripts.huge(16 * MIB))
+        await client.send(fetch(1))
+        loop = asyncio.get_running_loop()
+        received = 0
+        while received < 16 * MIB + 8:
+            for _ in range(20):
+                data = await asyncio.wait_for(loop.sock_recv(client.sock, 65_536), 5)
+                received += len(data)
+                if not data or received == 16 * MIB + 8:
+                    break
+            assert data, "cut off"
+            await asyncio.sleep(0.01)
+        assert received == 16 * MIB + 8
+        assert running.closed(CloseCause.WRITE_TIMEOUT) == 0
+
+
+async def test_b11_broker_that_never_reads_stops_the_reading_of_its_client() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.never_reads = True
+        frame = produce(size=MIB)
+        sending = asyncio.create_task(client.send(frame * 64))
+        assert await running.stops_reading(MIB) < 32 * MIB
+        upstream = running.channels[0]._upstream
+        assert upstream is not None
+        assert upstream.get_write_buffer_size() <= HIGH_WATER_BYTES + MIB
+        sending.cancel()
+        client.reset()
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+
+
+async def test_b11_broker_that_takes_nothing_is_given_up_at_its_deadline() -> None:
+    async with (
+        broker_and_gateway(upstream_write_timeout_ms=400) as (broker, running),
+        await running.connect() as client,
+    ):
+        broker.never_reads = True
+        sending = asyncio.create_task(client.send(produce(size=MIB) * 64))
+        await running.ended_by(CloseCause.UPSTREAM_STALLED)
+        sending.cancel()
+
+
+async def test_time_in_back_pressure_is_counted_while_it_lasts_and_ends_with_the_channel() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        loop = asyncio.get_running_loop()
+        pressure = running.listener.back_pressure
+
+        def total_ms(side: Side) -> int:
+            return pressure.total_ms(side, int(loop.time() * 1000))
+
+        broker.never_reads = True
+        sending = asyncio.create_task(client.send(produce(size=MIB) * 64))
+        await until(lambda: total_ms(Side.UPSTREAM) >= 20)
+        assert running.gateway.metrics.registry.get_sample_value(
+            "gateway_back_pressure_seconds_total", {"listener": running.listener.name, "side": "upstream"}
+        )
+        sending.cancel()
+        client.reset()
+        running.channels[0].close(CloseCause.CLIENT_CLOSED, abort=True)
+        ended_ms = total_ms(Side.UPSTREAM)
+        await asyncio.sleep(0.05)
+        assert total_ms(Side.UPSTREAM) == ended_ms
+        assert total_ms(Side.CLIENT) == 0
+
+
+async def test_time_that_a_slow_client_costs_is_its_own_side() -> None:
+    async with broker_and_gateway() as (broker, running):
+        broker.script(FETCH, scripts.huge(64 * MIB))
+        async with await running.connect(receive_buffer_bytes=8192) as client:
+            await client.send(fetch(1))
+            loop = asyncio.get_running_loop()
+            pressure = running.listener.back_pressure
+            await until(lambda: pressure.total_ms(Side.CLIENT, int(loop.time() * 1000)) >= 20)
+            assert pressure.total_ms(Side.UPSTREAM, int(loop.time() * 1000)) == 0
+
+
+# -- clients that vanish while nobody reads from them ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_reset", [False, True], ids=["fin", "rst"])
+async def test_c08_client_that_vanishes_while_muted_frees_both_legs(*, with_reset: bool) -> None:
+    quota = {"default_client_id": True, "controller_mutation_rate": 1.0}
+    async with broker_and_gateway(quotas=[quota]) as (broker, running), await running.connect() as client:
+        await client.send(create_topics(1, ("t", 60), version=4))
+        reply = wire.decode_response("CreateTopics", 4, await client.receive_frame())
+        assert reply.throttle_time_ms > 20_000
+        await client.send(fetch(2))
+        if with_reset:
+            client.reset()
+        else:
+            client.close()
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+        connection = await only_upstream(broker.client_connections)
+        assert CREATE_TOPICS in [request.api_key for request in connection.requests]
+        assert FETCH not in [request.api_key for request in connection.requests]

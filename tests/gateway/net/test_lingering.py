@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.net.lingering import Lingering
+from tests.support.broker import BrokerConnection, ScriptedBroker
+from tests.support.raw_client import RawClient, until
+
+pytestmark = pytest.mark.asyncio
+
+MIB = 1024 * 1024
+
+
+async def accepted(server: ScriptedBroker) -> tuple[RawClient, BrokerConnection]:
+    """A client that reads only when told to, and the server's end of its connection."""
+    count = len(server.connections)
+    client = await RawClient.connect(server.port, receive_buffer_bytes=65_536)
+    await until(lambda: len(server.connections) > count)
+    return client, server.connections[-1]
+
+
+async def test_transport_with_nothing_unsent_is_closed_at_once() -> None:
+    lingering = Lingering(asyncio.get_running_loop())
+    async with ScriptedBroker() as server:
+        client, connection = await accepted(server)
+        async with client:
+            connection.send(b"all of it")
+            lingering.close(connection.transport)
+            assert not lingering.unsent
+            assert await client.receive_rest() == b"all of it"
+
+
+async def test_unsent_bytes_can_leave_after_the_close() -> None:
+    lingering = Lingering(asyncio.get_running_loop())
+    async with ScriptedBroker() as server:
+        client, connection = await accepted(server)
+        async with client:
+            connection.send(bytes(6 * MIB))
+            lingering.close(connection.transport)
+            assert lingering.unsent
+            assert len(await client.receive_rest()) == 6 * MIB
+            await connection.ended.wait()
+            assert not lingering.unsent
+            lingering.abort()  # its time is over; nothing happens to a transport that is gone
+
+
+async def test_peer_that_takes_nothing_is_given_up_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.net.lingering.LINGER_S", 0.2)
+    lingering = Lingering(asyncio.get_running_loop())
+    async with ScriptedBroker() as server:
+        client, connection = await accepted(server)
+        async with client:
+            connection.send(bytes(32 * MIB))
+            lingering.close(connection.transport)
+            await asyncio.sleep(0.1)
+            assert not connection.ended.is_set()
+            await asyncio.wait_for(connection.ended.wait(), 2)
+            assert not lingering.unsent
+
+
+async def test_all_can_be_given_up_at_once() -> None:
+    lingering = Lingering(asyncio.get_running_loop())
+    async with ScriptedBroker() as server:
+        ends = [await accepted(server) for _ in range(3)]
+        for _, connection in ends:
+            connection.send(bytes(32 * MIB))
+            lingering.close(connection.transport)
+        lingering.abort()
+        for client, connection in ends:
+            await asyncio.wait_for(connection.ended.wait(), 0.2)
+            client.close()
+        assert not lingering.unsent

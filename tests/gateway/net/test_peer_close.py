@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.net.peer_close import INTERVAL_S, MutedWatch, peer_gone
+from tests.support.raw_client import until
+
+
+class Channel:
+    """A channel whose client is one end of a pair of sockets."""
+
+    def __init__(self, *, muted: bool, leaves_with_fin: bool = True) -> None:
+        self.ours, self.client = socket.socketpair()
+        self.muted = muted
+        self.leaves_with_fin = leaves_with_fin
+        self.found_gone = 0
+
+    def unread_fd(self) -> int | None:
+        return self.ours.fileno() if self.muted else None
+
+    def client_gone(self) -> None:
+        self.found_gone += 1
+        self.muted = False
+
+
+@pytest.fixture
+def channels() -> Iterator[list[Channel]]:
+    made: list[Channel] = []
+    yield made
+    for channel in made:
+        channel.ours.close()
+        channel.client.close()
+
+
+@pytest.fixture(autouse=True)
+def impatient_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.net.peer_close.INTERVAL_S", 0.02)
+
+
+def test_c08_two_looks_fit_into_the_five_seconds_that_a_dead_client_may_stay() -> None:
+    assert 2 * INTERVAL_S < 5
+
+
+def test_peer_is_gone_once_it_has_closed_whatever_it_sent_before(channels: list[Channel]) -> None:
+    channels.append(Channel(muted=True))
+    channels[0].client.send(b"more requests")
+    assert not peer_gone(channels[0].ours.fileno())
+    channels[0].client.close()
+    assert peer_gone(channels[0].ours.fileno())
+
+
+@pytest.mark.asyncio
+async def test_client_that_closed_is_found_while_others_stay(channels: list[Channel]) -> None:
+    channels += [Channel(muted=True) for _ in range(3)]
+    watch = MutedWatch(asyncio.get_running_loop(), channels)
+    watch.start()
+    channels[1].client.close()
+    await until(lambda: channels[1].found_gone)
+    watch.stop()
+    assert [channel.found_gone for channel in channels] == [0, 1, 0]
+
+
+@pytest.mark.asyncio
+async def test_half_closed_client_is_found(channels: list[Channel]) -> None:
+    channels.append(Channel(muted=True))
+    watch = MutedWatch(asyncio.get_running_loop(), channels)
+    watch.start()
+    channels[0].client.shutdown(socket.SHUT_WR)
+    await until(lambda: channels[0].found_gone)
+    watch.stop()
+
+
+@pytest.mark.asyncio
+async def test_half_closed_client_that_may_wait_for_replies_is_left_alone_until_it_resets(
+    channels: list[Channel],
+) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    channels += [Channel(muted=True, leaves_with_fin=False), Channel(muted=True)]
+    for end in (channels[0].ours, channels[0].client):
+        end.close()
+    channels[0].client = socket.create_connection(listening.getsockname())
+    channels[0].ours, _ = listening.accept()
+    listening.close()
+    watch = MutedWatch(asyncio.get_running_loop(), channels)
+    watch.start()
+    channels[0].client.shutdown(socket.SHUT_WR)
+    channels[1].client.close()
+    await until(lambda: channels[1].found_gone)
+    assert channels[0].found_gone == 0
+    channels[0].client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    channels[0].client.close()
+    await until(lambda: channels[0].found_gone)
+    watch.stop()
+
+
+@pytest.mark.asyncio
+async def test_unread_bytes_do_not_count_as_gone(channels: list[Channel]) -> None:
+    channels += [Channel(muted=True), Channel(muted=True)]
+    watch = MutedWatch(asyncio.get_running_loop(), channels)
+    watch.start()
+    channels[0].client.send(b"more requests")
+    channels[1].client.close()
+    await until(lambda: channels[1].found_gone)
+    watch.stop()
+    assert channels[0].found_gone == 0
+
+
+@pytest.mark.asyncio
+async def test_channel_that_is_read_from_is_left_to_its_transport(channels: list[Channel]) -> None:
+    channels += [Channel(muted=False), Channel(muted=True)]
+    watch = MutedWatch(asyncio.get_running_loop(), channels)
+    watch.start()
+    channels[0].client.close()
+    channels[1].client.close()
+    await until(lambda: channels[1].found_gone)
+    watch.stop()
+    assert channels[0].found_gone == 0
+
+
+@pytest.mark.asyncio
+async def test_stopped_watch_looks_no_more(channels: list[Channel]) -> None:
+    channels.append(Channel(muted=True))
+    watch = MutedWatch(asyncio.get_running_loop(), channels)
+    watch.start()
+    watch.stop()
+    channels[0].client.close()
+    await asyncio.sleep(0.1)
+    assert channels[0].found_gone == 0

@@ -1,0 +1,39 @@
+"""A socket of the gateway's is a socket like any other, only quicker to ask."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from gateway.net.plain_socket import PlainSocket
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_what_is_accepted_is_plain_and_works(family: socket.AddressFamily, host: str) -> None:
+    with PlainSocket(family, socket.SOCK_STREAM) as listening:
+        try:
+            listening.bind((host, 0))
+        except OSError:
+            pytest.skip(f"no {family.name} here")
+        listening.listen(1)
+        listening.setblocking(False)
+        with socket.create_connection(listening.getsockname()[:2]) as client:
+            accepted, peer = listening.accept()
+            with accepted:
+                assert isinstance(accepted, PlainSocket)
+                assert peer == client.getsockname()
+                assert accepted.getblocking()
+                assert (accepted.family, accepted.type) == (family, socket.SOCK_STREAM)
+                assert type(accepted.family) is type(accepted.type) is int
+                client.sendall(b"first")
+                assert accepted.recv(100) == b"first"
+
+
+def test_nobody_there_is_an_error_as_it_always_was() -> None:
+    with PlainSocket(socket.AF_INET, socket.SOCK_STREAM) as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(1)
+        listening.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listening.accept()

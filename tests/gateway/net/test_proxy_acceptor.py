@@ -1,0 +1,325 @@
+"""Real sockets behind a load balancer that the test plays, and time that only moves when a test moves it."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from config.proxy_sections import ProxyProtocolSettings
+from gateway.net.acceptor import Acceptor, Arrival
+from gateway.net.proxy_acceptor import ProxyEntrance
+from gateway.observability.observer import SilentObserver
+from quotas.connections import AdmissionCause, ConnectionLimits, ConnectionQuotas, ListenerLimits
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from tests.support.clock import FakeClock
+from tests.support.fake_loop import FakeLoop
+
+HOST = "127.0.0.1"
+BALANCER = "127.0.0.8"
+STRANGER = "127.0.0.9"
+HELLO = b"\x00\x00\x00\x17\x00\x12"
+
+
+def v1(ip: str, port: int = 40_000) -> bytes:
+    return f"PROXY TCP4 {ip} 198.51.100.1 {port} 9092\r\n".encode()
+
+
+def v2(ip: str) -> bytes:
+    addresses = socket.inet_aton(ip) + socket.inet_aton("198.51.100.1") + b"\x9c\x40\x23\x84"
+    return b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + addresses
+
+
+class Entrance(SilentObserver):
+    """A listener behind a load balancer; admitted sockets are kept."""
+
+    def __init__(
+        self, clock: FakeClock, *, ip_rate: int | None = None, max_waiting: int = 10, **limits: Any
+    ) -> None:
+        self.loop = FakeLoop(clock)
+        rates = Limits()
+        if ip_rate is not None:
+            rates.set(QuotaEntity(ip=DEFAULT), QuotaKey.CONNECTION_CREATION_RATE, ip_rate)
+        limits.setdefault("listeners", {"EXT": ListenerLimits()})
+        self.quotas = ConnectionQuotas(rates, ConnectionLimits(**limits), window_num=2, now_ms=clock.now_ms)
+        self.admitted: list[Arrival] = []
+        self.refused: Counter[AdmissionCause] = Counter()
+        self.held = 0
+        self.stack = ExitStack()
+        self.acceptor = Acceptor(
+            "EXT",
+            loop=self.loop,  # type: ignore[arg-type]
+            now_ms=self.loop.now_ms,
+            quotas=self.quotas,
+            observer=self,
+            on_admitted=self.admitted.append,
+            proxy=ProxyProtocolSettings(trusted=(BALANCER,), timeout_ms=3_000, max_waiting=max_waiting),
+        )
+        self.acceptor.listen((HOST, 0), None)
+
+    def connection_refused(self, listener: str, cause: AdmissionCause) -> None:
+        self.refused[cause] += 1
+
+    def connection_held(self, listener: str, hold_ms: int) -> None:
+        self.held += 1
+
+    def connect(self, first: bytes = b"", *, source: str = BALANCER) -> socket.socket:
+        """A connection that the acceptor gets to see together with its first bytes."""
+        client = socket.socket()
+        self.stack.callback(client.close)
+        client.bind((source, 0))
+        client.settimeout(5)
+        port = self.acceptor.ports[None]
+        client.connect((HOST, port))
+        client.sendall(first)
+        client.setblocking(False)
+        self.loop.run()
+        return client
+
+    def send(self, client: socket.socket, data: bytes) -> None:
+        client.sendall(data)
+        self.loop.run()
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Connections with a place, waiting for a header, admitted."""
+        total = self.quotas.snapshot(now_ms=self.loop.now_ms()).connections
+        return total, self.acceptor.awaiting_header, len(self.admitted)
+
+    def close(self) -> None:
+        for arrival in self.admitted:
+            arrival.accepted.close()
+            self.quotas.release("EXT", arrival.ip)
+        self.acceptor.stop()
+        self.stack.close()
+        assert self.quotas.snapshot(now_ms=self.loop.now_ms()).connections == 0
+        assert self.loop.watched == []
+
+
+def ended(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+@pytest.fixture
+def entrances(clock: FakeClock) -> Iterator[Any]:
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> Entrance:
+            entrance = Entrance(clock, **options)
+            stack.callback(entrance.close)
+            return entrance
+
+        yield make
+
+
+@pytest.mark.parametrize("header", [v1("192.0.2.7"), v2("192.0.2.7")], ids=["v1", "v2"])
+@pytest.mark.parametrize("cut", [0, 1, 15, 16, 20, None])
+def test_h25_header_is_taken_and_nothing_behind_it(entrances: Any, header: bytes, cut: int | None) -> None:
+    entrance = entrances()
+    if cut is None:
+        entrance.connect(header + HELLO)
+    else:
+        client = entrance.connect(header[:cut])
+        assert entrance.counts == (1, 1, 0)
+        entrance.send(client, header[cut:] + HELLO)
+    (arrival,) = entrance.admitted
+    assert (arrival.ip, arrival.port, arrival.peer) == ("192.0.2.7", 40_000, "192.0.2.7:40000")
+    assert arrival.proxy.startswith(f"{BALANCER}:")
+    assert arrival.connected_to == ("198.51.100.1", 9_092)
+    assert arrival.accepted.recv(100) == HELLO
+    assert entrance.quotas.connections_of("192.0.2.7") == 1
+    assert entrance.counts == (1, 0, 1)
+
+
+def test_h25_incomplete_header_costs_no_turn_of_the_loop_while_it_waits(entrances: Any) -> None:
+    entrance = entrances()
+    entrance.connect(b"PROXY TCP4 ")
+    before = entrance.loop.turns
+    entrance.loop.run()
+    assert entrance.loop.turns == before
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"PROXY UNKNOWN\r\n",
+        b"\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00",
+        b"\r\n\r\n\x00\r\nQUIT\n\x21\x31\x00\xd8" + bytes(216),
+    ],
+    ids=["unknown", "local", "unix"],
+)
+def test_h25_header_that_names_nobody_leaves_the_sockets_own_address(entrances: Any, header: bytes) -> None:
+    entrance = entrances()
+    entrance.connect(header)
+    (arrival,) = entrance.admitted
+    assert (arrival.ip, arrival.connected_to) == (BALANCER, None)
+
+
+@pytest.mark.parametrize(
+    ("ip", "trusted"),
+    [
+        (BALANCER, True),
+        (f"::ffff:{BALANCER}", True),
+        (STRANGER, False),
+        ("::1", False),
+        ("fe80::1%lo", False),
+        ("2001:db8:1::7", True),
+    ],
+)
+def test_h24_trust_is_by_address_however_the_socket_spells_it(ip: str, trusted: bool) -> None:
+    settings = ProxyProtocolSettings(trusted=(BALANCER, "2001:db8:1::/48"))
+    entrance = ProxyEntrance(
+        settings,
+        loop=None,
+        on_header=lambda *_: None,
+        on_refused=lambda *_: None,  # type: ignore[arg-type]
+    )
+    assert entrance.trusts(ip) is trusted
+    assert entrance.trusts(ip) is trusted
+
+
+def test_h24_stranger_is_closed_unread_and_uses_up_nothing(entrances: Any) -> None:
+    entrance = entrances(listeners={"EXT": ListenerLimits(1, 1)})
+    for _ in range(5):
+        assert ended(entrance.connect(v1("192.0.2.7"), source=STRANGER))
+    assert entrance.refused == {AdmissionCause.PROXY_UNTRUSTED: 5}
+    entrance.connect(v1("192.0.2.7"))
+    assert entrance.counts == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "cause"),
+    [
+        (HELLO, AdmissionCause.PROXY_MISSING),
+        (b"\x16\x03\x01\x02\x00", AdmissionCause.PROXY_MISSING),
+        (b"PROXY " + b"x" * 102, AdmissionCause.PROXY_INVALID),
+        (b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\xff\xff", AdmissionCause.PROXY_INVALID),
+        (b"PROXY TCP4 1.2.3.4 1.2.3.4 1 1\n", AdmissionCause.PROXY_INVALID),
+    ],
+)
+def test_h25_missing_and_broken_headers_close(entrances: Any, first: bytes, cause: AdmissionCause) -> None:
+    entrance = entrances()
+    assert ended(entrance.connect(first))
+    assert entrance.refused == {cause: 1}
+    assert entrance.counts == (0, 0, 0)
+
+
+def test_h25_slow_header_ends_at_its_deadline_however_it_trickles(entrances: Any) -> None:
+    entrance = entrances()
+    silent, slow = entrance.connect(), entrance.connect(b"P")
+    for byte in b"ROXY":
+        entrance.loop.advance(599)
+        entrance.send(slow, bytes([byte]))
+    entrance.loop.advance(2_999 - 4 * 599)
+    assert not ended(silent)
+    assert not ended(slow)
+    entrance.loop.advance(1)
+    assert ended(silent)
+    assert ended(slow)
+    assert entrance.refused == {AdmissionCause.PROXY_TIMEOUT: 2}
+    assert entrance.counts == (0, 0, 0)
+
+
+def test_client_that_leaves_before_its_header_frees_its_place(entrances: Any) -> None:
+    entrance = entrances()
+    entrance.connect(b"PROX").close()
+    entrance.loop.run()
+    assert entrance.refused == {AdmissionCause.PROXY_CLOSED: 1}
+    assert entrance.loop.timers == 0
+
+
+def test_h25_sockets_without_header_are_bounded(entrances: Any) -> None:
+    entrance = entrances(max_waiting=3)
+    clients = [entrance.connect() for _ in range(5)]
+    assert [ended(client) for client in clients] == [False] * 3 + [True] * 2
+    assert entrance.refused == {AdmissionCause.PROXY_FULL: 2}
+    entrance.send(clients[0], v1("192.0.2.7"))
+    assert entrance.counts == (3, 2, 1)
+
+
+def test_waiting_for_a_header_takes_a_place_among_the_connections(entrances: Any) -> None:
+    entrance = entrances(max_connections=2)
+    first, _, third = entrance.connect(), entrance.connect(), entrance.connect(v1("192.0.2.7"))
+    assert entrance.counts == (2, 2, 0)
+    first.close()
+    entrance.loop.run()
+    assert entrance.counts == (2, 1, 1)
+    assert not ended(third)
+
+
+def test_rate_of_the_listener_is_applied_at_accept_and_a_header_can_not_hurry_it(entrances: Any) -> None:
+    entrance = entrances(listeners={"EXT": ListenerLimits(max_connection_creation_rate=1)})
+    entrance.connect(v1("192.0.2.1"))
+    entrance.connect(v1("192.0.2.2"))
+    assert entrance.counts == (1, 0, 1)
+    entrance.loop.advance(1_000)
+    assert entrance.counts == (2, 0, 2)
+
+
+def test_h26_rate_of_an_address_is_that_of_the_client_and_not_of_the_balancer(entrances: Any) -> None:
+    entrance = entrances(ip_rate=1)
+    for ip in ("192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.1"):
+        entrance.connect(v1(ip))
+    assert [arrival.ip for arrival in entrance.admitted] == ["192.0.2.1", "192.0.2.2"]
+    assert (entrance.held, len(entrance.acceptor.held)) == (2, 2)
+    assert entrance.counts == (2, 0, 2)
+    entrance.loop.advance(1_001)
+    assert entrance.refused == {AdmissionCause.IP_RATE: 2}
+
+
+def test_h26_stranger_can_not_use_up_the_rate_of_an_address_it_names(entrances: Any) -> None:
+    entrance = entrances(ip_rate=1)
+    for _ in range(5):
+        entrance.connect(v1("192.0.2.1"), source=STRANGER)
+    entrance.connect(v1("192.0.2.1"))
+    assert [arrival.ip for arrival in entrance.admitted] == ["192.0.2.1"]
+
+
+def test_number_of_connections_is_counted_by_client(entrances: Any) -> None:
+    entrance = entrances(max_connections_per_ip=1)
+    clients = [entrance.connect(v2(ip)) for ip in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
+    assert [ended(client) for client in clients] == [False, True, False]
+    assert entrance.refused == {AdmissionCause.IP_COUNT: 1}
+    assert entrance.counts == (2, 0, 2)
+
+
+def test_refused_client_passes_its_place_on(entrances: Any) -> None:
+    entrance = entrances(max_connections=2, max_connections_per_ip=1)
+    entrance.connect(v1("192.0.2.1"))
+    slow = entrance.connect()
+    entrance.connect(v1("192.0.2.2"))
+    assert entrance.counts == (2, 1, 1)
+    entrance.send(slow, v1("192.0.2.1"))
+    assert [arrival.ip for arrival in entrance.admitted] == ["192.0.2.1", "192.0.2.2"]
+
+
+def test_stop_closes_sockets_that_wait(entrances: Any) -> None:
+    entrance = entrances()
+    client = entrance.connect(b"PROXY")
+    entrance.acceptor.stop()
+    assert ended(client)
+    assert entrance.counts == (0, 0, 0)
+    assert entrance.loop.timers == 0
+
+
+def test_h27_descriptor_is_unwatched_before_it_can_be_another_connections(entrances: Any) -> None:
+    entrance = entrances()
+    for _ in range(20):
+        assert ended(entrance.connect(HELLO))
+        client = entrance.connect(b"PROX")
+        client.close()
+        entrance.loop.run()
+        assert len(entrance.loop.watched) == 1  # the listening socket's
+    entrance.connect(v1("192.0.2.7"))
+    assert len(entrance.loop.watched) == 1
+    assert entrance.counts == (1, 0, 1)

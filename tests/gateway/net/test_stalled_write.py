@@ -1,0 +1,105 @@
+"""How long a client may leave its replies lying, on a clock."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from typing import Any
+
+from gateway.net.stalled_write import WriteWatch
+from gateway.session.settings import SessionSettings
+from tests.support.clock import FakeClock
+from tests.support.fake_loop import FakeLoop
+
+PERIOD_MS = 10_000
+ENOUGH_BYTES = 100 * PERIOD_MS // 1000
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.loop = FakeLoop(FakeClock(0))
+        self.settings = SessionSettings(write_timeout_ms=PERIOD_MS, min_write_bytes_per_s=100)
+
+
+class Scene:
+    """A full transport that is watched."""
+
+    def __init__(self) -> None:
+        self.owner = Owner()
+        self.left_bytes = 1_000_000
+        self.stalled = 0
+        self.socket: socket.socket | None = None
+        self.watch = WriteWatch(self.owner, self, self.count)  # type: ignore[arg-type]
+
+    def get_write_buffer_size(self) -> int:
+        return self.left_bytes
+
+    def get_extra_info(self, name: str) -> Any:
+        assert name == "socket"
+        return self.socket
+
+    def count(self) -> None:
+        self.stalled += 1
+
+    def takes(self, taken_bytes: int) -> None:
+        """The client takes so much in one period."""
+        self.left_bytes -= taken_bytes
+        self.owner.loop.advance(PERIOD_MS)
+
+
+def test_b08_a_client_that_takes_nothing_is_found_after_one_period() -> None:
+    scene = Scene()
+    scene.owner.loop.advance(PERIOD_MS - 1)
+    assert scene.stalled == 0
+    scene.owner.loop.advance(1)
+    assert (scene.stalled, scene.owner.loop.timers) == (1, 0)
+
+
+def test_b10_each_period_counts_by_itself() -> None:
+    scene = Scene()
+    scene.takes(10 * ENOUGH_BYTES)
+    scene.takes(ENOUGH_BYTES)
+    assert scene.stalled == 0
+    scene.takes(ENOUGH_BYTES - 1)
+    assert scene.stalled == 1
+
+
+def test_a_stopped_watch_finds_nobody() -> None:
+    scene = Scene()
+    scene.watch.stop()
+    scene.takes(0)
+    assert (scene.stalled, scene.owner.loop.timers) == (0, 0)
+
+
+def test_changed_settings_apply_from_the_next_look() -> None:
+    scene = Scene()
+    scene.owner.settings = SessionSettings(write_timeout_ms=PERIOD_MS, min_write_bytes_per_s=0)
+    scene.takes(0)
+    assert scene.stalled == 0
+
+
+def test_b10_what_the_peer_has_taken_counts_though_the_kernel_takes_nothing_more_of_us() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    with ours, theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 200_000)
+        ours.setblocking(False)
+        while True:
+            try:
+                ours.send(bytes(65_536))
+            except BlockingIOError:
+                break
+        scene = Scene()
+        scene.watch.stop()
+        scene.socket = ours
+        scene.watch = WriteWatch(scene.owner, scene, scene.count)  # type: ignore[arg-type]
+        for _ in range(3):
+            theirs.recv(16_384)
+            time.sleep(0.005)
+        scene.owner.loop.advance(PERIOD_MS)
+        assert scene.stalled == 0
+        assert select.select([], [ours], [], 0) == ([], [], [])
+        scene.owner.loop.advance(PERIOD_MS)
+        assert scene.stalled == 1

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from gateway.observability.close_cause import CloseCause
+from gateway.observability.connection_metrics import ConnectionMetrics
+from quotas.connections import AdmissionCause, ConnectionLimits, ConnectionQuotas, ListenerLimits
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from tests.support.clock import FakeClock
+
+
+@dataclass
+class StillListener:
+    """A listener with given numbers."""
+
+    channels: list[object] = field(default_factory=list)
+    accepted: int = 0
+    held: int = 0
+    awaiting_header: int = 0
+
+
+class Scrape:
+    """The series of one scrape."""
+
+    def __init__(self, metrics: ConnectionMetrics, clock: FakeClock, listener: StillListener) -> None:
+        self._samples = [
+            sample
+            for family in metrics.collect_connections({"EXT": listener}, now_ms=clock.now_ms)
+            for sample in family.samples
+        ]
+
+    def value(self, name: str, **labels: str) -> float:
+        wanted = {"listener": "EXT", **labels}
+        (value,) = [each.value for each in self._samples if each.name == name and each.labels == wanted]
+        return float(value)
+
+    def by_ip(self) -> dict[str, float]:
+        name = "gateway_ip_connection_accept_rate"
+        return {each.labels["ip"]: each.value for each in self._samples if each.name == name}
+
+    def overall(self, name: str) -> list[float]:
+        return [each.value for each in self._samples if each.name == name and not each.labels]
+
+    def sum_of(self, name: str) -> float:
+        return sum(each.value for each in self._samples if each.name == name)
+
+
+def test_active_is_what_was_opened_and_not_closed_for_every_cause(clock: FakeClock) -> None:
+    metrics = ConnectionMetrics()
+    for _ in range(2 * len(CloseCause)):
+        metrics.connection_opened("EXT")
+    for cause in CloseCause:
+        metrics.connection_closed("EXT", cause)
+    scrape = Scrape(metrics, clock, StillListener(channels=[object()] * len(CloseCause)))
+    assert scrape.value("gateway_connections_closed_total", cause="evicted") == 1
+    opened = scrape.value("gateway_connections_opened_total")
+    closed = scrape.sum_of("gateway_connections_closed_total")
+    assert scrape.value("gateway_connections_active") == opened - closed
+
+
+def test_delays_and_holds_are_counted_with_their_time_by_limit(clock: FakeClock) -> None:
+    metrics = ConnectionMetrics()
+    metrics.accept_delayed("EXT", AdmissionCause.GATEWAY_RATE, 300)
+    metrics.accept_delayed("EXT", AdmissionCause.GATEWAY_RATE, 700)
+    metrics.accept_delayed("EXT", AdmissionCause.NO_SLOT, 0)
+    metrics.accept_blocked("EXT", 1_500)
+    metrics.connection_held("EXT", 250)
+    metrics.connection_would_be_held("EXT", 250)
+    metrics.connection_refused("EXT", AdmissionCause.HELD_FULL)
+    metrics.accept_failed("EXT")
+    scrape = Scrape(metrics, clock, StillListener(accepted=9, held=4))
+    assert scrape.value("gateway_accept_delays_total", cause="gateway_rate") == 2
+    assert scrape.value("gateway_accept_throttle_seconds_total", cause="gateway_rate") == 1.0
+    assert scrape.value("gateway_accept_delays_total", cause="no_slot") == 1
+    assert scrape.value("gateway_accept_delays_total", cause="listener_rate") == 0
+    assert scrape.value("gateway_acceptor_blocked_seconds_total") == 1.5
+    assert scrape.value("gateway_connections_held_total") == 1
+    assert scrape.value("gateway_ip_accept_throttle_seconds_total") == 0.25
+    assert scrape.value("gateway_connections_would_be_held_total") == 1
+    assert scrape.value("gateway_connections_refused_total", cause="held_full") == 1
+    assert scrape.value("gateway_accept_failures_total") == 1
+    assert scrape.value("gateway_held_connections") == 4
+    assert scrape.value("gateway_connections_accepted_total") == 9
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_rates_are_told_beside_their_limits_where_there_are_any(clock: FakeClock, limited: bool) -> None:
+    metrics = ConnectionMetrics()
+    quotas = ConnectionQuotas(
+        Limits(),
+        ConnectionLimits(
+            {"EXT": ListenerLimits(30, 20) if limited else ListenerLimits()},
+            max_connections=100 if limited else None,
+            max_connection_creation_rate=50 if limited else None,
+        ),
+        now_ms=clock.now_ms,
+    )
+    metrics.watch_connections(quotas, max_ip_series=10)
+    for _ in range(5):
+        quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
+    scrape = Scrape(metrics, clock, StillListener())
+    assert scrape.value("gateway_connection_accept_rate") == 0.5
+    assert scrape.overall("gateway_overall_connection_accept_rate") == [0.5]
+    assert scrape.overall("gateway_overall_connections_limit") == [100] * limited
+    assert scrape.overall("gateway_overall_connection_accept_rate_limit") == [50] * limited
+    assert scrape.sum_of("gateway_connections_limit") == 30 * limited
+    assert scrape.sum_of("gateway_connection_accept_rate_limit") == 20 * limited
+
+
+def test_only_the_fastest_addresses_have_a_series_and_the_others_are_added_up(clock: FakeClock) -> None:
+    limits = Limits()
+    limits.set(QuotaEntity(ip=DEFAULT), QuotaKey.CONNECTION_CREATION_RATE, 100)
+    quotas = ConnectionQuotas(limits, ConnectionLimits({"EXT": ListenerLimits()}), now_ms=clock.now_ms)
+    for last, count in ((1, 5), (2, 40), (3, 20), (4, 10)):
+        for _ in range(count):
+            quotas.admit("EXT", f"10.0.0.{last}", now_ms=clock.now_ms)
+    metrics = ConnectionMetrics()
+    metrics.watch_connections(quotas, max_ip_series=2)
+    assert Scrape(metrics, clock, StillListener()).by_ip() == {
+        "10.0.0.2": 4.0,
+        "10.0.0.3": 2.0,
+        "other": 1.5,
+    }
+    metrics.watch_connections(quotas, max_ip_series=4)
+    assert "other" not in Scrape(metrics, clock, StillListener()).by_ip()

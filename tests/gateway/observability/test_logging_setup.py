@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+import structlog
+import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.observability.logging_setup import (
+    MAX_VALUE_CHARS,
+    render_json,
+    render_logfmt,
+    report_suppressed,
+    setup,
+)
+from tests.support.clock import FakeClock
+from tests.support.secrets import secrets_in
+
+HOSTILE = "a\x00b\r\nlevel=error c\x1b[31m\x9b\x7f\u2028\u202e\"'\\{}%s=<default>/é\udc80"
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    root = logging.getLogger()
+    level = root.level
+    yield
+    structlog.reset_defaults()
+    for handler in our_handlers():
+        root.removeHandler(handler)
+    root.setLevel(level)
+
+
+def our_handlers() -> list[logging.Handler]:
+    """What `setup` hung on the root logger, among pytest's own."""
+    return [each for each in logging.getLogger().handlers if type(each).__module__ == setup.__module__]
+
+
+class Log:
+    """A configured log and what it wrote."""
+
+    def __init__(self, level: str = "info", format: str = "logfmt") -> None:
+        self.stream = io.StringIO()
+        self.clock = FakeClock(5)
+        self.limiter = setup(
+            level,
+            format,
+            stream=self.stream,
+            wall_clock=lambda: datetime(2026, 7, 29, 12, 0, 0, 123_000, UTC),
+            monotonic_ms=lambda: self.clock.now_ms,
+        )
+        self.logger = structlog.get_logger()
+
+    @property
+    def lines(self) -> list[str]:
+        return self.stream.getvalue().split("\n")[:-1]
+
+
+def test_line_begins_with_event_level_and_time_and_keeps_the_callers_order() -> None:
+    log = Log()
+    log.logger.info(
+        "client closed", listener="default", peer="127.0.0.1:5", throttle_ms=3, strict=True, api=None
+    )
+    assert log.lines == [
+        'event="client closed" level=info time=2026-07-29T12:00:00.123Z '
+        "listener=default peer=127.0.0.1:5 throttle_ms=3 strict=true api="
+    ]
+
+
+def test_json_line_has_the_same_keys_with_types() -> None:
+    log = Log(format="json")
+    log.logger.warning("client closed", throttle_ms=3, strict=True, api=None, names=("a",))
+    assert list(json.loads(log.lines[0]).items()) == [
+        ("event", "client closed"),
+        ("level", "warning"),
+        ("time", "2026-07-29T12:00:00.123Z"),
+        ("throttle_ms", 3),
+        ("strict", True),
+        ("api", None),
+        ("names", "('a',)"),
+    ]
+
+
+def parse_logfmt(line: str) -> dict[str, str]:
+    """What a logfmt reader makes of a line; fails on anything but pairs."""
+    found = {}
+    at = 0
+    while at < len(line):
+        equals = line.index("=", at)
+        key = line[at:equals]
+        if line[equals + 1 : equals + 2] == '"':
+            value, length = json.JSONDecoder().raw_decode(line[equals + 1 :])
+            at = equals + 1 + length
+        else:
+            end = line.find(" ", equals)
+            at = len(line) if end < 0 else end
+            value = line[equals + 1 : at]
+        assert key not in found
+        assert line[at : at + 1] in ("", " ")
+        found[key] = value
+        at += 1
+    return found
+
+
+@pytest.mark.parametrize("format", ["logfmt", "json"])
+def test_a23_hostile_names_stay_inside_their_value(format: str) -> None:
+    log = Log(format=format)
+    log.logger.info("client closed", client_id=HOSTILE, principal='x" level=error')
+    assert len(log.lines) == 1
+    assert log.lines[0].isascii()
+    assert log.lines[0].isprintable()
+    found: dict[str, Any] = parse_logfmt(log.lines[0]) if format == "logfmt" else json.loads(log.lines[0])
+    assert found["client_id"] == HOSTILE
+    assert found["principal"] == 'x" level=error'
+    assert found["level"] == "info"
+
+
+@given(st.text(), st.text(max_size=20))
+def test_any_value_is_one_printable_line_and_reads_back(value: str, key: str) -> None:
+    event = {"event": "x", key: value, "last": 1}
+    for line in (render_logfmt(None, "info", dict(event)), render_json(None, "info", dict(event))):
+        assert line.isascii()
+        assert line.isprintable()
+    if key.isidentifier() and key.isascii():
+        assert parse_logfmt(render_logfmt(None, "info", dict(event)))[key] == value
+
+
+def test_long_values_are_cut_and_say_so() -> None:
+    log = Log()
+    log.logger.info("x", client_id="c" * 32_767)
+    assert len(log.lines[0]) < MAX_VALUE_CHARS + 200
+    assert f"({32_767 - MAX_VALUE_CHARS} more)" in log.lines[0]
+
+
+def test_lines_below_the_level_are_not_written_and_a_new_setup_reaches_old_loggers() -> None:
+    log = Log(level="warning")
+    log.logger.info("quiet")
+    logging.getLogger("other").info("quiet")
+    assert log.lines == []
+    again = Log(level="debug")
+    log.logger.debug("loud")
+    assert [line.split()[0] for line in again.lines] == ["event=loud"]
+
+
+def test_traceback_is_one_line() -> None:
+    log = Log()
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError as exc:
+        log.logger.error("channel_failed", exc_info=exc)
+    assert len(log.lines) == 1
+    assert "Traceback" in parse_logfmt(log.lines[0])["exception"]
+
+
+def test_standard_logging_is_written_the_same_way() -> None:
+    log = Log()
+    logging.getLogger("kafka.conn").warning("node %s\n gone", "1")
+    # Not through the logger: pytest's own handler refuses such a record.
+    wrong = logging.LogRecord("kafka.conn", logging.WARNING, "", 0, "bad %d", ("arguments",), None)
+    our_handlers()[0].handle(wrong)
+    found = [parse_logfmt(line) for line in log.lines]
+    assert [(each["event"], each["level"], each["logger"]) for each in found] == [
+        ("node 1\n gone", "warning", "kafka.conn"),
+        ("bad %d", "warning", "kafka.conn"),
+    ]
+
+
+def test_setting_up_twice_does_not_write_twice() -> None:
+    Log()
+    log = Log()
+    logging.getLogger("x").error("once")
+    assert len(log.lines) == 1
+    assert len(our_handlers()) == 1
+
+
+def test_http_access_lines_are_left_to_the_metrics() -> None:
+    log = Log()
+    logging.getLogger("aiohttp.access").info("GET /metrics")
+    assert log.lines == []
+
+
+def test_flood_of_one_event_is_bounded_and_counted() -> None:
+    log = Log()
+    for at in range(100):
+        log.logger.info("refused", peer=at)
+    log.logger.info("something else")
+    assert sum("event=refused" in line for line in log.lines) == 20
+    assert len(log.lines) == 21
+    log.clock.advance(1000)
+    log.logger.info("refused", peer="later")
+    assert parse_logfmt(log.lines[-1])["suppressed"] == "80"
+
+
+def careless(data: bytes) -> None:
+    raise KeyError(data)
+
+
+async def careless_task(data: bytes) -> None:
+    careless(data)
+
+
+@pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_h15_exception_that_nobody_took_is_logged_without_its_data(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """An event loop puts the exception's text, and the arguments of what it called, into its own message."""
+    log = Log()
+    secret = b"hunter2"  # no canary: pytest's own handler sees the record as the loop has made it
+    message = b"\0alice\0" + secret
+    loop = make_loop()
+    loop.set_debug(True)
+    task = loop.create_task(careless_task(message))
+    loop.call_soon(careless, message)
+    loop.call_soon(partial(careless, message))
+    for _ in range(3):
+        loop.run_until_complete(asyncio.sleep(0))
+    del task
+    gc.collect()
+    loop.close()
+    found = [parse_logfmt(line) for line in log.lines if "exception" in parse_logfmt(line)]
+    assert len(found) == 3
+    assert "Task exception was never retrieved" in [line["event"] for line in found]
+    assert all("in careless" in line["exception"] for line in found)
+    assert secrets_in("\n".join(log.lines).encode(), [secret]) == []
+
+
+def test_flood_of_different_texts_from_one_standard_logger_is_bounded_too() -> None:
+    log = Log()
+    for at in range(100):
+        logging.getLogger("kafka.conn").warning("node %d", at)
+    assert len(log.lines) == 20
+
+
+def test_debug_lines_are_never_left_out() -> None:
+    log = Log(level="debug")
+    for at in range(100):
+        log.logger.debug("frame", at=at)
+    assert len(log.lines) == 100
+
+
+def test_what_no_later_line_told_is_told_at_the_end() -> None:
+    log = Log()
+    for _ in range(25):
+        log.logger.info("refused")
+    report_suppressed(log.limiter)
+    last = parse_logfmt(log.lines[-1])
+    assert (last["event"], last["of_event"], last["suppressed"]) == ("log lines left out", "refused", "5")
+
+
+def test_closed_standard_error_does_not_stop_the_gateway() -> None:
+    log = Log()
+    log.stream.close()
+    log.logger.error("nobody reads this")

@@ -1,0 +1,83 @@
+"""The set in force and the store stay together, whatever is asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.quota_admin.store.interface import Alteration, StoreError
+from gateway.quota_admin.store.live import MAX_WAITING, LiveQuotas
+from gateway.quota_admin.store.memory_store import MemoryStore
+from quotas.layered_quotas import QuotaBook
+from quotas.limits import Limits
+from tests.support.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, alteration
+
+pytestmark = pytest.mark.asyncio
+
+
+class SlowStore(MemoryStore):
+    """Writes when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(now_ms=lambda: AT_MS)
+        self.go = asyncio.Event()
+
+    async def write(self, alteration: Alteration) -> int:
+        await self.go.wait()
+        return await super().write(alteration)
+
+
+def live_on(store: MemoryStore) -> LiveQuotas:
+    return LiveQuotas(QuotaBook(Limits()), store, now_ms=lambda: 0)
+
+
+async def test_change_is_in_force_when_the_store_has_it_and_not_before() -> None:
+    store = SlowStore()
+    live = live_on(store)
+    await live.open()
+    task = asyncio.create_task(live.alter(alteration((ALICE, PRODUCE, 5.0))))
+    await asyncio.sleep(0)
+    assert live.book.limits.get(ALICE, PRODUCE) is None
+    store.go.set()
+    assert await task == 1
+    assert live.book.limits.get(ALICE, PRODUCE) == 5
+
+
+async def test_nothing_is_altered_before_the_store_was_read() -> None:
+    live = live_on(MemoryStore(now_ms=lambda: AT_MS))
+    assert live.why_not_ready() == "quota store not read yet"
+    with pytest.raises(StoreError, match="not read yet"):
+        await live.alter(alteration((ALICE, PRODUCE, 5.0)))
+    await live.open()
+    assert live.why_not_ready() is None
+
+
+async def test_gateway_whose_store_is_not_followed_is_not_ready() -> None:
+    live = live_on(store := MemoryStore(now_ms=lambda: AT_MS))
+    await live.open()
+    store.stale = "quota topic q can't be followed: gone"
+    assert live.why_not_ready() == "quota topic q can't be followed: gone"
+
+
+async def test_invalid_value_never_reaches_the_store() -> None:
+    live = live_on(MemoryStore(now_ms=lambda: AT_MS))
+    await live.open()
+    with pytest.raises(StoreError, match="user=alice: Quota producer_byte_rate must be greater than 0"):
+        await live.alter(alteration((APP, FETCH, 1.0), (ALICE, PRODUCE, -1.0)))
+    assert (live.store.version, list(live.book.limits.items())) == (0, [])
+
+
+async def test_those_that_wait_are_bounded() -> None:
+    store = SlowStore()
+    live = live_on(store)
+    await live.open()
+    tasks = [
+        asyncio.create_task(live.alter(alteration((ALICE, PRODUCE, at + 1)))) for at in range(MAX_WAITING)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(StoreError, match="too many alterations"):
+        await live.alter(alteration((ALICE, PRODUCE, 5.0)))
+    store.go.set()
+    assert len(await asyncio.gather(*tasks)) == MAX_WAITING
+    await live.alter(alteration((ALICE, PRODUCE, 5.0)))

@@ -1,0 +1,219 @@
+"""What the SQLite store promises to whoever alters quotas."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.quota_admin.store.interface import HistoryEntry, StoreError
+from gateway.quota_admin.store.sqlite_file import QuotaFile
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from tests.support.quota_stores import (
+    ALICE,
+    ANYBODY,
+    APP,
+    AT_MS,
+    FETCH,
+    PRODUCE,
+    alteration,
+    opened,
+    sqlite_store,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+    async with opened(store := sqlite_store(tmp_path / "data")) as seen:
+        assert seen.calls == [((), 0)]
+        assert await store.write(alteration((ALICE, PRODUCE, 1.0), (ANYBODY, FETCH, 5.0))) == 1
+        assert await store.write(alteration((ALICE, PRODUCE, None), (APP, FETCH, 7))) == 2
+    async with opened(store := sqlite_store(tmp_path / "data")) as again:
+        assert again.values == seen.values == {(ANYBODY, FETCH): 5.0, (APP, FETCH): 7}
+        assert store.version == 2
+        assert len(again.calls) == 1
+
+
+async def test_history_says_who_when_old_and_new(tmp_path: Path) -> None:
+    async with opened(store := sqlite_store(tmp_path)):
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        await store.write(alteration((ALICE, PRODUCE, 2.0), by="User:bob"))
+        await store.write(alteration((ALICE, PRODUCE, None)))
+    async with opened(store := sqlite_store(tmp_path)):
+        assert await store.history(2) == [
+            HistoryEntry(3, AT_MS, "User:admin", "a test", ALICE, PRODUCE, 2.0, None),
+            HistoryEntry(2, AT_MS, "User:bob", "a test", ALICE, PRODUCE, 1.0, 2.0),
+        ]
+
+
+async def test_history_is_bounded(tmp_path: Path) -> None:
+    async with opened(store := sqlite_store(tmp_path, max_history=3)):
+        for value in range(1, 6):
+            await store.write(alteration((ALICE, PRODUCE, value)))
+        assert [entry.new for entry in await store.history(100)] == [5, 4, 3]
+
+
+async def test_what_changes_nothing_is_no_version_and_no_history(tmp_path: Path) -> None:
+    async with opened(store := sqlite_store(tmp_path)) as seen:
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        assert await store.write(alteration((ALICE, PRODUCE, 1.0), (APP, FETCH, None))) == 1
+        assert len(await store.history(10)) == 1
+        assert len(seen.calls) == 2
+
+
+async def test_of_two_changes_of_one_quota_the_later_counts(tmp_path: Path) -> None:
+    async with opened(store := sqlite_store(tmp_path)) as seen:
+        await store.write(alteration((ALICE, PRODUCE, 1.0), (ALICE, PRODUCE, 2.0)))
+        assert seen.values == {(ALICE, PRODUCE): 2.0}
+        assert [entry.new for entry in await store.history(10)] == [2.0]
+
+
+async def test_full_store_refuses_to_grow_and_nothing_of_the_alteration_is_made(tmp_path: Path) -> None:
+    async with opened(store := sqlite_store(tmp_path, max_quotas=2)) as seen:
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        with pytest.raises(StoreError, match="would be 3 quotas, and quota_store"):
+            await store.write(alteration((ALICE, PRODUCE, 9.0), (ANYBODY, FETCH, 1), (APP, FETCH, 1)))
+        await store.write(alteration((ALICE, FETCH, 1.0)))
+        assert seen.values == {(ALICE, PRODUCE): 1.0, (ALICE, FETCH): 1.0}
+    async with opened(sqlite_store(tmp_path, max_quotas=2)) as seen:
+        assert seen.values == {(ALICE, PRODUCE): 1.0, (ALICE, FETCH): 1.0}
+
+
+async def test_g06_fifty_at_once_are_serialised_and_none_is_lost(tmp_path: Path) -> None:
+    async with opened(store := sqlite_store(tmp_path)) as seen:
+        entities = [QuotaEntity(user=f"user-{number}") for number in range(50)]
+        versions = await asyncio.gather(
+            *(
+                store.write(alteration((ALICE, PRODUCE, at + 1), (entity, PRODUCE, 5)))
+                for at, entity in enumerate(entities)
+            )
+        )
+        assert sorted(versions) == list(range(1, 51))
+        winner = versions.index(50) + 1
+        expected = {(entity, PRODUCE): 5 for entity in entities} | {(ALICE, PRODUCE): winner}
+        assert seen.values == expected
+        # The order that was told is the order of the versions.
+        assert [version for _, version in seen.calls] == list(range(51))
+        history = await store.history(200)
+        of_alice = [entry for entry in reversed(history) if entry.entity == ALICE]
+        assert [entry.old for entry in of_alice[1:]] == [entry.new for entry in of_alice[:-1]]
+    async with opened(sqlite_store(tmp_path)) as again:
+        assert again.values == expected
+
+
+async def test_caller_that_goes_away_leaves_file_and_memory_alike(tmp_path: Path) -> None:
+    async with opened(store := sqlite_store(tmp_path)) as seen:
+        task = asyncio.create_task(store.write(alteration((ALICE, PRODUCE, 1.0))))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await store.write(alteration((APP, FETCH, 1.0))) == 2
+        in_force = dict(seen.values)
+    async with opened(sqlite_store(tmp_path)) as again:
+        assert again.values == in_force == {(ALICE, PRODUCE): 1.0, (APP, FETCH): 1.0}
+
+
+async def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
+    async with opened(store := sqlite_store(tmp_path / "a" / "data")):
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        for path in [tmp_path / "a" / "data", *(tmp_path / "a" / "data").iterdir()]:
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+async def test_each_alteration_leaves_an_empty_log(tmp_path: Path) -> None:
+    async with opened(store := sqlite_store(tmp_path)):
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        await store.history(1)  # comes after the tidying in the same thread
+        assert (tmp_path / "quotas.db-wal").stat().st_size == 0
+
+
+async def test_store_that_is_not_open_refuses(tmp_path: Path) -> None:
+    async with opened(store := sqlite_store(tmp_path)):
+        pass
+    with pytest.raises(StoreError, match="closed"):
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+    await store.close()
+    assert not (tmp_path / "quotas.db-wal").exists()
+    with sqlite3.connect(tmp_path / "quotas.db") as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    database.close()
+    assert os.listdir(tmp_path)
+
+
+async def test_backup_that_reads_the_file_is_in_nobodys_way(tmp_path: Path) -> None:
+    async with opened(store := sqlite_store(tmp_path)) as seen:
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        backup = sqlite3.connect(tmp_path / "quotas.db")
+        try:
+            backup.execute("BEGIN")
+            assert backup.execute("SELECT count(*) FROM quotas").fetchone() == (1,)
+            await store.write(alteration((ALICE, PRODUCE, 2.0)))
+            await store.write(alteration((APP, FETCH, 2.0)))
+            assert len(seen.values) == 2
+        finally:
+            backup.close()
+    async with opened(sqlite_store(tmp_path)) as again:
+        assert again.values == {(ALICE, PRODUCE): 2.0, (APP, FETCH): 2.0}
+
+
+async def test_file_that_somebody_else_has_changed_is_not_written(tmp_path: Path) -> None:
+    async with opened(store := sqlite_store(tmp_path)) as seen:
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        with sqlite3.connect(tmp_path / "quotas.db") as other:
+            other.execute("UPDATE state SET version = 7")
+        other.close()
+        with pytest.raises(StoreError, match="checksum is wrong"):
+            await store.write(alteration((ALICE, PRODUCE, 2.0)))
+        assert seen.values == {(ALICE, PRODUCE): 1.0}
+
+
+async def test_disk_that_is_full_is_not_called_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(store := sqlite_store(tmp_path)):
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+
+    def full(_self: QuotaFile) -> sqlite3.Connection:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(QuotaFile, "_connect", full)
+        with pytest.raises(StoreError, match=r"can't be used: database or disk is full$"):
+            async with opened(sqlite_store(tmp_path)):
+                pass
+    async with opened(sqlite_store(tmp_path)) as again:
+        assert again.values == {(ALICE, PRODUCE): 1.0}
+
+
+_NAMES = st.one_of(
+    st.just(DEFAULT),
+    st.just("<default>"),
+    st.text(min_size=1, max_size=30),
+    st.just("%41%2F"),
+    st.just("x" * 10_240),
+)
+
+
+@given(user=_NAMES, client_id=st.one_of(st.none(), _NAMES), value=st.floats(5e-324, 1e308))
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_g17_any_name_and_value_come_back_as_they_were(
+    tmp_path: Path, user: str, client_id: str | None, value: float
+) -> None:
+    entity, key = QuotaEntity(user=user, client_id=client_id), QuotaKey.REQUEST_PERCENTAGE
+    async with opened(store := sqlite_store(tmp_path)) as seen:
+        await store.write(alteration((entity, key, value)))
+    async with opened(store := sqlite_store(tmp_path)) as again:
+        assert again.values == seen.values
+        assert again.values[entity, key] == value
+        await store.write(alteration(*((*at, None) for at in again.values)))
+        assert again.values == {}

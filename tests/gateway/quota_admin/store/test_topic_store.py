@@ -1,0 +1,205 @@
+"""How long alterations may take, and what is said of those that failed; over a topic without brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from structlog.testing import capture_logs
+
+from gateway.quota_admin.store import topic_reader, topic_store
+from gateway.quota_admin.store.interface import StoreError
+from tests.support.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened
+from tests.support.quota_topic import QuotaTopic
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def topic(monkeypatch: pytest.MonkeyPatch) -> QuotaTopic:
+    monkeypatch.setattr(topic_reader, "_POLL_S", 0.02)
+    monkeypatch.setattr(topic_store, "_SETTLE_S", 0.2)
+    monkeypatch.setattr(topic_store, "_RETRY_S", 0.1)
+    return QuotaTopic(monkeypatch)
+
+
+def timed_out(_commit: object = None) -> None:
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the commit timed out"))
+
+
+async def until(fact: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not fact():  # noqa: ASYNC110  (threads set it)
+            await asyncio.sleep(0.002)
+
+
+# -- how long ------------------------------------------------------------------------------------------------
+
+
+async def test_waiting_for_other_alterations_counts_as_time_of_the_alteration(
+    topic: QuotaTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_store, "_RETRY_S", 2.0)
+
+    def slow(commit: Callable[[], None]) -> None:
+        time.sleep(0.3)
+        commit()
+
+    topic.on_commit = slow
+    async with opened(store := topic.store(write_timeout_ms=500)):
+        began = time.monotonic()
+        made = await asyncio.gather(
+            *(store.write(alteration((ALICE, PRODUCE, value))) for value in range(1, 11)),
+            return_exceptions=True,
+        )
+        assert time.monotonic() - began < 2.5  # ten times 0.3 s would be more
+        failures = [str(each) for each in made if isinstance(each, StoreError)]
+        assert set(failures) == {"other alterations took too long; nothing was changed"}
+        assert 1 <= 10 - len(failures) <= 3
+        assert len(await store.history(100)) == 10 - len(failures)
+
+
+async def test_failed_alteration_takes_hardly_longer_than_it_may(topic: QuotaTopic) -> None:
+    def hangs(_commit: Callable[[], None]) -> None:
+        time.sleep(0.9)
+        timed_out()
+
+    async with opened(store := topic.store(write_timeout_ms=1_000)):
+        topic.on_commit = hangs
+        topic.unreachable = True
+        began = time.monotonic()
+        with pytest.raises(StoreError):
+            await store.write(alteration((ALICE, PRODUCE, 1)))
+        assert time.monotonic() - began < 1.8
+
+
+# -- what became of it ---------------------------------------------------------------------------------------
+
+
+async def test_failed_commit_that_was_made_is_a_success_though_it_is_read_late(topic: QuotaTopic) -> None:
+    def made_and_not_told(commit: Callable[[], None]) -> None:
+        topic.consumers[0].held = True
+        commit()
+        timed_out()
+
+    async with opened(store := topic.store()) as seen:
+        topic.on_commit = made_and_not_told
+        task = asyncio.create_task(store.write(alteration((ALICE, PRODUCE, 1))))
+        await until(lambda: topic.log)
+        # Longer than one would wait for what is said not to be there.
+        await asyncio.sleep(0.5)
+        assert not task.done()
+        topic.consumers[0].held = False
+        await task
+        assert seen.values == {(ALICE, PRODUCE): 1}
+
+
+async def test_failed_commit_that_was_read_is_a_success_though_the_brokers_say_no_more(
+    topic: QuotaTopic,
+) -> None:
+    def made_and_read(commit: Callable[[], None]) -> None:
+        commit()
+        time.sleep(0.3)
+        topic.unreachable = True
+        timed_out()
+
+    async with opened(store := topic.store(write_timeout_ms=1_000)) as seen:
+        topic.on_commit = made_and_read
+        assert await store.write(alteration((ALICE, PRODUCE, 1))) == store.version
+        assert seen.values == {(ALICE, PRODUCE): 1}
+
+
+async def test_failed_commit_that_was_not_made_is_told_as_such_once_the_end_was_read(
+    topic: QuotaTopic,
+) -> None:
+    async with opened(store := topic.store()) as seen:
+        topic.on_commit = timed_out
+        with pytest.raises(StoreError, match="could not be written; nothing was changed: "):
+            await store.write(alteration((ALICE, PRODUCE, 1)))
+        assert seen.values == {}
+        topic.on_commit = lambda commit: commit()
+        await store.write(alteration((ALICE, PRODUCE, 2)))
+        assert seen.values == {(ALICE, PRODUCE): 2}
+
+
+async def test_change_that_comes_into_force_after_its_error_is_audited(topic: QuotaTopic) -> None:
+    commits: list[Callable[[], None]] = []
+
+    def unknown(commit: Callable[[], None]) -> None:
+        commits.append(commit)
+        timed_out()
+
+    async with opened(store := topic.store(write_timeout_ms=1_000)) as seen:
+        await store.write(alteration((APP, FETCH, 1)))
+        topic.on_commit = unknown
+        topic.unreachable = True
+        with pytest.raises(StoreError, match="not confirmed; it may take effect later"):
+            await store.write(alteration((ALICE, PRODUCE, 1), (APP, FETCH, 2), by="User:eve"))
+        assert seen.values == {(APP, FETCH): 1}
+        with capture_logs() as logs:
+            commits[0]()
+            await until(lambda: len(seen.values) == 2)
+            await asyncio.sleep(0)
+        told = [(line["principal"], line["entity"], line["old"], line["new"], line["late"]) for line in logs]
+        assert told == [
+            ("User:eve", "user=alice", None, 1, True),
+            ("User:eve", "client-id=app", 1, 2, True),
+        ]
+
+
+async def test_change_that_was_written_and_cannot_be_read_is_no_failure_for_sure(topic: QuotaTopic) -> None:
+    async with opened(store := topic.store(write_timeout_ms=300)) as seen:
+        topic.consumers[0].held = True
+        with pytest.raises(StoreError, match="takes effect later, once it can"):
+            await store.write(alteration((ALICE, PRODUCE, 1)))
+        topic.consumers[0].held = False
+        await until(lambda: seen.values == {(ALICE, PRODUCE): 1})
+
+
+# -- what seems to change nothing ----------------------------------------------------------------------------
+
+
+async def test_g06_value_that_another_gateway_has_just_replaced_is_set_again(topic: QuotaTopic) -> None:
+    async with opened(one := topic.store()) as first, opened(two := topic.store()) as second:
+        await one.write(alteration((ALICE, PRODUCE, 5), (APP, FETCH, 1)))
+        await until(lambda: second.values == first.values)
+        topic.consumers[1].held = True
+        await one.write(alteration((ALICE, PRODUCE, 10)))
+        with capture_logs() as logs:
+            task = asyncio.create_task(two.write(alteration((ALICE, PRODUCE, 5), (APP, FETCH, 1))))
+            await asyncio.sleep(0.1)
+            assert not task.done()
+            topic.consumers[1].held = False
+            assert await task == two.version
+        assert second.values[ALICE, PRODUCE] == 5
+        await until(lambda: first.values == second.values)
+        assert [(line["entity"], line["old"], line["new"]) for line in logs] == [("user=alice", 10, 5)]
+        assert (await two.history(1))[0].old == 10
+
+
+async def test_value_that_is_set_already_is_no_alteration_and_needs_the_brokers_word(
+    topic: QuotaTopic,
+) -> None:
+    async with opened(store := topic.store(write_timeout_ms=1_000)):
+        version = await store.write(alteration((ALICE, PRODUCE, 5)))
+        assert await store.write(alteration((ALICE, PRODUCE, 5))) == version
+        assert len(await store.history(10)) == 1
+        topic.unreachable = True
+        with pytest.raises(StoreError, match="can't be reached; nothing was changed"):
+            await store.write(alteration((ALICE, PRODUCE, 5)))
+
+
+async def test_catching_up_waits_for_what_others_had_made(topic: QuotaTopic) -> None:
+    async with opened(one := topic.store()), opened(two := topic.store(write_timeout_ms=1_500)) as second:
+        topic.consumers[1].held = True
+        await one.write(alteration((ALICE, PRODUCE, 5)))
+        with pytest.raises(StoreError, match="could not be read to its end"):
+            await two.catch_up()
+        topic.consumers[1].held = False
+        await two.catch_up()
+        assert second.values == {(ALICE, PRODUCE): 5}
+    with pytest.raises(StoreError, match="closed"):
+        await two.catch_up()

@@ -1,0 +1,174 @@
+"""The kill switch and the reload, without a gateway around them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from config import Config, ConfigError
+from config.sections import LogSettings
+from gateway.server.operations import ConfigSource, Operations, ReloadReport
+from gateway.server.reload import ReloadPlan, ReloadResult
+from quotas.entities import QuotaEntity, QuotaKey
+from quotas.layered_quotas import QuotaBook
+from quotas.limits import Enforcement
+
+ALICE = QuotaEntity(user="alice")
+PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
+BASE: dict[str, Any] = {
+    "upstream": {"bootstrap": ["k:1"]},
+    "listeners": [{"name": "a", "bind": "127.0.0.1:19092"}],
+}
+
+
+def quota(limit: int, **more: Any) -> list[dict[str, Any]]:
+    return [{"user": "alice", "producer_byte_rate": limit, **more}]
+
+
+class Setup:
+    """Operations whose file is a dict."""
+
+    def __init__(self, *, source: bool = True, check: Any = None, **sections: Any) -> None:
+        self.file: dict[str, Any] | list[str] = {**BASE, **sections}
+        self.logs: list[LogSettings] = []
+        self.plans: list[ReloadPlan] = []
+        self.reports: list[ReloadReport] = []
+        config = self.read()
+        self.limits = config.quota_limits()
+        self.operations = Operations(
+            config,
+            QuotaBook(self.limits),
+            ConfigSource(self.read, self.logs.append) if source else None,
+            check=check or (lambda _config: None),
+            apply=self.plans.append,
+            on_reload=self.reports.append,
+        )
+
+    def read(self) -> Config:
+        if isinstance(self.file, list):
+            raise ConfigError(self.file)
+        return Config.model_validate(self.file)
+
+    def reload(self, **sections: Any) -> ReloadReport:
+        """The file gets these sections and is read again."""
+        self.file = {**BASE, **sections}
+        return asyncio.run(self.operations.reload(by="test"))
+
+
+def test_reload_puts_quotas_and_observe_in_force_and_drops_what_is_gone() -> None:
+    setup = Setup(quotas=quota(5))
+    assert setup.reload(quotas=quota(7, observe=True)).applied == ("quotas",)
+    assert setup.limits.get(ALICE, PRODUCE) == 7
+    assert setup.limits.observes(ALICE)
+    setup.reload()
+    assert not setup.limits.enabled(PRODUCE)
+    assert not setup.limits.observes(ALICE)
+
+
+def test_reload_changes_the_log_only_when_the_file_does() -> None:
+    setup = Setup()
+    setup.reload(quotas=quota(5))
+    assert setup.logs == []
+    setup.reload(log={"level": "debug"})
+    assert setup.logs == [LogSettings(level="debug")]
+
+
+@pytest.mark.parametrize("faults", [["f: one", "f: two"]])
+def test_j07_invalid_file_changes_nothing_and_each_fault_is_a_line_at_error(faults: list[str]) -> None:
+    setup = Setup(quotas=quota(5))
+    version = setup.limits.version
+    before = setup.operations.config
+    setup.file = faults
+    with capture_logs() as lines:
+        report = asyncio.run(setup.operations.reload(by="test"))
+    assert report == ReloadReport(ReloadResult.INVALID, faults=("f: one", "f: two"))
+    assert [(line["event"], line["log_level"], line["fault"]) for line in lines] == [
+        ("config_not_reloaded", "error", "f: one"),
+        ("config_not_reloaded", "error", "f: two"),
+    ]
+    assert (setup.limits.version, setup.operations.config) == (version, before)
+    assert setup.plans == []
+    assert setup.reports == [report]
+
+
+def test_j07_file_that_this_machine_can_not_do_changes_nothing_either() -> None:
+    def check(config: Config) -> None:
+        if config.quotas:
+            raise ConfigError(["too much"])
+
+    setup = Setup(check=check)
+    assert setup.reload(quotas=quota(5)).faults == ("too much",)
+    assert not setup.limits.enabled(PRODUCE)
+
+
+def test_gateway_without_a_file_says_so() -> None:
+    report = Setup(source=False).reload()
+    assert report.result is ReloadResult.INVALID
+    assert report.faults == ("there is no configuration file to read",)
+
+
+def test_setting_that_needs_a_restart_is_a_warning_at_every_reload_and_the_rest_is_applied() -> None:
+    setup = Setup()
+    for applied in (("quotas",), ()):
+        with capture_logs() as lines:
+            report = setup.reload(quotas=quota(5), client_quota={"window_num": 5})
+        assert report == ReloadReport(ReloadResult.NEEDS_RESTART, applied, ("client_quota.window_num",))
+        warned = [line["setting"] for line in lines if line["log_level"] == "warning"]
+        assert warned == ["client_quota.window_num"]
+    assert setup.limits.get(ALICE, PRODUCE) == 5
+    assert setup.operations.config.client_quota.window_num == 11
+
+
+def test_switch_is_an_audit_line_with_who_threw_it() -> None:
+    setup = Setup()
+    with capture_logs() as lines:
+        setup.operations.set_mode(Enforcement.OFF, by="somebody")
+    (line,) = lines
+    assert (line["event"], line["mode"], line["before"], line["by"]) == (
+        "enforcement_set",
+        "off",
+        "enforce",
+        "somebody",
+    )
+    assert setup.operations.mode is setup.limits.mode is Enforcement.OFF
+
+
+def test_switch_outlives_a_reload_that_is_about_something_else() -> None:
+    setup = Setup()
+    setup.operations.set_mode(Enforcement.OFF, by="test")
+    setup.reload(quotas=quota(5))
+    assert setup.operations.mode is Enforcement.OFF
+    setup.reload(quotas=quota(5), enforcement={"mode": "observe"})
+    assert setup.operations.mode is Enforcement.OBSERVE
+    setup.reload(quotas=quota(5))
+    assert setup.operations.mode is Enforcement.ENFORCE
+
+
+def test_file_is_read_off_the_loop_and_reloads_take_turns() -> None:
+    setup = Setup()
+    together = threading.Barrier(2)
+    overlaps = []
+    threads: set[int] = set()
+
+    def read() -> Config:
+        threads.add(threading.get_ident())
+        try:
+            together.wait(0.05)
+            overlaps.append(True)
+        except threading.BrokenBarrierError:
+            together.reset()
+        return setup.read()
+
+    setup.operations._source = ConfigSource(read, setup.logs.append)
+
+    async def twice() -> None:
+        await asyncio.gather(*(setup.operations.reload(by="test") for _ in range(2)))
+
+    asyncio.run(twice())
+    assert len(setup.reports) == 2
+    assert overlaps == []
+    assert threading.get_ident() not in threads

@@ -1,0 +1,126 @@
+"""What a new configuration changes, as a plan."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from config import Config
+from gateway.server.reload import LIVE, LIVE_EXCEPT, ReloadResult, plan
+
+BASE: dict[str, Any] = {
+    "upstream": {"bootstrap": ["k:1"]},
+    "listeners": [{"name": "a", "bind": "127.0.0.1:19092"}],
+    "quotas": [{"user": "a", "producer_byte_rate": 1}],
+}
+
+
+def config(**sections: Any) -> Config:
+    return Config.model_validate({**BASE, **sections})
+
+
+def test_the_same_configuration_changes_nothing() -> None:
+    found = plan(config(), config())
+    assert (found.applies, found.needs_restart) == ((), ())
+    assert found.config == config()
+    assert found.result is ReloadResult.APPLIED
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "key"),
+    [
+        ("quotas", [], "quotas"),
+        ("quotas", [{"user": "a", "producer_byte_rate": 1, "observe": True}], "quotas"),
+        ("enforcement", {"mode": "off"}, "enforcement.mode"),
+        ("log", {"level": "debug"}, "log.level"),
+        ("limits", {"max_mute_ms": 5}, "limits.max_mute_ms"),
+        ("drain", {"timeout_ms": 5}, "drain.timeout_ms"),
+        ("quota_admin", {"admins": ["User:a"]}, "quota_admin.admins"),
+        ("connections", {"max_connections": 5}, "connections.max_connections"),
+        ("connections", {"failed_authentication_delay_ms": 5}, "connections.failed_authentication_delay_ms"),
+    ],
+)
+def test_setting_that_can_change_is_in_force_afterwards(section: str, value: Any, key: str) -> None:
+    wanted = config(**{section: value})
+    found = plan(config(), wanted)
+    assert found.applies == (key,)
+    assert found.needs_restart == ()
+    assert found.config == wanted
+    assert found.changes(section)
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "key"),
+    [
+        ("upstream", {"bootstrap": ["other:1"]}, "upstream.bootstrap"),
+        ("listeners", [{"name": "a", "bind": "127.0.0.1:29092"}], "listeners"),
+        ("admin", {"bind": "127.0.0.1:1"}, "admin.bind"),
+        ("client_quota", {"window_num": 5}, "client_quota.window_num"),
+        ("mutation_quota", {"window_num": 5}, "mutation_quota.window_num"),
+        ("client_ids", {"empty": "as_named"}, "client_ids.empty"),
+        ("limits", {"max_frame_bytes": 5000}, "limits.max_frame_bytes"),
+        ("connections", {"ipv6_prefix_bits": 64}, "connections.ipv6_prefix_bits"),
+    ],
+)
+def test_setting_that_can_not_change_waits_for_the_restart_and_the_rest_is_applied(
+    section: str, value: Any, key: str
+) -> None:
+    wanted = config(**{section: value}, enforcement={"mode": "observe"})
+    found = plan(config(), wanted)
+    assert found.applies == ("enforcement.mode",)
+    assert found.needs_restart == (key,)
+    assert found.config == config(enforcement={"mode": "observe"})
+    assert found.result is ReloadResult.NEEDS_RESTART
+
+
+def test_setting_that_waits_is_told_again_until_it_is_taken_back() -> None:
+    wanted = config(limits={"max_frame_bytes": 5000, "max_mute_ms": 5})
+    first = plan(config(), wanted)
+    assert (first.applies, first.needs_restart) == (("limits.max_mute_ms",), ("limits.max_frame_bytes",))
+    assert first.config == config(limits={"max_mute_ms": 5})
+    assert plan(first.config, wanted).applies == ()
+    assert plan(first.config, wanted).needs_restart == ("limits.max_frame_bytes",)
+    assert plan(first.config, config(limits={"max_mute_ms": 5})).needs_restart == ()
+
+
+def test_sections_and_settings_of_the_plan_exist() -> None:
+    full = tomllib.loads(files("config").joinpath("examples/full.toml").read_text(encoding="utf-8"))
+    assert full.keys() >= LIVE
+    assert all(key.partition(".")[2] in full[key.partition(".")[0]] for key in LIVE_EXCEPT)
+
+
+def two_listeners(first: dict[str, Any], second: dict[str, Any]) -> Config:
+    return config(
+        listeners=[
+            {"name": "a", "bind": "127.0.0.1:19092", **first},
+            {"name": "b", "bind": "127.0.0.1:29092", **second},
+        ]
+    )
+
+
+def test_limits_of_a_listener_change_and_its_ports_wait_for_the_restart() -> None:
+    running = two_listeners({}, {"max_connections": 5})
+    found = plan(running, two_listeners({"max_connection_creation_rate": 7}, {"protected": True}))
+    assert found.applies == (
+        "listeners.0.max_connection_creation_rate",
+        "listeners.1.max_connections",
+        "listeners.1.protected",
+    )
+    assert found.needs_restart == ()
+    assert found.changes("listeners")
+    moved = two_listeners({"max_connections": 3}, {"max_connections": 5, "broker_ports": 3})
+    found = plan(running, moved)
+    assert found.applies == ("listeners.0.max_connections",)
+    assert found.needs_restart == ("listeners",)
+    assert found.config == two_listeners({"max_connections": 3}, {"max_connections": 5})
+
+
+def test_limits_follow_the_name_of_a_listener_and_who_is_gone_from_the_file_keeps_its_own() -> None:
+    running = two_listeners({"max_connections": 5}, {})
+    only_second = config(listeners=[{"name": "b", "bind": "127.0.0.1:29092", "max_connections": 9}])
+    found = plan(running, only_second)
+    assert found.config == two_listeners({"max_connections": 5}, {"max_connections": 9})
+    assert found.needs_restart == ("listeners",)

@@ -1,0 +1,71 @@
+"""From a listener's section to its rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from config import Config
+from gateway.auth.authentication import SaslRules
+from gateway.handlers.sasl import sasl_handlers
+from gateway.observability.observer import SilentObserver
+from gateway.server.sasl_setup import sasl_of
+from gateway.session.routes import build_routes
+
+ROUTES = build_routes(sasl_handlers(SilentObserver()), {}, max_frame_bytes=1_000_000)
+
+
+def config(listener: dict[str, Any], upstream: dict[str, Any]) -> Config:
+    return Config.model_validate(
+        {
+            "upstream": {"bootstrap": ["127.0.0.1:9092"], **upstream},
+            "listeners": [{"name": "a", "bind": "127.0.0.1:19092", **listener}],
+        }
+    )
+
+
+SASL = {"security_protocol": "SASL_PLAINTEXT"}
+OWN = {"sasl": {"mechanism": "PLAIN", "username": "gw", "password_file": "/p"}}
+
+
+def test_listener_without_sasl_has_no_rules() -> None:
+    assert sasl_of(config({}, {}).listeners[0], ROUTES, SilentObserver()) is None
+
+
+def test_listener_with_sasl_has_the_default_rules() -> None:
+    found = sasl_of(config(SASL, SASL).listeners[0], ROUTES, SilentObserver())
+    assert found is not None
+    assert found.rules == SaslRules()
+
+
+def test_names_of_the_section_are_the_rules() -> None:
+    names = {
+        "unknown_principal": "u",
+        "delegation_token_principal": "d",
+        "oauthbearer_principal_claim": "c",
+    }
+    found = sasl_of(config({**SASL, "sasl": names}, SASL).listeners[0], ROUTES, SilentObserver())
+    assert found is not None
+    assert found.rules == SaslRules("u", "d", "c")
+
+
+def test_listener_with_sasl_must_lead_to_brokers_with_sasl() -> None:
+    with pytest.raises(ValidationError, match="contradictory"):
+        config(SASL, {})
+
+
+def test_sections_without_sasl_have_no_names() -> None:
+    with pytest.raises(ValidationError):
+        config({"sasl": {}}, {})
+    with pytest.raises(ValidationError):
+        config({}, OWN)
+
+
+def test_what_is_probably_not_meant_is_warned_about() -> None:
+    assert config(SASL, SASL | OWN).warnings() == []
+    (missing,) = config(SASL, SASL).warnings()
+    assert missing.startswith("upstream.sasl: missing")
+    (anonymous,) = config({}, SASL | OWN).warnings()
+    assert anonymous.startswith("listeners.0.security_protocol: ")

@@ -1,0 +1,122 @@
+"""Certificates of a running gateway are exchanged while clients are connected (hazard H21)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.certificates import SERVER
+from tests.support.frames import heartbeat
+from tests.support.raw_client import HOST, Ended, until
+from tests.support.tls import Pki, TlsClient, tls_gateway
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> Pki:
+    return Pki(tmp_path)
+
+
+def exchange(pki: Pki, name: str, *, key: bool = True) -> None:
+    pair = pki.authority.issue(name, name, hosts=(HOST,), usage=SERVER)
+    if key:
+        shutil.copy(pair.key, pki.server.key)
+    shutil.copy(pair.certificate, pki.server.certificate)
+
+
+async def served_by(client: TlsClient) -> str:
+    shown: Any = client.tls.getpeercert()
+    client.send(heartbeat(1))
+    await client.receive_frame()
+    return str(dict(pair[0] for pair in shown["subject"])["commonName"])
+
+
+async def test_h21_new_handshakes_get_the_new_certificate_and_old_connections_stay(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.server.tls_setup.LOOK_S", 0.05)
+    async with tls_gateway(pki.keys()) as (_, running):
+        identity = running.gateway.tls.identities[0]
+        async with await TlsClient.connect(running.port, pki.trusting()) as old:
+            assert await served_by(old) == "server"
+            exchange(pki, "half", key=False)
+            await until(lambda: identity.failed_reloads == 1)
+            async with await TlsClient.connect(running.port, pki.trusting()) as meanwhile:
+                assert await served_by(meanwhile) == "server"
+            exchange(pki, "newer")
+            await until(lambda: not identity.last_reload_failed)
+            async with await TlsClient.connect(running.port, pki.trusting()) as new:
+                assert await served_by(new) == "newer"
+            assert await served_by(old) == "server"
+
+
+async def test_h21_a_reload_reads_files_that_look_unchanged_too(pki: Pki) -> None:
+    async with tls_gateway(pki.keys()) as (_, running):
+        identity = running.gateway.tls.identities[0]
+        await running.gateway.operations.reload(by="test")
+        await until(lambda: identity.reloads == 1)
+
+
+async def test_h21_what_nobody_thought_of_does_not_end_the_look_at_the_files_nor_the_shutdown(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.server.tls_setup.LOOK_S", 0.02)
+    asked: list[bool] = []
+
+    def look(identities: object, *, only_if_changed: bool, by: str) -> bool:
+        asked.append(only_if_changed)
+        raise LookupError(by)
+
+    monkeypatch.setattr("gateway.server.tls_setup.reload_all", look)
+    async with tls_gateway(pki.keys()) as (_, running):
+        await until(lambda: len(asked) > 2)
+        await running.gateway.tls.stop()
+
+
+async def test_shutdown_goes_on_if_the_look_at_the_files_has_ended_badly(pki: Pki) -> None:
+    async with tls_gateway(pki.keys()) as (_, running):
+        parts = running.gateway.tls
+        assert parts._looking is not None
+        parts._looking.cancel()
+        parts._looking = asyncio.create_task(bad_end())
+        await asyncio.sleep(0)
+
+
+async def bad_end() -> None:
+    raise LookupError
+
+
+async def test_h21_an_authority_that_is_taken_away_counts_from_the_next_handshake_on(pki: Pki) -> None:
+    own = pki.authority.issue("alice", "alice")
+    keys = pki.mutual()
+    trusted = Path(keys["tls"]["client_ca"]).parent / "trusted.pem"
+    shutil.copy(pki.authority.certificate, trusted)
+    keys["tls"]["client_ca"] = str(trusted)
+    async with tls_gateway(keys) as (_, running):
+        async with await TlsClient.connect(running.port, pki.trusting(own)) as before:
+            before.send(heartbeat(1))
+            await before.receive_frame()
+            other = Pki(_made(trusted.parent / "other"))
+            shutil.copy(other.authority.certificate, trusted)
+            assert running.gateway.tls.identities[0].reload(only_if_changed=True, by="test")
+            before.send(heartbeat(2))
+            await before.receive_frame()
+        with pytest.raises((ssl.SSLError, Ended)):
+            await served(running.port, pki.trusting(own))
+
+
+async def served(port: int, context: ssl.SSLContext) -> None:
+    async with await TlsClient.connect(port, context) as client:
+        client.send(heartbeat(1))
+        await client.receive_frame()
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder

@@ -1,0 +1,188 @@
+"""The queue of requests without a reply, on its own."""
+
+from __future__ import annotations
+
+from struct import pack
+
+import pytest
+
+from gateway.session.client_quotas import TimedRequest
+from gateway.session.in_flight import CollectedAnswer, HeadAnswer, InFlight, Pending
+from protocol.errors import UpstreamDesync
+
+NOW_MS = 5
+
+
+class NoTimekeeper:
+    """For replies that nobody times."""
+
+    def request_answered(self, timed: TimedRequest, *, now_ms: int) -> None:
+        """See `Timekeeper`."""
+        raise AssertionError
+
+    def seal_reply(self, timed: TimedRequest, reply: bytes, *, now_ms: int) -> bytes:
+        """See `Timekeeper`."""
+        raise AssertionError
+
+
+def reply(correlation_id: int, size: int = 20) -> bytes:
+    """A reply frame with so many bytes of body."""
+    return pack(">ii", 4 + size, correlation_id) + b"b" * size
+
+
+def queue(*pending: Pending) -> InFlight:
+    """A queue that owes these."""
+    in_flight = InFlight([], max_response_bytes=1_000)
+    in_flight.pending.extend(pending)
+    return in_flight
+
+
+def receive(in_flight: InFlight, *pieces: bytes) -> list[bytes]:
+    """The chunks for the client after these bytes."""
+    for piece in pieces:
+        in_flight.receive(piece, NOW_MS, NoTimekeeper())
+    return in_flight.to_client
+
+
+def test_relayed_replies_pass_as_the_chunk_that_came() -> None:
+    data = reply(1) + reply(2)
+    (chunk,) = receive(queue(Pending(1), Pending(2)), data)
+    assert chunk is data
+
+
+def test_a_collected_reply_is_handed_over_whole_and_replaced() -> None:
+    seen: list[tuple[bytes, int]] = []
+
+    def on_reply(frame: bytes, now_ms: int) -> bytes:
+        seen.append((frame, now_ms))
+        return b"ours"
+
+    in_flight = queue(Pending(1), Pending(2, CollectedAnswer(on_reply)), Pending(3))
+    stream = reply(1) + reply(2) + reply(3)
+    chunks = receive(in_flight, stream[:40], stream[40:50], stream[50:])
+    assert seen == [(reply(2), NOW_MS)]
+    assert b"".join(chunks) == reply(1) + b"ours" + reply(3)
+
+
+def test_the_answer_to_a_question_of_our_own_is_nobody_elses() -> None:
+    in_flight = queue(Pending(1, CollectedAnswer(lambda _frame, _now_ms: None)), Pending(2))
+    assert receive(in_flight, reply(1) + reply(2)) == [reply(2)]
+
+
+def test_the_head_of_a_reply_may_be_changed_and_the_rest_is_relayed() -> None:
+    sizes: list[int] = []
+
+    def on_head(head: bytes, size: int, _now_ms: int) -> bytes:
+        sizes.append(size)
+        return head[:8] + b"!!" + head[10:]
+
+    for pieces in (
+        [reply(1, 500)],
+        [reply(1, 500)[:70], reply(1, 500)[70:]],
+        [bytes([b]) for b in reply(1, 500)],
+    ):
+        chunks = receive(queue(Pending(1, HeadAnswer(on_head))), *pieces)
+        assert b"".join(chunks) == reply(1, 500)[:8] + b"!!" + reply(1, 500)[10:]
+    assert sizes == [504] * 3
+
+
+def test_a_reply_whose_head_stays_is_relayed_with_its_neighbours_as_one_chunk() -> None:
+    in_flight = queue(Pending(1), Pending(2, HeadAnswer(lambda _head, _size, _now_ms: None)), Pending(3))
+    stream = reply(1) + reply(2, 500) + reply(3)
+    assert receive(in_flight, stream) == [stream]
+
+
+def test_a_local_reply_leaves_at_once_when_nothing_is_owed() -> None:
+    in_flight = queue()
+    in_flight.reply(b"local")
+    assert in_flight.to_client == [b"local"]
+    assert in_flight.idle
+
+
+def test_local_replies_wait_for_those_before_them() -> None:
+    in_flight = queue(Pending(1))
+    in_flight.reply(b"local 2")
+    in_flight.reply(b"local 3")
+    in_flight.pending.append(Pending(4))
+    in_flight.reply(b"local 5")
+    assert in_flight.to_client == []
+    assert b"".join(receive(in_flight, reply(1))) == reply(1) + b"local 2" + b"local 3"
+    assert not in_flight.idle
+    receive(in_flight, reply(4))
+    assert in_flight.to_client[-1] == b"local 5"
+    assert in_flight.idle
+
+
+def test_a_local_reply_does_not_cut_into_one_that_is_still_coming() -> None:
+    in_flight = queue(Pending(1))
+    in_flight.reply(b"local")
+    assert b"".join(receive(in_flight, reply(1)[:-1])) == reply(1)[:-1]
+    assert b"".join(receive(in_flight, reply(1)[-1:])) == reply(1) + b"local"
+
+
+def test_a_queue_is_not_idle_while_a_reply_is_relayed() -> None:
+    in_flight = queue(Pending(1))
+    receive(in_flight, reply(1)[:-1])
+    assert (len(in_flight), in_flight.idle) == (0, False)
+    receive(in_flight, reply(1)[-1:])
+    assert in_flight.idle
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        reply(2),
+        pack(">ii", 3, 1),
+        pack(">ii", -1, 1),
+        pack(">ii", 1_001, 1),
+        pack(">i", 1_001),
+        pack(">i", -1),
+    ],
+)
+def test_replies_that_do_not_fit_are_a_desync(data: bytes) -> None:
+    with pytest.raises(UpstreamDesync):
+        receive(queue(Pending(1)), data)
+
+
+@pytest.mark.parametrize("data", [reply(1), b"\x00"])
+def test_bytes_that_nobody_asked_for_are_a_desync(data: bytes) -> None:
+    with pytest.raises(UpstreamDesync):
+        receive(queue(), data)
+    in_flight = queue(Pending(1))
+    with pytest.raises(UpstreamDesync):
+        receive(in_flight, reply(1), data)
+
+
+def test_the_largest_reply_is_relayed_and_collected() -> None:
+    largest = reply(1, 996)
+    assert receive(queue(Pending(1)), largest) == [largest]
+    collected = queue(Pending(1, CollectedAnswer(lambda frame, _now_ms: frame)))
+    assert receive(collected, *(largest[at : at + 9] for at in range(0, 1_000, 9))) == [largest]
+
+
+def test_a_reply_that_is_still_to_be_made_keeps_its_place_between_the_others() -> None:
+    in_flight = queue(Pending(1))
+    place = in_flight.defer()
+    in_flight.reply(b"later")
+    assert receive(in_flight, reply(1)) == [reply(1)]
+    assert not in_flight.idle
+    in_flight.fill(place, b"made")
+    assert in_flight.to_client == [reply(1), b"made", b"later"]
+    assert in_flight.idle
+
+
+def test_a_reply_that_was_made_early_waits_for_the_ones_before_it() -> None:
+    in_flight = queue(Pending(1), Pending(2))
+    place = in_flight.defer()
+    receive(in_flight, reply(1), reply(2)[:-1])
+    in_flight.fill(place, b"made")
+    assert in_flight.to_client == [reply(1), reply(2)[:-1]]
+    assert b"".join(receive(in_flight, reply(2)[-1:])) == reply(1) + reply(2) + b"made"
+
+
+@pytest.mark.parametrize("correlation_id", [0, 7, -1])
+def test_a_broker_cannot_answer_in_a_place_that_is_kept(correlation_id: int) -> None:
+    in_flight = queue()
+    in_flight.defer()
+    with pytest.raises(UpstreamDesync):
+        receive(in_flight, reply(correlation_id))

@@ -1,0 +1,390 @@
+"""The session as a conversation: what is relayed, held, muted and closed, and when."""
+
+from __future__ import annotations
+
+from struct import pack
+
+import pytest
+
+from gateway.observability.close_cause import CloseCause
+from gateway.session.mute import MuteReason
+from gateway.session.settings import SessionSettings
+from tests.support import wire
+from tests.support.conversation import Conversation
+from tests.support.core import START_MS
+from tests.support.frames import (
+    create_topics,
+    heartbeat,
+    heartbeat_reply,
+    metadata,
+    produce,
+    produce_reply,
+    unknown_api_versions,
+    unknown_api_versions_reply,
+)
+
+BACK_PRESSURE = [MuteReason.CONNECTING, MuteReason.UPSTREAM_FULL, MuteReason.CLIENT_FULL]
+EVERY_REASON = list(MuteReason)
+
+
+# -- relay or collect ----------------------------------------------------------------------------------------
+
+
+def test_requests_and_replies_pass_byte_for_byte() -> None:
+    c = Conversation()
+    c.client_sends(heartbeat(1), produce(2, size=500)).upstream_sees(heartbeat(1), produce(2, size=500))
+    c.upstream_answers(heartbeat_reply(1), produce_reply(2)).client_sees(heartbeat_reply(1), produce_reply(2))
+
+
+def test_a_segment_of_relayed_frames_passes_as_the_one_chunk_that_came() -> None:
+    session = Conversation().session
+    requests = heartbeat(1) + produce(2, size=500) + heartbeat(3)
+    session.receive_from_client(requests, now_ms=START_MS)
+    assert [chunk is requests for chunk in session.to_upstream] == [True]
+    replies = heartbeat_reply(1) + produce_reply(2) + heartbeat_reply(3)
+    session.receive_from_upstream(replies, now_ms=START_MS)
+    assert [chunk is replies for chunk in session.to_client] == [True]
+
+
+def test_relayed_bytes_do_not_wait_for_the_rest_of_their_frame() -> None:
+    request, reply = produce(1, size=500), heartbeat_reply(2)
+    c = Conversation()
+    c.client_sends(request[:100]).upstream_sees(request[:100])
+    c.client_sends(request[100:101]).upstream_sees(request[100:101])
+    c.client_sends(request[101:], heartbeat(2)).upstream_sees(request[101:], heartbeat(2))
+    c.upstream_answers(produce_reply(1), reply[:9]).client_sees(produce_reply(1), reply[:9])
+    c.upstream_answers(reply[9:]).client_sees(reply[9:])
+
+
+def test_a_collected_request_waits_until_it_is_whole() -> None:
+    request = metadata(1, "a")
+    c = Conversation()
+    c.client_sends(heartbeat(0), request[:-1]).upstream_sees(heartbeat(0))
+    c.client_sends(request[-1:], heartbeat(2)).upstream_sees(request, heartbeat(2))
+
+
+def test_requests_around_a_collected_one_keep_their_order() -> None:
+    c = Conversation()
+    frames = [heartbeat(1), metadata(2, "a"), produce(3), metadata(4), heartbeat(5)]
+    c.client_sends(*frames).upstream_sees(*frames)
+
+
+def test_the_gateways_own_questions_and_their_answers_are_not_the_clients() -> None:
+    c = Conversation(controller_mutation_rate=10)
+    c.client_sends(create_topics(1, ("a", 1)))
+    c.serve()
+    assert [name for name, _, _ in c.cluster.received] == ["Metadata", "CreateTopics"]
+    reply = c.take_client()
+    assert wire.correlation_id_of(reply) == 1
+    assert wire.decode_response("CreateTopics", 7, reply).topics[0].error_code == 0
+
+
+def test_bytes_of_both_sides_are_counted() -> None:
+    c = Conversation()
+    c.client_sends(heartbeat(1), piece_bytes=3)
+    c.upstream_answers(heartbeat_reply(1), piece_bytes=3)
+    assert c.session.bytes_from_client == len(heartbeat(1))
+    assert c.session.bytes_from_upstream == len(heartbeat_reply(1))
+
+
+# -- replies leave in request order --------------------------------------------------------------------------
+
+
+def test_own_replies_wait_for_the_rest_of_a_reply_that_is_being_relayed() -> None:
+    reply = heartbeat_reply(1)
+    c = Conversation()
+    c.client_sends(heartbeat(1)).upstream_answers(reply[:-1])
+    c.client_sends(unknown_api_versions(2)).client_sees(reply[:-1])
+    c.upstream_answers(reply[-1:]).client_sees(reply[-1:], unknown_api_versions_reply(2))
+
+
+def test_an_own_reply_with_nothing_owed_before_it_leaves_at_once() -> None:
+    Conversation().client_sends(unknown_api_versions(1)).client_sees(unknown_api_versions_reply(1))
+
+
+# -- mutes ---------------------------------------------------------------------------------------------------
+
+
+def test_request_behind_a_throttle_in_the_same_segment_waits() -> None:
+    c = Conversation(controller_mutation_rate=2)
+    c.client_sends(create_topics(1, ("a", 60), version=5), heartbeat(2))
+    served = c.serve()
+    assert [frame == heartbeat(2) for frame in served] == [False, False]
+    c.muted_until(20_000)
+    c.upstream_sees(heartbeat(2))
+
+
+def test_a_throttle_lets_the_request_under_way_end_and_holds_the_next() -> None:
+    request = produce(1, size=500)
+    c = Conversation()
+    c.client_sends(request[:100]).throttle(1_000).reading()
+    c.client_sends(request[100:], heartbeat(2)).upstream_sees(request)
+    c.muted_until(1_000)
+    c.upstream_sees(heartbeat(2))
+
+
+@pytest.mark.parametrize("reason", BACK_PRESSURE)
+def test_back_pressure_stops_reading_in_the_middle_of_a_request(reason: MuteReason) -> None:
+    request = produce(1, size=500)
+    c = Conversation()
+    c.client_sends(request[:100]).mute(reason).still_muted()
+    c.client_sends(request[100:]).upstream_sees(request[:100])
+    c.unmute(reason).reading().upstream_sees(request[100:])
+
+
+@pytest.mark.parametrize("other", [r for r in EVERY_REASON if r is not MuteReason.THROTTLED])
+def test_the_end_of_a_throttle_does_not_wake_a_client_that_is_muted_for_another_reason(
+    other: MuteReason,
+) -> None:
+    c = Conversation()
+    c.client_sends(heartbeat(1)).throttle(1_000).mute(other)
+    c.at(1_000).still_muted()
+    c.client_sends(heartbeat(2)).upstream_sees(heartbeat(1))
+    c.unmute(other).reading().upstream_sees(heartbeat(2))
+
+
+def test_a_reason_that_goes_does_not_wake_a_throttled_client() -> None:
+    c = Conversation()
+    c.throttle(1_000).mute(MuteReason.UPSTREAM_FULL).unmute(MuteReason.UPSTREAM_FULL)
+    c.muted_until(1_000)
+
+
+def test_a_longer_throttle_under_way_stays_when_a_shorter_one_comes() -> None:
+    Conversation().throttle(1_000).throttle(10).muted_until(1_000)
+
+
+def test_a_longer_throttle_replaces_a_shorter_one() -> None:
+    Conversation().throttle(10).throttle(1_000).muted_until(1_000)
+
+
+@pytest.mark.parametrize("nothing", [0, -1])
+def test_no_throttle_time_mutes_nobody(nothing: int) -> None:
+    Conversation().throttle(nothing).reading()
+
+
+def test_c07_no_mute_is_longer_than_the_ceiling() -> None:
+    Conversation(settings=SessionSettings(max_mute_ms=3_000)).throttle(2**31 - 1).muted_until(3_000)
+
+
+def test_held_bytes_go_on_in_order_and_stop_at_the_next_mute() -> None:
+    c = Conversation(controller_mutation_rate=1)
+    c.throttle(1_000)
+    # Not through the socket: a paused transport may still hand over what it has read already.
+    for frame in (heartbeat(1), create_topics(2, ("a", 1)), heartbeat(3)):
+        c.session.receive_from_client(frame, now_ms=c.clock.now_ms)
+    c.at(1_000).still_muted()
+    first, question = c.take_upstream()[: len(heartbeat(1))], MuteReason(c.session.muted)
+    assert (first, question) == (heartbeat(1), MuteReason.AWAITING_REPLY)
+
+
+# -- how many requests may wait for replies ------------------------------------------------------------------
+
+
+def test_reading_stops_at_the_most_requests_in_flight_and_resumes_at_half() -> None:
+    c = Conversation(settings=SessionSettings(max_in_flight_requests=4))
+    c.client_sends(*(heartbeat(i) for i in range(6))).still_muted()
+    c.upstream_sees(*(heartbeat(i) for i in range(4)))
+    c.upstream_answers(heartbeat_reply(0)).still_muted().upstream_sees()
+    c.upstream_answers(heartbeat_reply(1)).upstream_sees(heartbeat(4), heartbeat(5)).still_muted()
+    c.upstream_answers(heartbeat_reply(2), heartbeat_reply(3)).reading()
+
+
+def test_collected_requests_count_as_in_flight_too() -> None:
+    c = Conversation(settings=SessionSettings(max_in_flight_requests=2))
+    frames = [metadata(i) for i in range(4)]
+    c.client_sends(*frames).still_muted().upstream_sees(*frames[:2])
+
+
+def test_a_collected_request_that_came_in_pieces_counts_as_in_flight_too() -> None:
+    c = Conversation(settings=SessionSettings(max_in_flight_requests=2))
+    frames = [metadata(i) for i in range(4)]
+    c.client_sends(*frames, piece_bytes=5).still_muted().upstream_sees(*frames[:2])
+
+
+def test_own_replies_that_wait_behind_a_long_poll_are_bounded() -> None:
+    c = Conversation(settings=SessionSettings(max_in_flight_requests=3))
+    c.client_sends(heartbeat(0), *(unknown_api_versions(i) for i in range(1, 9))).still_muted()
+    assert len(c.session.in_flight) == 3
+    c.upstream_answers(heartbeat_reply(0)).reading()
+    c.client_sees(heartbeat_reply(0), *(unknown_api_versions_reply(i) for i in range(1, 9)))
+
+
+# -- half-close and drain ------------------------------------------------------------------------------------
+
+
+def test_b07_every_request_before_a_half_close_gets_its_reply() -> None:
+    c = Conversation()
+    c.client_sends(heartbeat(1), metadata(2, "a"), heartbeat(3)).client_half_closes().alive()
+    c.upstream_answers(heartbeat_reply(1)).alive().client_sees(heartbeat_reply(1))
+    c.upstream_answers(wire.response("Metadata", 12, correlation_id=2, **wire.populated("Metadata", 12)))
+    c.alive().upstream_answers(heartbeat_reply(3)).closed(CloseCause.CLIENT_CLOSED)
+    assert c.take_client().endswith(heartbeat_reply(3))
+
+
+def test_b07_an_exchange_under_way_at_a_half_close_is_finished() -> None:
+    c = Conversation(controller_mutation_rate=2)
+    c.client_sends(create_topics(1, ("a", 30))).client_half_closes().alive()
+    c.serve()
+    assert wire.decode_response("CreateTopics", 7, c.take_client()).topics[0].error_code == 0
+    c.closed(CloseCause.CLIENT_CLOSED)
+
+
+def test_b07_a_half_close_behind_back_pressure_serves_what_was_sent() -> None:
+    c = Conversation()
+    c.client_sends(heartbeat(1)).mute(MuteReason.UPSTREAM_FULL)
+    c.session.receive_from_client(heartbeat(2), now_ms=c.clock.now_ms)
+    c.client_half_closes().alive().unmute(MuteReason.UPSTREAM_FULL)
+    c.upstream_sees(heartbeat(1), heartbeat(2))
+    c.upstream_answers(heartbeat_reply(1)).alive()
+    c.upstream_answers(heartbeat_reply(2)).closed(CloseCause.CLIENT_CLOSED)
+
+
+def test_b07_a_half_close_with_nothing_owed_closes_at_once() -> None:
+    c = Conversation().client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1))
+    c.client_half_closes().closed(CloseCause.CLIENT_CLOSED)
+
+
+@pytest.mark.parametrize("cut", [3, 20, -1])
+@pytest.mark.parametrize("request_frame", [produce(1, size=500), metadata(1, "a")])
+def test_a08_a_request_cut_off_by_the_clients_end_closes(request_frame: bytes, cut: int) -> None:
+    c = Conversation().client_sends(request_frame[:cut]).client_half_closes()
+    c.closed(CloseCause.CLIENT_CLOSED)
+    # What was relayed of it already must never be followed by anything: the shell aborts that leg.
+    assert c.session.mid_request is (c.take_upstream() != b"")
+
+
+def test_c16_requests_held_behind_a_throttle_are_dropped_when_the_client_leaves() -> None:
+    c = Conversation().throttle(1_000)
+    c.session.receive_from_client(heartbeat(1), now_ms=c.clock.now_ms)
+    c.client_half_closes().at(2_000).upstream_sees().closed(CloseCause.CLIENT_CLOSED)
+
+
+def test_a_drain_takes_no_further_request_and_waits_for_every_reply() -> None:
+    c = Conversation().client_sends(heartbeat(1))
+    c.session.drain()
+    assert not c.session.drained
+    c.client_sends(heartbeat(2)).upstream_sees(heartbeat(1))
+    c.upstream_answers(heartbeat_reply(1)).client_sees(heartbeat_reply(1))
+    assert c.session.drained
+
+
+def test_a_drain_lets_a_request_that_is_partly_relayed_end() -> None:
+    request = produce(1, size=500)
+    c = Conversation().client_sends(request[:100])
+    c.session.drain()
+    assert not c.session.drained
+    c.reading().client_sends(request[100:]).upstream_sees(request).still_muted()
+
+
+def test_a_drain_serves_the_requests_that_a_mute_held_back_when_it_is_over() -> None:
+    c = Conversation().throttle(1_000).push(heartbeat(1) + metadata(2, "a") + heartbeat(3)[:10])
+    c.session.drain()
+    assert not c.session.drained
+    c.at(999).upstream_sees().at(1_000).upstream_sees(heartbeat(1), metadata(2, "a"))
+    c.upstream_answers(heartbeat_reply(1)).still_muted()
+    assert not c.session.drained
+    c.upstream_answers(wire.response("Metadata", 12, correlation_id=2, **wire.populated("Metadata", 12)))
+    assert c.session.drained
+
+
+def test_a_drain_drops_what_comes_behind_the_request_that_was_partly_relayed() -> None:
+    request = produce(1, size=500)
+    c = Conversation().client_sends(request[:100])
+    c.session.drain()
+    c.client_sends(request[100:] + heartbeat(2)).upstream_sees(request)
+    c.upstream_answers(produce_reply(1)).client_sees(produce_reply(1)).upstream_sees()
+    assert c.session.drained
+
+
+# -- deadlines -----------------------------------------------------------------------------------------------
+
+
+def test_b01_a_client_that_says_nothing_is_closed_at_the_first_frame_deadline() -> None:
+    Conversation().at(9_999).alive().at(10_000).closed(CloseCause.FIRST_FRAME_TIMEOUT)
+
+
+def test_b02_a_head_that_dribbles_in_is_closed_at_an_absolute_deadline() -> None:
+    request = heartbeat(1)
+    c = Conversation().client_sends(request[:1]).at(5_000).client_sends(request[1:2])
+    c.at(9_999).client_sends(request[2:3]).alive().at(10_000).closed(CloseCause.FIRST_FRAME_TIMEOUT)
+
+
+def test_b02_a_later_head_that_dribbles_in_has_the_frame_deadline() -> None:
+    c = Conversation().client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1))
+    c.at(60_000).client_sends(heartbeat(2)[:1]).at(80_000).client_sends(heartbeat(2)[1:5])
+    c.at(89_999).alive().at(90_000).closed(CloseCause.FRAME_TIMEOUT)
+
+
+@pytest.mark.parametrize("request_frame", [produce(1, size=1 << 20), metadata(1, *(["t" * 200] * 5_000))])
+def test_b03_the_deadline_of_a_frame_leaves_time_for_its_size(request_frame: bytes) -> None:
+    settings = SessionSettings(frame_timeout_ms=1_000, min_frame_bytes_per_s=10_000)
+    missing = len(request_frame) - 100
+    allowed_ms = 1_000 + (missing + (0 if request_frame[5] == 0 else 100)) * 1000 // 10_000
+    c = Conversation(settings=settings).client_sends(heartbeat(0), request_frame[:100])
+    c.at(allowed_ms - 10).alive()
+    c.client_sends(request_frame[100:]).alive().at(allowed_ms + 10).alive()
+    late = Conversation(settings=settings).client_sends(heartbeat(0), request_frame[:100])
+    late.at(allowed_ms + 10).closed(CloseCause.FRAME_TIMEOUT)
+
+
+def test_each_frame_has_its_own_deadline_when_the_one_before_ends_in_the_same_segment() -> None:
+    first, second = produce(1, size=500), heartbeat(2)
+    c = Conversation().client_sends(first[:100]).at(29_000).client_sends(first[100:], second[:3])
+    c.at(58_000).alive().client_sends(second[3:]).upstream_sees(first, second)
+
+
+def test_a_client_that_was_muted_in_the_middle_of_its_request_gets_its_time_again() -> None:
+    request = produce(1, size=500)
+    c = Conversation().client_sends(request[:100]).mute(MuteReason.UPSTREAM_FULL)
+    c.at(100_000).unmute(MuteReason.UPSTREAM_FULL).alive()
+    c.after(1_000).client_sends(request[100:]).upstream_sees(request)
+
+
+def test_the_start_of_a_request_held_behind_a_mute_gets_its_time_after_it() -> None:
+    c = Conversation(controller_mutation_rate=2)
+    c.client_sends(create_topics(1, ("a", 40), version=5), heartbeat(2)[:3])
+    c.serve()
+    c.muted_until(10_000)
+    c.at(39_000).alive().client_sends(heartbeat(2)[3:]).upstream_sees(heartbeat(2))
+
+
+def test_b21_an_idle_connection_is_closed_and_one_that_waits_for_a_reply_is_not() -> None:
+    c = Conversation(settings=SessionSettings(idle_timeout_ms=60_000))
+    c.client_sends(heartbeat(1)).at(500_000).alive()
+    c.upstream_answers(heartbeat_reply(1)).at(559_999).alive().at(560_000).closed(CloseCause.IDLE_TIMEOUT)
+
+
+def test_the_first_cause_to_close_is_the_one_that_counts() -> None:
+    session = Conversation().session
+    session.close(CloseCause.IDLE_TIMEOUT)
+    session.close(CloseCause.CLIENT_CLOSED)
+    assert session.close_cause is CloseCause.IDLE_TIMEOUT
+
+
+def test_a_size_that_no_request_can_have_is_refused_before_the_rest_of_the_head() -> None:
+    Conversation().client_sends(pack(">i", 104_857_601)).closed(CloseCause.FRAME_TOO_LARGE)
+
+
+def test_a_half_closed_client_still_gets_the_reply_that_takes_its_time() -> None:
+    c = Conversation()
+    place = c.session.defer()
+    c.client_sends(heartbeat(1)).still_muted().client_half_closes().alive().upstream_sees()
+    c.step(lambda now_ms: c.session.fulfil(place, b"made", None, now_ms=now_ms))
+    c.client_sees(b"made").closed(CloseCause.CLIENT_CLOSED)
+
+
+# -- failed authentication (KIP-306) -------------------------------------------------------------------------
+
+
+def test_a_failed_authentication_is_answered_and_closed_after_its_delay() -> None:
+    c = Conversation().client_sends(heartbeat(1))
+    c.session.fail_later(b"no", CloseCause.AUTHENTICATION_FAILED, 100, now_ms=c.clock.now_ms)
+    c.still_muted().client_sends(heartbeat(2)).at(99).alive().client_sees().upstream_sees(heartbeat(1))
+    c.at(100).closed(CloseCause.AUTHENTICATION_FAILED).client_sees(b"no")
+
+
+def test_a_failed_authentication_without_a_delay_ends_at_once() -> None:
+    c = Conversation()
+    c.session.fail_later(None, CloseCause.AUTHENTICATION_FAILED, 0, now_ms=c.clock.now_ms)
+    assert c.session.close_cause is CloseCause.AUTHENTICATION_FAILED
+    assert c.session.to_client == []

@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from gateway.observability.close_cause import CloseCause
+from gateway.upstream.channel import Connector
+from gateway.upstream.resolver import Lookup, Resolver
+from gateway.upstream.topology import ClusterMap
+from tests.support import broker as scripts
+from tests.support import wire
+from tests.support.broker import FETCH, METADATA, Node, ScriptedBroker, blackhole
+from tests.support.frames import fetch
+from tests.support.gateway import broker_and_gateway, free_ports, running_gateway
+from tests.support.raw_client import HOST, Ended, RawClient, until
+
+pytestmark = pytest.mark.asyncio
+
+
+# -- how a connection is made --------------------------------------------------------------------------------
+
+
+class User:
+    """What the connector tells the client channel."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.failures: list[CloseCause] = []
+        self.received = b""
+        self.lost = asyncio.Event()
+
+    def upstream_connected(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+
+    def upstream_failed(self, cause: CloseCause) -> None:
+        self.failures.append(cause)
+
+    def upstream_received(self, data: bytes) -> None:
+        self.received += data
+
+    def upstream_lost(self) -> None:
+        self.lost.set()
+
+    def upstream_writable(self, writable: bool) -> None:
+        pass
+
+
+def connector(
+    *bootstrap: tuple[str, int], lookup: Lookup | None = None, timeout_ms: int = 2_000
+) -> Connector:
+    def now_ms() -> int:
+        return 0
+
+    resolver = Resolver(now_ms) if lookup is None else Resolver(now_ms, lookup=lookup)
+    return Connector(ClusterMap(bootstrap), resolver, connect_timeout_ms=timeout_ms)
+
+
+async def test_next_bootstrap_address_is_tried_when_one_refuses() -> None:
+    async with ScriptedBroker() as broker:
+        user = User()
+        await connector((HOST, free_ports(1)), (HOST, broker.port)).connect(user, None)
+        assert user.failures == []
+        assert user.transport is not None
+        user.transport.abort()
+        await user.lost.wait()
+
+
+async def test_connections_take_turns_at_the_bootstrap_addresses() -> None:
+    made = connector(("a", 1), ("b", 2), ("c", 3))
+    assert [made.addresses(None)[0] for _ in range(4)] == [("a", 1), ("b", 2), ("c", 3), ("a", 1)]
+    assert sorted(made.addresses(None)) == [("a", 1), ("b", 2), ("c", 3)]
+
+
+async def test_connection_to_a_broker_nobody_knows_is_refused_without_an_attempt() -> None:
+    async with ScriptedBroker() as broker:
+        user = User()
+        await connector((HOST, broker.port)).connect(user, 7)
+        assert user.failures == [CloseCause.UNKNOWN_BROKER]
+        assert broker.connections == []
+
+
+async def test_second_address_of_a_name_is_tried_when_the_first_refuses() -> None:
+    async def both(host: str, port: int) -> list[str]:
+        return ["127.0.0.99", HOST]
+
+    async with ScriptedBroker() as broker:
+        user = User()
+        await connector(("kafka.test", broker.port), lookup=both).connect(user, None)
+        assert user.transport is not None
+        user.transport.abort()
+        await user.lost.wait()
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70, "nul\0byte"])
+async def test_name_that_cannot_even_be_looked_up_counts_as_refused(host: str) -> None:
+    user = User()
+    await connector((host, 9092)).connect(user, None)
+    assert user.failures == [CloseCause.UPSTREAM_REFUSED]
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, 2**31 - 1])
+async def test_port_that_cannot_exist_counts_as_refused(port: int) -> None:
+    user = User()
+    await connector((HOST, port)).connect(user, None)
+    assert user.failures == [CloseCause.UPSTREAM_REFUSED]
+
+
+# -- brokers that fail ---------------------------------------------------------------------------------------
+
+
+async def test_d01_refused_connection_closes_the_client_after_one_attempt() -> None:
+    attempts = 0
+
+    async def counted(host: str, port: int) -> list[str]:
+        nonlocal attempts
+        attempts += 1
+        return [HOST]
+
+    user = User()
+    await connector(("kafka.test", free_ports(1)), lookup=counted).connect(user, None)
+    assert user.failures == [CloseCause.UPSTREAM_REFUSED]
+    assert attempts == 1
+    async with running_gateway(free_ports(1)) as running, await running.connect() as client:
+        await client.send(fetch())
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_REFUSED)
+
+
+async def test_d02_blackhole_ends_at_the_connect_deadline() -> None:
+    with blackhole() as port:
+        async with (
+            running_gateway(port, upstream={"connect_timeout_ms": 200}) as running,
+            await running.connect() as client,
+        ):
+            loop = asyncio.get_running_loop()
+            start = loop.time()
+            await client.send(fetch())
+            assert await client.receive_rest() == b""
+            assert 0.15 < loop.time() - start < 2
+            await running.ended_by(CloseCause.UPSTREAM_TIMEOUT)
+
+
+async def test_d02_clients_of_other_brokers_do_not_wait_for_the_blackhole() -> None:
+    with blackhole() as port:
+        async with ScriptedBroker() as broker:
+            broker.nodes = [Node(1, HOST, broker.port), Node(2, HOST, port)]
+            async with running_gateway(broker.port, upstream={"connect_timeout_ms": 60_000}) as running:
+                await running.discovered()
+                stuck = await RawClient.connect(running.broker_port(2))
+                await stuck.send(fetch())
+                async with await RawClient.connect(running.broker_port(1)) as client:
+                    await client.send(fetch(5))
+                    assert wire.correlation_id_of(await client.receive_frame()) == 5
+                stuck.close()
+
+
+async def test_d03_slow_name_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = asyncio.Event()
+    answer = asyncio.Event()
+
+    async def lookup(host: str, port: int) -> list[str]:
+        asked.set()
+        await answer.wait()
+        return [HOST]
+
+    monkeypatch.setattr("gateway.upstream.upstreams.Resolver", lambda now_ms: Resolver(now_ms, lookup=lookup))
+    async with ScriptedBroker() as broker:
+        broker.nodes = [Node(1, HOST, broker.port), Node(2, "slow.test", broker.port)]
+        async with running_gateway(broker.port) as running:
+            await running.discovered()
+            async with (
+                await RawClient.connect(running.broker_port(2)) as waiting,
+                await RawClient.connect(running.broker_port(1)) as client,
+            ):
+                await waiting.send(fetch(1))
+                await asyncio.wait_for(asked.wait(), 5)
+                await client.send(fetch(2))
+                assert wire.correlation_id_of(await client.receive_frame()) == 2
+                answer.set()
+                assert wire.correlation_id_of(await waiting.receive_frame()) == 1
+
+
+async def test_d03_name_that_is_never_resolved_ends_at_the_connect_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(host: str, port: int) -> list[str]:
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr("gateway.upstream.upstreams.Resolver", lambda now_ms: Resolver(now_ms, lookup=never))
+    async with (
+        running_gateway("kafka.test:9092", upstream={"connect_timeout_ms": 100}) as running,
+        await running.connect() as client,
+    ):
+        await client.send(fetch())
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_TIMEOUT)
+
+
+async def test_d03_name_that_does_not_exist_closes_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(host: str, port: int) -> list[str]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(
+        "gateway.upstream.upstreams.Resolver", lambda now_ms: Resolver(now_ms, lookup=unknown)
+    )
+    async with running_gateway("kafka.test:9092") as running, await running.connect() as client:
+        await client.send(fetch())
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_REFUSED)
+
+
+@pytest.mark.parametrize("script", [scripts.close, scripts.reset])
+async def test_d04_broker_that_dies_before_its_first_reply_closes_the_client(script: scripts.Script) -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(FETCH, script)
+        await client.send(fetch())
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_CLOSED)
+
+
+@pytest.mark.parametrize("with_reset", [False, True])
+@pytest.mark.parametrize("keep", [2, 6, 12])
+async def test_d05_truncated_reply_is_followed_by_nothing(keep: int, *, with_reset: bool) -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(FETCH, scripts.truncate(keep, with_reset=with_reset))
+        await client.send(fetch(1) + fetch(2))
+        rest = await client.receive_rest()
+        assert broker.reply_to(broker.client_connections[0].requests[0])[:keep].startswith(rest)
+        await running.ended_by(CloseCause.UPSTREAM_CLOSED)
+
+
+async def test_d05_truncated_reply_that_is_rewritten_never_reaches_the_client() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(METADATA, scripts.truncate(30))
+        await client.send(wire.request("Metadata", 4, topics=[]))
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_CLOSED)
+
+
+async def test_d06_unknown_correlation_id_closes_both_legs() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(FETCH, scripts.wrong_correlation_id)
+        await client.send(fetch())
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_DESYNC)
+        await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
+
+
+async def test_d07_swapped_replies_close_both_legs() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(FETCH, scripts.swap)
+        await client.send(fetch(1) + fetch(2))
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_DESYNC)
+        await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"\xff\xff\xff\xff\x00\x00\x00\x01",
+        b"\x80\x00\x00\x00\x00\x00\x00\x01",
+        b"\x00\x00\x00\x00\x00\x00\x00\x01",
+        b"\x00\x00\x00\x03\x00\x00\x00\x01",
+        b"\x00\x00\x00\x00",
+        b"\xff\xff\xff\xff",
+    ],
+)
+async def test_d08_reply_of_an_impossible_size_closes_both_legs(reply: bytes) -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(FETCH, scripts.raw(reply))
+        await client.send(fetch(1))
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_DESYNC)
+        await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
+
+
+async def test_d08_reply_above_the_configured_limit_closes_both_legs() -> None:
+    async with ScriptedBroker() as broker:
+        broker.script(FETCH, scripts.huge(4096))
+        async with (
+            running_gateway(broker.port, max_response_bytes=4096) as running,
+            await running.connect() as client,
+        ):
+            await client.send(fetch(1))
+            assert await client.receive_rest() == b""
+            await running.ended_by(CloseCause.UPSTREAM_DESYNC)
+
+
+async def test_d09_reply_that_cannot_be_rewritten_is_never_forwarded_raw() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        address = b"\x00\x00\x00\x01\x00\x00\x00\x01\x00\x0breal-broker\x00\x00\x23\x84\x7f"
+        broker.script(METADATA, scripts.raw(wire.framed(b"\x00\x00\x00\x01" + address)))
+        await client.send(wire.request("Metadata", 1, topics=[]))
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_MALFORMED)
+        await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
+
+
+async def test_d10_unsolicited_reply_closes_both_legs() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(FETCH, scripts.duplicate)
+        await client.send(fetch(9))
+        try:
+            frame = await client.receive_frame()
+        except Ended as ended:
+            frame = ended.rest
+        # The reply that was asked for may still get through; never a second one.
+        assert frame in (b"", scripts.echo(broker.client_connections[0].requests[0]))
+        assert await client.receive_rest() in (b"", frame)
+        await running.ended_by(CloseCause.UPSTREAM_DESYNC)
+
+
+async def test_d10_reply_to_acks_0_closes_both_legs() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        await client.send(wire.request("Produce", 3, acks=0, timeout_ms=1, topic_data=[]))
+        assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.UPSTREAM_DESYNC)
+        await until(lambda: broker.client_connections[0].ended.is_set())

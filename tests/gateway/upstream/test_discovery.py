@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.observability.close_cause import CloseCause
+from tests.support import broker as scripts
+from tests.support import wire
+from tests.support.broker import DESCRIBE_CONFIGS, EVERY_API, METADATA, Node, ScriptedBroker
+from tests.support.frames import fetch
+from tests.support.gateway import RunningGateway, free_ports, gateway_config, running_gateway
+from tests.support.raw_client import HOST, RawClient, refused, until
+
+pytestmark = pytest.mark.asyncio
+
+OFTEN = {"topology_refresh_ms": 20, "connect_timeout_ms": 1_000}
+
+
+@pytest.fixture(autouse=True)
+def impatient_discovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask a broker that failed again soon, to save time."""
+    monkeypatch.setattr("gateway.upstream.discovery._RETRY_S", 0.05)
+
+
+async def advertised(client: RawClient) -> dict[int, tuple[str, int]]:
+    """The brokers that a client is told of."""
+    await client.send(wire.request("Metadata", 4, topics=[]))
+    body = wire.decode_response("Metadata", 4, await client.receive_frame())
+    return {broker.node_id: (broker.host, broker.port) for broker in body.brokers}
+
+
+def known(running: RunningGateway) -> list[int]:
+    return running.gateway.cluster.broker_ids
+
+
+async def test_brokers_their_ports_and_the_defaults_of_the_cluster_are_learnt() -> None:
+    broker = ScriptedBroker(configs={"num.partitions": "7", "auto.create.topics.enable": "false"})
+    async with broker, running_gateway(broker.port, upstream=OFTEN) as running:
+        await running.discovered()
+        cluster = running.gateway.cluster
+        assert cluster.cluster_id == "scripted"
+        assert cluster.broker_ids == [1]
+        assert cluster.address_of(1) == (HOST, broker.port)
+        assert (cluster.default_num_partitions, cluster.auto_create_topics) == (7, False)
+        assert running.listener.ports[1] == running.broker_port(1)
+
+
+async def test_upstream_that_comes_up_after_the_gateway_is_found() -> None:
+    broker = ScriptedBroker(port=free_ports(1))
+    async with running_gateway(broker.port, upstream=OFTEN) as running:
+        await until(lambda: running.gateway.discovery.reached is False)
+        assert running.gateway.why_not_ready() == "upstream not reached"
+        async with broker:
+            await running.discovered()
+            assert running.gateway.why_not_ready() is None
+            async with await running.connect() as client:
+                assert await advertised(client) == {1: (HOST, running.broker_port(1))}
+        await until(lambda: running.gateway.why_not_ready() is not None)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        scripts.close,
+        scripts.reset,
+        scripts.wrong_correlation_id,
+        scripts.truncate(20),
+        scripts.raw(b"\xff\xff\xff\xff"),
+        scripts.raw(b"\x7f\xff\xff\xff"),
+        scripts.raw(wire.framed(bytes(4))),
+        scripts.raw(wire.framed(b"\x00" * 3 + b"\x7f" * 40)),
+    ],
+)
+async def test_discovery_survives_a_broker_that_answers_nonsense(script: scripts.Script) -> None:
+    async with ScriptedBroker(scripts_discovery=True) as broker:
+        broker.script(METADATA, script)
+        async with running_gateway(broker.port, upstream=OFTEN) as running:
+            await until(lambda: len(broker.connections) >= 3)
+            assert not running.gateway.discovery.reached
+            broker.script(METADATA, scripts.answer)
+            await running.discovered()
+
+
+async def test_broker_that_never_answers_is_given_up_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.upstream.discovery._ANSWER_TIMEOUT_S", 0.1)
+    async with ScriptedBroker(scripts_discovery=True) as broker:
+        broker.script(EVERY_API, scripts.ignore)
+        async with running_gateway(broker.port, upstream=OFTEN) as running:
+            await until(lambda: len(broker.connections) >= 3)
+            await broker.connections[0].ended.wait()
+            broker.script(EVERY_API, scripts.answer)
+            await running.discovered()
+
+
+async def test_cluster_that_refuses_to_tell_its_settings_is_served_with_the_configured_ones() -> None:
+    async with ScriptedBroker(scripts_discovery=True) as broker:
+        broker.script(DESCRIBE_CONFIGS, scripts.close)
+        async with running_gateway(broker.port, upstream=OFTEN) as running:
+            await running.discovered()
+            assert running.gateway.cluster.default_num_partitions == 1
+
+
+@pytest.mark.parametrize("node", [Node(2, HOST, 70_000), Node(2, HOST, -1), Node(2, "a..b", 9092)])
+async def test_broker_with_an_impossible_address_stops_neither_discovery_nor_other_brokers(
+    node: Node,
+) -> None:
+    async with ScriptedBroker() as broker:
+        # First in the list: discovery asks this one for the settings of the cluster.
+        broker.nodes = [node, Node(1, HOST, broker.port)]
+        async with running_gateway(broker.port, upstream=OFTEN) as running:
+            await running.discovered()
+            async with await RawClient.connect(running.broker_port(2)) as client:
+                await client.send(fetch())
+                assert await client.receive_rest() == b""
+            await running.ended_by(CloseCause.UPSTREAM_REFUSED)
+            async with await RawClient.connect(running.broker_port(1)) as client:
+                await client.send(fetch(2))
+                await client.receive_frame()
+
+
+async def test_e09_port_of_a_new_broker_accepts_when_it_is_first_told() -> None:
+    async with ScriptedBroker() as broker, ScriptedBroker(node_id=3) as third:
+        async with running_gateway(broker.port) as running, await running.connect() as client:
+            await running.discovered()
+            assert await advertised(client) == {1: (HOST, running.broker_port(1))}
+            broker.nodes = [Node(1, HOST, broker.port), Node(3, HOST, third.port)]
+            host, port = (await advertised(client))[3]
+            async with await RawClient.connect(port, host=host) as newcomer:
+                await newcomer.send(fetch(8))
+                assert wire.correlation_id_of(await newcomer.receive_frame()) == 8
+        assert third.client_connections[0].requests[0].correlation_id == 8
+
+
+async def test_e10_port_of_a_removed_broker_is_closed_and_given_to_nobody_else() -> None:
+    async with ScriptedBroker() as broker, ScriptedBroker(node_id=2) as second:
+        both = [Node(1, HOST, broker.port), Node(2, HOST, second.port)]
+        broker.nodes = both
+        async with running_gateway(broker.port, upstream=OFTEN) as running:
+            await running.discovered()
+            port = running.broker_port(2)
+            assert not await refused(port)
+            broker.nodes = [both[0], Node(3, HOST, second.port)]
+            await until(lambda: known(running) == [1, 3])
+            assert await refused(port)
+            assert running.listener.ports.get(3) == running.broker_port(3) != port
+            broker.nodes = both
+            await until(lambda: 2 in running.listener.ports)
+            assert not await refused(port)
+
+
+async def test_e10_broker_that_is_missing_for_a_moment_keeps_its_port() -> None:
+    async with ScriptedBroker() as broker:
+        both = [Node(1, HOST, broker.port), Node(2, HOST, free_ports(1))]
+        broker.nodes = both
+        async with running_gateway(broker.port, upstream={**OFTEN, "topology_refresh_ms": 100}) as running:
+            await running.discovered()
+            broker.nodes = both[:1]
+            asked = len(broker.connections)
+            await until(lambda: len(broker.connections) >= asked + 3)
+            assert 2 in running.listener.ports
+
+
+async def test_e11_broker_that_moved_is_reached_at_its_new_address_by_new_connections() -> None:
+    async with ScriptedBroker() as broker, ScriptedBroker() as old, ScriptedBroker() as new:
+        broker.nodes = [Node(1, HOST, broker.port), Node(2, HOST, old.port)]
+        async with running_gateway(broker.port, upstream=OFTEN) as running:
+            await running.discovered()
+            async with await RawClient.connect(running.broker_port(2)) as client:
+                await client.send(fetch(1))
+                await client.receive_frame()
+                broker.nodes = [Node(1, HOST, broker.port), Node(2, HOST, new.port)]
+                await until(lambda: running.gateway.cluster.address_of(2) == (HOST, new.port))
+                async with await RawClient.connect(running.broker_port(2)) as later:
+                    await later.send(fetch(2))
+                    await later.receive_frame()
+        assert [len(broker.client_connections) for broker in (old, new)] == [1, 1]
+
+
+async def test_e12_broker_whose_port_is_busy_is_left_out_and_counted() -> None:
+    first = free_ports(4)
+    async with ScriptedBroker() as broker, ScriptedBroker(node_id=2, port=first + 2) as squatter:
+        broker.nodes = [Node(1, HOST, broker.port), Node(2, HOST, broker.port)]
+        config = gateway_config([broker.port], first_broker_port=first)
+        async with running_gateway(config=config) as running, await running.connect() as client:
+            await running.discovered()
+            assert await advertised(client) == {1: (HOST, first + 1)}
+            failures = running.gateway.metrics.registry.get_sample_value(
+                "gateway_broker_port_failures_total", {"listener": running.listener.name}
+            )
+            assert failures
+            await squatter.stop()
+            assert await advertised(client) == {1: (HOST, first + 1), 2: (HOST, first + 2)}
+
+
+async def test_e12_broker_beyond_the_range_of_ports_is_left_out() -> None:
+    async with ScriptedBroker() as broker:
+        broker.nodes = [Node(1, HOST, broker.port), Node(4, HOST, broker.port), Node(2**31 - 1, HOST, 9)]
+        async with running_gateway(broker.port) as running, await running.connect() as client:
+            await running.discovered()
+            assert await advertised(client) == {1: (HOST, running.broker_port(1))}
+
+
+async def test_e14_another_cluster_behind_the_same_address_is_not_taken_for_ours() -> None:
+    async with ScriptedBroker() as broker, running_gateway(broker.port, upstream=OFTEN) as running:
+        await running.discovered()
+        broker.cluster_id = "another"
+        broker.nodes = [Node(9, HOST, broker.port)]
+        await until(lambda: not running.gateway.discovery.reached)
+        assert known(running) == [1]
+        broker.cluster_id = "scripted"
+        broker.nodes = []
+        await running.discovered()

@@ -1,0 +1,67 @@
+"""The gateway's own clients go to the cluster that its configuration names, as who it says, and show no password."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka.admin
+import pytest
+
+from config import ConfigError
+from gateway.upstream.own_clients import ClientSettings, librdkafka_settings
+from tests.support.certificates import Authority
+from tests.support.gateway import gateway_config
+
+SECRET = "canary-of-own-clients"
+
+
+def settings(**upstream: Any) -> ClientSettings:
+    config = gateway_config(
+        ["127.0.0.1:9092", "[::1]:9093"],
+        first_broker_port=20_000,
+        upstream={"topology_refresh_ms": 60_000, **upstream},
+    )
+    return librdkafka_settings(config)
+
+
+def sasl(folder: Path) -> dict[str, Any]:
+    (folder / "password").write_text(SECRET + "\n", encoding="utf-8")
+    user = {"mechanism": "SCRAM-SHA-512", "username": "gw", "password_file": str(folder / "password")}
+    return {"security_protocol": "SASL_SSL", "sasl": user}
+
+
+def test_own_clients_ask_the_brokers_of_the_configuration() -> None:
+    found = settings()
+    assert found["bootstrap.servers"] == "127.0.0.1:9092,[::1]:9093"
+    assert found["security.protocol"] == "PLAINTEXT"
+
+
+def test_own_clients_log_in_as_the_gateway(tmp_path: Path) -> None:
+    found = settings(**sasl(tmp_path))
+    assert found["security.protocol"] == "SASL_SSL"
+    assert found["sasl.mechanism"] == "SCRAM-SHA-512"
+    assert (found["sasl.username"], found["sasl.password"]) == ("gw", SECRET)
+    assert SECRET not in repr(found)
+    assert SECRET not in f"{found}"
+
+
+def test_own_clients_verify_brokers_unless_told_not_to(tmp_path: Path) -> None:
+    verified = settings(security_protocol="SSL")
+    assert verified["enable.ssl.certificate.verification"] is True
+    assert verified["ssl.endpoint.identification.algorithm"] == "https"
+    trusting = settings(security_protocol="SSL", tls={"verify": False})
+    assert trusting["enable.ssl.certificate.verification"] is False
+
+
+def test_librdkafka_takes_all_of_it(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("own", "own")
+    tls = {"ca": str(authority.certificate), "certificate": str(pair.certificate), "key": str(pair.key)}
+    confluent_kafka.admin.AdminClient({**settings(**sasl(tmp_path), tls=tls), "log_level": 0})
+
+
+def test_password_file_that_is_missing_is_a_fault_of_the_configuration() -> None:
+    user = {"mechanism": "PLAIN", "username": "gw", "password_file": "/nowhere"}
+    with pytest.raises(ConfigError, match=r"upstream\.sasl\.password_file: .*/nowhere"):
+        settings(security_protocol="SASL_PLAINTEXT", sasl=user)

@@ -1,0 +1,224 @@
+"""TLS to brokers: whom the gateway believes, and that nothing is sent to anybody else (hazard D17)."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from threading import Thread
+from time import sleep
+from typing import Any
+
+import pytest
+
+from gateway.observability.close_cause import CloseCause
+from gateway.tls.failure import TlsFailure
+from tests.support.broker import ScriptedBroker
+from tests.support.certificates import CLIENT, SERVER, Authority, KeyPair
+from tests.support.frames import heartbeat
+from tests.support.gateway import RunningGateway, running_gateway
+from tests.support.raw_client import HOST, Ended, until
+from tests.support.tls import Pki, upstream_failures
+
+pytestmark = pytest.mark.asyncio
+
+YESTERDAY = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+BEFORE = YESTERDAY - datetime.timedelta(days=5)
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki(tmp_path_factory.mktemp("pki"))
+
+
+def broker_context(pair: KeyPair) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    return context
+
+
+@asynccontextmanager
+async def gateway_before(
+    pki: Pki, context: ssl.SSLContext | None, **tls: Any
+) -> AsyncIterator[tuple[ScriptedBroker, RunningGateway]]:
+    """A broker with this context, and a gateway that trusts the authority."""
+    keys = {"ca": str(pki.authority.certificate)} | tls
+    upstream = {"security_protocol": "SSL", "tls": {k: v for k, v in keys.items() if v is not None}}
+    async with (
+        ScriptedBroker(tls=context) as broker,
+        running_gateway(broker.port, upstream=upstream) as running,
+    ):
+        yield broker, running
+
+
+async def served(running: RunningGateway) -> None:
+    async with await running.connect() as client:
+        await client.send(heartbeat(5))
+        assert (await client.receive_frame())[4:8] == (5).to_bytes(4, "big")
+
+
+async def test_clients_and_discovery_reach_a_broker_with_tls(pki: Pki) -> None:
+    async with gateway_before(pki, broker_context(pki.server)) as (_, running):
+        await running.discovered()
+        await served(running)
+
+
+async def test_many_bytes_pass_in_both_directions(pki: Pki) -> None:
+    async with gateway_before(pki, broker_context(pki.server)) as (_, running):
+        await running.discovered()
+        async with await running.connect() as client:
+            sent = heartbeat(1) + bytes(3_000_000)
+            frame = (len(sent) - 4).to_bytes(4, "big") + sent[4:]
+            await client.send(frame)
+            # The scripted broker answers with the request as the body.
+            assert len(await client.receive_frame()) >= 3_000_000
+
+
+async def test_a_broker_that_asks_for_a_certificate_gets_the_gateways(pki: Pki) -> None:
+    own = pki.authority.issue("gateway", "gateway", usage=CLIENT)
+    context = broker_context(pki.server)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(pki.authority.certificate)
+    keys = {"certificate": str(own.certificate), "key": str(own.key)}
+    async with gateway_before(pki, context, **keys) as (broker, running):
+        await running.discovered()
+        await served(running)
+        shown: Any = broker.connections[-1].transport.get_extra_info("ssl_object").getpeercert()
+        assert dict(pair[0] for pair in shown["subject"]) == {"commonName": "gateway"}
+
+
+def _demanding(listening: socket.socket, context: ssl.SSLContext) -> None:
+    """A broker that wants a certificate, and says why it refuses who has none; the loop's own servers do not."""
+    while True:
+        try:
+            accepted, _ = listening.accept()
+        except OSError:
+            return
+        with accepted, suppress(OSError):
+            accepted.settimeout(5)
+            try:
+                context.wrap_socket(accepted, server_side=True).close()
+            except ssl.SSLError:
+                sleep(0.3)  # let the alert be read before the reset that unread bytes bring
+
+
+async def test_d17_a_broker_that_does_not_like_the_gateways_certificate_is_counted(pki: Pki) -> None:
+    context = broker_context(pki.server)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(pki.authority.certificate)
+    with socket.create_server((HOST, 0)) as listening:
+        broker = Thread(target=_demanding, args=(listening, context))
+        broker.start()
+        upstream = {"security_protocol": "SSL", "tls": {"ca": str(pki.authority.certificate)}}
+        async with running_gateway(listening.getsockname()[1], upstream=upstream) as running:
+            # With TLS 1.3 it only says so when the gateway believes to be connected.
+            await until(lambda: upstream_failures(running, TlsFailure.REJECTED_BY_PEER) >= 1)
+            assert not running.gateway.discovery.reached
+        listening.shutdown(socket.SHUT_RDWR)
+        await asyncio.to_thread(broker.join)
+
+
+def _limited(pair: KeyPair) -> ssl.SSLContext:
+    context = broker_context(pair)
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    return context
+
+
+Maker = Callable[[Pki, Path], ssl.SSLContext]
+
+BAD_BROKERS: list[tuple[str, Maker, TlsFailure]] = [
+    (
+        "expired",
+        lambda pki, _: broker_context(
+            pki.authority.issue("old", "old", hosts=(HOST,), valid_from=BEFORE, valid_until=YESTERDAY)
+        ),
+        TlsFailure.CERTIFICATE_EXPIRED,
+    ),
+    (
+        "of another host",
+        lambda pki, _: broker_context(pki.authority.issue("away", "away", hosts=("kafka.example",))),
+        TlsFailure.CERTIFICATE_HOST,
+    ),
+    (
+        "signed by itself",
+        lambda _, folder: broker_context(Authority(folder, "own").issue("me", "me", hosts=(HOST,))),
+        TlsFailure.CERTIFICATE_UNTRUSTED,
+    ),
+    (
+        "of a client",
+        lambda pki, _: broker_context(pki.authority.issue("eku", "eku", hosts=(HOST,), usage=CLIENT)),
+        TlsFailure.CERTIFICATE_PURPOSE,
+    ),
+    # The loop's own server closes without the alert that a Java broker sends.
+    ("tls 1.1", lambda pki, _: _limited(pki.server), TlsFailure.CLOSED),
+]
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(("make", "failure"), [pytest.param(*row[1:], id=row[0]) for row in BAD_BROKERS])
+async def test_d17_a_broker_that_is_not_right_gets_nothing_and_its_client_is_closed(
+    pki: Pki, tmp_path: Path, make: Maker, failure: TlsFailure
+) -> None:
+    async with gateway_before(pki, make(pki, tmp_path)) as (broker, running):
+        async with await running.connect() as client:
+            await client.send(heartbeat(5))
+            with pytest.raises(Ended):
+                await client.receive_frame()
+        await running.ended_by(CloseCause.UPSTREAM_TLS)
+        # Discovery asks too, and again and again.
+        assert upstream_failures(running, failure) >= 1
+        assert sum(upstream_failures(running, each) for each in TlsFailure) == upstream_failures(
+            running, failure
+        )
+        assert not any(connection.received_bytes for connection in broker.connections)
+        assert not running.gateway.discovery.reached
+        assert running.gateway.why_not_ready() == "upstream not reached"
+
+
+async def test_d17_a_broker_without_tls_gets_nothing_but_a_hello(pki: Pki) -> None:
+    upstream = {
+        "security_protocol": "SSL",
+        "tls": {"ca": str(pki.authority.certificate)},
+        "connect_timeout_ms": 400,
+    }
+    async with ScriptedBroker() as broker, running_gateway(broker.port, upstream=upstream) as running:
+        async with await running.connect() as client:
+            await client.send(heartbeat(5))
+            with pytest.raises(Ended):
+                await client.receive_frame()
+        await until(
+            lambda: running.closed(CloseCause.UPSTREAM_TIMEOUT) + running.closed(CloseCause.UPSTREAM_TLS) == 1
+        )
+        assert not any(connection.requests for connection in broker.connections)
+
+
+async def test_d19_a_client_that_leaves_during_the_handshake_with_the_broker_takes_it_along(pki: Pki) -> None:
+    upstream = {"security_protocol": "SSL", "tls": {"ca": str(pki.authority.certificate)}}
+    # It waits for the rest of what it takes for a huge frame.
+    async with ScriptedBroker() as broker, running_gateway(broker.port, upstream=upstream) as running:
+        await until(lambda: len(broker.connections) == 1)  # discovery's
+        client = await running.connect()
+        await client.send(heartbeat(5))
+        await until(lambda: len(broker.connections) == 2 and broker.connections[1].received_bytes > 0)
+        client.reset()
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
+        await asyncio.wait_for(broker.connections[1].ended.wait(), 3)
+
+
+async def test_d17_verification_is_off_only_when_that_is_asked_for(pki: Pki, tmp_path: Path) -> None:
+    stranger = Authority(tmp_path, "stranger").issue("me", "me", hosts=("elsewhere",))
+    async with gateway_before(pki, broker_context(stranger), ca=None, verify=False) as (_, running):
+        await running.discovered()
+        await served(running)
+
+
+async def test_another_name_can_be_expected_of_brokers(pki: Pki) -> None:
+    named = pki.authority.issue("named", "named", hosts=("kafka.example",), usage=SERVER)
+    async with gateway_before(pki, broker_context(named), server_name="kafka.example") as (_, running):
+        await running.discovered()
+        await served(running)

@@ -1,0 +1,134 @@
+"""Which broker is where, and what clients are told of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.upstream.topology import BrokerPorts, ClusterMap, Topology
+from protocol.codec import Broker
+
+PORTS = BrokerPorts("gateway.test", first_port=19_000, lowest_broker_id=100, count=3)
+
+
+def cluster(*brokers: Broker) -> ClusterMap:
+    """A map that knows these brokers since time 0."""
+    known = ClusterMap([("seed", 9_092)])
+    known.learn_all(brokers, now_ms=0)
+    return known
+
+
+# -- ports ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "port"), [(100, 19_000), (102, 19_002), (99, None), (103, None), (-1, None), (0, None)]
+)
+def test_a_brokers_port_is_a_formula_of_its_id(broker_id: int, port: int | None) -> None:
+    assert PORTS.port_of(broker_id) == port
+
+
+def test_no_two_brokers_share_a_port() -> None:
+    ports = [PORTS.port_of(broker_id) for broker_id in range(90, 110)]
+    given = [port for port in ports if port is not None]
+    assert len(set(given)) == len(given) == 3
+
+
+# -- the cluster ---------------------------------------------------------------------------------------------
+
+
+def test_e11_a_broker_that_moves_is_found_at_its_new_address() -> None:
+    known = cluster(Broker(1, "old", 1))
+    known.learn(1, "new", 2)
+    assert known.address_of(1) == ("new", 2)
+
+
+def test_e10_a_missing_broker_is_forgotten_after_its_grace_and_not_before() -> None:
+    known = cluster(Broker(1, "a", 1), Broker(2, "b", 2))
+    known.learn_all([Broker(1, "a", 1)], now_ms=1_000)
+    known.learn_all([Broker(1, "a", 1)], now_ms=5_000)
+    assert known.forget_missing(grace_ms=10_000, now_ms=10_999) == []
+    assert known.broker_ids == [1, 2]
+    assert known.forget_missing(grace_ms=10_000, now_ms=11_000) == [2]
+    assert (known.broker_ids, known.address_of(2)) == ([1], None)
+    assert known.forget_missing(grace_ms=10_000, now_ms=12_000) == []
+
+
+def test_e10_a_broker_that_comes_back_in_time_is_kept() -> None:
+    known = cluster(Broker(1, "a", 1))
+    known.learn_all([], now_ms=1_000)
+    known.learn_all([Broker(1, "a", 1)], now_ms=5_000)
+    assert known.forget_missing(grace_ms=1_000, now_ms=100_000) == []
+    known.learn_all([], now_ms=100_000)
+    assert known.forget_missing(grace_ms=1_000, now_ms=100_500) == []
+
+
+def test_e14_another_cluster_is_not_accepted() -> None:
+    known = ClusterMap([("seed", 9_092)])
+    assert known.accepts_cluster(None)
+    assert known.accepts_cluster("one")
+    assert known.accepts_cluster("one")
+    assert known.accepts_cluster(None)
+    assert not known.accepts_cluster("two")
+    assert known.cluster_id == "one"
+
+
+def test_addresses_to_hide_are_those_of_brokers_and_seeds() -> None:
+    assert cluster(Broker(1, "a", 1)).hosts == {"a:1", "seed:9092"}
+
+
+# -- what one listener tells ---------------------------------------------------------------------------------
+
+
+def test_e09_a_port_is_bound_before_its_address_is_told() -> None:
+    bound: list[tuple[int, int]] = []
+
+    def bind(broker_id: int, port: int) -> bool:
+        bound.append((broker_id, port))
+        return True
+
+    topology = Topology(ClusterMap([]), PORTS, bind)
+    assert topology.advertise(101, "inside", 9_092) == ("gateway.test", 19_001)
+    assert bound == [(101, 19_001)]
+    topology.advertise(101, "inside", 9_092)
+    assert bound == [(101, 19_001)]
+    assert topology.bound_broker_ids == [101]
+    assert topology.cluster.address_of(101) == ("inside", 9_092)
+
+
+def test_e12_a_port_that_cannot_be_bound_is_not_told_and_tried_again() -> None:
+    answers = iter([False, True])
+    topology = Topology(ClusterMap([]), PORTS, lambda _broker_id, _port: next(answers))
+    assert topology.advertise(100, "inside", 9_092) is None
+    assert topology.bound_broker_ids == []
+    assert topology.advertise(100, "inside", 9_092) == ("gateway.test", 19_000)
+
+
+@pytest.mark.parametrize(("broker_id", "host"), [(103, "inside"), (99, "inside"), (-1, "inside"), (100, "")])
+def test_e12_what_has_no_address_here_is_not_told(broker_id: int, host: str) -> None:
+    def bind(_broker_id: int, _port: int) -> bool:
+        raise AssertionError
+
+    assert Topology(ClusterMap([]), PORTS, bind).advertise(broker_id, host, 9_092) is None
+
+
+def test_a_withdrawn_port_is_bound_again_when_the_broker_comes_back() -> None:
+    bound: list[int] = []
+
+    def bind(broker_id: int, _port: int) -> bool:
+        bound.append(broker_id)
+        return True
+
+    topology = Topology(ClusterMap([]), PORTS, bind)
+    topology.advertise(100, "inside", 9_092)
+    topology.withdraw(100)
+    assert topology.bound_broker_ids == []
+    topology.advertise(100, "inside", 9_092)
+    assert bound == [100, 100]
+
+
+def test_all_known_brokers_can_be_bound_at_once() -> None:
+    topology = Topology(
+        cluster(Broker(100, "a", 1), Broker(102, "b", 2), Broker(7, "c", 3)), PORTS, lambda *_: True
+    )
+    topology.advertise_known()
+    assert topology.bound_broker_ids == [100, 102]
