@@ -26,9 +26,9 @@ from pipeline.demand import demands
 from pipeline.replay import ReplaySettings, replay
 from quotas.usage_record import Event, RowFlags, UsageApi
 from quotas.usage_record import Row as Position
+from testkit.wire_client import WireClient
 from tests.support.packed_days import DAY
 from tests.support.packed_rows import packed_batch
-from tests.support.wire_client import WireClient
 
 SHARE_BOUND: Final = 0.01
 TIME_BOUND: Final = 0.05

@@ -36,7 +36,7 @@ from embedded_kafka.kafka import KafkaCluster
 from pipeline.cli import main as pipeline
 from pipeline.layout import published_days
 from quotas.usage_record import UsageApi
-from tests.support.gateway import free_ports
+from testkit.gateway import free_ports
 
 COMPUTED_S: Final = 1_800.0
 LATE_MS: Final = 2.0

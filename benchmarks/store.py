@@ -31,12 +31,12 @@ from gateway.quota_admin.store.sqlite_store import SqliteStore
 from quotas.addresses import IpLimits
 from quotas.bandwidth import ByteRateQuotas
 from quotas.entities import QuotaEntity, QuotaKey
-from quotas.layered_quotas import QuotaBook
+from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
 from quotas.rate_quotas import RateSettings
 from quotas.resolution import resolve
-from tests.support.broker import ScriptedBroker
-from tests.support.gateway import free_ports
+from testkit.broker import ScriptedBroker
+from testkit.gateway import free_ports
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 READY_S: Final = 2.5
@@ -100,7 +100,7 @@ async def _alterations(folder: Path, entities: int, count: int) -> dict[str, Any
     store = SqliteStore(
         folder / "data", now_ms=lambda: time.time_ns() // 10**6, max_quotas=10**6, max_history=10_000
     )
-    live = LiveQuotas(QuotaBook(Limits()), store, now_ms=lambda: 0)
+    live = LiveQuotas(LayeredQuotas(Limits()), store, now_ms=lambda: 0)
     await live.open()
     changes = tuple(QuotaChange(_entity(at), _KEY, 1000.0 + at) for at in range(entities))
     began = time.perf_counter()
@@ -200,8 +200,8 @@ async def _ready(port: int) -> bool:
 def _look_ups(entities: int) -> dict[str, float]:
     """Microseconds of one look-up, the best of some rounds: neighbours only ever make one slower."""
     limits = Limits()
-    book = QuotaBook(limits)
-    book.apply(QuotaChange(_entity(at), _KEY, 1000.0 + at) for at in range(entities))
+    quotas = LayeredQuotas(limits)
+    quotas.apply(QuotaChange(_entity(at), _KEY, 1000.0 + at) for at in range(entities))
     dice = random.Random(entities)
     asked = [dice.randrange(entities) for _ in range(_CALLS)]
     known = [_entity(at) for at in asked]

@@ -12,7 +12,7 @@ from gateway.quota_admin.store.interface import Alteration, QuotaChange
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.topic_store import TopicStore, TopicStoreSettings
 from quotas.entities import QuotaEntity, QuotaKey
-from quotas.layered_quotas import QuotaBook
+from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
 
 _KEY: Final = QuotaKey.PRODUCER_BYTE_RATE
@@ -29,7 +29,7 @@ def _live(cluster: KafkaCluster, topic: str) -> LiveQuotas:
         client={"bootstrap.servers": cluster.bootstrap},
     )
     store = TopicStore(settings, now_ms=lambda: time.time_ns() // 10**6)
-    return LiveQuotas(QuotaBook(Limits()), store, now_ms=lambda: 0)
+    return LiveQuotas(LayeredQuotas(Limits()), store, now_ms=lambda: 0)
 
 
 async def measure(cluster: KafkaCluster, entities: int, count: int) -> dict[str, Any]:
@@ -54,7 +54,7 @@ async def measure(cluster: KafkaCluster, entities: int, count: int) -> dict[str,
         began = time.perf_counter()
         await one.alter(Alteration("benchmark", "alter", (QuotaChange(entity, _KEY, float(value)),)))
         writes.append((time.perf_counter() - began) * 1000)
-        while two.book.limits.get(entity, _KEY) != value:  # noqa: ASYNC110  (its latency is what is measured)
+        while two.quotas.limits.get(entity, _KEY) != value:  # noqa: ASYNC110  (its latency is what is measured)
             await asyncio.sleep(_POLL_S)
         lags.append((time.perf_counter() - began) * 1000)
     await one.close()

@@ -73,7 +73,7 @@ class Clients:
                 row.mute(now_ms + rng.randrange(1, 1_500), now_ms=now_ms)
 
 
-class Turns:
+class BatchScheduler:
     """The loop, as far as a recorder needs one: what is due is called by hand, and timed."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Kept:
 def emission(count: int, seconds: int, folder: Path) -> dict[str, float]:
     """One line a second, of so many rows."""
     clients = Clients(count)
-    turns, kept = Turns(), Kept()
+    turns, kept = BatchScheduler(), Kept()
     now_ms = 0
     recorder = Recorder(
         clients.table,

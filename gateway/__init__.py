@@ -7,7 +7,7 @@ Nouns:
                chunks, mute reasons and a next deadline out.
     handler    what is done with the requests of one API family.
     upstream   a broker of the cluster behind the gateway, and the connection to it.
-    exchange   one request that is answered or changed here, from its arrival to its reply.
+    exchange   one request that is answered or changed here, from its accepted to its reply.
 
 asyncio lives in app, listener, channel, upstream, discovery and admin only.
 """

@@ -20,7 +20,7 @@ from gateway.observability.close_cause import CloseCause
 from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.quota_admin_metrics import QuotaAdminMetrics
 from gateway.observability.store_metrics import StoreMetrics
-from gateway.quota_admin.alterations import AuditLog, QuotaDesk
+from gateway.quota_admin.alterations import AlterationRunner, AuditLog
 from gateway.quota_admin.broker_limits import BrokerLimits, Values
 from gateway.quota_admin.limits_file import LimitsFile, limits_directory
 from gateway.quota_admin.rights import QuotaAdmin
@@ -45,7 +45,7 @@ from gateway.upstream.topology import BrokerPorts, Topology
 from gateway.upstream.upstreams import MAIN, build_upstreams
 from gateway.usage.service import UsageService
 from quotas.connections import ConnectionQuotas
-from quotas.layered_quotas import QuotaBook
+from quotas.layered_quotas import LayeredQuotas
 from quotas.mutations import MutationQuotas
 
 _DRAIN_POLL_S: Final = 0.02
@@ -87,12 +87,12 @@ class Gateway:
         self.cluster = self.upstreams[MAIN].cluster
         self.discovery = self.upstreams[MAIN].discovery
         self.limits = config.quota_limits()
-        self.live_quotas = LiveQuotas(QuotaBook(self.limits), build_store(config), now_ms=now_ms)
-        self._quota_desk = QuotaDesk(self.live_quotas, now_ms)
+        self.live_quotas = LiveQuotas(LayeredQuotas(self.limits), build_store(config), now_ms=now_ms)
+        self._alteration_runner = AlterationRunner(self.live_quotas, now_ms)
         self.quota_admin = QuotaAdmin(
-            self.live_quotas.book,
-            self._quota_desk.alter,
-            self._quota_desk.slowly,
+            self.live_quotas.quotas,
+            self._alteration_runner.alter,
+            self._alteration_runner.slowly,
             AuditLog(),
             authorize=config.quota_admin.authorize,
             admins=config.quota_admin.admin_names(),
@@ -188,7 +188,7 @@ class Gateway:
                 quotas=self.client_quotas,
                 connections=self.connections,
                 max_lingering=descriptors.max_lingering,
-                door=self.tls.door(section),
+                tls_acceptor=self.tls.tls_acceptor(section),
                 usage=self.usage.connections if self.usage is not None else None,
                 proxy=section.proxy_protocol,
                 sasl=sasl_of(section, routes, self.metrics),
@@ -200,7 +200,7 @@ class Gateway:
             listener.siblings = tuple(self.listeners.values())
         self.operations = Operations(
             config,
-            self.live_quotas.book,
+            self.live_quotas.quotas,
             source,
             check=self._check_reload,
             apply=self._apply_settings,
@@ -253,7 +253,7 @@ class Gateway:
         rights = plan.config.quota_admin
         self.quota_admin.set_rights(rights.authorize, rights.admin_names())
         if plan.changes("connections") or plan.changes("listeners"):
-            self.tls.gate.per_second = plan.config.connections.max_tls_handshakes_per_second
+            self.tls.handshake_limiter.per_second = plan.config.connections.max_tls_handshakes_per_second
             self._limit_connections(self.broker_limits.over(plan.config, self.broker_limits.values))
 
     def _in_force(self) -> Config:
@@ -362,7 +362,7 @@ class Gateway:
         try:
             # A disk that hangs must not cost the usage records too.
             async with asyncio.timeout(within_s):
-                await self._quota_desk.finish()
+                await self._alteration_runner.finish()
                 await self._limits_file.finish()
                 await self.live_quotas.close()
         except TimeoutError:

@@ -258,7 +258,7 @@ class DescribeAnswer:
         return framed(out)
 
 
-def read_alter_verdict(frame: bytes, api: Api) -> list[tuple[int, str | None]]:
+def read_alter_outcome(frame: bytes, api: Api) -> list[tuple[int, str | None]]:
     """Error code and message of each entry of a broker's AlterClientQuotas answer.
 
     Raises:
@@ -281,7 +281,7 @@ def read_alter_verdict(frame: bytes, api: Api) -> list[tuple[int, str | None]]:
     return verdict
 
 
-def read_describe_verdict(frame: bytes, api: Api) -> tuple[int, str | None]:
+def read_describe_outcome(frame: bytes, api: Api) -> tuple[int, str | None]:
     """Error code and message of a broker's DescribeClientQuotas answer.
 
     Raises:

@@ -23,7 +23,7 @@ from quotas.rate import SampledRate
 from quotas.trackers import TrackerTable
 
 
-class Verdict(StrEnum):
+class AdmissionDecision(StrEnum):
     """What the acceptor does with a socket it has just accepted."""
 
     ADMIT = (
@@ -63,15 +63,15 @@ class AfterHold(StrEnum):
 class Admission:
     """The answer for one socket."""
 
-    verdict: Verdict
+    decision: AdmissionDecision
     cause: AdmissionCause = AdmissionCause.NONE
     wait_ms: int = 0  # for WAIT: 0 means until `ConnectionQuotas.has_slot`; for HOLD: how long
     held_until_ms: int = 0
 
 
-_ADMITTED: Final = Admission(Verdict.ADMIT)
-_TOO_MANY_OF_ONE: Final = Admission(Verdict.REFUSE, AdmissionCause.IP_COUNT)
-_NOBODY_MORE_HELD: Final = Admission(Verdict.REFUSE, AdmissionCause.HELD_FULL)
+_ADMITTED: Final = Admission(AdmissionDecision.ADMIT)
+_TOO_MANY_OF_ONE: Final = Admission(AdmissionDecision.REFUSE, AdmissionCause.IP_COUNT)
+_NOBODY_MORE_HELD: Final = Admission(AdmissionDecision.REFUSE, AdmissionCause.HELD_FULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,22 +224,22 @@ class ConnectionQuotas:
         if not waited:
             wait_ms, cause = self._record_accept(listener, 1, now_ms)
             if wait_ms > 0:
-                return Admission(Verdict.WAIT, cause, wait_ms)
-        return None if self.has_slot(listener) else Admission(Verdict.WAIT, AdmissionCause.NO_SLOT)
+                return Admission(AdmissionDecision.WAIT, cause, wait_ms)
+        return None if self.has_slot(listener) else Admission(AdmissionDecision.WAIT, AdmissionCause.NO_SLOT)
 
     def _admit_address(self, listener: str, ip: str, now_ms: int) -> Admission:
         hold_ms, observed = self._record_ip(ip, now_ms)
         if observed:
             admission = self._count(listener, ip)
-            if hold_ms > 0 and admission.verdict is Verdict.ADMIT:
-                return Admission(Verdict.ADMIT, AdmissionCause.IP_RATE, hold_ms)
+            if hold_ms > 0 and admission.decision is AdmissionDecision.ADMIT:
+                return Admission(AdmissionDecision.ADMIT, AdmissionCause.IP_RATE, hold_ms)
             return admission
         if hold_ms > 0:
             self._record_accept(listener, -1, now_ms)
             if self._held >= self.configured.max_held:
                 return _NOBODY_MORE_HELD
             self._held += 1
-            return Admission(Verdict.HOLD, AdmissionCause.IP_RATE, hold_ms, now_ms + hold_ms)
+            return Admission(AdmissionDecision.HOLD, AdmissionCause.IP_RATE, hold_ms, now_ms + hold_ms)
         return self._count(listener, ip)
 
     def after_hold(self, listener: str, ip: str, held: Admission, *, now_ms: int) -> Admission:
@@ -261,18 +261,18 @@ class ConnectionQuotas:
             return held
         self.abandon_hold(held)
         if not recheck:
-            return Admission(Verdict.REFUSE, AdmissionCause.IP_RATE)
+            return Admission(AdmissionDecision.REFUSE, AdmissionCause.IP_RATE)
         hold_ms, observed = self._record_ip(ip, now_ms)
         if hold_ms > 0 and not observed:
-            return Admission(Verdict.REFUSE, AdmissionCause.IP_RATE)
+            return Admission(AdmissionDecision.REFUSE, AdmissionCause.IP_RATE)
         self._record_accept(listener, 1, now_ms)
         if not self.has_slot(listener):
-            return Admission(Verdict.REFUSE, AdmissionCause.NO_SLOT)
+            return Admission(AdmissionDecision.REFUSE, AdmissionCause.NO_SLOT)
         return self._count(listener, ip)
 
     def abandon_hold(self, held: Admission) -> None:
         """Tells that a held socket went away, for instance because the gateway stops."""
-        if held.verdict is not Verdict.HOLD or self._held == 0:
+        if held.decision is not AdmissionDecision.HOLD or self._held == 0:
             raise ValueError("this socket was not held")
         self._held -= 1
 

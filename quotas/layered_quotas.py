@@ -1,7 +1,7 @@
-"""Two sources of quotas in one set: the configuration file is the floor, the quota store's overrides win.
+"""Two sources of quotas in one set: the configuration file is the base, the quota store's overrides win.
 
 Key by key: an entity may have its producer_byte_rate from the store and its request_percentage from the file. What
-is in force is always in `Limits`, which all counters read; this book only knows where each value came from, and what
+is in force is always in `Limits`, which all counters read; this only knows where each value came from, and what
 comes back when an override goes. Counters keep their samples throughout.
 """
 
@@ -34,7 +34,7 @@ class QuotaChange:
     value: float | None
 
 
-class QuotaBook:
+class LayeredQuotas:
     """See the module.
 
     Attributes:
@@ -42,17 +42,17 @@ class QuotaBook:
     """
 
     def __init__(self, limits: Limits) -> None:
-        """Takes what is set already as the floor.
+        """Takes what is set already as the base.
 
         Args:
             limits: kept up to date from now on.
         """
         self.limits = limits
-        self._floor = _by_key(limits.items())
+        self._base = _by_key(limits.items())
         self._overrides: _Values = {key: {} for key in QuotaKey}
 
-    def replace_floor(self, items: Iterable[tuple[QuotaEntity, QuotaKey, float]]) -> bool:
-        """Makes this the whole floor, or changes nothing: the start and every reload of the configuration.
+    def replace_base(self, items: Iterable[tuple[QuotaEntity, QuotaKey, float]]) -> bool:
+        """Makes this the whole base, or changes nothing: the start and every reload of the configuration.
 
         Returns:
             Whether anything that is in force differs from before.
@@ -64,14 +64,14 @@ class QuotaBook:
         for entity, key, value in wanted:
             _check(entity, key, value)
         before = self.limits.version
-        floor, old = _by_key(wanted), self._floor
-        self._floor = floor
-        for key, values in floor.items():
+        base, old = _by_key(wanted), self._base
+        self._base = base
+        for key, values in base.items():
             for entity, value in values.items():
                 if old[key].get(entity) != value and entity not in self._overrides[key]:
                     self.limits.put(entity, key, value)
         for key, values in old.items():
-            for entity in values.keys() - floor[key].keys() - self._overrides[key].keys():
+            for entity in values.keys() - base[key].keys() - self._overrides[key].keys():
                 self.limits.remove(entity, key)
         return self.limits.version != before
 
@@ -96,15 +96,15 @@ class QuotaBook:
         """Where the value in force came from; None: there is none."""
         if entity in self._overrides[key]:
             return "store"
-        return "file" if entity in self._floor[key] else None
+        return "file" if entity in self._base[key] else None
 
     def override(self, entity: QuotaEntity, key: QuotaKey) -> float | None:
         """What the store says; None: nothing."""
         return self._overrides[key].get(entity)
 
-    def floor(self, entity: QuotaEntity, key: QuotaKey) -> float | None:
+    def base(self, entity: QuotaEntity, key: QuotaKey) -> float | None:
         """What the configuration file says; None: nothing."""
-        return self._floor[key].get(entity)
+        return self._base[key].get(entity)
 
     def override_count(self, key: QuotaKey) -> int:
         """How many quotas of one key the store says."""
@@ -121,7 +121,7 @@ class QuotaBook:
             return
         if self._overrides[key].pop(entity, None) is None:
             return
-        below = self._floor[key].get(entity)
+        below = self._base[key].get(entity)
         if below is None:
             self.limits.remove(entity, key)
         else:

@@ -22,7 +22,7 @@ from quotas.limits import Limits
 from quotas.mutation_meters import Meter, MutationAlgorithm, meter_factory
 from quotas.rate import SampledRate
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
-from quotas.throttle_stats import METRIC_WINDOW_MS, METRIC_WINDOW_NUM, ThrottleBook, average_throttle_ms
+from quotas.throttle_stats import METRIC_WINDOW_MS, METRIC_WINDOW_NUM, ThrottleStats, average_throttle_ms
 from quotas.trackers import UNLIMITED, TrackerTable
 
 KEY: Final = QuotaKey.CONTROLLER_MUTATION_RATE
@@ -93,16 +93,16 @@ class TrackerSnapshot:
 
 
 class _Tracker:
-    __slots__ = ("_forgotten", "book", "last_ms", "match", "meter", "rate", "shared", "version")
+    __slots__ = ("_forgotten", "last_ms", "match", "meter", "rate", "shared", "throttles", "version")
 
-    def __init__(self, meter: Meter, forgotten: ThrottleBook, *, shared: bool, now_ms: int) -> None:
+    def __init__(self, meter: Meter, forgotten: ThrottleStats, *, shared: bool, now_ms: int) -> None:
         self.meter = meter
         self.shared = shared
         self.last_ms = now_ms
         self.match = Match(None, Rule.NONE, TrackerKey("", ""))
         self.version = 0  # of the limits that `match` was found in
         self.rate = SampledRate(METRIC_WINDOW_NUM, METRIC_WINDOW_MS, now_ms=now_ms)
-        self.book = ThrottleBook()
+        self.throttles = ThrottleStats()
         self._forgotten = forgotten
 
     def bind(self, match: Match, version: int) -> None:
@@ -114,7 +114,7 @@ class _Tracker:
         return self.match.limit is None or self.meter.full(now_ms=now_ms)
 
     def forget(self) -> None:
-        self._forgotten.add_totals(self.book)
+        self._forgotten.add_totals(self.throttles)
 
 
 class MutationQuotas:
@@ -132,7 +132,7 @@ class MutationQuotas:
         self._make_meter = meter_factory(
             settings.algorithm, window_num=settings.window_num, window_ms=settings.window_ms
         )
-        self._forgotten = ThrottleBook()
+        self._forgotten = ThrottleStats()
         self._trackers: TrackerTable[TrackerKey, _Tracker] = TrackerTable(
             self._make_tracker, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
@@ -165,10 +165,10 @@ class MutationQuotas:
             throttle_time_ms = meter.throttle_time_ms(now_ms=now_ms)
             if throttle_time_ms > 0 and match.observe:
                 # Not charged, as if it had been refused: no debt piles up that would be due later.
-                tracker.book.would_throttle_total += 1
+                tracker.throttles.would_throttle_total += 1
                 return MutationDecision(True, 0, permits, match.tracker_key, match.rule, match.limit)
             if throttle_time_ms > 0:
-                tracker.book.refused_total += 1
+                tracker.throttles.refused_total += 1
                 return MutationDecision(
                     False, throttle_time_ms, permits, match.tracker_key, match.rule, match.limit, 0.0, shared
                 )
@@ -176,7 +176,7 @@ class MutationQuotas:
         tracker.rate.record(permits, now_ms=now_ms)
         throttle_time_ms = 0 if strict or match.limit is None else meter.throttle_time_ms(now_ms=now_ms)
         if throttle_time_ms > 0 and match.observe:
-            tracker.book.would_throttle_total += 1
+            tracker.throttles.would_throttle_total += 1
             throttle_time_ms = 0
         return MutationDecision(
             True, throttle_time_ms, permits, match.tracker_key, match.rule, match.limit, permits, shared
@@ -251,7 +251,7 @@ class MutationQuotas:
         limit = UNLIMITED if match.limit is None else match.limit
         tracker = self._trackers.find(match.tracker_key, limit)
         if tracker is not None:
-            tracker.book.book(throttle_time_ms, now_ms=now_ms)
+            tracker.throttles.record(throttle_time_ms, now_ms=now_ms)
 
     def level(self, tracker_key: TrackerKey, *, now_ms: int) -> tuple[float | None, float | None, bool]:
         """Limit, tokens and whether it is only observed, of a client's own counter; no limit and None without one."""
@@ -314,20 +314,20 @@ class MutationQuotas:
             limit=match.limit,
             tokens=None if match.limit is None else tracker.meter.tokens(now_ms=now_ms),
             mutation_rate=max(0.0, tracker.rate.rate(now_ms=now_ms)),
-            throttle_time_ms=average_throttle_ms([tracker.book], now_ms=now_ms),
-            throttled_total=tracker.book.throttled_total,
-            throttled_ms_total=tracker.book.throttled_ms_total,
-            refused_total=tracker.book.refused_total,
-            would_throttle_total=tracker.book.would_throttle_total,
+            throttle_time_ms=average_throttle_ms([tracker.throttles], now_ms=now_ms),
+            throttled_total=tracker.throttles.throttled_total,
+            throttled_ms_total=tracker.throttles.throttled_ms_total,
+            refused_total=tracker.throttles.refused_total,
+            would_throttle_total=tracker.throttles.would_throttle_total,
             other=False,
         )
 
     def _snapshot_other(
         self, shared: list[_Tracker], hidden: list[_Tracker], *, now_ms: int
     ) -> TrackerSnapshot:
-        book = ThrottleBook()
-        for each in [self._forgotten, *(tracker.book for tracker in [*shared, *hidden])]:
-            book.add_totals(each)
+        totals = ThrottleStats()
+        for each in [self._forgotten, *(tracker.throttles for tracker in [*shared, *hidden])]:
+            totals.add_totals(each)
         charged = [tracker for tracker in [*shared, *hidden] if _recent_charges(tracker, now_ms)]
         limited = [tracker for tracker in shared if tracker.match.limit is not None]
         alone = len(shared) == 1 and not hidden
@@ -339,11 +339,11 @@ class MutationQuotas:
             limit=match.limit,
             tokens=min((tracker.meter.tokens(now_ms=now_ms) for tracker in limited), default=None),
             mutation_rate=max(0.0, sum(tracker.rate.rate(now_ms=now_ms) for tracker in charged)),
-            throttle_time_ms=average_throttle_ms([each.book for each in shared], now_ms=now_ms),
-            throttled_total=book.throttled_total,
-            throttled_ms_total=book.throttled_ms_total,
-            refused_total=book.refused_total,
-            would_throttle_total=book.would_throttle_total,
+            throttle_time_ms=average_throttle_ms([each.throttles for each in shared], now_ms=now_ms),
+            throttled_total=totals.throttled_total,
+            throttled_ms_total=totals.throttled_ms_total,
+            refused_total=totals.refused_total,
+            would_throttle_total=totals.would_throttle_total,
             other=True,
         )
 

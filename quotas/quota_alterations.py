@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from quotas.entities import DEFAULT, EntityType, QuotaEntity, QuotaKey
-from quotas.layered_quotas import QuotaBook, QuotaChange
+from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import validate, validate_entity
 
 Names: TypeAlias = Mapping[str, str | None]
@@ -46,13 +46,13 @@ class EntityPlan:
 
 
 def plan_alterations(
-    entries: Iterable[tuple[Names, Sequence[Operation]]], book: QuotaBook, *, shared: bool = False
+    entries: Iterable[tuple[Names, Sequence[Operation]]], quotas: LayeredQuotas, *, shared: bool = False
 ) -> list[EntityPlan]:
     """What is to be answered and done.
 
     Args:
         entries: of the request, in its order.
-        book: what is set now; setting a value again that is set already changes nothing.
+        quotas: what is set now; setting a value again that is set already changes nothing.
         shared: others set values too, and `book` may not have the latest: what seems to change nothing is a change
             too, and who makes it has to see.
 
@@ -67,11 +67,13 @@ def plan_alterations(
             plan = plans.setdefault(identity, EntityPlan(names))
             plan.fault = f"Ignoring duplicate entity {_as_java_prints(names)}"
         else:
-            plans[identity] = _plan(names, operations, book, shared=shared)
+            plans[identity] = _plan(names, operations, quotas, shared=shared)
     return list(plans.values())
 
 
-def _plan(names: Names, operations: Sequence[Operation], book: QuotaBook, *, shared: bool) -> EntityPlan:
+def _plan(
+    names: Names, operations: Sequence[Operation], quotas: LayeredQuotas, *, shared: bool
+) -> EntityPlan:
     for entity_type, name in names.items():
         if entity_type not in _PRINTED:
             return EntityPlan(names, f"Unhandled client quota entity type: {entity_type}")
@@ -85,12 +87,12 @@ def _plan(names: Names, operations: Sequence[Operation], book: QuotaBook, *, sha
             break
         if not remove:
             fault = validate(entity, key, value)
-            if fault is None and (shared or book.override(entity, QuotaKey(key)) != value):
+            if fault is None and (shared or quotas.override(entity, QuotaKey(key)) != value):
                 changes.append(QuotaChange(entity, QuotaKey(key), value))
         elif (known := known_key(key)) is not None:
-            if book.override(entity, known) is not None:
+            if quotas.override(entity, known) is not None:
                 changes.append(QuotaChange(entity, known, None))
-            elif book.floor(entity, known) is not None:
+            elif quotas.base(entity, known) is not None:
                 fault = f"{key} of {entity} is set in the gateway's configuration file and can only be removed there"
             elif shared:
                 changes.append(QuotaChange(entity, known, None))

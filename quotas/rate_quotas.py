@@ -17,7 +17,7 @@ from quotas.entities import QuotaKey
 from quotas.limits import Limits
 from quotas.rate import MAX_THROTTLE_MS, SampledRate
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
-from quotas.throttle_stats import ThrottleBook, average_throttle_ms
+from quotas.throttle_stats import ThrottleStats, average_throttle_ms
 from quotas.trackers import UNLIMITED, TrackerTable
 
 Scope: TypeAlias = int | None
@@ -73,10 +73,10 @@ class RateTracker:
         "_limit",
         "_meter",
         "_observe",
-        "book",
         "good_until_ms",
         "match",
         "shared",
+        "throttles",
         "version",
     )
 
@@ -84,7 +84,7 @@ class RateTracker:
         self,
         settings: RateSettings,
         cap_ms: int,
-        forgotten: ThrottleBook,
+        forgotten: ThrottleStats,
         *,
         shared: bool,
         now_ms: int,
@@ -94,7 +94,7 @@ class RateTracker:
         self._expiry_ms = settings.window_num * settings.window_ms
         self._cap_ms = cap_ms
         self._forgotten = forgotten
-        self.book = ThrottleBook()
+        self.throttles = ThrottleStats()
         self.shared = shared
         self.good_until_ms: float = math.inf  # whoever found it before then need not look for it again
         self.bind(Match(None, Rule.NONE, TrackerKey("", "")), 0)
@@ -126,7 +126,7 @@ class RateTracker:
         if not throttle_time_ms:
             return 0
         if self._observe:
-            self.book.would_throttle_total += 1
+            self.throttles.would_throttle_total += 1
             return 0
         return min(throttle_time_ms, self._cap_ms)
 
@@ -171,7 +171,7 @@ class RateTracker:
     def forget(self) -> None:
         """The table dropped this counter: its totals live on, and who still holds it looks again."""
         self.good_until_ms = -math.inf
-        self._forgotten.add_totals(self.book)
+        self._forgotten.add_totals(self.throttles)
 
 
 @lru_cache(maxsize=1024)
@@ -198,7 +198,7 @@ class RateQuotas:
         self._key = key
         self._settings = settings
         self._cap_ms = cap_ms
-        self._forgotten = ThrottleBook()
+        self._forgotten = ThrottleStats()
         self._table: TrackerTable[ScopedKey, RateTracker] = TrackerTable(
             self._make, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
@@ -253,12 +253,19 @@ class RateQuotas:
                 match = match_of_tracker(self._limits, self._key, key.tracker_key)
                 tracker.bind(match, self._limits.version)
             rows.append(
-                _row(key, [tracker], tracker.match, tracker.book, tracker.rate(now_ms=now_ms), now_ms=now_ms)
+                _row(
+                    key,
+                    [tracker],
+                    tracker.match,
+                    tracker.throttles,
+                    tracker.rate(now_ms=now_ms),
+                    now_ms=now_ms,
+                )
             )
         if rest or not self._forgotten.is_empty():
-            totals = ThrottleBook()
-            for book in [self._forgotten, *(tracker.book for tracker in rest)]:
-                totals.add_totals(book)
+            totals = ThrottleStats()
+            for stats in [self._forgotten, *(tracker.throttles for tracker in rest)]:
+                totals.add_totals(stats)
             nobody = TrackerKey("", "")
             match = rest[0].match if len(rest) == shared == 1 else Match(None, Rule.NONE, nobody)
             rate = sum(tracker.rate(now_ms=now_ms) for tracker in rest[:shared])
@@ -292,7 +299,7 @@ def _row(
     key: ScopedKey,
     trackers: list[RateTracker],
     match: Match,
-    totals: ThrottleBook,
+    totals: ThrottleStats,
     rate: float,
     *,
     other: bool = False,
@@ -307,7 +314,7 @@ def _row(
         limit=match.limit,
         rate=rate,
         utilisation=None if match.limit is None else rate / match.limit,
-        throttle_time_ms=average_throttle_ms([tracker.book for tracker in trackers], now_ms=now_ms),
+        throttle_time_ms=average_throttle_ms([tracker.throttles for tracker in trackers], now_ms=now_ms),
         throttled_total=totals.throttled_total,
         throttled_ms_total=totals.throttled_ms_total,
         would_throttle_total=totals.would_throttle_total,

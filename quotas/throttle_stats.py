@@ -12,7 +12,7 @@ METRIC_WINDOW_NUM: Final = 2
 METRIC_WINDOW_MS: Final = 30_000
 
 
-class ThrottleBook:
+class ThrottleStats:
     """Totals that never shrink, and the average over Kafka's metric windows."""
 
     __slots__ = (
@@ -25,7 +25,7 @@ class ThrottleBook:
     )
 
     def __init__(self) -> None:
-        """An empty book."""
+        """Nothing recorded yet."""
         self.throttled_total = 0  # requests
         self.throttled_ms_total = 0
         self.refused_total = 0  # topics refused with error 89
@@ -34,7 +34,7 @@ class ThrottleBook:
         self._counts: SampledRate | None = None
         self._times_ms: SampledRate | None = None
 
-    def book(self, throttle_time_ms: int, *, now_ms: int) -> None:
+    def record(self, throttle_time_ms: int, *, now_ms: int) -> None:
         """Counts a request that waited; 0 is none."""
         if throttle_time_ms <= 0:
             return
@@ -46,7 +46,7 @@ class ThrottleBook:
         self.throttled_total += 1
         self.throttled_ms_total += throttle_time_ms
 
-    def add_totals(self, other: ThrottleBook) -> None:
+    def add_totals(self, other: ThrottleStats) -> None:
         """Takes over the totals of a counter that goes, so that no sum over all counters ever shrinks."""
         self.throttled_total += other.throttled_total
         self.throttled_ms_total += other.throttled_ms_total
@@ -64,8 +64,8 @@ class ThrottleBook:
         return self._counts.total(now_ms=now_ms), self._times_ms.total(now_ms=now_ms)
 
 
-def average_throttle_ms(books: Iterable[ThrottleBook], *, now_ms: int) -> float | None:
+def average_throttle_ms(stats: Iterable[ThrottleStats], *, now_ms: int) -> float | None:
     """The average wait of the requests that waited lately, None when none did (Kafka's throttle-time)."""
-    recent = [book.recent(now_ms=now_ms) for book in books]
+    recent = [each.recent(now_ms=now_ms) for each in stats]
     count = sum(counted for counted, _ in recent)
     return sum(time_ms for _, time_ms in recent) / count if count else None

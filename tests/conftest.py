@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.clock import FakeClock
-from tests.support.secrets import secrets_in
+from testkit.clock import FakeClock
+from testkit.secrets import secrets_in
 
 # No deadline: a shared machine makes single examples slow, which is not what the properties are about.
 settings.register_profile("quick", max_examples=100, deadline=None)

@@ -36,8 +36,8 @@ from benchmarks.gateway_process import serving
 from embedded_kafka import jars
 from embedded_kafka.kafka import KafkaCluster
 from embedded_kafka.tools import tool_command
-from tests.support.gateway import free_ports
-from tests.support.wire_client import WireClient
+from testkit.gateway import free_ports
+from testkit.wire_client import WireClient
 
 FAMILIES: Final = ("kafka-python", "librdkafka", "aiokafka", "java", "cheater")
 VERBS: Final = ("produce", "fetch")

@@ -13,7 +13,7 @@ from typing import Final
 
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from tests.support import wire
+from testkit import wire
 
 CONNECTIONS: Final = 8
 PIPELINED: Final = 4

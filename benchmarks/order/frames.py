@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from tests.support import wire
+from testkit import wire
 
 _INT32: Final = Struct(">i")
 _INT64: Final = Struct(">q")

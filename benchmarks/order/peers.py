@@ -15,7 +15,7 @@ from struct import Struct, unpack_from
 from typing import Final, cast
 
 from benchmarks.order.frames import Kind, correlation_id, kinds
-from tests.support.broker import Request, ScriptedBroker
+from testkit.broker import Request, ScriptedBroker
 
 _SIZE: Final = Struct(">i")
 _REQUEST_HEAD: Final = Struct(">ihhi")

@@ -14,8 +14,8 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.order.peers import Broker, Client, Counts, no_delay
-from tests.support.broker import HOST, ScriptedBroker
-from tests.support.gateway import gateway_process
+from testkit.broker import HOST, ScriptedBroker
+from testkit.gateway import gateway_process
 
 CONNECTIONS_PER_CLIENT: Final = 2
 

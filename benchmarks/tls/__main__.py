@@ -93,8 +93,8 @@ class TlsBench:
             proxies = [*self._terminating(certificate)]
             found = []
             for proxy in proxies:
-                entrance = self._originating(proxy.port, certificate, self._cores.load, beside=True)
-                found.append(RunningPath(proxy.name, entrance.port, proxy.proxy))
+                proxy_acceptor = self._originating(proxy.port, certificate, self._cores.load, beside=True)
+                found.append(RunningPath(proxy.name, proxy_acceptor.port, proxy.proxy))
         else:
             port = free_port()
             self._keep(

@@ -121,17 +121,17 @@ class Storm:
         for path in (haproxy, alone.path, self.sluice.path):
             assert path.proxy is not None
             stack.callback(path.proxy.stop)
-            entrance = start_originating_haproxy(
+            proxy_acceptor = start_originating_haproxy(
                 path.port, certificate, cores.load, folder, name=f"TLS to {path.name}"
             )
-            assert entrance.proxy is not None
-            stack.callback(entrance.proxy.stop)
-            runner.wait_until_open(RunningPath(path.name, entrance.port, path.proxy), timeout_s=90)
+            assert proxy_acceptor.proxy is not None
+            stack.callback(proxy_acceptor.proxy.stop)
+            runner.wait_until_open(RunningPath(path.name, proxy_acceptor.port, path.proxy), timeout_s=90)
             run_first(path.proxy.pid)
-            run_first(path.proxy.pid, entrance.proxy.pid, priority=CLIENT_FIRST, all_threads=False)
+            run_first(path.proxy.pid, proxy_acceptor.proxy.pid, priority=CLIENT_FIRST, all_threads=False)
             if path.name == GATEWAY:
                 part_threads(path.proxy.pid, first={cores.proxy}, others={cores.load, cores.proxy})
-            self.ways.append(Way(path.name, path.port, entrance.port, path.proxy))
+            self.ways.append(Way(path.name, path.port, proxy_acceptor.port, path.proxy))
 
     def window(self, way: Way, *, storm: bool) -> Row:
         """The latencies of the established client for some seconds; again if the storm was none."""

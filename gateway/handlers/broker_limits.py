@@ -50,7 +50,7 @@ class BrokerLimitsHandler:
         timed = session.start_timing(frame, route.api)
         exchange = _Exchange(self._admin, self._limits, session, request, correlation_id_of(frame), timed)
         question = request.asking_for_the_right()
-        decide(self._admin, session, question, exchange.read_verdict, exchange.decided, now_ms=now_ms)
+        decide(self._admin, session, question, exchange.read_outcome, exchange.decided, now_ms=now_ms)
 
 
 class _Exchange:
@@ -85,7 +85,7 @@ class _Exchange:
         self._results: dict[int, ResourceResult] = {}  # place in the request -> its answer, once it is known
         self._throttle_time_ms = 0
 
-    def read_verdict(self, frame: bytes) -> Refusal | None:
+    def read_outcome(self, frame: bytes) -> Refusal | None:
         """Whether the broker would let the client change anything of all brokers; whatever is no yes is a no."""
         _, results = read_configs_answer(frame, self._request.api)
         if not results:

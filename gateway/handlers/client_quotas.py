@@ -31,8 +31,8 @@ from protocol.client_quotas import (
     only_validating,
     parse_alter,
     parse_describe,
-    read_alter_verdict,
-    read_describe_verdict,
+    read_alter_outcome,
+    read_describe_outcome,
 )
 from protocol.error_codes import ErrorCode
 from protocol.headers import correlation_id_of
@@ -76,11 +76,11 @@ class DescribeClientQuotasHandler:
             reply = answer.refusal(refusal.error_code, None if forbidden else refusal.error_message)
             session.answer(reply, timed, now_ms=now_ms)
 
-        def read_verdict(frame: bytes) -> Refusal | None:
-            code, message = read_describe_verdict(frame, api)
+        def read_outcome(frame: bytes) -> Refusal | None:
+            code, message = read_describe_outcome(frame, api)
             return None if code == ErrorCode.NONE else Refusal(code, message)
 
-        decide(self._admin, session, asking_for_nothing(frame, api), read_verdict, decided, now_ms=now_ms)
+        decide(self._admin, session, asking_for_nothing(frame, api), read_outcome, decided, now_ms=now_ms)
 
     def _describe(
         self,
@@ -100,7 +100,7 @@ class DescribeClientQuotasHandler:
             session.answer(answer.refusal(code, str(exc)), timed, now_ms=now_ms)
             return
         self._admin.count(AdminApi.DESCRIBE_QUOTAS, AdminOutcome.DONE)
-        limits = self._admin.book.limits
+        limits = self._admin.quotas.limits
         if wanted.entity is not None or limits.count <= _AT_ONCE:
             for entity, values in wanted.select(limits):
                 answer.add(_described(entity, values))
@@ -148,7 +148,7 @@ class AlterClientQuotasHandler:
         timed = session.start_timing(frame, api)
         exchange = _Alteration(self._admin, session, api, request, correlation_id_of(frame), timed)
         question = only_validating(frame, request)
-        decide(self._admin, session, question, exchange.read_verdict, exchange.decided, now_ms=now_ms)
+        decide(self._admin, session, question, exchange.read_outcome, exchange.decided, now_ms=now_ms)
 
 
 class _Alteration:
@@ -172,12 +172,12 @@ class _Alteration:
         self._correlation_id = correlation_id
         self._timed = timed
 
-    def read_verdict(self, frame: bytes) -> Refusal | None:
+    def read_outcome(self, frame: bytes) -> Refusal | None:
         """What the broker says of the same request, to be checked only."""
-        verdict = read_alter_verdict(frame, self._api)
-        if self._request.entries and not verdict:
+        decision = read_alter_outcome(frame, self._api)
+        if self._request.entries and not decision:
             return NOT_AUTHORISED  # no word about any of them is no permission
-        return next((Refusal(code, text) for code, text in verdict if code not in _MAY), None)
+        return next((Refusal(code, text) for code, text in decision if code not in _MAY), None)
 
     def decided(self, refusal: Refusal | None, now_ms: int) -> None:
         """Answer, or begin to carry it out."""
@@ -188,8 +188,8 @@ class _Alteration:
             (entry.entity, [(op.key, op.value, op.remove) for op in entry.ops])
             for entry in self._request.entries
         ]
-        book = self._admin.book
-        plans = plan_alterations(entries, book, shared=self._admin.shared)
+        quotas = self._admin.quotas
+        plans = plan_alterations(entries, quotas, shared=self._admin.shared)
         changes = tuple(change for plan in plans for change in plan.changes)
         if self._request.validate_only or not changes:
             self._session.answer(self._answer(plans, None), self._timed, now_ms=now_ms)
@@ -204,9 +204,9 @@ class _Alteration:
 
         # A shared store is asked for what seems to change nothing too, and tells itself when it did.
         replaced = [
-            (change, book.limits.get(change.entity, change.key))
+            (change, quotas.limits.get(change.entity, change.key))
             for change in changes
-            if book.override(change.entity, change.key) != change.value
+            if quotas.override(change.entity, change.key) != change.value
         ]
         self._admin.alter(Alteration(asker.principal, asker.via, changes), on_altered)
 
@@ -228,7 +228,7 @@ class _Alteration:
             entity = entity_of(entry.entity)
             what = str(entity)
             key = known_key(op.key)
-            old = None if key is None else self._admin.book.limits.get(entity, key)
+            old = None if key is None else self._admin.quotas.limits.get(entity, key)
         self._admin.audit.refused(asker, what, op.key, old, None if op.remove else op.value)
 
     def _answer(self, plans: list[EntityPlan], failure: str | None) -> bytes:

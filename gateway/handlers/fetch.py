@@ -14,10 +14,10 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
-from gateway.session.client_quotas import ClientQuotas, Counter
+from gateway.session.client_quotas import CachedSensor, ClientQuotas
 from gateway.session.in_flight import Answer, HeadAnswer, Pending
 from gateway.session.mute import MuteReason
-from gateway.session.routes import Route, Verdict
+from gateway.session.routes import HeadDecision, Route
 from gateway.session.session import ClientSession
 from protocol import throttle
 from protocol.api_keys import Api
@@ -45,32 +45,32 @@ class FetchHandler:
         client_id_length: int,
         *,
         now_ms: int,
-    ) -> Verdict:
+    ) -> HeadDecision:
         """See `HeadHandler`."""
         quotas = self._quotas
         if quotas is None or not quotas.counts_fetch:
             session.in_flight.pending.append(Pending(correlation_id))
-            return Verdict.RELAY
+            return HeadDecision.RELAY
         known = _counter(quotas, session, data, at, client_id_length, now_ms)
         if known is None:
-            return Verdict.MORE
+            return HeadDecision.MORE
         _, _, _, tracker, _, _, sized = known
         if sized is not None and not (session.meter is not None and session.meter.on):
             answer: Answer = sized[route.api.flexible_header]
             session.in_flight.pending.append(Pending(correlation_id, answer))
-            return Verdict.RELAY
+            return HeadDecision.RELAY
         most_bytes = None if tracker is None else tracker.max_in_window()
         if most_bytes is not None:
             if session.in_flight.awaits_head:
                 session.mute(MuteReason.AWAITING_FETCH)
-                return Verdict.WAIT
+                return HeadDecision.WAIT
             if size <= MAX_REQUEST_BYTES and not asks_within(
                 data, at, client_id_length, route.api, most_bytes
             ):
-                return Verdict.COLLECT
+                return HeadDecision.COLLECT
         answer = HeadAnswer(partial(self._on_reply, session, route.api, known))
         session.in_flight.pending.append(Pending(correlation_id, answer))
-        return Verdict.RELAY
+        return HeadDecision.RELAY
 
     def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`: only requests come here that may ask for too much."""
@@ -84,7 +84,7 @@ class FetchHandler:
         session.forward(frame, route.api, answer)
 
     def _on_reply(
-        self, session: ClientSession, api: Api, asked: Counter, head: bytes, size: int, now_ms: int
+        self, session: ClientSession, api: Api, asked: CachedSensor, head: bytes, size: int, now_ms: int
     ) -> bytes | None:
         session.release(MuteReason.AWAITING_FETCH)
         quotas = self._quotas
@@ -93,7 +93,7 @@ class FetchHandler:
         known = asked
         if not _valid(asked, quotas, session, now_ms):
             client_id, raw = asked.client_id, asked.raw_client_id
-            known = session.fetch_counter = quotas.fetch_counter(
+            known = session.fetch_sensor = quotas.fetch_sensor(
                 session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
             )
         tracker, row = known.tracker, known.row
@@ -111,18 +111,18 @@ class FetchHandler:
         final_ms = throttle.patch(patched, api, wanted_ms)
         session.throttle(final_ms, now_ms=now_ms)
         if session.is_longest(ThrottledBy.FETCH, wanted_ms, final_ms):
-            quotas.book(api.key, ThrottledBy.FETCH, tracker, wanted_ms, now_ms=now_ms, row=row)
+            quotas.record_throttle(api.key, ThrottledBy.FETCH, tracker, wanted_ms, now_ms=now_ms, row=row)
         return bytes(patched)
 
 
 def _counter(
     quotas: ClientQuotas, session: ClientSession, data: bytes, at: int, client_id_length: int, now_ms: int
-) -> Counter | None:
+) -> CachedSensor | None:
     """What the client's answers are counted by, kept with the session: the next is likely counted by it too.
 
     None when the client id of the request at `at` has not been received whole.
     """
-    known = session.fetch_counter
+    known = session.fetch_sensor
     if (
         known is None
         or not data.startswith(known[5], at + CLIENT_ID_AT)
@@ -132,13 +132,13 @@ def _counter(
         if client_id is None:
             return None
         raw = data[at + CLIENT_ID_AT : at + HEAD_BYTES + max(client_id_length, 0)]
-        known = session.fetch_counter = quotas.fetch_counter(
+        known = session.fetch_sensor = quotas.fetch_sensor(
             session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
         )
     return known
 
 
-def _valid(known: Counter, quotas: ClientQuotas, session: ClientSession, now_ms: int) -> bool:
+def _valid(known: CachedSensor, quotas: ClientQuotas, session: ClientSession, now_ms: int) -> bool:
     """Whether this is still who the client is and what it is counted by."""
     return (
         known[1] is session.user

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Final
 
 from gateway.handlers.context import HandlerContext
-from gateway.session.client_quotas import Counter
+from gateway.session.client_quotas import CachedSensor
 from gateway.session.in_flight import CollectedAnswer, Pending
-from gateway.session.routes import Route, Verdict
+from gateway.session.routes import HeadDecision, Route
 from gateway.session.session import ClientSession
 from protocol import throttle
 from protocol.addresses import plain_produce_throttle_offset, rewrite_produce
@@ -64,7 +64,7 @@ class ProduceHandler:
         client_id_length: int,
         *,
         now_ms: int,
-    ) -> Verdict:
+    ) -> HeadDecision:
         """See `HeadHandler`."""
         api = route.api
         head_bytes = HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
@@ -75,12 +75,12 @@ class ProduceHandler:
         ):
             acks = read_acks(data, at, len(data), client_id_length, api)
             if acks is None:
-                return Verdict.MORE
+                return HeadDecision.MORE
         answer = self._rewriting.get(api.version)
         quotas = self._quotas
         if quotas is not None and quotas.counts_produce:
             # acks come after the client id, so that has been received too.
-            known = session.produce_counter
+            known = session.produce_sensor
             if (
                 known is None
                 or not data.startswith(known[5], at + CLIENT_ID_AT)
@@ -90,7 +90,7 @@ class ProduceHandler:
             ):
                 client_id = session.client_id_at(data, at, client_id_length) or ""
                 raw = data[at + CLIENT_ID_AT : at + head_bytes]
-                known = session.produce_counter = quotas.produce_counter(
+                known = session.produce_sensor = quotas.produce_sensor(
                     session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
                 )
             tracker, row = known[3], known[4]
@@ -105,10 +105,12 @@ class ProduceHandler:
                     until_ms = now_ms + wanted_ms
                     answer = CollectedAnswer(partial(self._on_reply, session, api, known, until_ms))
                     if acks == 0:
-                        quotas.book(api.key, ThrottledBy.PRODUCE, tracker, wanted_ms, now_ms=now_ms, row=row)
+                        quotas.record_throttle(
+                            api.key, ThrottledBy.PRODUCE, tracker, wanted_ms, now_ms=now_ms, row=row
+                        )
         if acks != 0:
             session.in_flight.pending.append(Pending(correlation_id, answer))
-        return Verdict.RELAY
+        return HeadDecision.RELAY
 
     def _rewrite(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         return rewrite_produce(frame, api, self._context.topology.advertise)
@@ -117,7 +119,7 @@ class ProduceHandler:
         self,
         session: ClientSession,
         api: Api,
-        counter: Counter,
+        counter: CachedSensor,
         until_ms: int,
         frame: bytes,
         now_ms: int,
@@ -132,7 +134,7 @@ class ProduceHandler:
         final_ms = throttle.patch(reply, api, wanted_ms)
         session.throttle(final_ms, now_ms=now_ms)
         if session.is_longest(ThrottledBy.PRODUCE, wanted_ms, final_ms):
-            self._quotas.book(
+            self._quotas.record_throttle(
                 api.key, ThrottledBy.PRODUCE, counter.tracker, wanted_ms, now_ms=now_ms, row=counter.row
             )
         return bytes(reply)

@@ -29,7 +29,7 @@ def decide(
     admin: QuotaAdmin,
     session: ClientSession,
     question: bytes,
-    read_verdict: Callable[[bytes], Refusal | None],
+    read_outcome: Callable[[bytes], Refusal | None],
     decided: Decided,
     *,
     now_ms: int,
@@ -40,7 +40,7 @@ def decide(
         admin: knows who may.
         session: the client's; nothing else of it is looked at meanwhile.
         question: what the broker is asked if it has to be.
-        read_verdict: the refusal in its answer.
+        read_outcome: the refusal in its answer.
         decided: called once.
         now_ms: the time.
     """
@@ -52,7 +52,7 @@ def decide(
     def on_reply(frame: bytes, now_ms: int) -> None:
         # Before `decided`, which may mute for a reason of its own.
         session.release(MuteReason.AWAITING_REPLY)
-        decided(read_verdict(frame), now_ms)
+        decided(read_outcome(frame), now_ms)
 
     session.mute(MuteReason.AWAITING_REPLY)
     session.ask_upstream(question, correlation_id_of(question), on_reply)

@@ -15,7 +15,7 @@ from gateway.observability.close_cause import CloseCause
 from gateway.observability.observer import Observer
 from gateway.session.in_flight import OnReply
 from gateway.session.mute import MuteReason
-from gateway.session.routes import MAX_SASL_BYTES, RequestHandler, Route, Verdict
+from gateway.session.routes import MAX_SASL_BYTES, HeadDecision, RequestHandler, Route
 from gateway.session.session import ClientSession
 from protocol import codec, sasl
 from protocol.api_keys import Api, ApiKey
@@ -116,12 +116,12 @@ class ConfirmHandler:
         client_id_length: int,
         *,
         now_ms: int,
-    ) -> Verdict:
+    ) -> HeadDecision:
         """See `HeadHandler`."""
         session.mute(MuteReason.AWAITING_REPLY)
         question = sasl.api_versions_question(codec.OWN_CORRELATION_ID, CLIENT_ID)
         session.ask_upstream(question, codec.OWN_CORRELATION_ID, partial(self._on_reply, session))
-        return Verdict.WAIT
+        return HeadDecision.WAIT
 
     def _on_reply(self, session: ClientSession, frame: bytes, _now_ms: int) -> None:
         if read_int16(frame, _ERROR_AT)[0] != ErrorCode.NONE:

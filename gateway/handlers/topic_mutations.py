@@ -17,7 +17,7 @@ from __future__ import annotations
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
 from gateway.handlers.mutation_exchange import MutationExchange
 from gateway.session.in_flight import Pending
-from gateway.session.routes import Route, Verdict
+from gateway.session.routes import HeadDecision, Route
 from gateway.session.session import ClientSession
 from protocol.errors import ProtocolError, TooManyElements
 from protocol.headers import refuse_size
@@ -43,7 +43,7 @@ class TopicMutationHandler:
         client_id_length: int,
         *,
         now_ms: int,
-    ) -> Verdict:
+    ) -> HeadDecision:
         """See `HeadHandler`.
 
         Raises:
@@ -51,13 +51,13 @@ class TopicMutationHandler:
         """
         context = self._context
         if context.mutations_seen and size <= MAX_REQUEST_BYTES:
-            return Verdict.COLLECT
+            return HeadDecision.COLLECT
         if context.mutations_enabled:
             raise refuse_size(size, MAX_REQUEST_BYTES)
         if context.mutations_seen and context.usage is not None:
             context.usage.event_missed()
         session.in_flight.pending.append(Pending(correlation_id))
-        return Verdict.RELAY
+        return HeadDecision.RELAY
 
     def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""

@@ -31,14 +31,14 @@ import structlog
 from config.proxy_sections import ProxyProtocolSettings
 from gateway.clock import NowMs
 from gateway.net.plain_socket import PlainSocket
-from gateway.net.proxy_acceptor import ProxyEntrance
+from gateway.net.proxy_acceptor import ProxyProtocolAcceptor
 from gateway.observability.logging_setup import flooded
 from gateway.observability.observer import Observer
 from gateway.upstream.keepalive import limit_unacknowledged, watch_peer
 from gateway.upstream.topology import Address
 from gateway.usage.connections import ConnectionUsage
 from protocol.proxy_protocol import ProxyHeader
-from quotas.connections import Admission, AdmissionCause, ConnectionQuotas, Verdict
+from quotas.connections import Admission, AdmissionCause, AdmissionDecision, ConnectionQuotas
 
 BACKLOG: Final = 1024
 ACCEPTS_PER_TURN: Final = 8
@@ -53,7 +53,7 @@ _log = structlog.get_logger("gateway.acceptor")
 
 
 @dataclass(slots=True, eq=False)
-class Arrival:
+class AcceptedSocket:
     """An accepted socket: who, and by which port (broker id, None for the bootstrap port).
 
     Attributes:
@@ -62,7 +62,7 @@ class Arrival:
         recorded: whether the usage records have counted it.
     """
 
-    accepted: socket.socket
+    sock: socket.socket
     ip: str
     port: int
     broker_id: int | None
@@ -76,7 +76,7 @@ class Arrival:
         return f"{self.ip}:{self.port}"
 
 
-OnAdmitted: TypeAlias = Callable[[Arrival], None]
+OnAdmitted: TypeAlias = Callable[[AcceptedSocket], None]
 OnPlaceFree: TypeAlias = Callable[[], None]
 
 
@@ -120,7 +120,7 @@ class Acceptor:
             usage: the usage records; None: none are kept.
             accepts_per_turn: at most so many sockets in a turn of the loop.
         """
-        self.held: dict[Arrival, tuple[Admission, asyncio.TimerHandle]] = {}
+        self.held: dict[AcceptedSocket, tuple[Admission, asyncio.TimerHandle]] = {}
         self.accepted = 0
         self.waits_since_ms: int | None = None
         self._write_timeout_ms = write_timeout_ms
@@ -133,15 +133,15 @@ class Acceptor:
         self._on_admitted = on_admitted
         self._usage = usage
         self._on_place_free = on_place_free or self.slot_freed
-        self._entrance = (
+        self._proxy_acceptor = (
             None
             if proxy is None
-            else ProxyEntrance(
+            else ProxyProtocolAcceptor(
                 proxy, loop=loop, on_header=self._header_read, on_refused=self._refuse_reserved
             )
         )
         self._sockets: dict[int | None, socket.socket] = {}
-        self._waiting: Arrival | None = None
+        self._waiting: AcceptedSocket | None = None
         self._blocked_since_ms = 0
         self._wake: asyncio.TimerHandle | None = None
         self._paused = False
@@ -188,21 +188,21 @@ class Acceptor:
         if self._wake is not None:
             self._wake.cancel()
         if self._waiting is not None:
-            self._waiting.accepted.close()
+            self._waiting.sock.close()
             self._waiting = self.waits_since_ms = None
-        for arrival, (admission, timer) in self.held.items():
+        for accepted, (admission, timer) in self.held.items():
             timer.cancel()
             self._quotas.abandon_hold(admission)
-            arrival.accepted.close()
+            accepted.sock.close()
         self.held.clear()
-        for arrival in self._entrance.stop() if self._entrance is not None else ():
+        for accepted in self._proxy_acceptor.stop() if self._proxy_acceptor is not None else ():
             self._quotas.cancel_reservation(self._listener)
-            arrival.accepted.close()
+            accepted.sock.close()
 
     @property
     def awaiting_header(self) -> int:
         """Sockets whose load balancer has not told yet whose they are."""
-        return 0 if self._entrance is None else len(self._entrance.waiting)
+        return 0 if self._proxy_acceptor is None else len(self._proxy_acceptor.waiting)
 
     @property
     def ports(self) -> dict[int | None, int]:
@@ -216,7 +216,7 @@ class Acceptor:
             if self._paused:
                 return
             try:
-                accepted, peer = listening.accept()
+                sock, peer = listening.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as exc:
@@ -228,93 +228,101 @@ class Acceptor:
                 self._pause(_RETRY_ACCEPT_MS)
                 return
             self.accepted += 1
-            arrival = Arrival(accepted, peer[0], peer[1], broker_id)
-            if self._entrance is not None and not self._entrance.trusts(arrival.ip):
+            accepted = AcceptedSocket(sock, peer[0], peer[1], broker_id)
+            if self._proxy_acceptor is not None and not self._proxy_acceptor.trusts(accepted.ip):
                 # Not even counted: strangers must not use up the rate of those who come through the balancer.
-                self._refuse(arrival, AdmissionCause.PROXY_UNTRUSTED)
+                self._refuse(accepted, AdmissionCause.PROXY_UNTRUSTED)
                 continue
             now_ms = self._now_ms()
-            self._follow(arrival, self._admit(arrival, now_ms, waited=False), now_ms)
+            self._follow(accepted, self._admit(accepted, now_ms, waited=False), now_ms)
 
-    def _admit(self, arrival: Arrival, now_ms: int, *, waited: bool) -> Admission:
-        if self._entrance is not None:
+    def _admit(self, accepted: AcceptedSocket, now_ms: int, *, waited: bool) -> Admission:
+        if self._proxy_acceptor is not None:
             return self._quotas.reserve(self._listener, now_ms=now_ms, waited=waited)
-        return self._quotas.admit(self._listener, arrival.ip, now_ms=now_ms, waited=waited)
+        return self._quotas.admit(self._listener, accepted.ip, now_ms=now_ms, waited=waited)
 
-    def _header_read(self, arrival: Arrival, header: ProxyHeader) -> None:
+    def _header_read(self, accepted: AcceptedSocket, header: ProxyHeader) -> None:
         """The load balancer has told whose socket this is; without a name it is the balancer's own."""
-        arrival.proxy = arrival.peer
+        accepted.proxy = accepted.peer
         if header.source is not None:
-            (arrival.ip, arrival.port), arrival.connected_to = header.source, header.destination
+            (accepted.ip, accepted.port), accepted.connected_to = header.source, header.destination
         now_ms = self._now_ms()
-        admission = self._quotas.admit_reserved(self._listener, arrival.ip, now_ms=now_ms)
-        self._follow(arrival, admission, now_ms)
-        if admission.verdict is not Verdict.ADMIT:
+        admission = self._quotas.admit_reserved(self._listener, accepted.ip, now_ms=now_ms)
+        self._follow(accepted, admission, now_ms)
+        if admission.decision is not AdmissionDecision.ADMIT:
             self._on_place_free()
 
-    def _refuse_reserved(self, arrival: Arrival, cause: AdmissionCause) -> None:
+    def _refuse_reserved(self, accepted: AcceptedSocket, cause: AdmissionCause) -> None:
         self._quotas.cancel_reservation(self._listener)
-        self._record(arrival, Admission(Verdict.REFUSE, cause))
-        self._refuse(arrival, cause)
+        self._record(accepted, Admission(AdmissionDecision.REFUSE, cause))
+        self._refuse(accepted, cause)
         self._on_place_free()
 
-    def _follow(self, arrival: Arrival, admission: Admission, now_ms: int) -> None:
-        verdict = admission.verdict
-        if self._entrance is None or arrival.proxy is not None or verdict is not Verdict.ADMIT:
-            self._record(arrival, admission)
-        if verdict is Verdict.ADMIT and self._entrance is not None and arrival.proxy is None:
-            self._entrance.wait(arrival)
-        elif verdict is Verdict.ADMIT:
+    def _follow(self, accepted: AcceptedSocket, admission: Admission, now_ms: int) -> None:
+        decision = admission.decision
+        if (
+            self._proxy_acceptor is None
+            or accepted.proxy is not None
+            or decision is not AdmissionDecision.ADMIT
+        ):
+            self._record(accepted, admission)
+        if (
+            decision is AdmissionDecision.ADMIT
+            and self._proxy_acceptor is not None
+            and accepted.proxy is None
+        ):
+            self._proxy_acceptor.wait(accepted)
+        elif decision is AdmissionDecision.ADMIT:
             if admission.wait_ms:
                 self._observer.connection_would_be_held(self._listener, admission.wait_ms)
-            arrival.accepted.setblocking(False)
-            self._on_admitted(arrival)
-        elif verdict is Verdict.WAIT:
-            self._waiting = arrival
+            accepted.sock.setblocking(False)
+            self._on_admitted(accepted)
+        elif decision is AdmissionDecision.WAIT:
+            self._waiting = accepted
             self.waits_since_ms = self._blocked_since_ms = now_ms
             self._observer.accept_delayed(self._listener, admission.cause, admission.wait_ms)
             self._pause(admission.wait_ms)
-        elif verdict is Verdict.HOLD:
-            self._hold(arrival, admission)
+        elif decision is AdmissionDecision.HOLD:
+            self._hold(accepted, admission)
         else:
-            self._refuse(arrival, admission.cause)
+            self._refuse(accepted, admission.cause)
 
-    def _record(self, arrival: Arrival, admission: Admission) -> None:
+    def _record(self, accepted: AcceptedSocket, admission: Admission) -> None:
         if self._usage is not None:
-            arrival.recorded = self._usage.decided(
-                self._listener, arrival.ip, admission, counted=arrival.recorded
+            accepted.recorded = self._usage.decided(
+                self._listener, accepted.ip, admission, counted=accepted.recorded
             )
 
-    def _hold(self, arrival: Arrival, admission: Admission) -> None:
+    def _hold(self, accepted: AcceptedSocket, admission: Admission) -> None:
         self._observer.connection_held(self._listener, admission.wait_ms)
         if not flooded("connection_held"):
             _log.info(
-                "connection_held", listener=self._listener, peer=arrival.peer, hold_ms=admission.wait_ms
+                "connection_held", listener=self._listener, peer=accepted.peer, hold_ms=admission.wait_ms
             )
-        self._close_later(arrival, admission)
+        self._close_later(accepted, admission)
 
-    def _close_later(self, arrival: Arrival, admission: Admission) -> None:
+    def _close_later(self, accepted: AcceptedSocket, admission: Admission) -> None:
         delay_ms = max(0, admission.held_until_ms + 1 - self._now_ms())
-        timer = self._loop.call_later(delay_ms / 1000, self._after_hold, arrival)
-        self.held[arrival] = (admission, timer)
+        timer = self._loop.call_later(delay_ms / 1000, self._after_hold, accepted)
+        self.held[accepted] = (admission, timer)
 
-    def _after_hold(self, arrival: Arrival) -> None:
-        admission, _ = self.held.pop(arrival)
+    def _after_hold(self, accepted: AcceptedSocket) -> None:
+        admission, _ = self.held.pop(accepted)
         now_ms = self._now_ms()
-        after = self._quotas.after_hold(self._listener, arrival.ip, admission, now_ms=now_ms)
-        if after.verdict is Verdict.HOLD:
-            self._close_later(arrival, after)
+        after = self._quotas.after_hold(self._listener, accepted.ip, admission, now_ms=now_ms)
+        if after.decision is AdmissionDecision.HOLD:
+            self._close_later(accepted, after)
         else:
-            self._follow(arrival, after, now_ms)
+            self._follow(accepted, after, now_ms)
 
-    def _refuse(self, arrival: Arrival, cause: AdmissionCause) -> None:
+    def _refuse(self, accepted: AcceptedSocket, cause: AdmissionCause) -> None:
         self._observer.connection_refused(self._listener, cause)
         if not flooded("connection_refused"):
-            _log.info("connection_refused", listener=self._listener, peer=arrival.peer, cause=cause.value)
+            _log.info("connection_refused", listener=self._listener, peer=accepted.peer, cause=cause.value)
         if cause in _UNDER_ATTACK:
             # Under attack: leave nothing behind in the kernel either (hazard B15).
-            arrival.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        arrival.accepted.close()
+            accepted.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        accepted.sock.close()
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
@@ -335,16 +343,16 @@ class Acceptor:
     def _go_on(self) -> None:
         self._wake = None
         now_ms = self._now_ms()
-        arrival, self._waiting = self._waiting, None
-        if arrival is not None:
+        accepted, self._waiting = self._waiting, None
+        if accepted is not None:
             self._observer.accept_blocked(self._listener, now_ms - self._blocked_since_ms)
-            admission = self._admit(arrival, now_ms, waited=True)
-            if admission.verdict is Verdict.WAIT:
-                self._waiting = arrival
+            admission = self._admit(accepted, now_ms, waited=True)
+            if admission.decision is AdmissionDecision.WAIT:
+                self._waiting = accepted
                 self._blocked_since_ms = now_ms
                 return
             self.waits_since_ms = None
-            self._follow(arrival, admission, now_ms)
+            self._follow(accepted, admission, now_ms)
         self._paused = False
         for broker_id, listening in self._sockets.items():
             self._loop.add_reader(listening.fileno(), self._accept, listening, broker_id)

@@ -14,7 +14,7 @@ from typing import Final
 STEPS_PER_TURN: Final = 16
 
 
-class Turns:
+class BatchScheduler:
     """Steps that wait for their turn, in order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

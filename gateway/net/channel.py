@@ -17,7 +17,7 @@ import structlog
 
 from gateway.net.back_pressure import Side
 from gateway.net.peer_close import peer_gone
-from gateway.net.stalled_write import WriteWatch
+from gateway.net.stalled_write import StalledWriteDetector
 from gateway.observability.close_cause import CloseCause
 from gateway.session.mute import MuteReason
 from gateway.session.session import NEVER_MS, ClientSession
@@ -90,7 +90,7 @@ class ClientChannel(asyncio.Protocol):
         self._upstream_reading = True
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms = NEVER_MS
-        self._write_watches: dict[MuteReason, WriteWatch] = {}
+        self._write_watches: dict[MuteReason, StalledWriteDetector] = {}
         self._closed = False
 
     # -- the client's transport ------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class ClientChannel(asyncio.Protocol):
     def upstream_lost(self) -> None:
         """See `UpstreamUser`."""
         self._upstream = None
-        if not self.session.parting:  # brokers close behind a refusal, which the client is still to get
+        if not self.session.closing_later:  # brokers close behind a refusal, which the client is still to get
             self.close(CloseCause.UPSTREAM_CLOSED)
 
     def upstream_writable(self, writable: bool) -> None:
@@ -230,7 +230,9 @@ class ClientChannel(asyncio.Protocol):
             self._owner.back_pressure.begin(_SIDES[reason], now_ms=self._now_ms())
             if transport is not None:
                 stalled = partial(self._stalled, upstream)
-                self._write_watches[reason] = WriteWatch(self._owner, transport, stalled, upstream=upstream)
+                self._write_watches[reason] = StalledWriteDetector(
+                    self._owner, transport, stalled, upstream=upstream
+                )
         self.session.mute(reason)
 
     def _stalled(self, upstream: bool) -> None:
@@ -346,7 +348,7 @@ class ClientChannel(asyncio.Protocol):
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._owner.turns.add(partial(self._run, self._due))
+        self._owner.scheduler.add(partial(self._run, self._due))
 
     def _due(self) -> None:
         self._armed_ms = NEVER_MS
@@ -362,7 +364,7 @@ class ClientChannel(asyncio.Protocol):
 
     # -- ending ----------------------------------------------------------------------------------------------
 
-    def woken(self) -> None:
+    def on_output_ready(self) -> None:
         """See `ClientSession`."""
         self._run(self._pump)
 

@@ -17,13 +17,13 @@ import structlog
 
 from config.proxy_sections import ProxyProtocolSettings
 from gateway.clock import NowMs
-from gateway.net.acceptor import ACCEPTS_PER_TURN, Acceptor, Arrival
+from gateway.net.acceptor import ACCEPTS_PER_TURN, AcceptedSocket, Acceptor
 from gateway.net.back_pressure import BackPressure
-from gateway.net.batch_scheduler import Turns
+from gateway.net.batch_scheduler import BatchScheduler
 from gateway.net.channel import ClientChannel
 from gateway.net.lingering import Lingering
-from gateway.net.peer_close import MutedWatch
-from gateway.net.tls_acceptor import TlsDoor
+from gateway.net.peer_close import PeerCloseDetector
+from gateway.net.tls_acceptor import TlsAcceptor
 from gateway.observability.close_cause import CloseCause
 from gateway.observability.observer import Observer
 from gateway.session.client_quotas import ClientQuotas
@@ -49,7 +49,7 @@ class ChannelOwner(Protocol):
     connector: Connector
     settings: SessionSettings
     lingering: Lingering
-    turns: Turns
+    scheduler: BatchScheduler
     back_pressure: BackPressure
 
     def closed(self, channel: ClientChannel, cause: CloseCause) -> None:
@@ -66,7 +66,7 @@ class Listener:
         name: as configured; a label of metrics.
         channels: open client connections.
         lingering: closed ones whose last bytes have not left.
-        turns: what is due for channels and waits for its turn.
+        scheduler: what is due for channels and waits for its turn.
         back_pressure: how long channels were held up by a slow side.
         settings: for connections that come from now on.
         siblings: all listeners that share the connection quotas, this one included.
@@ -86,7 +86,7 @@ class Listener:
         connections: ConnectionQuotas | None = None,
         sasl: SaslListener | None = None,
         max_lingering: int = 256,
-        door: TlsDoor | None = None,
+        tls_acceptor: TlsAcceptor | None = None,
         usage: ConnectionUsage | None = None,
         proxy: ProxyProtocolSettings | None = None,
     ) -> None:
@@ -104,7 +104,7 @@ class Listener:
             sasl: what its clients may send before they have authenticated; None: they do not have to.
             connections: counts and rates, shared by all listeners; None: this listener counts alone, unlimited.
             max_lingering: see `Lingering`.
-            door: the TLS handshakes of its clients; None: without TLS.
+            tls_acceptor: the TLS handshakes of its clients; None: without TLS.
             usage: the usage records; None: none are kept.
             proxy: the load balancers that all its clients come through; None: there are none.
         """
@@ -115,9 +115,9 @@ class Listener:
         self.settings = settings
         self.channels: set[ClientChannel] = set()
         self.lingering = Lingering(loop, most=max_lingering)
-        self.turns = Turns(loop)
+        self.scheduler = BatchScheduler(loop)
         self.back_pressure = BackPressure()
-        self._door = door
+        self._tls_acceptor = tls_acceptor
         self._routes = routes
         self._sasl = sasl
         self._quotas = quotas
@@ -139,10 +139,10 @@ class Listener:
             write_timeout_ms=settings.write_timeout_ms,
             usage=usage,
             # Each brings a handshake; in between, those who are connected have their turn.
-            accepts_per_turn=ACCEPTS_PER_TURN if door is None else 1,
+            accepts_per_turn=ACCEPTS_PER_TURN if tls_acceptor is None else 1,
         )
         self._adoptions: set[asyncio.Task[Any]] = set()
-        self._muted_watch = MutedWatch(loop, self.channels)
+        self._muted_watch = PeerCloseDetector(loop, self.channels)
         self._muted_watch.start()
 
     # -- ports -----------------------------------------------------------------------------------------------
@@ -188,25 +188,25 @@ class Listener:
 
     # -- connections -----------------------------------------------------------------------------------------
 
-    def _adopt(self, arrival: Arrival) -> None:
+    def _adopt(self, accepted: AcceptedSocket) -> None:
         """Give an admitted socket its session and its transport."""
         session = ClientSession(
             self._routes,
             self.settings,
             listener=self.name,
-            peer=arrival.peer,
-            broker_id=arrival.broker_id,
+            peer=accepted.peer,
+            broker_id=accepted.broker_id,
             quotas=self._quotas,
             sasl=self._sasl,
             now_ms=self.now_ms(),
         )
-        channel = ClientChannel(session, self, arrival.broker_id, ip=arrival.ip)
-        session.woken = channel.woken
+        channel = ClientChannel(session, self, accepted.broker_id, ip=accepted.ip)
+        session.on_output_ready = channel.on_output_ready
         self.channels.add(channel)
-        if self.connector.greeting is not None:
-            self.connector.greeting.remember(channel, arrival)
+        if self.connector.header_sender is not None:
+            self.connector.header_sender.remember(channel, accepted)
         self._observer.connection_opened(self.name)
-        task = self.loop.create_task(self._attach(channel, arrival.accepted))
+        task = self.loop.create_task(self._attach(channel, accepted.sock))
         self._adoptions.add(task)
         task.add_done_callback(self._adoptions.discard)
         for listener in self.siblings:
@@ -219,7 +219,7 @@ class Listener:
             return
         try:
             await self.loop.connect_accepted_socket(
-                lambda: channel if self._door is None else self._door.enter(channel), accepted
+                lambda: channel if self._tls_acceptor is None else self._tls_acceptor.enter(channel), accepted
             )
         except OSError:
             accepted.close()
@@ -239,10 +239,10 @@ class Listener:
         """See `ChannelOwner`."""
         self.channels.discard(channel)
         channel.session.ended()
-        if self._door is not None:
-            self._door.forget(channel)
-        if self.connector.greeting is not None:
-            self.connector.greeting.forget(channel)
+        if self._tls_acceptor is not None:
+            self._tls_acceptor.forget(channel)
+        if self.connector.header_sender is not None:
+            self.connector.header_sender.forget(channel)
         self._connections.release(self.name, channel.ip)
         self._observer.connection_closed(self.name, cause)
         self._place_free()

@@ -39,7 +39,7 @@ def peer_gone(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
-class MutedWatch:
+class PeerCloseDetector:
     """Looks at the channels of one listener."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, channels: Iterable[Watched]) -> None:

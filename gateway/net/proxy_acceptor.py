@@ -22,10 +22,10 @@ from quotas.addresses import normalise
 from quotas.connections import AdmissionCause
 
 if TYPE_CHECKING:
-    from gateway.net.acceptor import Arrival
+    from gateway.net.acceptor import AcceptedSocket
 
-OnHeader: TypeAlias = Callable[["Arrival", ProxyHeader], None]
-OnRefused: TypeAlias = Callable[["Arrival", AdmissionCause], None]
+OnHeader: TypeAlias = Callable[["AcceptedSocket", ProxyHeader], None]
+OnRefused: TypeAlias = Callable[["AcceptedSocket", AdmissionCause], None]
 
 _REMEMBERED: Final = 1_024
 
@@ -38,7 +38,7 @@ class _Waiting:
     deadline: asyncio.TimerHandle | None = None
 
 
-class ProxyEntrance:
+class ProxyProtocolAcceptor:
     """See the module.
 
     Attributes:
@@ -61,7 +61,7 @@ class ProxyEntrance:
             on_header: takes a socket over whose header has been read.
             on_refused: takes a socket over that is to be closed.
         """
-        self.waiting: dict[Arrival, _Waiting] = {}
+        self.waiting: dict[AcceptedSocket, _Waiting] = {}
         self._settings = settings
         self._loop = loop
         self._on_header = on_header
@@ -77,63 +77,62 @@ class ProxyEntrance:
         address = ipaddress.ip_address(normalise(ip))
         return any(address in network for network in self._trusted)
 
-    def wait(self, arrival: Arrival) -> None:
+    def wait(self, accepted: AcceptedSocket) -> None:
         """Read the header of a socket that has a place; with some luck it is there already."""
         if len(self.waiting) >= self._settings.max_waiting:
-            self._on_refused(arrival, AdmissionCause.PROXY_FULL)
+            self._on_refused(accepted, AdmissionCause.PROXY_FULL)
             return
-        arrival.accepted.setblocking(False)
-        waiting = self.waiting[arrival] = _Waiting(ProxyHeaderReader())
-        self._read(arrival)
-        if arrival in self.waiting:
-            self._loop.add_reader(arrival.accepted.fileno(), self._read, arrival)
+        accepted.sock.setblocking(False)
+        waiting = self.waiting[accepted] = _Waiting(ProxyHeaderReader())
+        self._read(accepted)
+        if accepted in self.waiting:
+            self._loop.add_reader(accepted.sock.fileno(), self._read, accepted)
             timeout_s = self._settings.timeout_ms / 1000
             waiting.deadline = self._loop.call_later(
-                timeout_s, self._refuse, arrival, AdmissionCause.PROXY_TIMEOUT
+                timeout_s, self._refuse, accepted, AdmissionCause.PROXY_TIMEOUT
             )
 
-    def stop(self) -> list[Arrival]:
+    def stop(self) -> list[AcceptedSocket]:
         """Look after nobody any more.
 
         Returns:
             Whose sockets are to be closed, and whose places to be given back.
         """
-        arrivals = list(self.waiting)
-        for arrival in arrivals:
-            self._forget(arrival)
-        return arrivals
+        accepted_sockets = list(self.waiting)
+        for accepted in accepted_sockets:
+            self._forget(accepted)
+        return accepted_sockets
 
-    def _read(self, arrival: Arrival) -> None:
-        reader = self.waiting[arrival].reader
-        accepted = arrival.accepted
+    def _read(self, accepted: AcceptedSocket) -> None:
+        reader, sock = self.waiting[accepted].reader, accepted.sock
         try:
-            data = accepted.recv(reader.most, socket.MSG_PEEK)
+            data = sock.recv(reader.most, socket.MSG_PEEK)
             if not data:
-                self._refuse(arrival, AdmissionCause.PROXY_CLOSED)
+                self._refuse(accepted, AdmissionCause.PROXY_CLOSED)
                 return
             taken = reader.feed(data)
-            if len(accepted.recv(taken)) != taken:
+            if len(sock.recv(taken)) != taken:
                 raise ConnectionError("what was there is gone")
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self._refuse(arrival, AdmissionCause.PROXY_CLOSED)
+            self._refuse(accepted, AdmissionCause.PROXY_CLOSED)
         except NoProxyHeader:
-            self._refuse(arrival, AdmissionCause.PROXY_MISSING)
+            self._refuse(accepted, AdmissionCause.PROXY_MISSING)
         except ProxyProtocolError:
-            self._refuse(arrival, AdmissionCause.PROXY_INVALID)
+            self._refuse(accepted, AdmissionCause.PROXY_INVALID)
         else:
             if reader.header is not None:
-                self._forget(arrival)
-                self._on_header(arrival, reader.header)
+                self._forget(accepted)
+                self._on_header(accepted, reader.header)
 
-    def _refuse(self, arrival: Arrival, cause: AdmissionCause) -> None:
-        self._forget(arrival)
-        self._on_refused(arrival, cause)
+    def _refuse(self, accepted: AcceptedSocket, cause: AdmissionCause) -> None:
+        self._forget(accepted)
+        self._on_refused(accepted, cause)
 
-    def _forget(self, arrival: Arrival) -> None:
-        waiting = self.waiting.pop(arrival)
+    def _forget(self, accepted: AcceptedSocket) -> None:
+        waiting = self.waiting.pop(accepted)
         if waiting.deadline is not None:
             waiting.deadline.cancel()
             # The number may be another connection's as soon as this one is closed (hazard H27).
-            self._loop.remove_reader(arrival.accepted.fileno())
+            self._loop.remove_reader(accepted.sock.fileno())

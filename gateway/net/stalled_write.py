@@ -34,7 +34,7 @@ class _Buffer(Protocol):
         """Of asyncio's transports."""
 
 
-class WriteWatch:
+class StalledWriteDetector:
     """Looks at one transport for as long as it is full: each period some of its bytes must leave."""
 
     __slots__ = ("_left_bytes", "_on_stalled", "_owner", "_timer", "_transport", "_upstream")

@@ -1,8 +1,8 @@
 """The handshakes of one listener: after admission, before the first of Kafka's bytes (hazards H17 to H19).
 
-A connection counts from accept on. It has a deadline for its handshake, waits for its turn at the gate, and gets its
-principal from the certificate before its session sees a byte. Failures are counted by a closed list of reasons, and
-their lines in the log are bounded.
+A connection counts from accept on. Its handshake has a deadline and waits for the handshake rate limiter; its
+principal comes from the certificate, before its session sees a byte. Failures are counted by a closed list of
+reasons, and their lines in the log are bounded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.observability.logging_setup import flooded
 from gateway.observability.tls_metrics import TlsMetrics
 from gateway.tls.contexts import TlsIdentity
 from gateway.tls.failure import HandshakeRefused, TlsFailure
-from gateway.tls.handshake_rate import HandshakeGate
+from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
 from gateway.tls.transport import TlsTransport
@@ -36,7 +36,7 @@ ANONYMOUS: Final = "ANONYMOUS"
 _log = structlog.get_logger("gateway.tls")
 
 
-class TlsDoor:
+class TlsAcceptor:
     """See the module."""
 
     def __init__(
@@ -46,7 +46,7 @@ class TlsDoor:
         *,
         loop: asyncio.AbstractEventLoop,
         now_ms: NowMs,
-        gate: HandshakeGate,
+        handshake_limiter: HandshakeRateLimiter,
         buffer: ReceiveBuffer,
         steps: HandshakeSteps,
         timeout_ms: int,
@@ -61,7 +61,7 @@ class TlsDoor:
             identity: gives the context of each handshake.
             loop: gives timers.
             now_ms: the clock.
-            gate: shared by all listeners.
+            handshake_limiter: shared by all listeners.
             buffer, steps: of this loop.
             timeout_ms: from accept to the end of the handshake.
             rules: makes a user's name of a certificate's; None: who clients are is not told by certificates.
@@ -73,7 +73,7 @@ class TlsDoor:
         self._identity = identity
         self._loop = loop
         self._now_ms = now_ms
-        self._gate = gate
+        self._handshake_limiter = handshake_limiter
         self._buffer = buffer
         self._steps = steps
         self._timeout_ms = timeout_ms
@@ -121,7 +121,7 @@ class TlsDoor:
             transport.proceed()
             return True
 
-        if not self._gate.ask(transport, begin):
+        if not self._handshake_limiter.ask(transport, begin):
             transport.refuse(TlsFailure.OVERLOADED)
 
     def secured(self, transport: TlsTransport) -> asyncio.Protocol:
@@ -148,7 +148,7 @@ class TlsDoor:
 
     def failed(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
         """See `TlsUser`."""
-        self._gate.leave(transport)
+        self._handshake_limiter.leave(transport)
         channel = self._leave(transport)
         self._metrics.handshake_failed(self._listener, failure)
         if not flooded("tls_failed"):

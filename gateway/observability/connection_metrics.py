@@ -22,7 +22,7 @@ from quotas.connections import AdmissionCause, ConnectionQuotas
 
 OTHER: Final = "other"
 
-# What each verdict can be caused by: a series for each of them from the start, so that rates have a beginning.
+# What each decision can be caused by: a series for each of them from the start, so that rates have a beginning.
 _DELAYED_BY: Final = (AdmissionCause.GATEWAY_RATE, AdmissionCause.LISTENER_RATE, AdmissionCause.NO_SLOT)
 _REFUSED_BY: Final = (
     AdmissionCause.IP_RATE,

@@ -45,7 +45,7 @@ class StoreMetrics(Collector):
             "gateway_quota_store_quotas", "Quotas that the store says, by quota.", labels=["quota"]
         )
         for key in QuotaKey:
-            overrides.add_metric([key.value], live.book.override_count(key))
+            overrides.add_metric([key.value], live.quotas.override_count(key))
         yield overrides
         yield CounterMetricFamily(
             "gateway_quota_store_writes",

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.tls.failure import TlsFailure
-from gateway.tls.handshake_rate import HandshakeGate
+from gateway.tls.handshake_rate import HandshakeRateLimiter
 
 VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 
@@ -38,7 +38,7 @@ class TlsMetrics(Collector):
         self._listeners: list[str] = []
         self._upstreams: list[str] = []
         self._identities: list[_Identity] = []
-        self._gate: HandshakeGate | None = None
+        self._handshake_limiter: HandshakeRateLimiter | None = None
 
     def watch(
         self,
@@ -46,7 +46,7 @@ class TlsMetrics(Collector):
         listeners: Iterable[str],
         upstreams: Iterable[str],
         identities: Iterable[_Identity],
-        gate: HandshakeGate,
+        handshake_limiter: HandshakeRateLimiter,
     ) -> None:
         """Show these, from the start on, so that rates have a beginning.
 
@@ -54,12 +54,12 @@ class TlsMetrics(Collector):
             listeners: names of those with TLS.
             upstreams: names of those with TLS.
             identities: certificates and where they are used.
-            gate: what handshakes wait at.
+            handshake_limiter: what handshakes wait at.
         """
         self._listeners = list(listeners)
         self._upstreams = list(upstreams)
         self._identities = list(identities)
-        self._gate = gate
+        self._handshake_limiter = handshake_limiter
 
     def handshake_done(self, listener: str, version: str) -> None:
         """A client and the gateway agreed."""
@@ -101,16 +101,16 @@ class TlsMetrics(Collector):
             for failure in TlsFailure:
                 upstream.add_metric([name, failure.value], self._upstream_failed[name, failure])
         yield from (done, failed, upstream)
-        if self._gate is not None:
+        if self._handshake_limiter is not None:
             yield GaugeMetricFamily(
                 "gateway_tls_handshakes_waiting",
                 "Clients that wait for the rate of handshakes.",
-                value=self._gate.waiting,
+                value=self._handshake_limiter.waiting,
             )
             yield CounterMetricFamily(
                 "gateway_tls_handshake_delays",
                 "Handshakes that had to wait for the rate of handshakes.",
-                value=self._gate.delayed,
+                value=self._handshake_limiter.delayed,
             )
         yield from self._certificates()
 

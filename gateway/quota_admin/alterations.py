@@ -24,7 +24,7 @@ _log = structlog.get_logger("gateway.quota_admin")
 _audit_log = audit_logger()
 
 
-class QuotaDesk:
+class AlterationRunner:
     """Alterations under way."""
 
     def __init__(self, live: LiveQuotas, now_ms: NowMs) -> None:

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias
 
 from config.quota_admin_section import Authorize
 from gateway.quota_admin.store.interface import Alteration, QuotaChange
-from quotas.layered_quotas import QuotaBook
+from quotas.layered_quotas import LayeredQuotas
 
 OnAltered: TypeAlias = Callable[[str | None, int], None]
 """(why it is not in force, None when it is, and durable; now_ms)."""
@@ -85,7 +85,7 @@ class QuotaAdmin:
     """See the module.
 
     Attributes:
-        book: what is in force, and what of it the file says.
+        quotas: what is in force, and what of it the file says.
         alter: see `Alter`.
         slowly: see `Slowly`.
         audit: see `Audit`.
@@ -96,7 +96,7 @@ class QuotaAdmin:
 
     def __init__(
         self,
-        book: QuotaBook,
+        quotas: LayeredQuotas,
         alter: Alter,
         slowly: Slowly,
         audit: Audit,
@@ -108,7 +108,7 @@ class QuotaAdmin:
         """Nothing happens yet.
 
         Args:
-            book: see above.
+            quotas: see above.
             alter: see above.
             slowly: see above.
             audit: see above.
@@ -116,7 +116,7 @@ class QuotaAdmin:
             admins: names of principals that always may.
             shared: see above.
         """
-        self.book: Final = book
+        self.quotas: Final = quotas
         self.alter: Final = alter
         self.slowly: Final = slowly
         self.audit: Final = audit
@@ -149,5 +149,5 @@ class QuotaAdmin:
         """Changes are in force, each with the value before it."""
         for change, old in changes:
             self.changes += 1
-            new = self.book.limits.get(change.entity, change.key)
+            new = self.quotas.limits.get(change.entity, change.key)
             self.audit.changed(asker, str(change.entity), change.key, old, new)

@@ -15,7 +15,7 @@ import structlog
 from config import Config, ConfigError
 from config.sections import LogSettings
 from gateway.server.reload import ReloadPlan, ReloadResult, plan
-from quotas.layered_quotas import QuotaBook
+from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Enforcement
 
 _log = structlog.get_logger("gateway.operations")
@@ -61,7 +61,7 @@ class Operations:
     def __init__(
         self,
         config: Config,
-        book: QuotaBook,
+        quotas: LayeredQuotas,
         source: ConfigSource | None,
         *,
         check: Callable[[Config], None] = lambda _config: None,
@@ -72,15 +72,15 @@ class Operations:
 
         Args:
             config: what the gateway started with.
-            book: the quotas in force; what the file says of them is its floor.
+            quotas: the quotas in force; what the file says of them is its base.
             source: None for a gateway without a configuration file.
             check: raises `config.ConfigError` when this machine can't do what would be in force.
             apply: puts the rest of a plan in force: all but quotas, their enforcement and the log.
             on_reload: told of every attempt.
         """
         self.config = config
-        self._book = book
-        self._limits = book.limits
+        self._quotas = quotas
+        self._limits = quotas.limits
         self._source = source
         self._check = check
         self._apply = apply
@@ -139,7 +139,7 @@ class Operations:
     def _put_in_force(self, decided: ReloadPlan, *, by: str) -> None:
         config = decided.config
         if decided.changes("quotas"):
-            self._book.replace_floor(config.quota_items())
+            self._quotas.replace_base(config.quota_items())
             self._limits.set_observed(config.observed_entities())
         if decided.changes("enforcement"):
             self.set_mode(config.enforcement.mode, by=by)

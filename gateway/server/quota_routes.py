@@ -61,16 +61,16 @@ class QuotaRoutes:
         router.add_post("/quotas/import", guarded(self._import, max_bytes=MAX_IMPORT_BYTES))
 
     async def _serve_quotas(self, _request: web.Request) -> web.Response:
-        book, config = self._live.book, self._config()
+        quotas, config = self._live.quotas, self._config()
         rows = [
-            (entity, key, value, book.source(entity, key), book.floor(entity, key))
-            for entity, key, value in book.limits.items()
+            (entity, key, value, quotas.source(entity, key), quotas.base(entity, key))
+            for entity, key, value in quotas.limits.items()
         ]
         head = {
             "version": self._live.store.version,
             "kind": config.quota_store.kind,
             "read_only": self._live.store.read_only,
-            "mode": book.limits.mode,
+            "mode": quotas.limits.mode,
             "observed": [entity_json(entity) for entity in config.observed_entities()],
             "client_quota": config.client_quota.model_dump(mode="json"),
             "mutation_quota": config.mutation_quota.model_dump(mode="json"),
@@ -133,16 +133,16 @@ class QuotaRoutes:
     def _differences(
         self, wanted: dict[tuple[QuotaEntity, QuotaKey], float], *, prune: bool
     ) -> list[tuple[QuotaChange, float | None]]:
-        book = self._live.book
+        quotas = self._live.quotas
         changes = [
             (QuotaChange(*at, value), old)
             for at, value in wanted.items()
-            if (old := book.override(*at)) != value
+            if (old := quotas.override(*at)) != value
         ]
         if prune:
             changes.extend(
                 (QuotaChange(entity, key, None), value)
-                for entity, key, value in book.overrides()
+                for entity, key, value in quotas.overrides()
                 if (entity, key) not in wanted
             )
         return sorted(changes, key=lambda item: (str(item[0].entity), item[0].key))
@@ -152,7 +152,7 @@ def _quotas_text(
     head: dict[str, Any], rows: Sequence[tuple[QuotaEntity, QuotaKey, float, str | None, float | None]]
 ) -> str:
     quotas = [
-        {"entity": entity_json(entity), "quota": key.value, "limit": value, "source": source, "file": floor}
-        for entity, key, value, source, floor in rows
+        {"entity": entity_json(entity), "quota": key.value, "limit": value, "source": source, "file": base}
+        for entity, key, value, source, base in rows
     ]
     return json.dumps({**head, "quotas": quotas})

@@ -1,4 +1,4 @@
-"""The parts of TLS in a gateway, put together: certificates, the gate, the doors of listeners, the look at files."""
+"""TLS from the configuration: certificates, handshake rate limiter, acceptors, the watch over certificate files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from config.mapping_rules import MappingRules
 from config.sections import UpstreamSettings
 from config.security_sections import ListenerTls, UpstreamTls
 from gateway.clock import loop_clock
-from gateway.net.tls_acceptor import TlsDoor
+from gateway.net.tls_acceptor import TlsAcceptor
 from gateway.observability.tls_metrics import TlsMetrics
 from gateway.tls.contexts import TlsIdentity, reload_all
-from gateway.tls.handshake_rate import HandshakeGate
+from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps, may_use_another_core
 from gateway.tls.records import ReceiveBuffer
 from gateway.upstream.security import UpstreamSecurity
@@ -66,7 +66,7 @@ class TlsParts:
 
     Attributes:
         metrics: to be registered.
-        gate: how fast handshakes begin.
+        handshake_limiter: how fast handshakes begin.
         identities: certificates in force.
     """
 
@@ -81,7 +81,7 @@ class TlsParts:
             ConfigError: a file can't be used.
         """
         self.metrics = TlsMetrics()
-        self.gate = HandshakeGate(
+        self.handshake_limiter = HandshakeRateLimiter(
             loop, per_second=config.connections.max_tls_handshakes_per_second, max_waiting=MAX_WAITING
         )
         self._loop = loop
@@ -93,24 +93,24 @@ class TlsParts:
             listeners=self._listeners,
             upstreams=self._upstreams,
             identities=self.identities,
-            gate=self.gate,
+            handshake_limiter=self.handshake_limiter,
         )
         self._looking: asyncio.Task[None] | None = None
         self._asked = asyncio.Event()
 
-    def door(self, listener: ListenerSettings) -> TlsDoor | None:
+    def tls_acceptor(self, listener: ListenerSettings) -> TlsAcceptor | None:
         """What clients of a listener meet; None without TLS."""
         section = listener.tls
         if section is None:
             return None
         # With SASL it is the SASL exchange that says who a client is, as with Kafka.
         by_certificate = section.client_auth != "none" and not listener.security_protocol.sasl
-        return TlsDoor(
+        return TlsAcceptor(
             listener.name,
             self._listeners[listener.name],
             loop=self._loop,
             now_ms=loop_clock(self._loop),
-            gate=self.gate,
+            handshake_limiter=self.handshake_limiter,
             buffer=self._buffer,
             steps=self._steps,
             timeout_ms=section.handshake_timeout_ms,
@@ -140,7 +140,7 @@ class TlsParts:
 
     async def stop(self) -> None:
         """Look no more, and begin no handshake that waits."""
-        self.gate.stop()
+        self.handshake_limiter.stop()
         self._steps.stop()
         looking, self._looking = self._looking, None
         if looking is not None:

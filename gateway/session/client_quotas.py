@@ -64,7 +64,7 @@ class TimedRequest:
     forwarded_ns: int
 
 
-class Counter(NamedTuple):
+class CachedSensor(NamedTuple):
     """What a connection's last request was counted by; kept with the session, as the next one is likely the same.
 
     Attributes:
@@ -157,24 +157,24 @@ class ClientQuotas:
         """What a consumer's bytes are counted by; None when no consumer_byte_rate is set at all."""
         return self.fetch.tracker(user, client_id, scope=self._scope(broker_id), now_ms=now_ms)
 
-    def produce_counter(
+    def produce_sensor(
         self, listener: str, user: str, client_id: str, raw: bytes, broker_id: int | None, *, now_ms: int
-    ) -> Counter:
+    ) -> CachedSensor:
         """What a producer's requests are counted by."""
         tracker = self.produce_tracker(user, client_id, broker_id, now_ms=now_ms)
         row, version = self._row(listener, user, client_id, UsageApi.PRODUCE, broker_id, tracker)
-        return Counter(client_id, user, version, tracker, row, raw)
+        return CachedSensor(client_id, user, version, tracker, row, raw)
 
-    def fetch_counter(
+    def fetch_sensor(
         self, listener: str, user: str, client_id: str, raw: bytes, broker_id: int | None, *, now_ms: int
-    ) -> Counter:
+    ) -> CachedSensor:
         """What a consumer's answers are counted by."""
         tracker = self.fetch_tracker(user, client_id, broker_id, now_ms=now_ms)
         row, version = self._row(listener, user, client_id, UsageApi.FETCH, broker_id, tracker)
         sized = None
         if tracker is None and row is not None:
             sized = (SizedAnswer(row.count, 0), SizedAnswer(row.count, FLEXIBLE_HEADER_BYTES))
-        return Counter(client_id, user, version, tracker, row, raw, sized)
+        return CachedSensor(client_id, user, version, tracker, row, raw, sized)
 
     def request_row(
         self, listener: str, user: str, client_id: str, broker_id: int | None, *, now_ms: int
@@ -194,7 +194,7 @@ class ClientQuotas:
         broker_id: int | None,
         tracker: RateTracker | None,
     ) -> tuple[UsageRow | None, int]:
-        """The usage record's row, and `Counter.version`."""
+        """The usage record's row, and `CachedSensor.version`."""
         if self.usage is None:
             return None, self.limits.version
         row = self.usage.row(listener, user, client_id, api, broker_id, tracker)
@@ -235,7 +235,7 @@ class ClientQuotas:
             user, timed.client_id, time_ns, scope=self._scope(broker_id), now_ms=now_ms
         )
 
-    def book(
+    def record_throttle(
         self,
         api_key: ApiKey,
         by: ThrottledBy,
@@ -245,13 +245,13 @@ class ClientQuotas:
         now_ms: int,
         row: UsageRow | None = None,
     ) -> None:
-        """Put a wait into the books of the counter that asked for it, and into the usage record."""
-        tracker.book.book(throttle_time_ms, now_ms=now_ms)
+        """Record a wait with the counter that asked for it, and in the usage record."""
+        tracker.throttles.record(throttle_time_ms, now_ms=now_ms)
         if row is not None:
             row.delay(throttle_time_ms)
         self._observer.throttled(api_key, tracker.match.rule, throttle_time_ms, by=by)
 
-    def book_request_time(
+    def record_request_throttle(
         self,
         user: str,
         timed: TimedRequest,
@@ -261,9 +261,11 @@ class ClientQuotas:
         now_ms: int,
         row: UsageRow | None = None,
     ) -> None:
-        """Put a wait into the books of the request quota."""
+        """Record a wait with the request quota."""
         tracker = self.request_time.tracker(
             user, timed.client_id, scope=self._scope(broker_id), now_ms=now_ms
         )
         if tracker is not None:
-            self.book(timed.api.key, ThrottledBy.REQUEST, tracker, throttle_time_ms, now_ms=now_ms, row=row)
+            self.record_throttle(
+                timed.api.key, ThrottledBy.REQUEST, tracker, throttle_time_ms, now_ms=now_ms, row=row
+            )

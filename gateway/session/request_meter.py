@@ -109,5 +109,7 @@ class RequestMeter:
         final_ms = throttle.patch(reply, timed.api, wanted_ms)
         longest = combine(self.specific_by, self.specific_ms, request_ms=wanted_ms, upstream_ms=final_ms)
         if longest.by is ThrottledBy.REQUEST:
-            self.quotas.book_request_time(user, timed, broker_id, wanted_ms, now_ms=now_ms, row=self.row)
+            self.quotas.record_request_throttle(
+                user, timed, broker_id, wanted_ms, now_ms=now_ms, row=self.row
+            )
         return final_ms

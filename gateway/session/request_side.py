@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 from gateway.auth.authentication import Authentication, Unauthenticated
 from gateway.observability.close_cause import CloseCause
-from gateway.session.client_quotas import ClientQuotas, Counter
+from gateway.session.client_quotas import CachedSensor, ClientQuotas
 from gateway.session.in_flight import InFlight, Pending
 from gateway.session.mute import MuteReason
 from gateway.session.request_meter import RequestMeter
-from gateway.session.routes import Route, Routes, Verdict, find_route
+from gateway.session.routes import HeadDecision, Route, Routes, find_route
 from gateway.session.sasl_routes import SaslListener
 from gateway.session.settings import SessionSettings
 from protocol.api_keys import Api
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NEVER_MS: Final = 2**62
 _LONGEST_HEAD_BYTES: Final = 128 * 1024
-_RELAY: Final = Verdict.RELAY
+_RELAY: Final = HeadDecision.RELAY
 _IN_FLIGHT_FULL: Final = int(MuteReason.IN_FLIGHT_FULL)
 _DRAINING: Final = int(MuteReason.DRAINING)
 
@@ -41,8 +41,8 @@ class RequestSide:
         "_collecting",
         "_collecting_bytes",
         "_collecting_route",
+        "_delayed_close",
         "_end_cause",
-        "_farewell",
         "_frame_deadline_ms",
         "_head",
         "_held",
@@ -58,21 +58,21 @@ class RequestSide:
         "bytes_from_client",
         "bytes_from_upstream",
         "close_cause",
-        "fetch_counter",
+        "fetch_sensor",
         "idle_since_ms",
         "in_flight",
         "listener",
         "meter",
         "muted",
+        "on_output_ready",
         "owed_until_ms",
         "peer",
-        "produce_counter",
+        "produce_sensor",
         "refusal",
         "to_client",
         "to_upstream",
         "user",
         "wake_at_ms",
-        "woken",
     )
 
     def __init__(
@@ -92,7 +92,7 @@ class RequestSide:
         self.user = "ANONYMOUS"
         self.to_upstream: list[bytes] = []
         self.to_client: list[bytes] = []
-        self.woken: Callable[[], None] | None = None
+        self.on_output_ready: Callable[[], None] | None = None
         self.muted = 0
         self.close_cause: CloseCause | None = None
         self.refusal: ProtocolError | None = None
@@ -119,10 +119,10 @@ class RequestSide:
         )
         self._most_in_flight = settings.max_in_flight_requests  # while requests are timed
         self._throttled_until_ms = 0
-        self.produce_counter: Counter | None = None
-        self.fetch_counter: Counter | None = None
+        self.produce_sensor: CachedSensor | None = None
+        self.fetch_sensor: CachedSensor | None = None
         self.owed_until_ms = 0  # when a throttle above the ceiling is over
-        self._farewell: tuple[int, bytes | None, CloseCause] | None = None
+        self._delayed_close: tuple[int, bytes | None, CloseCause] | None = None
         self.idle_since_ms = now_ms
         self._frame_deadline_ms = now_ms + settings.first_frame_timeout_ms
         self.wake_at_ms = self._frame_deadline_ms
@@ -158,7 +158,12 @@ class RequestSide:
 
     def _close_if_served(self) -> None:
         # Leaving early is no way around the delay of a failure (KIP-306): it ends with the answer.
-        if self._end_cause is not None and self.in_flight.idle and not self._held and self._farewell is None:
+        if (
+            self._end_cause is not None
+            and self.in_flight.idle
+            and not self._held
+            and self._delayed_close is None
+        ):
             self.close(self._end_cause)
 
     def close(self, cause: CloseCause) -> None:
@@ -168,12 +173,12 @@ class RequestSide:
 
     def ended(self) -> None:
         """Both legs are gone, and with them what is held behind a mute: nobody would get a reply."""
-        self.woken = None
+        self.on_output_ready = None
         self._held.clear()
 
     def _record_mute(self, now_ms: int) -> None:
         """Usage records tell that this client may have wanted more than it was seen to want."""
-        rows = [each.row for each in (self.produce_counter, self.fetch_counter) if each is not None]
+        rows = [each.row for each in (self.produce_sensor, self.fetch_sensor) if each is not None]
         if self.meter is not None:
             rows.append(self.meter.row)
         for row in rows:
@@ -247,15 +252,15 @@ class RequestSide:
                 owed = len(pending)
                 head = route.head
                 if head is not None:
-                    verdict = head.on_head(
+                    decision = head.on_head(
                         session, route, data, at, size, correlation_id, client_id_length, now_ms=now_ms
                     )
                 elif route.collect is not None:
-                    verdict = Verdict.COLLECT
+                    decision = HeadDecision.COLLECT
                 else:
-                    verdict = _RELAY
+                    decision = _RELAY
                     pending.append(Pending(correlation_id))
-                if verdict is _RELAY:
+                if decision is _RELAY:
                     if timing:
                         self._time(route.api, data, at, client_id_length, owed)
                     route.requests += 1
@@ -263,11 +268,11 @@ class RequestSide:
                     at += 4 + size
                     if owed >= most_in_flight and pending:  # empty behind acks=0: no reply would wake us
                         self.muted |= _IN_FLIGHT_FULL
-                elif verdict is Verdict.MORE:
+                elif decision is HeadDecision.MORE:
                     if received - at >= min(size + 4, _LONGEST_HEAD_BYTES):
                         raise Truncated
                     break
-                elif verdict is Verdict.COLLECT:
+                elif decision is HeadDecision.COLLECT:
                     self._relay(data, start, at)
                     end = at + 4 + size
                     if end > received:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.session.session import ClientSession
 
 
-class Verdict(Enum):
+class HeadDecision(Enum):
     """What is done with a request, once its head has been seen."""
 
     RELAY = "relay"
@@ -50,7 +50,7 @@ class HeadHandler(Protocol):
         client_id_length: int,
         *,
         now_ms: int,
-    ) -> Verdict:
+    ) -> HeadDecision:
         """Decide; for RELAY, append what the reply will need to the session's in-flight queue.
 
         Args:

@@ -19,7 +19,7 @@ from gateway.session.client_quotas import TimedRequest
 from gateway.session.in_flight import Answer, CollectedAnswer, LocalAnswer, OnReply, Pending
 from gateway.session.mute import MuteReason
 from gateway.session.request_side import NEVER_MS, RequestSide
-from gateway.session.routes import Verdict
+from gateway.session.routes import HeadDecision
 from protocol.api_keys import Api
 from protocol.errors import ProtocolError
 from protocol.headers import HEAD, HEAD_BYTES, MIN_REQUEST_BYTES, correlation_id_of, read_client_id
@@ -47,9 +47,9 @@ class ClientSession(RequestSide):
         to_upstream, to_client: chunks for the shell to write, in order.
         muted: set of `MuteReason`, as a number.
         owed_until_ms: when the rest of a throttle above the ceiling is over.
-        produce_counter, fetch_counter: what the last one was counted by, for whom and as of which limits.
+        produce_sensor, fetch_sensor: what the last one was counted by, for whom and as of which limits.
         wake_at_ms: when the shell must call `on_timer`; the shell may call it earlier.
-        woken: called when a reply was made that neither peer's bytes nor a timer brought; the shell sets it.
+        on_output_ready: called for a reply that neither peer's bytes nor a timer brought; the shell sets it.
         close_cause: set when the connection is to be closed.
         refusal: why the client's bytes are not taken any more; the shell takes it away once it is logged.
         idle_since_ms: when something was last received from either side.
@@ -89,12 +89,12 @@ class ClientSession(RequestSide):
         head = route.head
         if head is not None:
             try:
-                verdict = head.on_head(
+                decision = head.on_head(
                     self, route, data, 0, size, correlation_id, client_id_length, now_ms=now_ms
                 )
             except ProtocolError:
                 return False
-            if verdict is not Verdict.RELAY:
+            if decision is not HeadDecision.RELAY:
                 return False
         elif route.collect is None:
             pending.append(Pending(correlation_id))
@@ -198,8 +198,8 @@ class ClientSession(RequestSide):
             self.muted &= ~_IN_FLIGHT_FULL
         self.unmute(MuteReason.AWAITING_REPLY, now_ms=now_ms)
         self._close_if_served()
-        if self.woken is not None:
-            self.woken()
+        if self.on_output_ready is not None:
+            self.on_output_ready()
 
     def _sealed(self, reply: bytes, timed: TimedRequest | None, now_ms: int) -> bytes:
         if timed is None:
@@ -263,14 +263,14 @@ class ClientSession(RequestSide):
         """
         self.mute(MuteReason.AUTHENTICATION_FAILED)
         self._held.clear()
-        self._farewell = (now_ms + delay_ms, reply, cause)
-        self._say_farewell(now_ms)
+        self._delayed_close = (now_ms + delay_ms, reply, cause)
+        self._close_when_due(now_ms)
         self.wake_at_ms = min(self.wake_at_ms, now_ms + delay_ms)
 
     @property
-    def parting(self) -> bool:
+    def closing_later(self) -> bool:
         """The answer to a failed authentication is held back, and the end with it."""
-        return self._farewell is not None
+        return self._delayed_close is not None
 
     @property
     def failed_authentication_delay_ms(self) -> int:
@@ -291,11 +291,11 @@ class ClientSession(RequestSide):
         assert self._sasl is not None
         self._routes = self._sasl.confirming
 
-    def _say_farewell(self, now_ms: int) -> None:
-        if self._farewell is None or now_ms < self._farewell[0]:
+    def _close_when_due(self, now_ms: int) -> None:
+        if self._delayed_close is None or now_ms < self._delayed_close[0]:
             return
-        _, reply, cause = self._farewell
-        self._farewell = None
+        _, reply, cause = self._delayed_close
+        self._delayed_close = None
         if reply is not None:
             self.to_client.append(reply)
         self.close(cause)
@@ -363,7 +363,7 @@ class ClientSession(RequestSide):
     @property
     def drained(self) -> bool:
         """Nothing is owed to the client any more, the answer to a failed authentication included."""
-        return self.in_flight.idle and not self._relay_left and not self._held and self._farewell is None
+        return self.in_flight.idle and not self._relay_left and not self._held and self._delayed_close is None
 
     @property
     def mid_request(self) -> bool:
@@ -378,7 +378,7 @@ class ClientSession(RequestSide):
 
     def on_timer(self, *, now_ms: int) -> None:
         """Do what is due, and set `wake_at_ms` to what comes next."""
-        self._say_farewell(now_ms)
+        self._close_when_due(now_ms)
         if self.muted & _THROTTLED and now_ms >= self._throttled_until_ms:
             self.unmute(MuteReason.THROTTLED, now_ms=now_ms)
         settings = self._settings
@@ -396,5 +396,5 @@ class ClientSession(RequestSide):
         elif idle_at_ms <= now_ms:
             self.close(CloseCause.IDLE_TIMEOUT)
         throttled_until_ms = self._throttled_until_ms if self.muted & _THROTTLED else NEVER_MS
-        farewell_ms = self._farewell[0] if self._farewell is not None else NEVER_MS
-        self.wake_at_ms = min(throttled_until_ms, self._frame_deadline_ms, idle_at_ms, farewell_ms)
+        delay_ms = self._delayed_close[0] if self._delayed_close is not None else NEVER_MS
+        self.wake_at_ms = min(throttled_until_ms, self._frame_deadline_ms, idle_at_ms, delay_ms)

@@ -2,7 +2,7 @@
 
 A handshake costs the gateway about a millisecond and its client nothing but a few bytes, so they are paced: one by
 one, evenly (`tls_steps.py` sees to it that they do not come together after all). Who comes too early waits unread, in
-the order of arrival, as KIP-612 has it for connections. Those who give up, or whose deadline passes, leave the queue
+the order of accepted, as KIP-612 has it for connections. Those who give up, or whose deadline passes, leave the queue
 and have cost nothing. Nobody who has sent nothing takes a place in it.
 """
 
@@ -19,7 +19,7 @@ _CATCH_UP_S: Final = 0.1
 """How much of the time that late timers have lost, while somebody waited, is made good."""
 
 
-class HandshakeGate:
+class HandshakeRateLimiter:
     """Shared by all listeners.
 
     Attributes:

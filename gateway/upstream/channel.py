@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 from gateway.observability.close_cause import CloseCause
 from gateway.upstream.keepalive import watch_connected
-from gateway.upstream.proxy_header import ProxyGreeting
+from gateway.upstream.proxy_header import ProxyHeaderSender
 from gateway.upstream.resolver import Resolver
 from gateway.upstream.security import BrokerNotTrusted, UpstreamSecurity
 from gateway.upstream.topology import Address, ClusterMap
@@ -70,7 +70,7 @@ class Connector:
     """Opens upstream legs.
 
     Attributes:
-        greeting: tells brokers who the client is; None: nobody does.
+        header_sender: tells brokers who the client is; None: nobody does.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Connector:
         *,
         connect_timeout_ms: int,
         security: UpstreamSecurity | None = None,
-        greeting: ProxyGreeting | None = None,
+        header_sender: ProxyHeaderSender | None = None,
     ) -> None:
         """Make a connector.
 
@@ -89,9 +89,9 @@ class Connector:
             resolver: turns names into addresses.
             connect_timeout_ms: for the whole attempt, names and all; shorter than clients wait (hazard D02).
             security: TLS with the brokers; None: without.
-            greeting: the PROXY header in front of everything; None: without.
+            header_sender: the PROXY header in front of everything; None: without.
         """
-        self.greeting = greeting
+        self.header_sender = header_sender
         self._security = security
         self._cluster = cluster
         self._resolver = resolver
@@ -135,10 +135,10 @@ class Connector:
         channel = UpstreamChannel(user)
         meeting = None if security is None else security.meet(channel, host)
         protocol: asyncio.BaseProtocol = channel if meeting is None else meeting.transport
-        if self.greeting is None:
+        if self.header_sender is None:
             transport, _ = await loop.create_connection(lambda: protocol, numeric, port)
         else:
-            greeted = await self.greeting.connect(user, numeric, port)
+            greeted = await self.header_sender.connect(user, numeric, port)
             transport, _ = await loop.create_connection(lambda: protocol, sock=greeted)
         connection = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):  # it may be gone again already

@@ -31,7 +31,7 @@ _CONFIGS: Final = ("num.partitions", "auto.create.topics.enable")
 _log = structlog.get_logger("gateway.discovery")
 
 
-class _Conversation:
+class _BrokerClient:
     """One short connection to a broker; an `UpstreamUser`."""
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ class Discovery:
             self._cluster.auto_create_topics = configs["auto.create.topics.enable"] == "true"
 
     async def _ask(self, broker_id: int | None, question: bytes) -> bytes:
-        conversation = _Conversation()
+        conversation = _BrokerClient()
         try:
             await self._connector.connect(conversation, broker_id)
             async with asyncio.timeout(_ANSWER_TIMEOUT_S):

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from protocol.proxy_protocol import Endpoint, ProxyVersion, build_header
 
 if TYPE_CHECKING:
-    from gateway.net.acceptor import Arrival
+    from gateway.net.acceptor import AcceptedSocket
     from gateway.upstream.channel import UpstreamUser
 
 
-class ProxyGreeting:
+class ProxyHeaderSender:
     """Opens connections that begin with a header.
 
     Clients that nobody told of, such as discovery, are the gateway's own: their header names nobody.
@@ -28,15 +28,15 @@ class ProxyGreeting:
         self._version = version
         self._clients: dict[UpstreamUser, tuple[Endpoint, Endpoint]] = {}
 
-    def remember(self, user: UpstreamUser, arrival: Arrival) -> None:
+    def remember(self, user: UpstreamUser, accepted: AcceptedSocket) -> None:
         """Tell whose connection to a broker it will be; `forget` must follow."""
-        reached = arrival.connected_to
+        reached = accepted.connected_to
         if reached is None:
             try:
-                reached = arrival.accepted.getsockname()[:2]
+                reached = accepted.sock.getsockname()[:2]
             except OSError:  # reset already: the next thing that is tried on it ends this connection
                 return
-        self._clients[user] = ((arrival.ip, arrival.port), reached)
+        self._clients[user] = ((accepted.ip, accepted.port), reached)
 
     def forget(self, user: UpstreamUser) -> None:
         """The client has gone."""

@@ -19,7 +19,7 @@ from gateway.clock import NowMs
 from gateway.upstream.channel import Connector
 from gateway.upstream.discovery import CLIENT_ID, Discovery
 from gateway.upstream.own_login import OwnLogin
-from gateway.upstream.proxy_header import ProxyGreeting
+from gateway.upstream.proxy_header import ProxyHeaderSender
 from gateway.upstream.resolver import Resolver
 from gateway.upstream.security import UpstreamSecurity
 from gateway.upstream.topology import ClusterMap
@@ -90,7 +90,7 @@ def build_upstreams(
             resolver,
             connect_timeout_ms=section.connect_timeout_ms,
             security=security(name, section),
-            greeting=_greeting(section),
+            header_sender=_header_sender(section),
         )
         discovery = Discovery(
             cluster,
@@ -105,7 +105,7 @@ def build_upstreams(
     return found
 
 
-def _greeting(section: UpstreamSettings) -> ProxyGreeting | None:
+def _header_sender(section: UpstreamSettings) -> ProxyHeaderSender | None:
     if section.send_proxy_protocol is SendProxyProtocol.NONE:
         return None
-    return ProxyGreeting(ProxyVersion(section.send_proxy_protocol.value))
+    return ProxyHeaderSender(ProxyVersion(section.send_proxy_protocol.value))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from gateway.usage.row import Level, RowKey
 from gateway.usage.table import LevelOf, UsageTable
 from quotas.addresses import UNLIMITED
-from quotas.connections import Admission, ConnectionQuotas, Verdict
+from quotas.connections import Admission, AdmissionDecision, ConnectionQuotas
 from quotas.usage_record import UsageApi
 
 
@@ -33,16 +33,16 @@ class ConnectionUsage:
             Whether it counts as offered now.
         """
         row = self._usage.row(listener, "", ip, UsageApi.CONNECT)
-        verdict = admission.verdict
-        if verdict is Verdict.WAIT:
+        decision = admission.decision
+        if decision is AdmissionDecision.WAIT:
             row.delay(admission.wait_ms)
             return counted
         if not counted:
             row.count(1)
             row.withhold(1)
-        if verdict is Verdict.ADMIT:
+        if decision is AdmissionDecision.ADMIT:
             row.withhold(-1)
-        elif verdict is Verdict.HOLD:
+        elif decision is AdmissionDecision.HOLD:
             row.delay(admission.wait_ms)
         else:
             row.reject(1, withheld=True)

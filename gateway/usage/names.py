@@ -27,7 +27,7 @@ class Privacy(StrEnum):
 
 
 class Names:
-    """Turns names into what is written."""
+    """BatchScheduler names into what is written."""
 
     def __init__(self, salt: bytes | None = None) -> None:
         """Names as they are, or hashed with a salt.

@@ -17,7 +17,7 @@ import pytest
 
 from config.loader import load
 from embedded_kafka.jars import KAFKA_VERSION
-from tests.support.packages import require_package
+from testkit.packages import require_package
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.hazards import PAGE, page
+from testkit.hazards import PAGE, page
 
 
 def test_the_page_of_hazards_lists_every_test_that_carries_a_number() -> None:
-    assert PAGE.read_text() == page(), "run: python -m tests.support.hazards"
+    assert PAGE.read_text() == page(), "run: python -m testkit.hazards"

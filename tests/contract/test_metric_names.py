@@ -19,7 +19,7 @@ from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings
 from quotas.rate_quotas import RateQuotas, RateSettings
 from quotas.resolution import Rule
-from tests.support.packages import require_package
+from testkit.packages import require_package
 
 NOW_MS = 7_300_000
 CLIENT_KEYS = set(QuotaKey) - {QuotaKey.CONNECTION_CREATION_RATE}
@@ -48,7 +48,7 @@ def exposition(clients: int) -> str:
         for quotas in rates:
             tracker = quotas.tracker("u", f"c{at}", now_ms=NOW_MS)
             assert tracker is not None
-            tracker.book.book(tracker.record(1000, now_ms=NOW_MS), now_ms=NOW_MS)
+            tracker.throttles.record(tracker.record(1000, now_ms=NOW_MS), now_ms=NOW_MS)
         mutations.charge("u", f"c{at}", 1000, strict=False, now_ms=NOW_MS)
         mutations.book_throttle("u", f"c{at}", 1000, now_ms=NOW_MS)
     metrics.throttled(ApiKey.PRODUCE, Rule.CLIENT, 5, by=ThrottledBy.PRODUCE)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.support.sasl_matrix import CELLS, PAGE, page, table
+from testkit.sasl_matrix import CELLS, PAGE, page, table
 
 
 def test_table_of_the_page_is_up_to_date() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert page(text) == text, "run python -m tests.support.sasl_matrix"
+    assert page(text) == text, "run python -m testkit.sasl_matrix"
 
 
 def test_every_combination_is_in_the_table() -> None:

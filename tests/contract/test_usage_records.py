@@ -10,7 +10,7 @@ from gateway.usage.mutations import mutation_level, record_mutations
 from gateway.usage.part_file import PartFile
 from gateway.usage.table import UsageTable
 from pipeline.columns import Collector
-from quotas.connections import Admission, AdmissionCause, Verdict
+from quotas.connections import Admission, AdmissionCause, AdmissionDecision
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings
@@ -62,8 +62,10 @@ def write(directory: Path) -> tuple[bytes, int, float, int]:
             now_ms=now_ms,
         )
         events += 3
-        connections.decided("in", "::1", Admission(Verdict.ADMIT), counted=False)
-        connections.decided("in", "::2", Admission(Verdict.REFUSE, AdmissionCause.IP_COUNT), counted=False)
+        connections.decided("in", "::1", Admission(AdmissionDecision.ADMIT), counted=False)
+        connections.decided(
+            "in", "::2", Admission(AdmissionDecision.REFUSE, AdmissionCause.IP_COUNT), counted=False
+        )
         builder = LineBuilder()
         listed = table.take_listed(now_ms=now_ms + 1_000)
         builder.add_rows([table.values(each, now_ms=now_ms + 1_000) for each in listed])

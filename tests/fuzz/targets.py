@@ -17,7 +17,7 @@ from gateway.auth.authentication import Authentication, IllegalSaslState, Progre
 from gateway.auth.principals import UnreadableName, principal_name, rfc2253_name
 from protocol import sasl as messages
 from protocol.api_keys import ApiKey, describe
-from protocol.client_quotas import parse_alter, parse_describe, read_alter_verdict, read_describe_verdict
+from protocol.client_quotas import parse_alter, parse_describe, read_alter_outcome, read_describe_outcome
 from protocol.errors import ProtocolError
 from protocol.proxy_protocol import (
     MAX_V1_BYTES,
@@ -211,9 +211,9 @@ def client_quotas(data: bytes) -> None:
         ask = describe(ApiKey.DESCRIBE_CLIENT_QUOTAS, version)
         for read, api in (
             (parse_alter, alter),
-            (read_alter_verdict, alter),
+            (read_alter_outcome, alter),
             (parse_describe, ask),
-            (read_describe_verdict, ask),
+            (read_describe_outcome, ask),
         ):
             with suppress(ProtocolError):
                 read(data, api)  # type: ignore[operator]

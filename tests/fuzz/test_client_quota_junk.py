@@ -15,13 +15,13 @@ from protocol.client_quotas import (
     only_validating,
     parse_alter,
     parse_describe,
-    read_alter_verdict,
-    read_describe_verdict,
+    read_alter_outcome,
+    read_describe_outcome,
 )
 from protocol.codec import ShownConfig, asked_broker_configs, replace_broker_configs
 from protocol.errors import ProtocolError
+from testkit import wire
 from tests.fuzz.test_protocol_junk import edited, edits
-from tests.support import wire
 
 VERSIONS = (0, 1)
 ENTRIES = [
@@ -49,8 +49,8 @@ def requests() -> list[tuple[Any, Api, bytes]]:
         found += [
             (parse_and_send_on, alter, altering),
             (parse_describe, ask, asking),
-            (read_alter_verdict, alter, answer),
-            (read_describe_verdict, ask, wire.response("DescribeClientQuotas", version, **described)),
+            (read_alter_outcome, alter, answer),
+            (read_describe_outcome, ask, wire.response("DescribeClientQuotas", version, **described)),
         ]
     for version in range(1, 5):
         configs = describe(ApiKey.DESCRIBE_CONFIGS, version)

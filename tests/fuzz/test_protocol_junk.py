@@ -23,8 +23,8 @@ from protocol.errors import ProtocolError
 from protocol.produce import read_acks
 from protocol.topic_mutations import parse_topic_mutations
 from protocol.topic_results import encode_topic_results, parse_topic_results
-from tests.support import wire
-from tests.support.golden import api_name, golden, goldens
+from testkit import wire
+from testkit.golden import api_name, golden, goldens
 
 HOSTS = ("127.77.0.1",)
 MUTATIONS = ("CreateTopics", "CreatePartitions", "DeleteTopics")

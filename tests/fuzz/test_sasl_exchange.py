@@ -10,9 +10,9 @@ from typing import Any, Final
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support import wire
-from tests.support.examples import A_THIRD
-from tests.support.sasl import (
+from testkit import wire
+from testkit.examples import A_THIRD
+from testkit.sasl import (
     SCRAM_CHALLENGE,
     SCRAM_FIRST,
     SCRAM_PROOF,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.cluster import ScriptedCluster
-from tests.support.conversation import Conversation, frames_of
-from tests.support.core import GatewayCore
-from tests.support.examples import A_THIRD
-from tests.support.frames import create_topics, heartbeat, metadata, produce, unknown_api_versions
+from testkit.cluster import ScriptedCluster
+from testkit.conversation import Conversation, frames_of
+from testkit.core import GatewayCore
+from testkit.examples import A_THIRD
+from testkit.frames import create_topics, heartbeat, metadata, produce, unknown_api_versions
 
 GOOD = [
     heartbeat(1),

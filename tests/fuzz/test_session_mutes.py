@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.session.mute import MuteReason
-from tests.support.conversation import Conversation
-from tests.support.examples import A_THIRD
-from tests.support.frames import heartbeat, metadata, produce
+from testkit.conversation import Conversation
+from testkit.examples import A_THIRD
+from testkit.frames import heartbeat, metadata, produce
 
 REASONS = [MuteReason.CONNECTING, MuteReason.UPSTREAM_FULL, MuteReason.CLIENT_FULL]
 

@@ -10,11 +10,11 @@ import pytest
 from config.address import HostPort
 from gateway.app import Gateway
 from gateway.observability.close_cause import CloseCause
-from tests.support import broker as scripts
-from tests.support import wire
-from tests.support.broker import FETCH, PRODUCE, ScriptedBroker
-from tests.support.frames import fetch
-from tests.support.gateway import (
+from testkit import broker as scripts
+from testkit import wire
+from testkit.broker import FETCH, PRODUCE, ScriptedBroker
+from testkit.frames import fetch
+from testkit.gateway import (
     GatewayProcess,
     broker_and_gateway,
     free_ports,
@@ -22,9 +22,9 @@ from tests.support.gateway import (
     gateway_process,
     running_gateway,
 )
-from tests.support.quota_stores import ALICE, alteration
-from tests.support.quota_stores import PRODUCE as PRODUCE_RATE
-from tests.support.raw_client import HOST, RawClient, refused, until
+from testkit.quota_stores import ALICE, alteration
+from testkit.quota_stores import PRODUCE as PRODUCE_RATE
+from testkit.raw_client import HOST, RawClient, refused, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -110,12 +110,12 @@ async def test_store_that_hangs_does_not_keep_usage_records_from_being_delivered
     await gateway.start()
     goes_on = asyncio.Event()
     monkeypatch.setattr(gateway.live_quotas.store, "write", lambda _alteration: goes_on.wait())
-    gateway._quota_desk.alter(alteration((ALICE, PRODUCE_RATE, 1.0)), lambda *_answer: None)
+    gateway._alteration_runner.alter(alteration((ALICE, PRODUCE_RATE, 1.0)), lambda *_answer: None)
     monkeypatch.setattr(gateway, "usage", usage := Usage())
     await asyncio.wait_for(gateway.stop(), 3)
     assert usage.stopped
     goes_on.set()
-    await gateway._quota_desk.finish()
+    await gateway._alteration_runner.finish()
 
 
 async def test_drain_takes_no_further_request_of_a_connection_that_is_owed_a_reply() -> None:

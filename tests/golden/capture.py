@@ -15,7 +15,7 @@ from typing import Any
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from embedded_kafka.kafka import KafkaCluster
-from tests.support import wire
+from testkit import wire
 
 FOLDER = Path(__file__).parent
 HOST = "127.77.0.1"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from testkit.crowd import leave_all
 from tests.gateway.conftest import pytest_asyncio_loop_factories
-from tests.support.crowd import leave_all
 
 __all__ = ["pytest_asyncio_loop_factories"]
 

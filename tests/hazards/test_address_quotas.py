@@ -13,10 +13,10 @@ from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.topic_log import Record, TopicLog
 from quotas.addresses import IpLimits
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from quotas.layered_quotas import QuotaBook
+from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
 from quotas.quota_alterations import plan_alterations
-from tests.support.quota_stores import alteration, sqlite_store
+from testkit.quota_stores import alteration, sqlite_store
 
 RATE: Final = QuotaKey.CONNECTION_CREATION_RATE
 KEPT: Final = {
@@ -33,7 +33,7 @@ IN_FORCE: Final = {"10.0.0.1": 50, "10.0.0.2": 6, "11.0.0.1": 1, "2001:db8::1": 
 def live_on(path: Path) -> LiveQuotas:
     limits = Limits()
     limits.set(QuotaEntity(ip=DEFAULT), RATE, 1)
-    return LiveQuotas(QuotaBook(limits), sqlite_store(path), now_ms=lambda: 0)
+    return LiveQuotas(LayeredQuotas(limits), sqlite_store(path), now_ms=lambda: 0)
 
 
 def in_force(limits: Limits) -> dict[str, int]:
@@ -51,21 +51,21 @@ async def test_b19_a_store_with_several_spellings_of_an_address_has_one_meaning_
         # As they were taken once; what alters quotas now refuses them.
         for name in names:
             await live.store.write(alteration((QuotaEntity(ip=name), RATE, KEPT[name])))
-        assert in_force(live.book.limits) == IN_FORCE
+        assert in_force(live.quotas.limits) == IN_FORCE
         await live.close()
 
         again = live_on(path)
         await again.open()
-        assert in_force(again.book.limits) == IN_FORCE
+        assert in_force(again.quotas.limits) == IN_FORCE
         for name in KEPT:
             entity = QuotaEntity(ip=name)
             if name != "10.0.0.1":
                 with pytest.raises(StoreError, match=r"spelling|zone"):
                     await again.alter(alteration((entity, RATE, 3.0)))
-            (planned,) = plan_alterations([({"ip": name}, [(RATE, 0.0, True)])], again.book)
+            (planned,) = plan_alterations([({"ip": name}, [(RATE, 0.0, True)])], again.quotas)
             assert planned.fault is None
             await again.alter(alteration(*((each.entity, each.key, each.value) for each in planned.changes)))
-        assert set(in_force(again.book.limits).values()) == {1}
+        assert set(in_force(again.quotas.limits).values()) == {1}
         await again.close()
 
 
@@ -80,7 +80,7 @@ def test_b19_a_topic_with_several_spellings_of_an_address_is_read_as_it_is() -> 
 
 @pytest.mark.parametrize("name", ["::ffff:10.0.0.1", "2001:DB8::1", "::ffff:10.0.0.0/104", "fe80::%1/64"])
 def test_b19_who_sets_another_spelling_is_told_the_right_one(name: str) -> None:
-    (planned,) = plan_alterations([({"ip": name}, [(RATE, 5.0, False)])], QuotaBook(Limits()))
+    (planned,) = plan_alterations([({"ip": name}, [(RATE, 5.0, False)])], LayeredQuotas(Limits()))
     assert planned.changes == ()
     assert planned.fault is not None
     assert planned.fault.startswith(f"{name} has ")

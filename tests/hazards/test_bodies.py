@@ -10,10 +10,10 @@ import pytest
 
 from gateway.observability.close_cause import CloseCause
 from protocol.api_keys import BROKER_ONLY, CARRY_ADDRESSES, CLUSTER_ADMIN, ApiKey
-from tests.support import wire
-from tests.support.conversation import Conversation, frames_of
-from tests.support.core import START_MS
-from tests.support.frames import (
+from testkit import wire
+from testkit.conversation import Conversation, frames_of
+from testkit.core import START_MS
+from testkit.frames import (
     creatable,
     create_topics,
     heartbeat,

@@ -9,9 +9,9 @@ from cryptography import x509
 from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
 
-from tests.support.certificates import CLIENT
-from tests.support.raw_client import until
-from tests.support.tls import Pki, TlsClient, handshakes, tls_gateway
+from testkit.certificates import CLIENT
+from testkit.raw_client import until
+from testkit.tls import Pki, TlsClient, handshakes, tls_gateway
 
 pytestmark = pytest.mark.asyncio
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gateway.observability.close_cause import CloseCause
-from tests.support import broker as scripts
-from tests.support import wire
-from tests.support.broker import (
+from testkit import broker as scripts
+from testkit import wire
+from testkit.broker import (
     CREATE_TOPICS,
     EVERY_API,
     METADATA,
@@ -22,9 +22,9 @@ from tests.support.broker import (
     Request,
     ScriptedBroker,
 )
-from tests.support.frames import create_topics, fetch
-from tests.support.gateway import RunningGateway, broker_and_gateway, gateway_process
-from tests.support.raw_client import Ended, RawClient, until
+from testkit.frames import create_topics, fetch
+from testkit.gateway import RunningGateway, broker_and_gateway, gateway_process
+from testkit.raw_client import Ended, RawClient, until
 
 pytestmark = pytest.mark.asyncio
 

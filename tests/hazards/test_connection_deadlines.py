@@ -12,13 +12,13 @@ import pytest
 
 from gateway.observability.close_cause import CloseCause
 from gateway.upstream import keepalive
-from tests.support import broker as scripts
-from tests.support import wire
-from tests.support.broker import FETCH
-from tests.support.crowd import connect, connect_all, is_served
-from tests.support.frames import fetch
-from tests.support.gateway import broker_and_gateway
-from tests.support.raw_client import until
+from testkit import broker as scripts
+from testkit import wire
+from testkit.broker import FETCH
+from testkit.crowd import connect, connect_all, is_served
+from testkit.frames import fetch
+from testkit.gateway import broker_and_gateway
+from testkit.raw_client import until
 
 pytestmark = pytest.mark.asyncio
 

@@ -12,17 +12,17 @@ import pytest
 
 from gateway.observability.close_cause import CloseCause
 from gateway.server.reload import plan
-from tests.support.broker import ScriptedBroker
-from tests.support.crowd import connect, connect_all, is_served
-from tests.support.frames import fetch
-from tests.support.gateway import (
+from testkit.broker import ScriptedBroker
+from testkit.crowd import connect, connect_all, is_served
+from testkit.frames import fetch
+from testkit.gateway import (
     RunningGateway,
     broker_and_gateway,
     free_ports,
     gateway_config,
     running_gateway,
 )
-from tests.support.raw_client import HOST, until
+from testkit.raw_client import HOST, until
 
 pytestmark = pytest.mark.asyncio
 

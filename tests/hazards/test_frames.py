@@ -10,10 +10,10 @@ from gateway.observability.close_cause import CloseCause
 from gateway.session.settings import SessionSettings
 from protocol.api_keys import ApiKey, newest_version
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.core import START_MS
-from tests.support.frames import (
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.core import START_MS
+from testkit.frames import (
     creatable,
     create_topics,
     heartbeat,
@@ -24,7 +24,7 @@ from tests.support.frames import (
     unknown_api_versions,
     unknown_api_versions_reply,
 )
-from tests.support.golden import golden
+from testkit.golden import golden
 
 MIX = [heartbeat(1), produce(2, size=300), metadata(3, "a"), produce(4, acks=0), heartbeat(5)]
 """Relayed, with a body, collected, without a reply, relayed."""

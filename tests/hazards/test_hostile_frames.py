@@ -14,12 +14,12 @@ import pytest
 
 from gateway.net.channel import ClientChannel
 from gateway.observability.close_cause import CloseCause
-from tests.support import broker as scripts
-from tests.support import wire
-from tests.support.broker import EVERY_API, FETCH, ScriptedBroker
-from tests.support.frames import fetch
-from tests.support.gateway import broker_and_gateway, gateway_process
-from tests.support.raw_client import RawClient, until
+from testkit import broker as scripts
+from testkit import wire
+from testkit.broker import EVERY_API, FETCH, ScriptedBroker
+from testkit.frames import fetch
+from testkit.gateway import broker_and_gateway, gateway_process
+from testkit.raw_client import RawClient, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -59,7 +59,7 @@ async def sends_and_is_closed(frame: bytes, cause: CloseCause) -> None:
         ]
 
 
-class Turns:
+class BatchScheduler:
     """How long single calls of the data path keep the loop, in CPU time of this thread."""
 
     def __init__(self) -> None:
@@ -67,13 +67,13 @@ class Turns:
 
 
 @contextmanager
-def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
+def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchScheduler]:
     """Measure every chunk that is taken from a client.
 
     What the whole test run has piled up is left out of full collections meanwhile, as `gateway.app` does for what
     stands when it begins to serve.
     """
-    turns = Turns()
+    turns = BatchScheduler()
     gc.collect()
     gc.freeze()
     original = ClientChannel.data_received
@@ -146,7 +146,7 @@ async def test_a05_sasl_frame_above_512_kib_closes(api_key: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("greeting", "cause"),
+    ("header_sender", "cause"),
     [
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", CloseCause.TLS_ON_PLAINTEXT),
         (b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n", CloseCause.NOT_KAFKA),
@@ -157,8 +157,10 @@ async def test_a05_sasl_frame_above_512_kib_closes(api_key: int) -> None:
         (bytes(64), CloseCause.INVALID_FRAME_SIZE),
     ],
 )
-async def test_a06_a07_other_protocols_are_recognised_and_closed(greeting: bytes, cause: CloseCause) -> None:
-    await sends_and_is_closed(greeting, cause)
+async def test_a06_a07_other_protocols_are_recognised_and_closed(
+    header_sender: bytes, cause: CloseCause
+) -> None:
+    await sends_and_is_closed(header_sender, cause)
 
 
 # -- segments ------------------------------------------------------------------------------------------------

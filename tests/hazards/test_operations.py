@@ -13,11 +13,11 @@ import pytest
 
 from gateway.cli.main import main
 from gateway.server.admin import is_this_machine
-from tests.support import wire
-from tests.support.broker import PRODUCE, BrokerConnection, Request, ScriptedBroker
-from tests.support.frames import produce
-from tests.support.gateway import GatewayProcess, broker_and_gateway, gateway_process, metric_of
-from tests.support.raw_client import HOST, RawClient
+from testkit import wire
+from testkit.broker import PRODUCE, BrokerConnection, Request, ScriptedBroker
+from testkit.frames import produce
+from testkit.gateway import GatewayProcess, broker_and_gateway, gateway_process, metric_of
+from testkit.raw_client import HOST, RawClient
 
 pytestmark = pytest.mark.asyncio
 

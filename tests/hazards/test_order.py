@@ -12,7 +12,7 @@ import pytest
 from benchmarks.order.frames import Kind, correlation_id, kinds
 from benchmarks.order.peers import Broker, Client, Counts
 from benchmarks.order.run import run
-from tests.support.broker import ScriptedBroker
+from testkit.broker import ScriptedBroker
 
 pytestmark = pytest.mark.asyncio
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from tests.support import wire
-from tests.support.broker import ScriptedBroker
-from tests.support.crowd import is_served
-from tests.support.frames import fetch, metadata
-from tests.support.gateway import GatewayProcess, gateway_process
-from tests.support.raw_client import HOST
+from testkit import wire
+from testkit.broker import ScriptedBroker
+from testkit.crowd import is_served
+from testkit.frames import fetch, metadata
+from testkit.gateway import GatewayProcess, gateway_process
+from testkit.raw_client import HOST
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.integration]
 

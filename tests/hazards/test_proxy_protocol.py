@@ -15,11 +15,11 @@ from typing import Any, Final
 import pytest
 
 from gateway.observability.close_cause import CloseCause
-from tests.support.broker import FETCH, ScriptedBroker, silence
-from tests.support.frames import fetch
-from tests.support.gateway import LISTENER, RunningGateway, broker_and_gateway
-from tests.support.packages import require_package
-from tests.support.raw_client import HOST, Ended, RawClient, until
+from testkit.broker import FETCH, ScriptedBroker, silence
+from testkit.frames import fetch
+from testkit.gateway import LISTENER, RunningGateway, broker_and_gateway
+from testkit.packages import require_package
+from testkit.raw_client import HOST, Ended, RawClient, until
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,10 +10,10 @@ from config.quota_admin_section import Authorize
 from gateway.observability.close_cause import CloseCause
 from protocol.client_quotas import MAX_ENTRIES
 from quotas.entities import QuotaEntity, QuotaKey
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.frames import create_topics, heartbeat, produce, produce_reply
-from tests.support.quota_frames import alter, answers, describe, entry, make_durable
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.frames import create_topics, heartbeat, produce, produce_reply
+from testkit.quota_frames import alter, answers, describe, entry, make_durable
 
 RATE = QuotaKey.PRODUCER_BYTE_RATE
 ALICE = QuotaEntity(user="alice")

@@ -15,12 +15,12 @@ from config.quota_admin_section import Authorize, QuotaAdminSettings
 from gateway.quota_admin.store.interface import Alteration, QuotaChange
 from gateway.server.reload import plan
 from quotas.entities import QuotaEntity, QuotaKey
-from tests.support import wire
-from tests.support.broker import ScriptedBroker
-from tests.support.frames import heartbeat
-from tests.support.gateway import RunningGateway, free_ports, gateway_config, running_gateway
-from tests.support.quota_frames import alter, describe, entry
-from tests.support.raw_client import RawClient, until
+from testkit import wire
+from testkit.broker import ScriptedBroker
+from testkit.frames import heartbeat
+from testkit.gateway import RunningGateway, free_ports, gateway_config, running_gateway
+from testkit.quota_frames import alter, describe, entry
+from testkit.raw_client import RawClient, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -143,7 +143,7 @@ async def test_g02_what_a_client_that_leaves_has_sent_ahead_goes_with_it() -> No
             client.reset()
         await until(lambda: not running.channels)
         held.let_go()
-        await running.gateway._quota_desk.finish()
+        await running.gateway._alteration_runner.finish()
         assert [entity for entity, _, _ in running.gateway.limits.items()] == [ALICE]
         assert held.waiting == 1
 
@@ -151,7 +151,7 @@ async def test_g02_what_a_client_that_leaves_has_sent_ahead_goes_with_it() -> No
 async def test_g12_a_list_of_many_quotas_holds_up_nobody() -> None:
     async with ScriptedBroker() as broker, administered(broker.port) as running:
         many = [QuotaChange(QuotaEntity(user=f"user-{at}"), RATE, 5.0) for at in range(30_000)]
-        running.gateway.live_quotas.book.apply(many)
+        running.gateway.live_quotas.quotas.apply(many)
         async with await running.connect() as asking, await running.connect() as other:
             await asking.send(describe(("user", 2, None)))
             listing = asyncio.create_task(asking.receive_frame())

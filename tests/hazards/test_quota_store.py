@@ -22,11 +22,11 @@ from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.sqlite_format import FORMAT
 from gateway.server.process import _serve
 from quotas.entities import QuotaEntity
-from quotas.layered_quotas import QuotaBook
+from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
-from tests.support.gateway import broker_and_gateway, gateway_config
-from tests.support.packages import require_package
-from tests.support.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration, opened, sqlite_store
+from testkit.gateway import broker_and_gateway, gateway_config
+from testkit.packages import require_package
+from testkit.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration, opened, sqlite_store
 
 ROOT: Final = Path(__file__).parents[2]
 VALUES: Final = {(ALICE, PRODUCE): 1.0, (ANYBODY, FETCH): 2.0, (APP, FETCH): 3.0}
@@ -255,7 +255,7 @@ def test_f18_second_gateway_on_the_same_store_is_refused(store_folder: Path) -> 
 def test_f18_lock_ends_with_its_process(store_folder: Path) -> None:
     program = (
         "import asyncio, os, sys, pathlib\n"
-        "from tests.support.quota_stores import Seen, sqlite_store\n"
+        "from testkit.quota_stores import Seen, sqlite_store\n"
         "asyncio.run(sqlite_store(pathlib.Path(sys.argv[1])).open(Seen()))\n"
         "os.kill(os.getpid(), 9)\n"
     )
@@ -293,7 +293,7 @@ def test_g18_read_only_disk_serves_the_quotas_and_refuses_alterations(
         folder = store_folder / "killed"
         program = (
             "import asyncio, os, sys, pathlib\n"
-            "from tests.support.quota_stores import *\n"
+            "from testkit.quota_stores import *\n"
             "async def run():\n"
             "    store = sqlite_store(pathlib.Path(sys.argv[1]))\n"
             "    await store.open(Seen())\n"
@@ -355,7 +355,7 @@ async def test_g12_hundred_thousand_quotas_are_read_altered_and_looked_up_as_fas
 ) -> None:
     # CPU time, with room for a busy machine: the figures are in benchmarks/results/store.md.
     entities = [QuotaEntity(user=f"user-{number}", client_id="app") for number in range(100_000)]
-    few, many = QuotaBook(Limits()), QuotaBook(Limits())
+    few, many = LayeredQuotas(Limits()), LayeredQuotas(Limits())
     store = sqlite_store(tmp_path, max_quotas=100_000)
     live = LiveQuotas(few, store, now_ms=lambda: 0)
     await live.open()
@@ -373,15 +373,15 @@ async def test_g12_hundred_thousand_quotas_are_read_altered_and_looked_up_as_fas
         await live.alter(alteration((entities[number], PRODUCE, 2.0)))
     assert (time.process_time() - began) / 20 < 0.05
     await live.close()
-    few.replace_floor([])
+    few.replace_base([])
     few.apply(QuotaChange(entity, PRODUCE, None) for entity in entities[100:])
 
-    def look_up(book: QuotaBook, asked: list[QuotaEntity]) -> float:
+    def look_up(quotas: LayeredQuotas, asked: list[QuotaEntity]) -> float:
         rounds = []
         for _ in range(5):
             began = time.process_time()
             for entity in asked:
-                book.limits.get(entity, PRODUCE)
+                quotas.limits.get(entity, PRODUCE)
             rounds.append(time.process_time() - began)
         return min(rounds) / len(asked)
 

@@ -10,9 +10,9 @@ import pytest
 from gateway.observability.close_cause import CloseCause
 from gateway.session.settings import SessionSettings
 from quotas.entities import QuotaEntity, QuotaKey
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.frames import create_topics, heartbeat, heartbeat_reply, produce, produce_reply
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.frames import create_topics, heartbeat, heartbeat_reply, produce, produce_reply
 
 QUOTA: Final = 100_000
 WINDOWS_S: Final = 66

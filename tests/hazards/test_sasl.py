@@ -14,11 +14,11 @@ from typing import Any, Final
 import pytest
 
 from gateway.observability.close_cause import CloseCause
-from tests.support import wire
-from tests.support.broker import BrokerConnection, Request, Script, ScriptedBroker
-from tests.support.gateway import RunningGateway, running_gateway
-from tests.support.raw_client import RawClient, until
-from tests.support.sasl import PLAIN_ALICE, handshake, token, token_reply
+from testkit import wire
+from testkit.broker import BrokerConnection, Request, Script, ScriptedBroker
+from testkit.gateway import RunningGateway, running_gateway
+from testkit.raw_client import RawClient, until
+from testkit.sasl import PLAIN_ALICE, handshake, token, token_reply
 
 pytestmark = pytest.mark.asyncio
 
@@ -157,7 +157,7 @@ async def test_h02_refusal_reaches_the_client_though_the_gateway_drains_during_i
         await client.send(handshake("PLAIN", 1)[0])
         await client.receive_frame()
         await client.send(token(PLAIN_ALICE, 2))
-        await until(lambda: running.channels[0].session.parting)
+        await until(lambda: running.channels[0].session.closing_later)
         running.listener.drain()
         assert wire.correlation_id_of(await client.receive_frame()) == 2
         assert await client.receive_rest() == b""

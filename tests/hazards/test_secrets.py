@@ -16,11 +16,11 @@ from gateway.observability import logging_setup
 from gateway.observability.close_cause import CloseCause
 from gateway.session.session import ClientSession
 from protocol import sasl
-from tests.support import wire
-from tests.support.broker import BrokerConnection, Request, ScriptedBroker
-from tests.support.gateway import running_gateway
-from tests.support.raw_client import RawClient
-from tests.support.secrets import CANARY, secrets_in
+from testkit import wire
+from testkit.broker import BrokerConnection, Request, ScriptedBroker
+from testkit.gateway import running_gateway
+from testkit.raw_client import RawClient
+from testkit.secrets import CANARY, secrets_in
 
 pytestmark = pytest.mark.asyncio
 
@@ -44,7 +44,7 @@ POINTS: Final[dict[str, tuple[Any, str]]] = {
     "a handshake's handler": (HandshakeHandler, "on_request"),
     "a token's handler": (AuthenticateHandler, "on_request"),
     "the claim": (Authentication, "send"),
-    "the verdict": (Authentication, "answered"),
+    "the decision": (Authentication, "answered"),
     "the session's side of the client": (ClientSession, "receive_from_client"),
     "the session's side of the broker": (ClientSession, "receive_from_upstream"),
     "the channel": (ClientChannel, "_follow_mute"),

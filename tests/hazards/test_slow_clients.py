@@ -11,9 +11,9 @@ import time
 import pytest
 
 from gateway.observability.close_cause import CloseCause
-from tests.support.frames import heartbeat
-from tests.support.gateway import broker_and_gateway
-from tests.support.raw_client import RawClient
+from testkit.frames import heartbeat
+from testkit.gateway import broker_and_gateway
+from testkit.raw_client import RawClient
 
 pytestmark = pytest.mark.asyncio
 

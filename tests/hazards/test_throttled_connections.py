@@ -15,12 +15,12 @@ import pytest
 import structlog.testing
 
 from gateway.observability.close_cause import CloseCause
-from tests.support import broker as scripts
-from tests.support import wire
-from tests.support.broker import FETCH, HOST, PRODUCE, Node, ScriptedBroker
-from tests.support.frames import fetch, heartbeat, produce, produce_reply
-from tests.support.gateway import broker_and_gateway, gateway_process, running_gateway
-from tests.support.raw_client import RawClient, until
+from testkit import broker as scripts
+from testkit import wire
+from testkit.broker import FETCH, HOST, PRODUCE, Node, ScriptedBroker
+from testkit.frames import fetch, heartbeat, produce, produce_reply
+from testkit.gateway import broker_and_gateway, gateway_process, running_gateway
+from testkit.raw_client import RawClient, until
 
 pytestmark = pytest.mark.asyncio
 

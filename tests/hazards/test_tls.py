@@ -13,14 +13,14 @@ import pytest
 
 from gateway.observability.close_cause import CloseCause
 from gateway.tls.failure import TlsFailure
-from tests.support import broker as scripts
-from tests.support import wire
-from tests.support.broker import FETCH
-from tests.support.certificates import CLIENT, SERVER, Authority, KeyPair
-from tests.support.frames import heartbeat
-from tests.support.gateway import RunningGateway
-from tests.support.raw_client import Ended, RawClient, until
-from tests.support.tls import Pki, TlsClient, failures, handshakes, tls_gateway
+from testkit import broker as scripts
+from testkit import wire
+from testkit.broker import FETCH
+from testkit.certificates import CLIENT, SERVER, Authority, KeyPair
+from testkit.frames import heartbeat
+from testkit.gateway import RunningGateway
+from testkit.raw_client import Ended, RawClient, until
+from testkit.tls import Pki, TlsClient, failures, handshakes, tls_gateway
 
 pytestmark = pytest.mark.asyncio
 

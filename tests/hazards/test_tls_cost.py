@@ -10,12 +10,12 @@ from time import thread_time
 import pytest
 
 from gateway.tls.records import SLICE_BYTES
-from tests.support.frames import heartbeat
-from tests.support.openssl_client import OpensslClient
-from tests.support.packages import require_package
-from tests.support.raw_client import HOST, until
-from tests.support.tls import Pki, TlsClient, handshakes, tls_gateway
-from tests.support.tls_conversation import TlsServer
+from testkit.frames import heartbeat
+from testkit.openssl_client import OpensslClient
+from testkit.packages import require_package
+from testkit.raw_client import HOST, until
+from testkit.tls import Pki, TlsClient, handshakes, tls_gateway
+from testkit.tls_conversation import TlsServer
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ async def test_h22_a_storm_of_handshakes_is_paced_and_everybody_comes_in(pki: Pk
         clients = await asyncio.gather(*storm)
         assert loop.time() - began >= 38 / 40
         assert handshakes(running, "TLSv1.3") == 40
-        assert running.gateway.tls.gate.delayed >= 30
+        assert running.gateway.tls.handshake_limiter.delayed >= 30
         for client in clients:
             client.send(heartbeat(1))
             await client.receive_frame()
@@ -58,8 +58,8 @@ async def test_h22_a_storm_of_handshakes_is_paced_and_everybody_comes_in(pki: Pk
 async def test_h22_the_rate_can_be_changed_while_somebody_waits(pki: Pki) -> None:
     async with tls_gateway(pki.keys(), connections={"max_tls_handshakes_per_second": 1}) as (_, running):
         clients = [asyncio.create_task(TlsClient.connect(running.port, pki.trusting())) for _ in range(6)]
-        await until(lambda: running.gateway.tls.gate.waiting >= 4)
-        running.gateway.tls.gate.per_second = 1_000
+        await until(lambda: running.gateway.tls.handshake_limiter.waiting >= 4)
+        running.gateway.tls.handshake_limiter.per_second = 1_000
         for client in await asyncio.wait_for(asyncio.gather(*clients), 4):
             await client.close()
 

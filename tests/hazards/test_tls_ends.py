@@ -9,12 +9,12 @@ import pytest
 from gateway.net.channel import HIGH_WATER_BYTES
 from gateway.observability.close_cause import CloseCause
 from gateway.session.mute import MuteReason
-from tests.support import broker as scripts
-from tests.support.broker import FETCH, PRODUCE
-from tests.support.frames import fetch, produce
-from tests.support.gateway import RunningGateway
-from tests.support.raw_client import until
-from tests.support.tls import Pki, RawTlsClient, tls_gateway
+from testkit import broker as scripts
+from testkit.broker import FETCH, PRODUCE
+from testkit.frames import fetch, produce
+from testkit.gateway import RunningGateway
+from testkit.raw_client import until
+from testkit.tls import Pki, RawTlsClient, tls_gateway
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,9 +9,9 @@ import pytest
 
 from gateway.observability.close_cause import CloseCause
 from gateway.session.settings import SessionSettings
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.frames import create_topics, heartbeat, heartbeat_reply, metadata, produce, produce_reply
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.frames import create_topics, heartbeat, heartbeat_reply, metadata, produce, produce_reply
 
 
 def test_d05_a_reply_cut_off_in_the_middle_is_followed_by_nothing() -> None:

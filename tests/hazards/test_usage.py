@@ -24,11 +24,11 @@ import pytest
 from config.usage_sections import UsageSettings
 from gateway.usage.names import Names
 from quotas.usage_record import Row
-from tests.support import wire
-from tests.support.broker import ScriptedBroker
-from tests.support.frames import fetch
-from tests.support.gateway import RunningGateway, gateway_config, gateway_process, running_gateway
-from tests.support.raw_client import RawClient, until
+from testkit import wire
+from testkit.broker import ScriptedBroker
+from testkit.frames import fetch
+from testkit.gateway import RunningGateway, gateway_config, gateway_process, running_gateway
+from testkit.raw_client import RawClient, until
 from tests.support.usage_lines import usage_lines
 
 pytestmark = pytest.mark.asyncio

@@ -11,11 +11,11 @@ from typing import Final, TypeAlias
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
+from testkit.kafka_cluster import KAFKA_HOST, shared_cluster
+from testkit.secrets import OUTPUTS
+from testkit.secure_kafka import SECURE_HOST, SecureKafka
+from testkit.tap import Tap
 from tests.integration.gateway_process import GATEWAY_HOST, TAP_HOST, GatewayOptions, GatewayProcess
-from tests.support.kafka_cluster import KAFKA_HOST, shared_cluster
-from tests.support.secrets import OUTPUTS
-from tests.support.secure_kafka import SECURE_HOST, SecureKafka
-from tests.support.tap import Tap
 
 WITHIN_S: Final = 30.0
 StartGateway: TypeAlias = Callable[..., GatewayProcess]

@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.secrets import OUTPUTS
-from tests.support.tap import Tap
+from testkit.secrets import OUTPUTS
+from testkit.tap import Tap
 
 GATEWAY_HOST: Final = "127.66.0.1"
 TAP_HOST: Final = "127.88.0.1"

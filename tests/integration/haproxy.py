@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from testkit.packages import require_package
 from tests.integration.gateway_process import TAP_HOST
-from tests.support.packages import require_package
 
 BALANCER: Final = "127.66.0.9"
 """Where its connections come from."""

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from embedded_kafka import jars
-from tests.support.packages import require_package
+from testkit.packages import require_package
 
 _SOURCES = Path(__file__).parent / "java"
 

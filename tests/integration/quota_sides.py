@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from testkit.wire_client import WireClient
 from tests.integration.conftest import eventually
-from tests.support.wire_client import WireClient
 
 Entity: TypeAlias = Mapping[str, str | None]
 Ops: TypeAlias = Mapping[str, float | None]

@@ -19,9 +19,9 @@ import confluent_kafka
 import kafka.errors
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from testkit.python_producer import python_producer
+from testkit.secure_kafka import unsecured_token
 from tests.integration.java_programs import run_java
-from tests.support.python_producer import python_producer
-from tests.support.secure_kafka import unsecured_token
 
 TOPIC: Final = "sasl-matrix"
 EVERY_S: Final = 0.5

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from protocol.sasl import Mechanism
 from protocol.scram import ScramClient
+from testkit.secure_kafka import PASSWORDS, SecureKafka, unsecured_token
+from testkit.wire_client import WireClient
 from tests.integration.gateway_process import GATEWAY_HOST, Address, free_ports
-from tests.support.secure_kafka import PASSWORDS, SecureKafka, unsecured_token
-from tests.support.wire_client import WireClient
 
 HANDSHAKE_VERSION: Final = 1
 AUTHENTICATE_VERSION: Final = 2

@@ -8,9 +8,9 @@ import pytest
 
 from embedded_kafka.kafka import KafkaCluster
 from protocol.api_keys import ApiKey
+from testkit import wire
+from testkit.wire_client import WireClient
 from tests.integration.gateway_process import GatewayProcess
-from tests.support import wire
-from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.integration
 

@@ -11,9 +11,9 @@ import pytest
 
 from embedded_kafka.kafka import KafkaCluster
 from embedded_kafka.tools import run_tool
+from testkit.tap import Tap
+from testkit.wire_client import WireClient
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
-from tests.support.tap import Tap
-from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.integration
 

@@ -21,9 +21,9 @@ import kafka.admin
 import pytest
 
 from embedded_kafka.tools import run_tool
+from testkit.wire_client import WireClient
 from tests.integration.conftest import WITHIN_S, eventually
 from tests.integration.gateway_process import GatewayProcess
-from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.integration
 

@@ -25,7 +25,7 @@ ADMINS = [Admin("fidelity-new", 1.0, 7, 1.5), Admin("fidelity-old", 1.0, 5, 1.5)
 
 
 @pytest.fixture(scope="module")
-def verdict(
+def decision(
     start_gateway: StartGateway, kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Verdict:
     folder = tmp_path_factory.mktemp("usage")
@@ -46,16 +46,20 @@ def verdict(
     return compare(packed, PRODUCERS, ADMINS, told, lambda name, client_id: counted[name, client_id])
 
 
-def test_mutations_are_refused_or_throttled_exactly_as_often_as_by_the_gateway(verdict: Verdict) -> None:
-    rows = verdict.of(UsageApi.MUTATION)
+def test_mutations_are_refused_or_throttled_exactly_as_often_as_by_the_gateway(
+    decision: Verdict,
+) -> None:
+    rows = decision.of(UsageApi.MUTATION)
     assert {row.client_id for row in rows} == {each.client_id for each in ADMINS}
     assert all(row.truth_share > 0 for row in rows), "nobody was over the quota: nothing is shown"
-    assert verdict.mutations_exact, rows
+    assert decision.mutations_exact, rows
 
 
-def test_throttled_shares_of_bytes_are_within_a_few_points_even_of_a_short_run(verdict: Verdict) -> None:
-    rows = verdict.of(UsageApi.PRODUCE)
+def test_throttled_shares_of_bytes_are_within_a_few_points_even_of_a_short_run(
+    decision: Verdict,
+) -> None:
+    rows = decision.of(UsageApi.PRODUCE)
     assert len(rows) == len(PRODUCERS)
     assert max(row.truth_share for row in rows) > 0.05 > min(row.truth_share for row in rows)
     # 25 s are two windows; what minutes come to is in benchmarks/results/fidelity.md.
-    assert verdict.share_error <= 0.08, rows
+    assert decision.share_error <= 0.08, rows

@@ -11,11 +11,11 @@ import pytest
 
 from embedded_kafka.kafka import KafkaCluster
 from embedded_kafka.tools import run_tool
+from testkit.scenarios import scenarios
+from testkit.wire_client import Reply, WireClient
 from tests.integration.conftest import StartGateway
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.java_programs import run_java
-from tests.support.scenarios import scenarios
-from tests.support.wire_client import Reply, WireClient
 
 pytestmark = pytest.mark.integration
 

@@ -12,10 +12,10 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 
 from embedded_kafka.kafka import KafkaCluster
 from embedded_kafka.tools import run_tool
+from testkit.kafka_cluster import KAFKA_HOST
+from testkit.wire_client import WireClient
 from tests.integration.conftest import eventually
 from tests.integration.gateway_process import GatewayProcess
-from tests.support.kafka_cluster import KAFKA_HOST
-from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.integration
 

@@ -17,11 +17,11 @@ import pytest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from embedded_kafka.kafka import KafkaCluster
+from testkit.kafka_cluster import KAFKA_HOST
+from testkit.tap import Tap
+from testkit.wire_client import ConnectionEnded, WireClient
 from tests.integration.conftest import eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
-from tests.support.kafka_cluster import KAFKA_HOST
-from tests.support.tap import Tap
-from tests.support.wire_client import ConnectionEnded, WireClient
 
 pytestmark = pytest.mark.integration
 

@@ -11,12 +11,12 @@ import pytest
 from embedded_kafka.kafka import KafkaCluster
 from gateway.session.settings import SessionSettings
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.frames import produce_reply
+from testkit.wire_client import WireClient
 from tests.integration.test_operations import records
 from tests.integration.test_throttled_clients import create
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.frames import produce_reply
-from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.integration
 

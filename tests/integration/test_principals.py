@@ -19,9 +19,9 @@ from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck, given, settings
 
 from gateway.auth.principals import MappingRules, NoRuleMatches, UnreadableName, principal_name, rfc2253_name
+from testkit import names, wire
+from testkit.secure_kafka import SecureKafka
 from tests.integration.java_programs import run_java
-from tests.support import names, wire
-from tests.support.secure_kafka import SecureKafka
 
 pytestmark = pytest.mark.integration
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
+from testkit.packages import require_package
+from testkit.wire_client import WireClient
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess, free_ports
-from tests.support.packages import require_package
-from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.integration
 

@@ -15,14 +15,14 @@ from confluent_kafka import Consumer, Producer
 
 from embedded_kafka.kafka import KafkaCluster
 from protocol.proxy_protocol import ProxyHeader
+from testkit import wire
+from testkit.broker import HOST, Node, ScriptedBroker
+from testkit.gateway import free_ports, running_gateway
+from testkit.header_gate import HeaderGate
+from testkit.packages import require_package
+from testkit.raw_client import RawClient
 from tests.integration.gateway_process import TAP_HOST, GatewayOptions, GatewayProcess
 from tests.integration.haproxy import BALANCER, BalancerTap, Haproxy
-from tests.support import wire
-from tests.support.broker import HOST, Node, ScriptedBroker
-from tests.support.gateway import free_ports, running_gateway
-from tests.support.header_gate import HeaderGate
-from tests.support.packages import require_package
-from tests.support.raw_client import RawClient
 
 pytestmark = pytest.mark.integration
 

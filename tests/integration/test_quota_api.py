@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
+from testkit.scenarios import entities, scenarios
+from testkit.wire_client import ConnectionEnded, WireClient
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.quota_sides import QuotaSide
-from tests.support.scenarios import entities, scenarios
-from tests.support.wire_client import ConnectionEnded, WireClient
 
 pytestmark = pytest.mark.integration
 

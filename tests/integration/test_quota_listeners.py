@@ -9,10 +9,10 @@ from typing import Final
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
+from testkit.wire_client import WireClient
 from tests.integration.conftest import StartGateway
 from tests.integration.gateway_process import GATEWAY_HOST, Address, GatewayOptions, free_ports
 from tests.integration.quota_sides import QuotaSide
-from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.integration
 

@@ -11,11 +11,11 @@ import pytest
 from kafka.protocol.admin import IncrementalAlterConfigsRequest
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
+from testkit.secure_kafka import PASSWORDS, SecureKafka
+from testkit.tap import Tap
 from tests.integration.conftest import eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.sasl_gateway import own_user
-from tests.support.secure_kafka import PASSWORDS, SecureKafka
-from tests.support.tap import Tap
 
 pytestmark = pytest.mark.integration
 

@@ -17,11 +17,11 @@ from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, Describ
 
 from embedded_kafka.kafka import KafkaCluster
 from embedded_kafka.tools import run_tool
+from testkit.wire_client import WireClient
 from tests.integration.conftest import StartGateway
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.java_programs import run_java
 from tests.integration.quota_sides import QuotaSide
-from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.integration
 

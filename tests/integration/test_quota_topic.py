@@ -24,10 +24,10 @@ from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.topic_log import FORMAT
 from gateway.quota_admin.store.topic_store import TopicStore, TopicStoreSettings
 from quotas.entities import QuotaEntity, QuotaKey
+from testkit.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, Seen, alteration, opened
+from testkit.quota_topic import Undecodable
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
-from tests.support.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, Seen, alteration, opened
-from tests.support.quota_topic import Undecodable
 
 pytestmark = pytest.mark.integration
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
+from testkit.wire_client import WireClient
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.two_sides import THROTTLING_QUOTA_EXCEEDED, Side, both_sides, brokers_quota
-from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.integration
 

@@ -11,6 +11,9 @@ import confluent_kafka.admin
 import pytest
 
 from embedded_kafka.tools import run_tool
+from testkit.secure_kafka import MECHANISMS, PASSWORDS, REAUTH_MS, SecureKafka, unsecured_token
+from testkit.tap import Tap
+from testkit.wire_client import ConnectionEnded, WireClient
 from tests.integration.gateway_process import (
     GATEWAY_HOST,
     TAP_HOST,
@@ -19,9 +22,6 @@ from tests.integration.gateway_process import (
     GatewayProcess,
 )
 from tests.integration.sasl_gateway import log_in, own_login, own_user, reauth_listener
-from tests.support.secure_kafka import MECHANISMS, PASSWORDS, REAUTH_MS, SecureKafka, unsecured_token
-from tests.support.tap import Tap
-from tests.support.wire_client import ConnectionEnded, WireClient
 
 pytestmark = pytest.mark.integration
 

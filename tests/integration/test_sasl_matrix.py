@@ -15,12 +15,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from testkit.sasl_matrix import CELLS, Cell
+from testkit.secure_kafka import PASSWORDS, REAUTH_MS, WRONG_PASSWORD, SecureKafka
+from testkit.tap import Tap
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.sasl_clients import IMPATIENCE_S, PATIENCE_S, TOPIC, Done, Job, run_family
 from tests.integration.sasl_gateway import own_user, reauth_listener, tls_listener
-from tests.support.sasl_matrix import CELLS, Cell
-from tests.support.secure_kafka import PASSWORDS, REAUTH_MS, WRONG_PASSWORD, SecureKafka
-from tests.support.tap import Tap
 
 pytestmark = pytest.mark.integration
 

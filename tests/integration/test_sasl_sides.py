@@ -10,11 +10,11 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 
+from testkit.secure_kafka import PASSWORDS, SecureKafka, unsecured_token
+from testkit.tap import Tap
+from testkit.wire_client import ConnectionEnded, WireClient
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.sasl_gateway import own_user
-from tests.support.secure_kafka import PASSWORDS, SecureKafka, unsecured_token
-from tests.support.tap import Tap
-from tests.support.wire_client import ConnectionEnded, WireClient
 
 pytestmark = pytest.mark.integration
 

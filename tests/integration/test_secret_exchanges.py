@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import pytest
 
+from testkit import wire
+from testkit.secrets import CANARY, Outputs, contents, secrets_in
+from testkit.secure_kafka import MECHANISMS, PASSWORDS, WRONG_PASSWORD, SecureKafka, unsecured_token
+from testkit.tap import Tap
+from testkit.wire_client import ConnectionEnded, WireClient
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.sasl_gateway import log_in, own_user
-from tests.support import wire
-from tests.support.secrets import CANARY, Outputs, contents, secrets_in
-from tests.support.secure_kafka import MECHANISMS, PASSWORDS, WRONG_PASSWORD, SecureKafka, unsecured_token
-from tests.support.tap import Tap
-from tests.support.wire_client import ConnectionEnded, WireClient
 
 pytestmark = pytest.mark.integration
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from testkit.secrets import CANARY, OUTPUTS, Outputs, packed, secrets_in
 from tests.integration.gateway_process import GatewayProcess
-from tests.support.secrets import CANARY, OUTPUTS, Outputs, packed, secrets_in
 
 SECRET = f"{CANARY}alice-5f1c"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.support.secure_kafka import LISTENERS, PASSWORDS, SecureKafka
+from testkit.secure_kafka import LISTENERS, PASSWORDS, SecureKafka
 
 pytestmark = pytest.mark.integration
 

@@ -3,10 +3,10 @@
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
+from testkit.kafka_cluster import KAFKA_HOST
+from testkit.tap import Scanner, Tap
+from testkit.wire_client import WireClient
 from tests.integration.gateway_process import TAP_HOST, GatewayProcess
-from tests.support.kafka_cluster import KAFKA_HOST
-from tests.support.tap import Scanner, Tap
-from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.integration
 

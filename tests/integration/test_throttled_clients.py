@@ -20,10 +20,10 @@ from aiokafka.errors import KafkaError as AiokafkaError
 
 from embedded_kafka.kafka import KafkaCluster
 from embedded_kafka.tools import run_tool
+from testkit.wire_client import WireClient
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.test_operations import produce_fields
-from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.integration
 

@@ -11,11 +11,11 @@ from typing import Final
 
 import pytest
 
+from testkit.certificates import Authority
+from testkit.secure_kafka import SecureKafka
+from testkit.tap import Tap
 from tests.integration.gateway_process import GATEWAY_HOST, TAP_HOST, GatewayOptions, GatewayProcess
 from tests.integration.tls_clients import FAMILIES, RECORD_BYTES, TOPIC, Job, run_family
-from tests.support.certificates import Authority
-from tests.support.secure_kafka import SecureKafka
-from tests.support.tap import Tap
 
 pytestmark = pytest.mark.integration
 

@@ -8,9 +8,9 @@ import confluent_kafka
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
+from testkit.wire_client import ConnectionEnded, WireClient
 from tests.integration.conftest import WITHIN_S, StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
-from tests.support.wire_client import ConnectionEnded, WireClient
 
 pytestmark = pytest.mark.integration
 

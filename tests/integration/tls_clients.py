@@ -18,8 +18,8 @@ import confluent_kafka
 import kafka.errors
 
 from embedded_kafka.tools import run_tool
-from tests.support.certificates import KeyPair
-from tests.support.python_producer import python_producer
+from testkit.certificates import KeyPair
+from testkit.python_producer import python_producer
 
 TOPIC: Final = "tls-clients"
 RECORD_BYTES: Final = 10_000

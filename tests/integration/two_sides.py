@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from testkit.wire_client import Reply, WireClient
 from tests.integration.conftest import eventually
-from tests.support.wire_client import Reply, WireClient
 
 PREFIX: Final = "two-sides-"
 PROBE: Final = "quota-probe"

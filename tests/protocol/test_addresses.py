@@ -17,9 +17,9 @@ from protocol.addresses import (
 )
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.errors import MalformedBody, ProtocolError
-from tests.support import wire
-from tests.support.cases import every_case
-from tests.support.golden import api_name, golden, goldens
+from testkit import wire
+from testkit.cases import every_case
+from testkit.golden import api_name, golden, goldens
 
 Rewrite = Callable[[bytes, Api, Advertise], bytes]
 

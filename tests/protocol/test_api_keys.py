@@ -20,9 +20,9 @@ from protocol.api_keys import (
     newest_version,
     offered,
 )
-from tests.support import wire
-from tests.support.cases import every_case
-from tests.support.golden import golden
+from testkit import wire
+from testkit.cases import every_case
+from testkit.golden import golden
 
 each_api = every_case("name", wire.api_names())
 BROKER_ONLY_IN_KAFKA = {4, 5, 6, 7, 27, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, *range(82, 88)}

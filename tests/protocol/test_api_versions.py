@@ -10,9 +10,9 @@ import pytest
 from protocol.api_keys import ApiKey, describe, newest_version
 from protocol.api_versions import answered_in, intersect, unsupported_version_reply
 from protocol.errors import ProtocolError
-from tests.support import wire
-from tests.support.cases import every_case
-from tests.support.golden import golden
+from testkit import wire
+from testkit.cases import every_case
+from testkit.golden import golden
 
 # Advertised by Kafka 4.3.1 to clients, as recorded: key -> (lowest, highest).
 WITHHELD = {64, 78, 79, 80, 81, 83, 84, 85, 86, 87, 27}

@@ -20,8 +20,8 @@ from protocol.broker_configs import (
 )
 from protocol.errors import ProtocolError, TooManyElements
 from protocol.primitives import MAX_ELEMENTS
+from testkit import wire
 from tests.fuzz.test_protocol_junk import edited, edits
-from tests.support import wire
 
 NAME = "IncrementalAlterConfigs"
 each_version = pytest.mark.parametrize("version", [0, 1])

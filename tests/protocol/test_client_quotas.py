@@ -22,11 +22,11 @@ from protocol.client_quotas import (
     only_validating,
     parse_alter,
     parse_describe,
-    read_alter_verdict,
-    read_describe_verdict,
+    read_alter_outcome,
+    read_describe_outcome,
 )
 from protocol.errors import MalformedBody, ProtocolError, TooManyElements
-from tests.support import wire
+from testkit import wire
 
 each_version = pytest.mark.parametrize("version", [0, 1])
 TAGS = [(3, b"tag")]
@@ -134,7 +134,7 @@ def test_an_answer_to_an_alteration_is_what_kafka_python_reads(version: int) -> 
         (0, None, [("ip", None)]),
         (42, "why", [("client-id", "b"), ("user", "a"), ("z", "c")]),
     ]
-    assert read_alter_verdict(frame, api("Alter", version)) == [(0, None), (42, "why")]
+    assert read_alter_outcome(frame, api("Alter", version)) == [(0, None), (42, "why")]
 
 
 @each_version
@@ -156,7 +156,7 @@ def test_a_refused_description_has_no_entries(version: int) -> None:
     frame = encode_describe_answer(8, None, api("Describe", version), error_code=31, error_message=None)
     body = wire.decode_response("DescribeClientQuotas", version, frame)
     assert (body.error_code, body.error_message, body.entries) == (31, None, None)
-    assert read_describe_verdict(frame, api("Describe", version)) == (31, None)
+    assert read_describe_outcome(frame, api("Describe", version)) == (31, None)
 
 
 @each_version
@@ -203,12 +203,12 @@ def test_every_cut_of_a_frame_is_a_protocol_error_or_a_value(version: int) -> No
     frames: list[tuple[Any, bytes, Api]] = [
         (parse_alter, alter(version, ([("user", "u")], [("k", 1.0, False)])), api("Alter", version)),
         (
-            read_alter_verdict,
+            read_alter_outcome,
             encode_alter_answer(1, [AlterResult({"user": "u"}, 42, "why")], api("Alter", version)),
             api("Alter", version),
         ),
         (
-            read_describe_verdict,
+            read_describe_outcome,
             encode_describe_answer(1, [], api("Describe", version)),
             api("Describe", version),
         ),

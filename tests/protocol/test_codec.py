@@ -22,9 +22,9 @@ from protocol.codec import (
 )
 from protocol.errors import MalformedBody, ProtocolError
 from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, read_client_id
-from tests.support import wire
-from tests.support.cases import every_case
-from tests.support.golden import golden
+from testkit import wire
+from testkit.cases import every_case
+from testkit.golden import golden
 
 ID = uuid.UUID(int=77 << 64 | 1)
 UPSTREAM_HOSTS = ("127.77.0.1",)

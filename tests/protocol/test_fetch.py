@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from protocol.api_keys import ApiKey, describe, newest_version
 from protocol.errors import ProtocolError
 from protocol.fetch import asks_within, clamp_max_bytes, counted_bytes
-from tests.support import wire
-from tests.support.cases import every_case
+from testkit import wire
+from testkit.cases import every_case
 
 VERSIONS = range(newest_version(ApiKey.FETCH) + 1)
 WITH_MAX_BYTES = VERSIONS[3:]

@@ -32,9 +32,9 @@ from protocol.headers import (
     split_api_number,
     unsupported,
 )
-from tests.support import wire
-from tests.support.cases import every_case
-from tests.support.golden import api_name, golden, goldens
+from testkit import wire
+from testkit.cases import every_case
+from testkit.golden import api_name, golden, goldens
 
 MAX_FRAME_BYTES = 104_857_600
 int16s = st.integers(-(2**15), 2**15 - 1)

@@ -20,9 +20,9 @@ from protocol.metadata import (
     topics_in_error,
     upgrade_question,
 )
-from tests.support import wire
-from tests.support.cases import every_case
-from tests.support.golden import golden
+from testkit import wire
+from testkit.cases import every_case
+from testkit.golden import golden
 
 ID = uuid.UUID(int=77 << 64 | 1)
 VERSIONS = range(14)

@@ -31,7 +31,7 @@ from protocol.primitives import (
     write_nullable_string,
     write_uvarint,
 )
-from tests.support import wire
+from testkit import wire
 
 prefixes = st.binary(max_size=5)
 texts = st.none() | st.binary(max_size=300)

@@ -14,9 +14,9 @@ from protocol.api_keys import ApiKey, describe
 from protocol.errors import MalformedBody, ProtocolError, TooManyElements, Truncated
 from protocol.headers import HEAD
 from protocol.produce import MAX_BYTES_BEFORE_ACKS, MAX_HEADER_TAGS, read_acks
-from tests.support import wire
-from tests.support.cases import every_case
-from tests.support.golden import golden, goldens
+from testkit import wire
+from testkit.cases import every_case
+from testkit.golden import golden, goldens
 
 VERSIONS = range(14)
 CLIENT_IDS: tuple[bytes | None, ...] = (None, b"", b"c", b"\xff" * 300, b"x" * 32_767)

@@ -29,7 +29,7 @@ from protocol.sasl import (
     read_mechanism,
     scram_claim,
 )
-from tests.support import wire
+from testkit import wire
 
 
 def token(payload: object, *, parts: int = 3) -> str:

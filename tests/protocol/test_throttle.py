@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from protocol import addresses, throttle
 from protocol.api_keys import Api, ApiKey, ThrottlePlace, describe
 from protocol.errors import ProtocolError
-from tests.support import wire
-from tests.support.cases import every_case
-from tests.support.golden import golden, goldens
+from testkit import wire
+from testkit.cases import every_case
+from testkit.golden import golden, goldens
 
 OURS = 1_234_567
 EVERY = list(wire.every_version())

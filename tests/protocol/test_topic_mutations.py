@@ -17,9 +17,9 @@ from protocol.topic_mutations import (
     TopicMutations,
     parse_topic_mutations,
 )
-from tests.support import wire
-from tests.support.cases import every_case
-from tests.support.golden import api_name, golden, goldens
+from testkit import wire
+from testkit.cases import every_case
+from testkit.golden import api_name, golden, goldens
 
 NAMES = {
     "CreateTopics": (ApiKey.CREATE_TOPICS, range(8)),

@@ -18,9 +18,9 @@ from protocol.topic_results import (
     make_result,
     parse_topic_results,
 )
-from tests.support import wire
-from tests.support.cases import every_case
-from tests.support.golden import api_name, golden, goldens
+from testkit import wire
+from testkit.cases import every_case
+from testkit.golden import api_name, golden, goldens
 
 NAMES = {
     "CreateTopics": (ApiKey.CREATE_TOPICS, range(8), "topics"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from quotas.addresses import UNLIMITED, IpLimit, IpLimits, normalise
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
 from quotas.limits import Enforcement, Limits
-from tests.support.scenarios import scenarios
+from testkit.scenarios import scenarios
 
 KEY = QuotaKey.CONNECTION_CREATION_RATE
 _ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2"}

@@ -4,7 +4,7 @@ from quotas.bandwidth import ByteRateQuotas
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.rate_quotas import RateSettings
-from tests.support.clock import FakeClock
+from testkit.clock import FakeClock
 
 FETCH = QuotaKey.CONSUMER_BYTE_RATE
 

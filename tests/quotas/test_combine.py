@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from quotas.combine import Throttle, ThrottledBy, combine
-from tests.support.scenarios import scenarios
+from testkit.scenarios import scenarios
 
 
 @pytest.mark.parametrize("row", [p for p in scenarios("combine") if p.id == "RQ-16"])

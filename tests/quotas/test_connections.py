@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 from quotas.connections import (
     Admission,
     AdmissionCause,
+    AdmissionDecision,
     AfterHold,
     ConnectionLimits,
     ConnectionQuotas,
     ListenerLimits,
-    Verdict,
 )
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
 from quotas.limits import Enforcement, Limits
-from tests.support.clock import FakeClock
-from tests.support.scenarios import scenarios, steps
+from testkit.clock import FakeClock
+from testkit.scenarios import scenarios, steps
 
 KEY = QuotaKey.CONNECTION_CREATION_RATE
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "k": "10.0.0.11"}
@@ -61,10 +61,10 @@ def _accept(quotas: ConnectionQuotas, listener: str, ip: str, now_ms: int) -> tu
     """The acceptor's wait and the address's hold, as Kafka's tests count them: both at one instant."""
     admission = quotas.admit(listener, ip, now_ms=now_ms)
     wait_ms = 0
-    if admission.verdict is Verdict.WAIT:
+    if admission.decision is AdmissionDecision.WAIT:
         wait_ms = admission.wait_ms
         admission = quotas.admit(listener, ip, now_ms=now_ms, waited=True)
-    return wait_ms, admission.wait_ms if admission.verdict is Verdict.HOLD else None
+    return wait_ms, admission.wait_ms if admission.decision is AdmissionDecision.HOLD else None
 
 
 @pytest.mark.parametrize("row", [p for p in scenarios("conn") if "ipq" not in p.values[0]])
@@ -107,7 +107,11 @@ def test_scenario_connection_count(row: dict[str, Any], clock: FakeClock) -> Non
         protected_listener=row.get("inter_broker"),
     )
     refused: dict[str, int] = {}  # Kafka's test counts a refused connection until it closes it, we never do
-    answers = {"ok": Verdict.ADMIT, "TooMany": Verdict.REFUSE, "block": Verdict.WAIT}
+    answers = {
+        "ok": AdmissionDecision.ADMIT,
+        "TooMany": AdmissionDecision.REFUSE,
+        "block": AdmissionDecision.WAIT,
+    }
 
     def where(who: str) -> tuple[str, str]:
         return ("EXT", ADDRESSES[who]) if by_ip else (who, "10.0.0.1")
@@ -116,10 +120,10 @@ def test_scenario_connection_count(row: dict[str, Any], clock: FakeClock) -> Non
         if verb == "inc":
             for _ in range(amount):
                 admission = quotas.admit(*where(who), now_ms=clock.now_ms)
-                assert admission.verdict is answers[expected[0]], (verb, who, amount)
-                refused[who] = refused.get(who, 0) + (admission.verdict is Verdict.REFUSE)
-                if admission.verdict is Verdict.WAIT:
-                    assert admission == Admission(Verdict.WAIT, AdmissionCause.NO_SLOT)
+                assert admission.decision is answers[expected[0]], (verb, who, amount)
+                refused[who] = refused.get(who, 0) + (admission.decision is AdmissionDecision.REFUSE)
+                if admission.decision is AdmissionDecision.WAIT:
+                    assert admission == Admission(AdmissionDecision.WAIT, AdmissionCause.NO_SLOT)
         elif verb == "dec":
             closed = min(amount, refused.get(who, 0))
             refused[who] = refused.get(who, 0) - closed
@@ -146,16 +150,18 @@ def test_scenario_ip_close(row: dict[str, Any], clock: FakeClock) -> None:
             for _ in range(5):
                 quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
             held = quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
-            assert (held.verdict, held.wait_ms) == (Verdict.HOLD, row["throttle_ms"])
+            assert (held.decision, held.wait_ms) == (AdmissionDecision.HOLD, row["throttle_ms"])
             now_ms = clock.now_ms + case["at_ms"]
             if not address_is_quiet:
                 # 200 ms later one more fits; this one takes its place.
                 quotas.admit("EXT", "10.0.0.1", now_ms=now_ms)
             after = quotas.after_hold("EXT", "10.0.0.1", held, now_ms=now_ms)
             if case["mode"] == "kip":
-                assert after.verdict is (Verdict.ADMIT if address_is_quiet else Verdict.REFUSE)
+                assert after.decision is (
+                    AdmissionDecision.ADMIT if address_is_quiet else AdmissionDecision.REFUSE
+                )
             else:
-                assert (after.verdict is Verdict.REFUSE) is case["closed"]
+                assert (after.decision is AdmissionDecision.REFUSE) is case["closed"]
 
 
 def test_hazard_b14_a_held_socket_uses_up_none_of_the_listeners_rate(clock: FakeClock) -> None:
@@ -166,24 +172,26 @@ def test_hazard_b14_a_held_socket_uses_up_none_of_the_listeners_rate(clock: Fake
         max_connection_creation_rate=2,
     )
     for _ in range(10):
-        assert quotas.admit("EXT", ADDRESSES["a"], now_ms=clock.now_ms).verdict is Verdict.ADMIT
+        assert quotas.admit("EXT", ADDRESSES["a"], now_ms=clock.now_ms).decision is AdmissionDecision.ADMIT
     for _ in range(5):
         held = quotas.admit("EXT", ADDRESSES["a"], now_ms=clock.now_ms)
-        assert held == Admission(Verdict.HOLD, AdmissionCause.IP_RATE, 1_000, clock.now_ms + 1_000)
+        assert held == Admission(AdmissionDecision.HOLD, AdmissionCause.IP_RATE, 1_000, clock.now_ms + 1_000)
     for _ in range(10):
-        assert quotas.admit("EXT", ADDRESSES["b"], now_ms=clock.now_ms).verdict is Verdict.ADMIT
-    assert quotas.admit("EXT", ADDRESSES["b"], now_ms=clock.now_ms).verdict is Verdict.WAIT
+        assert quotas.admit("EXT", ADDRESSES["b"], now_ms=clock.now_ms).decision is AdmissionDecision.ADMIT
+    assert quotas.admit("EXT", ADDRESSES["b"], now_ms=clock.now_ms).decision is AdmissionDecision.WAIT
     snapshot = quotas.snapshot(now_ms=clock.now_ms)
     assert (snapshot.connections, snapshot.held) == (20, 5)
 
 
 def test_hazard_b15_held_sockets_are_bounded(clock: FakeClock) -> None:
     quotas = _quotas(clock, {DEFAULT: 1e-7}, max_held=3)
-    verdicts = [quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms) for _ in range(5)]
-    assert [each.verdict for each in verdicts] == [Verdict.HOLD] * 3 + [Verdict.REFUSE] * 2
-    assert verdicts[-1].cause is AdmissionCause.HELD_FULL
-    quotas.abandon_hold(verdicts[0])
-    assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).verdict is Verdict.HOLD
+    decisions = [quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms) for _ in range(5)]
+    assert [each.decision for each in decisions] == [AdmissionDecision.HOLD] * 3 + [
+        AdmissionDecision.REFUSE
+    ] * 2
+    assert decisions[-1].cause is AdmissionCause.HELD_FULL
+    quotas.abandon_hold(decisions[0])
+    assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).decision is AdmissionDecision.HOLD
 
 
 def test_hazard_b18_counts_do_not_drift(clock: FakeClock) -> None:
@@ -192,9 +200,9 @@ def test_hazard_b18_counts_do_not_drift(clock: FakeClock) -> None:
     for i in range(100_000):
         ip = f"::ffff:10.0.0.{i % 7}" if i % 2 else f"10.0.0.{i % 7}"
         admission = quotas.admit("EXT", ip, now_ms=clock.advance(i % 3))
-        if admission.verdict is Verdict.ADMIT:
+        if admission.decision is AdmissionDecision.ADMIT:
             open_connections.append(ip)
-        elif admission.verdict is Verdict.HOLD:
+        elif admission.decision is AdmissionDecision.HOLD:
             quotas.abandon_hold(admission)
         if len(open_connections) == 50 or i % 5 == 0:
             quotas.release("EXT", open_connections.pop(0))
@@ -214,8 +222,8 @@ def test_a_waiting_listener_does_not_keep_others_waiting(clock: FakeClock) -> No
     for _ in range(10):
         quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
     wait = quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
-    assert wait == Admission(Verdict.WAIT, AdmissionCause.LISTENER_RATE, 1_000)
-    assert quotas.admit("OTHER", "10.0.0.1", now_ms=clock.now_ms).verdict is Verdict.ADMIT
+    assert wait == Admission(AdmissionDecision.WAIT, AdmissionCause.LISTENER_RATE, 1_000)
+    assert quotas.admit("OTHER", "10.0.0.1", now_ms=clock.now_ms).decision is AdmissionDecision.ADMIT
 
 
 def test_the_protected_listener_is_free_of_the_gateways_limits_but_not_of_its_own(clock: FakeClock) -> None:
@@ -227,8 +235,8 @@ def test_the_protected_listener_is_free_of_the_gateways_limits_but_not_of_its_ow
         protected_listener="ADMIN",
     )
     quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
-    verdicts = [quotas.admit("ADMIN", "10.0.0.1", now_ms=clock.now_ms).verdict for _ in range(21)]
-    assert verdicts == [Verdict.ADMIT] * 20 + [Verdict.WAIT]
+    decisions = [quotas.admit("ADMIN", "10.0.0.1", now_ms=clock.now_ms).decision for _ in range(21)]
+    assert decisions == [AdmissionDecision.ADMIT] * 20 + [AdmissionDecision.WAIT]
 
 
 def test_an_observed_address_is_let_in_and_told_how_long_it_would_be_held(clock: FakeClock) -> None:
@@ -236,22 +244,22 @@ def test_an_observed_address_is_let_in_and_told_how_long_it_would_be_held(clock:
     limits.set_observed({QuotaEntity(ip=DEFAULT)})
     quotas = ConnectionQuotas(limits, ConnectionLimits(PLAIN), now_ms=clock.now_ms)
     for _ in range(10):
-        assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms) == Admission(Verdict.ADMIT)
+        assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms) == Admission(AdmissionDecision.ADMIT)
     for _ in range(3):
         # As if it were enforced, so who would be held is not counted, and the next would wait no longer.
         would = quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
-        assert would == Admission(Verdict.ADMIT, AdmissionCause.IP_RATE, 1_000)
+        assert would == Admission(AdmissionDecision.ADMIT, AdmissionCause.IP_RATE, 1_000)
     assert quotas.snapshot(now_ms=clock.now_ms).connections == 13
     limits.set_observed()
-    assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).verdict is Verdict.HOLD
+    assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).decision is AdmissionDecision.HOLD
 
 
 def test_the_kill_switch_lets_addresses_in_and_keeps_the_gateways_own_limits(clock: FakeClock) -> None:
     limits = _limits({DEFAULT: 1})
     quotas = ConnectionQuotas(limits, ConnectionLimits(PLAIN, max_connections=20), now_ms=clock.now_ms)
     limits.set_mode(Enforcement.OFF)
-    verdicts = [quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).verdict for _ in range(21)]
-    assert verdicts == [Verdict.ADMIT] * 20 + [Verdict.WAIT]
+    decisions = [quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).decision for _ in range(21)]
+    assert decisions == [AdmissionDecision.ADMIT] * 20 + [AdmissionDecision.WAIT]
     assert quotas.snapshot(now_ms=clock.now_ms).ip_rates == {}
 
 
@@ -267,8 +275,8 @@ def test_a_socket_held_when_its_address_becomes_observed_is_let_in_by_the_second
     held = [quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms) for _ in range(3)]
     limits.set_mode(Enforcement.OBSERVE)
     later_ms = clock.advance(1_000)
-    after = [quotas.after_hold("EXT", "10.0.0.1", each, now_ms=later_ms).verdict for each in held]
-    assert after == [Verdict.ADMIT] * 3
+    after = [quotas.after_hold("EXT", "10.0.0.1", each, now_ms=later_ms).decision for each in held]
+    assert after == [AdmissionDecision.ADMIT] * 3
 
 
 def test_too_many_of_one_address_are_refused_and_overrides_beat_the_general_limit(clock: FakeClock) -> None:
@@ -277,15 +285,15 @@ def test_too_many_of_one_address_are_refused_and_overrides_beat_the_general_limi
         max_connections_per_ip=0,
         max_connections_per_ip_overrides={"::ffff:10.0.0.1": 2},
     )
-    refused = Admission(Verdict.REFUSE, AdmissionCause.IP_COUNT)
+    refused = Admission(AdmissionDecision.REFUSE, AdmissionCause.IP_COUNT)
     assert quotas.admit("EXT", "10.0.0.2", now_ms=clock.now_ms) == refused
-    assert [quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).verdict for _ in range(3)] == [
-        Verdict.ADMIT,
-        Verdict.ADMIT,
-        Verdict.REFUSE,
+    assert [quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).decision for _ in range(3)] == [
+        AdmissionDecision.ADMIT,
+        AdmissionDecision.ADMIT,
+        AdmissionDecision.REFUSE,
     ]
     quotas.release("EXT", "::ffff:10.0.0.1")
-    assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).verdict is Verdict.ADMIT
+    assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).decision is AdmissionDecision.ADMIT
 
 
 def test_new_limits_drop_nobody_and_keep_samples(clock: FakeClock) -> None:
@@ -297,28 +305,28 @@ def test_new_limits_drop_nobody_and_keep_samples(clock: FakeClock) -> None:
     )
     assert quotas.snapshot(now_ms=clock.now_ms).connections == 30
     assert quotas.must_close_one("EXT")
-    assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).verdict is Verdict.WAIT
+    assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).decision is AdmissionDecision.WAIT
 
 
 def test_the_slot_is_looked_at_again_after_a_wait(clock: FakeClock) -> None:
     quotas = _quotas(clock, max_connections=1)
     quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
-    full = Admission(Verdict.WAIT, AdmissionCause.NO_SLOT)
+    full = Admission(AdmissionDecision.WAIT, AdmissionCause.NO_SLOT)
     assert quotas.admit("EXT", "10.0.0.2", now_ms=clock.now_ms) == full
     assert quotas.admit("EXT", "10.0.0.2", now_ms=clock.now_ms, waited=True) == full
     quotas.release("EXT", "10.0.0.1")
     assert quotas.has_slot("EXT")
     admission = quotas.admit("EXT", "10.0.0.2", now_ms=clock.now_ms, waited=True)
-    assert admission.verdict is Verdict.ADMIT
+    assert admission.decision is AdmissionDecision.ADMIT
     # Waiting twice did not record the socket twice.
     assert quotas.snapshot(now_ms=clock.now_ms).accept_rate == 2 / 10
 
 
 def test_addresses_of_a_block_share_its_rate(clock: FakeClock) -> None:
     quotas = _quotas(clock, {"10.0.0.0/24": 1})
-    verdicts = [quotas.admit("EXT", f"10.0.0.{i}", now_ms=clock.now_ms).verdict for i in range(11)]
-    assert verdicts == [Verdict.ADMIT] * 10 + [Verdict.HOLD]
-    assert quotas.admit("EXT", "10.0.1.1", now_ms=clock.now_ms).verdict is Verdict.ADMIT
+    decisions = [quotas.admit("EXT", f"10.0.0.{i}", now_ms=clock.now_ms).decision for i in range(11)]
+    assert decisions == [AdmissionDecision.ADMIT] * 10 + [AdmissionDecision.HOLD]
+    assert quotas.admit("EXT", "10.0.1.1", now_ms=clock.now_ms).decision is AdmissionDecision.ADMIT
 
 
 def test_counting_wrong_is_found_out(clock: FakeClock) -> None:
@@ -326,7 +334,7 @@ def test_counting_wrong_is_found_out(clock: FakeClock) -> None:
     with pytest.raises(ValueError, match=r"10\.0\.0\.1"):
         quotas.release("EXT", "10.0.0.1")
     with pytest.raises(ValueError, match="not held"):
-        quotas.abandon_hold(Admission(Verdict.ADMIT))
+        quotas.abandon_hold(Admission(AdmissionDecision.ADMIT))
 
 
 def test_many_addresses_need_bounded_memory(clock: FakeClock) -> None:
@@ -335,8 +343,8 @@ def test_many_addresses_need_bounded_memory(clock: FakeClock) -> None:
     )
     for i in range(5_000):
         if (
-            quotas.admit("EXT", f"10.0.{i // 256}.{i % 256}", now_ms=clock.advance(1)).verdict
-            is Verdict.ADMIT
+            quotas.admit("EXT", f"10.0.{i // 256}.{i % 256}", now_ms=clock.advance(1)).decision
+            is AdmissionDecision.ADMIT
         ):
             quotas.release("EXT", f"10.0.{i // 256}.{i % 256}")
     assert len(quotas.snapshot(now_ms=clock.now_ms).ip_rates) <= 100
@@ -365,7 +373,7 @@ def test_two_halves_of_an_admission_are_the_whole(
         now_ms, ip = clock.now_ms, ADDRESSES[who]
         expected = whole.admit("EXT", ip, now_ms=now_ms, waited=waited)
         got = halves.reserve("EXT", now_ms=now_ms, waited=waited)
-        if got.verdict is Verdict.ADMIT:
+        if got.decision is AdmissionDecision.ADMIT:
             got = halves.admit_reserved("EXT", ip, now_ms=now_ms)
         assert got == expected
         assert halves.snapshot(now_ms=now_ms) == whole.snapshot(now_ms=now_ms)
@@ -373,11 +381,11 @@ def test_two_halves_of_an_admission_are_the_whole(
 
 def test_reserved_place_is_taken_until_it_is_given_back(clock: FakeClock) -> None:
     quotas = _quotas(clock, max_connections=1)
-    assert quotas.reserve("EXT", now_ms=clock.now_ms).verdict is Verdict.ADMIT
+    assert quotas.reserve("EXT", now_ms=clock.now_ms).decision is AdmissionDecision.ADMIT
     waits = quotas.reserve("EXT", now_ms=clock.now_ms)
-    assert (waits.verdict, waits.cause) == (Verdict.WAIT, AdmissionCause.NO_SLOT)
+    assert (waits.decision, waits.cause) == (AdmissionDecision.WAIT, AdmissionCause.NO_SLOT)
     quotas.cancel_reservation("EXT")
-    assert quotas.reserve("EXT", now_ms=clock.now_ms, waited=True).verdict is Verdict.ADMIT
+    assert quotas.reserve("EXT", now_ms=clock.now_ms, waited=True).decision is AdmissionDecision.ADMIT
     quotas.cancel_reservation("EXT")
     with pytest.raises(ValueError, match="no place"):
         quotas.cancel_reservation("EXT")

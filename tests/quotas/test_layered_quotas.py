@@ -1,11 +1,11 @@
-"""The file is the floor, the store wins key by key."""
+"""The file is the base, the store wins key by key."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from quotas.layered_quotas import QuotaBook, QuotaChange
+from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import Limits
 
 ALICE = QuotaEntity(user="alice")
@@ -14,13 +14,13 @@ PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
 FETCH = QuotaKey.CONSUMER_BYTE_RATE
 
 
-def book(*floor: tuple[QuotaEntity, QuotaKey, float]) -> QuotaBook:
+def book(*base: tuple[QuotaEntity, QuotaKey, float]) -> LayeredQuotas:
     limits = Limits()
-    limits.replace_all(floor)
-    return QuotaBook(limits)
+    limits.replace_all(base)
+    return LayeredQuotas(limits)
 
 
-def in_force(of: QuotaBook) -> dict[tuple[QuotaEntity, QuotaKey], float]:
+def in_force(of: LayeredQuotas) -> dict[tuple[QuotaEntity, QuotaKey], float]:
     return {(entity, key): value for entity, key, value in of.limits.items()}
 
 
@@ -29,7 +29,7 @@ def test_store_wins_over_the_file_for_the_key_it_names_and_no_other() -> None:
     mine.apply([QuotaChange(ALICE, PRODUCE, 5)])
     assert in_force(mine) == {(ALICE, PRODUCE): 5, (ALICE, FETCH): 200}
     assert (mine.source(ALICE, PRODUCE), mine.source(ALICE, FETCH)) == ("store", "file")
-    assert (mine.override(ALICE, PRODUCE), mine.floor(ALICE, PRODUCE)) == (5, 100)
+    assert (mine.override(ALICE, PRODUCE), mine.base(ALICE, PRODUCE)) == (5, 100)
     assert mine.source(ANYBODY, PRODUCE) is None
 
 
@@ -51,7 +51,7 @@ def test_removing_what_was_never_set_leaves_the_floor_alone() -> None:
 def test_reload_changes_only_what_the_store_does_not_say() -> None:
     mine = book((ALICE, PRODUCE, 100), (ALICE, FETCH, 200))
     mine.apply([QuotaChange(ALICE, PRODUCE, 5)])
-    assert mine.replace_floor([(ALICE, PRODUCE, 1), (ANYBODY, FETCH, 3)])
+    assert mine.replace_base([(ALICE, PRODUCE, 1), (ANYBODY, FETCH, 3)])
     assert in_force(mine) == {(ALICE, PRODUCE): 5, (ANYBODY, FETCH): 3}
     mine.apply([QuotaChange(ALICE, PRODUCE, None)])
     assert in_force(mine) == {(ALICE, PRODUCE): 1, (ANYBODY, FETCH): 3}
@@ -61,9 +61,9 @@ def test_reload_that_changes_nothing_in_force_is_no_new_version() -> None:
     mine = book((ALICE, PRODUCE, 100))
     mine.apply([QuotaChange(ALICE, PRODUCE, 5)])
     version = mine.limits.version
-    assert not mine.replace_floor([(ALICE, PRODUCE, 99)])
+    assert not mine.replace_base([(ALICE, PRODUCE, 99)])
     assert mine.limits.version == version
-    assert mine.floor(ALICE, PRODUCE) == 99
+    assert mine.base(ALICE, PRODUCE) == 99
 
 
 def test_one_fault_changes_nothing() -> None:
@@ -73,7 +73,7 @@ def test_one_fault_changes_nothing() -> None:
     with pytest.raises(
         ValueError, match="user=<default>: Invalid configuration key connection_creation_rate"
     ):
-        mine.replace_floor([(ALICE, FETCH, 5), (ANYBODY, QuotaKey.CONNECTION_CREATION_RATE, 1)])
+        mine.replace_base([(ALICE, FETCH, 5), (ANYBODY, QuotaKey.CONNECTION_CREATION_RATE, 1)])
     assert in_force(mine) == {(ALICE, PRODUCE): 100}
 
 
@@ -81,7 +81,7 @@ _ENTITIES = [ALICE, ANYBODY, QuotaEntity(client_id="app"), QuotaEntity(user="ali
 _TRIPLES = st.tuples(st.sampled_from(_ENTITIES), st.sampled_from([PRODUCE, FETCH]), st.integers(1, 4))
 _STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("floor"), st.lists(_TRIPLES, max_size=5)),
+        st.tuples(st.just("base"), st.lists(_TRIPLES, max_size=5)),
         st.tuples(st.just("set"), st.lists(_TRIPLES, max_size=3)),
         st.tuples(st.just("remove"), st.lists(_TRIPLES, max_size=3)),
     ),
@@ -94,12 +94,12 @@ def test_any_order_of_reloads_and_alterations_ends_as_overrides_on_top_of_the_fl
     steps: list[tuple[str, list[tuple[QuotaEntity, QuotaKey, int]]]],
 ) -> None:
     mine = book()
-    floor: dict[tuple[QuotaEntity, QuotaKey], float] = {}
+    base: dict[tuple[QuotaEntity, QuotaKey], float] = {}
     overrides: dict[tuple[QuotaEntity, QuotaKey], float] = {}
     for what, triples in steps:
-        if what == "floor":
-            floor = {(entity, key): value for entity, key, value in triples}
-            mine.replace_floor(triples)
+        if what == "base":
+            base = {(entity, key): value for entity, key, value in triples}
+            mine.replace_base(triples)
         elif what == "set":
             overrides |= {(entity, key): value for entity, key, value in triples}
             mine.apply(QuotaChange(*triple) for triple in triples)
@@ -107,9 +107,9 @@ def test_any_order_of_reloads_and_alterations_ends_as_overrides_on_top_of_the_fl
             for entity, key, _ in triples:
                 overrides.pop((entity, key), None)
             mine.apply(QuotaChange(entity, key, None) for entity, key, _ in triples)
-        assert in_force(mine) == floor | overrides
+        assert in_force(mine) == base | overrides
         assert {(entity, key): value for entity, key, value in mine.overrides()} == overrides
         # The families decide what use is counted by, so they must follow too.
         fresh = Limits()
-        fresh.replace_all((entity, key, value) for (entity, key), value in (floor | overrides).items())
+        fresh.replace_all((entity, key, value) for (entity, key), value in (base | overrides).items())
         assert all(fresh.families(key) == mine.limits.families(key) for key in QuotaKey)

@@ -5,7 +5,7 @@ import pytest
 
 from quotas.entities import DEFAULT, Default, Family, QuotaEntity, QuotaKey, parse_entity
 from quotas.limits import Enforcement, Limits, validate, validate_entity
-from tests.support.scenarios import scenarios
+from testkit.scenarios import scenarios
 
 PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
 MUTATION = QuotaKey.CONTROLLER_MUTATION_RATE

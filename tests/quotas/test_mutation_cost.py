@@ -8,7 +8,7 @@ from quotas.mutation_cost import (
     create_topics_permits,
     delete_topics_permits,
 )
-from tests.support.scenarios import scenarios
+from testkit.scenarios import scenarios
 
 
 def _permits(case: dict[str, Any]) -> int | CostError:

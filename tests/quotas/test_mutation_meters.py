@@ -1,7 +1,7 @@
 import pytest
 
 from quotas.mutation_meters import MutationAlgorithm, meter_factory
-from tests.support.clock import FakeClock
+from testkit.clock import FakeClock
 
 ALL = list(MutationAlgorithm)
 

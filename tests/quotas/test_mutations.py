@@ -10,8 +10,8 @@ from quotas.limits import Limits
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.mutations import MutationQuotas, MutationSettings, TrackerSnapshot, ValidateOnly
 from quotas.resolution import Rule, TrackerKey
-from tests.support.clock import FakeClock
-from tests.support.scenarios import scenarios, steps
+from testkit.clock import FakeClock
+from testkit.scenarios import scenarios, steps
 
 KEY = QuotaKey.CONTROLLER_MUTATION_RATE
 ALICE = QuotaEntity(user="alice")

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from quotas.layered_quotas import QuotaBook, QuotaChange
+from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import Limits
 from quotas.quota_alterations import EntityPlan, entity_of, names_of, plan_alterations
-from tests.support.scenarios import scenarios
+from testkit.scenarios import scenarios
 
 RATE = QuotaKey.PRODUCER_BYTE_RATE
 USER = {"user": "u"}
 
 
 def plan(
-    entity: dict[str, str | None], *ops: tuple[str, float | None], book: QuotaBook | None = None
+    entity: dict[str, str | None], *ops: tuple[str, float | None], quotas: LayeredQuotas | None = None
 ) -> EntityPlan:
-    (planned,) = plan_alterations([(entity, operations(ops))], book or QuotaBook(Limits()))
+    (planned,) = plan_alterations([(entity, operations(ops))], quotas or LayeredQuotas(Limits()))
     return planned
 
 
@@ -41,21 +41,21 @@ def test_scenario_alter(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("row", scenarios("alterseq"))
 def test_scenario_alterseq(row: dict[str, Any]) -> None:
-    book = QuotaBook(Limits())
+    quotas = LayeredQuotas(Limits())
     for ops, expected in row["steps"]:
-        planned = plan(row["entity"], *ops.items(), book=book)
+        planned = plan(row["entity"], *ops.items(), quotas=quotas)
         assert planned.fault is None
-        book.apply(planned.changes)
-        assert {key: value for _, key, value in book.limits.items()} == expected
+        quotas.apply(planned.changes)
+        assert {key: value for _, key, value in quotas.limits.items()} == expected
 
 
 @pytest.mark.parametrize("row", scenarios("alterdup"))
 def test_scenario_alterdup(row: dict[str, Any]) -> None:
-    book = QuotaBook(Limits())
-    (planned,) = plan_alterations([(names, operations(ops.items())) for names, ops in row["entries"]], book)
+    quotas = LayeredQuotas(Limits())
+    (planned,) = plan_alterations([(names, operations(ops.items())) for names, ops in row["entries"]], quotas)
     assert planned.fault == "Ignoring duplicate entity ClientQuotaEntity(entries={user=user-1})"
-    book.apply(planned.changes)
-    assert {key: value for _, key, value in book.limits.items()} == row["stored"]
+    quotas.apply(planned.changes)
+    assert {key: value for _, key, value in quotas.limits.items()} == row["stored"]
 
 
 @pytest.mark.parametrize(
@@ -110,46 +110,46 @@ def test_g09_extreme_values_are_judged_as_by_kafka(key: str, value: float, fits:
 
 
 def test_one_bad_value_spoils_its_entity_and_no_other() -> None:
-    book = QuotaBook(Limits())
+    quotas = LayeredQuotas(Limits())
     entries = [
         ({"user": "a"}, operations([(RATE, 1.0), ("bad", 1.0)])),
         ({"user": "b"}, operations([(RATE, 2.0)])),
     ]
-    bad, good = plan_alterations(entries, book)
+    bad, good = plan_alterations(entries, quotas)
     assert (bad.fault, bad.changes) == ("Invalid configuration key bad", ())
     assert (good.fault, good.changes) == (None, (QuotaChange(QuotaEntity(user="b"), RATE, 2.0),))
 
 
 def test_a_value_that_is_set_already_and_a_removal_of_nothing_change_nothing() -> None:
-    book = QuotaBook(Limits())
-    book.apply([QuotaChange(QuotaEntity(user="u"), RATE, 5.0)])
-    planned = plan(USER, (RATE, 5.0), ("consumer_byte_rate", None), ("no-such-key", None), book=book)
+    quotas = LayeredQuotas(Limits())
+    quotas.apply([QuotaChange(QuotaEntity(user="u"), RATE, 5.0)])
+    planned = plan(USER, (RATE, 5.0), ("consumer_byte_rate", None), ("no-such-key", None), quotas=quotas)
     assert (planned.fault, planned.changes) == (None, ())
 
 
 def test_with_others_who_set_quotas_what_seems_to_change_nothing_is_a_change() -> None:
-    book = QuotaBook(Limits())
+    quotas = LayeredQuotas(Limits())
     entity = QuotaEntity(user="u")
-    book.apply([QuotaChange(entity, RATE, 5.0)])
+    quotas.apply([QuotaChange(entity, RATE, 5.0)])
     ops = [(RATE, 5.0, False), ("consumer_byte_rate", 0.0, True), ("no-such-key", 0.0, True)]
-    (planned,) = plan_alterations([(USER, ops)], book, shared=True)
+    (planned,) = plan_alterations([(USER, ops)], quotas, shared=True)
     removed = QuotaChange(entity, QuotaKey.CONSUMER_BYTE_RATE, None)
     assert (planned.fault, planned.changes) == (None, (QuotaChange(entity, RATE, 5.0), removed))
 
 
 def test_what_the_file_says_can_be_overridden_and_then_removed_but_not_removed_itself() -> None:
-    book = QuotaBook(Limits())
+    quotas = LayeredQuotas(Limits())
     entity = QuotaEntity(user="u")
-    book.replace_floor([(entity, RATE, 5.0)])
-    fault = plan(USER, (RATE, None), book=book).fault
+    quotas.replace_base([(entity, RATE, 5.0)])
+    fault = plan(USER, (RATE, None), quotas=quotas).fault
     assert (
         fault
         == "producer_byte_rate of user=u is set in the gateway's configuration file and can only be removed there"
     )
-    same = plan(USER, (RATE, 5.0), book=book)
+    same = plan(USER, (RATE, 5.0), quotas=quotas)
     assert same.changes == (QuotaChange(entity, RATE, 5.0),), "kept when the file changes"
-    book.apply(same.changes)
-    assert plan(USER, (RATE, None), book=book).changes == (QuotaChange(entity, RATE, None),)
+    quotas.apply(same.changes)
+    assert plan(USER, (RATE, None), quotas=quotas).changes == (QuotaChange(entity, RATE, None),)
 
 
 def test_names_and_entities_are_each_others_other_side() -> None:

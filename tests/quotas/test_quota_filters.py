@@ -9,7 +9,7 @@ import pytest
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.quota_filters import FilterError, UnsupportedEntityType, make_filter
-from tests.support.scenarios import entities, scenarios
+from testkit.scenarios import entities, scenarios
 
 
 def limits_of(rows: list[Any]) -> Limits:

@@ -11,8 +11,8 @@ from quotas.rate import (
     round_half_up,
     throttle_time_ms,
 )
-from tests.support.clock import FakeClock
-from tests.support.scenarios import scenarios, steps
+from testkit.clock import FakeClock
+from testkit.scenarios import scenarios, steps
 
 
 @pytest.mark.parametrize("row", scenarios("rate"))

@@ -6,8 +6,8 @@ from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
 from quotas.limits import Enforcement, Limits
 from quotas.rate_quotas import RateQuotas, RateSettings, RateTracker
 from quotas.resolution import Rule
-from tests.support.clock import FakeClock
-from tests.support.scenarios import scenarios
+from testkit.clock import FakeClock
+from testkit.scenarios import scenarios
 
 KEY = QuotaKey.PRODUCER_BYTE_RATE
 
@@ -155,7 +155,7 @@ def test_hazard_c24_a_flood_of_ids_shares_one_counter_and_totals_add_up(clock: F
     for i in range(50):
         throttle_ms = setup.record("u", f"id-{i}", 400)
         throttled += throttle_ms > 0
-        setup.tracker("u", f"id-{i}").book.book(throttle_ms, now_ms=clock.now_ms)
+        setup.tracker("u", f"id-{i}").throttles.record(throttle_ms, now_ms=clock.now_ms)
     rows = setup.quotas.snapshot(now_ms=clock.now_ms)
     assert len(rows) == 5
     assert rows[-1].other

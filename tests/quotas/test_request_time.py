@@ -6,8 +6,8 @@ from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.rate_quotas import RateSettings
 from quotas.request_time import RequestTimeQuotas
-from tests.support.clock import FakeClock
-from tests.support.scenarios import scenarios, steps
+from testkit.clock import FakeClock
+from testkit.scenarios import scenarios, steps
 
 NS_PER_PERCENT_SECOND = 10_000_000
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve, walk
-from tests.support.scenarios import scenarios
+from testkit.scenarios import scenarios
 
 KEY = QuotaKey.CONTROLLER_MUTATION_RATE
 

@@ -4,8 +4,8 @@ import pytest
 
 from quotas.rate import MAX_THROTTLE_MS
 from quotas.token_bucket import TokenBucket
-from tests.support.clock import FakeClock
-from tests.support.scenarios import scenarios, steps
+from testkit.clock import FakeClock
+from testkit.scenarios import scenarios, steps
 
 
 def _bucket(quota: float, window_num: int, window_s: int, now_ms: int) -> TokenBucket:

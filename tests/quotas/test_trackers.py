@@ -1,5 +1,5 @@
 from quotas.trackers import TrackerTable
-from tests.support.clock import FakeClock
+from testkit.clock import FakeClock
 
 
 class Counter:

@@ -3,7 +3,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.connections import ConnectionLimits, ConnectionQuotas, ListenerLimits, Verdict
+from quotas.connections import AdmissionDecision, ConnectionLimits, ConnectionQuotas, ListenerLimits
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from tests.reference.models import RateModel
@@ -98,7 +98,7 @@ def test_admission_is_the_acceptors_steps_in_order(limits: dict[str, Any], steps
         model.rates.setdefault(ip, RateModel(3, 1_000, now_ms))
         expected, expected_ms = model.accept(listener, ip, now_ms)
         admission = quotas.admit(listener, ip, now_ms=now_ms)
-        assert (str(admission.verdict), admission.wait_ms) == (expected, expected_ms)
-        if admission.verdict is Verdict.HOLD:
+        assert (str(admission.decision), admission.wait_ms) == (expected, expected_ms)
+        if admission.decision is AdmissionDecision.HOLD:
             quotas.abandon_hold(admission)
     assert quotas.snapshot(now_ms=now_ms).connections == len(model.open)

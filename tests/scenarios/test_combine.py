@@ -8,9 +8,9 @@ import pytest
 
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.scenarios import scenarios
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.scenarios import scenarios
 
 ROWS = {param.id: param.values[0]["rows"] for param in scenarios("combine")}
 BYTES_PER_S = 100

@@ -15,10 +15,10 @@ import pytest
 from gateway.observability.close_cause import CloseCause
 from gateway.session.mute import MuteReason
 from gateway.session.settings import SessionSettings
-from tests.support import wire
-from tests.support.conversation import Conversation, frames_of
-from tests.support.frames import creatable, create_topics, heartbeat
-from tests.support.scenarios import scenarios
+from testkit import wire
+from testkit.conversation import Conversation, frames_of
+from testkit.frames import creatable, create_topics, heartbeat
+from testkit.scenarios import scenarios
 
 
 class Row:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from quotas.mutations import MutationSettings, ValidateOnly
-from tests.support.cluster import NO_ID, ScriptedCluster
-from tests.support.conversation import Conversation
-from tests.support.frames import creatable
-from tests.support.scenarios import scenarios, steps
+from testkit.cluster import NO_ID, ScriptedCluster
+from testkit.conversation import Conversation
+from testkit.frames import creatable
+from testkit.scenarios import scenarios, steps
 
 
 def settings_of(row: dict[str, Any], mode: str = "kip") -> MutationSettings:

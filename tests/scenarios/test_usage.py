@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from gateway.usage.table import UsageTable
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.usage_record import Event, Row
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.frames import create_topics, produce, produce_reply
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.frames import create_topics, produce, produce_reply
 
 
 class Recorded:

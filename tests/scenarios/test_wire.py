@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.support import wire
-from tests.support.cluster import ScriptedCluster
-from tests.support.conversation import Conversation
-from tests.support.golden import golden
-from tests.support.scenarios import scenarios
+from testkit import wire
+from testkit.cluster import ScriptedCluster
+from testkit.conversation import Conversation
+from testkit.golden import golden
+from testkit.scenarios import scenarios
 
 REFUSALS = [
     ("create_topics_refused", 6),

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from gateway.quota_admin.store.interface import Alteration, HistoryEntry, QuotaChange, QuotaStore, StoreError
-from quotas.layered_quotas import QuotaBook
+from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import validate
 
 MAX_WAITING: Final = 1_000
@@ -41,20 +41,20 @@ class LiveQuotas:
     """See the module.
 
     Attributes:
-        book: what is in force and where it came from.
+        quotas: what is in force and where it came from.
         store: what keeps the overrides.
         counts: for the metrics.
     """
 
-    def __init__(self, book: QuotaBook, store: QuotaStore, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, quotas: LayeredQuotas, store: QuotaStore, *, now_ms: Callable[[], int]) -> None:
         """Nothing is read yet.
 
         Args:
-            book: gets everything that the store says.
+            quotas: gets everything that the store says.
             store: not open yet.
             now_ms: monotonic.
         """
-        self.book = book
+        self.quotas = quotas
         self.store = store
         self.counts = StoreCounts()
         self._now_ms = now_ms
@@ -142,7 +142,7 @@ class LiveQuotas:
 
     def _on_change(self, changes: Sequence[QuotaChange], version: int) -> None:
         # They were looked at before they were written, and by the store when it read them.
-        self.book.apply(changes, checked=True)
+        self.quotas.apply(changes, checked=True)
         if self._opened:
             self.counts.changed_at_ms = self._now_ms()
             _log.info("quotas_changed", changes=len(changes), version=version)

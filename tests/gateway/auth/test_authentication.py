@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.auth.authentication import Authentication, IllegalSaslState, Progress, SaslRules
 from protocol.errors import ProtocolError
 from protocol.sasl import AuthenticateReply, Mechanism, claimed
-from tests.support.sasl import EXCHANGES, SCRAM_CHALLENGE, SCRAM_FIRST, SCRAM_PROOF, SCRAM_SIGNATURE, oauth
+from testkit.sasl import EXCHANGES, SCRAM_CHALLENGE, SCRAM_FIRST, SCRAM_PROOF, SCRAM_SIGNATURE, oauth
 
 RULES = SaslRules()
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.auth.principals import MappingRules, NoRuleMatches, UnreadableName, principal_name, rfc2253_name
-from tests.support import names
+from testkit import names
 
 
 def signed(subject: x509.Name) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.cli.admin_port import DEFAULT_URL, AdminPortError, add_argument, ask, exit_code
-from tests.support.gateway import free_ports
+from testkit.gateway import free_ports
 
 
 class Server:

@@ -8,9 +8,9 @@ import pytest
 
 from gateway.cli.main import main
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from tests.support.admin_commands import sluice
-from tests.support.gateway import running_gateway
-from tests.support.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened, sqlite_store
+from testkit.admin_commands import sluice
+from testkit.gateway import running_gateway
+from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened, sqlite_store
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
-from tests.support.admin_commands import sluice
-from tests.support.gateway import running_gateway
-from tests.support.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration
+from testkit.admin_commands import sluice
+from testkit.gateway import running_gateway
+from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,9 +10,9 @@ import pytest
 from gateway.cli import admin_port
 from gateway.cli.quota_view import of_gateway
 from quotas.limits import Enforcement
-from tests.support.admin_commands import sluice
-from tests.support.gateway import broker_and_gateway, running_gateway
-from tests.support.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration
+from testkit.admin_commands import sluice
+from testkit.gateway import broker_and_gateway, running_gateway
+from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.cli.quota_yaml import QuotaTextError, from_text, to_text
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import validate
-from tests.support.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE
+from testkit.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE
 
 _NAMES = st.one_of(
     st.just(DEFAULT),

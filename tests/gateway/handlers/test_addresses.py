@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.core import FIRST_PORT, GATEWAY_HOST, UPSTREAM_HOST
-from tests.support.golden import golden
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.core import FIRST_PORT, GATEWAY_HOST, UPSTREAM_HOST
+from testkit.golden import golden
 
 UPSTREAM: dict[str, Any] = {"node_id": 2, "host": UPSTREAM_HOST, "port": 9_092}
 

@@ -7,10 +7,10 @@ from struct import pack
 import pytest
 
 from config.quota_admin_section import Authorize
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.frames import unknown_api_versions, unknown_api_versions_reply
-from tests.support.golden import golden
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.frames import unknown_api_versions, unknown_api_versions_reply
+from testkit.golden import golden
 
 
 @pytest.mark.parametrize("version", range(5))

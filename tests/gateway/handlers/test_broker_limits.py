@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from config.quota_admin_section import Authorize
-from tests.support import wire
-from tests.support.broker_limits import ScriptedLimits
-from tests.support.conversation import Conversation
-from tests.support.frames import heartbeat
+from testkit import wire
+from testkit.broker_limits import ScriptedLimits
+from testkit.conversation import Conversation
+from testkit.frames import heartbeat
 
 ALTER, DESCRIBE = "IncrementalAlterConfigs", "DescribeConfigs"
 RATE, PER_IP = "max.connection.creation.rate", "max.connections.per.ip"

@@ -10,10 +10,10 @@ from gateway.observability.close_cause import CloseCause
 from gateway.session.mute import MuteReason
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.layered_quotas import QuotaChange
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.frames import heartbeat, heartbeat_reply
-from tests.support.quota_frames import alter, answers, describe, entry, make_durable
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.frames import heartbeat, heartbeat_reply
+from testkit.quota_frames import alter, answers, describe, entry, make_durable
 
 RATE = QuotaKey.PRODUCER_BYTE_RATE
 ALICE = QuotaEntity(user="alice")
@@ -123,7 +123,7 @@ def test_g02_a_store_that_fails_is_told_with_error_56_and_nothing_has_changed() 
 def test_g06_what_seems_to_change_nothing_is_left_to_a_shared_store(monkeypatch: pytest.MonkeyPatch) -> None:
     c = Conversation()
     monkeypatch.setattr(c.core.desk.admin, "shared", True)
-    c.core.desk.book.apply([QuotaChange(ALICE, RATE, 5.0)])
+    c.core.desk.quotas.apply([QuotaChange(ALICE, RATE, 5.0)])
     same = alter(
         entry({"user": "alice"}, producer_byte_rate=5.0), entry({"user": "bob"}, producer_byte_rate=None)
     )

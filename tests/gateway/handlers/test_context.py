@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.usage.table import UsageTable
 from quotas.entities import QuotaKey
 from quotas.limits import Enforcement
-from tests.support.core import GatewayCore
+from testkit.core import GatewayCore
 
 
 def test_mutations_are_counted_while_any_mutation_quota_is_set() -> None:

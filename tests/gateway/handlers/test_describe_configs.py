@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.core import UPSTREAM_HOST
-from tests.support.golden import golden
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.core import UPSTREAM_HOST
+from testkit.golden import golden
 
 BROKER, TOPIC = 4, 2
 INSIDE = f"PLAINTEXT://{UPSTREAM_HOST}:9092"

@@ -11,10 +11,10 @@ from gateway.session.settings import SessionSettings
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.core import START_MS
-from tests.support.frames import create_topics, heartbeat
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.core import START_MS
+from testkit.frames import create_topics, heartbeat
 
 VERSIONS = range(16)
 

@@ -10,10 +10,10 @@ from gateway.handlers.metadata import CREATION_NOTE_MS, MOST_CREATION_NOTES
 from gateway.usage.table import UsageTable
 from protocol.codec import OWN_CORRELATION_ID
 from quotas.usage_record import Event
-from tests.support import wire
-from tests.support.conversation import Conversation, frames_of
-from tests.support.core import FIRST_PORT, GATEWAY_HOST, UPSTREAM_HOST
-from tests.support.golden import golden
+from testkit import wire
+from testkit.conversation import Conversation, frames_of
+from testkit.core import FIRST_PORT, GATEWAY_HOST, UPSTREAM_HOST
+from testkit.golden import golden
 
 OLD = range(4)
 """Versions without a flag: the broker may always create."""

@@ -10,10 +10,10 @@ from gateway.handlers.mutation_exchange import MAX_PARTITIONS_PER_REQUEST
 from protocol.api_keys import ApiKey
 from quotas.entities import QuotaEntity
 from quotas.mutations import MutationSettings, ValidateOnly
-from tests.support import wire
-from tests.support.cluster import NO_ID, ScriptedCluster
-from tests.support.conversation import Conversation, frames_of
-from tests.support.frames import creatable, create_topics, heartbeat
+from testkit import wire
+from testkit.cluster import NO_ID, ScriptedCluster
+from testkit.conversation import Conversation, frames_of
+from testkit.frames import creatable, create_topics, heartbeat
 
 FULL = 20.0
 """Tokens of a full bucket at 2/s over ten windows of a second."""

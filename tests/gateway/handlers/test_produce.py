@@ -11,11 +11,11 @@ from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.rate_quotas import RateSettings
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.core import FIRST_PORT, GATEWAY_HOST, UPSTREAM_HOST
-from tests.support.frames import heartbeat, heartbeat_reply, produce, produce_reply
-from tests.support.golden import golden
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.core import FIRST_PORT, GATEWAY_HOST, UPSTREAM_HOST
+from testkit.frames import heartbeat, heartbeat_reply, produce, produce_reply
+from testkit.golden import golden
 
 
 def sized(payload_bytes: int, correlation_id: int = 1, **more: Any) -> bytes:

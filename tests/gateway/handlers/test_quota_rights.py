@@ -10,10 +10,10 @@ import pytest
 from config.quota_admin_section import Authorize
 from gateway.quota_admin.rights import AdminApi, AdminOutcome
 from quotas.entities import QuotaEntity, QuotaKey
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.frames import heartbeat
-from tests.support.quota_frames import alter, answers, describe, entry, make_durable
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.frames import heartbeat
+from testkit.quota_frames import alter, answers, describe, entry, make_durable
 
 RATE = QuotaKey.PRODUCER_BYTE_RATE
 ALICE = QuotaEntity(user="alice")

@@ -6,9 +6,9 @@ from typing import Any
 
 from gateway.handlers.recent_topics import MOST_NOTES, NOTE_MS, RecentTopics
 from protocol.error_codes import ErrorCode
-from tests.support.cluster import ScriptedCluster
-from tests.support.conversation import Conversation
-from tests.support.frames import creatable
+from testkit.cluster import ScriptedCluster
+from testkit.conversation import Conversation
+from testkit.frames import creatable
 
 FULL = 20.0
 """Tokens of a full bucket at 2/s over ten windows of a second."""

@@ -9,9 +9,9 @@ from gateway.observability.close_cause import CloseCause
 from protocol.api_keys import ApiKey
 from protocol.sasl import Mechanism
 from quotas.combine import ThrottledBy
-from tests.support import wire
-from tests.support.frames import heartbeat, heartbeat_reply
-from tests.support.sasl import (
+from testkit import wire
+from testkit.frames import heartbeat, heartbeat_reply
+from testkit.sasl import (
     EXCHANGES,
     PLAIN_ALICE,
     SCRAM_FIRST,
@@ -265,13 +265,13 @@ def test_h11_counters_are_kept_over_a_reauthentication() -> None:
     c = SaslConversation(producer_byte_rate=10).authenticates()
     produce = wire.request("Produce", 3, acks=1, timeout_ms=1, topic_data=[], client_id="x" * 30)
     c.client_sends(produce).take_upstream()
-    first = c.session.produce_counter
+    first = c.session.produce_sensor
     c.upstream_answers(wire.response("Produce", 3, correlation_id=1, responses=[])).take_client()
     c.after(60_000).authenticates().client_sends(produce)
     assert first is not None
-    assert c.session.produce_counter is not None
-    assert c.session.produce_counter[1] == first[1] == "alice"
-    assert c.session.produce_counter[3] is not None
+    assert c.session.produce_sensor is not None
+    assert c.session.produce_sensor[1] == first[1] == "alice"
+    assert c.session.produce_sensor[3] is not None
 
 
 def test_h12_claim_of_another_user_changes_nothing_and_the_brokers_refusal_ends_it() -> None:

@@ -14,10 +14,10 @@ from gateway.usage.table import UsageTable
 from quotas.entities import QuotaKey
 from quotas.limits import Enforcement
 from quotas.usage_record import Event
-from tests.support import wire
-from tests.support.cluster import NO_ID, ScriptedCluster
-from tests.support.conversation import Conversation
-from tests.support.frames import create_topics
+from testkit import wire
+from testkit.cluster import NO_ID, ScriptedCluster
+from testkit.conversation import Conversation
+from testkit.frames import create_topics
 
 REQUESTS = {
     "CreateTopics": create_topics(1, ("a", 1)),
@@ -81,7 +81,7 @@ def recording(topics: dict[str, int] | None = None) -> tuple[Conversation, Usage
 
 
 def told(usage: UsageTable) -> list[tuple[object, ...]]:
-    """API, partitions and verdict of each event."""
+    """API, partitions and decision of each event."""
     return [(event[Event.API], event[Event.UNITS], event[Event.ADMITTED]) for event in usage.take_events()]
 
 

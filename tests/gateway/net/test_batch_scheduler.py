@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.net.batch_scheduler import STEPS_PER_TURN, Turns
+from gateway.net.batch_scheduler import STEPS_PER_TURN, BatchScheduler
 
 
 class Loop:
@@ -24,7 +24,7 @@ class Loop:
 
 def test_what_is_due_together_is_done_in_small_bites_and_in_order() -> None:
     loop = Loop()
-    turns = Turns(loop)  # type: ignore[arg-type]
+    turns = BatchScheduler(loop)  # type: ignore[arg-type]
     done: list[int] = []
     for number in range(2 * STEPS_PER_TURN + 1):
         turns.add(lambda number=number: done.append(number))  # type: ignore[misc]
@@ -36,7 +36,7 @@ def test_what_is_due_together_is_done_in_small_bites_and_in_order() -> None:
 
 def test_a_step_that_adds_another_has_it_done_in_a_later_turn() -> None:
     loop = Loop()
-    turns = Turns(loop)  # type: ignore[arg-type]
+    turns = BatchScheduler(loop)  # type: ignore[arg-type]
     done: list[str] = []
 
     def first() -> None:
@@ -56,7 +56,7 @@ def test_a_step_that_adds_another_has_it_done_in_a_later_turn() -> None:
 
 def test_a_step_that_raises_does_not_keep_the_others_from_their_turn() -> None:
     loop = Loop()
-    turns = Turns(loop)  # type: ignore[arg-type]
+    turns = BatchScheduler(loop)  # type: ignore[arg-type]
     done: list[int] = []
 
     def broken() -> None:

@@ -7,12 +7,12 @@ import pytest
 from gateway.net.back_pressure import Side
 from gateway.net.channel import HIGH_WATER_BYTES, ClientChannel
 from gateway.observability.close_cause import CloseCause
-from tests.support import broker as scripts
-from tests.support import wire
-from tests.support.broker import CREATE_TOPICS, FETCH, BrokerConnection, blackhole, connecting_to
-from tests.support.frames import create_topics, fetch, metadata
-from tests.support.gateway import RunningGateway, broker_and_gateway, running_gateway
-from tests.support.raw_client import until
+from testkit import broker as scripts
+from testkit import wire
+from testkit.broker import CREATE_TOPICS, FETCH, BrokerConnection, blackhole, connecting_to
+from testkit.frames import create_topics, fetch, metadata
+from testkit.gateway import RunningGateway, broker_and_gateway, running_gateway
+from testkit.raw_client import until
 
 pytestmark = pytest.mark.asyncio
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from gateway.net.lingering import Lingering
-from tests.support.broker import BrokerConnection, ScriptedBroker
-from tests.support.raw_client import RawClient, until
+from testkit.broker import BrokerConnection, ScriptedBroker
+from testkit.raw_client import RawClient, until
 
 pytestmark = pytest.mark.asyncio
 

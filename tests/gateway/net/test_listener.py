@@ -10,10 +10,10 @@ import pytest
 
 from gateway.net.acceptor import ACCEPTS_PER_TURN
 from gateway.observability.close_cause import CloseCause
-from tests.support import wire
-from tests.support.frames import fetch
-from tests.support.gateway import RunningGateway, broker_and_gateway, free_ports
-from tests.support.raw_client import HOST, RawClient, refused, until
+from testkit import wire
+from testkit.frames import fetch
+from testkit.gateway import RunningGateway, broker_and_gateway, free_ports
+from testkit.raw_client import HOST, RawClient, refused, until
 
 pytestmark = pytest.mark.asyncio
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.net.peer_close import INTERVAL_S, MutedWatch, peer_gone
-from tests.support.raw_client import until
+from gateway.net.peer_close import INTERVAL_S, PeerCloseDetector, peer_gone
+from testkit.raw_client import until
 
 
 class Channel:
@@ -57,7 +57,7 @@ def test_peer_is_gone_once_it_has_closed_whatever_it_sent_before(channels: list[
 @pytest.mark.asyncio
 async def test_client_that_closed_is_found_while_others_stay(channels: list[Channel]) -> None:
     channels += [Channel(muted=True) for _ in range(3)]
-    watch = MutedWatch(asyncio.get_running_loop(), channels)
+    watch = PeerCloseDetector(asyncio.get_running_loop(), channels)
     watch.start()
     channels[1].client.close()
     await until(lambda: channels[1].found_gone)
@@ -68,7 +68,7 @@ async def test_client_that_closed_is_found_while_others_stay(channels: list[Chan
 @pytest.mark.asyncio
 async def test_half_closed_client_is_found(channels: list[Channel]) -> None:
     channels.append(Channel(muted=True))
-    watch = MutedWatch(asyncio.get_running_loop(), channels)
+    watch = PeerCloseDetector(asyncio.get_running_loop(), channels)
     watch.start()
     channels[0].client.shutdown(socket.SHUT_WR)
     await until(lambda: channels[0].found_gone)
@@ -86,7 +86,7 @@ async def test_half_closed_client_that_may_wait_for_replies_is_left_alone_until_
     channels[0].client = socket.create_connection(listening.getsockname())
     channels[0].ours, _ = listening.accept()
     listening.close()
-    watch = MutedWatch(asyncio.get_running_loop(), channels)
+    watch = PeerCloseDetector(asyncio.get_running_loop(), channels)
     watch.start()
     channels[0].client.shutdown(socket.SHUT_WR)
     channels[1].client.close()
@@ -101,7 +101,7 @@ async def test_half_closed_client_that_may_wait_for_replies_is_left_alone_until_
 @pytest.mark.asyncio
 async def test_unread_bytes_do_not_count_as_gone(channels: list[Channel]) -> None:
     channels += [Channel(muted=True), Channel(muted=True)]
-    watch = MutedWatch(asyncio.get_running_loop(), channels)
+    watch = PeerCloseDetector(asyncio.get_running_loop(), channels)
     watch.start()
     channels[0].client.send(b"more requests")
     channels[1].client.close()
@@ -113,7 +113,7 @@ async def test_unread_bytes_do_not_count_as_gone(channels: list[Channel]) -> Non
 @pytest.mark.asyncio
 async def test_channel_that_is_read_from_is_left_to_its_transport(channels: list[Channel]) -> None:
     channels += [Channel(muted=False), Channel(muted=True)]
-    watch = MutedWatch(asyncio.get_running_loop(), channels)
+    watch = PeerCloseDetector(asyncio.get_running_loop(), channels)
     watch.start()
     channels[0].client.close()
     channels[1].client.close()
@@ -125,7 +125,7 @@ async def test_channel_that_is_read_from_is_left_to_its_transport(channels: list
 @pytest.mark.asyncio
 async def test_stopped_watch_looks_no_more(channels: list[Channel]) -> None:
     channels.append(Channel(muted=True))
-    watch = MutedWatch(asyncio.get_running_loop(), channels)
+    watch = PeerCloseDetector(asyncio.get_running_loop(), channels)
     watch.start()
     watch.stop()
     channels[0].client.close()

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from config.proxy_sections import ProxyProtocolSettings
-from gateway.net.acceptor import Acceptor, Arrival
-from gateway.net.proxy_acceptor import ProxyEntrance
+from gateway.net.acceptor import AcceptedSocket, Acceptor
+from gateway.net.proxy_acceptor import ProxyProtocolAcceptor
 from gateway.observability.observer import SilentObserver
 from quotas.connections import AdmissionCause, ConnectionLimits, ConnectionQuotas, ListenerLimits
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
-from tests.support.clock import FakeClock
-from tests.support.fake_loop import FakeLoop
+from testkit.clock import FakeClock
+from testkit.fake_loop import FakeLoop
 
 HOST = "127.0.0.1"
 BALANCER = "127.0.0.8"
@@ -47,7 +47,7 @@ class Entrance(SilentObserver):
             rates.set(QuotaEntity(ip=DEFAULT), QuotaKey.CONNECTION_CREATION_RATE, ip_rate)
         limits.setdefault("listeners", {"EXT": ListenerLimits()})
         self.quotas = ConnectionQuotas(rates, ConnectionLimits(**limits), window_num=2, now_ms=clock.now_ms)
-        self.admitted: list[Arrival] = []
+        self.admitted: list[AcceptedSocket] = []
         self.refused: Counter[AdmissionCause] = Counter()
         self.held = 0
         self.stack = ExitStack()
@@ -92,9 +92,9 @@ class Entrance(SilentObserver):
         return total, self.acceptor.awaiting_header, len(self.admitted)
 
     def close(self) -> None:
-        for arrival in self.admitted:
-            arrival.accepted.close()
-            self.quotas.release("EXT", arrival.ip)
+        for accepted in self.admitted:
+            accepted.sock.close()
+            self.quotas.release("EXT", accepted.ip)
         self.acceptor.stop()
         self.stack.close()
         assert self.quotas.snapshot(now_ms=self.loop.now_ms()).connections == 0
@@ -111,42 +111,44 @@ def ended(client: socket.socket) -> bool:
 
 
 @pytest.fixture
-def entrances(clock: FakeClock) -> Iterator[Any]:
+def proxy_acceptors(clock: FakeClock) -> Iterator[Any]:
     with ExitStack() as stack:
 
         def make(**options: Any) -> Entrance:
-            entrance = Entrance(clock, **options)
-            stack.callback(entrance.close)
-            return entrance
+            proxy_acceptor = Entrance(clock, **options)
+            stack.callback(proxy_acceptor.close)
+            return proxy_acceptor
 
         yield make
 
 
 @pytest.mark.parametrize("header", [v1("192.0.2.7"), v2("192.0.2.7")], ids=["v1", "v2"])
 @pytest.mark.parametrize("cut", [0, 1, 15, 16, 20, None])
-def test_h25_header_is_taken_and_nothing_behind_it(entrances: Any, header: bytes, cut: int | None) -> None:
-    entrance = entrances()
+def test_h25_header_is_taken_and_nothing_behind_it(
+    proxy_acceptors: Any, header: bytes, cut: int | None
+) -> None:
+    proxy_acceptor = proxy_acceptors()
     if cut is None:
-        entrance.connect(header + HELLO)
+        proxy_acceptor.connect(header + HELLO)
     else:
-        client = entrance.connect(header[:cut])
-        assert entrance.counts == (1, 1, 0)
-        entrance.send(client, header[cut:] + HELLO)
-    (arrival,) = entrance.admitted
-    assert (arrival.ip, arrival.port, arrival.peer) == ("192.0.2.7", 40_000, "192.0.2.7:40000")
-    assert arrival.proxy.startswith(f"{BALANCER}:")
-    assert arrival.connected_to == ("198.51.100.1", 9_092)
-    assert arrival.accepted.recv(100) == HELLO
-    assert entrance.quotas.connections_of("192.0.2.7") == 1
-    assert entrance.counts == (1, 0, 1)
+        client = proxy_acceptor.connect(header[:cut])
+        assert proxy_acceptor.counts == (1, 1, 0)
+        proxy_acceptor.send(client, header[cut:] + HELLO)
+    (accepted,) = proxy_acceptor.admitted
+    assert (accepted.ip, accepted.port, accepted.peer) == ("192.0.2.7", 40_000, "192.0.2.7:40000")
+    assert accepted.proxy.startswith(f"{BALANCER}:")
+    assert accepted.connected_to == ("198.51.100.1", 9_092)
+    assert accepted.sock.recv(100) == HELLO
+    assert proxy_acceptor.quotas.connections_of("192.0.2.7") == 1
+    assert proxy_acceptor.counts == (1, 0, 1)
 
 
-def test_h25_incomplete_header_costs_no_turn_of_the_loop_while_it_waits(entrances: Any) -> None:
-    entrance = entrances()
-    entrance.connect(b"PROXY TCP4 ")
-    before = entrance.loop.turns
-    entrance.loop.run()
-    assert entrance.loop.turns == before
+def test_h25_incomplete_header_costs_no_turn_of_the_loop_while_it_waits(proxy_acceptors: Any) -> None:
+    proxy_acceptor = proxy_acceptors()
+    proxy_acceptor.connect(b"PROXY TCP4 ")
+    before = proxy_acceptor.loop.scheduler
+    proxy_acceptor.loop.run()
+    assert proxy_acceptor.loop.scheduler == before
 
 
 @pytest.mark.parametrize(
@@ -158,11 +160,13 @@ def test_h25_incomplete_header_costs_no_turn_of_the_loop_while_it_waits(entrance
     ],
     ids=["unknown", "local", "unix"],
 )
-def test_h25_header_that_names_nobody_leaves_the_sockets_own_address(entrances: Any, header: bytes) -> None:
-    entrance = entrances()
-    entrance.connect(header)
-    (arrival,) = entrance.admitted
-    assert (arrival.ip, arrival.connected_to) == (BALANCER, None)
+def test_h25_header_that_names_nobody_leaves_the_sockets_own_address(
+    proxy_acceptors: Any, header: bytes
+) -> None:
+    proxy_acceptor = proxy_acceptors()
+    proxy_acceptor.connect(header)
+    (accepted,) = proxy_acceptor.admitted
+    assert (accepted.ip, accepted.connected_to) == (BALANCER, None)
 
 
 @pytest.mark.parametrize(
@@ -178,23 +182,23 @@ def test_h25_header_that_names_nobody_leaves_the_sockets_own_address(entrances: 
 )
 def test_h24_trust_is_by_address_however_the_socket_spells_it(ip: str, trusted: bool) -> None:
     settings = ProxyProtocolSettings(trusted=(BALANCER, "2001:db8:1::/48"))
-    entrance = ProxyEntrance(
+    proxy_acceptor = ProxyProtocolAcceptor(
         settings,
         loop=None,
         on_header=lambda *_: None,
         on_refused=lambda *_: None,  # type: ignore[arg-type]
     )
-    assert entrance.trusts(ip) is trusted
-    assert entrance.trusts(ip) is trusted
+    assert proxy_acceptor.trusts(ip) is trusted
+    assert proxy_acceptor.trusts(ip) is trusted
 
 
-def test_h24_stranger_is_closed_unread_and_uses_up_nothing(entrances: Any) -> None:
-    entrance = entrances(listeners={"EXT": ListenerLimits(1, 1)})
+def test_h24_stranger_is_closed_unread_and_uses_up_nothing(proxy_acceptors: Any) -> None:
+    proxy_acceptor = proxy_acceptors(listeners={"EXT": ListenerLimits(1, 1)})
     for _ in range(5):
-        assert ended(entrance.connect(v1("192.0.2.7"), source=STRANGER))
-    assert entrance.refused == {AdmissionCause.PROXY_UNTRUSTED: 5}
-    entrance.connect(v1("192.0.2.7"))
-    assert entrance.counts == (1, 0, 1)
+        assert ended(proxy_acceptor.connect(v1("192.0.2.7"), source=STRANGER))
+    assert proxy_acceptor.refused == {AdmissionCause.PROXY_UNTRUSTED: 5}
+    proxy_acceptor.connect(v1("192.0.2.7"))
+    assert proxy_acceptor.counts == (1, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -207,119 +211,127 @@ def test_h24_stranger_is_closed_unread_and_uses_up_nothing(entrances: Any) -> No
         (b"PROXY TCP4 1.2.3.4 1.2.3.4 1 1\n", AdmissionCause.PROXY_INVALID),
     ],
 )
-def test_h25_missing_and_broken_headers_close(entrances: Any, first: bytes, cause: AdmissionCause) -> None:
-    entrance = entrances()
-    assert ended(entrance.connect(first))
-    assert entrance.refused == {cause: 1}
-    assert entrance.counts == (0, 0, 0)
+def test_h25_missing_and_broken_headers_close(
+    proxy_acceptors: Any, first: bytes, cause: AdmissionCause
+) -> None:
+    proxy_acceptor = proxy_acceptors()
+    assert ended(proxy_acceptor.connect(first))
+    assert proxy_acceptor.refused == {cause: 1}
+    assert proxy_acceptor.counts == (0, 0, 0)
 
 
-def test_h25_slow_header_ends_at_its_deadline_however_it_trickles(entrances: Any) -> None:
-    entrance = entrances()
-    silent, slow = entrance.connect(), entrance.connect(b"P")
+def test_h25_slow_header_ends_at_its_deadline_however_it_trickles(proxy_acceptors: Any) -> None:
+    proxy_acceptor = proxy_acceptors()
+    silent, slow = proxy_acceptor.connect(), proxy_acceptor.connect(b"P")
     for byte in b"ROXY":
-        entrance.loop.advance(599)
-        entrance.send(slow, bytes([byte]))
-    entrance.loop.advance(2_999 - 4 * 599)
+        proxy_acceptor.loop.advance(599)
+        proxy_acceptor.send(slow, bytes([byte]))
+    proxy_acceptor.loop.advance(2_999 - 4 * 599)
     assert not ended(silent)
     assert not ended(slow)
-    entrance.loop.advance(1)
+    proxy_acceptor.loop.advance(1)
     assert ended(silent)
     assert ended(slow)
-    assert entrance.refused == {AdmissionCause.PROXY_TIMEOUT: 2}
-    assert entrance.counts == (0, 0, 0)
+    assert proxy_acceptor.refused == {AdmissionCause.PROXY_TIMEOUT: 2}
+    assert proxy_acceptor.counts == (0, 0, 0)
 
 
-def test_client_that_leaves_before_its_header_frees_its_place(entrances: Any) -> None:
-    entrance = entrances()
-    entrance.connect(b"PROX").close()
-    entrance.loop.run()
-    assert entrance.refused == {AdmissionCause.PROXY_CLOSED: 1}
-    assert entrance.loop.timers == 0
+def test_client_that_leaves_before_its_header_frees_its_place(proxy_acceptors: Any) -> None:
+    proxy_acceptor = proxy_acceptors()
+    proxy_acceptor.connect(b"PROX").close()
+    proxy_acceptor.loop.run()
+    assert proxy_acceptor.refused == {AdmissionCause.PROXY_CLOSED: 1}
+    assert proxy_acceptor.loop.timers == 0
 
 
-def test_h25_sockets_without_header_are_bounded(entrances: Any) -> None:
-    entrance = entrances(max_waiting=3)
-    clients = [entrance.connect() for _ in range(5)]
+def test_h25_sockets_without_header_are_bounded(proxy_acceptors: Any) -> None:
+    proxy_acceptor = proxy_acceptors(max_waiting=3)
+    clients = [proxy_acceptor.connect() for _ in range(5)]
     assert [ended(client) for client in clients] == [False] * 3 + [True] * 2
-    assert entrance.refused == {AdmissionCause.PROXY_FULL: 2}
-    entrance.send(clients[0], v1("192.0.2.7"))
-    assert entrance.counts == (3, 2, 1)
+    assert proxy_acceptor.refused == {AdmissionCause.PROXY_FULL: 2}
+    proxy_acceptor.send(clients[0], v1("192.0.2.7"))
+    assert proxy_acceptor.counts == (3, 2, 1)
 
 
-def test_waiting_for_a_header_takes_a_place_among_the_connections(entrances: Any) -> None:
-    entrance = entrances(max_connections=2)
-    first, _, third = entrance.connect(), entrance.connect(), entrance.connect(v1("192.0.2.7"))
-    assert entrance.counts == (2, 2, 0)
+def test_waiting_for_a_header_takes_a_place_among_the_connections(proxy_acceptors: Any) -> None:
+    proxy_acceptor = proxy_acceptors(max_connections=2)
+    first, _, third = (
+        proxy_acceptor.connect(),
+        proxy_acceptor.connect(),
+        proxy_acceptor.connect(v1("192.0.2.7")),
+    )
+    assert proxy_acceptor.counts == (2, 2, 0)
     first.close()
-    entrance.loop.run()
-    assert entrance.counts == (2, 1, 1)
+    proxy_acceptor.loop.run()
+    assert proxy_acceptor.counts == (2, 1, 1)
     assert not ended(third)
 
 
-def test_rate_of_the_listener_is_applied_at_accept_and_a_header_can_not_hurry_it(entrances: Any) -> None:
-    entrance = entrances(listeners={"EXT": ListenerLimits(max_connection_creation_rate=1)})
-    entrance.connect(v1("192.0.2.1"))
-    entrance.connect(v1("192.0.2.2"))
-    assert entrance.counts == (1, 0, 1)
-    entrance.loop.advance(1_000)
-    assert entrance.counts == (2, 0, 2)
+def test_rate_of_the_listener_is_applied_at_accept_and_a_header_can_not_hurry_it(
+    proxy_acceptors: Any,
+) -> None:
+    proxy_acceptor = proxy_acceptors(listeners={"EXT": ListenerLimits(max_connection_creation_rate=1)})
+    proxy_acceptor.connect(v1("192.0.2.1"))
+    proxy_acceptor.connect(v1("192.0.2.2"))
+    assert proxy_acceptor.counts == (1, 0, 1)
+    proxy_acceptor.loop.advance(1_000)
+    assert proxy_acceptor.counts == (2, 0, 2)
 
 
-def test_h26_rate_of_an_address_is_that_of_the_client_and_not_of_the_balancer(entrances: Any) -> None:
-    entrance = entrances(ip_rate=1)
+def test_h26_rate_of_an_address_is_that_of_the_client_and_not_of_the_balancer(proxy_acceptors: Any) -> None:
+    proxy_acceptor = proxy_acceptors(ip_rate=1)
     for ip in ("192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.1"):
-        entrance.connect(v1(ip))
-    assert [arrival.ip for arrival in entrance.admitted] == ["192.0.2.1", "192.0.2.2"]
-    assert (entrance.held, len(entrance.acceptor.held)) == (2, 2)
-    assert entrance.counts == (2, 0, 2)
-    entrance.loop.advance(1_001)
-    assert entrance.refused == {AdmissionCause.IP_RATE: 2}
+        proxy_acceptor.connect(v1(ip))
+    assert [accepted.ip for accepted in proxy_acceptor.admitted] == ["192.0.2.1", "192.0.2.2"]
+    assert (proxy_acceptor.held, len(proxy_acceptor.acceptor.held)) == (2, 2)
+    assert proxy_acceptor.counts == (2, 0, 2)
+    proxy_acceptor.loop.advance(1_001)
+    assert proxy_acceptor.refused == {AdmissionCause.IP_RATE: 2}
 
 
-def test_h26_stranger_can_not_use_up_the_rate_of_an_address_it_names(entrances: Any) -> None:
-    entrance = entrances(ip_rate=1)
+def test_h26_stranger_can_not_use_up_the_rate_of_an_address_it_names(proxy_acceptors: Any) -> None:
+    proxy_acceptor = proxy_acceptors(ip_rate=1)
     for _ in range(5):
-        entrance.connect(v1("192.0.2.1"), source=STRANGER)
-    entrance.connect(v1("192.0.2.1"))
-    assert [arrival.ip for arrival in entrance.admitted] == ["192.0.2.1"]
+        proxy_acceptor.connect(v1("192.0.2.1"), source=STRANGER)
+    proxy_acceptor.connect(v1("192.0.2.1"))
+    assert [accepted.ip for accepted in proxy_acceptor.admitted] == ["192.0.2.1"]
 
 
-def test_number_of_connections_is_counted_by_client(entrances: Any) -> None:
-    entrance = entrances(max_connections_per_ip=1)
-    clients = [entrance.connect(v2(ip)) for ip in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
+def test_number_of_connections_is_counted_by_client(proxy_acceptors: Any) -> None:
+    proxy_acceptor = proxy_acceptors(max_connections_per_ip=1)
+    clients = [proxy_acceptor.connect(v2(ip)) for ip in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
     assert [ended(client) for client in clients] == [False, True, False]
-    assert entrance.refused == {AdmissionCause.IP_COUNT: 1}
-    assert entrance.counts == (2, 0, 2)
+    assert proxy_acceptor.refused == {AdmissionCause.IP_COUNT: 1}
+    assert proxy_acceptor.counts == (2, 0, 2)
 
 
-def test_refused_client_passes_its_place_on(entrances: Any) -> None:
-    entrance = entrances(max_connections=2, max_connections_per_ip=1)
-    entrance.connect(v1("192.0.2.1"))
-    slow = entrance.connect()
-    entrance.connect(v1("192.0.2.2"))
-    assert entrance.counts == (2, 1, 1)
-    entrance.send(slow, v1("192.0.2.1"))
-    assert [arrival.ip for arrival in entrance.admitted] == ["192.0.2.1", "192.0.2.2"]
+def test_refused_client_passes_its_place_on(proxy_acceptors: Any) -> None:
+    proxy_acceptor = proxy_acceptors(max_connections=2, max_connections_per_ip=1)
+    proxy_acceptor.connect(v1("192.0.2.1"))
+    slow = proxy_acceptor.connect()
+    proxy_acceptor.connect(v1("192.0.2.2"))
+    assert proxy_acceptor.counts == (2, 1, 1)
+    proxy_acceptor.send(slow, v1("192.0.2.1"))
+    assert [accepted.ip for accepted in proxy_acceptor.admitted] == ["192.0.2.1", "192.0.2.2"]
 
 
-def test_stop_closes_sockets_that_wait(entrances: Any) -> None:
-    entrance = entrances()
-    client = entrance.connect(b"PROXY")
-    entrance.acceptor.stop()
+def test_stop_closes_sockets_that_wait(proxy_acceptors: Any) -> None:
+    proxy_acceptor = proxy_acceptors()
+    client = proxy_acceptor.connect(b"PROXY")
+    proxy_acceptor.acceptor.stop()
     assert ended(client)
-    assert entrance.counts == (0, 0, 0)
-    assert entrance.loop.timers == 0
+    assert proxy_acceptor.counts == (0, 0, 0)
+    assert proxy_acceptor.loop.timers == 0
 
 
-def test_h27_descriptor_is_unwatched_before_it_can_be_another_connections(entrances: Any) -> None:
-    entrance = entrances()
+def test_h27_descriptor_is_unwatched_before_it_can_be_another_connections(proxy_acceptors: Any) -> None:
+    proxy_acceptor = proxy_acceptors()
     for _ in range(20):
-        assert ended(entrance.connect(HELLO))
-        client = entrance.connect(b"PROX")
+        assert ended(proxy_acceptor.connect(HELLO))
+        client = proxy_acceptor.connect(b"PROX")
         client.close()
-        entrance.loop.run()
-        assert len(entrance.loop.watched) == 1  # the listening socket's
-    entrance.connect(v1("192.0.2.7"))
-    assert len(entrance.loop.watched) == 1
-    assert entrance.counts == (1, 0, 1)
+        proxy_acceptor.loop.run()
+        assert len(proxy_acceptor.loop.watched) == 1  # the listening socket's
+    proxy_acceptor.connect(v1("192.0.2.7"))
+    assert len(proxy_acceptor.loop.watched) == 1
+    assert proxy_acceptor.counts == (1, 0, 1)

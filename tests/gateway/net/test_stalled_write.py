@@ -7,10 +7,10 @@ import socket
 import time
 from typing import Any
 
-from gateway.net.stalled_write import WriteWatch
+from gateway.net.stalled_write import StalledWriteDetector
 from gateway.session.settings import SessionSettings
-from tests.support.clock import FakeClock
-from tests.support.fake_loop import FakeLoop
+from testkit.clock import FakeClock
+from testkit.fake_loop import FakeLoop
 
 PERIOD_MS = 10_000
 ENOUGH_BYTES = 100 * PERIOD_MS // 1000
@@ -30,7 +30,7 @@ class Scene:
         self.left_bytes = 1_000_000
         self.stalled = 0
         self.socket: socket.socket | None = None
-        self.watch = WriteWatch(self.owner, self, self.count)  # type: ignore[arg-type]
+        self.watch = StalledWriteDetector(self.owner, self, self.count)  # type: ignore[arg-type]
 
     def get_write_buffer_size(self) -> int:
         return self.left_bytes
@@ -94,7 +94,7 @@ def test_b10_what_the_peer_has_taken_counts_though_the_kernel_takes_nothing_more
         scene = Scene()
         scene.watch.stop()
         scene.socket = ours
-        scene.watch = WriteWatch(scene.owner, scene, scene.count)  # type: ignore[arg-type]
+        scene.watch = StalledWriteDetector(scene.owner, scene, scene.count)  # type: ignore[arg-type]
         for _ in range(3):
             theirs.recv(16_384)
             time.sleep(0.005)

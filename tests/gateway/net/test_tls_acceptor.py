@@ -10,11 +10,11 @@ import pytest
 
 from gateway.observability.close_cause import CloseCause
 from gateway.tls.failure import TlsFailure
-from tests.support.broker import ScriptedBroker
-from tests.support.frames import heartbeat
-from tests.support.gateway import running_gateway
-from tests.support.raw_client import until
-from tests.support.tls import Pki, TlsClient, failures, handshakes, tls_gateway
+from testkit.broker import ScriptedBroker
+from testkit.frames import heartbeat
+from testkit.gateway import running_gateway
+from testkit.raw_client import until
+from testkit.tls import Pki, TlsClient, failures, handshakes, tls_gateway
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,15 +26,15 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 async def test_nothing_of_a_handshake_is_kept_once_it_is_over(pki: Pki) -> None:
     async with tls_gateway(pki.keys()) as (_, running):
-        door = running.listener._door
-        assert door is not None
+        tls_acceptor = running.listener._tls_acceptor
+        assert tls_acceptor is not None
         async with await TlsClient.connect(running.port, pki.trusting()) as client, await running.connect():
             client.send(heartbeat(1))
             await client.receive_frame()
-            await until(lambda: door.under_way == 1)
+            await until(lambda: tls_acceptor.under_way == 1)
         await until(lambda: not running.channels)
-        assert door.under_way == 0
-        assert door._transports == {}
+        assert tls_acceptor.under_way == 0
+        assert tls_acceptor._transports == {}
 
 
 async def test_a_client_that_leaves_before_its_handshake_is_counted_out(pki: Pki) -> None:
@@ -49,8 +49,8 @@ async def test_a_connection_that_gives_way_before_its_handshake_is_closed_at_onc
     pki: Pki, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with tls_gateway(pki.keys()) as (_, running):
-        door = running.listener._door
-        assert door is not None
+        tls_acceptor = running.listener._tls_acceptor
+        assert tls_acceptor is not None
 
         def evict_all() -> None:
             for channel in list(running.channels):
@@ -60,20 +60,20 @@ async def test_a_connection_that_gives_way_before_its_handshake_is_closed_at_onc
         async with await running.connect() as client, asyncio.timeout(5):
             assert await client.receive_rest() == b""
         await running.ended_by(CloseCause.EVICTED)
-        assert door.under_way == 0
-        assert door._transports == {}
+        assert tls_acceptor.under_way == 0
+        assert tls_acceptor._transports == {}
 
 
 async def test_who_has_left_while_waiting_for_its_turn_costs_no_handshake(pki: Pki) -> None:
     async with tls_gateway(pki.keys(), connections={"max_tls_handshakes_per_second": 2}) as (_, running):
-        gate = running.gateway.tls.gate
+        handshake_limiter = running.gateway.tls.handshake_limiter
         async with await TlsClient.connect(running.port, pki.trusting()):
             incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             with pytest.raises(ssl.SSLWantReadError):
                 pki.trusting().wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
             async with await running.connect() as impatient:
                 await impatient.send(outgoing.read())
-                await until(lambda: gate.waiting == 1)
+                await until(lambda: handshake_limiter.waiting == 1)
             await until(lambda: failures(running, TlsFailure.CLOSED) == 1)
         assert handshakes(running, "TLSv1.3") == 1
 

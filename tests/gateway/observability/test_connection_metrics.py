@@ -9,7 +9,7 @@ from gateway.observability.connection_metrics import ConnectionMetrics
 from quotas.connections import AdmissionCause, ConnectionLimits, ConnectionQuotas, ListenerLimits
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
-from tests.support.clock import FakeClock
+from testkit.clock import FakeClock
 
 
 @dataclass

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from gateway.observability.log_limits import EventLimiter
-from tests.support.clock import FakeClock
+from testkit.clock import FakeClock
 
 
 def test_lines_up_to_the_limit_are_written_and_the_rest_is_counted(clock: FakeClock) -> None:

@@ -23,8 +23,8 @@ from gateway.observability.logging_setup import (
     report_suppressed,
     setup,
 )
-from tests.support.clock import FakeClock
-from tests.support.secrets import secrets_in
+from testkit.clock import FakeClock
+from testkit.secrets import secrets_in
 
 HOSTILE = "a\x00b\r\nlevel=error c\x1b[31m\x9b\x7f\u2028\u202e\"'\\{}%s=<default>/é\udc80"
 

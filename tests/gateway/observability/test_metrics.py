@@ -18,9 +18,9 @@ from quotas.combine import ThrottledBy
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Enforcement
 from quotas.resolution import Rule
-from tests.support.conversation import Conversation
-from tests.support.core import START_MS, GatewayCore
-from tests.support.frames import heartbeat, heartbeat_reply, metadata
+from testkit.conversation import Conversation
+from testkit.core import START_MS, GatewayCore
+from testkit.frames import heartbeat, heartbeat_reply, metadata
 
 
 class Channel:

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.observer import Observer, SilentObserver
-from tests.support.core import RecordingObserver
+from testkit.core import RecordingObserver
 
 METHODS = [
     name for name, value in vars(Observer).items() if inspect.isfunction(value) and not name.startswith("_")

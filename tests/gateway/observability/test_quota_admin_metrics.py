@@ -6,12 +6,12 @@ from prometheus_client import CollectorRegistry
 
 from gateway.observability.quota_admin_metrics import QuotaAdminMetrics
 from gateway.quota_admin.rights import AdminApi, AdminOutcome
-from tests.support.quota_admin import ScriptedDesk
+from testkit.quota_admin import ScriptedAlterations
 
 
 def test_every_outcome_has_a_series_from_the_start() -> None:
     registry = CollectorRegistry()
-    admin = ScriptedDesk().admin
+    admin = ScriptedAlterations().admin
     registry.register(QuotaAdminMetrics(admin))
     admin.count(AdminApi.ALTER_QUOTAS, AdminOutcome.REFUSED)
     admin.changes += 3

@@ -42,7 +42,7 @@ class Produced:
     def use(self, client_id: str, size: int, *, scope: int | None = None) -> None:
         tracker = self.quotas.tracker("u", client_id, scope=scope, now_ms=self.now_ms)
         assert tracker is not None
-        tracker.book.book(tracker.record(size, now_ms=self.now_ms), now_ms=self.now_ms)
+        tracker.throttles.record(tracker.record(size, now_ms=self.now_ms), now_ms=self.now_ms)
 
     def scrape(self) -> dict[str, dict[str, float]]:
         """Series name -> client id, or "other" -> value."""
@@ -143,7 +143,7 @@ def test_i01_totals_add_up_and_no_counter_of_the_common_row_ever_shrinks(
         tracker = produced.quotas.tracker("u", f"c{client}", now_ms=produced.now_ms)
         assert tracker is not None
         wait_ms = tracker.record(size, now_ms=produced.now_ms)
-        tracker.book.book(wait_ms, now_ms=produced.now_ms)
+        tracker.throttles.record(wait_ms, now_ms=produced.now_ms)
         throttled += wait_ms > 0
         found = produced.scrape()["gateway_produce_throttled_requests_total"]
         assert sum(found.values()) == throttled

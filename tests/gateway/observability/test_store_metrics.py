@@ -9,16 +9,16 @@ from gateway.observability.store_metrics import StoreMetrics
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.memory_store import MemoryStore
-from quotas.layered_quotas import QuotaBook
+from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
-from tests.support.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, alteration
+from testkit.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, alteration
 
 
 @pytest.mark.asyncio
 async def test_series_follow_what_happens_to_the_store() -> None:
     now_ms = 1_000
     store = MemoryStore(now_ms=lambda: AT_MS, max_quotas=2)
-    live = LiveQuotas(QuotaBook(Limits()), store, now_ms=lambda: now_ms)
+    live = LiveQuotas(LayeredQuotas(Limits()), store, now_ms=lambda: now_ms)
     registry = CollectorRegistry()
     registry.register(StoreMetrics(live, lambda: now_ms))
 

@@ -10,9 +10,9 @@ from prometheus_client.registry import CollectorRegistry
 
 from gateway.observability.tls_metrics import VERSIONS, TlsMetrics
 from gateway.tls.failure import TlsFailure
-from gateway.tls.handshake_rate import HandshakeGate
-from tests.support.clock import FakeClock
-from tests.support.fake_loop import FakeLoop
+from gateway.tls.handshake_rate import HandshakeRateLimiter
+from testkit.clock import FakeClock
+from testkit.fake_loop import FakeLoop
 
 
 @dataclass
@@ -32,8 +32,10 @@ def shown() -> tuple[TlsMetrics, CollectorRegistry]:
         Identity("listeners.0.tls", 1_800_000_000.0, reloads=2, failed_reloads=1, last_reload_failed=True),
         Identity("upstream.tls"),
     ]
-    gate = HandshakeGate(loop, per_second=None, max_waiting=1)
-    metrics.watch(listeners=["a"], upstreams=["upstream"], identities=identities, gate=gate)
+    handshake_limiter = HandshakeRateLimiter(loop, per_second=None, max_waiting=1)
+    metrics.watch(
+        listeners=["a"], upstreams=["upstream"], identities=identities, handshake_limiter=handshake_limiter
+    )
     return metrics, registry
 
 

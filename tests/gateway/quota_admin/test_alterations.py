@@ -12,13 +12,13 @@ import pytest
 import structlog
 
 from gateway.observability.logging_setup import setup
-from gateway.quota_admin.alterations import AuditLog, QuotaDesk
+from gateway.quota_admin.alterations import AlterationRunner, AuditLog
 from gateway.quota_admin.rights import Asker
 from gateway.quota_admin.store.interface import Alteration
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.memory_store import MemoryStore
 from quotas.entities import QuotaEntity, QuotaKey
-from quotas.layered_quotas import QuotaBook, QuotaChange
+from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import Limits
 
 NOW_MS = 7_300_000
@@ -45,10 +45,10 @@ class Told:
         self.answers.append((failure, now_ms))
 
 
-async def opened(store: MemoryStore) -> tuple[QuotaDesk, LiveQuotas]:
-    live = LiveQuotas(QuotaBook(Limits()), store, now_ms=lambda: NOW_MS)
+async def opened(store: MemoryStore) -> tuple[AlterationRunner, LiveQuotas]:
+    live = LiveQuotas(LayeredQuotas(Limits()), store, now_ms=lambda: NOW_MS)
     await live.open()
-    return QuotaDesk(live, lambda: NOW_MS), live
+    return AlterationRunner(live, lambda: NOW_MS), live
 
 
 def test_an_alteration_is_answered_when_it_is_in_force_and_not_from_within_the_call() -> None:
@@ -59,7 +59,7 @@ def test_an_alteration_is_answered_when_it_is_in_force_and_not_from_within_the_c
         assert told.answers == []
         await desk.finish()
         assert told.answers == [(None, NOW_MS)]
-        assert live.book.limits.get(ALICE, RATE) == 5
+        assert live.quotas.limits.get(ALICE, RATE) == 5
 
     run(steps())
 
@@ -73,7 +73,7 @@ def test_the_stores_own_words_are_the_answer_when_it_can_not() -> None:
         desk.alter(alteration(5), told)
         await desk.finish()
         assert told.answers == [("the disk is full", NOW_MS)]
-        assert live.book.limits.get(ALICE, RATE) is None
+        assert live.quotas.limits.get(ALICE, RATE) is None
 
     run(steps())
 
@@ -113,7 +113,7 @@ def test_a_connection_that_fails_to_take_its_answer_stops_nobody() -> None:
         desk, live = await opened(MemoryStore(now_ms=lambda: 0))
         desk.alter(alteration(5), fails)
         await desk.finish()
-        assert live.book.limits.get(ALICE, RATE) == 5
+        assert live.quotas.limits.get(ALICE, RATE) == 5
 
     run(steps())
 
@@ -126,7 +126,7 @@ def test_g06_of_fifty_concurrent_alterations_each_is_answered_and_the_last_stand
             desk.alter(alteration(value), told)
         await desk.finish()
         assert told.answers == [(None, NOW_MS)] * 50
-        assert live.book.limits.get(ALICE, RATE) == 50
+        assert live.quotas.limits.get(ALICE, RATE) == 50
 
     run(steps())
 

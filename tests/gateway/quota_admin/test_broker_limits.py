@@ -14,7 +14,7 @@ from gateway.quota_admin.broker_limits import (
 )
 from protocol.broker_configs import ConfigOp
 from protocol.error_codes import ErrorCode
-from tests.support.broker_limits import ScriptedLimits
+from testkit.broker_limits import ScriptedLimits
 
 OF_LISTENER = f"listener.name.clients.{CREATION_RATE}"
 

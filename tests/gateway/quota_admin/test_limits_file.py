@@ -14,8 +14,8 @@ import config
 from config.quota_admin_section import LimitsBy, QuotaAdminSettings
 from gateway.quota_admin.limits_file import FILE_NAME, LimitsFile, limits_directory, read_limits, write_limits
 from gateway.quota_admin.store.interface import StoreError
-from tests.support.broker_limits import TEXT, ScriptedLimits
-from tests.support.gateway import gateway_config, running_gateway
+from testkit.broker_limits import TEXT, ScriptedLimits
+from testkit.gateway import gateway_config, running_gateway
 
 RATE = "max.connection.creation.rate"
 

@@ -8,7 +8,7 @@ from config.quota_admin_section import Authorize
 from gateway.quota_admin.rights import AdminApi, AdminOutcome, Asker
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.layered_quotas import QuotaChange
-from tests.support.quota_admin import ScriptedDesk
+from testkit.quota_admin import ScriptedAlterations
 
 ASKER = Asker("alice", "192.0.2.1:40000", "tests")
 
@@ -18,7 +18,7 @@ ASKER = Asker("alice", "192.0.2.1:40000", "tests")
     [(Authorize.DENY, False), (Authorize.ASK_CLUSTER, None), (Authorize.ANYONE, True)],
 )
 def test_admins_always_may_and_others_as_is_configured(authorize: Authorize, others: bool | None) -> None:
-    admin = ScriptedDesk(authorize=authorize, admins=["root"]).admin
+    admin = ScriptedAlterations(authorize=authorize, admins=["root"]).admin
     assert admin.may("root") is True
     assert admin.may("alice") is others
     assert admin.may("User:root") is others
@@ -26,22 +26,22 @@ def test_admins_always_may_and_others_as_is_configured(authorize: Authorize, oth
 
 
 def test_rights_change_in_a_running_gateway() -> None:
-    admin = ScriptedDesk(authorize=Authorize.DENY, admins=["root"]).admin
+    admin = ScriptedAlterations(authorize=Authorize.DENY, admins=["root"]).admin
     admin.set_rights(Authorize.DENY, ["alice"])
     assert (admin.may("alice"), admin.may("root")) == (True, False)
 
 
 def test_a_change_is_written_down_with_what_was_in_force_before_and_is_now() -> None:
-    desk = ScriptedDesk()
+    desk = ScriptedAlterations()
     entity, key = QuotaEntity(user="u"), QuotaKey.PRODUCER_BYTE_RATE
-    desk.book.replace_floor([(entity, key, 7.0)])
+    desk.quotas.replace_base([(entity, key, 7.0)])
     desk.admin.note_changes(ASKER, [(QuotaChange(entity, key, None), 9.0)])
     assert desk.audit.lines == [("changed", "alice", "user=u", "producer_byte_rate", 9.0, 7.0)]
     assert desk.admin.changes == 1
 
 
 def test_outcomes_are_counted() -> None:
-    admin = ScriptedDesk().admin
+    admin = ScriptedAlterations().admin
     admin.count(AdminApi.ALTER_QUOTAS, AdminOutcome.DONE)
     admin.count(AdminApi.ALTER_QUOTAS, AdminOutcome.DONE)
     assert admin.outcomes[AdminApi.ALTER_QUOTAS, AdminOutcome.DONE] == 2

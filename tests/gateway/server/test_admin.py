@@ -7,17 +7,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from config.address import HostPort
 from gateway.app import Gateway
-from tests.support import wire
-from tests.support.broker import ScriptedBroker
-from tests.support.frames import create_topics
-from tests.support.gateway import (
+from testkit import wire
+from testkit.broker import ScriptedBroker
+from testkit.frames import create_topics
+from testkit.gateway import (
     RunningGateway,
     broker_and_gateway,
     free_ports,
     gateway_config,
     running_gateway,
 )
-from tests.support.raw_client import HOST, RawClient, refused
+from testkit.raw_client import HOST, RawClient, refused
 
 pytestmark = pytest.mark.asyncio
 

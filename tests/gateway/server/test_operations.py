@@ -14,7 +14,7 @@ from config.sections import LogSettings
 from gateway.server.operations import ConfigSource, Operations, ReloadReport
 from gateway.server.reload import ReloadPlan, ReloadResult
 from quotas.entities import QuotaEntity, QuotaKey
-from quotas.layered_quotas import QuotaBook
+from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Enforcement
 
 ALICE = QuotaEntity(user="alice")
@@ -41,7 +41,7 @@ class Setup:
         self.limits = config.quota_limits()
         self.operations = Operations(
             config,
-            QuotaBook(self.limits),
+            LayeredQuotas(self.limits),
             ConfigSource(self.read, self.logs.append) if source else None,
             check=check or (lambda _config: None),
             apply=self.plans.append,

@@ -10,8 +10,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.support.gateway import free_ports
-from tests.support.raw_client import HOST, refused
+from testkit.gateway import free_ports
+from testkit.raw_client import HOST, refused
 
 pytestmark = pytest.mark.asyncio
 

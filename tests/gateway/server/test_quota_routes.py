@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from gateway.quota_admin.store.interface import StoreError
-from tests.support.gateway import RunningGateway, running_gateway
-from tests.support.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration
-from tests.support.raw_client import HOST
+from testkit.gateway import RunningGateway, running_gateway
+from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration
+from testkit.raw_client import HOST
 
 pytestmark = pytest.mark.asyncio
 

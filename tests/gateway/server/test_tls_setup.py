@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.certificates import SERVER
-from tests.support.frames import heartbeat
-from tests.support.raw_client import HOST, Ended, until
-from tests.support.tls import Pki, TlsClient, tls_gateway
+from testkit.certificates import SERVER
+from testkit.frames import heartbeat
+from testkit.raw_client import HOST, Ended, until
+from testkit.tls import Pki, TlsClient, tls_gateway
 
 pytestmark = pytest.mark.asyncio
 

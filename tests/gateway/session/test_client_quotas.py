@@ -10,7 +10,7 @@ from quotas.combine import ThrottledBy
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.rate_quotas import RateSettings
-from tests.support.core import RecordingObserver
+from testkit.core import RecordingObserver
 
 NOW_MS = 1_000
 FETCH = describe(ApiKey.FETCH, 12)
@@ -75,15 +75,15 @@ def test_a_wait_is_booked_with_its_counter_and_told_to_the_observer() -> None:
     client_quotas, observer = quotas(consumer_byte_rate=10)
     tracker = client_quotas.fetch_tracker("u", "c", 1, now_ms=NOW_MS)
     assert tracker is not None
-    client_quotas.book(ApiKey.FETCH, ThrottledBy.FETCH, tracker, 250, now_ms=NOW_MS)
-    assert (tracker.book.throttled_total, tracker.book.throttled_ms_total) == (1, 250)
+    client_quotas.record_throttle(ApiKey.FETCH, ThrottledBy.FETCH, tracker, 250, now_ms=NOW_MS)
+    assert (tracker.throttles.throttled_total, tracker.throttles.throttled_ms_total) == (1, 250)
     assert observer.throttles == [(ApiKey.FETCH, tracker.match.rule, 250, ThrottledBy.FETCH)]
 
 
 def test_a_wait_for_request_time_is_booked_with_the_counter_of_request_time() -> None:
     client_quotas, observer = quotas(request_percentage=1, consumer_byte_rate=10)
     timed = TimedRequest(FETCH, "c", 0)
-    client_quotas.book_request_time("u", timed, 1, 250, now_ms=NOW_MS)
+    client_quotas.record_request_throttle("u", timed, 1, 250, now_ms=NOW_MS)
     (row,) = client_quotas.request_time.snapshot(now_ms=NOW_MS)
     assert (row.throttled_total, row.throttled_ms_total) == (1, 250)
     assert [(key, ms, by) for key, _, ms, by in observer.throttles] == [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.session.mute import MuteReason
-from tests.support.conversation import Conversation
+from testkit.conversation import Conversation
 
 
 def test_every_reason_is_a_bit_of_its_own() -> None:

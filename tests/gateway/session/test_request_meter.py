@@ -13,10 +13,10 @@ from protocol.headers import api_number
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
 from quotas.rate_quotas import RateSettings
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.core import GatewayCore
-from tests.support.frames import creatable, heartbeat, heartbeat_reply, metadata, produce
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.core import GatewayCore
+from testkit.frames import creatable, heartbeat, heartbeat_reply, metadata, produce
 
 FREE_NS = 100_000_000
 """What ten windows' share of one percent of a core allows."""

@@ -9,9 +9,9 @@ import pytest
 from gateway.observability.close_cause import CloseCause
 from protocol.api_keys import ApiKey
 from protocol.headers import api_number
-from tests.support import wire
-from tests.support.conversation import Conversation, frames_of
-from tests.support.frames import (
+from testkit import wire
+from testkit.conversation import Conversation, frames_of
+from testkit.frames import (
     create_topics,
     heartbeat,
     heartbeat_reply,

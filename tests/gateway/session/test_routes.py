@@ -8,7 +8,7 @@ from gateway.handlers import collecting_handlers, head_handlers
 from gateway.session.routes import UNKNOWN_API_VERSIONS, Routes, build_routes, find_route
 from protocol.api_keys import ApiKey, all_offered
 from protocol.headers import api_number
-from tests.support.core import GatewayCore
+from testkit.core import GatewayCore
 
 
 def table(max_frame_bytes: int = 100_000_000) -> Routes:

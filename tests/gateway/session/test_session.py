@@ -9,10 +9,10 @@ import pytest
 from gateway.observability.close_cause import CloseCause
 from gateway.session.mute import MuteReason
 from gateway.session.settings import SessionSettings
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.core import START_MS
-from tests.support.frames import (
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.core import START_MS
+from testkit.frames import (
     create_topics,
     heartbeat,
     heartbeat_reply,

@@ -15,8 +15,8 @@ import gateway.tls.contexts
 from config import ConfigError
 from config.security_sections import ListenerTls, UpstreamTls
 from gateway.tls.contexts import TlsFileFault, TlsIdentity, client_context, reload_all, server_context
-from tests.support.packages import require_package
-from tests.support.tls import Pki
+from testkit.packages import require_package
+from testkit.tls import Pki
 
 
 @pytest.fixture(scope="module")

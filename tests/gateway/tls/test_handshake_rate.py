@@ -1,13 +1,13 @@
-"""Handshakes begin evenly, in the order of arrival, and cost nothing before it is their turn."""
+"""Handshakes begin evenly, in the order of accepted, and cost nothing before it is their turn."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import cast
 
-from gateway.tls.handshake_rate import HandshakeGate
-from tests.support.clock import FakeClock
-from tests.support.fake_loop import FakeLoop
+from gateway.tls.handshake_rate import HandshakeRateLimiter
+from testkit.clock import FakeClock
+from testkit.fake_loop import FakeLoop
 
 
 class Loop(FakeLoop):
@@ -28,12 +28,15 @@ class Crowd:
     def __init__(self, per_second: int | None, *, max_waiting: int = 1_000) -> None:
         self.loop = Loop(FakeClock(5_000))
         loop = cast("asyncio.AbstractEventLoop", self.loop)
-        self.gate = HandshakeGate(loop, per_second=per_second, max_waiting=max_waiting)
+        self.handshake_limiter = HandshakeRateLimiter(loop, per_second=per_second, max_waiting=max_waiting)
         self.began: list[int] = []
         self.gone: set[int] = set()
 
     def come(self, *numbers: int) -> list[bool]:
-        return [self.gate.ask(number, lambda _, number=number: self._begin(number)) for number in numbers]  # type: ignore[misc]
+        return [
+            self.handshake_limiter.ask(number, lambda _, number=number: self._begin(number))
+            for number in numbers
+        ]  # type: ignore[misc]
 
     def _begin(self, number: int) -> bool:
         if number in self.gone:
@@ -51,8 +54,8 @@ def test_one_after_the_other_at_the_rate() -> None:
         crowd.loop.advance(10)
         assert len(crowd.began) - before == 1
     assert crowd.began == list(range(101))
-    assert crowd.gate.delayed == 199
-    assert crowd.gate.waiting == 99
+    assert crowd.handshake_limiter.delayed == 199
+    assert crowd.handshake_limiter.waiting == 99
 
 
 def test_a_rate_above_the_timers_grain_is_kept_too() -> None:
@@ -79,15 +82,15 @@ def test_nobody_waits_below_the_rate() -> None:
         crowd.come(number)
         assert crowd.began[-1] == number
         crowd.loop.advance(20)
-    assert crowd.gate.delayed == 0
+    assert crowd.handshake_limiter.delayed == 0
 
 
 def test_who_leaves_takes_no_turn() -> None:
     crowd = Crowd(100)
     crowd.come(*range(10))
     for number in range(1, 9):
-        crowd.gate.leave(number)
-    crowd.gate.leave(77)
+        crowd.handshake_limiter.leave(number)
+    crowd.handshake_limiter.leave(77)
     crowd.loop.advance(10)
     assert crowd.began == [0, 9]
 
@@ -111,7 +114,7 @@ def test_too_many_are_turned_away() -> None:
 def test_another_rate_holds_from_the_next_turn_on() -> None:
     crowd = Crowd(10)
     crowd.come(*range(50))
-    crowd.gate.per_second = 100
+    crowd.handshake_limiter.per_second = 100
     crowd.loop.advance(300)
     assert 18 <= len(crowd.began) <= 31
 
@@ -125,7 +128,7 @@ def test_no_rate_is_no_wait() -> None:
 def test_after_the_end_nobody_begins() -> None:
     crowd = Crowd(100)
     crowd.come(0, 1)
-    crowd.gate.stop()
+    crowd.handshake_limiter.stop()
     crowd.loop.advance(1_000)
     assert crowd.began == [0]
-    assert crowd.gate.waiting == 0
+    assert crowd.handshake_limiter.waiting == 0

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.tls.handshake_steps import HandshakeSteps
-from tests.support.tls_conversation import Loop
+from testkit.tls_conversation import Loop
 
 PATIENCE_S = 10
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gateway.tls.failure import TlsFailure
 from gateway.tls.handshake_steps import Step
 from gateway.tls.records import PLAIN_BYTES, RECORD_BYTES, SLICE_BYTES
-from tests.support.tls import Pki
-from tests.support.tls_conversation import TlsServer, User
+from testkit.tls import Pki
+from testkit.tls_conversation import TlsServer, User
 
 
 @pytest.fixture(scope="module")

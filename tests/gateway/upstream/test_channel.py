@@ -9,12 +9,12 @@ from gateway.observability.close_cause import CloseCause
 from gateway.upstream.channel import Connector
 from gateway.upstream.resolver import Lookup, Resolver
 from gateway.upstream.topology import ClusterMap
-from tests.support import broker as scripts
-from tests.support import wire
-from tests.support.broker import FETCH, METADATA, Node, ScriptedBroker, blackhole
-from tests.support.frames import fetch
-from tests.support.gateway import broker_and_gateway, free_ports, running_gateway
-from tests.support.raw_client import HOST, Ended, RawClient, until
+from testkit import broker as scripts
+from testkit import wire
+from testkit.broker import FETCH, METADATA, Node, ScriptedBroker, blackhole
+from testkit.frames import fetch
+from testkit.gateway import broker_and_gateway, free_ports, running_gateway
+from testkit.raw_client import HOST, Ended, RawClient, until
 
 pytestmark = pytest.mark.asyncio
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from gateway.observability.close_cause import CloseCause
-from tests.support import broker as scripts
-from tests.support import wire
-from tests.support.broker import DESCRIBE_CONFIGS, EVERY_API, METADATA, Node, ScriptedBroker
-from tests.support.frames import fetch
-from tests.support.gateway import RunningGateway, free_ports, gateway_config, running_gateway
-from tests.support.raw_client import HOST, RawClient, refused, until
+from testkit import broker as scripts
+from testkit import wire
+from testkit.broker import DESCRIBE_CONFIGS, EVERY_API, METADATA, Node, ScriptedBroker
+from testkit.frames import fetch
+from testkit.gateway import RunningGateway, free_ports, gateway_config, running_gateway
+from testkit.raw_client import HOST, RawClient, refused, until
 
 pytestmark = pytest.mark.asyncio
 

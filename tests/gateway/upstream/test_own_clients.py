@@ -10,8 +10,8 @@ import pytest
 
 from config import ConfigError
 from gateway.upstream.own_clients import ClientSettings, librdkafka_settings
-from tests.support.certificates import Authority
-from tests.support.gateway import gateway_config
+from testkit.certificates import Authority
+from testkit.gateway import gateway_config
 
 SECRET = "canary-of-own-clients"
 

@@ -16,7 +16,7 @@ from protocol.api_keys import ApiKey, describe
 from protocol.errors import ProtocolError
 from protocol.sasl import Mechanism, read_auth_bytes, read_mechanism
 from protocol.scram import ScramClient
-from tests.support.sasl import handshake, token_reply
+from testkit.sasl import handshake, token_reply
 
 SECRET = "canary-of-ours"
 

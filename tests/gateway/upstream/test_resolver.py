@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from gateway.upstream.resolver import Resolver
-from tests.support.clock import FakeClock
+from testkit.clock import FakeClock
 
 pytestmark = pytest.mark.asyncio
 

@@ -17,12 +17,12 @@ import pytest
 
 from gateway.observability.close_cause import CloseCause
 from gateway.tls.failure import TlsFailure
-from tests.support.broker import ScriptedBroker
-from tests.support.certificates import CLIENT, SERVER, Authority, KeyPair
-from tests.support.frames import heartbeat
-from tests.support.gateway import RunningGateway, running_gateway
-from tests.support.raw_client import HOST, Ended, until
-from tests.support.tls import Pki, upstream_failures
+from testkit.broker import ScriptedBroker
+from testkit.certificates import CLIENT, SERVER, Authority, KeyPair
+from testkit.frames import heartbeat
+from testkit.gateway import RunningGateway, running_gateway
+from testkit.raw_client import HOST, Ended, until
+from testkit.tls import Pki, upstream_failures
 
 pytestmark = pytest.mark.asyncio
 

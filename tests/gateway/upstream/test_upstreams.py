@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.test_upstream_tls import broker_context
-from tests.support.broker import ScriptedBroker
-from tests.support.frames import heartbeat
-from tests.support.gateway import LISTENER, RunningGateway, free_ports, running_gateway
-from tests.support.raw_client import HOST, RawClient, until
-from tests.support.tls import Pki
+from testkit.broker import ScriptedBroker
+from testkit.frames import heartbeat
+from testkit.gateway import LISTENER, RunningGateway, free_ports, running_gateway
+from testkit.raw_client import HOST, RawClient, until
+from testkit.tls import Pki
+from tests.gateway.upstream.test_security import broker_context
 
 pytestmark = pytest.mark.asyncio
 

@@ -5,19 +5,19 @@ from gateway.usage.table import UsageTable
 from quotas.connections import (
     Admission,
     AdmissionCause,
+    AdmissionDecision,
     ConnectionLimits,
     ConnectionQuotas,
     ListenerLimits,
-    Verdict,
 )
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.usage_record import Row, UsageApi
 
-ADMIT = Admission(Verdict.ADMIT)
-WAIT = Admission(Verdict.WAIT, AdmissionCause.LISTENER_RATE, 70)
-HOLD = Admission(Verdict.HOLD, AdmissionCause.IP_RATE, 500, 600)
-REFUSE = Admission(Verdict.REFUSE, AdmissionCause.IP_RATE)
+ADMIT = Admission(AdmissionDecision.ADMIT)
+WAIT = Admission(AdmissionDecision.WAIT, AdmissionCause.LISTENER_RATE, 70)
+HOLD = Admission(AdmissionDecision.HOLD, AdmissionCause.IP_RATE, 500, 600)
+REFUSE = Admission(AdmissionDecision.REFUSE, AdmissionCause.IP_RATE)
 
 
 class Connecting:

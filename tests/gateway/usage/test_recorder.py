@@ -7,8 +7,8 @@ from gateway.usage.line import Line
 from gateway.usage.recorder import ROWS_PER_TURN, Recorder
 from gateway.usage.table import UsageTable
 from quotas.usage_record import Event, Row, UsageApi
-from tests.support.clock import FakeClock
-from tests.support.fake_loop import FakeLoop, FakeTimer
+from testkit.clock import FakeClock
+from testkit.fake_loop import FakeLoop, FakeTimer
 
 EPOCH_MS = 1_700_000_000_000
 

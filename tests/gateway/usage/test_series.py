@@ -13,8 +13,8 @@ from gateway.usage.series import UsageSeries
 from gateway.usage.sink import ThreadedSink
 from gateway.usage.table import UsageTable
 from quotas.usage_record import UsageApi
+from testkit.packages import require_package
 from tests.gateway.usage.files import line
-from tests.support.packages import require_package
 
 
 def recorded(directory: Path) -> CollectorRegistry:

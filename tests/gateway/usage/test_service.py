@@ -18,10 +18,10 @@ from config.usage_sections import UsageSettings
 from gateway.usage.service import UsageService, host_id
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.usage_record import Event, Row, RowFlags
-from tests.support import wire
-from tests.support.broker import PRODUCE, ScriptedBroker
-from tests.support.frames import create_topics, fetch, produce_reply
-from tests.support.gateway import LISTENER, RunningGateway, gateway_config, running_gateway
+from testkit import wire
+from testkit.broker import PRODUCE, ScriptedBroker
+from testkit.frames import create_topics, fetch, produce_reply
+from testkit.gateway import LISTENER, RunningGateway, gateway_config, running_gateway
 from tests.support.usage_lines import usage_lines
 
 pytestmark = pytest.mark.asyncio

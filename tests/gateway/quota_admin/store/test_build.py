@@ -12,7 +12,7 @@ from gateway.quota_admin.store.build import build_store, wall_clock_ms
 from gateway.quota_admin.store.memory_store import MemoryStore
 from gateway.quota_admin.store.sqlite_store import SqliteStore
 from gateway.quota_admin.store.topic_store import TopicStore
-from tests.support.gateway import gateway_config
+from testkit.gateway import gateway_config
 
 
 @pytest.mark.parametrize(

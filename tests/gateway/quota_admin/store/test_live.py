@@ -9,9 +9,9 @@ import pytest
 from gateway.quota_admin.store.interface import Alteration, StoreError
 from gateway.quota_admin.store.live import MAX_WAITING, LiveQuotas
 from gateway.quota_admin.store.memory_store import MemoryStore
-from quotas.layered_quotas import QuotaBook
+from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
-from tests.support.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, alteration
+from testkit.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, alteration
 
 pytestmark = pytest.mark.asyncio
 
@@ -29,7 +29,7 @@ class SlowStore(MemoryStore):
 
 
 def live_on(store: MemoryStore) -> LiveQuotas:
-    return LiveQuotas(QuotaBook(Limits()), store, now_ms=lambda: 0)
+    return LiveQuotas(LayeredQuotas(Limits()), store, now_ms=lambda: 0)
 
 
 async def test_change_is_in_force_when_the_store_has_it_and_not_before() -> None:
@@ -38,10 +38,10 @@ async def test_change_is_in_force_when_the_store_has_it_and_not_before() -> None
     await live.open()
     task = asyncio.create_task(live.alter(alteration((ALICE, PRODUCE, 5.0))))
     await asyncio.sleep(0)
-    assert live.book.limits.get(ALICE, PRODUCE) is None
+    assert live.quotas.limits.get(ALICE, PRODUCE) is None
     store.go.set()
     assert await task == 1
-    assert live.book.limits.get(ALICE, PRODUCE) == 5
+    assert live.quotas.limits.get(ALICE, PRODUCE) == 5
 
 
 async def test_nothing_is_altered_before_the_store_was_read() -> None:
@@ -65,7 +65,7 @@ async def test_invalid_value_never_reaches_the_store() -> None:
     await live.open()
     with pytest.raises(StoreError, match="user=alice: Quota producer_byte_rate must be greater than 0"):
         await live.alter(alteration((APP, FETCH, 1.0), (ALICE, PRODUCE, -1.0)))
-    assert (live.store.version, list(live.book.limits.items())) == (0, [])
+    assert (live.store.version, list(live.quotas.limits.items())) == (0, [])
 
 
 async def test_those_that_wait_are_bounded() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.quota_admin.store.interface import QuotaChange, StoreError
 from gateway.quota_admin.store.memory_store import MemoryStore, check_count, effective
-from tests.support.quota_stores import ALICE, ANYBODY, AT_MS, FETCH, PRODUCE, alteration, opened
+from testkit.quota_stores import ALICE, ANYBODY, AT_MS, FETCH, PRODUCE, alteration, opened
 
 
 def test_of_changes_of_one_quota_the_last_counts_and_what_changes_nothing_is_left_out() -> None:

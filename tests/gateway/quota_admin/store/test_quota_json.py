@@ -9,7 +9,7 @@ import pytest
 from gateway.quota_admin.store.interface import HistoryEntry, QuotaChange
 from gateway.quota_admin.store.quota_json import change_json, entity_json, entity_of, history_json, quotas_of
 from quotas.entities import DEFAULT, QuotaEntity
-from tests.support.quota_stores import ALICE, ANYBODY, APP, PRODUCE
+from testkit.quota_stores import ALICE, ANYBODY, APP, PRODUCE
 
 PAIR = QuotaEntity(user="alice", client_id=DEFAULT)
 NETWORK = QuotaEntity(ip="10.0.0.0/8")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gateway.quota_admin.store.interface import HistoryEntry, StoreError
 from gateway.quota_admin.store.sqlite_file import QuotaFile
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from tests.support.quota_stores import (
+from testkit.quota_stores import (
     ALICE,
     ANYBODY,
     APP,

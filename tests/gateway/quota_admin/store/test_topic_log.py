@@ -13,7 +13,7 @@ from gateway.quota_admin.store.interface import QuotaChange
 from gateway.quota_admin.store.memory_store import effective
 from gateway.quota_admin.store.topic_log import FORMAT, Record, TopicLog, Written
 from quotas.entities import QuotaEntity, QuotaKey
-from tests.support.quota_stores import ALICE, ANYBODY, APP, AT_MS, FETCH, PRODUCE, alteration
+from testkit.quota_stores import ALICE, ANYBODY, APP, AT_MS, FETCH, PRODUCE, alteration
 
 Values = dict[tuple[QuotaEntity, QuotaKey], float]
 

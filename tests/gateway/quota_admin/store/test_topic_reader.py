@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError
 from gateway.quota_admin.store import topic_reader
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.topic_store import TopicStore
-from tests.support.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened
-from tests.support.quota_topic import QuotaTopic
+from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened
+from testkit.quota_topic import QuotaTopic
 
 pytestmark = pytest.mark.asyncio
 

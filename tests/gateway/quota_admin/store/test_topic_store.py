@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from gateway.quota_admin.store import topic_reader, topic_store
 from gateway.quota_admin.store.interface import StoreError
-from tests.support.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened
-from tests.support.quota_topic import QuotaTopic
+from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened
+from testkit.quota_topic import QuotaTopic
 
 pytestmark = pytest.mark.asyncio
 

@@ -25,9 +25,9 @@ from gateway.app import Gateway
 from gateway.net.channel import ClientChannel
 from gateway.net.listener import Listener
 from gateway.observability.close_cause import CloseCause
-from tests.support.broker import ScriptedBroker
-from tests.support.raw_client import HOST, RawClient, until
-from tests.support.secrets import secrets_in
+from testkit.broker import ScriptedBroker
+from testkit.raw_client import HOST, RawClient, until
+from testkit.secrets import secrets_in
 
 LISTENER: Final = "tests"
 _PORTS: Final = range(20_000, 31_000)

@@ -9,7 +9,7 @@ from functools import cache
 from struct import unpack_from
 from typing import Any, Final
 
-from tests.support import wire
+from testkit import wire
 
 NO_ID: Final = uuid.UUID(int=0)
 

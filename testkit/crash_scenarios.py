@@ -7,7 +7,7 @@ from typing import Final
 
 from gateway.quota_admin.store.interface import Alteration
 from quotas.entities import QuotaEntity
-from tests.support.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration
+from testkit.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration
 
 _IMPORTED: Final = tuple(
     (QuotaEntity(user=f"user-{number}"), PRODUCE, float(number + 1)) for number in range(100)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from config.quota_admin_section import Authorize
 from gateway.quota_admin.rights import Asker, OnAltered, QuotaAdmin
 from gateway.quota_admin.store.interface import Alteration
-from quotas.layered_quotas import QuotaBook
+from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
 
 
@@ -34,12 +34,12 @@ class RecordingAudit:
         self.lines.append(("not told", asker.principal))
 
 
-class ScriptedDesk:
+class ScriptedAlterations:
     """A quota admin, and the store that a test is.
 
     Attributes:
         admin: for a `HandlerContext`.
-        book: what is in force.
+        quotas: what is in force.
         audit: what was written down.
         waiting: alterations that are not durable yet, oldest first.
         slow: what takes its time and has not been gone through, oldest first.
@@ -52,10 +52,10 @@ class ScriptedDesk:
         authorize: Authorize = Authorize.ANYONE,
         admins: Iterable[str] = (),
     ) -> None:
-        self.book = QuotaBook(limits or Limits())
+        self.quotas = LayeredQuotas(limits or Limits())
         self.audit = RecordingAudit()
         self.admin = QuotaAdmin(
-            self.book, self._alter, self._slowly, self.audit, authorize=authorize, admins=admins
+            self.quotas, self._alter, self._slowly, self.audit, authorize=authorize, admins=admins
         )
         self.waiting: list[tuple[Alteration, OnAltered]] = []
         self.slow: list[tuple[Iterator[None], Callable[[int], None]]] = []
@@ -77,6 +77,6 @@ class ScriptedDesk:
         """The oldest alteration becomes durable, or fails; its client is answered."""
         alteration, on_altered = self.waiting.pop(0)
         if failure is None:
-            self.book.apply(alteration.changes)
+            self.quotas.apply(alteration.changes)
         on_altered(failure, now_ms)
         return alteration

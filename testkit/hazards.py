@@ -1,6 +1,6 @@
 """Which hazard is shown by which test: docs/hazards.md is made from the names of the tests.
 
-`python -m tests.support.hazards` writes the page; a test of the contract room says when it is out of date.
+`python -m testkit.hazards` writes the page; a test of the contract room says when it is out of date.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "hazards.md"
 
 _TEST: Final = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
@@ -44,7 +44,7 @@ def page() -> str:
         "# Hazards, and the tests that show them",
         "",
         "Faults, attacks and client quirks by number. A test carries the numbers of what it shows in its name, which",
-        "says what must happen. Made by `python -m tests.support.hazards`.",
+        "says what must happen. Made by `python -m testkit.hazards`.",
     ]
     room = ""
     for number, tests in shown().items():

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-FOLDER: Final = Path(__file__).parent.parent / "golden"
+FOLDER: Final = Path(__file__).parents[1] / "tests" / "golden"
 _NAME: Final = re.compile(r"(?P<label>\w+)_v(?P<version>\d+)_(?P<kind>request|response)")
 
 

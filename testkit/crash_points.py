@@ -23,8 +23,8 @@ from typing import Final
 
 from gateway.quota_admin.store.interface import Alteration, StoreError
 from quotas.entities import QuotaEntity, QuotaKey
-from tests.support.crash_scenarios import SCENARIOS, Scenario
-from tests.support.quota_stores import FETCH, Seen, alteration, sqlite_store
+from testkit.crash_scenarios import SCENARIOS, Scenario
+from testkit.quota_stores import FETCH, Seen, alteration, sqlite_store
 
 Values = dict[tuple[QuotaEntity, QuotaKey], float]
 

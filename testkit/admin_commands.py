@@ -6,8 +6,8 @@ import asyncio
 from typing import Final
 
 from gateway.cli.main import main
-from tests.support.gateway import RunningGateway
-from tests.support.raw_client import HOST
+from testkit.gateway import RunningGateway
+from testkit.raw_client import HOST
 
 _LOG_YEAR: Final = "20"
 

@@ -6,7 +6,7 @@ import select
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.clock import FakeClock
+from testkit.clock import FakeClock
 
 
 class FakeTimer:
@@ -32,7 +32,7 @@ class FakeLoop:
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
-        self.turns = 0
+        self.scheduler = 0
         self._readers: dict[int, Callable[[], None]] = {}
         self._timers: list[FakeTimer] = []
 
@@ -66,15 +66,15 @@ class FakeLoop:
             poll.register(fd, select.POLLIN)
         for fd, _ in poll.poll(0):
             if fd in self._readers:
-                self.turns += 1
+                self.scheduler += 1
                 self._readers[fd]()
 
     def run(self, *, turns: int = 100) -> None:
         """As many turns, or until there is nothing to do."""
         for _ in range(turns):
-            before = self.turns
+            before = self.scheduler
             self.turn()
-            if self.turns == before:
+            if self.scheduler == before:
                 return
 
     def advance(self, ms: int) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support import wire
-from tests.support.conversation import Conversation
+from testkit import wire
+from testkit.conversation import Conversation
 
 
 def entry(entity: dict[str, str | None], **ops: float | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-_FILE = Path(__file__).parent.parent / "golden" / "scenarios.json"
+_FILE = Path(__file__).parents[1] / "tests" / "golden" / "scenarios.json"
 
 
 def scenarios(*kinds: str) -> list[Any]:

@@ -17,7 +17,7 @@ class HeaderGate:
 
     Attributes:
         port: where it listens.
-        headers: what was told, in order of arrival.
+        headers: what was told, in order of accepted.
         refused: connections that began otherwise.
     """
 

@@ -12,10 +12,10 @@ from struct import unpack
 from typing import Any, Self
 
 from gateway.tls.failure import TlsFailure
-from tests.support.broker import ScriptedBroker
-from tests.support.certificates import SERVER, Authority, KeyPair
-from tests.support.gateway import LISTENER, RunningGateway, running_gateway
-from tests.support.raw_client import HOST, PATIENCE_S, Ended, RawClient
+from testkit.broker import ScriptedBroker
+from testkit.certificates import SERVER, Authority, KeyPair
+from testkit.gateway import LISTENER, RunningGateway, running_gateway
+from testkit.raw_client import HOST, PATIENCE_S, Ended, RawClient
 
 
 class Pki:

@@ -15,9 +15,9 @@ from gateway.session.routes import build_routes
 from gateway.session.sasl_routes import sasl_listener
 from gateway.session.session import ClientSession
 from protocol.sasl import Mechanism
-from tests.support import wire
-from tests.support.conversation import Conversation
-from tests.support.core import GatewayCore
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.core import GatewayCore
 
 SCRAM_FIRST: Final = b"n,,n=alice,r=cnonce"
 SCRAM_CHALLENGE: Final = b"r=cnoncesnonce,s=c2FsdA==,i=4096"

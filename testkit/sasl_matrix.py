@@ -1,7 +1,7 @@
 """Which client, by which mechanism, in which situation: the cells that are tested, and their table in docs/sasl.md.
 
 Every cell is a test of its own (`tests/integration/test_sasl_matrix.py`), so the page cannot say more than the tests
-show. `python -m tests.support.sasl_matrix` writes the table into the page; a test of the contract room says when it
+show. `python -m testkit.sasl_matrix` writes the table into the page; a test of the contract room says when it
 is out of date.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "sasl.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "sasl.md"
 _BEGIN: Final = "<!-- matrix -->"
 _END: Final = "<!-- end of matrix -->"
 

@@ -22,9 +22,9 @@ from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings
 from quotas.rate_quotas import RateSettings
 from quotas.resolution import Rule
-from tests.support.broker_limits import ScriptedLimits
-from tests.support.clock import FakeClock
-from tests.support.quota_admin import ScriptedDesk
+from testkit.broker_limits import ScriptedLimits
+from testkit.clock import FakeClock
+from testkit.quota_admin import ScriptedAlterations
 
 START_MS: Final = 7_300_000
 UPSTREAM_HOST: Final = "broker.inside"
@@ -125,7 +125,7 @@ class GatewayCore:
         self.client_quotas = ClientQuotas(
             self.limits, rate_settings or RateSettings(), self.observer, usage=usage
         )
-        self.desk = ScriptedDesk(self.limits, authorize=authorize, admins=admins)
+        self.desk = ScriptedAlterations(self.limits, authorize=authorize, admins=admins)
         cluster_map = ClusterMap([(UPSTREAM_HOST, 9092)], default_num_partitions=default_num_partitions)
         self.context = HandlerContext(
             topology=Topology(cluster_map, BrokerPorts(GATEWAY_HOST, FIRST_PORT, 1, 10), bind),

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from gateway.quota_admin.store.topic_store import TopicStore, TopicStoreSettings
-from tests.support.quota_stores import AT_MS
+from testkit.quota_stores import AT_MS
 
 
 class Message:

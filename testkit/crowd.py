@@ -6,9 +6,9 @@ import asyncio
 import socket
 from contextlib import suppress
 
-from tests.support import wire
-from tests.support.frames import fetch
-from tests.support.raw_client import HOST, Ended, RawClient
+from testkit import wire
+from testkit.frames import fetch
+from testkit.raw_client import HOST, Ended, RawClient
 
 _crowd: list[RawClient] = []
 

@@ -12,9 +12,9 @@ from gateway.tls.failure import HandshakeRefused, TlsFailure
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
 from gateway.tls.transport import TlsTransport
-from tests.support.clock import FakeClock
-from tests.support.fake_loop import FakeLoop
-from tests.support.tls import Pki
+from testkit.clock import FakeClock
+from testkit.fake_loop import FakeLoop
+from testkit.tls import Pki
 
 
 class Socket:

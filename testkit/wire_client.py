@@ -1,6 +1,6 @@
 """A Kafka client of one socket: says exactly what a test wants said, in the version it wants, and times the answer.
 
-Messages are made and read by `tests.support.wire`, thus by kafka-python and never by our own code.
+Messages are made and read by `testkit.wire`, thus by kafka-python and never by our own code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from struct import unpack
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support import wire
+from testkit import wire
 
 
 class ConnectionEnded(Exception):

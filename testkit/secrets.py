@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.support.tap import Scanner
+from testkit.tap import Scanner
 
 CANARY: Final = "canary-of-"
 

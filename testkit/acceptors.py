@@ -7,14 +7,14 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
-from gateway.net.acceptor import Acceptor, Arrival
+from gateway.net.acceptor import AcceptedSocket, Acceptor
 from gateway.observability.observer import SilentObserver
 from quotas.connections import AdmissionCause, ConnectionLimits, ConnectionQuotas, ListenerLimits
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
-from tests.support.clock import FakeClock
-from tests.support.fake_loop import FakeLoop
-from tests.support.raw_client import HOST
+from testkit.clock import FakeClock
+from testkit.fake_loop import FakeLoop
+from testkit.raw_client import HOST
 
 
 class Seen(SilentObserver):
@@ -68,7 +68,7 @@ class Client:
             return "reset"
 
 
-class Door:
+class ListeningAcceptor:
     """Listeners that share their quotas; admitted sockets are kept."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Door:
             self.limits, self.connection_limits, window_num=window_num, now_ms=clock.now_ms
         )
         self.seen = Seen()
-        self.admitted: list[Arrival] = []
+        self.admitted: list[AcceptedSocket] = []
         self.acceptors: dict[str, Acceptor] = {}
         self.stack = ExitStack()
         for name in self.connection_limits.listeners:
@@ -120,14 +120,14 @@ class Door:
 
     def release(self, listener: str = "EXT") -> None:
         """The oldest admitted connection ends."""
-        arrival = self.admitted.pop(0)
-        arrival.accepted.close()
-        self.quotas.release(listener, arrival.ip)
+        accepted = self.admitted.pop(0)
+        accepted.sock.close()
+        self.quotas.release(listener, accepted.ip)
         for acceptor in self.acceptors.values():
             acceptor.slot_freed()
         self.loop.run()
 
     def close(self) -> None:
-        for arrival in self.admitted:
-            arrival.accepted.close()
+        for accepted in self.admitted:
+            accepted.sock.close()
         self.stack.close()

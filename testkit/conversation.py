@@ -14,9 +14,9 @@ from typing import Any, Final, Self
 from gateway.observability.close_cause import CloseCause
 from gateway.session.mute import MuteReason
 from protocol.errors import ProtocolError, UpstreamDesync
-from tests.support import wire
-from tests.support.cluster import ScriptedCluster
-from tests.support.core import START_MS, GatewayCore
+from testkit import wire
+from testkit.cluster import ScriptedCluster
+from testkit.core import START_MS, GatewayCore
 
 _MOST_TURNS: Final = 1_000
 

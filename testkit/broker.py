@@ -22,7 +22,7 @@ from struct import pack, unpack_from
 from typing import Any, Final, TypeAlias, cast
 
 from gateway.upstream.discovery import CLIENT_ID as DISCOVERY_CLIENT_ID
-from tests.support import wire
+from testkit import wire
 
 PRODUCE: Final = 0
 FETCH: Final = 1

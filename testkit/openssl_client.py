@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.packages import require_package
+from testkit.packages import require_package
 
 _WANT_READ: Final = 2
 _PENDING: Final = 10  # BIO_CTRL_PENDING

@@ -1,11 +1,11 @@
-"""Frames that many tests send: one short function per request or reply, all through `tests.support.wire`."""
+"""Frames that many tests send: one short function per request or reply, all through `testkit.wire`."""
 
 from __future__ import annotations
 
 from struct import pack
 from typing import Any
 
-from tests.support import wire
+from testkit import wire
 
 
 def heartbeat(correlation_id: int, *, group: str = "g") -> bytes:

@@ -30,7 +30,7 @@ from confluent_kafka.admin import (
 )
 
 from embedded_kafka.kafka import Address, KafkaCluster
-from tests.support.certificates import Authority, KeyPair
+from testkit.certificates import Authority, KeyPair
 
 SECURE_HOST: Final = "127.77.0.2"
 LISTENERS: Final = {

@@ -1,0 +1,1 @@
+"""What tests and benchmarks share: scripted brokers and clients, clocks, wire bytes, gateways, one copy of each."""
