@@ -1,13 +1,15 @@
 """What an operator writes, read and checked: the TOML file, its models, and the quota objects made from it.
 
-Nothing else happens before a configuration is valid. This room knows `quotas` and neither the gateway nor the
-protocol.
+`sections/` has a module for each section of the file, `model.py` the rules between them, `loader.py` the reading,
+`faults.py` the error lines. The configuration is valid before a socket is opened. This package imports `quotas`,
+neither the gateway nor the protocol.
 """
 
-from config.address import HostPort
+from config.host_port import HostPort
 from config.loader import ConfigError, default_config, load, parse, parse_bootstrap, replace_upstream
 from config.model import Config
-from config.sections import CLIENT_KEYS, ENFORCED_KEYS, ListenerSettings, QuotaRule
+from config.sections.listeners import ListenerSettings
+from config.sections.quotas import CLIENT_KEYS, ENFORCED_KEYS, QuotaRule
 
 __all__ = [
     "CLIENT_KEYS",

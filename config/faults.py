@@ -1,4 +1,4 @@
-"""Validation errors as lines for people: key path, value, and what would be allowed.
+"""Validation errors as lines of text: key path, value, and what would be allowed.
 
 Allowed values are read from the models, so a range is written down in one place.
 """
@@ -15,11 +15,11 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from config.section import FAULTS, Key
-from config.sections import ENFORCED_KEYS, QuotaRule
+from config.section_base import FAULTS, Key
+from config.sections.quotas import ENFORCED_KEYS, QuotaRule
 from quotas.entities import QuotaKey
 
-_MAX_VALUE_CHARS: Final = 80
+_MAX_VALUE_CHARS: Final = 80  # with its key a line of a terminal or two
 
 
 def lines(error: ValidationError, model: type[BaseModel]) -> list[str]:

@@ -8,13 +8,15 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from config.address import HostPort, parse_host_port
 from config.faults import lines, value_text
+from config.host_port import HostPort, parse_host_port
 from config.model import Config
-from config.quota_admin_section import QuotaAdminSettings
-from config.sections import ListenerSettings, QuotaRule, UpstreamSettings
+from config.sections.listeners import ListenerSettings
+from config.sections.quota_admin import QuotaAdminSettings
+from config.sections.quotas import QuotaRule
+from config.sections.upstream import UpstreamSettings
 
-DEFAULT_BIND: Final = HostPort("127.0.0.1", 19_092)
+DEFAULT_BIND: Final = HostPort("127.0.0.1", 19_092)  # Kafka's port and 10,000, so that both fit one machine
 
 
 class ConfigError(Exception):
@@ -78,7 +80,7 @@ def default_config(
         bootstrap: brokers of the cluster.
         bind: the bootstrap port for clients; broker ports begin after it.
         quotas: none by default.
-        quota_admin: nobody may change quotas by default.
+        quota_admin: no client may change quotas by default.
 
     Raises:
         ConfigError: the gateway would be its own upstream.

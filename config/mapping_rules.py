@@ -20,12 +20,12 @@ _PARSER: Final = re.compile(_RULE)
 _REFERENCE: Final = re.compile(r"\$([0-9]+)")
 _TRIMMED: Final = "".join(map(chr, range(0x21)))  # what Java's String.trim takes away
 
-MAX_RULES: Final = 100
-MAX_NAME_CHARS: Final = 8_192
+MAX_RULES: Final = 100  # each is a search per handshake
+MAX_NAME_CHARS: Final = 8_192  # a search costs more than a pass over the name, and clients choose names
 
 
 class NoRuleMatches(Exception):
-    """A name that no rule is for; Kafka does not let such a client in."""
+    """A name that no rule matches; Kafka refuses such a client."""
 
 
 _NOTHING: Final = Replacement(())
@@ -76,9 +76,8 @@ class MappingRules:
         """The principal's name for a certificate's subject, as `gateway.auth.principals` writes it.
 
         Raises:
-            NoRuleMatches: none of the rules is for it, or it is longer than `MAX_NAME_CHARS`.
+            NoRuleMatches: no rule matches it, or it is longer than `MAX_NAME_CHARS`.
         """
-        # A search costs more than a pass over the name, and names come from whoever the authority signs for.
         if len(distinguished_name) <= MAX_NAME_CHARS:
             for rule in self.rules:
                 name = rule.apply(distinguished_name)

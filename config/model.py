@@ -9,27 +9,23 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from config.address import HostPort
-from config.connection_sections import ConnectionSettings
-from config.proxy_sections import SendProxyProtocol
-from config.quota_admin_section import Authorize, QuotaAdminSettings
-from config.section import Key, Section, faults_error
-from config.sections import (
-    AdminSettings,
-    ClientIdSettings,
-    ClientQuotaSettings,
-    DrainSettings,
-    EnforcementSettings,
-    LimitSettings,
-    ListenerSettings,
-    LogSettings,
-    MutationQuotaSettings,
-    NamedUpstreamSettings,
-    QuotaRule,
-    UpstreamSettings,
-)
-from config.store_sections import QuotaStoreSettings
-from config.usage_sections import UsageSettings
+from config.host_port import HostPort
+from config.section_base import Key, Section, faults_error
+from config.sections.admin import AdminSettings
+from config.sections.client_ids import ClientIdSettings
+from config.sections.client_quota import ClientQuotaSettings
+from config.sections.connections import ConnectionSettings
+from config.sections.drain import DrainSettings
+from config.sections.enforcement import EnforcementSettings
+from config.sections.limits import LimitSettings
+from config.sections.listeners import ListenerSettings
+from config.sections.log import LogSettings
+from config.sections.mutation_quota import MutationQuotaSettings
+from config.sections.quota_admin import Authorize, QuotaAdminSettings
+from config.sections.quota_store import QuotaStoreSettings
+from config.sections.quotas import QuotaRule
+from config.sections.upstream import NamedUpstreamSettings, SendProxyProtocol, UpstreamSettings
+from config.sections.usage import UsageSettings
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutations import MutationSettings
@@ -72,7 +68,7 @@ class Config(Section, frozen=True):
         return [(rule.entity, key, value) for rule in self.quotas for key, value in rule.values().items()]
 
     def observed_entities(self) -> frozenset[QuotaEntity]:
-        """Whose quotas are only watched; for `Limits.set_observed`."""
+        """Entities with quotas that are only watched; for `Limits.set_observed`."""
         return frozenset(rule.entity for rule in self.quotas if rule.observe)
 
     def quota_limits(self) -> Limits:
@@ -126,26 +122,26 @@ class Config(Section, frozen=True):
         found += [
             f"listeners.{at}.proxy_protocol.trusted: trusts everybody, so anybody can pose as any address"
             for at, listener in enumerate(self.listeners)
-            if listener.proxy_protocol is not None and listener.proxy_protocol.trusts_everybody
+            if listener.proxy_protocol is not None and listener.proxy_protocol.trusts_all
         ]
         if len(self.listeners) == 1 and self.listeners[0].protected:
             found.append("listeners.0.protected: without effect, since there is no other listener")
         found.extend(self._sasl_warnings())
         return found
 
-    def way_of(self, listener: ListenerSettings) -> UpstreamSettings:
+    def upstream_of(self, listener: ListenerSettings) -> UpstreamSettings:
         """The upstream that a listener leads to."""
         return next((each for each in self.upstreams if each.name == listener.upstream), self.upstream)
 
     def _sasl_warnings(self) -> Iterator[str]:
-        ways = {"upstream": self.upstream} | {
+        upstreams = {"upstream": self.upstream} | {
             f"upstreams.{at}": each for at, each in enumerate(self.upstreams)
         }
-        for key, way in ways.items():
-            if way.security_protocol.sasl and way.sasl is None:
+        for key, upstream in upstreams.items():
+            if upstream.security_protocol.sasl and upstream.sasl is None:
                 yield f"{key}.sasl: missing; the gateway itself can ask nothing there, and will not be ready"
         for at, listener in enumerate(self.listeners):
-            if self.way_of(listener).security_protocol.sasl and not listener.security_protocol.sasl:
+            if self.upstream_of(listener).security_protocol.sasl and not listener.security_protocol.sasl:
                 yield f"listeners.{at}.security_protocol: clients can authenticate, but all are ANONYMOUS to quotas"
 
     @model_validator(mode="after")
@@ -180,10 +176,10 @@ class Config(Section, frozen=True):
                     yield claim.key, f"{claim} overlaps {_dotted(other.key)} {other}"
 
     def _loop_faults(self) -> Iterator[tuple[Key, str]]:
-        ways: list[tuple[Key, UpstreamSettings]] = [(("upstream",), self.upstream)]
-        ways += [(("upstreams", at), each) for at, each in enumerate(self.upstreams)]
-        for key, way in ways:
-            for at, broker in enumerate(way.bootstrap):
+        upstreams: list[tuple[Key, UpstreamSettings]] = [(("upstream",), self.upstream)]
+        upstreams += [(("upstreams", at), each) for at, each in enumerate(self.upstreams)]
+        for key, upstream in upstreams:
+            for at, broker in enumerate(upstream.bootstrap):
                 for claim in self._claims():
                     if claim.answers(broker):
                         text = f'"{broker}" is the gateway itself ({_dotted(claim.key)})'
@@ -204,7 +200,7 @@ class Config(Section, frozen=True):
                     ("listeners", at, "upstream"),
                     f'"{listener.upstream}" is not in [[upstreams]], which has {names}',
                 )
-            elif listener.security_protocol.sasl and not self.way_of(listener).security_protocol.sasl:
+            elif listener.security_protocol.sasl and not self.upstream_of(listener).security_protocol.sasl:
                 text = f"{listener.security_protocol} leads to brokers that authenticate nobody; see its upstream"
                 yield ("listeners", at, "security_protocol"), text
 

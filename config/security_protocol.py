@@ -1,9 +1,9 @@
-"""Kafka's security protocols: how a connection is made, apart from who may do what on it."""
+"""Kafka's security protocols, and the versions of TLS."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -18,7 +18,7 @@ class SecurityProtocol(StrEnum):
 
     @property
     def sasl(self) -> bool:
-        """Nobody is served before a SASL exchange has succeeded."""
+        """No client is served before its SASL exchange has succeeded."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
     @property
@@ -29,3 +29,6 @@ class SecurityProtocol(StrEnum):
 
 SecurityProtocolKey: TypeAlias = Annotated[SecurityProtocol, Field(strict=False)]
 """As a key of the configuration file, where it is a text."""
+
+TlsVersion: TypeAlias = Literal["TLSv1.2", "TLSv1.3"]
+"""Older ones are broken (RFC 8996)."""

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from config import Config
-from config.quota_admin_section import LimitsBy
+from config.sections.quota_admin import LimitsBy
 from gateway.clock import loop_clock
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.context import HandlerContext

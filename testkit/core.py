@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from config.quota_admin_section import Authorize
+from config.sections.quota_admin import Authorize
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.context import HandlerContext
 from gateway.observability.observer import SilentObserver

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from config.quota_admin_section import Authorize
+from config.sections.quota_admin import Authorize
 from gateway.quota_admin.rights import Asker, OnAltered, QuotaAdmin
 from gateway.quota_admin.store.interface import Alteration
 from quotas.layered_quotas import LayeredQuotas

@@ -7,7 +7,7 @@ import sys
 from typing import Any, Final
 
 import config
-from config.address import HostPort
+from config.host_port import HostPort
 from gateway.cli.table import aligned
 from quotas.limits import Enforcement
 

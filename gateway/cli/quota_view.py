@@ -11,13 +11,11 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 import config
-from config.connection_sections import ConnectionSettings
-from config.sections import (
-    ClientIdSettings,
-    ClientQuotaSettings,
-    EnforcementSettings,
-    MutationQuotaSettings,
-)
+from config.sections.client_ids import ClientIdSettings
+from config.sections.client_quota import ClientQuotaSettings
+from config.sections.connections import ConnectionSettings
+from config.sections.enforcement import EnforcementSettings
+from config.sections.mutation_quota import MutationQuotaSettings
 from gateway.cli import admin_port
 from gateway.quota_admin.store.quota_json import entity_of, quotas_of
 from quotas.entities import QuotaEntity, QuotaKey

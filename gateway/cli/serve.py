@@ -14,8 +14,8 @@ from typing import Any, Final
 import structlog
 
 import config
-from config.quota_admin_section import Authorize, QuotaAdminSettings
-from config.sections import LogSettings
+from config.sections.log import LogSettings
+from config.sections.quota_admin import Authorize, QuotaAdminSettings
 from gateway.observability.logging_setup import report_suppressed, setup
 
 # What to try with the embedded Kafka: a quota small enough for one command to use up.

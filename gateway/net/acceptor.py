@@ -28,7 +28,7 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from config.proxy_sections import ProxyProtocolSettings
+from config.sections.listeners import ProxyProtocolSettings
 from gateway.clock import NowMs
 from gateway.net.plain_socket import PlainSocket
 from gateway.net.proxy_acceptor import ProxyProtocolAcceptor

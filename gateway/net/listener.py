@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from config.proxy_sections import ProxyProtocolSettings
+from config.sections.listeners import ProxyProtocolSettings
 from gateway.clock import NowMs
 from gateway.net.acceptor import ACCEPTS_PER_TURN, AcceptedSocket, Acceptor
 from gateway.net.back_pressure import BackPressure

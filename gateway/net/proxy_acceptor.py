@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from config.proxy_sections import ProxyProtocolSettings
+from config.sections.listeners import ProxyProtocolSettings
 from protocol.proxy_protocol import NoProxyHeader, ProxyHeader, ProxyHeaderReader, ProxyProtocolError
 from quotas.addresses import normalise
 from quotas.connections import AdmissionCause

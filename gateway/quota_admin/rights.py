@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol, TypeAlias
 
-from config.quota_admin_section import Authorize
+from config.sections.quota_admin import Authorize
 from gateway.quota_admin.store.interface import Alteration, QuotaChange
 from quotas.layered_quotas import LayeredQuotas
 

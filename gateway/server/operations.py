@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from config import Config, ConfigError
-from config.sections import LogSettings
+from config.sections.log import LogSettings
 from gateway.server.reload import ReloadPlan, ReloadResult, plan
 from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Enforcement

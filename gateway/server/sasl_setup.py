@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from config import ListenerSettings
-from config.sasl_sections import ListenerSasl
+from config.sections.listeners import ListenerSasl
 from gateway.auth.authentication import SaslRules
 from gateway.handlers.sasl import ConfirmHandler
 from gateway.observability.observer import Observer

@@ -10,8 +10,8 @@ import structlog
 
 from config import Config, ConfigError, ListenerSettings
 from config.mapping_rules import MappingRules
-from config.sections import UpstreamSettings
-from config.security_sections import ListenerTls, UpstreamTls
+from config.sections.listeners import ListenerTls
+from config.sections.upstream import UpstreamSettings, UpstreamTls
 from gateway.clock import loop_clock
 from gateway.net.tls_acceptor import TlsAcceptor
 from gateway.observability.tls_metrics import TlsMetrics

@@ -19,7 +19,8 @@ import structlog
 from cryptography import x509
 
 from config import ConfigError
-from config.security_sections import ListenerTls, UpstreamTls
+from config.sections.listeners import ListenerTls
+from config.sections.upstream import UpstreamTls
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from config import Config, ConfigError
-from config.security_sections import UpstreamTls
+from config.sections.upstream import UpstreamTls
 from gateway.upstream.own_login import LoginFailed, read_password
 
 Value: TypeAlias = str | int | float | bool

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from config.sasl_sections import UpstreamSasl
+from config.sections.upstream import UpstreamSasl
 from protocol import sasl
 from protocol.api_keys import ApiKey, describe
 from protocol.error_codes import ErrorCode

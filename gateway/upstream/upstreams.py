@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from config import Config
-from config.proxy_sections import SendProxyProtocol
-from config.sections import UpstreamSettings
+from config.sections.upstream import SendProxyProtocol, UpstreamSettings
 from gateway.clock import NowMs
 from gateway.upstream.channel import Connector
 from gateway.upstream.discovery import CLIENT_ID, Discovery

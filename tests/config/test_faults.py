@@ -88,12 +88,114 @@ def faults(**changed: str) -> list[str]:
         ("array_of_quotas", 'user = "a"',
          "quotas.0: limits nothing; give producer_byte_rate or consumer_byte_rate or request_percentage or "
          "controller_mutation_rate"),
+        ("usage", 'kind = "files"', "usage.directory: required, since kind is files"),
+        ("usage", 'kind = "topic"\nprivacy = "hashed"',
+         "usage.salt_file: required, since names are hashed and there is no directory"),
+        ("usage", "topic_partitions = 0",
+         "usage.topic_partitions: 0 is no number of partitions; -1 is the brokers' default"),
+        ("usage", "topic_replication_factor = 0",
+         "usage.topic_replication_factor: 0 is no number of replicas; -1 is the default"),
+        ("quota_admin", 'admins = ["Group:ops"]',
+         'quota_admin.admins.0: "Group:ops" must be a principal such as "User:alice"'),
+        ("quota_admin", 'admins = ["User:"]',
+         'quota_admin.admins.0: "User:" must be a principal such as "User:alice"'),
         ("admn", "", "admn: unknown key; did you mean admin?"),
         ("array_of_admin", "", "admin: an array is not a table"),
     ],
 )  # fmt: skip
 def test_fault_is_one_line_with_key_value_and_what_is_allowed(section: str, body: str, line: str) -> None:
     assert faults(**{section: body}) == [line]
+
+
+@pytest.mark.parametrize(
+    ("section", "text"),
+    [
+        (section, text)
+        for section, texts in {
+            "connections": ["max_connections = -1", "max_connections = 1.0", "max_connection_creation_rate = 0",
+                            "max_connection_creation_rate = 2147483648", "max_connection_creation_rate = true"],
+            "quota_admin": ['authorize = "all"', 'broker_limits = "both"'],
+            "quota_store": ['kind = "etcd"', 'data_dir = ""', 'topic = "a topic"', "replication_factor = 0",
+                            "max_quotas = 0", "max_history = 0", "write_timeout_ms = 0"],
+            "upstream.sasl": ['mechanism = "GSSAPI"', 'mechanism = "plain"', 'password = "x"'],
+            "usage": ['gateway_id = "a/b"', 'gateway_id = ""', f'gateway_id = "{"x" * 65}"', 'topic = "no topic"',
+                      'kind = "kafka"', "rotate_seconds = 0", "keep_bytes = 1", "max_rows = 0",
+                      "max_queued_bytes = 0", 'directory = ""'],
+        }.items()
+        for text in texts
+    ],
+)  # fmt: skip
+def test_value_out_of_range_is_named_by_its_key(section: str, text: str) -> None:
+    assert any(line.startswith(f"{section}.{text.partition(' ')[0]}: ") for line in faults(**{section: text}))
+
+
+PROXY = 'trusted = ["10.0.0.1"]'
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ('client_auth = "required"', 'client_ca: required, since client_auth is "required"'),
+        ('client_auth = "always"', 'client_auth: "always" is not one of "none", "requested", "required"'),
+        ('client_ca = "ca.pem"', 'client_ca: without effect, since client_auth is "none"'),
+        ('client_crl = "ca.crl"', 'client_crl: without effect, since client_auth is "none"'),
+        ('minimum_version = "TLSv1.1"', 'minimum_version: "TLSv1.1" is not one of "TLSv1.2", "TLSv1.3"'),
+        ("handshake_timeout_ms = 0", "handshake_timeout_ms: 0 is not in 1..2147483647"),
+        ('principal_mapping_rules = "RULE:^a"',
+         'principal_mapping_rules: "RULE:^a" has "RULE:^a", which is neither DEFAULT nor '
+         "RULE:pattern/replacement/[L|U]"),
+        ('certificate_texts = "latin1"', 'certificate_texts: "latin1" is not one of "by_kind", "utf8"'),
+    ],
+)  # fmt: skip
+def test_fault_in_the_tls_of_a_listener(more: str, line: str) -> None:
+    tls = f'security_protocol = "SSL"\n[listeners.tls]\ncertificate = "a.crt"\nkey = "a.key"\n{more}'
+    assert faults(array_of_listeners=f"{GOOD['[listeners]']}\n{tls}") == [f"listeners.0.tls.{line}"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ('certificate = "a.crt"', "key: required, since certificate is given"),
+        ('key = "a.key"', "certificate: required, since key is given"),
+        ('key_password_file = "p"', "key_password_file: without effect, since there is no key"),
+        ('verify = false\nca = "ca.pem"', "ca: without effect, since verify is false"),
+        ('verify = false\nserver_name = "kafka"', "server_name: without effect, since verify is false"),
+    ],
+)
+def test_fault_in_the_tls_towards_brokers(keys: str, line: str) -> None:
+    upstream = f'{GOOD["upstream"]}\nsecurity_protocol = "SSL"\n[upstream.tls]\n{keys}'
+    assert faults(upstream=upstream) == [f"upstream.tls.{line}"]
+
+
+@pytest.mark.parametrize(
+    ("section", "body", "line"),
+    [
+        ("array_of_listeners", 'security_protocol = "SSL"',
+         "listeners.0.tls: required, since security_protocol is SSL"),
+        ("array_of_listeners", 'tls = {certificate = "a", key = "b"}',
+         "listeners.0.tls: without effect, since security_protocol is PLAINTEXT"),
+        ("array_of_listeners", "sasl = {}", "listeners.0.sasl: without effect, since security_protocol is PLAINTEXT"),
+        ("upstream", "tls = {}", "upstream.tls: without effect, since security_protocol is PLAINTEXT"),
+        ("upstream", 'sasl = {mechanism = "PLAIN", username = "u", password_file = "p"}',
+         "upstream.sasl: without effect, since security_protocol is PLAINTEXT"),
+    ],
+)  # fmt: skip
+def test_tls_and_sasl_go_with_the_protocols_that_have_them(section: str, body: str, line: str) -> None:
+    good = GOOD["upstream" if section == "upstream" else "[listeners]"]
+    assert faults(**{section: f"{good}\n{body}"}) == [line]
+
+
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [("", "trusted"), ("trusted = []", "trusted"), ('trusted = ["lb.example"]', "trusted.0"),
+     ('trusted = ["10.0.0.1/8"]', "trusted.0"), ('trusted = ["fe80::1%eth0"]', "trusted.0"),
+     ("trusted = [7]", "trusted.0"),
+     (f"{PROXY}\ntimeout_ms = 0", "timeout_ms"), (f"{PROXY}\ntimeout_ms = 60001", "timeout_ms"),
+     (f"{PROXY}\nmax_waiting = 0", "max_waiting"), (f"{PROXY}\nmax_waiting = 100001", "max_waiting")],
+)  # fmt: skip
+def test_h24_trusted_load_balancers_must_be_named_and_their_waiting_is_bounded(keys: str, key: str) -> None:
+    (line,) = faults(array_of_listeners=f"{GOOD['[listeners]']}\n[listeners.proxy_protocol]\n{keys}")
+    assert line.startswith(f"listeners.0.proxy_protocol.{key}: ")
 
 
 def test_all_faults_of_all_sections_are_told_at_once() -> None:

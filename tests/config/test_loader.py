@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import config
-from config.address import HostPort
+from config.host_port import HostPort
 from config.loader import ConfigError, default_config, load, parse, parse_bootstrap, replace_upstream
 
 MINIMAL = '[upstream]\nbootstrap = ["k:1"]\n[[listeners]]\nname = "a"\nbind = "127.0.0.1:19092"\n'
@@ -69,7 +68,3 @@ def test_bootstrap_text_is_kafkas_comma_list() -> None:
     for wrong in ("", "a:1,", "a"):
         with pytest.raises(ConfigError, match="is not host:port"):
             parse_bootstrap(wrong)
-
-
-def test_package_offers_what_the_gateway_needs() -> None:
-    assert all(hasattr(config, name) for name in config.__all__)

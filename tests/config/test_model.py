@@ -4,8 +4,9 @@ import pytest
 from pydantic import ValidationError
 
 import config
-from config.address import HostPort
+from config.host_port import HostPort
 from config.model import Config
+from config.sections.quota_admin import Authorize, LimitsBy
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Enforcement
 from quotas.mutation_meters import MutationAlgorithm
@@ -42,10 +43,6 @@ def test_quotas_become_limits_with_the_entities_of_the_file() -> None:
     assert limits.empty_client_id == "as_named"
 
 
-def test_mutation_settings_default_to_those_of_the_quotas() -> None:
-    assert read(HEAD + LISTENER).mutation_settings() == MutationSettings()
-
-
 def test_mutation_settings_carry_every_key() -> None:
     text = """[mutation_quota]
         algorithm = "spread_rate"
@@ -63,10 +60,6 @@ def test_mutation_settings_carry_every_key() -> None:
         max_trackers=5,
         idle_expiry_ms=7,
     )
-
-
-def test_rate_settings_default_to_those_of_the_quotas() -> None:
-    assert read(HEAD + LISTENER).rate_settings() == RateSettings()
 
 
 def test_rate_settings_carry_every_key() -> None:
@@ -158,37 +151,12 @@ def test_gateway_is_not_its_own_upstream(upstream: str, itself: bool) -> None:
         read(text + LISTENER)
 
 
-def test_wildcard_listener_on_kafkas_port_may_stand_before_a_remote_kafka_but_not_before_this_machine() -> (
-    None
-):
+def test_wildcard_listener_on_kafkas_port_is_refused_before_a_kafka_of_this_machine_only() -> None:
     listener = '[[listeners]]\nname = "a"\nbind = "0.0.0.0:9092"\nadvertised_host = "gw"\n'
     read('[upstream]\nbootstrap = ["kafka:9092"]\n' + listener)
     assert faults(HEAD + listener) == [
         'upstream.bootstrap.0: "127.0.0.1:9092" is the gateway itself (listeners.0.bind)'
     ]
-
-
-def test_same_quota_twice_is_told_with_both_places() -> None:
-    quota = "[[quotas]]\nuser = 'a'\ncontroller_mutation_rate = 1\n"
-    assert faults(HEAD + LISTENER + quota + quota) == [
-        "quotas.1.controller_mutation_rate: user=a has this quota from quotas.0 already"
-    ]
-
-
-def test_name_that_looks_like_the_default_is_warned_about() -> None:
-    found = read(HEAD + LISTENER + "[[quotas]]\nuser = '<default>'\ncontroller_mutation_rate = 1\n")
-    assert found.warnings() == [
-        'quotas.0.user: "<default>" is taken as a name; the default is default_user = true'
-    ]
-
-
-def test_a_star_that_stands_for_nobody_else_is_warned_about() -> None:
-    text = HEAD + LISTENER + "[[quotas]]\nclient_id = 'team-*'\ncontroller_mutation_rate = 1\n"
-    assert read(text).warnings() == [
-        "quotas.0.client_id: the star is a letter of this name; for all names that begin so, set "
-        "client_ids.prefixes = true"
-    ]
-    assert read(text + "[client_ids]\nprefixes = true\n").warnings() == []
 
 
 def test_other_upstream_changes_nothing_else_and_is_checked() -> None:
@@ -198,3 +166,87 @@ def test_other_upstream_changes_nothing_else_and_is_checked() -> None:
     assert after.with_upstream(before.upstream.bootstrap) == before
     with pytest.raises(ValidationError):
         before.with_upstream((HostPort("127.0.0.1", 19092),))
+
+
+def quota(keys: str) -> str:
+    return f"[[quotas]]\n{keys}\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (quota("user = 'a'\ncontroller_mutation_rate = 1") * 2,
+         "quotas.1.controller_mutation_rate: user=a has this quota from quotas.0 already"),
+        (quota("ip = '10.0.0.1'\nconnection_creation_rate = 1")
+         + quota("ip = '::ffff:10.0.0.1'\nconnection_creation_rate = 1"),
+         "quotas.1.connection_creation_rate: ip=10.0.0.1 has this quota from quotas.0 already"),
+        ('protected = true\n[[listeners]]\nname = "b"\nbind = "127.0.0.1:29092"\nprotected = true',
+         "listeners.1.protected: listeners.0 is; only one can be"),
+        ('upstream = "inner"', 'listeners.0.upstream: "inner" is not in [[upstreams]], which has none'),
+        ('[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\n' * 2,
+         'upstreams.1.name: "x" is the name of upstreams.0 too'),
+        ('[[upstreams]]\nname = "upstream"\nbootstrap = ["k:1"]',
+         'upstreams.0.name: "upstream" is the name of upstream too'),
+        ('[[upstreams]]\nname = "x"\nbootstrap = ["127.0.0.1:19092"]',
+         'upstreams.0.bootstrap.0: "127.0.0.1:19092" is the gateway itself (listeners.0.bind)'),
+    ],
+)  # fmt: skip
+def test_contradiction_between_sections_is_one_line(more: str, line: str) -> None:
+    assert faults(HEAD + LISTENER + more) == [line]
+
+
+@pytest.mark.parametrize("section", ["quota_store", "usage"])
+def test_own_topics_can_not_be_behind_a_proxy_that_wants_headers(section: str) -> None:
+    text = f'{HEAD}send_proxy_protocol = "v2"\n{LISTENER}[{section}]\nkind = "topic"\n'
+    assert faults(text) == [
+        f'upstream.send_proxy_protocol: {section}.kind = "topic" needs a client that sends no headers; '
+        "give another kind"
+    ]
+
+
+PROXY = "[listeners.proxy_protocol]\ntrusted = ['{}']\n"
+ALONE = "listeners.0.protected: without effect, since there is no other listener"
+
+
+@pytest.mark.parametrize(
+    ("more", "warnings"),
+    [
+        ("", []),
+        ("protected = true\n", [ALONE]),
+        ('protected = true\n[[listeners]]\nname = "b"\nbind = "127.0.0.1:29092"\n', []),
+        (PROXY.format("10.0.0.0/8"), []),
+        (PROXY.format("0.0.0.0/0"),
+         ["listeners.0.proxy_protocol.trusted: trusts everybody, so anybody can pose as any address"]),
+        ("[quota_admin]\nauthorize = 'ask_cluster'\n", []),
+        ("[quota_admin]\nauthorize = 'anyone'\n",
+         ["quota_admin.authorize: every client may change quotas; for development only"]),
+        (quota("user = '<default>'\ncontroller_mutation_rate = 1"),
+         ['quotas.0.user: "<default>" is taken as a name; the default is default_user = true']),
+        (quota("client_id = 'team-*'\ncontroller_mutation_rate = 1"),
+         ["quotas.0.client_id: the star is a letter of this name; for all names that begin so, set "
+          "client_ids.prefixes = true"]),
+        (quota("client_id = 'team-*'\ncontroller_mutation_rate = 1") + "[client_ids]\nprefixes = true\n", []),
+    ],
+)  # fmt: skip
+def test_what_is_probably_not_meant_is_warned_about(more: str, warnings: list[str]) -> None:
+    assert read(HEAD + LISTENER + more).warnings() == warnings
+
+
+def test_listeners_may_lead_to_another_upstream() -> None:
+    found = read(f'{HEAD}{LISTENER}upstream = "x"\n[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\n')
+    assert found.upstream_of(found.listeners[0]) is found.upstreams[0]
+
+
+@pytest.mark.parametrize("version", ["none", "v1", "v2"])
+def test_headers_are_sent_to_brokers_only_when_asked_for(version: str) -> None:
+    assert (
+        read(f'{HEAD}send_proxy_protocol = "{version}"\n{LISTENER}').upstream.send_proxy_protocol == version
+    )
+    assert read(HEAD + LISTENER).upstream.send_proxy_protocol == "none"
+
+
+def test_g14_no_client_may_change_quotas_by_default_and_admins_are_named_by_principals() -> None:
+    found = read(HEAD + LISTENER).quota_admin
+    assert (found.authorize, found.admins, found.broker_limits) == (Authorize.DENY, (), LimitsBy.GATEWAY)
+    named = read(f'{HEAD}{LISTENER}[quota_admin]\nadmins = ["User:alice", "User:CN=x,O=y"]\n').quota_admin
+    assert named.admin_names() == {"alice", "CN=x,O=y"}

@@ -1,80 +1,104 @@
+"""What the sections make of valid values. What they refuse is in test_faults.py, their defaults in full.toml."""
+
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import fields
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from config.address import HostPort
-from config.connection_sections import ConnectionSettings
-from config.sections import (
-    CLIENT_KEYS,
-    ENFORCED_KEYS,
-    LimitSettings,
-    ListenerSettings,
-    MutationQuotaSettings,
-    QuotaRule,
-    UpstreamSettings,
-)
+from config.host_port import HostPort
+from config.section_base import Milliseconds, Section
+from config.sections.connections import ConnectionSettings
+from config.sections.limits import LimitSettings
+from config.sections.listeners import ListenerSettings, ProxyProtocolSettings
+from config.sections.quotas import CLIENT_KEYS, ENFORCED_KEYS, QuotaRule
+from config.security_protocol import SecurityProtocol
 from gateway.session.settings import SessionSettings
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import validate
 
-
-def test_limits_have_the_names_and_defaults_of_session_settings() -> None:
-    elsewhere = {"failed_authentication_delay_ms": ConnectionSettings().failed_authentication_delay_ms}
-    assert LimitSettings().model_dump() | elsewhere == asdict(SessionSettings())
+BIND = HostPort("127.0.0.1", 19092)
 
 
-def test_limits_make_session_settings() -> None:
-    assert SessionSettings(**LimitSettings(max_frame_bytes=2048).model_dump()).max_frame_bytes == 2048
+class _Example(Section, frozen=True):
+    wait_ms: Milliseconds = 5
+
+
+def test_a_section_takes_no_unknown_key_converts_nothing_and_never_changes() -> None:
+    with pytest.raises(ValidationError, match="extra_forbidden"):
+        _Example.model_validate({"wait": 5})
+    for value in ("5", 5.0, True, 0, 2**31):
+        with pytest.raises(ValidationError):
+            _Example.model_validate({"wait_ms": value})
+    with pytest.raises(ValidationError, match="frozen"):
+        _Example(wait_ms=7).wait_ms = 8  # type: ignore[misc]
+
+
+def test_limits_and_the_delay_of_connections_are_all_that_a_session_needs() -> None:
+    names = {each.name for each in fields(SessionSettings)}
+    assert set(LimitSettings.model_fields) == names - {"failed_authentication_delay_ms"}
+    assert "failed_authentication_delay_ms" in ConnectionSettings.model_fields
+
+
+@pytest.mark.parametrize(
+    ("name", "sasl", "tls"),
+    [("PLAINTEXT", False, False), ("SASL_PLAINTEXT", True, False), ("SSL", False, True), ("SASL_SSL", True, True)],
+)  # fmt: skip
+def test_each_security_protocol_says_whether_it_has_sasl_and_tls(name: str, sasl: bool, tls: bool) -> None:
+    assert (SecurityProtocol(name).sasl, SecurityProtocol(name).tls) == (sasl, tls)
 
 
 def test_listener_advertises_its_bind_host_and_the_ports_after_its_own() -> None:
-    listener = ListenerSettings(name="a", bind=HostPort("127.0.0.1", 19092))
+    listener = ListenerSettings(name="a", bind=BIND)
     assert listener.advertised_host == "127.0.0.1"
     assert (listener.first_broker_port, listener.last_broker_port) == (19093, 19192)
+    assert ListenerSettings(name="a", bind=BIND, first_broker_port=65436).last_broker_port == 65535
+    assert ListenerSettings(name="a", bind=HostPort("::", 1), advertised_host="gw").advertised_host == "gw"
+    assert ListenerSettings(name="a", bind=HostPort("::1", 0), first_broker_port=7).first_broker_port == 7
 
 
-def test_broker_range_may_end_at_the_last_port_and_not_after_it() -> None:
-    bind = HostPort("127.0.0.1", 19092)
-    assert ListenerSettings(name="a", bind=bind, first_broker_port=65436).last_broker_port == 65535
+@pytest.mark.parametrize(
+    ("bind", "keys"),
+    [
+        (BIND, {"first_broker_port": 65437}),
+        (HostPort("127.0.0.1", 0), {}),
+        *(
+            (HostPort(wild, 1), keys)
+            for wild in ("0.0.0.0", "::")
+            for keys in ({}, {"advertised_host": wild})
+        ),
+        *((BIND, {"advertised_host": host}) for host in ("", "a b", "gw:9092", "[::1]", "300.1.1.1")),
+    ],
+)
+def test_listener_that_clients_could_not_reach_is_refused(bind: HostPort, keys: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        ListenerSettings(name="a", bind=bind, first_broker_port=65437)
+        ListenerSettings(name="a", bind=bind, **keys)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_wildcard_bind_needs_an_advertised_host(host: str) -> None:
-    bind = HostPort(host, 19092)
-    assert ListenerSettings(name="a", bind=bind, advertised_host="gw").advertised_host == "gw"
-    for advertised in ({}, {"advertised_host": "0.0.0.0"}, {"advertised_host": "::"}):
-        with pytest.raises(ValidationError):
-            ListenerSettings(name="a", bind=bind, **advertised)
+def test_trusted_load_balancers_are_addresses_and_blocks_by_their_one_name() -> None:
+    trusted = ["10.0.0.0/8", "::ffff:192.0.2.1", "2001:DB8::/32"]
+    found = ProxyProtocolSettings.model_validate({"trusted": trusted}).trusted
+    assert found == ("10.0.0.0/8", "192.0.2.1", "2001:db8::/32")
 
 
-@pytest.mark.parametrize("host", ["", "a b", "gw:9092", "[::1]", "300.1.1.1"])
-def test_advertised_host_is_a_bare_host(host: str) -> None:
-    with pytest.raises(ValidationError):
-        ListenerSettings(name="a", bind=HostPort("127.0.0.1", 1), advertised_host=host)
+@pytest.mark.parametrize(
+    ("trusted", "everything"),
+    [("0.0.0.0/0", True), ("::/0", True), ("0.0.0.0/1", False), ("10.0.0.1", False)],
+)
+def test_trust_in_every_address_is_noticed(trusted: str, everything: bool) -> None:
+    assert ProxyProtocolSettings(trusted=("10.0.0.2", trusted)).trusts_all is everything
 
 
-def test_free_bootstrap_port_needs_a_first_broker_port() -> None:
-    bind = HostPort("127.0.0.1", 0)
-    assert ListenerSettings(name="a", bind=bind, first_broker_port=7000).first_broker_port == 7000
-    with pytest.raises(ValidationError):
-        ListenerSettings(name="a", bind=bind)
-
-
-def test_toml_types_are_not_converted() -> None:
-    bootstrap = (HostPort("k", 1),)
-    for wrong in ("5000", True, 5000.0):
-        with pytest.raises(ValidationError):
-            UpstreamSettings.model_validate({"bootstrap": bootstrap, "connect_timeout_ms": wrong})
-
-
-def test_sections_never_change() -> None:
-    with pytest.raises(ValidationError):
-        MutationQuotaSettings().window_num = 3  # type: ignore[misc]
+def test_overrides_are_by_the_one_name_of_each_address_and_0_lets_only_these_in() -> None:
+    given = {
+        "max_connections_per_ip": 0,
+        "max_connections_per_ip_overrides": {"::ffff:10.0.0.1": 3, "2001:DB8::1": 0},
+    }
+    found = ConnectionSettings.model_validate(given)
+    assert found.max_connections_per_ip == 0
+    assert found.max_connections_per_ip_overrides == {"10.0.0.1": 3, "2001:db8::1": 0}
 
 
 @pytest.mark.parametrize(
@@ -89,14 +113,20 @@ def test_sections_never_change() -> None:
         ({"user": "a", "default_client_id": True}, QuotaEntity(user="a", client_id=DEFAULT)),
         ({"default_user": True, "client_id": "c"}, QuotaEntity(user=DEFAULT, client_id="c")),
         ({"default_user": True, "default_client_id": True}, QuotaEntity(user=DEFAULT, client_id=DEFAULT)),
+        ({"ip": "10.0.0.1"}, QuotaEntity(ip="10.0.0.1")),
+        ({"ip": "::ffff:10.0.0.1"}, QuotaEntity(ip="10.0.0.1")),
+        ({"ip": "10.0.0.0/8"}, QuotaEntity(ip="10.0.0.0/8")),
+        ({"ip": "2001:DB8::/32"}, QuotaEntity(ip="2001:db8::/32")),
+        ({"default_ip": True}, QuotaEntity(ip=DEFAULT)),
     ],
 )
-def test_quota_names_each_of_the_eight_levels_and_a_literal_default(
+def test_quota_is_of_each_of_the_eight_levels_a_literal_default_or_an_address(
     keys: dict[str, object], entity: QuotaEntity
 ) -> None:
-    rule = QuotaRule.model_validate({**keys, "controller_mutation_rate": 5})
-    assert rule.entity == entity
-    assert rule.values() == {QuotaKey.CONTROLLER_MUTATION_RATE: 5.0}
+    key = QuotaKey.CONTROLLER_MUTATION_RATE if entity.ip is None else QuotaKey.CONNECTION_CREATION_RATE
+    rule = QuotaRule.model_validate({**keys, key.value: 5})
+    assert (rule.entity, rule.values()) == (entity, {key: 5.0})
+    assert validate(entity, key, 5.0) is None
 
 
 @pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf"), 10**400, "5", True])
@@ -110,29 +140,11 @@ def test_every_key_of_kafka_is_enforced() -> None:
     assert set(QuotaKey) - set(CLIENT_KEYS) == {QuotaKey.CONNECTION_CREATION_RATE}
 
 
-@pytest.mark.parametrize(
-    ("keys", "entity"),
-    [
-        ({"ip": "10.0.0.1"}, QuotaEntity(ip="10.0.0.1")),
-        ({"ip": "::ffff:10.0.0.1"}, QuotaEntity(ip="10.0.0.1")),
-        ({"ip": "10.0.0.0/8"}, QuotaEntity(ip="10.0.0.0/8")),
-        ({"ip": "2001:DB8::/32"}, QuotaEntity(ip="2001:db8::/32")),
-        ({"default_ip": True}, QuotaEntity(ip=DEFAULT)),
-    ],
-)
-def test_addresses_have_a_connection_rate(keys: dict[str, object], entity: QuotaEntity) -> None:
-    rule = QuotaRule.model_validate({**keys, "connection_creation_rate": 5})
-    assert rule.entity == entity
-    assert rule.values() == {QuotaKey.CONNECTION_CREATION_RATE: 5.0}
-    assert validate(entity, QuotaKey.CONNECTION_CREATION_RATE, 5.0) is None
-
-
 @pytest.mark.parametrize("key", [key for key in CLIENT_KEYS if key.endswith("byte_rate")])
 def test_byte_rates_are_the_whole_numbers_that_kafka_stores(key: QuotaKey) -> None:
-    entity = QuotaEntity(user="a")
     for good in (1, 2**63 - 1):
         rule = QuotaRule.model_validate({"user": "a", key.value: good})
-        assert validate(entity, key, rule.values()[key]) is None
+        assert validate(QuotaEntity(user="a"), key, rule.values()[key]) is None
     for bad in (0, -1, 1.5, 2**63, True, "1", float("inf")):
         with pytest.raises(ValidationError):
             QuotaRule.model_validate({"user": "a", key.value: bad})
@@ -140,6 +152,4 @@ def test_byte_rates_are_the_whole_numbers_that_kafka_stores(key: QuotaKey) -> No
 
 def test_quota_of_all_keys_keeps_each_value() -> None:
     given: dict[str, float] = {key.value: at for at, key in enumerate(CLIENT_KEYS, start=1)}
-    rule = QuotaRule.model_validate({"user": "a", **given})
-    assert rule.values() == given
-    assert not rule.observe
+    assert QuotaRule.model_validate({"user": "a", **given}).values() == given

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 import config
-from config.sections import UpstreamSettings
+from config.sections.upstream import UpstreamSettings
 
 _OF_NAMED_UPSTREAMS: dict[str, set[str]] = {
     "upstreams": set(UpstreamSettings.model_fields),

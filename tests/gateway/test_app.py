@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from config.address import HostPort
+from config.host_port import HostPort
 from gateway.app import Gateway
 from gateway.observability.close_cause import CloseCause
 from testkit import broker as scripts

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from config.quota_admin_section import Authorize
+from config.sections.quota_admin import Authorize
 from gateway.observability.close_cause import CloseCause
 from protocol.client_quotas import MAX_ENTRIES
 from quotas.entities import QuotaEntity, QuotaKey

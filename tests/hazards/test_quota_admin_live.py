@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from config import Config
-from config.quota_admin_section import Authorize, QuotaAdminSettings
+from config.sections.quota_admin import Authorize, QuotaAdminSettings
 from gateway.quota_admin.store.interface import Alteration, QuotaChange
 from gateway.server.reload import plan
 from quotas.entities import QuotaEntity, QuotaKey

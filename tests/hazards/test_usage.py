@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import pytest
 
-from config.usage_sections import UsageSettings
+from config.sections.usage import UsageSettings
 from gateway.usage.names import Names
 from quotas.usage_record import Row
 from testkit import wire

@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 import config
-from config.quota_admin_section import Authorize
+from config.sections.quota_admin import Authorize
 from embedded_kafka import kafka
 from gateway.cli import serve
 from gateway.cli.kafka_tool import TOOLS

@@ -6,7 +6,7 @@ from struct import pack
 
 import pytest
 
-from config.quota_admin_section import Authorize
+from config.sections.quota_admin import Authorize
 from testkit import wire
 from testkit.conversation import Conversation
 from testkit.frames import unknown_api_versions, unknown_api_versions_reply

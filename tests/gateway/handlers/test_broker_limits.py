@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from config.quota_admin_section import Authorize
+from config.sections.quota_admin import Authorize
 from testkit import wire
 from testkit.broker_limits import ScriptedLimits
 from testkit.conversation import Conversation

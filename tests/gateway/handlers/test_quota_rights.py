@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from config.quota_admin_section import Authorize
+from config.sections.quota_admin import Authorize
 from gateway.quota_admin.rights import AdminApi, AdminOutcome
 from quotas.entities import QuotaEntity, QuotaKey
 from testkit import wire

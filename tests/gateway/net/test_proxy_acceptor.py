@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from config.proxy_sections import ProxyProtocolSettings
+from config.sections.listeners import ProxyProtocolSettings
 from gateway.net.acceptor import AcceptedSocket, Acceptor
 from gateway.net.proxy_acceptor import ProxyProtocolAcceptor
 from gateway.observability.observer import SilentObserver

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import config
-from config.quota_admin_section import LimitsBy, QuotaAdminSettings
+from config.sections.quota_admin import LimitsBy, QuotaAdminSettings
 from gateway.quota_admin.limits_file import FILE_NAME, LimitsFile, limits_directory, read_limits, write_limits
 from gateway.quota_admin.store.interface import StoreError
 from testkit.broker_limits import TEXT, ScriptedLimits

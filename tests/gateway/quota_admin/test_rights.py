@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from config.quota_admin_section import Authorize
+from config.sections.quota_admin import Authorize
 from gateway.quota_admin.rights import AdminApi, AdminOutcome, Asker
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.layered_quotas import QuotaChange

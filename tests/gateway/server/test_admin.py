@@ -5,7 +5,7 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from config.address import HostPort
+from config.host_port import HostPort
 from gateway.app import Gateway
 from testkit import wire
 from testkit.broker import ScriptedBroker

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from config import Config, ConfigError
-from config.sections import LogSettings
+from config.sections.log import LogSettings
 from gateway.server.operations import ConfigSource, Operations, ReloadReport
 from gateway.server.reload import ReloadPlan, ReloadResult
 from quotas.entities import QuotaEntity, QuotaKey

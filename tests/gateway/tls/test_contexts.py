@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 
 import gateway.tls.contexts
 from config import ConfigError
-from config.security_sections import ListenerTls, UpstreamTls
+from config.sections.listeners import ListenerTls
+from config.sections.upstream import UpstreamTls
 from gateway.tls.contexts import TlsFileFault, TlsIdentity, client_context, reload_all, server_context
 from testkit.packages import require_package
 from testkit.tls import Pki

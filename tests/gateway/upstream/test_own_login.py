@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from config.sasl_sections import UpstreamSasl
+from config.sections.upstream import UpstreamSasl
 from gateway.upstream.own_login import LoginFailed, OwnLogin, read_password
 from protocol.api_keys import ApiKey, describe
 from protocol.errors import ProtocolError

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from config import Config
-from config.usage_sections import UsageSettings
+from config.sections.usage import UsageSettings
 from gateway.usage.service import UsageService, host_id
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.usage_record import Event, Row, RowFlags

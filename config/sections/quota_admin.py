@@ -1,17 +1,17 @@
-"""The section about who may look at and change quotas, and limits of connections, with Kafka's own tools."""
+"""[quota_admin]: who may see and change quotas, and limits of connections, with Kafka's own tools."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
-from config.section import Section
+from config.section_base import Section
 
 
 class Authorize(StrEnum):
-    """How it is decided whether a principal may, when it is not on the list of admins."""
+    """What decides about a principal that is not on the list of admins."""
 
     DENY = "deny"
     ASK_CLUSTER = "ask_cluster"
@@ -19,13 +19,13 @@ class Authorize(StrEnum):
 
 
 class LimitsBy(StrEnum):
-    """Who answers for a broker's dynamic connection limits (IncrementalAlterConfigs, DescribeConfigs)."""
+    """Which side has a broker's dynamic connection limits (IncrementalAlterConfigs, DescribeConfigs)."""
 
     GATEWAY = "gateway"
     RELAY = "relay"
 
 
-_PREFIX = "User:"
+_PREFIX: Final = "User:"  # the only type of principal that Kafka's authentication makes
 
 
 def _principal(text: str) -> str:
@@ -35,14 +35,14 @@ def _principal(text: str) -> str:
 
 
 class QuotaAdminSettings(Section, frozen=True):
-    """Rights of those who connect as Kafka clients; the admin port has its own.
+    """Rights of Kafka clients; the admin port has its own.
 
     Attributes:
-        admins: principals that always may, as Kafka writes them; "User:ANONYMOUS" is who did not authenticate.
+        admins: principals that always may, as Kafka writes them; "User:ANONYMOUS" is all without authentication.
         authorize: for all others. deny: never; ask_cluster: the broker is asked, on the client's own connection;
             anyone: always, for development.
-        broker_limits: who answers for max.connections and its like of a broker. gateway: they are its own limits of
-            connections; relay: the broker, as if there were no gateway.
+        broker_limits: what max.connections and its like of a broker are. gateway: the gateway's own limits of
+            connections; relay: the broker's, as if there were no gateway.
     """
 
     admins: Annotated[tuple[Annotated[str, AfterValidator(_principal)], ...], Field(strict=False)] = ()

@@ -1,4 +1,4 @@
-"""The section about the quota store: where quotas that are changed in a running gateway are kept."""
+"""[quota_store]: where quotas that are changed in a running gateway are kept."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from config.section import Milliseconds, NonEmpty, Section
+from config.section_base import Milliseconds, NonEmpty, Section
 
-_TOPIC = r"^[A-Za-z0-9._-]{1,249}$"
+_TOPIC = r"^[A-Za-z0-9._-]{1,249}$"  # Kafka's rule for names of topics
 
 
 class QuotaStoreSettings(Section, frozen=True):
@@ -20,10 +20,10 @@ class QuotaStoreSettings(Section, frozen=True):
         data_dir: for sqlite: a directory that no other gateway uses; relative to where the gateway is started.
         topic: for topic: its name. Made if it is not there.
         replication_factor: for topic: of one that is made; None: 3, or as many brokers as there are.
-        max_quotas: how many quotas it may hold.
+        max_quotas: how many quotas it may hold; all are in memory.
         max_history: how many changes are remembered.
-        write_timeout_ms: for topic: how long an alteration may take, its wait for others included. At the end a
-            gateway waits 5 s longer for any store.
+        write_timeout_ms: for topic: how long an alteration may take, its wait for others included; below the
+            30 s of a client's request.timeout.ms. At the end a gateway waits 5 s longer for any store.
     """
 
     kind: Literal["sqlite", "topic", "memory"] = "sqlite"

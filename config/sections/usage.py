@@ -1,4 +1,4 @@
-"""The section about usage records: whether, where, and how much (docs/decisions/0007-usage-records.md)."""
+"""[usage]: whether usage records are written, where, and how much (docs/decisions/0007-usage-records.md)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
-from config.section import Key, NonEmpty, Section, faults_error
+from config.section_base import Key, NonEmpty, Section, ShortName, SmallCount, faults_error
 
+_MIB: Final = 1024**2
 _GIB: Final = 1024**3
 
 
@@ -18,30 +19,33 @@ class UsageSettings(Section, frozen=True):
         kind: off; files: gzip files in `directory`; topic: the Kafka topic `topic` of the cluster behind the gateway.
         gateway_id: names this gateway in its records, unique among gateways; None: the host's name.
         directory: of the files; the gateway makes it.
-        rotate_seconds, rotate_bytes: a file is completed after so long, or with so many bytes.
-        keep_hours, keep_bytes: files of the directory beyond that are deleted, oldest first.
+        rotate_seconds, rotate_bytes: a file is completed after so long, or with so many bytes. Only complete files
+            are read.
+        keep_hours, keep_bytes: files of the directory beyond that are deleted, oldest first. A week, so that
+            the pipeline may be away for days; 1,000 clients that are always active make 2 GB a day.
         topic: its name; made when it is not there and the gateway may.
         topic_partitions, topic_replication_factor: of a topic that is made; -1 leaves it to the brokers.
         max_rows: clients in one line; all others share one row.
         max_events: controller mutations in one line; further ones are only counted.
-        max_queued_bytes: lines that wait for a slow disk or cluster; further ones are dropped and counted.
+        max_queued_bytes: lines that wait for a slow disk or cluster; further ones are dropped and counted. 16 MiB
+            are about half an hour at a hundred clients.
         privacy: plain: names as they are; hashed: keyed hashes of user, client id and address.
         salt_file: the key of the hashes, made when it is not there; in `directory` if not given.
     """
 
     kind: Literal["off", "files", "topic"] = "off"
-    gateway_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] | None = None
+    gateway_id: ShortName | None = None
     directory: NonEmpty | None = None
     rotate_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
-    rotate_bytes: Annotated[int, Field(ge=1024 * 1024, le=_GIB)] = 64 * 1024 * 1024
+    rotate_bytes: Annotated[int, Field(ge=_MIB, le=_GIB)] = 64 * _MIB
     keep_hours: Annotated[int, Field(ge=1, le=24 * 3660)] = 168
-    keep_bytes: Annotated[int, Field(ge=1024 * 1024, le=2**53)] = _GIB
+    keep_bytes: Annotated[int, Field(ge=_MIB, le=2**53)] = _GIB
     topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,249}$")] = "__sluice_usage"
     topic_partitions: Annotated[int, Field(ge=-1, le=10_000)] = 1
     topic_replication_factor: Annotated[int, Field(ge=-1, le=1_000)] = -1
-    max_rows: Annotated[int, Field(ge=1, le=100_000)] = 10_000
-    max_events: Annotated[int, Field(ge=1, le=100_000)] = 10_000
-    max_queued_bytes: Annotated[int, Field(ge=1024 * 1024, le=_GIB)] = 16 * 1024 * 1024
+    max_rows: SmallCount = 10_000
+    max_events: SmallCount = 10_000
+    max_queued_bytes: Annotated[int, Field(ge=_MIB, le=_GIB)] = 16 * _MIB
     privacy: Literal["plain", "hashed"] = "plain"
     salt_file: NonEmpty | None = None
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.address import HostPort, parse_host_port, valid_host
+from config.host_port import HostPort, parse_host_port, valid_host
 
 
 @pytest.mark.parametrize(

@@ -7,25 +7,31 @@ from typing import Annotated, Final, TypeAlias
 from pydantic import BaseModel, Field
 from pydantic_core import PydanticCustomError
 
-from config.address import MAX_PORT
+from config.host_port import MAX_PORT
 
 FAULTS: Final = "config_faults"  # the error type of `faults_error`
 
-MAX_INT32: Final = 2**31 - 1
+MAX_INT32: Final = 2**31 - 1  # Kafka's INT, which its sizes, counts and times are
 
 Port: TypeAlias = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INT32)]
+CountOrZero: TypeAlias = Annotated[int, Field(ge=0, le=MAX_INT32)]
+# Of things that each take a descriptor or memory at once.
+SmallCount: TypeAlias = Annotated[int, Field(ge=1, le=100_000)]
+# No frame is useful below 1 KiB: heads alone may be that long.
 Bytes: TypeAlias = Annotated[int, Field(ge=1024, le=MAX_INT32)]
 Milliseconds: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INT32)]
+# Each sensor keeps so many samples, so the number is memory; an hour is longer than any client waits.
 WindowNum: TypeAlias = Annotated[int, Field(ge=1, le=1000)]
 WindowSeconds: TypeAlias = Annotated[int, Field(ge=1, le=3600)]
+# Each takes memory as long as its client is active.
 MaxTrackers: TypeAlias = Annotated[int, Field(ge=1, le=10_000_000)]
-ConnectionRate: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INT32)]
-ByteRate: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]
-Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonEmpty: TypeAlias = Annotated[str, Field(min_length=1)]
+# Of listeners, upstreams and gateways: fits a label of a metric and a file's name.
+ShortName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 Key: TypeAlias = tuple[str | int, ...]
+"""The path of a key in the file."""
 
 
 def faults_error(faults: list[tuple[Key, str]]) -> PydanticCustomError:
@@ -38,4 +44,4 @@ def faults_error(faults: list[tuple[Key, str]]) -> PydanticCustomError:
 
 
 class Section(BaseModel, frozen=True, extra="forbid", strict=True):
-    """What all sections have in common: no unknown keys, no conversions, never changed after reading."""
+    """The base of all sections. A model never changes after it was read."""

@@ -11,7 +11,7 @@ from typing import Annotated, Final, NamedTuple, TypeAlias
 
 from pydantic import PlainSerializer, PlainValidator
 
-MAX_PORT: Final = 65_535
+MAX_PORT: Final = 65_535  # 16 bits in TCP
 
 # Underscores are no host name characters, but container networks use them.
 _NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
@@ -32,7 +32,7 @@ class HostPort(NamedTuple):
 
     @property
     def wildcard(self) -> bool:
-        """Whether this means every address of the machine, which nobody can connect to by that name."""
+        """Whether this means every address of the machine; it is no address to connect to."""
         return self.host in _WILDCARDS
 
     def __str__(self) -> str:

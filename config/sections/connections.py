@@ -1,4 +1,4 @@
-"""The section about connections: how many, how fast, and what becomes of those beyond (KIP-612, KIP-402, KIP-306).
+"""[connections]: how many, how fast, and what becomes of those beyond (KIP-612, KIP-402, KIP-306).
 
 Rates of single addresses are quotas and so in [[quotas]]; the limits of one listener are in [[listeners]].
 """
@@ -6,16 +6,13 @@ Rates of single addresses are quotas and so in [[quotas]]; the limits of one lis
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 from pydantic import Field
 
 from config.ip_address import Address
-from config.section import Count, MaxTrackers, Section
-from config.security_sections import MaxHandshakes
+from config.section_base import Count, CountOrZero, MaxTrackers, Section, SmallCount
 from quotas.connections import AfterHold
-
-CountOrNone: TypeAlias = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 class ConnectionSettings(Section, frozen=True):
@@ -30,20 +27,23 @@ class ConnectionSettings(Section, frozen=True):
             does; recheck: let in when the address is within its rate by then, as KIP-612 says.
         max_held: how many sockets may be held at once; None: an eighth of the file descriptors, 1,000 at most.
         max_tls_handshakes_per_second: how many TLS handshakes begin per second, of all listeners; the others wait.
-        protected_slots: connections that the protected listener may have when `max_connections` is reached.
-        failed_authentication_delay_ms: Kafka's connection.failed.authentication.delay.ms.
-        ipv6_prefix_bits: IPv6 addresses that agree in so many leading bits are one client.
+            200 with RSA 2048 take about half a core.
+        protected_slots: connections that the protected listener may have when `max_connections` is reached; enough
+            for the operator's own tools.
+        failed_authentication_delay_ms: Kafka's connection.failed.authentication.delay.ms, and its default; at most
+            60 s, since a socket is kept for as long.
+        ipv6_prefix_bits: IPv6 addresses that agree in so many leading bits are one client; 128: each is its own.
         max_trackers: how many addresses are told apart by their rates; addresses beyond share one counter.
     """
 
     max_connections: Count | None = None
     max_connection_creation_rate: Count | None = None
-    max_connections_per_ip: CountOrNone | None = None
-    max_connections_per_ip_overrides: Mapping[Address, CountOrNone] = Field(default_factory=dict)
+    max_connections_per_ip: CountOrZero | None = None
+    max_connections_per_ip_overrides: Mapping[Address, CountOrZero] = Field(default_factory=dict)
     after_hold: Annotated[AfterHold, Field(strict=False)] = AfterHold.CLOSE
-    max_held: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    max_tls_handshakes_per_second: MaxHandshakes = 200
-    protected_slots: Annotated[int, Field(ge=1, le=100_000)] = 32
+    max_held: SmallCount | None = None
+    max_tls_handshakes_per_second: SmallCount = 200
+    protected_slots: SmallCount = 32
     failed_authentication_delay_ms: Annotated[int, Field(ge=0, le=60_000)] = 100
     ipv6_prefix_bits: Annotated[int, Field(ge=1, le=128)] = 128
     max_trackers: MaxTrackers = 10_000

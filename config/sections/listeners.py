@@ -1,0 +1,190 @@
+"""[[listeners]]: the ports that clients connect to, with their TLS, SASL and load balancers."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from config.host_port import MAX_PORT, BindAddress, HostPort, valid_host
+from config.ip_address import AddressOrBlock
+from config.mapping_rules import MappingRules
+from config.section_base import (
+    Count,
+    CountOrZero,
+    Key,
+    Milliseconds,
+    NonEmpty,
+    Port,
+    Section,
+    ShortName,
+    SmallCount,
+    faults_error,
+)
+from config.security_protocol import SecurityProtocol, SecurityProtocolKey, TlsVersion
+
+
+class ProxyProtocolSettings(Section, frozen=True):
+    """Load balancers that tell their clients' addresses; a listener with this section takes nothing else.
+
+    Attributes:
+        trusted: addresses and blocks of the load balancers; any other peer is closed unread, since a
+            header can name any address.
+        timeout_ms: from accept to the end of the header, which load balancers send at once.
+        max_waiting: how many sockets may be without their header at once; each counts as a connection.
+    """
+
+    trusted: Annotated[tuple[AddressOrBlock, ...], Field(strict=False, min_length=1, max_length=256)]
+    timeout_ms: Annotated[int, Field(ge=1, le=60_000)] = 3_000
+    max_waiting: SmallCount = 1_000
+
+    @property
+    def trusts_all(self) -> bool:
+        """Whether every address is trusted."""
+        return any(ipaddress.ip_network(each).prefixlen == 0 for each in self.trusted)
+
+
+class ListenerSasl(Section, frozen=True):
+    """Names of clients of a listener with SASL, where the exchange alone does not tell them.
+
+    Attributes:
+        unknown_principal: user name of clients by GSSAPI, by mechanisms that are not known here, and by OAuth tokens
+            that cannot be read.
+        delegation_token_principal: of clients that log in by a delegation token, whose owner only the brokers know.
+        oauthbearer_principal_claim: the brokers' sasl.oauthbearer.sub.claim.name.
+    """
+
+    unknown_principal: NonEmpty = "unknown"
+    delegation_token_principal: NonEmpty = "unknown"
+    oauthbearer_principal_claim: NonEmpty = "sub"
+
+
+def _rules(text: str) -> str:
+    MappingRules.parse(text)
+    return text
+
+
+class ListenerTls(Section, frozen=True):
+    """TLS of a listener: Kafka's ssl.* settings.
+
+    Files are PEM, as OpenSSL reads them, and read again when they change. A password is in a file of its own, so that
+    no secret is in this one.
+
+    Attributes:
+        certificate: the server's certificate, and those of intermediate authorities behind it.
+        key: its private key; may be the same file.
+        key_password_file: holds the key's password, where it has one.
+        client_auth: whether clients show certificates of their own; Kafka's ssl.client.auth.
+        client_ca: the authorities that may have signed them.
+        client_crl: revocation lists of these authorities; each authority needs one then.
+        minimum_version: older clients are refused.
+        ciphers: OpenSSL's list for TLS 1.2; None: its own. Those of TLS 1.3 are all good and can't be chosen.
+        handshake_timeout_ms: from accept to the end of the handshake, the wait in its queue included.
+        principal_mapping_rules: Kafka's ssl.principal.mapping.rules.
+        certificate_texts: how texts in clients' names are read. by_kind: as brokers do whose Java has the security
+            updates of 2026; utf8: as older ones do. Only letters beyond ASCII and wide strings differ.
+    """
+
+    certificate: NonEmpty
+    key: NonEmpty
+    key_password_file: NonEmpty | None = None
+    client_auth: Literal["none", "requested", "required"] = "none"
+    client_ca: NonEmpty | None = None
+    client_crl: NonEmpty | None = None
+    minimum_version: TlsVersion = "TLSv1.2"
+    ciphers: NonEmpty | None = None
+    handshake_timeout_ms: Milliseconds = 10_000
+    principal_mapping_rules: Annotated[str, AfterValidator(_rules)] = "DEFAULT"
+    certificate_texts: Literal["by_kind", "utf8"] = "by_kind"
+
+    @model_validator(mode="after")
+    def _check(self) -> ListenerTls:
+        faults: list[tuple[Key, str]] = []
+        if self.client_auth != "none" and self.client_ca is None:
+            faults.append((("client_ca",), f'required, since client_auth is "{self.client_auth}"'))
+        if self.client_auth == "none":
+            given = [name for name in ("client_ca", "client_crl") if getattr(self, name) is not None]
+            faults.extend(((name,), 'without effect, since client_auth is "none"') for name in given)
+        if faults:
+            raise faults_error(faults)
+        return self
+
+
+def _host_of_bind(data: dict[str, Any]) -> str:
+    bind: HostPort = data["bind"]
+    return bind.host
+
+
+def _port_after_bind(data: dict[str, Any]) -> int:
+    bind: HostPort = data["bind"]
+    return bind.port + 1
+
+
+class ListenerSettings(Section, frozen=True):
+    """The ports of one listener: a bootstrap port and one port per broker.
+
+    Broker N is advertised as ``advertised_host``, ``first_broker_port + (N - lowest_broker_id)``. The port
+    of a broker thus never changes, whatever the order in which brokers come and go.
+
+    Attributes:
+        name: in metrics and logs; unique.
+        bind: address and bootstrap port; port 0 is any free one, for tests.
+        advertised_host: what clients are told to connect to. The bind host unless that is a wildcard.
+        first_broker_port: of the broker with the lowest id. The port after `bind` if not given.
+        lowest_broker_id: the smallest broker id that gets a port.
+        broker_ports: how many ids get one; a broker beyond is never shown to clients. 100 are more than
+            most clusters have.
+        max_connections: Kafka's max.connections of this listener, broker ports included; None: unlimited.
+        max_connection_creation_rate: Kafka's max.connection.creation.rate of this listener; None: unlimited.
+        protected: exempt from the limits of all listeners together, as Kafka's inter-broker listener is; one may be.
+        security_protocol: what clients speak; with SASL nothing else is relayed before they have authenticated.
+        tls: required where security_protocol has TLS.
+        sasl: names of clients, where security_protocol has SASL; None: the defaults.
+        upstream: one of [[upstreams]]; None: [upstream].
+        proxy_protocol: the load balancers that all clients come through; None: there are none.
+    """
+
+    name: ShortName
+    bind: BindAddress
+    advertised_host: NonEmpty = Field(default_factory=_host_of_bind)
+    first_broker_port: Port = Field(default_factory=_port_after_bind, validate_default=True)
+    lowest_broker_id: CountOrZero = 0
+    broker_ports: Annotated[int, Field(ge=1, le=MAX_PORT)] = 100
+    max_connections: Count | None = None
+    max_connection_creation_rate: Count | None = None
+    protected: bool = False
+    security_protocol: SecurityProtocolKey = SecurityProtocol.PLAINTEXT
+    tls: ListenerTls | None = None
+    sasl: ListenerSasl | None = None
+    upstream: NonEmpty | None = None
+    proxy_protocol: ProxyProtocolSettings | None = None
+
+    @property
+    def last_broker_port(self) -> int:
+        """The highest port of the broker range."""
+        return self.first_broker_port + self.broker_ports - 1
+
+    @model_validator(mode="after")
+    def _check(self) -> ListenerSettings:
+        faults: list[tuple[Key, str]] = []
+        if HostPort(self.advertised_host, 0).wildcard:
+            given = "advertised_host" in self.model_fields_set
+            given_as = f'"{self.advertised_host}"' if given else f"required, since bind {self.bind}"
+            faults.append((("advertised_host",), f"{given_as} is no address that clients can connect to"))
+        elif not valid_host(self.advertised_host):
+            faults.append((("advertised_host",), f'"{self.advertised_host}" is not a host name or address'))
+        if self.last_broker_port > MAX_PORT:
+            text = f"{self.broker_ports} ports from {self.first_broker_port} on go beyond {MAX_PORT}"
+            faults.append((("broker_ports",), text))
+        if self.bind.port == 0 and "first_broker_port" not in self.model_fields_set:
+            faults.append((("first_broker_port",), "required, since bind leaves its port open"))
+        if self.security_protocol.tls and self.tls is None:
+            faults.append((("tls",), f"required, since security_protocol is {self.security_protocol}"))
+        if self.tls is not None and not self.security_protocol.tls:
+            faults.append((("tls",), f"without effect, since security_protocol is {self.security_protocol}"))
+        if self.sasl is not None and not self.security_protocol.sasl:
+            faults.append((("sasl",), f"without effect, since security_protocol is {self.security_protocol}"))
+        if faults:
+            raise faults_error(faults)
+        return self

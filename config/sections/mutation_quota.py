@@ -1,0 +1,34 @@
+"""[mutation_quota]: how controller mutations are measured (KIP-599)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from config.section_base import Count, MaxTrackers, Milliseconds, Section, WindowNum, WindowSeconds
+from quotas.mutation_meters import MutationAlgorithm
+from quotas.mutations import ValidateOnly
+
+
+class MutationQuotaSettings(Section, frozen=True):
+    """How controller mutations are measured. The limits themselves are in [[quotas]].
+
+    Attributes:
+        algorithm: token_bucket is what Kafka released; rate and spread_rate are what it replaced.
+        window_num: Kafka's controller.quota.window.num.
+        window_size_seconds: Kafka's controller.quota.window.size.seconds.
+        validate_only: what requests that only validate cost. kip: nothing; kraft: as much as real ones.
+        default_num_partitions: what -1 partitions counts until the cluster has told its num.partitions; Kafka's
+            default.
+        max_trackers: how many counters there may be; clients beyond share one.
+        idle_expiry_ms: how long the counter of a silent client is kept; Kafka's sensors expire after an hour too.
+    """
+
+    algorithm: Annotated[MutationAlgorithm, Field(strict=False)] = MutationAlgorithm.TOKEN_BUCKET
+    window_num: WindowNum = 11
+    window_size_seconds: WindowSeconds = 1
+    validate_only: Annotated[ValidateOnly, Field(strict=False)] = ValidateOnly.KIP
+    default_num_partitions: Count = 1
+    max_trackers: MaxTrackers = 10_000
+    idle_expiry_ms: Milliseconds = 3_600_000

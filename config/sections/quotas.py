@@ -1,0 +1,92 @@
+"""[[quotas]]: the quotas of users, client ids and addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Annotated, Final, TypeAlias
+
+from pydantic import Field, model_validator
+
+from config.ip_address import AddressOrBlock
+from config.section_base import Count, Key, NonEmpty, Section, faults_error
+from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
+from quotas.limits import IP_KEYS
+
+ByteRate: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]  # a LONG, as Kafka stores it
+Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class QuotaRule(Section, frozen=True):
+    """The quotas of one entity: a user, a client id, a pair of them, or an address; each by name or as the default.
+
+    The default has a key of its own, so that every name stays a name: ``user = "<default>"`` is a user of
+    that name.
+
+    Attributes:
+        user, default_user, client_id, default_client_id: the entity that the quotas are for.
+        ip, default_ip: an address, a block of addresses that share one counter, or every other address by itself.
+        observe: compute and report, but mute and refuse nothing; all quotas of this entity alike.
+        producer_byte_rate, consumer_byte_rate: bytes per second; whole numbers, as Kafka stores them.
+        request_percentage: of one core; 200 is two of them.
+        controller_mutation_rate: partitions per second.
+        connection_creation_rate: connections per second; for addresses, which have no other quota.
+    """
+
+    user: NonEmpty | None = None
+    default_user: bool = False
+    client_id: NonEmpty | None = None
+    default_client_id: bool = False
+    ip: AddressOrBlock | None = None
+    default_ip: bool = False
+    observe: bool = False
+    producer_byte_rate: ByteRate | None = None
+    consumer_byte_rate: ByteRate | None = None
+    request_percentage: Rate | None = None
+    controller_mutation_rate: Rate | None = None
+    connection_creation_rate: Count | None = None
+
+    @property
+    def entity(self) -> QuotaEntity:
+        """The entity that these quotas are for."""
+        user: Name | None = DEFAULT if self.default_user else self.user
+        client_id: Name | None = DEFAULT if self.default_client_id else self.client_id
+        return QuotaEntity(user=user, client_id=client_id, ip=DEFAULT if self.default_ip else self.ip)
+
+    def values(self) -> dict[QuotaKey, float]:
+        """The limits that are given, by quota."""
+        given = {key: getattr(self, key) for key in ENFORCED_KEYS}
+        return {key: float(value) for key, value in given.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _check(self) -> QuotaRule:
+        faults: list[tuple[Key, str]] = []
+        for name in ("user", "client_id", "ip"):
+            if getattr(self, name) is not None and getattr(self, f"default_{name}"):
+                faults.append(((name,), f"give {name} or default_{name}, not both"))
+        entity = self.entity
+        if not any(entity.components()):
+            names = "user, default_user, client_id, default_client_id, ip or default_ip"
+            faults.append(((), f"names nobody; give {names}"))
+        elif entity.family is None:
+            faults.append(((), "an address can not be combined with a user or a client id"))
+        else:
+            faults.extend(self._key_faults(IP_KEYS if entity.ip is not None else CLIENT_KEYS))
+        if faults:
+            raise faults_error(faults)
+        return self
+
+    def _key_faults(self, allowed: Collection[QuotaKey]) -> Iterator[tuple[Key, str]]:
+        known = [key for key in ENFORCED_KEYS if key in allowed]
+        if not self.values():
+            yield (), f"limits nothing; give {' or '.join(known)}"
+        subject = "users and client ids have" if allowed is CLIENT_KEYS else "addresses have"
+        for key in self.values():
+            if key not in allowed:
+                yield (str(key),), f"{subject} no such quota; give {' or '.join(known)}"
+
+
+# The quotas that this gateway enforces; a key of any other one is refused.
+ENFORCED_KEYS: Final = tuple(key for key in QuotaKey if key in QuotaRule.model_fields)
+
+CLIENT_KEYS: Final = tuple(key for key in ENFORCED_KEYS if key not in IP_KEYS)
+"""Those of users and client ids."""

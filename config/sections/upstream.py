@@ -1,0 +1,122 @@
+"""[upstream] and [[upstreams]]: the cluster behind the gateway, and how it is reached."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field, model_validator
+
+from config.host_port import ConnectAddress
+from config.section_base import Key, Milliseconds, NonEmpty, Section, ShortName, faults_error
+from config.security_protocol import SecurityProtocol, SecurityProtocolKey, TlsVersion
+
+
+class SendProxyProtocol(StrEnum):
+    """Which version of the PROXY protocol connections to brokers begin with."""
+
+    NONE = "none"
+    V1 = "v1"
+    V2 = "v2"
+
+
+SendProxyProtocolKey: TypeAlias = Annotated[SendProxyProtocol, Field(strict=False)]
+"""As a key of the configuration file, where it is a text."""
+
+
+class UpstreamTls(Section, frozen=True):
+    """TLS to the brokers. Files as of listeners.
+
+    Attributes:
+        ca: the authorities that may have signed the brokers' certificates; None: those the system trusts.
+        certificate, key, key_password_file: the gateway's own, where brokers ask for one.
+        verify: whether a broker's certificate and name are checked. False: any host can pose as the cluster.
+        server_name: the name to expect in every broker's certificate; None: the host that is connected to.
+        minimum_version: older brokers are refused.
+        ciphers: as of listeners.
+    """
+
+    ca: NonEmpty | None = None
+    certificate: NonEmpty | None = None
+    key: NonEmpty | None = None
+    key_password_file: NonEmpty | None = None
+    verify: bool = True
+    server_name: NonEmpty | None = None
+    minimum_version: TlsVersion = "TLSv1.2"
+    ciphers: NonEmpty | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> UpstreamTls:
+        faults: list[tuple[Key, str]] = []
+        for name, other in (("certificate", "key"), ("key", "certificate")):
+            if getattr(self, name) is None and getattr(self, other) is not None:
+                faults.append(((name,), f"required, since {other} is given"))
+        if self.key_password_file is not None and self.key is None:
+            faults.append((("key_password_file",), "without effect, since there is no key"))
+        if not self.verify:
+            given = [name for name in ("ca", "server_name") if getattr(self, name) is not None]
+            faults.extend(((name,), "without effect, since verify is false") for name in given)
+        if faults:
+            raise faults_error(faults)
+        return self
+
+
+class UpstreamSasl(Section, frozen=True):
+    """The gateway's own user, for what it asks the brokers itself; clients' connections never use it.
+
+    The password is in a file of its own, so that no secret is in this one.
+
+    Attributes:
+        mechanism: one of those that the brokers' listener has.
+        username: of this user.
+        password_file: holds the password, and perhaps a line end; read at each login, so a new one needs no restart.
+    """
+
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    username: Annotated[str, Field(min_length=1, max_length=1024)]
+    password_file: NonEmpty
+
+
+class UpstreamSettings(Section, frozen=True):
+    """The Kafka cluster behind the gateway.
+
+    Attributes:
+        bootstrap: brokers to ask for the others; the first that answers.
+        connect_timeout_ms: for one connection to one broker; shorter than clients wait (hazard D02).
+        topology_refresh_ms: how often the cluster is asked for its brokers; changes also show in relayed answers.
+        security_protocol: of the brokers' listener; what connections to it begin with.
+        tls: how its TLS is done; None: with the authorities that the system trusts.
+        sasl: the gateway's own user there; clients log in as themselves.
+        send_proxy_protocol: whether connections begin with a PROXY header that tells the client's address.
+    """
+
+    bootstrap: Annotated[tuple[ConnectAddress, ...], Field(strict=False, min_length=1)]
+    connect_timeout_ms: Milliseconds = 5_000
+    topology_refresh_ms: Milliseconds = 30_000
+    security_protocol: SecurityProtocolKey = SecurityProtocol.PLAINTEXT
+    tls: UpstreamTls | None = None
+    sasl: UpstreamSasl | None = None
+    send_proxy_protocol: SendProxyProtocolKey = SendProxyProtocol.NONE
+
+    @model_validator(mode="after")
+    def _check_security(self) -> UpstreamSettings:
+        protocol = self.security_protocol
+        given = {
+            "tls": self.tls is not None and not protocol.tls,
+            "sasl": self.sasl is not None and not protocol.sasl,
+        }
+        text = f"without effect, since security_protocol is {protocol}"
+        faults: list[tuple[Key, str]] = [((key,), text) for key, useless in given.items() if useless]
+        if faults:
+            raise faults_error(faults)
+        return self
+
+
+class NamedUpstreamSettings(UpstreamSettings, frozen=True):
+    """Another way to the same cluster: other listeners of its brokers.
+
+    Attributes:
+        name: unique; listeners and metrics call it by this.
+    """
+
+    name: ShortName
