@@ -1,12 +1,15 @@
-"""Which hazard is shown by which test: docs/hazards.md is made from the names of the tests.
+"""Which hazard is shown by which test: docs/hazards.md is made from hazards.toml and the names of the tests.
 
-`python -m testkit.hazards` writes the page; a test of the contract room says when it is out of date.
+`python -m testkit.hazards` writes the page; a contract test fails when it is out of date. A number that a test or a
+comment cites and hazards.toml does not explain is an error.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,18 +17,21 @@ ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "hazards.md"
 
 _TEST: Final = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
-_NUMBER: Final = re.compile(r"(?<=_)([a-i]\d\d)(?=_)")
-_ROOMS: Final = {
-    "A": "Frames and decoding",
-    "B": "Transport peers",
-    "C": "Quotas, throttling, pipelining",
-    "D": "Upstream broker faults",
-    "E": "Address rewriting and topology",
-    "F": "Process and host",
-    "G": "Quota store and admin path",
-    "H": "Identity, SASL, TLS, PROXY",
-    "I": "Cardinality, metrics, logs, events",
-}
+_NUMBER: Final = re.compile(r"(?<=_)([a-l]\d\d)(?=_)")
+_CITED: Final = re.compile(r"\bhazards? ([A-L]\d\d(?:(?:, | and )[A-L]\d\d)*)")
+_SOURCES: Final = (
+    "gateway",
+    "config",
+    "protocol",
+    "quotas",
+    "pipeline",
+    "embedded_kafka",
+    "testkit",
+    "tests",
+)
+
+HAZARDS: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+"""Letter -> title, and number -> what it is."""
 
 
 def shown() -> dict[str, list[tuple[str, str]]]:
@@ -34,27 +40,54 @@ def shown() -> dict[str, list[tuple[str, str]]]:
     for path in (ROOT / "tests").rglob("test_*.py"):
         for test in _TEST.findall(path.read_text()):
             for number in _NUMBER.findall(test):
-                found[number.upper()].add((str(path.relative_to(ROOT)), test))
+                found[number.upper()].add((str(path.relative_to(ROOT / "tests")), test))
     return {number: sorted(tests) for number, tests in sorted(found.items())}
 
 
+def cited() -> set[str]:
+    """The numbers that comments and docstrings name, in the form `hazard C07` or `hazards B11, D11`."""
+    texts = (path.read_text() for source in _SOURCES for path in (ROOT / source).rglob("*.py"))
+    return {
+        number
+        for text in texts
+        for found in _CITED.findall(text)
+        for number in found.replace(" and ", ", ").split(", ")
+    }
+
+
 def page() -> str:
-    """docs/hazards.md as it should be."""
+    """docs/hazards.md as it should be.
+
+    Raises:
+        KeyError: a test carries a number that hazards.toml does not explain.
+    """
     lines = [
         "# Hazards, and the tests that show them",
         "",
-        "Faults, attacks and client quirks by number. A test carries the numbers of what it shows in its name, which",
-        "says what must happen. Made by `python -m testkit.hazards`.",
+        "Faults, attacks and client quirks by number. Comments cite them. A test has the numbers of what it shows in",
+        "its name, which says what must happen. Made by `python -m testkit.hazards`.",
     ]
-    room = ""
+    letter = ""
     for number, tests in shown().items():
-        if number[0] != room:
-            room = number[0]
-            lines += ["", f"## {room}: {_ROOMS[room]}", "", "| hazard | shown by | in |", "|---|---|---|"]
-        for path, test in tests:
-            sentence = re.sub(r"^test_(?:[a-i]\d\d_)+", "", test).replace("_", " ")
-            lines.append(f"| {number} | {sentence} | `{path.removeprefix('tests/')}` |")
+        if number[0] != letter:
+            letter = number[0]
+            lines += [
+                "",
+                f"## {letter}: {HAZARDS[letter]['title']}",
+                "",
+                "| number | what it is | shown by |",
+                "|---|---|---|",
+            ]
+        lines.append(f"| {number} | {HAZARDS[letter][number]} | {'<br>'.join(_by_file(tests))} |")
     return "\n".join(lines) + "\n"
+
+
+def _by_file(tests: list[tuple[str, str]]) -> Iterator[str]:
+    sentences = defaultdict(list)
+    for path, test in tests:
+        sentences[path].append(re.sub(r"^test_(?:[a-l]\d\d_)+", "", test).replace("_", " "))
+    for path, of_file in sentences.items():
+        yield f"`{path}`: {'; '.join(of_file)}"
 
 
 if __name__ == "__main__":

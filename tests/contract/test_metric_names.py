@@ -70,7 +70,7 @@ def test_promtool_finds_nothing(crowd: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_r26_series_are_bounded_whatever_clients_call_themselves(crowd: str) -> None:
+def test_i01_series_are_bounded_for_any_number_of_client_ids(crowd: str) -> None:
     samples = [sample for family in text_string_to_metric_families(crowd) for sample in family.samples]
     assert len(samples) <= 10_000
     assert all(len(value) <= 128 for sample in samples for value in sample.labels.values())
