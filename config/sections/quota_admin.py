@@ -1,4 +1,4 @@
-"""[quota_admin]: who may see and change quotas, and limits of connections, with Kafka's own tools."""
+"""[quota_admin]: rights to see and change quotas, and limits of connections, with Kafka's own tools."""
 
 from __future__ import annotations
 
