@@ -30,21 +30,8 @@ def test_example_loads_without_a_warning(example: Any) -> None:
     assert config.parse(example.read_text(encoding="utf-8"), name=example.name).warnings() == []
 
 
-def test_there_are_examples() -> None:
-    assert {"minimal.toml", "full.toml"} <= {each.name for each in EXAMPLES}
-
-
-def _full_text() -> str:
-    return files("config").joinpath("examples/full.toml").read_text(encoding="utf-8")
-
-
-def _full() -> dict[str, Any]:
-    return tomllib.loads(_full_text())
-
-
-def _secure() -> dict[str, Any]:
-    """What is only of use together with files that the gateway has to have."""
-    return tomllib.loads(files("config").joinpath("examples/secure.toml").read_text(encoding="utf-8"))
+def _text(name: str) -> str:
+    return files("config").joinpath("examples", name).read_text(encoding="utf-8")
 
 
 def _tables(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -54,7 +41,7 @@ def _tables(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 def _with_what_is_commented_out() -> dict[str, Any]:
     """Keys without a default are there as comments of the form ``# key = value``."""
-    return tomllib.loads(re.sub(r'^# (["\w.]+ = )', r"\1", _full_text(), flags=re.MULTILINE))
+    return tomllib.loads(re.sub(r'^# (["\w.]+ = )', r"\1", _text("full.toml"), flags=re.MULTILINE))
 
 
 def test_values_that_are_commented_out_are_valid() -> None:
@@ -65,7 +52,7 @@ def test_values_that_are_commented_out_are_valid() -> None:
 
 
 def test_full_and_secure_examples_together_show_every_key() -> None:
-    full, secure = _with_what_is_commented_out(), _secure()
+    full, secure = _with_what_is_commented_out(), tomllib.loads(_text("secure.toml"))
     assert set(full) | set(secure) == set(config.Config.model_fields)
     for name, field in config.Config.model_fields.items():
         tables = _tables(full, name) + _tables(secure, name)
@@ -78,7 +65,7 @@ def test_full_and_secure_examples_together_show_every_key() -> None:
 
 
 def test_full_example_shows_the_defaults() -> None:
-    full = config.Config.model_validate(_full())
+    full = config.parse(_text("full.toml"), name="full.toml")
     defaults = config.default_config(full.upstream.bootstrap, quotas=full.quotas)
     for name in set(config.Config.model_fields) - {"listeners"}:
         assert getattr(full, name) == getattr(defaults, name), name

@@ -97,7 +97,7 @@ def test_the_pipeline_reads_every_line_row_and_event_that_the_gateway_writes(tmp
     assert told == offered
     assert {each["api"] for each in rows} == {str(api) for api in UsageApi}
     alices = [each for each in rows if each["user"] == "alice" and each["api"] == "produce"]
-    # As in Kafka, a client without an id is looked up as the user, who has no quota here.
+    # As in Kafka, a client without an id is looked up as the user, and that has no quota here.
     limited = [each for each in alices if each["client_id"]]
     assert len(limited) == len(alices) - 1 == 3
     assert {quota for each in limited for quota in each["quota"]} == {2.0}

@@ -1,4 +1,4 @@
-"""Files and classes that the documentation names exist."""
+"""What the documentation names exists, and the generated pages are up to date."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+
+from testkit import hazards, sasl_matrix
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
@@ -68,3 +70,18 @@ def test_every_name_in_the_glossary_is_defined_somewhere() -> None:
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row[2])}
     assert len(rows) > len(named) > 40
     assert sorted(named - defined) == []
+
+
+def test_the_page_of_hazards_lists_every_test_that_carries_a_number() -> None:
+    assert hazards.PAGE.read_text() == hazards.page(), "run: python -m testkit.hazards"
+
+
+def test_every_hazard_that_a_comment_cites_is_on_the_page() -> None:
+    assert sorted(hazards.cited() - set(hazards.shown())) == []
+
+
+def test_the_page_about_sasl_has_every_combination_that_is_tested() -> None:
+    text = sasl_matrix.PAGE.read_text(encoding="utf-8")
+    assert sasl_matrix.page(text) == text, "run python -m testkit.sasl_matrix"
+    assert len({cell.client_id for cell in sasl_matrix.CELLS}) == len(sasl_matrix.CELLS) == 4 * 4 * 5
+    assert sasl_matrix.table().count("\n| ") == 1 + 16 - 1
