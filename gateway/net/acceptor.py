@@ -23,17 +23,16 @@ import errno
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import structlog
 
 from config.proxy_sections import ProxyProtocolSettings
 from gateway.clock import NowMs
-from gateway.net.plain_socket import PlainSocket
+from gateway.net.accepted_socket import AcceptedSocket, PlainSocket
 from gateway.net.proxy_acceptor import ProxyProtocolAcceptor
+from gateway.observability.events import ConnectionObserver
 from gateway.observability.logging_setup import flooded
-from gateway.observability.observer import Observer
 from gateway.upstream.keepalive import limit_unacknowledged, watch_peer
 from gateway.upstream.topology import Address
 from gateway.usage.connections import ConnectionUsage
@@ -50,30 +49,6 @@ _UNDER_ATTACK: Final = frozenset(
 )
 
 _log = structlog.get_logger("gateway.acceptor")
-
-
-@dataclass(slots=True, eq=False)
-class AcceptedSocket:
-    """An accepted socket: who, and by which port (broker id, None for the bootstrap port).
-
-    Attributes:
-        proxy: the load balancer that it came through; `ip` and `port` are the client's then.
-        connected_to: where the client connected to, as a load balancer tells it; None: to this socket's own address.
-        recorded: whether the usage records have counted it.
-    """
-
-    sock: socket.socket
-    ip: str
-    port: int
-    broker_id: int | None
-    proxy: str | None = None
-    connected_to: tuple[str, int] | None = None
-    recorded: bool = False
-
-    @property
-    def peer(self) -> str:
-        """For logs."""
-        return f"{self.ip}:{self.port}"
 
 
 OnAdmitted: TypeAlias = Callable[[AcceptedSocket], None]
@@ -96,7 +71,7 @@ class Acceptor:
         loop: asyncio.AbstractEventLoop,
         now_ms: NowMs,
         quotas: ConnectionQuotas,
-        observer: Observer,
+        observer: ConnectionObserver,
         on_admitted: OnAdmitted,
         on_place_free: OnPlaceFree | None = None,
         proxy: ProxyProtocolSettings | None = None,

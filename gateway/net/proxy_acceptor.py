@@ -14,18 +14,16 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from config.proxy_sections import ProxyProtocolSettings
+from gateway.net.accepted_socket import AcceptedSocket
 from protocol.proxy_protocol import NoProxyHeader, ProxyHeader, ProxyHeaderReader, ProxyProtocolError
 from quotas.addresses import normalise
 from quotas.connections import AdmissionCause
 
-if TYPE_CHECKING:
-    from gateway.net.acceptor import AcceptedSocket
-
-OnHeader: TypeAlias = Callable[["AcceptedSocket", ProxyHeader], None]
-OnRefused: TypeAlias = Callable[["AcceptedSocket", AdmissionCause], None]
+OnHeader: TypeAlias = Callable[[AcceptedSocket, ProxyHeader], None]
+OnRefused: TypeAlias = Callable[[AcceptedSocket, AdmissionCause], None]
 
 _REMEMBERED: Final = 1_024
 

@@ -28,9 +28,9 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from gateway.observability.events import ReloadResult
 from gateway.server.operations import Operations
 from gateway.server.quota_routes import QuotaRoutes
-from gateway.server.reload import ReloadResult
 from quotas.limits import Enforcement
 
 _MAX_BODY_BYTES: Final = 16 * 1024

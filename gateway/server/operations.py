@@ -14,7 +14,8 @@ import structlog
 
 from config import Config, ConfigError
 from config.sections import LogSettings
-from gateway.server.reload import ReloadPlan, ReloadResult, plan
+from gateway.observability.events import ReloadResult
+from gateway.server.reload import ReloadPlan, plan
 from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Enforcement
 

@@ -19,7 +19,7 @@ from gateway.tls.contexts import TlsIdentity, reload_all
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps, may_use_another_core
 from gateway.tls.records import ReceiveBuffer
-from gateway.upstream.security import UpstreamSecurity
+from gateway.upstream.tls import BrokerTls
 
 LOOK_S: Final = 5.0
 """How often certificate files are looked at; a look is one system call for each of them."""
@@ -99,7 +99,7 @@ class TlsParts:
         self._asked = asyncio.Event()
 
     def tls_acceptor(self, listener: ListenerSettings) -> TlsAcceptor | None:
-        """What clients of a listener meet; None without TLS."""
+        """The handshakes of a listener's clients; None without TLS."""
         section = listener.tls
         if section is None:
             return None
@@ -119,12 +119,12 @@ class TlsParts:
             all_utf8=section.certificate_texts == "utf8",
         )
 
-    def security(self, name: str, section: UpstreamSettings) -> UpstreamSecurity | None:
-        """What connections of an upstream go through; None without TLS."""
+    def upstream_tls(self, name: str, section: UpstreamSettings) -> BrokerTls | None:
+        """TLS with the brokers of an upstream; None without TLS."""
         identity = self._upstreams.get(name)
         if identity is None:
             return None
-        return UpstreamSecurity(
+        return BrokerTls(
             name,
             identity,
             server_name=None if section.tls is None else section.tls.server_name,

@@ -9,7 +9,7 @@ import pytest
 
 from config.address import HostPort
 from gateway.app import Gateway
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import FETCH, PRODUCE, ScriptedBroker
@@ -110,12 +110,12 @@ async def test_store_that_hangs_does_not_keep_usage_records_from_being_delivered
     await gateway.start()
     goes_on = asyncio.Event()
     monkeypatch.setattr(gateway.live_quotas.store, "write", lambda _alteration: goes_on.wait())
-    gateway._alteration_runner.alter(alteration((ALICE, PRODUCE_RATE, 1.0)), lambda *_answer: None)
+    gateway.alterations.alter(alteration((ALICE, PRODUCE_RATE, 1.0)), lambda *_answer: None)
     monkeypatch.setattr(gateway, "usage", usage := Usage())
     await asyncio.wait_for(gateway.stop(), 3)
     assert usage.stopped
     goes_on.set()
-    await gateway._alteration_runner.finish()
+    await gateway.alterations.finish()
 
 
 async def test_drain_takes_no_further_request_of_a_connection_that_is_owed_a_reply() -> None:

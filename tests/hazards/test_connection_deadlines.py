@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from gateway.upstream import keepalive
 from testkit import broker as scripts
 from testkit import wire

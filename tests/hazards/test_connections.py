@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from gateway.server.reload import plan
 from testkit.broker import ScriptedBroker
 from testkit.crowd import connect, connect_all, is_served
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.asyncio
 def refusals(running: RunningGateway, cause: str) -> int:
     name = "gateway_connections_refused_total"
     labels = {"listener": running.listener.name, "cause": cause}
-    return int(running.gateway.metrics.registry.get_sample_value(name, labels) or 0)
+    return int(running.gateway.registry.get_sample_value(name, labels) or 0)
 
 
 def ip_rate(per_s: int, **entity: Any) -> dict[str, Any]:
@@ -305,12 +305,12 @@ async def test_new_limits_drop_nobody_and_let_in_who_waits() -> None:
         wanted = running.config.model_copy(
             update={"connections": running.config.connections.model_copy(update={"max_connections": 4})}
         )
-        running.gateway._apply_settings(plan(running.config, wanted))
+        running.gateway.settings.apply(plan(running.config, wanted))
         await until(lambda: running.opened == 4)
         fewer = wanted.model_copy(
             update={"connections": wanted.connections.model_copy(update={"max_connections": 1})}
         )
-        running.gateway._apply_settings(plan(wanted, fewer))
+        running.gateway.settings.apply(plan(wanted, fewer))
         await asyncio.sleep(0.05)
         assert len(running.channels) == 4
         for client in clients:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from testkit.broker import FETCH, ScriptedBroker, silence
 from testkit.frames import fetch
 from testkit.gateway import LISTENER, RunningGateway, broker_and_gateway
@@ -56,9 +56,7 @@ async def behind_balancer(
 
 def refused(running: RunningGateway, cause: str) -> int:
     labels = {"listener": LISTENER, "cause": cause}
-    return int(
-        running.gateway.metrics.registry.get_sample_value("gateway_connections_refused_total", labels) or 0
-    )
+    return int(running.gateway.registry.get_sample_value("gateway_connections_refused_total", labels) or 0)
 
 
 async def test_h24_stranger_is_refused_whatever_it_says() -> None:

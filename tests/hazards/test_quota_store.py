@@ -17,10 +17,10 @@ from typing import Final
 
 import pytest
 
+from gateway.app import _serve
 from gateway.quota_admin.store.interface import QuotaChange, StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.sqlite_format import FORMAT
-from gateway.server.process import _serve
 from quotas.entities import QuotaEntity
 from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from testkit.frames import heartbeat
 from testkit.gateway import broker_and_gateway
 from testkit.raw_client import RawClient

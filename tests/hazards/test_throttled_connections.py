@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 import structlog.testing
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import FETCH, HOST, PRODUCE, Node, ScriptedBroker

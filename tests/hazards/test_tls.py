@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
-from gateway.tls.failure import TlsFailure
+from gateway.observability.events import CloseCause, TlsFailure
 from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import FETCH

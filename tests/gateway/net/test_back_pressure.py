@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.net.back_pressure import BackPressure, Side
+from gateway.net.channel import BackPressure
+from gateway.observability.events import Side
 
 
 def test_time_under_way_counts_at_every_moment() -> None:

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from gateway.net.back_pressure import Side
 from gateway.net.channel import HIGH_WATER_BYTES, ClientChannel
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause, Side
 from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import CREATE_TOPICS, FETCH, BrokerConnection, blackhole, connecting_to
@@ -339,7 +338,7 @@ async def test_time_in_back_pressure_is_counted_while_it_lasts_and_ends_with_the
         broker.never_reads = True
         sending = asyncio.create_task(client.send(produce(size=MIB) * 64))
         await until(lambda: total_ms(Side.UPSTREAM) >= 20)
-        assert running.gateway.metrics.registry.get_sample_value(
+        assert running.gateway.registry.get_sample_value(
             "gateway_back_pressure_seconds_total", {"listener": running.listener.name, "side": "upstream"}
         )
         sending.cancel()

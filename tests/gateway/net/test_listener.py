@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.net.acceptor import ACCEPTS_PER_TURN
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from testkit import wire
 from testkit.frames import fetch
 from testkit.gateway import RunningGateway, broker_and_gateway, free_ports

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from gateway.net.plain_socket import PlainSocket
+from gateway.net.accepted_socket import PlainSocket
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])

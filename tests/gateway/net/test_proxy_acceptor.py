@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from config.proxy_sections import ProxyProtocolSettings
-from gateway.net.acceptor import AcceptedSocket, Acceptor
+from gateway.net.accepted_socket import AcceptedSocket
+from gateway.net.acceptor import Acceptor
 from gateway.net.proxy_acceptor import ProxyProtocolAcceptor
-from gateway.observability.observer import SilentObserver
 from quotas.connections import AdmissionCause, ConnectionLimits, ConnectionQuotas, ListenerLimits
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from testkit.clock import FakeClock
 from testkit.fake_loop import FakeLoop
+from testkit.observer import SilentObserver
 
 HOST = "127.0.0.1"
 BALANCER = "127.0.0.8"

@@ -8,8 +8,8 @@ from typing import cast
 
 from prometheus_client.registry import CollectorRegistry
 
+from gateway.observability.events import TlsFailure
 from gateway.observability.tls_metrics import VERSIONS, TlsMetrics
-from gateway.tls.failure import TlsFailure
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from testkit.clock import FakeClock
 from testkit.fake_loop import FakeLoop

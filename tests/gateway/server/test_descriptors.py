@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.server.descriptors import connection_cap, held_cap, lingering_cap, reserved
+from gateway.server.connection_capacity import connection_cap, held_cap, lingering_cap, reserved
 
 
 @pytest.mark.parametrize("limit", [256, 1024, 20_000, 1 << 20])

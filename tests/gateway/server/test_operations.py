@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 
 from config import Config, ConfigError
 from config.sections import LogSettings
+from gateway.observability.events import ReloadResult
 from gateway.server.operations import ConfigSource, Operations, ReloadReport
-from gateway.server.reload import ReloadPlan, ReloadResult
+from gateway.server.reload import ReloadPlan
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Enforcement

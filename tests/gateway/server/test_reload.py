@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from config import Config
-from gateway.server.reload import LIVE, LIVE_EXCEPT, ReloadResult, plan
+from gateway.observability.events import ReloadResult
+from gateway.server.reload import LIVE, LIVE_EXCEPT, plan
 
 BASE: dict[str, Any] = {
     "upstream": {"bootstrap": ["k:1"]},

@@ -7,7 +7,8 @@ import ssl
 
 import pytest
 
-from gateway.tls.failure import TlsFailure, failure_of
+from gateway.observability.events import TlsFailure
+from gateway.tls.failure import failure_of
 
 
 def error(reason: str) -> ssl.SSLError:

@@ -34,7 +34,7 @@ class Crowd:
 
     def come(self, *numbers: int) -> list[bool]:
         return [
-            self.handshake_limiter.ask(number, lambda _, number=number: self._begin(number))
+            self.handshake_limiter.request(number, lambda _, number=number: self._begin(number))
             for number in numbers
         ]  # type: ignore[misc]
 
@@ -89,8 +89,8 @@ def test_who_leaves_takes_no_turn() -> None:
     crowd = Crowd(100)
     crowd.come(*range(10))
     for number in range(1, 9):
-        crowd.handshake_limiter.leave(number)
-    crowd.handshake_limiter.leave(77)
+        crowd.handshake_limiter.cancel(number)
+    crowd.handshake_limiter.cancel(77)
     crowd.loop.advance(10)
     assert crowd.began == [0, 9]
 

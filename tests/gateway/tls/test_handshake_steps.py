@@ -80,7 +80,7 @@ class Steps:
 
     def ask(self, *numbers: int, fails: bool = False, breaks: bool = False, long: bool = False) -> None:
         for number in numbers:
-            self.steps.ask(Numbered(self, number, fails=fails, breaks=breaks), long=long)
+            self.steps.submit(Numbered(self, number, fails=fails, breaks=breaks), long=long)
 
 
 def test_first_step_of_a_turn_is_done_at_once() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.tls.failure import TlsFailure
+from gateway.observability.events import TlsFailure
 from gateway.tls.handshake_steps import Step
 from gateway.tls.records import PLAIN_BYTES, RECORD_BYTES, SLICE_BYTES
 from testkit.tls import Pki
@@ -344,17 +344,17 @@ def test_a_fin_that_came_with_the_handshake_is_told_only_when_the_user_takes_it(
 
 def test_a_hello_in_pieces_is_answered_by_a_long_step_too(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
     server = TlsServer(pki)
-    asked: list[bool] = []
-    ask = server.steps.ask
+    steps: list[bool] = []
+    submit = server.steps.submit
 
     def note(step: Step, *, long: bool) -> None:
-        asked.append(long)
-        ask(step, long=long)
+        steps.append(long)
+        submit(step, long=long)
 
-    monkeypatch.setattr(server.steps, "ask", note)
+    monkeypatch.setattr(server.steps, "submit", note)
     server.shake_hands(pieces=100)
-    assert len(asked) > 3
-    assert asked == [True] * (len(asked) - 1) + [False]
+    assert len(steps) > 3
+    assert steps == [True] * (len(steps) - 1) + [False]
 
 
 def test_a_fin_behind_half_a_handshake_is_the_end_of_it(pki: Pki) -> None:

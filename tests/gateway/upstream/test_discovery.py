@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import DESCRIBE_CONFIGS, EVERY_API, METADATA, Node, ScriptedBroker
@@ -183,7 +183,7 @@ async def test_e12_broker_whose_port_is_busy_is_left_out_and_counted() -> None:
         async with running_gateway(config=config) as running, await running.connect() as client:
             await running.discovered()
             assert await advertised(client) == {1: (HOST, first + 1)}
-            failures = running.gateway.metrics.registry.get_sample_value(
+            failures = running.gateway.registry.get_sample_value(
                 "gateway_broker_port_failures_total", {"listener": running.listener.name}
             )
             assert failures

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import protocol.errors
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 
 
 def test_causes_are_plain_labels_and_differ() -> None:

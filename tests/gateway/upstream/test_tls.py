@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
-from gateway.tls.failure import TlsFailure
+from gateway.observability.events import CloseCause, TlsFailure
 from testkit.broker import ScriptedBroker
 from testkit.certificates import CLIENT, SERVER, Authority, KeyPair
 from testkit.frames import heartbeat

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
-from gateway.upstream.channel import Connector
+from gateway.observability.events import CloseCause
+from gateway.upstream.connector import Connector
 from gateway.upstream.resolver import Lookup, Resolver
 from gateway.upstream.topology import ClusterMap
 from testkit import broker as scripts
@@ -30,6 +30,8 @@ class User:
         self.failures: list[CloseCause] = []
         self.received = b""
         self.lost = asyncio.Event()
+
+    endpoints = None
 
     def upstream_connected(self, transport: asyncio.Transport) -> None:
         self.transport = transport
