@@ -71,7 +71,7 @@ class Gateway:
         tls: certificates, and the rate of handshakes.
         upstreams: by name; `cluster` and `discovery` are those of the main one.
         limits, live_quotas: the quotas in force, and the store that keeps what is changed of them.
-        quota_admin, alterations: who may change quotas, and changes under way.
+        quota_admin, alterations: the right to change quotas, and changes under way.
         mutations, client_quotas, connections: what is counted.
         usage: the usage records; None: none are kept.
         listeners: by name.

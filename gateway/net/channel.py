@@ -268,7 +268,7 @@ class ClientChannel(asyncio.Protocol):
             self._go_on(MuteReason.UPSTREAM_FULL)
             self._unmute(MuteReason.UPSTREAM_FULL)
         else:
-            # Called from within a write; whoever wrote looks at the mute afterwards.
+            # Called from within a write; the writer looks at the mute afterwards.
             self._hold_up(MuteReason.UPSTREAM_FULL)
 
     def _hold_up(self, reason: MuteReason) -> None:

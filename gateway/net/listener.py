@@ -116,7 +116,7 @@ class Listener:
             quotas=connections,
             observer=observer,
             on_admitted=self._adopt,
-            on_place_free=self._place_free,
+            on_slot_freed=self._offer_slot,
             proxy=proxy,
             write_timeout_ms=settings.write_timeout_ms,
             usage=usage,
@@ -155,7 +155,7 @@ class Listener:
 
     @property
     def awaiting_header(self) -> int:
-        """Sockets whose load balancer has not told yet whose they are."""
+        """Sockets whose PROXY header has not been read."""
         return self._acceptor.awaiting_header
 
     @property
@@ -229,11 +229,11 @@ class Listener:
             self._tls_acceptor.forget(channel)
         self._connections.release(self.name, channel.ip)
         self._observer.connection_closed(self.name, cause)
-        self._place_free()
+        self._offer_slot()
         if _standard_log.isEnabledFor(logging.DEBUG):  # what would be dropped is not even put together
             _log.debug("connection_closed", listener=self.name, peer=channel.session.peer, cause=cause.value)
 
-    def _place_free(self) -> None:
+    def _offer_slot(self) -> None:
         waiting = [listener for listener in self.siblings if listener.waits_since_ms is not None]
         # The one that has waited longest comes first, so that a busy listener doesn't take every free slot.
         for listener in sorted(waiting, key=lambda each: each.waits_since_ms or 0):

@@ -37,7 +37,7 @@ class _Waiting:
 
 
 class ProxyProtocolAcceptor:
-    """See the module.
+    """The sockets of one listener whose header is being read.
 
     Attributes:
         waiting: sockets without their header.
@@ -56,7 +56,7 @@ class ProxyProtocolAcceptor:
         Args:
             settings: of the listener.
             loop: watches the sockets.
-            on_header: takes a socket over whose header has been read.
+            on_header: takes over a socket with its header.
             on_refused: takes a socket over that is to be closed.
         """
         self.waiting: dict[AcceptedSocket, _Waiting] = {}
@@ -91,10 +91,10 @@ class ProxyProtocolAcceptor:
             )
 
     def stop(self) -> list[AcceptedSocket]:
-        """Look after nobody any more.
+        """Watch none any more.
 
         Returns:
-            Whose sockets are to be closed, and whose places to be given back.
+            Sockets to be closed, and whose slots are to be given back.
         """
         accepted_sockets = list(self.waiting)
         for accepted in accepted_sockets:

@@ -78,7 +78,7 @@ class ShownRows(Generic[K, R]):
         totals: Callable[[R], Totals],
         broker: Callable[[R], str] | None = None,
     ) -> None:
-        """Nobody has any yet.
+        """None has any yet.
 
         Args:
             max_rows: how many may.
@@ -104,7 +104,7 @@ class ShownRows(Generic[K, R]):
         """What to show now of these counters; those of clients that are long gone are forgotten first."""
         quotas.expire(now_ms=now_ms)
         crowded = quotas.counters > self._max_rows
-        # Who is how busy is only asked when not all can be shown.
+        # Loads are only computed when not all can be shown.
         wanted = self._busiest(quotas.loads(now_ms=now_ms)) if crowded else None
         found = quotas.snapshot(only=wanted, now_ms=now_ms)
         before = self._shown

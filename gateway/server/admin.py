@@ -1,4 +1,4 @@
-"""The admin port: /metrics for Prometheus, /healthz and /readyz for whoever runs us, and two switches.
+"""The admin port: /metrics for Prometheus, /healthz and /readyz for supervisors, and two switches.
 
     GET  /enforcement   {"mode": "enforce", "configured": "enforce"}
     PUT  /enforcement   {"mode": "observe"}: the kill switch
@@ -55,7 +55,7 @@ class AdminServer:
             operations: what can be changed.
             ready: why clients cannot be served right now, None when they can.
             remote_changes: whether other machines may change something.
-            quotas: serves /quotas; None: nobody does.
+            quotas: serves /quotas; None: there is no such path.
         """
         self._metrics = metrics
         self._operations = operations
@@ -122,7 +122,7 @@ class AdminServer:
     def _guarded(
         self, handle: Callable[[Any, str], Awaitable[web.Response]], *, max_bytes: int = _MAX_BODY_BYTES
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        """Hand over the body, and the name of who asks, of a request that may change something."""
+        """Hand over the body, and the caller's address, of a request that may change something."""
 
         async def guarded(request: web.Request) -> web.Response:
             if "Origin" in request.headers:

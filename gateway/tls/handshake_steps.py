@@ -38,7 +38,7 @@ class HandshakeSteps:
         """None is due.
 
         Args:
-            loop: has turns.
+            loop: runs the steps.
             threaded: whether long steps are done in a thread.
         """
         self._loop = loop

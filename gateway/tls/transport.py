@@ -54,7 +54,7 @@ class _State(Enum):
 
 
 class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
-    """See the module."""
+    """One connection with TLS: a protocol to its socket, a transport to its user."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             owner: decides when the handshake begins, and what uses the connection.
             loop: gives the timer.
             buffer, steps: of this loop.
-            timeout_ms: for the whole handshake, waiting for its turn included; None: the caller watches.
+            timeout_ms: for the whole handshake, the wait for the rate limiter included; None: the caller watches.
             server_name: the name that a client expects; None: this is a server.
         """
         super().__init__()
@@ -153,7 +153,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         if self._state is _State.OPEN and self._incoming.pending and not self._paused and not self._ended:
             self._read(0)
         waits = self._paused or self._late
-        if self._due or (waits and not self._closing):  # it is behind what has not had its turn
+        if self._due or (waits and not self._closing):  # it is behind bytes that are not handled yet
             self._fin = True
             return True
         if self._state is not _State.OPEN:

@@ -1,6 +1,6 @@
 """The connection from one client channel to one broker, and how it is made.
 
-Exactly one per client connection: who shares a connection shares its order, its identity and its fate.
+There is exactly one per client connection. Clients that shared one would share its order, identity and end.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class UpstreamChannel(asyncio.Protocol):
         self._user.upstream_connected(cast("asyncio.Transport", transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The leg is gone, whoever ended it."""
+        """The leg is gone, whichever side ended it."""
         self._user.upstream_lost()
 
     def pause_writing(self) -> None:

@@ -122,8 +122,8 @@ class Discovery:
             now_ms: the clock.
             refresh_ms: from one answer to the next question.
             on_change: called after each answer with the ids of brokers that are gone for good.
-            login: who we are there.
-            wants_login: the brokers answer nobody else, so without a login they are not asked at all.
+            login: the gateway's credentials; None: it has none.
+            wants_login: the brokers require authentication, so without a login they are not asked at all.
         """
         self.reached = False
         self.trouble = _NOT_REACHED

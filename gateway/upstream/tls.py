@@ -32,7 +32,7 @@ class BrokerNotTrusted(OSError):
 
 
 class BrokerTls:
-    """Makes connections of sockets, for one upstream."""
+    """The TLS handshakes of one upstream."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class BrokerTls:
         self._metrics = metrics
 
     def handshake(self, user: asyncio.Protocol, host: str) -> BrokerHandshake:
-        """What a socket that is being connected talks to.
+        """A handshake; its transport is the protocol of the socket that is being connected.
 
         Args:
-            user: gets the connection once the broker is known to be who it should be.
+            user: gets the connection once the broker's certificate and name are verified.
             host: as it was configured, or told by the cluster.
         """
         name = self._server_name or host.rstrip(".")
