@@ -63,7 +63,7 @@ async def test_a_connection_that_gives_way_before_its_handshake_is_closed_at_onc
         assert tls_acceptor._transports == {}
 
 
-async def test_who_has_left_while_waiting_for_its_turn_costs_no_handshake(pki: Pki) -> None:
+async def test_client_that_left_while_waiting_for_the_rate_costs_no_handshake(pki: Pki) -> None:
     async with tls_gateway(pki.keys(), connections={"max_tls_handshakes_per_second": 2}) as (_, running):
         handshake_limiter = running.gateway.tls.handshake_limiter
         async with await TlsClient.connect(running.port, pki.trusting()):

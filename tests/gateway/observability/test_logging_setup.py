@@ -213,7 +213,7 @@ async def careless_task(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
-def test_h15_exception_that_nobody_took_is_logged_without_its_data(
+def test_h15_exception_that_was_never_retrieved_is_logged_without_its_data(
     make_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """An event loop puts the exception's text, and the arguments of what it called, into its own message."""

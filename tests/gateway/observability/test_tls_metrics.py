@@ -49,7 +49,7 @@ def test_every_reason_has_a_series_before_anything_fails() -> None:
         assert registry.get_sample_value("gateway_tls_handshakes_total", labels) == 0
 
 
-def test_a_version_that_nobody_knows_is_other() -> None:
+def test_an_unknown_version_is_other() -> None:
     metrics, registry = shown()
     metrics.handshake_done("a", "TLSv9")
     assert (
