@@ -22,7 +22,6 @@ from testkit.gateway import (
     free_ports,
     gateway_config,
     gateway_process,
-    running_gateway,
 )
 from testkit.quota_stores import ALICE, alteration
 from testkit.quota_stores import PRODUCE as PRODUCE_RATE
@@ -62,22 +61,6 @@ async def test_gateway_whose_port_is_taken_does_not_start_and_leaves_nothing_ope
         await asyncio.sleep(0.01)
         assert len(os.listdir("/proc/self/fd")) == open_files
         assert broker.connections == []
-
-
-async def test_start_with_the_upstream_down_serves_when_it_comes_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.upstream.discovery._RETRY_S", 0.05)
-    broker = ScriptedBroker(port=free_ports(1))
-    async with running_gateway(broker.port) as running:
-        async with await running.connect() as early:
-            await early.send(fetch())
-            assert await early.receive_rest() == b""
-            await running.ended_by(CloseCause.UPSTREAM_REFUSED)
-        assert running.gateway.why_not_ready() == "upstream not reached"
-        async with broker:
-            await until(lambda: running.gateway.why_not_ready() is None)
-            async with await running.connect() as client:
-                await client.send(fetch(3))
-                assert wire.correlation_id_of(await client.receive_frame()) == 3
 
 
 async def test_draining_gateway_is_not_ready_and_ends_as_soon_as_the_last_reply_has_left() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from gateway.observability.events import CloseCause
-from gateway.server.reload import plan
 from testkit.broker import ScriptedBroker
 from testkit.crowd import connect, connect_all, is_served
 from testkit.frames import fetch
@@ -215,26 +214,3 @@ async def test_b19_mapped_address_and_its_ipv4_address_share_count_and_rate() ->
         for client in clients:
             client.close()
         await until(lambda: not running.channels)
-
-
-# -- reload --------------------------------------------------------------------------------------------------
-
-
-async def test_new_limits_drop_no_connection_and_let_in_one_that_waits() -> None:
-    async with broker_and_gateway(connections={"max_connections": 3}, quotas=[ip_rate(50)]) as (_, running):
-        clients = await connect_all(running.port, 5)
-        await until(lambda: running.listener.waits_since_ms is not None)
-        wanted = running.config.model_copy(
-            update={"connections": running.config.connections.model_copy(update={"max_connections": 4})}
-        )
-        running.gateway.settings.apply(plan(running.config, wanted))
-        await until(lambda: running.opened == 4)
-        fewer = wanted.model_copy(
-            update={"connections": wanted.connections.model_copy(update={"max_connections": 1})}
-        )
-        running.gateway.settings.apply(plan(wanted, fewer))
-        await asyncio.sleep(0.05)
-        assert len(running.channels) == 4
-        for client in clients:
-            client.close()
-        await until(lambda: running.opened == 5 and not running.channels)

@@ -1,16 +1,29 @@
-"""Close causes are a closed list of metric labels, and every error of a peer has one."""
+"""The closed lists are plain labels of metrics, and every error of a peer has a close cause."""
 
 from __future__ import annotations
 
 import re
+from enum import StrEnum
+
+import pytest
 
 import protocol.errors
-from gateway.observability.events import CloseCause
+from gateway.observability.events import (
+    AdminApi,
+    AdminOutcome,
+    AuthenticationResult,
+    CloseCause,
+    ReloadResult,
+    Side,
+    TlsFailure,
+)
 
 
-def test_causes_are_plain_labels_and_differ() -> None:
-    assert all(re.fullmatch(r"[a-z][a-z_]*", cause.value) for cause in CloseCause)
-    assert len({cause.value for cause in CloseCause}) == len(CloseCause)
+@pytest.mark.parametrize(
+    "labels", [AdminApi, AdminOutcome, AuthenticationResult, CloseCause, ReloadResult, Side, TlsFailure]
+)
+def test_labels_are_plain(labels: type[StrEnum]) -> None:
+    assert all(re.fullmatch(r"[a-z][a-z_]*", label.value) for label in labels)
 
 
 def test_every_error_that_a_peer_can_cause_has_its_label() -> None:

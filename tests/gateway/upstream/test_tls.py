@@ -60,12 +60,6 @@ async def served(running: RunningGateway) -> None:
         assert (await client.receive_frame())[4:8] == (5).to_bytes(4, "big")
 
 
-async def test_clients_and_discovery_reach_a_broker_with_tls(pki: Pki) -> None:
-    async with gateway_before(pki, broker_context(pki.server)) as (_, running):
-        await running.discovered()
-        await served(running)
-
-
 async def test_many_bytes_pass_in_both_directions(pki: Pki) -> None:
     async with gateway_before(pki, broker_context(pki.server)) as (_, running):
         await running.discovered()
