@@ -7,7 +7,7 @@ from protocol.proxy_protocol import ProxyHeader
 from testkit import wire
 from testkit.broker import HOST, Node, ScriptedBroker
 from testkit.gateway import running_gateway
-from testkit.header_gate import HeaderGate
+from testkit.header_relay import HeaderRelay
 from testkit.raw_client import RawClient, until
 
 pytestmark = pytest.mark.asyncio
@@ -17,7 +17,7 @@ REQUEST = wire.request("Fetch", 4, correlation_id=1, topics=[])
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_broker_is_told_the_client_and_where_it_connected_to(version: str) -> None:
-    async with ScriptedBroker() as broker, HeaderGate(broker.port) as front:
+    async with ScriptedBroker() as broker, HeaderRelay(broker.port) as front:
         broker.nodes = [Node(1, HOST, front.port)]
         async with running_gateway(front.port, upstream={"send_proxy_protocol": version}) as running:
             await running.discovered()
@@ -33,7 +33,7 @@ async def test_broker_is_told_the_client_and_where_it_connected_to(version: str)
 
 
 async def test_broker_that_wants_a_header_is_not_reached_without() -> None:
-    async with ScriptedBroker() as broker, HeaderGate(broker.port) as front:
+    async with ScriptedBroker() as broker, HeaderRelay(broker.port) as front:
         async with running_gateway(front.port) as running:
             await until(lambda: front.refused > 0)
             assert not running.gateway.discovery.reached
@@ -42,7 +42,7 @@ async def test_broker_that_wants_a_header_is_not_reached_without() -> None:
 
 async def test_client_behind_a_load_balancer_is_told_on_to_the_broker() -> None:
     listener = {"proxy_protocol": {"trusted": [HOST]}}
-    async with ScriptedBroker() as broker, HeaderGate(broker.port) as front:
+    async with ScriptedBroker() as broker, HeaderRelay(broker.port) as front:
         broker.nodes = [Node(1, HOST, front.port)]
         async with running_gateway(
             front.port, listener=listener, upstream={"send_proxy_protocol": "v2"}
@@ -55,7 +55,7 @@ async def test_client_behind_a_load_balancer_is_told_on_to_the_broker() -> None:
 
 
 async def test_refused_connection_to_a_broker_leaves_no_socket_behind() -> None:
-    async with ScriptedBroker() as broker, HeaderGate(broker.port) as front:
+    async with ScriptedBroker() as broker, HeaderRelay(broker.port) as front:
         broker.nodes = [Node(1, HOST, front.port)]
         async with running_gateway(front.port, upstream={"send_proxy_protocol": "v2"}) as running:
             await running.discovered()
