@@ -1,27 +1,33 @@
-"""The composition root: builds the parts, starts them, drains and stops them. No logic of its own."""
+"""The composition root: builds the parts, starts them, drains and stops them; and the process around it.
+
+No logic of its own. The process has signals, the order of its life, and an exit code.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import gc
+import signal
+import sys
 from typing import Final
 
 import structlog
+import uvloop
+from prometheus_client import CollectorRegistry
 
-from config import Config
+from config import Config, ListenerSettings
 from config.sections.quota_admin import LimitsBy
 from gateway.clock import loop_clock
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.context import HandlerContext
 from gateway.handlers.recent_topics import RecentTopics
-from gateway.net.listener import Listener
-from gateway.observability.close_cause import CloseCause
-from gateway.observability.metrics import GatewayMetrics
-from gateway.observability.quota_admin_metrics import QuotaAdminMetrics
-from gateway.observability.store_metrics import StoreMetrics
+from gateway.net.listener import Listener, Listeners
+from gateway.observability.connection_metrics import ConnectionMetrics
+from gateway.observability.operation_metrics import QuotaAdminMetrics, ReloadMetrics, StoreMetrics
+from gateway.observability.quota_metrics import QuotaMetrics
+from gateway.observability.request_metrics import RequestMetrics
 from gateway.quota_admin.alterations import AlterationRunner, AuditLog
-from gateway.quota_admin.broker_limits import BrokerLimits, Values
 from gateway.quota_admin.limits_file import LimitsFile, limits_directory
 from gateway.quota_admin.rights import QuotaAdmin
 from gateway.quota_admin.store.build import build_store
@@ -29,19 +35,21 @@ from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.server.admin import AdminServer
 from gateway.server.connection_capacity import (
+    DescriptorPlan,
     connection_limits,
     plan_descriptors,
     raise_descriptor_limit,
     session_settings,
 )
+from gateway.server.live_settings import LiveSettings
 from gateway.server.operations import ConfigSource, Operations, ReloadReport
 from gateway.server.quota_routes import QuotaRoutes
-from gateway.server.reload import ReloadPlan, ReloadResult
 from gateway.server.sasl_setup import sasl_of
 from gateway.server.tls_setup import TlsParts
 from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeSource
+from gateway.session.mute import MuteReason
 from gateway.session.routes import build_routes
-from gateway.upstream.topology import BrokerPorts, Topology
+from gateway.upstream.librdkafka import settings_if_needed
 from gateway.upstream.upstreams import MAIN, build_upstreams
 from gateway.usage.service import UsageService
 from quotas.connections import ConnectionQuotas
@@ -59,11 +67,17 @@ class Gateway:
     """One running gateway.
 
     Attributes:
+        registry: all metrics.
+        tls: certificates, and the rate of handshakes.
+        upstreams: by name; `cluster` and `discovery` are those of the main one.
+        limits, live_quotas: the quotas in force, and the store that keeps what is changed of them.
+        quota_admin, alterations: the right to change quotas, and changes under way.
+        mutations, client_quotas, connections: what is counted.
+        usage: the usage records; None: none are kept.
         listeners: by name.
-        cluster: what is known of the brokers.
-        metrics: what has happened.
-        live_quotas: the quotas in force, and the store that keeps what is changed of them.
+        settings: what a reload changes.
         operations: what can be changed meanwhile.
+        admin: the admin port.
     """
 
     def __init__(self, config: Config, source: ConfigSource | None = None) -> None:
@@ -77,49 +91,48 @@ class Gateway:
             ConfigError: it asks for more than the file descriptors of this process carry.
         """
         self._config = config
-        loop = asyncio.get_running_loop()
-        now_ms = loop_clock(loop)
-        self._now_ms = now_ms
-        self.tls = TlsParts(config, loop)
+        self._loop = asyncio.get_running_loop()
+        now_ms = self._now_ms = loop_clock(self._loop)
+        self._draining = False
+        self.registry = CollectorRegistry()
+        self._connection_metrics = ConnectionMetrics(now_ms, MuteReason)
+        self._request_metrics = RequestMetrics()
+        self._reload_metrics = ReloadMetrics()
+        self._listeners = Listeners(on_port_failed=self._connection_metrics.broker_port_failed)
+        self.listeners = self._listeners.by_name
+        self.tls = TlsParts(config, self._loop)
         self.upstreams = build_upstreams(
-            config, now_ms=now_ms, security=self.tls.security, on_change=self._follow_topology
+            config, now_ms=now_ms, tls=self.tls.upstream_tls, on_change=self._listeners.follow
         )
         self.cluster = self.upstreams[MAIN].cluster
         self.discovery = self.upstreams[MAIN].discovery
+        own_clients = settings_if_needed(config)
         self.limits = config.quota_limits()
-        self.live_quotas = LiveQuotas(LayeredQuotas(self.limits), build_store(config), now_ms=now_ms)
-        self._alteration_runner = AlterationRunner(self.live_quotas, now_ms)
+        self.live_quotas = LiveQuotas(
+            LayeredQuotas(self.limits), build_store(config, own_clients), now_ms=now_ms
+        )
+        self.alterations = AlterationRunner(self.live_quotas, now_ms)
         self.quota_admin = QuotaAdmin(
             self.live_quotas.quotas,
-            self._alteration_runner.alter,
-            self._alteration_runner.slowly,
+            self.alterations.alter,
+            self.alterations.slowly,
             AuditLog(),
             authorize=config.quota_admin.authorize,
             admins=config.quota_admin.admin_names(),
             shared=config.quota_store.kind == "topic",
         )
         self.mutations = MutationQuotas(self.limits, config.mutation_settings())
-        self.metrics = GatewayMetrics(now_ms)
-        self.usage = UsageService.configured(config, loop=loop, now_ms=now_ms)
-        usage = self.usage.table if self.usage is not None else None
+        self.usage = UsageService.configured(config, loop=self._loop, now_ms=now_ms, client=own_clients)
         self.client_quotas = ClientQuotas(
             self.limits,
             config.rate_settings(),
-            self.metrics,
+            self._request_metrics,
             scope=QuotaScope(config.client_quota.scope),
             source=RequestTimeSource(config.client_quota.request_time),
-            usage=usage,
+            usage=self.usage.table if self.usage is not None else None,
         )
-        self.metrics.watch_quotas(
-            self.limits,
-            self.client_quotas,
-            self.mutations,
-            per_broker=config.client_quota.scope == "broker",
-            max_entity_series=config.admin.max_entity_series,
-        )
-        settings = session_settings(config)
-        self._descriptor_limit = raise_descriptor_limit()
-        descriptors = plan_descriptors(config, self._descriptor_limit)
+        descriptor_limit = raise_descriptor_limit()
+        descriptors = plan_descriptors(config, descriptor_limit)
         self.connections = ConnectionQuotas(
             self.limits,
             connection_limits(config, descriptors),
@@ -131,160 +144,126 @@ class Gateway:
         )
         if self.usage is not None:
             self.usage.watch(self.mutations, self.connections)
-            self.metrics.registry.register(self.usage.series)
-        self.metrics.registry.register(self.tls.metrics)
-        self.metrics.registry.register(QuotaAdminMetrics(self.quota_admin))
-        self.metrics.registry.register(StoreMetrics(self.live_quotas, now_ms))
-        self.metrics.watch_connections(self.connections, max_ip_series=config.admin.max_entity_series)
         self._limits_file = LimitsFile(limits_directory(config), now_ms)
-        self.broker_limits = BrokerLimits(
-            [listener.name for listener in config.listeners],
-            check=lambda values: self._check_descriptors(self.broker_limits.over(self._in_force(), values)),
-            apply=self._apply_limits,
+        self.settings = LiveSettings(
+            config,
+            descriptor_limit=descriptor_limit,
+            set_session_settings=self._listeners.set_session_settings,
+            limits_changed=self._listeners.limits_changed,
+            connections=self.connections,
+            quota_admin=self.quota_admin,
+            handshake_limiter=self.tls.handshake_limiter,
             change=self._limits_file.change,
-            in_force=lambda: self.connections.configured,
+            now_ms=now_ms,
         )
-        answers_limits = config.quota_admin.broker_limits is LimitsBy.GATEWAY
-        self.listeners: dict[str, Listener] = {}
-        self._topologies: dict[str, Topology] = {}
         # A topic created through one listener is known on the others.
         recently_created: dict[bytes, int] = {}
         recent_topics = RecentTopics()
         for section in config.listeners:
-            ports = BrokerPorts(
-                advertised_host=section.advertised_host,
-                first_port=section.first_broker_port,
-                lowest_broker_id=section.lowest_broker_id,
-                count=section.broker_ports,
-            )
-            upstream = self.upstreams[section.upstream or MAIN]
-            topology = Topology(upstream.cluster, ports, self._binder(section.name, section.bind.host))
-            context = HandlerContext(
-                topology,
-                self.limits,
-                self.mutations,
-                self.metrics,
-                self.client_quotas,
-                recently_created=recently_created,
-                recent_topics=recent_topics,
-                usage=usage,
-                listener=section.name,
-                quota_admin=self.quota_admin,
-                broker_limits=self.broker_limits if answers_limits else None,
-            )
-            routes = build_routes(
-                collecting_handlers(context, sasl=section.security_protocol.sasl),
-                head_handlers(context),
-                max_frame_bytes=settings.max_frame_bytes,
-            )
-            listener = Listener(
-                section.name,
-                loop=loop,
-                now_ms=now_ms,
-                routes=routes,
-                settings=settings,
-                connector=upstream.connector,
-                observer=self.metrics,
-                quotas=self.client_quotas,
-                connections=self.connections,
-                max_lingering=descriptors.max_lingering,
-                tls_acceptor=self.tls.tls_acceptor(section),
-                usage=self.usage.connections if self.usage is not None else None,
-                proxy=section.proxy_protocol,
-                sasl=sasl_of(section, routes, self.metrics),
-            )
-            self.metrics.watch_listener(listener.name, routes, listener)
-            self.listeners[section.name] = listener
-            self._topologies[section.name] = topology
-        for listener in self.listeners.values():
-            listener.siblings = tuple(self.listeners.values())
+            self._add_listener(section, descriptors, recently_created, recent_topics)
         self.operations = Operations(
             config,
             self.live_quotas.quotas,
             source,
-            check=self._check_reload,
-            apply=self._apply_settings,
-            on_reload=self._count_reload,
+            check=self.settings.check,
+            apply=self.settings.apply,
+            on_reload=self._reloaded,
         )
+        self._register_metrics()
         self.admin = AdminServer(
-            self.metrics.registry,
+            self.registry,
             self.operations,
             ready=self.why_not_ready,
             remote_changes=config.admin.remote_changes,
             quotas=QuotaRoutes(self.live_quotas, lambda: self.operations.config),
         )
-        self._draining = False
 
-    def _binder(self, listener: str, host: str) -> Callable[[int, int], bool]:
-        def bind(broker_id: int, port: int) -> bool:
-            try:
-                self.listeners[listener].listen((host, port), broker_id)
-            except OSError as exc:
-                self.metrics.broker_port_failed(listener)
-                _log.error(
-                    "broker_port_failed", listener=listener, broker=broker_id, port=port, error=exc.strerror
-                )
-                return False
-            _log.info("broker_port_open", listener=listener, broker=broker_id, port=port)
-            return True
-
-        return bind
-
-    def _follow_topology(self, upstream: str, gone: Sequence[int]) -> None:
-        for name, topology in self._topologies.items():
-            if topology.cluster is not self.upstreams[upstream].cluster:
-                continue
-            for broker_id in gone:
-                self.listeners[name].stop_listening(broker_id)
-                topology.withdraw(broker_id)
-            topology.advertise_known()
-
-    def _check_reload(self, config: Config) -> None:
-        self._check_descriptors(self.broker_limits.over(config, self.broker_limits.values))
-
-    def _check_descriptors(self, config: Config) -> None:
-        plan_descriptors(config, self._descriptor_limit)
-
-    def _apply_settings(self, plan: ReloadPlan) -> None:
-        """What a reload changes besides quotas and the log; what reads `operations.config` needs nothing here."""
-        settings = session_settings(plan.config)
-        for listener in self.listeners.values():
-            listener.settings = settings
-        rights = plan.config.quota_admin
-        self.quota_admin.set_rights(rights.authorize, rights.admin_names())
-        if plan.changes("connections") or plan.changes("listeners"):
-            self.tls.handshake_limiter.per_second = plan.config.connections.max_tls_handshakes_per_second
-            self._limit_connections(self.broker_limits.over(plan.config, self.broker_limits.values))
-
-    def _in_force(self) -> Config:
-        return self.operations.config
-
-    def _apply_limits(self, values: Values) -> None:
-        self._limit_connections(self.broker_limits.over(self._in_force(), values))
-
-    def _limit_connections(self, config: Config) -> None:
-        descriptors = plan_descriptors(config, self._descriptor_limit)
-        self.connections.update(connection_limits(config, descriptors), now_ms=self._now_ms())
-        for listener in self.listeners.values():
-            listener.slot_freed()
-
-    def _count_reload(self, report: ReloadReport) -> None:
-        self.tls.look_now()
-        unread = report.result is ReloadResult.INVALID
-        self.metrics.config_reloaded(
-            report.result, awaiting_restart=None if unread else len(report.needs_restart)
+    def _add_listener(
+        self,
+        section: ListenerSettings,
+        descriptors: DescriptorPlan,
+        recently_created: dict[bytes, int],
+        recent_topics: RecentTopics,
+    ) -> None:
+        answers_limits = self._config.quota_admin.broker_limits is LimitsBy.GATEWAY
+        settings = session_settings(self._config)
+        upstream = self.upstreams[section.upstream or MAIN]
+        context = HandlerContext(
+            self._listeners.topology(section, upstream.cluster),
+            self.limits,
+            self.mutations,
+            self._request_metrics,
+            self.client_quotas,
+            recently_created=recently_created,
+            recent_topics=recent_topics,
+            usage=self.usage.table if self.usage is not None else None,
+            listener=section.name,
+            quota_admin=self.quota_admin,
+            broker_limits=self.settings.broker_limits if answers_limits else None,
         )
+        routes = build_routes(
+            collecting_handlers(context, sasl=section.security_protocol.sasl),
+            head_handlers(context),
+            max_frame_bytes=settings.max_frame_bytes,
+        )
+        listener = Listener(
+            section.name,
+            loop=self._loop,
+            now_ms=self._now_ms,
+            routes=routes,
+            settings=settings,
+            connector=upstream.connector,
+            observer=self._connection_metrics,
+            quotas=self.client_quotas,
+            connections=self.connections,
+            max_lingering=descriptors.max_lingering,
+            tls_acceptor=self.tls.tls_acceptor(section),
+            usage=self.usage.connections if self.usage is not None else None,
+            proxy=section.proxy_protocol,
+            sasl=sasl_of(section, routes, self._request_metrics),
+        )
+        self._request_metrics.watch_routes(section.name, routes)
+        self._connection_metrics.watch_listener(section.name, listener)
+        self._listeners.add(listener)
+
+    def _register_metrics(self) -> None:
+        max_series = self._config.admin.max_entity_series
+        self._connection_metrics.watch_connections(self.connections, max_ip_series=max_series)
+        for metrics in (
+            self._connection_metrics,
+            self._request_metrics,
+            QuotaMetrics(
+                self.limits,
+                produce=self.client_quotas.produce,
+                fetch=self.client_quotas.fetch,
+                request_time=self.client_quotas.request_time,
+                mutations=self.mutations,
+                now_ms=self._now_ms,
+                per_broker=self._config.client_quota.scope == "broker",
+                max_entity_series=max_series,
+            ),
+            self._reload_metrics,
+            self.tls.metrics,
+            QuotaAdminMetrics(self.quota_admin),
+            StoreMetrics(self.live_quotas, self._now_ms),
+        ):
+            self.registry.register(metrics)
+        if self.usage is not None:
+            self.registry.register(self.usage.series)
+
+    def _reloaded(self, report: ReloadReport) -> None:
+        self.tls.look_now()
+        self._reload_metrics.config_reloaded(report.result, awaiting_restart=len(report.needs_restart))
 
     def why_not_ready(self) -> str | None:
         """None when clients can be served, otherwise a few words for /readyz."""
         if self._draining:
             return "draining"
-        if (unread := self.live_quotas.why_not_ready()) is not None:
-            return unread
-        for upstream in self.upstreams.values():
-            if not upstream.discovery.reached:
-                return f"{upstream.name} {upstream.discovery.trouble}"
-        return None
+        reasons = [
+            self.live_quotas.why_not_ready(),
+            *(upstream.why_not_ready() for upstream in self.upstreams.values()),
+        ]
+        return next((reason for reason in reasons if reason is not None), None)
 
     async def start(self) -> None:
         """Bind the admin port and every bootstrap port, then begin to look for the brokers.
@@ -297,11 +276,8 @@ class Gateway:
         try:
             await self.live_quotas.open()
             if self._config.quota_admin.broker_limits is LimitsBy.GATEWAY:
-                await self._limits_file.restore(self.broker_limits)
-            for section in self._config.listeners:
-                listener = self.listeners[section.name]
-                listener.listen((section.bind.host, section.bind.port), None)
-                _log.info("listening", listener=section.name, port=listener.ports[None])
+                await self._limits_file.restore(self.settings.broker_limits)
+            self._listeners.listen(self._config.listeners)
         except (OSError, StoreError):
             await self.stop()
             raise
@@ -321,22 +297,12 @@ class Gateway:
         self.live_quotas.drain()
         # It could open the port of a broker that has just come.
         await self._stop_discovering()
-        _log.info("draining", connections=self._connections())
-        for listener in self.listeners.values():
-            listener.drain()
+        self._listeners.drain()
         deadline_ms = self._now_ms() + self.operations.config.drain.timeout_ms
-        while self._unfinished() and self._now_ms() < deadline_ms and not hurry.is_set():
+        while self._listeners.unfinished and self._now_ms() < deadline_ms and not hurry.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(hurry.wait(), _DRAIN_POLL_S)
-        for listener in self.listeners.values():
-            for channel in list(listener.channels):
-                channel.close(CloseCause.DRAIN_TIMEOUT, abort=True)
-
-    def _connections(self) -> int:
-        return sum(len(listener.channels) for listener in self.listeners.values())
-
-    def _unfinished(self) -> bool:
-        return any(listener.channels or listener.lingering.unsent for listener in self.listeners.values())
+        self._listeners.abort()
 
     async def _stop_discovering(self) -> None:
         for upstream in self.upstreams.values():
@@ -346,8 +312,7 @@ class Gateway:
         """Release every port and task."""
         await self._stop_discovering()
         await self.tls.stop()
-        for listener in self.listeners.values():
-            listener.stop()
+        self._listeners.stop()
         await self.admin.stop()
         try:
             await self._close_quotas()
@@ -362,8 +327,85 @@ class Gateway:
         try:
             # A disk that hangs must not cost the usage records too.
             async with asyncio.timeout(within_s):
-                await self._alteration_runner.finish()
+                await self.alterations.finish()
                 await self._limits_file.finish()
                 await self.live_quotas.close()
         except TimeoutError:
             _log.error("quota_store_not_closed", waited_s=within_s)
+
+
+async def _serve(config: Config, banner: str | None, source: ConfigSource | None) -> int:
+    loop = asyncio.get_running_loop()
+    gateway = Gateway(config, source)
+    stop = asyncio.Event()
+    hurry = asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            hurry.set()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    reloads: set[asyncio.Task[ReloadReport]] = set()
+
+    def on_hangup() -> None:
+        # One that waits reads the file after whatever sent this signal has written it; more change nothing.
+        if len(reloads) < 2:
+            reloads.add(task := asyncio.create_task(gateway.operations.reload(by="SIGHUP")))
+            task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
+    # A supervisor's stray signals do not end the gateway (hazard F15).
+    loop.add_signal_handler(signal.SIGUSR1, lambda: _log.info("signal_ignored", signal="SIGUSR1"))
+    try:
+        if not await _started(gateway, stop):
+            return 0
+    except OSError as exc:
+        print(f"sluice: cannot listen: {exc}", file=sys.stderr)
+        return 2
+    except StoreError as exc:
+        print(f"sluice: quota store: {exc}", file=sys.stderr)
+        return 2
+    # What stands by now stays for good: full collections need not walk through it each time.
+    gc.collect()
+    gc.freeze()
+    if banner is not None:
+        print(banner, flush=True)
+    await stop.wait()
+    await gateway.drain(hurry=hurry)
+    await gateway.stop()
+    _log.info("stopped")
+    return 0
+
+
+async def _started(gateway: Gateway, stop: asyncio.Event) -> bool:
+    """Start it; False when the signal came first, since a quota store may wait for its cluster."""
+    starting = asyncio.ensure_future(gateway.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            return True
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        await gateway.stop()
+        return False
+    finally:
+        stopping.cancel()
+
+
+def run(config: Config, *, banner: str | None = None, source: ConfigSource | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; a second one ends the drain at once. SIGHUP reloads the configuration.
+
+    Args:
+        config: valid.
+        banner: printed once the gateway listens.
+        source: where the configuration comes from again; None: it can not be reloaded.
+
+    Returns:
+        The process's exit code: 0, or 2 when a port cannot be bound or the quota store can't be used.
+    """
+    return uvloop.run(_serve(config, banner, source))

@@ -7,13 +7,14 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
-from gateway.net.acceptor import AcceptedSocket, Acceptor
-from gateway.observability.observer import SilentObserver
+from gateway.net.accepted_socket import AcceptedSocket
+from gateway.net.acceptor import Acceptor
 from quotas.connections import AdmissionCause, ConnectionLimits, ConnectionQuotas, ListenerLimits
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from testkit.clock import FakeClock
 from testkit.fake_loop import FakeLoop
+from testkit.observer import SilentObserver
 from testkit.raw_client import HOST
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from struct import unpack_from
 from typing import Any, Final, Self
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from gateway.session.mute import MuteReason
 from protocol.errors import ProtocolError, UpstreamDesync
 from testkit import wire

@@ -8,7 +8,6 @@ from typing import Final
 from config.sections.quota_admin import Authorize
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.context import HandlerContext
-from gateway.observability.observer import SilentObserver
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.routes import build_routes
 from gateway.session.session import ClientSession
@@ -24,6 +23,7 @@ from quotas.rate_quotas import RateSettings
 from quotas.resolution import Rule
 from testkit.broker_limits import ScriptedLimits
 from testkit.clock import FakeClock
+from testkit.observer import SilentObserver
 from testkit.quota_admin import ScriptedAlterations
 
 START_MS: Final = 7_300_000

@@ -24,7 +24,7 @@ from config import Config
 from gateway.app import Gateway
 from gateway.net.channel import ClientChannel
 from gateway.net.listener import Listener
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from testkit.broker import ScriptedBroker
 from testkit.raw_client import HOST, RawClient, until
 from testkit.secrets import secrets_in
@@ -178,7 +178,7 @@ class RunningGateway:
         return seen
 
     def _counter(self, name: str, **labels: str) -> int:
-        value = self.gateway.metrics.registry.get_sample_value(name, {"listener": LISTENER, **labels})
+        value = self.gateway.registry.get_sample_value(name, {"listener": LISTENER, **labels})
         return int(value or 0)
 
     def expect_internal_error(self) -> None:

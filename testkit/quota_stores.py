@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from gateway.quota_admin.store.interface import Alteration, QuotaChange, QuotaStore
+from gateway.quota_admin.store.interface import Alteration, QuotaStore
 from gateway.quota_admin.store.sqlite_store import SqliteStore
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.layered_quotas import QuotaChange
 
 AT_MS: Final = 1_700_000_000_000
 

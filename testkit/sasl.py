@@ -6,11 +6,10 @@ import base64
 import json
 from typing import Any, Final, Self
 
-from gateway.auth.authentication import Result, SaslRules
+from gateway.auth.authentication import SaslRules
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.sasl import ConfirmHandler
-from gateway.observability.close_cause import CloseCause
-from gateway.observability.observer import SilentObserver
+from gateway.observability.events import AuthenticationResult, CloseCause
 from gateway.session.routes import build_routes
 from gateway.session.sasl_routes import sasl_listener
 from gateway.session.session import ClientSession
@@ -18,6 +17,7 @@ from protocol.sasl import Mechanism
 from testkit import wire
 from testkit.conversation import Conversation
 from testkit.core import GatewayCore
+from testkit.observer import SilentObserver
 
 SCRAM_FIRST: Final = b"n,,n=alice,r=cnonce"
 SCRAM_CHALLENGE: Final = b"r=cnoncesnonce,s=c2FsdA==,i=4096"
@@ -43,9 +43,9 @@ EXCHANGES: Final[dict[str, list[tuple[bytes, bytes]]]] = {
 
 class _Observer(SilentObserver):
     def __init__(self) -> None:
-        self.authentications: list[tuple[Mechanism, Result]] = []
+        self.authentications: list[tuple[Mechanism, AuthenticationResult]] = []
 
-    def authenticated(self, listener: str, mechanism: Mechanism, result: Result) -> None:
+    def authenticated(self, listener: str, mechanism: Mechanism, result: AuthenticationResult) -> None:
         self.authentications.append((mechanism, result))
 
 

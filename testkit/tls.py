@@ -11,7 +11,7 @@ from pathlib import Path
 from struct import unpack
 from typing import Any, Self
 
-from gateway.tls.failure import TlsFailure
+from gateway.observability.events import TlsFailure
 from testkit.broker import ScriptedBroker
 from testkit.certificates import SERVER, Authority, KeyPair
 from testkit.gateway import LISTENER, RunningGateway, running_gateway
@@ -132,7 +132,7 @@ def upstream_failures(running: RunningGateway, failure: TlsFailure) -> int:
 
 
 def _value(running: RunningGateway, name: str, **labels: str) -> int:
-    return int(running.gateway.metrics.registry.get_sample_value(name, labels) or 0)
+    return int(running.gateway.registry.get_sample_value(name, labels) or 0)
 
 
 class RawTlsClient:

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.tls.failure import HandshakeRefused, TlsFailure
+from gateway.observability.events import TlsFailure
+from gateway.tls.failure import HandshakeRefused
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
 from gateway.tls.transport import TlsTransport

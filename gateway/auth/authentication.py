@@ -9,7 +9,7 @@ Source: SaslServerAuthenticator; KIP-152 (tokens in SaslAuthenticate), KIP-368 (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Final
 
 from protocol.error_codes import ErrorCode
@@ -42,14 +42,6 @@ class SaslRules:
     unknown_principal: str = "unknown"
     delegation_token_principal: str = "unknown"
     oauth_claim: str = "sub"
-
-
-class Result(StrEnum):
-    """How an exchange ended. Closed: it is a metric label."""
-
-    SUCCESS = "success"
-    REAUTHENTICATED = "reauthenticated"
-    FAILED = "failed"
 
 
 class Progress(Enum):

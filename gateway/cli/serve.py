@@ -72,7 +72,7 @@ def _bootstrap(text: str) -> tuple[config.HostPort, ...]:
 
 def _serve(found: config.Config, *, banner: str, read: Callable[[], config.Config] | None = None) -> int:
     # Checking a file or asking for help must not wait for a server's worth of imports.
-    from gateway.server import process as serving
+    from gateway import app
     from gateway.server.operations import ConfigSource
 
     limiter = setup(found.log.level, found.log.format)
@@ -83,7 +83,7 @@ def _serve(found: config.Config, *, banner: str, read: Callable[[], config.Confi
         setup(log.level, log.format, limiter=limiter)
 
     try:
-        return serving.run(found, banner=banner, source=ConfigSource(read, set_log) if read else None)
+        return app.run(found, banner=banner, source=ConfigSource(read, set_log) if read else None)
     finally:
         report_suppressed(limiter)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.handlers.quota_rights import NOT_AUTHORISED, Refusal, decide
+from gateway.observability.events import AdminApi, AdminOutcome
 from gateway.quota_admin.broker_limits import BrokerLimits, Changes, LimitError
-from gateway.quota_admin.rights import AdminApi, AdminOutcome, Asker, QuotaAdmin
+from gateway.quota_admin.rights import Asker, QuotaAdmin
 from gateway.session.client_quotas import TimedRequest
 from gateway.session.mute import MuteReason
 from gateway.session.routes import Route

@@ -12,7 +12,8 @@ from typing import Final
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.handlers.quota_rights import NOT_AUTHORISED, Refusal, decide
-from gateway.quota_admin.rights import AdminApi, AdminOutcome, Asker, QuotaAdmin
+from gateway.observability.events import AdminApi, AdminOutcome
+from gateway.quota_admin.rights import Asker, QuotaAdmin
 from gateway.quota_admin.store.interface import Alteration
 from gateway.session.client_quotas import TimedRequest
 from gateway.session.routes import Route

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gateway.handlers.recent_topics import RecentTopics
-from gateway.observability.observer import Observer
+from gateway.observability.events import RequestObserver
 from gateway.quota_admin.broker_limits import BrokerLimits
 from gateway.quota_admin.rights import QuotaAdmin
 from gateway.session.client_quotas import ClientQuotas
@@ -40,7 +40,7 @@ class HandlerContext:
     topology: Topology
     limits: Limits
     mutations: MutationQuotas
-    observer: Observer
+    observer: RequestObserver
     client_quotas: ClientQuotas | None = None
     recently_created: dict[bytes, int] = field(default_factory=dict)
     recent_topics: RecentTopics = field(default_factory=RecentTopics)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from gateway.auth.authentication import Authentication, Progress, Result, Unauthenticated
-from gateway.observability.close_cause import CloseCause
-from gateway.observability.observer import Observer
+from gateway.auth.authentication import Authentication, Progress, Unauthenticated
+from gateway.observability.events import AuthenticationResult, CloseCause, RequestObserver
 from gateway.session.in_flight import OnReply
 from gateway.session.mute import MuteReason
 from gateway.session.routes import MAX_SASL_BYTES, HeadDecision, RequestHandler, Route
@@ -35,7 +34,7 @@ class _SaslHandler:
 
     max_request_bytes = MAX_SASL_BYTES
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: RequestObserver) -> None:
         self._observer = observer
 
     @staticmethod
@@ -49,7 +48,9 @@ class _SaslHandler:
         if progress is not Progress.FAILED:
             session.release(MuteReason.AWAITING_REPLY)
             return frame
-        self._observer.authenticated(session.listener, _exchange(session).mechanism, Result.FAILED)
+        self._observer.authenticated(
+            session.listener, _exchange(session).mechanism, AuthenticationResult.FAILED
+        )
         delay_ms = max(0, asked_ms + session.failed_authentication_delay_ms - now_ms)
         session.fail_later(frame, CloseCause.AUTHENTICATION_FAILED, delay_ms, now_ms=now_ms)
         return None
@@ -92,7 +93,7 @@ class AuthenticateHandler(_SaslHandler):
         progress = exchange.answered(sasl.read_authenticate_reply(frame, api))
         if progress is Progress.SUCCEEDED:
             session.authenticated()
-            result = Result.REAUTHENTICATED if known else Result.SUCCESS
+            result = AuthenticationResult.REAUTHENTICATED if known else AuthenticationResult.SUCCESS
             self._observer.authenticated(session.listener, exchange.mechanism, result)
         elif progress is Progress.UNCLEAR and not known:
             session.confirm_next()
@@ -102,7 +103,7 @@ class AuthenticateHandler(_SaslHandler):
 class ConfirmHandler:
     """The first other request after an exchange whose end the gateway cannot see: has the broker confirm it."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: RequestObserver) -> None:
         self._observer = observer
 
     def on_head(
@@ -129,7 +130,9 @@ class ConfirmHandler:
             return
         _exchange(session).confirmed()
         session.authenticated()
-        self._observer.authenticated(session.listener, _exchange(session).mechanism, Result.SUCCESS)
+        self._observer.authenticated(
+            session.listener, _exchange(session).mechanism, AuthenticationResult.SUCCESS
+        )
         session.release(MuteReason.AWAITING_REPLY)
 
 
@@ -138,7 +141,7 @@ def _exchange(session: ClientSession) -> Authentication:
     return session.authentication
 
 
-def sasl_handlers(observer: Observer) -> dict[ApiKey, RequestHandler]:
+def sasl_handlers(observer: RequestObserver) -> dict[ApiKey, RequestHandler]:
     """The handlers of a listener with SASL."""
     return {
         ApiKey.SASL_HANDSHAKE: HandshakeHandler(observer),

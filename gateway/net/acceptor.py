@@ -1,17 +1,17 @@
-"""The ports of one listener, and who may come in by them (KIP-612, KIP-402). Accepting is ours, not the loop's.
+"""The ports of one listener, and the admission of connections (KIP-612, KIP-402). Accepting is ours, not the loop's.
 
-uvloop accepts greedily, and at the end of the file descriptors it accepts and closes without telling anybody; so the
+uvloop accepts greedily, and at the end of the file descriptors it accepts and closes silently; so the
 listening sockets are watched for readability and accepted from here, a bounded number of times per turn of the loop
 (hazards B23, F01, F02). Admission is decided on the accepted socket before TLS and before one byte is read:
 
     ADMIT   handed over.
-    WAIT    over the gateway's or this listener's rate, or no slot: nobody is accepted on any port of this listener
-            until the wait is over; whoever is in the kernel's backlog keeps waiting there. Nobody is refused.
+    WAIT    over the gateway's or this listener's rate, or no slot: no port of this listener accepts until the wait
+            is over. Connections in the kernel's backlog keep waiting there. None is refused.
     HOLD    over the address's rate: kept unread for the throttle time, then closed or looked at again.
     REFUSE  closed.
 
-Behind load balancers (`proxy_entrance.py`) the limits that need no address are applied at accept, those of an address
-when the header has told the client's.
+Behind load balancers (`proxy_acceptor.py`) the limits that need no address are applied at accept, those of an address
+once the header has named the client.
 
 A held socket has no transport, so what its client sends stays in the kernel, bounded by the receive buffer (B16).
 """
@@ -23,17 +23,16 @@ import errno
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import structlog
 
 from config.sections.listeners import ProxyProtocolSettings
 from gateway.clock import NowMs
-from gateway.net.plain_socket import PlainSocket
+from gateway.net.accepted_socket import AcceptedSocket, PlainSocket
 from gateway.net.proxy_acceptor import ProxyProtocolAcceptor
+from gateway.observability.events import ConnectionObserver
 from gateway.observability.logging_setup import flooded
-from gateway.observability.observer import Observer
 from gateway.upstream.keepalive import limit_unacknowledged, watch_peer
 from gateway.upstream.topology import Address
 from gateway.usage.connections import ConnectionUsage
@@ -52,41 +51,17 @@ _UNDER_ATTACK: Final = frozenset(
 _log = structlog.get_logger("gateway.acceptor")
 
 
-@dataclass(slots=True, eq=False)
-class AcceptedSocket:
-    """An accepted socket: who, and by which port (broker id, None for the bootstrap port).
-
-    Attributes:
-        proxy: the load balancer that it came through; `ip` and `port` are the client's then.
-        connected_to: where the client connected to, as a load balancer tells it; None: to this socket's own address.
-        recorded: whether the usage records have counted it.
-    """
-
-    sock: socket.socket
-    ip: str
-    port: int
-    broker_id: int | None
-    proxy: str | None = None
-    connected_to: tuple[str, int] | None = None
-    recorded: bool = False
-
-    @property
-    def peer(self) -> str:
-        """For logs."""
-        return f"{self.ip}:{self.port}"
-
-
 OnAdmitted: TypeAlias = Callable[[AcceptedSocket], None]
-OnPlaceFree: TypeAlias = Callable[[], None]
+OnSlotFreed: TypeAlias = Callable[[], None]
 
 
 class Acceptor:
-    """See the module.
+    """The ports of one listener, its waiting socket and its held sockets.
 
     Attributes:
         held: sockets that are kept unread for now.
         accepted: sockets taken from the kernel so far, whatever became of them.
-        waits_since_ms: since when one waits to be let in while nobody else is accepted; None: nobody does.
+        waits_since_ms: since when one waits for a slot while none is accepted; None: none waits.
     """
 
     def __init__(
@@ -96,9 +71,9 @@ class Acceptor:
         loop: asyncio.AbstractEventLoop,
         now_ms: NowMs,
         quotas: ConnectionQuotas,
-        observer: Observer,
+        observer: ConnectionObserver,
         on_admitted: OnAdmitted,
-        on_place_free: OnPlaceFree | None = None,
+        on_slot_freed: OnSlotFreed | None = None,
         proxy: ProxyProtocolSettings | None = None,
         write_timeout_ms: int = 30_000,
         usage: ConnectionUsage | None = None,
@@ -113,8 +88,8 @@ class Acceptor:
             quotas: decides; shared by all listeners.
             observer: told of delays, holds and refusals.
             on_admitted: takes over a socket that is counted already.
-            on_place_free: told when a socket that had a place goes without having been admitted; None: whoever waits
-                for a place here gets it.
+            on_slot_freed: called when a socket that had a slot is closed without having been admitted; None: a socket
+                that waits here gets the slot.
             proxy: the load balancers that all connections come from; None: there are none.
             write_timeout_ms: of the sessions; see `keepalive`.
             usage: the usage records; None: none are kept.
@@ -132,7 +107,7 @@ class Acceptor:
         self._observer = observer
         self._on_admitted = on_admitted
         self._usage = usage
-        self._on_place_free = on_place_free or self.slot_freed
+        self._on_slot_freed = on_slot_freed or self.slot_freed
         self._proxy_acceptor = (
             None
             if proxy is None
@@ -201,7 +176,7 @@ class Acceptor:
 
     @property
     def awaiting_header(self) -> int:
-        """Sockets whose load balancer has not told yet whose they are."""
+        """Sockets whose PROXY header has not been read."""
         return 0 if self._proxy_acceptor is None else len(self._proxy_acceptor.waiting)
 
     @property
@@ -242,7 +217,7 @@ class Acceptor:
         return self._quotas.admit(self._listener, accepted.ip, now_ms=now_ms, waited=waited)
 
     def _header_read(self, accepted: AcceptedSocket, header: ProxyHeader) -> None:
-        """The load balancer has told whose socket this is; without a name it is the balancer's own."""
+        """The PROXY header is complete; without a source the connection is the load balancer's own."""
         accepted.proxy = accepted.peer
         if header.source is not None:
             (accepted.ip, accepted.port), accepted.connected_to = header.source, header.destination
@@ -250,13 +225,13 @@ class Acceptor:
         admission = self._quotas.admit_reserved(self._listener, accepted.ip, now_ms=now_ms)
         self._follow(accepted, admission, now_ms)
         if admission.decision is not AdmissionDecision.ADMIT:
-            self._on_place_free()
+            self._on_slot_freed()
 
     def _refuse_reserved(self, accepted: AcceptedSocket, cause: AdmissionCause) -> None:
         self._quotas.cancel_reservation(self._listener)
         self._record(accepted, Admission(AdmissionDecision.REFUSE, cause))
         self._refuse(accepted, cause)
-        self._on_place_free()
+        self._on_slot_freed()
 
     def _follow(self, accepted: AcceptedSocket, admission: Admission, now_ms: int) -> None:
         decision = admission.decision
@@ -327,7 +302,7 @@ class Acceptor:
     # -- waiting ---------------------------------------------------------------------------------------------
 
     def _pause(self, wait_ms: int) -> None:
-        """Accept nobody for so long; 0: until a slot is free (`slot_freed`)."""
+        """Accept none for so long; 0: until a slot is free (`slot_freed`)."""
         if not self._paused:
             self._paused = True
             for listening in self._sockets.values():
@@ -336,7 +311,7 @@ class Acceptor:
             self._wake = self._loop.call_later(wait_ms / 1000, self._go_on)
 
     def slot_freed(self) -> None:
-        """A connection has ended, or the limits have changed: who waits for a slot may have it now."""
+        """A connection has ended, or the limits have changed: a socket that waits for a slot may have it now."""
         if self._paused and self._wake is None:
             self._go_on()
 

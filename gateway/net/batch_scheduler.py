@@ -1,4 +1,4 @@
-"""Work that falls due for many connections at once, done in small bites so that data gets its turn in between.
+"""Work that falls due for many connections at once, done in small batches so that data is handled in between.
 
 Thousands of clients that came together have their deadlines together, and the loop calls all timers that are due
 before it looks at a socket again.
@@ -15,7 +15,7 @@ STEPS_PER_TURN: Final = 16
 
 
 class BatchScheduler:
-    """Steps that wait for their turn, in order."""
+    """Steps that are due, in order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -23,7 +23,7 @@ class BatchScheduler:
         self._scheduled = False
 
     def add(self, step: Callable[[], None]) -> None:
-        """Do this step in one of the loop's next turns; one that raises loses its turn alone."""
+        """Do this step in one of the loop's next turns; one that raises does not stop the others."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._take)

@@ -11,20 +11,23 @@ import errno
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import structlog
 
-from gateway.net.back_pressure import Side
+from gateway.clock import NowMs
+from gateway.net.batch_scheduler import BatchScheduler
+from gateway.net.lingering import Lingering
 from gateway.net.peer_close import peer_gone
 from gateway.net.stalled_write import StalledWriteDetector
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause, Side
 from gateway.session.mute import MuteReason
-from gateway.session.session import NEVER_MS, ClientSession
+from gateway.session.request_side import NEVER_MS
+from gateway.session.session import ClientSession
+from gateway.session.settings import SessionSettings
+from gateway.upstream.connector import Connector
+from gateway.upstream.proxy_header import Endpoints
 from protocol.errors import ProtocolError, UpstreamDesync
-
-if TYPE_CHECKING:
-    from gateway.net.listener import ChannelOwner
 
 HIGH_WATER_BYTES: Final = 512 * 1024
 """Unsent bytes at which the opposite side is no longer read."""
@@ -43,6 +46,50 @@ _UNREACHABLE: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENET
 _log = structlog.get_logger("gateway.channel")
 
 
+class BackPressure:
+    """How long connections of a listener were held up because one side took less than the other had for it.
+
+    Adds up what begins and ends at many connections; time under way counts at every moment.
+    """
+
+    def __init__(self) -> None:
+        self._since_ms = dict.fromkeys(Side, 0)
+        self._active = dict.fromkeys(Side, 0)
+
+    def begin(self, side: Side, *, now_ms: int) -> None:
+        """One more connection is held up by this side."""
+        # The sum over all of (now - begin) needs no list of them.
+        self._since_ms[side] += now_ms
+        self._active[side] += 1
+
+    def end(self, side: Side, *, now_ms: int) -> None:
+        """One less; exactly one call for each `begin`."""
+        self._since_ms[side] -= now_ms
+        self._active[side] -= 1
+
+    def total_ms(self, side: Side, now_ms: int) -> int:
+        """The time of all connections together, up to now."""
+        return self._active[side] * now_ms - self._since_ms[side]
+
+
+class ChannelOwner(Protocol):
+    """A listener, as far as its channels are concerned."""
+
+    loop: asyncio.AbstractEventLoop
+    now_ms: NowMs
+    connector: Connector
+    settings: SessionSettings
+    lingering: Lingering
+    scheduler: BatchScheduler
+    back_pressure: BackPressure
+
+    def closed(self, channel: ClientChannel, cause: CloseCause) -> None:
+        """The channel has ended."""
+
+    def refused(self, cause: CloseCause, *, detail: str, **names: Any) -> None:
+        """A peer broke the format; worth a line in the log."""
+
+
 class ClientChannel(asyncio.Protocol):
     """One client connection and its upstream leg.
 
@@ -50,6 +97,7 @@ class ClientChannel(asyncio.Protocol):
         session: everything that is known and decided.
         broker_id: the broker behind the port the client came in by; None for the bootstrap port.
         ip: the peer's address, by which connections are counted.
+        endpoints: see `UpstreamUser`.
     """
 
     __slots__ = (
@@ -68,6 +116,7 @@ class ClientChannel(asyncio.Protocol):
         "_upstream_reading",
         "_write_watches",
         "broker_id",
+        "endpoints",
         "ip",
         "session",
     )
@@ -76,6 +125,7 @@ class ClientChannel(asyncio.Protocol):
         self, session: ClientSession, owner: ChannelOwner, broker_id: int | None, *, ip: str = ""
     ) -> None:
         self.ip = ip
+        self.endpoints: Endpoints | None = None
         self.session = session
         self._meter = session.meter
         self.broker_id = broker_id
@@ -143,7 +193,7 @@ class ClientChannel(asyncio.Protocol):
         self.close(CloseCause.CLIENT_UNREACHABLE if unreachable else CloseCause.CLIENT_CLOSED)
 
     def unread_fd(self) -> int | None:
-        """See `muted_watch.Watched`."""
+        """See `peer_close.Watched`."""
         if self._reading or self._transport is None:
             return None
         connection = self._transport.get_extra_info("socket")
@@ -152,11 +202,11 @@ class ClientChannel(asyncio.Protocol):
 
     @property
     def leaves_with_fin(self) -> bool:
-        """See `muted_watch.Watched`: who is throttled has its replies; anybody else may half-close and wait (B07)."""
+        """See `peer_close.Watched`: a throttled client has its replies; others may half-close and wait (B07)."""
         return self.session.muted & (_THROTTLED | _HALF_CLOSED) == _THROTTLED
 
     def client_gone(self) -> None:
-        """See `muted_watch.Watched`: what is held behind the mute is dropped (hazard C16)."""
+        """See `peer_close.Watched`: what is held behind the mute is dropped (hazard C16)."""
         self.close(CloseCause.CLIENT_CLOSED)
 
     def pause_writing(self) -> None:
@@ -219,7 +269,7 @@ class ClientChannel(asyncio.Protocol):
             self._go_on(MuteReason.UPSTREAM_FULL)
             self._unmute(MuteReason.UPSTREAM_FULL)
         else:
-            # Called from within a write; whoever wrote looks at the mute afterwards.
+            # Called from within a write; the writer looks at the mute afterwards.
             self._hold_up(MuteReason.UPSTREAM_FULL)
 
     def _hold_up(self, reason: MuteReason) -> None:

@@ -17,7 +17,7 @@ class Lingering:
     """The closed transports of one listener that are not done.
 
     Attributes:
-        most: see the constructor; None: any number, which is right once nobody new is let in.
+        most: see the constructor; None: any number, which is right in a drain, when no new connection is let in.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, most: int = 256) -> None:
@@ -36,10 +36,10 @@ class Lingering:
         transport.close()
         if transport.get_write_buffer_size():
             if self.most is not None and len(self._timers) >= self.most:
-                self._make_room()
+                self._drop_oldest()
             self._timers[transport] = self._loop.call_later(LINGER_S, self._give_up, transport)
 
-    def _make_room(self) -> None:
+    def _drop_oldest(self) -> None:
         done = [each for each in self._timers if not each.get_write_buffer_size()]
         for transport in done or [next(iter(self._timers))]:
             self._timers[transport].cancel()

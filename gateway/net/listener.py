@@ -1,8 +1,7 @@
-"""Listeners: the connections of one configured way in.
+"""Listeners: a `Listener` owns its ports, its channels and its table of routes; `Listeners` are all of a gateway.
 
-A `Listener` owns its ports (`acceptor.py`), its channels and its table of routes; counts and rates are shared with
-the other listeners through one `ConnectionQuotas`. Its broker ports are ways into the same listener, so they share
-its limits.
+Counts and rates of connections are shared by all listeners through one `ConnectionQuotas`. The bootstrap port and
+the broker ports of a listener are ports of the same listener, so they share its limits.
 """
 
 from __future__ import annotations
@@ -10,63 +9,46 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import structlog
 
+from config import ListenerSettings
 from config.sections.listeners import ProxyProtocolSettings
 from gateway.clock import NowMs
-from gateway.net.acceptor import ACCEPTS_PER_TURN, AcceptedSocket, Acceptor
-from gateway.net.back_pressure import BackPressure
+from gateway.net.accepted_socket import AcceptedSocket
+from gateway.net.acceptor import ACCEPTS_PER_TURN, Acceptor
 from gateway.net.batch_scheduler import BatchScheduler
-from gateway.net.channel import ClientChannel
+from gateway.net.channel import BackPressure, ClientChannel
 from gateway.net.lingering import Lingering
 from gateway.net.peer_close import PeerCloseDetector
 from gateway.net.tls_acceptor import TlsAcceptor
-from gateway.observability.close_cause import CloseCause
-from gateway.observability.observer import Observer
+from gateway.observability.events import CloseCause, ConnectionObserver
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.routes import Routes
 from gateway.session.sasl_routes import SaslListener
 from gateway.session.session import ClientSession
 from gateway.session.settings import SessionSettings
-from gateway.upstream.channel import Connector
-from gateway.upstream.topology import Address
+from gateway.upstream.connector import Connector
+from gateway.upstream.topology import Address, BrokerPorts, ClusterMap, Topology
 from gateway.usage.connections import ConnectionUsage
 from quotas.connections import ConnectionLimits, ConnectionQuotas, ListenerLimits
 from quotas.limits import Limits
 
 _log = structlog.get_logger("gateway.listener")
+_gateway_log = structlog.get_logger("gateway.app")
 _standard_log = logging.getLogger("gateway.listener")
 
 
-class ChannelOwner(Protocol):
-    """A listener, as far as its channels are concerned."""
-
-    loop: asyncio.AbstractEventLoop
-    now_ms: NowMs
-    connector: Connector
-    settings: SessionSettings
-    lingering: Lingering
-    scheduler: BatchScheduler
-    back_pressure: BackPressure
-
-    def closed(self, channel: ClientChannel, cause: CloseCause) -> None:
-        """The channel has ended."""
-
-    def refused(self, cause: CloseCause, *, detail: str, **names: Any) -> None:
-        """A peer broke the format; worth a line in the log."""
-
-
 class Listener:
-    """See the module.
+    """One configured listener.
 
     Attributes:
         name: as configured; a label of metrics.
         channels: open client connections.
         lingering: closed ones whose last bytes have not left.
-        scheduler: what is due for channels and waits for its turn.
+        scheduler: steps that are due for channels.
         back_pressure: how long channels were held up by a slow side.
         settings: for connections that come from now on.
         siblings: all listeners that share the connection quotas, this one included.
@@ -81,7 +63,7 @@ class Listener:
         routes: Routes,
         settings: SessionSettings,
         connector: Connector,
-        observer: Observer,
+        observer: ConnectionObserver,
         quotas: ClientQuotas | None = None,
         connections: ConnectionQuotas | None = None,
         sasl: SaslListener | None = None,
@@ -126,7 +108,7 @@ class Listener:
             alone = ConnectionLimits(listeners={name: ListenerLimits()})
             connections = ConnectionQuotas(Limits(), alone, now_ms=now_ms())
         self._connections = connections
-        self.siblings: Sequence[Listener] = (self,)
+        self.siblings: Collection[Listener] = (self,)
         self._acceptor = Acceptor(
             name,
             loop=loop,
@@ -134,16 +116,16 @@ class Listener:
             quotas=connections,
             observer=observer,
             on_admitted=self._adopt,
-            on_place_free=self._place_free,
+            on_slot_freed=self._offer_slot,
             proxy=proxy,
             write_timeout_ms=settings.write_timeout_ms,
             usage=usage,
-            # Each brings a handshake; in between, those who are connected have their turn.
+            # Each brings a handshake; in between, open connections are served.
             accepts_per_turn=ACCEPTS_PER_TURN if tls_acceptor is None else 1,
         )
         self._adoptions: set[asyncio.Task[Any]] = set()
-        self._muted_watch = PeerCloseDetector(loop, self.channels)
-        self._muted_watch.start()
+        self._peer_close_detector = PeerCloseDetector(loop, self.channels)
+        self._peer_close_detector.start()
 
     # -- ports -----------------------------------------------------------------------------------------------
 
@@ -156,8 +138,8 @@ class Listener:
         self._acceptor.stop_listening(broker_id)
 
     def stop(self) -> None:
-        """Close all ports and look after nobody any more."""
-        self._muted_watch.stop()
+        """Close all ports and stop every watch."""
+        self._peer_close_detector.stop()
         self.lingering.abort()
         self._acceptor.stop()
 
@@ -173,7 +155,7 @@ class Listener:
 
     @property
     def awaiting_header(self) -> int:
-        """Sockets whose load balancer has not told yet whose they are."""
+        """Sockets whose PROXY header has not been read."""
         return self._acceptor.awaiting_header
 
     @property
@@ -183,7 +165,7 @@ class Listener:
 
     @property
     def waits_since_ms(self) -> int | None:
-        """Since when somebody waits to be let in while nobody else is accepted; None: nobody does."""
+        """Since when a socket waits for a slot while none is accepted; None: none waits."""
         return self._acceptor.waits_since_ms
 
     # -- connections -----------------------------------------------------------------------------------------
@@ -203,23 +185,24 @@ class Listener:
         channel = ClientChannel(session, self, accepted.broker_id, ip=accepted.ip)
         session.on_output_ready = channel.on_output_ready
         self.channels.add(channel)
-        if self.connector.header_sender is not None:
-            self.connector.header_sender.remember(channel, accepted)
+        if self.connector.sends_header:
+            channel.endpoints = accepted.endpoints
         self._observer.connection_opened(self.name)
         task = self.loop.create_task(self._attach(channel, accepted.sock))
         self._adoptions.add(task)
         task.add_done_callback(self._adoptions.discard)
         for listener in self.siblings:
-            listener.make_room()
+            listener.evict_over_limit()
 
     async def _attach(self, channel: ClientChannel, accepted: socket.socket) -> None:
         if channel not in self.channels:
-            # Drained or evicted since: a handshake now would be a connection that nobody counts.
+            # Drained or evicted since: a handshake now would be a connection that is not counted.
             accepted.close()
             return
         try:
             await self.loop.connect_accepted_socket(
-                lambda: channel if self._tls_acceptor is None else self._tls_acceptor.enter(channel), accepted
+                lambda: channel if self._tls_acceptor is None else self._tls_acceptor.transport_for(channel),
+                accepted,
             )
         except OSError:
             accepted.close()
@@ -229,8 +212,11 @@ class Listener:
         """A connection of this or a sibling listener has ended, or the limits have changed."""
         self._acceptor.slot_freed()
 
-    def make_room(self) -> None:
-        """The protected listener took a place beyond the cap: the least recently used connection gives way."""
+    def evict_over_limit(self) -> None:
+        """Close the connections of this listener that were idle the longest, until the limit of all is kept.
+
+        The protected listener may exceed it, at the cost of the others.
+        """
         while self.channels and self._connections.must_close_one(self.name):
             idlest = min(self.channels, key=lambda channel: channel.session.idle_since_ms)
             idlest.close(CloseCause.EVICTED)
@@ -241,17 +227,15 @@ class Listener:
         channel.session.ended()
         if self._tls_acceptor is not None:
             self._tls_acceptor.forget(channel)
-        if self.connector.header_sender is not None:
-            self.connector.header_sender.forget(channel)
         self._connections.release(self.name, channel.ip)
         self._observer.connection_closed(self.name, cause)
-        self._place_free()
+        self._offer_slot()
         if _standard_log.isEnabledFor(logging.DEBUG):  # what would be dropped is not even put together
             _log.debug("connection_closed", listener=self.name, peer=channel.session.peer, cause=cause.value)
 
-    def _place_free(self) -> None:
+    def _offer_slot(self) -> None:
         waiting = [listener for listener in self.siblings if listener.waits_since_ms is not None]
-        # Whoever has waited longest is asked first, so that a busy listener doesn't take every free slot.
+        # The one that has waited longest comes first, so that a busy listener doesn't take every free slot.
         for listener in sorted(waiting, key=lambda each: each.waits_since_ms or 0):
             listener.slot_freed()
 
@@ -265,3 +249,120 @@ class Listener:
         self.lingering.most = None
         for channel in list(self.channels):
             channel.drain()
+
+
+class Listeners:
+    """All listeners of a gateway, which share its connection quotas, with their broker ports.
+
+    Attributes:
+        by_name: the listeners.
+    """
+
+    def __init__(self, *, on_port_failed: Callable[[str], None]) -> None:
+        """There is none yet.
+
+        Args:
+            on_port_failed: told the name of a listener that could not bind the port of a broker.
+        """
+        self.by_name: dict[str, Listener] = {}
+        self._topologies: dict[str, Topology] = {}
+        self._on_port_failed = on_port_failed
+
+    def topology(self, section: ListenerSettings, cluster: ClusterMap) -> Topology:
+        """What a listener tells its clients of the cluster. It binds a port for each broker that it learns of.
+
+        Args:
+            section: of the listener, which is to be added before the first broker is known.
+            cluster: the brokers.
+        """
+        ports = BrokerPorts(
+            advertised_host=section.advertised_host,
+            first_port=section.first_broker_port,
+            lowest_broker_id=section.lowest_broker_id,
+            count=section.broker_ports,
+        )
+
+        def bind(broker_id: int, port: int) -> bool:
+            return self._bind(section, broker_id, port)
+
+        topology = self._topologies[section.name] = Topology(cluster, ports, bind)
+        return topology
+
+    def add(self, listener: Listener) -> None:
+        """One more listener, which shares the connection quotas with the others."""
+        self.by_name[listener.name] = listener
+        listener.siblings = self.by_name.values()
+
+    def _bind(self, section: ListenerSettings, broker_id: int, port: int) -> bool:
+        name = section.name
+        try:
+            self.by_name[name].listen((section.bind.host, port), broker_id)
+        except OSError as exc:
+            self._on_port_failed(name)
+            _gateway_log.error(
+                "broker_port_failed", listener=name, broker=broker_id, port=port, error=exc.strerror
+            )
+            return False
+        _gateway_log.info("broker_port_open", listener=name, broker=broker_id, port=port)
+        return True
+
+    def follow(self, cluster: ClusterMap, gone: Sequence[int]) -> None:
+        """Open and close broker ports as the cluster has changed.
+
+        Args:
+            cluster: only listeners of this one are concerned.
+            gone: ids of brokers that have left it.
+        """
+        for name, topology in self._topologies.items():
+            if topology.cluster is not cluster:
+                continue
+            for broker_id in gone:
+                self.by_name[name].stop_listening(broker_id)
+                topology.withdraw(broker_id)
+            topology.advertise_known()
+
+    def listen(self, sections: Sequence[ListenerSettings]) -> None:
+        """Bind the bootstrap ports.
+
+        Raises:
+            OSError: a port cannot be bound.
+        """
+        for section in sections:
+            listener = self.by_name[section.name]
+            listener.listen((section.bind.host, section.bind.port), None)
+            _gateway_log.info("listening", listener=section.name, port=listener.ports[None])
+
+    def set_session_settings(self, settings: SessionSettings) -> None:
+        """The bounds of connections that come from now on."""
+        for listener in self.by_name.values():
+            listener.settings = settings
+
+    def limits_changed(self) -> None:
+        """Connections that wait for a slot are looked at again."""
+        for listener in self.by_name.values():
+            listener.slot_freed()
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Close all ports, and each connection as soon as it is owed nothing."""
+        connections = sum(len(listener.channels) for listener in self.by_name.values())
+        _gateway_log.info("draining", connections=connections)
+        for listener in self.by_name.values():
+            listener.drain()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a connection is open, or its last bytes have not left."""
+        return any(listener.channels or listener.lingering.unsent for listener in self.by_name.values())
+
+    def abort(self) -> None:
+        """Close at once what the drain has left."""
+        for listener in self.by_name.values():
+            for channel in list(listener.channels):
+                channel.close(CloseCause.DRAIN_TIMEOUT, abort=True)
+
+    def stop(self) -> None:
+        """Release every port."""
+        for listener in self.by_name.values():
+            listener.stop()

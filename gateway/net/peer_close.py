@@ -1,4 +1,4 @@
-"""Finds clients that went away while nobody was reading from them (hazard C08).
+"""Finds clients that left while they were not read from (hazard C08).
 
 A paused transport sees neither FIN nor RST, so a client that exceeds its quota and vanishes would hold two
 descriptors until its throttle ends, and one that vanishes after a half-close as long as its broker takes to answer.

@@ -14,18 +14,16 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from config.sections.listeners import ProxyProtocolSettings
+from gateway.net.accepted_socket import AcceptedSocket
 from protocol.proxy_protocol import NoProxyHeader, ProxyHeader, ProxyHeaderReader, ProxyProtocolError
 from quotas.addresses import normalise
 from quotas.connections import AdmissionCause
 
-if TYPE_CHECKING:
-    from gateway.net.acceptor import AcceptedSocket
-
-OnHeader: TypeAlias = Callable[["AcceptedSocket", ProxyHeader], None]
-OnRefused: TypeAlias = Callable[["AcceptedSocket", AdmissionCause], None]
+OnHeader: TypeAlias = Callable[[AcceptedSocket, ProxyHeader], None]
+OnRefused: TypeAlias = Callable[[AcceptedSocket, AdmissionCause], None]
 
 _REMEMBERED: Final = 1_024
 
@@ -39,7 +37,7 @@ class _Waiting:
 
 
 class ProxyProtocolAcceptor:
-    """See the module.
+    """The sockets of one listener whose header is being read.
 
     Attributes:
         waiting: sockets without their header.
@@ -58,7 +56,7 @@ class ProxyProtocolAcceptor:
         Args:
             settings: of the listener.
             loop: watches the sockets.
-            on_header: takes a socket over whose header has been read.
+            on_header: takes over a socket with its header.
             on_refused: takes a socket over that is to be closed.
         """
         self.waiting: dict[AcceptedSocket, _Waiting] = {}
@@ -93,10 +91,10 @@ class ProxyProtocolAcceptor:
             )
 
     def stop(self) -> list[AcceptedSocket]:
-        """Look after nobody any more.
+        """Watch none any more.
 
         Returns:
-            Whose sockets are to be closed, and whose places to be given back.
+            Sockets to be closed, and whose slots are to be given back.
         """
         accepted_sockets = list(self.waiting)
         for accepted in accepted_sockets:

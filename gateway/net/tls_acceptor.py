@@ -1,4 +1,4 @@
-"""The handshakes of one listener: after admission, before the first of Kafka's bytes (hazards H17 to H19).
+"""The TLS handshakes of one listener: after admission, before the first of Kafka's bytes (hazards H17 to H19).
 
 A connection counts from accept on. Its handshake has a deadline and waits for the handshake rate limiter; its
 principal comes from the certificate, before its session sees a byte. Failures are counted by a closed list of
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from time import time
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol, cast
 
 import structlog
 
@@ -18,26 +18,39 @@ from config.mapping_rules import MappingRules, NoRuleMatches
 from gateway.auth.principals import principal_name
 from gateway.clock import NowMs
 from gateway.net.peer_close import peer_gone
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause, TlsFailure
 from gateway.observability.logging_setup import flooded
 from gateway.observability.tls_metrics import TlsMetrics
 from gateway.tls.contexts import TlsIdentity
-from gateway.tls.failure import HandshakeRefused, TlsFailure
+from gateway.tls.failure import HandshakeRefused
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
 from gateway.tls.transport import TlsTransport
-
-if TYPE_CHECKING:
-    from gateway.net.channel import ClientChannel
 
 ANONYMOUS: Final = "ANONYMOUS"
 
 _log = structlog.get_logger("gateway.tls")
 
 
+class _Session(Protocol):
+    user: str
+
+    @property
+    def peer(self) -> str: ...
+    def expect_first_frame(self, *, now_ms: int) -> None: ...
+
+
+class _Channel(Protocol):
+    """A client channel, as far as its handshake is concerned; it is an `asyncio.Protocol` too."""
+
+    @property
+    def session(self) -> _Session: ...
+    def close(self, cause: CloseCause) -> None: ...
+
+
 class TlsAcceptor:
-    """See the module."""
+    """A `TlsUser` for all connections of a listener."""
 
     def __init__(
         self,
@@ -64,7 +77,7 @@ class TlsAcceptor:
             handshake_limiter: shared by all listeners.
             buffer, steps: of this loop.
             timeout_ms: from accept to the end of the handshake.
-            rules: makes a user's name of a certificate's; None: who clients are is not told by certificates.
+            rules: makes a user's name of a certificate's; None: certificates do not name users.
             metrics: counts.
             all_utf8: how texts in certificates are read; see `rfc2253_name`.
         """
@@ -79,11 +92,11 @@ class TlsAcceptor:
         self._timeout_ms = timeout_ms
         self._rules = rules
         self._metrics = metrics
-        self._channels: dict[TlsTransport, ClientChannel] = {}
-        self._transports: dict[ClientChannel, TlsTransport] = {}
+        self._channels: dict[TlsTransport, _Channel] = {}
+        self._transports: dict[_Channel, TlsTransport] = {}
 
-    def enter(self, channel: ClientChannel) -> TlsTransport:
-        """What an admitted socket talks to first."""
+    def transport_for(self, channel: _Channel) -> TlsTransport:
+        """The protocol of an admitted socket, until the handshake is done and the channel gets its bytes."""
         transport = TlsTransport(
             self._identity.context,
             self,
@@ -96,7 +109,7 @@ class TlsAcceptor:
         self._transports[channel] = transport
         return transport
 
-    def forget(self, channel: ClientChannel) -> None:
+    def forget(self, channel: _Channel) -> None:
         """The channel has ended, perhaps before its handshake has."""
         transport = self._transports.pop(channel, None)
         if transport is not None:
@@ -121,7 +134,7 @@ class TlsAcceptor:
             transport.proceed()
             return True
 
-        if not self._handshake_limiter.ask(transport, begin):
+        if not self._handshake_limiter.request(transport, begin):
             transport.refuse(TlsFailure.OVERLOADED)
 
     def secured(self, transport: TlsTransport) -> asyncio.Protocol:
@@ -132,10 +145,11 @@ class TlsAcceptor:
             _check_validity(tls)
         if self._rules is not None:
             channel.session.user = self._principal(tls, self._rules)
-        self._leave(transport)
+        self._remove(transport)
         self._metrics.handshake_done(self._listener, tls.version() or "")
         channel.session.expect_first_frame(now_ms=self._now_ms())
-        return channel
+        # It is one: a type that is a protocol and a `_Channel` can not be written down.
+        return cast("asyncio.Protocol", channel)
 
     def _principal(self, tls: ssl.SSLObject, rules: MappingRules) -> str:
         certificate = tls.getpeercert(binary_form=True)
@@ -148,8 +162,8 @@ class TlsAcceptor:
 
     def failed(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
         """See `TlsUser`."""
-        self._handshake_limiter.leave(transport)
-        channel = self._leave(transport)
+        self._handshake_limiter.cancel(transport)
+        channel = self._remove(transport)
         self._metrics.handshake_failed(self._listener, failure)
         if not flooded("tls_failed"):
             _log.info(
@@ -165,7 +179,7 @@ class TlsAcceptor:
         """See `TlsUser`; the channel ends as its client's."""
         _log.debug("tls_broken", listener=self._listener, reason=failure.value, detail=detail)
 
-    def _leave(self, transport: TlsTransport) -> ClientChannel:
+    def _remove(self, transport: TlsTransport) -> _Channel:
         channel = self._channels.pop(transport)
         self._transports.pop(channel, None)
         return channel

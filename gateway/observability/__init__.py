@@ -1,1 +1,1 @@
-"""What happened, as calls; metrics; logging."""
+"""What happened, as calls and closed lists; the metrics that count it; logging."""

@@ -1,10 +1,10 @@
-"""What Prometheus is told about connections: let in, delayed, held, refused, closed (KIP-612, KIP-402).
+"""Series of connections: let in, delayed, held, refused, muted, closed (KIP-612, KIP-402).
 
 Kafka's names are in the descriptions. Kafka shows averages and percentages; here they are counters to take the
 rate of. Two things hold at all times, for each listener:
 
     active   = opened - sum(closed by cause)
-    accepted = opened + refused + held now + awaiting their header now + the one that waits, if any
+    accepted = opened + refused + held now + awaiting their header now + the one that waits for a slot
 
 (a held socket ends as refused, or is opened).
 """
@@ -12,12 +12,15 @@ rate of. Two things hold at all times, for each listener:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from enum import IntFlag
 from typing import Final, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from gateway.observability.close_cause import CloseCause
+from gateway.clock import NowMs
+from gateway.observability.events import CloseCause, Side
 from quotas.connections import AdmissionCause, ConnectionQuotas
 
 OTHER: Final = "other"
@@ -38,11 +41,27 @@ _REFUSED_BY: Final = (
 )
 
 
-class CountsConnections(Protocol):
-    """A listener, as far as these metrics are concerned."""
+class _BackPressure(Protocol):
+    def total_ms(self, side: Side, now_ms: int) -> int: ...
+
+
+class _Session(Protocol):
+    @property
+    def muted(self) -> int: ...
+
+
+class _Channel(Protocol):
+    @property
+    def session(self) -> _Session: ...
+
+
+class WatchedListener(Protocol):
+    """The counts of a listener that become series."""
 
     @property
-    def channels(self) -> Collection[object]: ...
+    def channels(self) -> Collection[_Channel]: ...
+    @property
+    def back_pressure(self) -> _BackPressure: ...
     @property
     def accepted(self) -> int: ...
     @property
@@ -51,10 +70,20 @@ class CountsConnections(Protocol):
     def awaiting_header(self) -> int: ...
 
 
-class ConnectionMetrics:
-    """The half of an `Observer` that is about connections."""
+class ConnectionMetrics(Collector):
+    """A `ConnectionObserver` that answers scrapes."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: NowMs, mute_reasons: Iterable[IntFlag]) -> None:
+        """Shows what is watched.
+
+        Args:
+            now_ms: the clock.
+            mute_reasons: the flags of a session's `muted`; their names are labels.
+        """
+        self._now_ms = now_ms
+        self._mute_reasons = tuple(mute_reasons)
+        self._listeners: dict[str, WatchedListener] = {}
+        self._failed_ports: Counter[str] = Counter()
         self._connections: ConnectionQuotas | None = None
         self._max_ip_series = 0
         self._opened: Counter[str] = Counter()
@@ -68,6 +97,10 @@ class ConnectionMetrics:
         self._refused: Counter[tuple[str, AdmissionCause]] = Counter()
         self._accept_failures: Counter[str] = Counter()
 
+    def watch_listener(self, name: str, listener: WatchedListener) -> None:
+        """Show the connections of this listener under its name."""
+        self._listeners[name] = listener
+
     def watch_connections(self, connections: ConnectionQuotas, *, max_ip_series: int) -> None:
         """Show these rates and limits.
 
@@ -78,54 +111,58 @@ class ConnectionMetrics:
         self._connections = connections
         self._max_ip_series = max_ip_series
 
-    # -- Observer --------------------------------------------------------------------------------------------
+    def broker_port_failed(self, listener: str) -> None:
+        """A broker is left out of what clients are told, since its port could not be bound (hazard E12)."""
+        self._failed_ports[listener] += 1
+
+    # -- ConnectionObserver ----------------------------------------------------------------------------------
 
     def connection_opened(self, listener: str) -> None:
-        """See `Observer`."""
+        """See `ConnectionObserver`."""
         self._opened[listener] += 1
 
     def connection_closed(self, listener: str, cause: CloseCause) -> None:
-        """See `Observer`."""
+        """See `ConnectionObserver`."""
         self._closed[listener, cause] += 1
 
     def accept_delayed(self, listener: str, cause: AdmissionCause, wait_ms: int) -> None:
-        """See `Observer`."""
+        """See `ConnectionObserver`."""
         self._delayed[listener, cause] += 1
         self._delay_ms[listener, cause] += wait_ms
 
     def accept_blocked(self, listener: str, blocked_ms: int) -> None:
-        """See `Observer`."""
+        """See `ConnectionObserver`."""
         self._blocked_ms[listener] += blocked_ms
 
     def connection_held(self, listener: str, hold_ms: int) -> None:
-        """See `Observer`."""
+        """See `ConnectionObserver`."""
         self._held[listener] += 1
         self._hold_ms[listener] += hold_ms
 
     def connection_would_be_held(self, listener: str, hold_ms: int) -> None:
-        """See `Observer`."""
+        """See `ConnectionObserver`."""
         self._would_hold[listener] += 1
 
     def connection_refused(self, listener: str, cause: AdmissionCause) -> None:
-        """See `Observer`."""
+        """See `ConnectionObserver`."""
         self._refused[listener, cause] += 1
 
     def accept_failed(self, listener: str) -> None:
-        """See `Observer`."""
+        """See `ConnectionObserver`."""
         self._accept_failures[listener] += 1
 
     # -- series ----------------------------------------------------------------------------------------------
 
-    def collect_connections(
-        self, listeners: Mapping[str, CountsConnections], *, now_ms: int
-    ) -> Iterator[Metric]:
-        """All series about connections, as of now."""
-        yield from self._collect_open(listeners)
-        yield from self._collect_admission(listeners)
+    def collect(self) -> Iterator[Metric]:
+        """All series, as of now."""
+        now_ms = self._now_ms()
+        yield from self._collect_open()
+        yield from self._collect_admission()
         if self._connections is not None:
             yield from self._collect_rates(self._connections, now_ms=now_ms)
+        yield from self._collect_held_up(now_ms)
 
-    def _collect_open(self, listeners: Mapping[str, CountsConnections]) -> Iterator[Metric]:
+    def _collect_open(self) -> Iterator[Metric]:
         active = _gauge("gateway_connections_active", "Open client connections.")
         accepted = _counter(
             "gateway_connections_accepted", "Connections taken from the kernel, whatever became of them."
@@ -139,7 +176,7 @@ class ConnectionMetrics:
             "gateway_connections_awaiting_proxy_header",
             "Connections of load balancers that have not told yet whose they are.",
         )
-        for name, listener in listeners.items():
+        for name, listener in self._listeners.items():
             awaiting.add_metric([name], listener.awaiting_header)
             active.add_metric([name], len(listener.channels))
             accepted.add_metric([name], listener.accepted)
@@ -149,7 +186,7 @@ class ConnectionMetrics:
                 closed.add_metric([name, cause.value], self._closed[name, cause])
         yield from (active, accepted, opened, closed, held, awaiting)
 
-    def _collect_admission(self, listeners: Mapping[str, CountsConnections]) -> Iterator[Metric]:
+    def _collect_admission(self) -> Iterator[Metric]:
         delays = _counter("gateway_accept_delays", "Times a listener stopped to accept, by limit.", "cause")
         delay_seconds = _counter(
             "gateway_accept_throttle_seconds",
@@ -175,7 +212,7 @@ class ConnectionMetrics:
         failures = _counter(
             "gateway_accept_failures", "Times the system had no descriptor or memory for a connection."
         )
-        for name in listeners:
+        for name in self._listeners:
             for cause in _DELAYED_BY:
                 delays.add_metric([name, cause.value], self._delayed[name, cause])
                 delay_seconds.add_metric([name, cause.value], self._delay_ms[name, cause] / 1000)
@@ -187,6 +224,28 @@ class ConnectionMetrics:
             would_hold.add_metric([name], self._would_hold[name])
             failures.add_metric([name], self._accept_failures[name])
         yield from (delays, delay_seconds, blocked, held, hold_seconds, would_hold, refused, failures)
+
+    def _collect_held_up(self, now_ms: int) -> Iterator[Metric]:
+        muted = _gauge(
+            "gateway_channels_muted",
+            "Client connections not read from, by reason; one with two reasons counts twice.",
+            "reason",
+        )
+        pressure = _counter(
+            "gateway_back_pressure_seconds",
+            "Time during which one side took less than the other had for it, summed over connections.",
+            "side",
+        )
+        ports = _counter("gateway_broker_port_failures", "Broker ports that could not be bound.")
+        for name, listener in self._listeners.items():
+            sets = Counter(channel.session.muted for channel in listener.channels)
+            for reason in self._mute_reasons:
+                count = sum(count for muted_by, count in sets.items() if muted_by & reason)
+                muted.add_metric([name, str(reason.name).lower()], count)
+            for side in Side:
+                pressure.add_metric([name, side.value], listener.back_pressure.total_ms(side, now_ms) / 1000)
+            ports.add_metric([name], self._failed_ports[name])
+        yield from (muted, pressure, ports)
 
     def _collect_rates(self, connections: ConnectionQuotas, *, now_ms: int) -> Iterator[Metric]:
         snapshot = connections.snapshot(now_ms=now_ms)
@@ -223,7 +282,7 @@ class ConnectionMetrics:
         yield self._collect_ip_rates(snapshot.ip_rates)
 
     def _collect_ip_rates(self, rates: Mapping[str, float]) -> Metric:
-        """Addresses are the choice of whoever connects, so only some are shown; the rest are added up."""
+        """Clients choose their addresses, so only some are shown; the others are added up."""
         family = GaugeMetricFamily(
             "gateway_ip_connection_accept_rate",
             "Connections per second of addresses and blocks that have a limit; the slower ones are in 'other'.",

@@ -5,8 +5,13 @@ A line holds the event first, then level and time, then what the caller gave, in
     event="client closed" level=info time=2026-07-29T12:00:00.123Z listener=default peer=127.0.0.1:51000
 
 Clients choose their names, so every value is escaped: whatever is in it, a line stays one line of printable ASCII
-with the keys that we wrote (hazard A23), of bounded length. Floods are bounded too (`log_limits.py`). The
-standard library's logging, which other packages use, ends here as well.
+with the keys that we wrote (hazard A23), of bounded length. Of one event at most a number of lines per second is
+written; what was left out is counted and told with the event's next line. The standard library's logging, which
+other packages use, ends here as well.
+
+A traceback says where and what kind, without the data that an exception carries in its text (hazard H15):
+``KeyError(frame)`` or ``int(text)`` would write what a client sent, which may be its password. So text in quotes is
+left out, unless the kind of exception only ever quotes our own code or the system.
 
 Wall time is read here, for the line, and monotonic time for the limiter; neither goes anywhere else.
 """
@@ -18,14 +23,16 @@ import logging
 import re
 import sys
 import time
+import traceback
+from collections import deque
 from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO
+from types import TracebackType
+from typing import Any, Final, TextIO, TypeAlias
 
 import structlog
 
-from gateway.observability.log_exceptions import without_data, without_quotes
-from gateway.observability.log_limits import EventLimiter
+from protocol.errors import ProtocolError
 
 MAX_VALUE_CHARS: Final = 512
 _MAX_TRACEBACK_CHARS: Final = 16_384
@@ -37,7 +44,75 @@ _LEVELS: Final = {
     name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error", "critical")
 }
 
+_LIMIT_WINDOW_MS: Final = 1000
+_OVERFLOW: Final = "other events"
+
+ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None]
+
+_QUOTED: Final = re.compile(r"""b?(?P<quote>['"]).*(?P=quote)""", re.DOTALL)
+# They quote names of our own code, the system's words, and what `protocol` has put into words itself.
+_HARMLESS: Final = (AttributeError, NameError, TypeError, ImportError, OSError, ProtocolError)
+_MAX_CHAIN: Final = 5
+_BECAUSE: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
+_MEANWHILE: Final = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
 _Event = MutableMapping[str, Any]
+
+
+class EventLimiter:
+    """Decides which lines are written. Pure: time is an argument.
+
+    The limit holds in every second, wherever it begins: a line waits until the one written
+    ``max_per_s`` lines before it is a second old.
+    """
+
+    def __init__(self, max_per_s: int = 20, *, max_events: int = 1024) -> None:
+        """Starts with nothing counted.
+
+        Args:
+            max_per_s: lines per second and event name.
+            max_events: names that are told apart; further ones share one limit, because names may come from
+                elsewhere (another library's log texts).
+        """
+        self._max_per_s = max_per_s
+        self._max_events = max_events
+        self._written_ms: dict[str, deque[int]] = {}
+        self._suppressed: dict[str, int] = {}
+
+    def drop(self, event: str, *, now_ms: int) -> bool:
+        """Counts a line as left out and says so if `admit` would; otherwise does nothing.
+
+        For callers whose lines come in floods and cost something to put together.
+        """
+        written = self._written_ms.get(event)
+        if written is None or len(written) < self._max_per_s or now_ms - written[0] >= _LIMIT_WINDOW_MS:
+            return False
+        self._suppressed[event] = self._suppressed.get(event, 0) + 1
+        return True
+
+    def admit(self, event: str, *, now_ms: int) -> int | None:
+        """Whether a line may be written.
+
+        Returns:
+            How many lines of this event were left out since the last one written; None when this one is left out
+            as well.
+        """
+        if event not in self._written_ms and len(self._written_ms) >= self._max_events:
+            event = _OVERFLOW
+        written = self._written_ms.get(event)
+        if written is None:
+            written = self._written_ms[event] = deque(maxlen=self._max_per_s)
+        if len(written) == self._max_per_s and now_ms - written[0] < _LIMIT_WINDOW_MS:
+            self._suppressed[event] = self._suppressed.get(event, 0) + 1
+            return None
+        written.append(now_ms)
+        return self._suppressed.pop(event, 0)
+
+    def take_suppressed(self) -> dict[str, int]:
+        """Lines left out and not told yet, by event; they count as told from now on."""
+        suppressed, self._suppressed = self._suppressed, {}
+        return suppressed
+
 
 _drop: Callable[[str], bool] = lambda _event: False  # noqa: E731
 
@@ -60,8 +135,7 @@ def setup(
         stream: standard error if not given.
         wall_clock: for the line's time.
         monotonic_ms: for the limiter.
-        max_lines_per_s: of one event name. Debug lines are not limited: who asks for them wants them all; nor are
-            those with ``audit=True``.
+        max_lines_per_s: of one event name. Debug lines are not limited, nor are those with ``audit=True``.
         limiter: of an earlier call, to go on with its counts.
 
     Returns:
@@ -173,7 +247,7 @@ class _Output:
             self._stream.write(f"{line}\n")
             self._stream.flush()
         except (OSError, ValueError):
-            pass  # the reader of our log is gone, or the stream is closed; nobody is left to tell
+            pass  # the reader of our log is gone, or the stream is closed: there is no place to report it
 
     debug = info = warning = error = critical = exception = warn = fatal = log = msg
 
@@ -205,3 +279,35 @@ def _route_standard_logging(level: int) -> None:
     root.setLevel(level)
     # One line per request, which is what metrics are for.
     logging.getLogger("aiohttp.access").setLevel(max(level, logging.WARNING))
+
+
+def without_data(exc_info: ExcInfo) -> str:
+    """The traceback of an exception and of those that led to it, in Python's usual form."""
+    exception: BaseException | None = exc_info[1]
+    parts: list[str] = []
+    for _ in range(_MAX_CHAIN):
+        if exception is None:
+            break
+        frames = "".join(traceback.format_tb(exception.__traceback__))
+        kind = f"{type(exception).__module__}.{type(exception).__qualname__}".removeprefix("builtins.")
+        parts.append(f"Traceback (most recent call last):\n{frames}{kind}: {_text(exception)}\n")
+        before, why = exception.__cause__, _BECAUSE
+        if before is None and not exception.__suppress_context__:
+            before, why = exception.__context__, _MEANWHILE
+        if before is not None:
+            parts.append(why)
+        exception = before
+    return "".join(reversed(parts)).rstrip("\n")
+
+
+def _text(exception: BaseException) -> str:
+    text = str(exception)
+    if isinstance(exception, _HARMLESS) and not isinstance(exception, UnicodeError):
+        return text
+    return without_quotes(text)
+
+
+def without_quotes(text: str) -> str:
+    """The text without what it quotes, which may be data."""
+    # From the first quote to the last one: what is quoted may contain quotes.
+    return _QUOTED.sub(lambda found: f"<{len(found[0])} characters>", text)

@@ -1,6 +1,6 @@
 """Series per user and client, as the KIPs ask for: what each uses, what its limit is, how long it waited.
 
-Clients choose their names and may be as many as they like, so there are three bounds. The quota room bounds the
+Clients choose their names and may be as many as they like, so there are three bounds. `quotas` bounds the
 counters; of those only the busiest have series of their own, all others share the row ``rule="other"``; and a long
 name is cut. Totals add up at every scrape, and what Prometheus takes for a counter never shrinks: a client that comes
 out of ``other`` begins at zero and leaves there what was told of it, one that goes back takes its own along.
@@ -14,12 +14,17 @@ from heapq import nlargest
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from gateway.clock import NowMs
+from quotas.limits import Enforcement, Limits
 from quotas.mutations import MutationQuotas, TrackerSnapshot
 from quotas.rate_quotas import RateQuotas, RateSnapshot, ScopedKey
+from quotas.request_time import RequestTimeQuotas
 from quotas.resolution import Rule, TrackerKey
 
 OTHER: Final = "other"
+MAX_ENTITY_SERIES: Final = 250
 MAX_LABEL_CHARS: Final = 128
 _DIGEST_CHARS: Final = 16
 
@@ -73,7 +78,7 @@ class ShownRows(Generic[K, R]):
         totals: Callable[[R], Totals],
         broker: Callable[[R], str] | None = None,
     ) -> None:
-        """Nobody has any yet.
+        """None has any yet.
 
         Args:
             max_rows: how many may.
@@ -99,7 +104,7 @@ class ShownRows(Generic[K, R]):
         """What to show now of these counters; those of clients that are long gone are forgotten first."""
         quotas.expire(now_ms=now_ms)
         crowded = quotas.counters > self._max_rows
-        # Who is how busy is only asked when not all can be shown.
+        # Loads are only computed when not all can be shown.
         wanted = self._busiest(quotas.loads(now_ms=now_ms)) if crowded else None
         found = quotas.snapshot(only=wanted, now_ms=now_ms)
         before = self._shown
@@ -281,3 +286,64 @@ class MutationSeries:
             if row.throttle_time_ms is not None:
                 throttle.add_metric(names, row.throttle_time_ms / 1000)
         yield from (rate, tokens, limit, throttle, throttled, refused, would)
+
+
+class QuotaMetrics(Collector):
+    """The series per client of all quotas, and what is done with quotas."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        produce: RateQuotas,
+        fetch: RateQuotas,
+        request_time: RequestTimeQuotas,
+        mutations: MutationQuotas,
+        now_ms: NowMs,
+        per_broker: bool = False,
+        max_entity_series: int = MAX_ENTITY_SERIES,
+    ) -> None:
+        """Show these counters per client.
+
+        Args:
+            limits: what is enforced.
+            produce, fetch: byte rates.
+            request_time: of requests.
+            mutations: controller mutations.
+            now_ms: the clock.
+            per_broker: whether byte rates and request time are counted for each broker by itself.
+            max_entity_series: how many clients have series of their own, per quota.
+        """
+        self._limits = limits
+        self._request_time = request_time
+        self._now_ms = now_ms
+        rates: tuple[tuple[str, str, str, RateQuotas], ...] = (
+            ("produce", "produce_byte_rate", "Bytes per second produced (Kafka's byte-rate).", produce),
+            ("fetch", "fetch_byte_rate", "Bytes per second fetched (Kafka's byte-rate).", fetch),
+            (
+                "request",
+                "request_time_percent",
+                "Time spent on requests, in percent of one core (KIP-124).",
+                request_time,
+            ),
+        )
+        self._series: list[RateSeries | MutationSeries] = [
+            *(RateSeries(*rate, max_rows=max_entity_series, per_broker=per_broker) for rate in rates),
+            MutationSeries(mutations, max_rows=max_entity_series),
+        ]
+
+    def collect(self) -> Iterator[Metric]:
+        """All series, as of now."""
+        yield CounterMetricFamily(
+            "gateway_request_time_exempt_seconds",
+            "Time spent on requests that no request quota applies to (Kafka's exempt-request-time).",
+            value=self._request_time.exempt_ns / 1e9,
+        )
+        enforcement = GaugeMetricFamily(
+            "gateway_enforcement", "1 for what is done with quotas now.", labels=["mode"]
+        )
+        for mode in Enforcement:
+            enforcement.add_metric([mode.value], mode is self._limits.mode)
+        yield enforcement
+        for series in self._series:
+            yield from series.collect(now_ms=self._now_ms())

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, Protocol, TypeAlias
 
 from config.sections.quota_admin import Authorize
-from gateway.quota_admin.store.interface import Alteration, QuotaChange
-from quotas.layered_quotas import LayeredQuotas
+from gateway.observability.events import AdminApi, AdminOutcome
+from gateway.quota_admin.store.interface import Alteration
+from quotas.layered_quotas import LayeredQuotas, QuotaChange
 
 OnAltered: TypeAlias = Callable[[str | None, int], None]
 """(why it is not in force, None when it is, and durable; now_ms)."""
@@ -25,23 +25,6 @@ Alter: TypeAlias = Callable[[Alteration, OnAltered], None]
 
 Slowly: TypeAlias = Callable[[Iterator[None], Callable[[int], None]], None]
 """Goes through steps with room for other work between them, then calls (now_ms); never from within the call."""
-
-
-class AdminOutcome(StrEnum):
-    """What came of a request. Closed: it is a metric label."""
-
-    DONE = "done"
-    INVALID = "invalid"  # for at least one entity
-    REFUSED = "refused"
-    FAILED = "failed"
-
-
-class AdminApi(StrEnum):
-    """What was asked for. Closed: it is a metric label."""
-
-    DESCRIBE_QUOTAS = "describe_client_quotas"
-    ALTER_QUOTAS = "alter_client_quotas"
-    ALTER_LIMITS = "incremental_alter_configs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""The process: signals, reload, operations, the admin port, what is built from the configuration."""
+"""Around the data path: the admin port, reload, live settings, and what follows from the configuration at start."""

@@ -1,4 +1,4 @@
-"""The admin port: /metrics for Prometheus, /healthz and /readyz for whoever runs us, and two switches.
+"""The admin port: /metrics for Prometheus, /healthz and /readyz for supervisors, and two switches.
 
     GET  /enforcement   {"mode": "enforce", "configured": "enforce"}
     PUT  /enforcement   {"mode": "observe"}: the kill switch
@@ -28,9 +28,9 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from gateway.observability.events import ReloadResult
 from gateway.server.operations import Operations
 from gateway.server.quota_routes import QuotaRoutes
-from gateway.server.reload import ReloadResult
 from quotas.limits import Enforcement
 
 _MAX_BODY_BYTES: Final = 16 * 1024
@@ -55,7 +55,7 @@ class AdminServer:
             operations: what can be changed.
             ready: why clients cannot be served right now, None when they can.
             remote_changes: whether other machines may change something.
-            quotas: serves /quotas; None: nobody does.
+            quotas: serves /quotas; None: there is no such path.
         """
         self._metrics = metrics
         self._operations = operations
@@ -122,7 +122,7 @@ class AdminServer:
     def _guarded(
         self, handle: Callable[[Any, str], Awaitable[web.Response]], *, max_bytes: int = _MAX_BODY_BYTES
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        """Hand over the body, and the name of who asks, of a request that may change something."""
+        """Hand over the body, and the caller's address, of a request that may change something."""
 
         async def guarded(request: web.Request) -> web.Response:
             if "Origin" in request.headers:

@@ -1,7 +1,7 @@
 """What operators change in a running gateway: the kill switch, and reading the configuration file again.
 
 Connections are never ended by either. A mute that was issued keeps its time, since its client was told of it; what
-changes is what the next request meets. Every change is a line in the log, whoever made it.
+changes is what the next request meets. Every change is a line in the log, with its author.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import structlog
 
 from config import Config, ConfigError
 from config.sections.log import LogSettings
-from gateway.server.reload import ReloadPlan, ReloadResult, plan
+from gateway.observability.events import ReloadResult
+from gateway.server.reload import ReloadPlan, plan
 from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Enforcement
 
@@ -52,7 +53,7 @@ class ReloadReport:
 
 
 class Operations:
-    """See the module.
+    """The configuration in force and its changes.
 
     Attributes:
         config: what is in force.
@@ -93,11 +94,11 @@ class Operations:
         return self._limits.mode
 
     def set_mode(self, mode: Enforcement, *, by: str) -> None:
-        """Throw the kill switch; it stays until somebody throws it again or the file's own mode changes.
+        """Throw the kill switch; it stays until it is thrown again or the file's own mode changes.
 
         Args:
             mode: from the next request on.
-            by: who, for the log.
+            by: the author, for the log.
         """
         before = self._limits.mode
         self._limits.set_mode(mode)
@@ -107,7 +108,7 @@ class Operations:
         """Read the file again; a file that is not valid changes nothing.
 
         Args:
-            by: who asked, for the log.
+            by: the author, for the log.
         """
         async with self._one_at_a_time:
             report = await self._reload(by)

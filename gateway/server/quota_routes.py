@@ -18,10 +18,11 @@ from aiohttp import web
 
 from config import Config
 from gateway.observability.logging_setup import audit_logger
-from gateway.quota_admin.store.interface import Alteration, QuotaChange, StoreError
+from gateway.quota_admin.store.interface import Alteration, StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.quota_json import change_json, entity_json, history_json, quotas_of
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.layered_quotas import QuotaChange
 
 MAX_IMPORT_BYTES: Final = 64 * 1024 * 1024
 MAX_HISTORY: Final = 100_000
@@ -54,7 +55,7 @@ class QuotaRoutes:
 
         Args:
             router: of the admin port.
-            guarded: makes a handler of one that gets a body and the name of who asks; takes ``max_bytes``.
+            guarded: makes a handler of one that gets a body and the caller's address; takes ``max_bytes``.
         """
         router.add_get("/quotas", self._serve_quotas)
         router.add_get("/quotas/history", self._serve_history)
@@ -91,7 +92,7 @@ class QuotaRoutes:
             return web.json_response({"error": str(exc)}, status=503)
         return web.json_response({"history": [history_json(entry) for entry in entries]})
 
-    async def _import(self, body: Any, who: str) -> web.Response:
+    async def _import(self, body: Any, caller: str) -> web.Response:
         if not isinstance(body, dict):
             return web.json_response({"error": "the body has to be an object"}, status=400)
         wanted, faults = await asyncio.to_thread(quotas_of, body.get("quotas"))
@@ -108,9 +109,9 @@ class QuotaRoutes:
         told = [change_json(change, old) for change, old in changes]
         if dry_run or not changes:
             return web.json_response({"version": self._live.store.version, "made": False, "changes": told})
-        # Whoever may connect from this machine may call himself anything; it is for the history only.
+        # Not authenticated: any name may be given. It is for the history only.
         name = "".join(each for each in str(body.get("user") or "")[:_MAX_NAME] if each.isprintable())
-        via = f"{who}, {name}" if name else who
+        via = f"{caller}, {name}" if name else caller
         try:
             version = await self._live.alter(Alteration(_BY, via, tuple(change for change, _ in changes)))
         except StoreError as exc:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from config import Config, ListenerSettings
+from gateway.observability.events import ReloadResult
 
 LIVE: Final = frozenset({"quotas", "enforcement", "log", "limits", "drain", "connections", "quota_admin"})
 """Sections that change in a running gateway; `limits` does for connections that come afterwards."""
@@ -29,14 +29,6 @@ LIVE_EXCEPT: Final = frozenset(
 
 LIVE_OF_LISTENERS: Final = ("max_connections", "max_connection_creation_rate", "protected")
 """What changes of a listener that runs; everything else about listeners needs a restart."""
-
-
-class ReloadResult(StrEnum):
-    """What came of reading the file again. Closed: it is a metric label."""
-
-    APPLIED = "applied"  # all that differs is in force now
-    NEEDS_RESTART = "needs_restart"  # what can be is in force now, the rest is not
-    INVALID = "invalid"  # nothing has changed
 
 
 @dataclass(frozen=True, slots=True)

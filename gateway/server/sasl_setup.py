@@ -6,12 +6,12 @@ from config import ListenerSettings
 from config.sections.listeners import ListenerSasl
 from gateway.auth.authentication import SaslRules
 from gateway.handlers.sasl import ConfirmHandler
-from gateway.observability.observer import Observer
+from gateway.observability.events import RequestObserver
 from gateway.session.routes import Routes
 from gateway.session.sasl_routes import SaslListener, sasl_listener
 
 
-def sasl_of(section: ListenerSettings, routes: Routes, observer: Observer) -> SaslListener | None:
+def sasl_of(section: ListenerSettings, routes: Routes, observer: RequestObserver) -> SaslListener | None:
     """What clients of a listener may send before they have authenticated; None: they do not have to.
 
     Args:

@@ -19,13 +19,13 @@ from gateway.tls.contexts import TlsIdentity, reload_all
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps, may_use_another_core
 from gateway.tls.records import ReceiveBuffer
-from gateway.upstream.security import UpstreamSecurity
+from gateway.upstream.tls import BrokerTls
 
 LOOK_S: Final = 5.0
 """How often certificate files are looked at; a look is one system call for each of them."""
 
 MAX_WAITING: Final = 4_096
-"""Handshakes that wait for their turn, of all listeners. Each is a counted connection that holds 4 KiB at most."""
+"""Handshakes that wait for the rate limiter, of all listeners. Each is a counted connection with 4 KiB at most."""
 
 _log = structlog.get_logger("gateway.tls")
 
@@ -44,11 +44,11 @@ def load_identities(config: Config) -> tuple[dict[str, TlsIdentity], dict[str, T
         for at, each in enumerate(config.listeners)
         if each.tls is not None
     ]
-    ways = [("upstream", "upstream.tls", config.upstream)]
-    ways += [(each.name, f"upstreams.{at}.tls", each) for at, each in enumerate(config.upstreams)]
-    for name, owner, way in ways:
-        if way.security_protocol.tls:
-            sections.append(("upstream", name, owner, way.tls or UpstreamTls()))
+    upstreams = [("upstream", "upstream.tls", config.upstream)]
+    upstreams += [(each.name, f"upstreams.{at}.tls", each) for at, each in enumerate(config.upstreams)]
+    for name, owner, upstream in upstreams:
+        if upstream.security_protocol.tls:
+            sections.append(("upstream", name, owner, upstream.tls or UpstreamTls()))
     found: dict[str, dict[str, TlsIdentity]] = {"listener": {}, "upstream": {}}
     faults: list[str] = []
     for side, name, owner, section in sections:
@@ -62,7 +62,7 @@ def load_identities(config: Config) -> tuple[dict[str, TlsIdentity], dict[str, T
 
 
 class TlsParts:
-    """See the module.
+    """What all TLS connections of a gateway share.
 
     Attributes:
         metrics: to be registered.
@@ -99,11 +99,11 @@ class TlsParts:
         self._asked = asyncio.Event()
 
     def tls_acceptor(self, listener: ListenerSettings) -> TlsAcceptor | None:
-        """What clients of a listener meet; None without TLS."""
+        """The handshakes of a listener's clients; None without TLS."""
         section = listener.tls
         if section is None:
             return None
-        # With SASL it is the SASL exchange that says who a client is, as with Kafka.
+        # With SASL it is the SASL exchange that names the user, as with Kafka.
         by_certificate = section.client_auth != "none" and not listener.security_protocol.sasl
         return TlsAcceptor(
             listener.name,
@@ -119,12 +119,12 @@ class TlsParts:
             all_utf8=section.certificate_texts == "utf8",
         )
 
-    def security(self, name: str, section: UpstreamSettings) -> UpstreamSecurity | None:
-        """What connections of an upstream go through; None without TLS."""
+    def upstream_tls(self, name: str, section: UpstreamSettings) -> BrokerTls | None:
+        """TLS with the brokers of an upstream; None without TLS."""
         identity = self._upstreams.get(name)
         if identity is None:
             return None
-        return UpstreamSecurity(
+        return BrokerTls(
             name,
             identity,
             server_name=None if section.tls is None else section.tls.server_name,
@@ -159,7 +159,7 @@ class TlsParts:
             # A thread: the file system may be slow.
             try:
                 await asyncio.to_thread(reload_all, self.identities, only_if_changed=not asked, by=by)
-            except Exception:  # noqa: BLE001  (nobody else would look at them)
+            except Exception:  # noqa: BLE001  (nothing else looks at them)
                 _log.exception("certificates_not_looked_at")  # and looked at again
 
     def look_now(self) -> None:

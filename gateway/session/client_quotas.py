@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from gateway.observability.observer import Observer
+from gateway.observability.events import RequestObserver
 from gateway.session.in_flight import SizedAnswer
 from gateway.usage.row import UsageRow
 from gateway.usage.table import UsageTable
@@ -116,7 +116,7 @@ class ClientQuotas:
         self,
         limits: Limits,
         settings: RateSettings,
-        observer: Observer,
+        observer: RequestObserver,
         *,
         scope: QuotaScope = QuotaScope.GATEWAY,
         source: RequestTimeSource = RequestTimeSource.GATEWAY,

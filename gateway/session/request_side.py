@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from gateway.auth.authentication import Authentication, Unauthenticated
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from gateway.session.client_quotas import CachedSensor, ClientQuotas
 from gateway.session.in_flight import InFlight, Pending
 from gateway.session.mute import MuteReason

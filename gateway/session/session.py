@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from gateway.session.client_quotas import TimedRequest
 from gateway.session.in_flight import Answer, CollectedAnswer, LocalAnswer, OnReply, Pending
 from gateway.session.mute import MuteReason

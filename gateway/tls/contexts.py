@@ -1,7 +1,7 @@
 """TLS contexts: made from the configured files at the start, and made again when the files change (hazard H21).
 
 A set of files that does not fit together keeps the one before in force, and says so in the log and in the metrics.
-Whoever is connected stays connected; who comes afterwards gets the new certificate. Sessions are not resumed from one
+Open connections stay; new ones get the new certificate. Sessions are not resumed from one
 context to the next, so an authority that is no longer trusted is so from the next handshake on.
 
 At least TLS 1.2, no compression, no renegotiation (hazard H23).
@@ -218,7 +218,7 @@ class TlsIdentity:
         Args:
             only_if_changed: since they were last read, or while the last set can't be used: what was wrong may be a
                 folder's permission or a network's fault, which no file shows. What is still wrong is not told again.
-            by: who asked, for the log.
+            by: the reason, for the log.
 
         Returns:
             Whether the files, as far as they were read, could be used.

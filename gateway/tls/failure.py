@@ -1,35 +1,11 @@
-"""How handshakes end: why TLS did not come about, a closed list and the label of metrics, and who is told."""
+"""Which `TlsFailure` an error of the `ssl` module is, and the exception that refuses a handshake."""
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
-if TYPE_CHECKING:
-    from gateway.tls.transport import TlsTransport
-
-
-class TlsFailure(StrEnum):
-    """What a handshake failed of."""
-
-    TIMEOUT = "timeout"  # silent, or too slow
-    CLOSED = "closed"  # the peer went away, or we did: a drain
-    NOT_TLS = "not_tls"  # Kafka's own frames, HTTP, SSLv2, junk
-    PROTOCOL_VERSION = "protocol_version"
-    NO_SHARED_CIPHER = "no_shared_cipher"
-    NO_CERTIFICATE = "no_certificate"  # one was required
-    CERTIFICATE_EXPIRED = "certificate_expired"  # or not valid yet
-    CERTIFICATE_REVOKED = "certificate_revoked"
-    CERTIFICATE_PURPOSE = "certificate_purpose"  # not made for this side (extended key usage)
-    CERTIFICATE_HOST = "certificate_host"  # of another host
-    CERTIFICATE_UNTRUSTED = "certificate_untrusted"  # from nobody we trust, or otherwise not valid
-    NO_PRINCIPAL = "no_principal"  # no mapping rule fits the certificate's name
-    REJECTED_BY_PEER = "rejected_by_peer"  # it sent an alert
-    OVERLOADED = "overloaded"  # too many handshakes wait already
-    PROTOCOL = "protocol"  # anything else
-
+from gateway.observability.events import TlsFailure
 
 # X509_V_ERR_*, as OpenSSL numbers them.
 _VERIFY: Final = {
@@ -70,7 +46,7 @@ def failure_of(error: ssl.SSLError) -> TlsFailure:
 
 
 class HandshakeRefused(Exception):
-    """Whoever this is, is not let in.
+    """The handshake is complete, but its peer is refused.
 
     Attributes:
         failure: for the metric.
@@ -81,19 +57,3 @@ class HandshakeRefused(Exception):
         super().__init__(detail)
         self.failure = failure
         self.detail = detail
-
-
-class TlsUser(Protocol):
-    """Who is told how a handshake ended: exactly one of `secured` and `failed` is called, once."""
-
-    def hello(self, transport: TlsTransport) -> None:
-        """The client's first bytes are here: call `proceed`, at once or when it is its turn."""
-
-    def secured(self, transport: TlsTransport) -> asyncio.Protocol:
-        """The handshake is done; returns who gets the bytes. May raise `HandshakeRefused`."""
-
-    def failed(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
-        """The handshake failed; the socket is closed."""
-
-    def broken(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
-        """TLS broke after the handshake; in 1.3 also: the server has not liked the client's certificate."""

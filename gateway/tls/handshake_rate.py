@@ -1,9 +1,9 @@
 """How many TLS handshakes begin per second, decided before any cryptography (hazard H22).
 
-A handshake costs the gateway about a millisecond and its client nothing but a few bytes, so they are paced: one by
-one, evenly (`tls_steps.py` sees to it that they do not come together after all). Who comes too early waits unread, in
-the order of accepted, as KIP-612 has it for connections. Those who give up, or whose deadline passes, leave the queue
-and have cost nothing. Nobody who has sent nothing takes a place in it.
+A handshake costs the gateway about a millisecond and its client only a few bytes, so they are paced: one by one,
+evenly (`handshake_steps.py` sees to it that their computations are spread too). A connection that comes too early
+waits unread, in the order of accept, as KIP-612 has it for connections. One that is closed, or whose deadline passes,
+leaves the queue and has cost nothing. A client that has sent nothing takes no place in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _GRAIN_S: Final = 0.002  # timers are no finer
 _LOOKED_AT: Final = 100
 _UNBOUND_PER_S: Final = 10_000
 _CATCH_UP_S: Final = 0.1
-"""How much of the time that late timers have lost, while somebody waited, is made good."""
+"""How much of the time that late timers have lost, while a connection waited, is made good."""
 
 
 class HandshakeRateLimiter:
@@ -28,12 +28,12 @@ class HandshakeRateLimiter:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, per_second: int | None, max_waiting: int) -> None:
-        """Open.
+        """Nothing waits yet.
 
         Args:
             loop: gives time and timers.
             per_second: see above.
-            max_waiting: who comes when so many wait is turned away.
+            max_waiting: beyond so many a connection is refused.
         """
         self.per_second = per_second
         self.delayed = 0
@@ -45,42 +45,42 @@ class HandshakeRateLimiter:
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn."""
+        """Connections that wait."""
         return len(self._waiting)
 
-    def ask(self, who: Hashable, begin: Callable[[bool], bool]) -> bool:
-        """Begin now, or when it is their turn.
+    def request(self, connection: Hashable, begin: Callable[[bool], bool]) -> bool:
+        """Begin a handshake now, or as soon as the rate allows.
 
         Args:
-            who: for `leave`.
-            begin: told whether they had to wait; returns whether there was anything to begin after that: otherwise
-                the next one has their turn.
+            connection: for `cancel`.
+            begin: told whether it had to wait; returns whether the handshake has begun: otherwise the next connection
+                gets the permit.
 
         Returns:
             False when too many wait already.
         """
-        if not self._waiting and self._take():
+        if not self._waiting and self._take_permit():
             begin(False)
             return True
         if len(self._waiting) >= self._max_waiting:
             return False
         self.delayed += 1
-        self._waiting[who] = begin
+        self._waiting[connection] = begin
         self._arm()
         return True
 
-    def leave(self, who: Hashable) -> None:
-        """Wait no more; nothing happens if they did not."""
-        self._waiting.pop(who, None)
+    def cancel(self, connection: Hashable) -> None:
+        """Wait no more; nothing happens if it did not."""
+        self._waiting.pop(connection, None)
 
     def stop(self) -> None:
-        """Nobody's turn comes any more."""
+        """Forget all that wait."""
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _take(self, *, waited_s: float = 0.0) -> bool:
+    def _take_permit(self, *, waited_s: float = 0.0) -> bool:
         if self.per_second is None:
             return True
         now_s = self._loop.time()
@@ -96,10 +96,10 @@ class HandshakeRateLimiter:
 
     def _on_timer(self) -> None:
         self._timer = None
-        # A few at a time, so that nobody waits for more than these; those who have gone cost next to nothing.
+        # A few at a time, so that no client waits for more than these; those that have gone cost next to nothing.
         left = 1 + (self.per_second or _UNBOUND_PER_S) // 500
         for _ in range(_LOOKED_AT + left):
-            if not left or not self._waiting or not self._take(waited_s=_CATCH_UP_S):
+            if not left or not self._waiting or not self._take_permit(waited_s=_CATCH_UP_S):
                 break
             if self._waiting.pop(next(iter(self._waiting)))(True):
                 left -= 1

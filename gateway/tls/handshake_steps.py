@@ -1,4 +1,4 @@
-"""One step of a handshake in a turn of the loop, so that those who are connected wait for one at most (hazard H22).
+"""One step of a handshake in a turn of the loop, so that open connections wait for one at most (hazard H22).
 
 A step is what a handshake can do with the bytes that are here. The long one, which answers a client's hello, is half
 a millisecond of cryptography, a signature among it: OpenSSL does it without the interpreter's lock, so where there is
@@ -38,13 +38,13 @@ class HandshakeSteps:
         """None is due.
 
         Args:
-            loop: has turns.
+            loop: runs the steps.
             threaded: whether long steps are done in a thread.
         """
         self._loop = loop
         self._threaded = threaded
         self._due: deque[tuple[Step, bool]] = deque()
-        self._taken = False
+        self._busy = False
         self._thread: threading.Thread | None = None
         self._work: SimpleQueue[Step | None] = SimpleQueue()
 
@@ -53,17 +53,17 @@ class HandshakeSteps:
         """How many are due and have not begun."""
         return len(self._due)
 
-    def ask(self, step: Step, *, long: bool) -> None:
-        """Do this step: at once if this turn has had none, else in one of the next turns, in the order asked for.
+    def submit(self, step: Step, *, long: bool) -> None:
+        """Do this step: at once if this turn has had none, else in one of the next turns, in the order of submission.
 
         Args:
-            step: asked for once until it is concluded.
+            step: submitted once until it is concluded.
             long: whether it would hold up the loop.
         """
-        if self._taken:
+        if self._busy:
             self._due.append((step, long))
         else:
-            self._taken = True
+            self._busy = True
             self._begin(step, long)
 
     def _begin(self, step: Step, long: bool) -> None:
@@ -76,8 +76,8 @@ class HandshakeSteps:
             step.conclude()
 
     def _next_turn(self) -> None:
-        self._taken = bool(self._due)
-        if self._taken:
+        self._busy = bool(self._due)
+        if self._busy:
             self._begin(*self._due.popleft())
 
     def _has_thread(self) -> bool:
@@ -94,7 +94,7 @@ class HandshakeSteps:
     def _compute(self) -> None:
         while (step := self._work.get()) is not None:
             self._compute_one(step)
-            del step  # and whom it belongs to
+            del step  # and the connection that it belongs to
 
     def _compute_one(self, step: Step) -> None:
         fault: Exception | None = None
@@ -102,7 +102,7 @@ class HandshakeSteps:
             step.compute()
         except Exception as exc:  # noqa: BLE001  (the thread is there for all the others too)
             fault = exc
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed: nothing waits
             self._loop.call_soon_threadsafe(self._computed, step, fault)
 
     def _computed(self, step: Step, fault: Exception | None) -> None:

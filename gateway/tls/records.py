@@ -1,8 +1,8 @@
 """What TLS is received into, and how many records it is, counted without looking into them. Pure.
 
 Inside TLS 1.3 a key update looks like 27 bytes of data, and costs OpenSSL 40 microseconds that no setting limits. A
-chunk of many tiny records is therefore decrypted in small bites, so that somebody who sends nothing else is found out
-before it has cost others anything (hazard H23).
+chunk of many tiny records is therefore decrypted in small pieces, so that a client that sends nothing else is
+found out before it has cost others anything (hazard H23).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ReceiveBuffer:
 
     Attributes:
         whole: received bytes.
-        hello: the part of it that is for those who have not shaken hands.
+        hello: the part of it that is for connections before their handshake.
         plain: decrypted bytes.
     """
 

@@ -13,9 +13,10 @@ import contextlib
 import ssl
 from collections.abc import Iterable
 from enum import Enum, auto
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
-from gateway.tls.failure import HandshakeRefused, TlsFailure, TlsUser, failure_of
+from gateway.observability.events import TlsFailure
+from gateway.tls.failure import HandshakeRefused, failure_of
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import FULL_BYTES, RECORD_BYTES, SLICE_BYTES, ReceiveBuffer, RecordWalk
 
@@ -28,16 +29,32 @@ _BITE_BYTES: Final = 2_048
 _UNFINISHED: Final = ssl.SSLWantReadError()
 
 
+class TlsUser(Protocol):
+    """The owner of a transport. Exactly one of `secured` and `failed` is called, once."""
+
+    def hello(self, transport: TlsTransport) -> None:
+        """The client's first bytes are here: call `proceed`, at once or later."""
+
+    def secured(self, transport: TlsTransport) -> asyncio.Protocol:
+        """The handshake is done; returns the protocol that gets the bytes. May raise `HandshakeRefused`."""
+
+    def failed(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
+        """The handshake failed; the socket is closed."""
+
+    def broken(self, transport: TlsTransport, failure: TlsFailure, detail: str) -> None:
+        """TLS broke after the handshake; in 1.3 also: the server has not liked the client's certificate."""
+
+
 class _State(Enum):
     SILENT = auto()  # nothing has come yet
-    WAITING = auto()  # the first bytes are here, their turn has not come
+    WAITING = auto()  # the first bytes are here, the handshake may not begin yet
     SHAKING_HANDS = auto()
     OPEN = auto()
     OVER = auto()  # the handshake failed, or was given up
 
 
 class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
-    """See the module."""
+    """One connection with TLS: a protocol to its socket, a transport to its user."""
 
     def __init__(
         self,
@@ -54,11 +71,11 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
 
         Args:
             context: of a server, or of a client.
-            owner: decides when it is time, and who uses the connection.
+            owner: decides when the handshake begins, and what uses the connection.
             loop: gives the timer.
             buffer, steps: of this loop.
-            timeout_ms: for the whole handshake, waiting for its turn included; None: somebody else watches.
-            server_name: whom a client expects; None: this is a server.
+            timeout_ms: for the whole handshake, the wait for the rate limiter included; None: the caller watches.
+            server_name: the name that a client expects; None: this is a server.
         """
         super().__init__()
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -126,9 +143,9 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         elif self._handshake_bytes > _LONGEST_HANDSHAKE_BYTES:
             self._give_up(TlsFailure.PROTOCOL)
         elif self._state is _State.SHAKING_HANDS and not self._due:
-            self._ask()
+            self._submit()
         if self._socket is not None and (self._late or self._state is _State.WAITING):
-            self._held = True  # what comes before its turn is the kernel's to keep
+            self._held = True  # what comes before then is the kernel's to keep
             self._socket.pause_reading()
 
     def eof_received(self) -> bool:
@@ -136,7 +153,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         if self._state is _State.OPEN and self._incoming.pending and not self._paused and not self._ended:
             self._read(0)
         waits = self._paused or self._late
-        if self._due or (waits and not self._closing):  # it is behind what has not had its turn
+        if self._due or (waits and not self._closing):  # it is behind bytes that are not handled yet
             self._fin = True
             return True
         if self._state is not _State.OPEN:
@@ -164,18 +181,18 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
     # -- handshake -------------------------------------------------------------------------------------------
 
     def proceed(self) -> None:
-        """It is this connection's turn."""
+        """Begin the handshake; see `TlsUser.hello`."""
         if self._state in (_State.SILENT, _State.WAITING):
             self._state = _State.SHAKING_HANDS
-            self._ask()
+            self._submit()
 
-    def _ask(self) -> None:
+    def _submit(self) -> None:
         self._due = True
         # The signature is in a server's first flight, however the hello comes; a client looks at it after its own.
-        self._steps.ask(self, long=self._answered is not self._tls.server_side)
+        self._steps.submit(self, long=self._answered is not self._tls.server_side)
 
     def compute(self) -> None:
-        """See `Step`: all that is done in a thread, so until `conclude` nobody else touches OpenSSL's part."""
+        """See `Step`: all that is done in a thread, so until `conclude` nothing else may touch OpenSSL's part."""
         if self._state is _State.SHAKING_HANDS:
             try:
                 self._tls.do_handshake()
@@ -201,7 +218,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         elif not isinstance(outcome, ssl.SSLWantReadError):
             self._give_up(failure_of(outcome), detail=outcome.reason or "")
         elif self._late:
-            self._ask()
+            self._submit()
         self._late = b""
         if self._held and self._socket is not None and not self._paused:
             self._socket.resume_reading()
@@ -381,7 +398,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             if not self._fin:
                 self._socket.resume_reading()
             if self._incoming.pending or self._fin or self._late:
-                # Not from within: whoever resumes is in the middle of something.
+                # Not from within: the caller is in the middle of something.
                 self._loop.call_soon(self._read_on)
 
     def get_write_buffer_size(self) -> int:

@@ -1,1 +1,1 @@
-"""Brokers: connections to them, which there are, the ports they get here, the own login, PROXY headers out."""
+"""Brokers: connections to them, discovery, the ports they get here, the gateway's login, PROXY headers out."""

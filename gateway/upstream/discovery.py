@@ -14,9 +14,9 @@ from typing import Final
 import structlog
 
 from gateway.clock import NowMs
-from gateway.observability.close_cause import CloseCause
-from gateway.upstream.channel import Connector
-from gateway.upstream.own_login import LoginFailed, OwnLogin
+from gateway.observability.events import CloseCause
+from gateway.upstream.connector import Connector
+from gateway.upstream.login import BrokerLogin, LoginFailed
 from gateway.upstream.topology import ClusterMap
 from protocol import codec
 from protocol.errors import ProtocolError
@@ -33,6 +33,8 @@ _log = structlog.get_logger("gateway.discovery")
 
 class _BrokerClient:
     """One short connection to a broker; an `UpstreamUser`."""
+
+    endpoints = None
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -109,7 +111,7 @@ class Discovery:
         *,
         refresh_ms: int,
         on_change: Callable[[Sequence[int]], None],
-        login: OwnLogin | None = None,
+        login: BrokerLogin | None = None,
         wants_login: bool = False,
     ) -> None:
         """Make it; nothing is asked before `run`.
@@ -120,8 +122,8 @@ class Discovery:
             now_ms: the clock.
             refresh_ms: from one answer to the next question.
             on_change: called after each answer with the ids of brokers that are gone for good.
-            login: who we are there.
-            wants_login: the brokers answer nobody else, so without a login they are not asked at all.
+            login: the gateway's credentials; None: it has none.
+            wants_login: the brokers require authentication, so without a login they are not asked at all.
         """
         self.reached = False
         self.trouble = _NOT_REACHED

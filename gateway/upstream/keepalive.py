@@ -1,6 +1,6 @@
 """Lets the kernel find out that a peer is gone without a word: a pulled cable, a dead host (hazard B05).
 
-Without it a silent connection to nobody would last until its idle deadline, and one that is muted or waits for a
+Without it a connection to a dead peer would last until its idle deadline, and one that is muted or waits for a
 broker longer still. The kernel gives such a connection up after about two minutes.
 """
 

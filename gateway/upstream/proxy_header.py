@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from protocol.proxy_protocol import Endpoint, ProxyVersion, build_header
 
-if TYPE_CHECKING:
-    from gateway.net.acceptor import AcceptedSocket
-    from gateway.upstream.channel import UpstreamUser
+Endpoints: TypeAlias = tuple[Endpoint, Endpoint]
+"""(where the client is, where it connected to)."""
 
 
 class ProxyHeaderSender:
-    """Opens connections that begin with a header.
-
-    Clients that nobody told of, such as discovery, are the gateway's own: their header names nobody.
-    """
+    """Opens connections that begin with a header."""
 
     def __init__(self, version: ProxyVersion) -> None:
         """Make it.
@@ -26,34 +22,14 @@ class ProxyHeaderSender:
             version: of the header.
         """
         self._version = version
-        self._clients: dict[UpstreamUser, tuple[Endpoint, Endpoint]] = {}
 
-    def remember(self, user: UpstreamUser, accepted: AcceptedSocket) -> None:
-        """Tell whose connection to a broker it will be; `forget` must follow."""
-        reached = accepted.connected_to
-        if reached is None:
-            try:
-                reached = accepted.sock.getsockname()[:2]
-            except OSError:  # reset already: the next thing that is tried on it ends this connection
-                return
-        self._clients[user] = ((accepted.ip, accepted.port), reached)
-
-    def forget(self, user: UpstreamUser) -> None:
-        """The client has gone."""
-        self._clients.pop(user, None)
-
-    @property
-    def clients(self) -> int:
-        """How many are remembered."""
-        return len(self._clients)
-
-    async def connect(self, user: UpstreamUser, host: str, port: int) -> socket.socket:
-        """A connected socket to whom the header has been sent.
+    async def connect(self, host: str, port: int, endpoints: Endpoints | None) -> socket.socket:
+        """A connected socket on which the header has been sent.
 
         Args:
-            user: whose connection it is.
             host: a numeric address.
             port: of a broker.
+            endpoints: None: the connection is the gateway's own, and its header names no client.
 
         Raises:
             OSError: there is no connection; nothing stays open.
@@ -63,7 +39,7 @@ class ProxyHeaderSender:
         try:
             connection.setblocking(False)
             await loop.sock_connect(connection, (host, port))
-            source, destination = self._clients.get(user, (None, None))
+            source, destination = endpoints or (None, None)
             await loop.sock_sendall(connection, build_header(self._version, source, destination))
         except BaseException:
             connection.close()

@@ -1,7 +1,7 @@
-"""The ways to the cluster: [upstream], and one more for each of [[upstreams]].
+"""The upstreams: [upstream], and one more for each of [[upstreams]]; all lead to the same cluster.
 
-Brokers tell the addresses of the listener that they are asked on, so every way has its own map of the cluster, its
-own discovery and its own connections. Quotas and limits are shared: it is one cluster, which its id must say too.
+Brokers tell the addresses of the listener that they are asked on, so each upstream has its own map of the cluster,
+its own discovery and its own connections. Quotas and limits are shared: it is one cluster, which its id must say too.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from config import Config
 from config.sections.upstream import SendProxyProtocol, UpstreamSettings
 from gateway.clock import NowMs
-from gateway.upstream.channel import Connector
+from gateway.upstream.connector import Connector
 from gateway.upstream.discovery import CLIENT_ID, Discovery
-from gateway.upstream.own_login import OwnLogin
+from gateway.upstream.login import BrokerLogin
 from gateway.upstream.proxy_header import ProxyHeaderSender
 from gateway.upstream.resolver import Resolver
-from gateway.upstream.security import UpstreamSecurity
+from gateway.upstream.tls import BrokerTls
 from gateway.upstream.topology import ClusterMap
 from protocol.proxy_protocol import ProxyVersion
 
@@ -30,7 +31,7 @@ MAIN: Final = "upstream"
 
 @dataclass(slots=True)
 class Upstream:
-    """One way to the cluster.
+    """The cluster as it is reached through one listener of its brokers.
 
     Attributes:
         name: `MAIN`, or as configured.
@@ -51,6 +52,10 @@ class Upstream:
         """Begin to discover."""
         self._task = asyncio.create_task(self.discovery.run())
 
+    def why_not_ready(self) -> str | None:
+        """None while the brokers answer, otherwise a few words for /readyz."""
+        return None if self.discovery.reached else f"{self.name} {self.discovery.trouble}"
+
     async def stop(self) -> None:
         """Discover nothing more."""
         task, self._task = self._task, None
@@ -64,16 +69,16 @@ def build_upstreams(
     config: Config,
     *,
     now_ms: NowMs,
-    security: Callable[[str, UpstreamSettings], UpstreamSecurity | None],
-    on_change: Callable[[str, Sequence[int]], None],
+    tls: Callable[[str, UpstreamSettings], BrokerTls | None],
+    on_change: Callable[[ClusterMap, Sequence[int]], None],
 ) -> dict[str, Upstream]:
     """All of them by name; nothing is connected yet.
 
     Args:
         config: valid.
         now_ms: the clock.
-        security: makes what an upstream with TLS needs, from its name and section.
-        on_change: told, after each answer, the upstream's name and the brokers that are gone for good.
+        tls: makes the TLS of an upstream from its name and section; None for one without.
+        on_change: told, after each answer, the upstream's cluster and the brokers that are gone for good.
     """
     resolver = Resolver(now_ms)
     found: dict[str, Upstream] = {}
@@ -88,7 +93,7 @@ def build_upstreams(
             cluster,
             resolver,
             connect_timeout_ms=section.connect_timeout_ms,
-            security=security(name, section),
+            tls=tls(name, section),
             header_sender=_header_sender(section),
         )
         discovery = Discovery(
@@ -96,8 +101,8 @@ def build_upstreams(
             connector,
             now_ms,
             refresh_ms=section.topology_refresh_ms,
-            on_change=lambda gone, name=name: on_change(name, gone),  # type: ignore[misc]
-            login=OwnLogin.of(section.sasl, client_id=CLIENT_ID),
+            on_change=partial(on_change, cluster),
+            login=BrokerLogin.of(section.sasl, client_id=CLIENT_ID),
             wants_login=section.security_protocol.sasl,
         )
         found[name] = Upstream(name, section, cluster, connector, discovery)

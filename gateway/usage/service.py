@@ -14,7 +14,6 @@ import structlog
 
 from config import Config
 from gateway.clock import NowMs
-from gateway.upstream.own_clients import librdkafka_settings
 from gateway.usage.connections import ConnectionUsage, connection_level
 from gateway.usage.file_sink import FileSettings, FileWriter
 from gateway.usage.kafka_sink import KafkaWriter, TopicSettings
@@ -63,7 +62,7 @@ class UsageService:
             config: its [usage] is not off.
             loop: the gateway's.
             now_ms: its clock.
-            client: librdkafka's settings for reaching the cluster.
+            client: librdkafka's settings for reaching the cluster; only records in a topic use them.
         """
         section = config.usage
         self._loop = loop
@@ -104,12 +103,11 @@ class UsageService:
 
     @classmethod
     def configured(
-        cls, config: Config, *, loop: asyncio.AbstractEventLoop, now_ms: NowMs
+        cls, config: Config, *, loop: asyncio.AbstractEventLoop, now_ms: NowMs, client: Mapping[str, Any]
     ) -> UsageService | None:
-        """What the configuration asks for; None: no records."""
+        """What the configuration asks for; None: no records. The arguments are the constructor's."""
         if config.usage.kind == "off":
             return None
-        client = librdkafka_settings(config) if config.usage.kind == "topic" else {}
         return cls(config, loop=loop, now_ms=now_ms, client=client)
 
     def watch(self, mutations: MutationQuotas, connections: ConnectionQuotas) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.net.back_pressure import BackPressure
-from gateway.observability.metrics import MAX_ENTITY_SERIES, GatewayMetrics
-from gateway.server.reload import ReloadResult
+from gateway.net.channel import BackPressure
+from gateway.observability.connection_metrics import ConnectionMetrics
+from gateway.observability.events import ReloadResult
+from gateway.observability.operation_metrics import ReloadMetrics
+from gateway.observability.quota_metrics import MAX_ENTITY_SERIES, QuotaMetrics
+from gateway.observability.request_metrics import RequestMetrics
 from gateway.session.client_quotas import ClientQuotas
+from gateway.session.mute import MuteReason
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
@@ -38,12 +42,21 @@ def exposition(clients: int) -> str:
     limits = Limits()
     for key in CLIENT_KEYS:
         limits.set(QuotaEntity(client_id=DEFAULT), key, 1)
-    metrics = GatewayMetrics(lambda: NOW_MS)
-    client_quotas = ClientQuotas(limits, RateSettings(), metrics)
+    requests, reloads = RequestMetrics(), ReloadMetrics()
+    client_quotas = ClientQuotas(limits, RateSettings(), requests)
     mutations = MutationQuotas(limits, MutationSettings())
-    metrics.watch_listener("a", {}, Listener())
-    metrics.watch_quotas(limits, client_quotas, mutations)
-    rates: list[RateQuotas] = [client_quotas.produce, client_quotas.fetch, client_quotas.request_time]
+    connections = ConnectionMetrics(lambda: NOW_MS, MuteReason)
+    connections.watch_listener("a", Listener())
+    produce, fetch, request_time = client_quotas.produce, client_quotas.fetch, client_quotas.request_time
+    quota_metrics = QuotaMetrics(
+        limits,
+        produce=produce,
+        fetch=fetch,
+        request_time=request_time,
+        mutations=mutations,
+        now_ms=lambda: NOW_MS,
+    )
+    rates: list[RateQuotas] = [produce, fetch, request_time]
     for at in range(clients):
         for quotas in rates:
             tracker = quotas.tracker("u", f"c{at}", now_ms=NOW_MS)
@@ -51,9 +64,12 @@ def exposition(clients: int) -> str:
             tracker.throttles.record(tracker.record(1000, now_ms=NOW_MS), now_ms=NOW_MS)
         mutations.charge("u", f"c{at}", 1000, strict=False, now_ms=NOW_MS)
         mutations.book_throttle("u", f"c{at}", 1000, now_ms=NOW_MS)
-    metrics.throttled(ApiKey.PRODUCE, Rule.CLIENT, 5, by=ThrottledBy.PRODUCE)
-    metrics.config_reloaded(ReloadResult.APPLIED, awaiting_restart=0)
-    return generate_latest(metrics.registry).decode()
+    requests.throttled(ApiKey.PRODUCE, Rule.CLIENT, 5, by=ThrottledBy.PRODUCE)
+    reloads.config_reloaded(ReloadResult.APPLIED, awaiting_restart=0)
+    registry = CollectorRegistry()
+    for metrics in (connections, requests, quota_metrics, reloads):
+        registry.register(metrics)
+    return generate_latest(registry).decode()
 
 
 @pytest.fixture(scope="module")

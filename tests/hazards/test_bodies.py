@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from protocol.api_keys import BROKER_ONLY, CARRY_ADDRESSES, CLUSTER_ADMIN, ApiKey
 from testkit import wire
 from testkit.conversation import Conversation, frames_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import (

@@ -6,7 +6,7 @@ from struct import pack
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from gateway.session.settings import SessionSettings
 from protocol.api_keys import ApiKey, newest_version
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey

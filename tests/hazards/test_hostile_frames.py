@@ -13,7 +13,7 @@ from struct import pack
 import pytest
 
 from gateway.net.channel import ClientChannel
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import EVERY_API, FETCH, ScriptedBroker

@@ -256,21 +256,3 @@ async def test_f06_stopped_process_grants_no_more_than_one_burst_when_it_goes_on
         # One burst at the start, one when the time that stood still has passed, one frame over each.
         assert upstream.received_bytes <= 2 * burst + limit * (seconds - 2.5) + 2 * (size + 200)
         flood.cancel()
-
-
-async def test_f07_wall_clock_that_jumps_changes_no_throttle(monkeypatch: pytest.MonkeyPatch) -> None:
-    real_time, real_time_ns = time.time, time.time_ns
-    told = []
-    for jump_s in (0, 3_600, -86_400, -int(real_time())):
-        async with broker_and_gateway(quotas=[QUOTA]) as (broker, running):
-            broker.script(PRODUCE, answer_produce)
-            with monkeypatch.context() as patched:
-                async with await running.connect() as client:
-                    await client.send(produce(1, version=3, size=100))
-                    await client.receive_frame()
-                    patched.setattr(time, "time", lambda jump_s=jump_s: real_time() + jump_s)
-                    patched.setattr(time, "time_ns", lambda jump_s=jump_s: real_time_ns() + jump_s * 10**9)
-                    told.append(await throttle_of(client, 2))
-    assert told[0] > 0
-    # The window begins at the first byte, a few milliseconds earlier or later.
-    assert max(told) - min(told) < 1_000

@@ -77,7 +77,7 @@ async def end(process: GatewayProcess) -> str:
 # -- descriptors ---------------------------------------------------------------------------------------------
 
 
-async def test_f01_with_256_descriptors_1000_clients_wait_and_nobody_who_is_in_notices(
+async def test_f01_with_256_descriptors_1000_clients_wait_and_open_connections_are_served(
     tmp_path: Path, crowd: list[socket.socket]
 ) -> None:
     limited = ("prlimit", "--nofile=256:256")
@@ -289,7 +289,7 @@ def churn_refused(port: int, cycles: int) -> None:
 # -- reload --------------------------------------------------------------------------------------------------
 
 
-async def test_sighup_changes_every_limit_of_connections_and_drops_nobody(tmp_path: Path) -> None:
+async def test_sighup_changes_every_limit_of_connections_and_drops_none(tmp_path: Path) -> None:
     tables = "[connections]\nmax_connections = 3\n"
     async with broker_and_process(tmp_path, tables=tables) as (_, process):
         clients = [await process.connect() for _ in range(3)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from config.sections.quota_admin import Authorize
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from protocol.client_quotas import MAX_ENTRIES
 from quotas.entities import QuotaEntity, QuotaKey
 from testkit import wire

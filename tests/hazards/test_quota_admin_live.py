@@ -12,9 +12,10 @@ import pytest
 
 from config import Config
 from config.sections.quota_admin import Authorize, QuotaAdminSettings
-from gateway.quota_admin.store.interface import Alteration, QuotaChange
+from gateway.quota_admin.store.interface import Alteration
 from gateway.server.reload import plan
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.layered_quotas import QuotaChange
 from testkit import wire
 from testkit.broker import ScriptedBroker
 from testkit.frames import heartbeat
@@ -143,7 +144,7 @@ async def test_g02_what_a_client_that_leaves_has_sent_ahead_goes_with_it() -> No
             client.reset()
         await until(lambda: not running.channels)
         held.let_go()
-        await running.gateway._alteration_runner.finish()
+        await running.gateway.alterations.finish()
         assert [entity for entity, _, _ in running.gateway.limits.items()] == [ALICE]
         assert held.waiting == 1
 
@@ -176,7 +177,7 @@ async def test_rights_that_are_reloaded_are_those_of_the_next_request() -> None:
     async with one_client() as (running, client):
         running_config = running.gateway.operations.config
         denied = running_config.model_copy(update={"quota_admin": QuotaAdminSettings()})
-        running.gateway._apply_settings(plan(running_config, denied))
+        running.gateway.settings.apply(plan(running_config, denied))
         await client.send(SET_ALICE)
         assert codes(await client.receive_frame()) == [31]
 
@@ -193,6 +194,6 @@ async def test_a_brokers_connection_limit_is_the_gateways_from_the_answer_on() -
             assert await second.receive_rest() == b""
         wanted = running.gateway.operations.config
         lower = wanted.connections.model_copy(update={"max_connections": 50})
-        running.gateway._apply_settings(plan(wanted, wanted.model_copy(update={"connections": lower})))
+        running.gateway.settings.apply(plan(wanted, wanted.model_copy(update={"connections": lower})))
         assert running.gateway.connections.configured.max_connections == 50
         assert running.gateway.connections.configured.max_connections_per_ip == 1, "wins over the file"

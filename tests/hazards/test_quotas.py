@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from gateway.session.settings import SessionSettings
 from quotas.entities import QuotaEntity, QuotaKey
 from testkit import wire

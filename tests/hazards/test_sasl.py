@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from testkit import wire
 from testkit.broker import BrokerConnection, Request, Script, ScriptedBroker
 from testkit.gateway import RunningGateway, running_gateway

@@ -13,7 +13,7 @@ from gateway.auth.authentication import Authentication
 from gateway.handlers.sasl import AuthenticateHandler, HandshakeHandler
 from gateway.net.channel import ClientChannel
 from gateway.observability import logging_setup
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from gateway.session.session import ClientSession
 from protocol import sasl
 from testkit import wire

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 import structlog.testing
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import FETCH, HOST, PRODUCE, Node, ScriptedBroker
@@ -315,8 +315,8 @@ async def test_f07_nothing_that_decides_reads_a_clock_of_its_own() -> None:
         "utcnow",
     }
     found = {}
-    for room in ("protocol", "quotas", "gateway", "config"):
-        for path in (ROOT / room).rglob("*.py"):
+    for package in ("protocol", "quotas", "gateway", "config"):
+        for path in (ROOT / package).rglob("*.py"):
             name = path.relative_to(ROOT).as_posix()
             if not name.startswith("embedded_kafka/") and (read := clocks_read(path) & banned):
                 found[name] = read

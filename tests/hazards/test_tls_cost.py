@@ -27,7 +27,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 
 @pytest.mark.asyncio
-async def test_h22_a_storm_of_handshakes_is_paced_and_everybody_comes_in(pki: Pki) -> None:
+async def test_h22_a_storm_of_handshakes_is_paced_and_all_come_in(pki: Pki) -> None:
     """How little it costs those who are connected is measured by `python -m benchmarks.tls.storm`."""
     async with tls_gateway(pki.keys(), connections={"max_tls_handshakes_per_second": 40}) as (_, running):
         # Those who say nothing have no place in the queue.
@@ -55,7 +55,7 @@ async def test_h22_a_storm_of_handshakes_is_paced_and_everybody_comes_in(pki: Pk
 
 
 @pytest.mark.asyncio
-async def test_h22_the_rate_can_be_changed_while_somebody_waits(pki: Pki) -> None:
+async def test_h22_the_rate_can_be_changed_while_clients_wait(pki: Pki) -> None:
     async with tls_gateway(pki.keys(), connections={"max_tls_handshakes_per_second": 1}) as (_, running):
         clients = [asyncio.create_task(TlsClient.connect(running.port, pki.trusting())) for _ in range(6)]
         await until(lambda: running.gateway.tls.handshake_limiter.waiting >= 4)
@@ -108,7 +108,7 @@ def test_h23_a_few_key_updates_are_taken(pki: Pki, ask_peer: bool) -> None:
 
 
 @pytest.mark.parametrize("ask_peer", [False, True])
-def test_h23_a_flood_of_key_updates_is_cut_before_anybody_notices(pki: Pki, ask_peer: bool) -> None:
+def test_h23_a_flood_of_key_updates_is_cut_before_it_costs_others(pki: Pki, ask_peer: bool) -> None:
     server, client = connected(pki)
     for _ in range(5_000):
         client.update_keys(ask_peer=ask_peer)
@@ -145,7 +145,7 @@ def mutes(server: TlsServer) -> None:
     server.transport._deliver = once
 
 
-def test_h23_key_updates_behind_a_request_that_mutes_are_cut_before_anybody_notices(pki: Pki) -> None:
+def test_h23_key_updates_behind_a_request_that_mutes_are_cut_before_they_cost_others(pki: Pki) -> None:
     server, client = connected(pki)
     mutes(server)
     client.write(b"request")
@@ -163,7 +163,7 @@ def test_h23_key_updates_behind_a_request_that_mutes_are_cut_before_anybody_noti
     client.free()
 
 
-def test_h23_records_of_one_byte_to_somebody_who_mutes_arrive_in_order_and_before_the_end(pki: Pki) -> None:
+def test_h23_records_of_one_byte_to_a_user_that_mutes_arrive_in_order_and_before_the_end(pki: Pki) -> None:
     server, client = connected(pki)
     mutes(server)
     sent = b"x"
@@ -195,7 +195,7 @@ def test_h23_key_updates_among_much_data_are_taken(pki: Pki) -> None:
     client.free()
 
 
-def test_h23_records_of_one_byte_are_served_and_hold_up_nobody_for_long(pki: Pki) -> None:
+def test_h23_records_of_one_byte_are_served_and_hold_up_others_briefly(pki: Pki) -> None:
     server, client = connected(pki)
     for _ in range(20_000):
         client.write(b"y")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.net.channel import HIGH_WATER_BYTES
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from gateway.session.mute import MuteReason
 from testkit import broker as scripts
 from testkit.broker import FETCH, PRODUCE

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from gateway.session.settings import SessionSettings
 from testkit import wire
 from testkit.conversation import Conversation
@@ -70,7 +70,7 @@ def test_d09_an_unreadable_answer_to_our_own_question_closes() -> None:
     c.upstream_answers(wire.framed(question[8:12] + b"\xff" * 9)).closed(CloseCause.UPSTREAM_MALFORMED)
 
 
-def test_d10_a_reply_that_nobody_asked_for_closes() -> None:
+def test_d10_an_unsolicited_reply_closes() -> None:
     c = Conversation().client_sends(heartbeat(1))
     c.upstream_answers(heartbeat_reply(1)).client_sees(heartbeat_reply(1))
     c.upstream_answers(heartbeat_reply(1)).closed(CloseCause.UPSTREAM_DESYNC).client_sees()

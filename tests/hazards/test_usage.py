@@ -92,7 +92,7 @@ def whole(directory: Path, requests: int) -> None:
 
 
 def sample(running: RunningGateway, name: str, **labels: str) -> float:
-    return running.gateway.metrics.registry.get_sample_value(name, labels) or 0.0
+    return running.gateway.registry.get_sample_value(name, labels) or 0.0
 
 
 async def failing(running: RunningGateway, yes: bool = True) -> None:

@@ -18,7 +18,8 @@ from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck, given, settings
 
-from gateway.auth.principals import MappingRules, NoRuleMatches, UnreadableName, principal_name, rfc2253_name
+from config.mapping_rules import MappingRules, NoRuleMatches
+from gateway.auth.principals import UnreadableName, principal_name, rfc2253_name
 from testkit import names, wire
 from testkit.secure_kafka import SecureKafka
 from tests.integration.java_programs import run_java

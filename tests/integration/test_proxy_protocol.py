@@ -18,7 +18,7 @@ from protocol.proxy_protocol import ProxyHeader
 from testkit import wire
 from testkit.broker import HOST, Node, ScriptedBroker
 from testkit.gateway import free_ports, running_gateway
-from testkit.header_gate import HeaderGate
+from testkit.header_relay import HeaderRelay
 from testkit.packages import require_package
 from testkit.raw_client import RawClient
 from tests.integration.gateway_process import TAP_HOST, GatewayOptions, GatewayProcess
@@ -43,7 +43,7 @@ connection_creation_rate = 2
 def balanced(
     request: pytest.FixtureRequest, kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[GatewayProcess]:
-    """A gateway that nobody reaches but through HAProxy."""
+    """A gateway that is only reached through HAProxy."""
     folder = tmp_path_factory.mktemp("balanced")
     tap: Any = BalancerTap(folder, request.param)
     listener = f'[listeners.proxy_protocol]\ntrusted = ["{BALANCER}"]'
@@ -128,14 +128,14 @@ async def test_haproxy_in_front_of_brokers_is_told_the_client_before_tls(
         pem = make_pem(tmp_path)
         upstream |= {"security_protocol": "SSL", "tls": {"ca": str(pem)}}
         bind_options += f" ssl crt {pem}"
-    async with ScriptedBroker() as broker, HeaderGate(broker.port) as gate:
+    async with ScriptedBroker() as broker, HeaderRelay(broker.port) as relay:
         broker.nodes = [Node(1, HOST, port)]
-        # What HAProxy has understood it tells on to the gate.
+        # What HAProxy has understood it tells on to the relay.
         haproxy = await asyncio.to_thread(
             lambda: Haproxy(
                 tmp_path,
                 (HOST, port),
-                (HOST, gate.port),
+                (HOST, relay.port),
                 bind_options=bind_options,
                 server_options="send-proxy-v2",
             )
@@ -147,7 +147,7 @@ async def test_haproxy_in_front_of_brokers_is_told_the_client_before_tls(
                     await client.send(wire.request("Fetch", 4, correlation_id=1, topics=[]))
                     assert await client.receive_frame()
                     told = ProxyHeader(client.sock.getsockname(), (HOST, running.broker_port(1)))
-                    assert told in gate.headers
+                    assert told in relay.headers
         finally:
             haproxy.stop()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from gateway.session.mute import MuteReason
 from gateway.session.settings import SessionSettings
 from testkit import wire

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from config import Config
 from gateway.quota_admin.store.interface import QuotaStore
 from gateway.quota_admin.store.memory_store import MemoryStore
 from gateway.quota_admin.store.sqlite_store import SqliteStore
-from gateway.upstream.own_clients import librdkafka_settings
 
 
-def build_store(config: Config) -> QuotaStore:
-    """One that is not open yet."""
+def build_store(config: Config, client: Mapping[str, Any]) -> QuotaStore:
+    """One that is not open yet.
+
+    Args:
+        config: valid.
+        client: librdkafka's settings for reaching the cluster; only the topic store uses them.
+    """
     section = config.quota_store
     if section.kind == "sqlite":
         return SqliteStore(
@@ -32,7 +38,7 @@ def build_store(config: Config) -> QuotaStore:
             max_quotas=section.max_quotas,
             max_history=section.max_history,
             write_timeout_ms=section.write_timeout_ms,
-            client=librdkafka_settings(config),
+            client=client,
         )
         return TopicStore(settings, now_ms=wall_clock_ms)
     return MemoryStore(now_ms=wall_clock_ms, max_quotas=section.max_quotas, max_history=section.max_history)

@@ -12,8 +12,8 @@ from typing import Final
 
 import structlog
 
-from gateway.quota_admin.store.interface import Alteration, HistoryEntry, QuotaChange, QuotaStore, StoreError
-from quotas.layered_quotas import LayeredQuotas
+from gateway.quota_admin.store.interface import Alteration, HistoryEntry, QuotaStore, StoreError
+from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import validate
 
 MAX_WAITING: Final = 1_000

@@ -6,8 +6,9 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 
-from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, QuotaChange, StoreError
+from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, StoreError
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.layered_quotas import QuotaChange
 
 
 class MemoryStore:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.quota_admin.store.interface import HistoryEntry, QuotaChange
+from gateway.quota_admin.store.interface import HistoryEntry
 from quotas.entities import DEFAULT, Default, EntityType, Name, QuotaEntity, QuotaKey
+from quotas.layered_quotas import QuotaChange
 from quotas.limits import validate
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gateway.quota_admin.store.interface import Alteration, HistoryEntry, QuotaChange, StoreError
+from gateway.quota_admin.store.interface import Alteration, HistoryEntry, StoreError
 from gateway.quota_admin.store.memory_store import check_count, effective
 from gateway.quota_admin.store.sqlite_format import (
     QUOTA_KEYS,
@@ -31,6 +31,7 @@ from gateway.quota_admin.store.sqlite_format import (
     number_of,
 )
 from quotas.entities import QuotaEntity, QuotaKey, parse_entity
+from quotas.layered_quotas import QuotaChange
 
 _NOT_THE_FILE: Final = frozenset(
     {

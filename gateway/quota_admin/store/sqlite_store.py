@@ -12,10 +12,11 @@ from pathlib import Path
 import structlog
 
 from gateway.quota_admin.store.data_dir import DataDirectory
-from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, QuotaChange, StoreError
+from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, StoreError
 from gateway.quota_admin.store.sqlite_file import QuotaFile
 from gateway.quota_admin.store.sqlite_format import create
 from gateway.quota_admin.store.writing import Writing
+from quotas.layered_quotas import QuotaChange
 
 _log = structlog.get_logger("gateway.store")
 

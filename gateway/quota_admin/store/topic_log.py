@@ -20,8 +20,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from gateway.quota_admin.store.interface import Alteration, HistoryEntry, QuotaChange
+from gateway.quota_admin.store.interface import Alteration, HistoryEntry
 from quotas.entities import QuotaEntity, QuotaKey, parse_entity
+from quotas.layered_quotas import QuotaChange
 from quotas.limits import validate
 
 FORMAT: Final = 1

@@ -24,13 +24,14 @@ import structlog
 from confluent_kafka import KafkaException
 
 from gateway.observability.logging_setup import audit_logger
-from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, QuotaChange, StoreError
+from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, StoreError
 from gateway.quota_admin.store.memory_store import check_count, effective
 from gateway.quota_admin.store.topic_log import Record, TopicLog, Written
 from gateway.quota_admin.store.topic_reader import TopicReader, end_offset, have_topic
 from gateway.quota_admin.store.topic_writer import TopicWriter
 from gateway.quota_admin.store.writing import Writing
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.layered_quotas import QuotaChange
 
 _RETRY_S: Final = 1.0
 _ASK_S: Final = 5.0

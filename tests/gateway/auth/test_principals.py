@@ -11,7 +11,8 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth.principals import MappingRules, NoRuleMatches, UnreadableName, principal_name, rfc2253_name
+from config.mapping_rules import MappingRules, NoRuleMatches
+from gateway.auth.principals import UnreadableName, principal_name, rfc2253_name
 from testkit import names
 
 

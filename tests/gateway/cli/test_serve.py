@@ -15,10 +15,10 @@ import structlog
 import config
 from config.sections.quota_admin import Authorize
 from embedded_kafka import kafka
+from gateway import app
 from gateway.cli import serve
 from gateway.cli.kafka_tool import TOOLS
 from gateway.cli.main import main
-from gateway.server import process as serving
 from gateway.server.operations import ConfigSource
 
 TEXT = '[upstream]\nbootstrap = ["k:1"]\n[[listeners]]\nname = "a"\nbind = "127.0.0.1:29092"\n'
@@ -43,7 +43,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[config.Config, str]]:
         calls.append((found, banner))
         return 7
 
-    monkeypatch.setattr(serving, "run", run)
+    monkeypatch.setattr(app, "run", run)
     monkeypatch.setattr(serve, "setup", lambda level, format: None)
     monkeypatch.setattr(serve, "report_suppressed", lambda limiter: None)
     return calls

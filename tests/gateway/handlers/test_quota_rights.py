@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from config.sections.quota_admin import Authorize
-from gateway.quota_admin.rights import AdminApi, AdminOutcome
+from gateway.observability.events import AdminApi, AdminOutcome
 from quotas.entities import QuotaEntity, QuotaKey
 from testkit import wire
 from testkit.conversation import Conversation

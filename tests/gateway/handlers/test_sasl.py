@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.auth.authentication import Result, SaslRules
-from gateway.observability.close_cause import CloseCause
+from gateway.auth.authentication import SaslRules
+from gateway.observability.events import AuthenticationResult, CloseCause
 from protocol.api_keys import ApiKey
 from protocol.sasl import Mechanism
 from quotas.combine import ThrottledBy
@@ -35,7 +35,7 @@ def test_h01_user_is_known_with_the_brokers_last_word_and_not_before(mechanism: 
         assert c.user == "ANONYMOUS"
         c.round(message, answer, version=version)
     assert c.user == "alice"
-    assert c.core.authentications == [(Mechanism(mechanism), Result.SUCCESS)]
+    assert c.core.authentications == [(Mechanism(mechanism), AuthenticationResult.SUCCESS)]
     c.client_sends(PRODUCE).upstream_sees(PRODUCE)
 
 
@@ -50,7 +50,7 @@ def test_h02_failure_leaves_the_client_anonymous_and_ends_after_the_delay(mechan
     c.client_sees().at(99).client_sees().alive()
     c.at(100).client_sees(token_reply(1000 + 1 + len(rounds) + 1, error_code=FAILED))
     c.closed(CloseCause.AUTHENTICATION_FAILED)
-    assert c.core.authentications == [(Mechanism(mechanism), Result.FAILED)]
+    assert c.core.authentications == [(Mechanism(mechanism), AuthenticationResult.FAILED)]
 
 
 def test_h02_client_that_leaves_before_the_reply_is_nobody() -> None:
@@ -241,7 +241,10 @@ def test_frame_that_carries_no_token_is_malformed() -> None:
 def test_h11_reauthentication_goes_on_as_the_same_user(mechanism: str) -> None:
     c = SaslConversation(producer_byte_rate=1_000_000).authenticates(mechanism).authenticates(mechanism)
     assert c.user == "alice"
-    assert [result for _, result in c.core.authentications] == [Result.SUCCESS, Result.REAUTHENTICATED]
+    assert [result for _, result in c.core.authentications] == [
+        AuthenticationResult.SUCCESS,
+        AuthenticationResult.REAUTHENTICATED,
+    ]
     c.client_sends(PRODUCE).upstream_sees(PRODUCE)
 
 
@@ -346,7 +349,7 @@ def test_h08_unknown_mechanism_has_the_broker_confirm_the_first_request() -> Non
     answer = wire.response("ApiVersions", 0, correlation_id=0, error_code=0, api_keys=[])
     c.upstream_answers(answer[:4] + question[8:12] + answer[8:]).client_sees().upstream_sees(PRODUCE)
     assert c.user == "somebody"
-    assert c.core.authentications == [(Mechanism.OTHER, Result.SUCCESS)]
+    assert c.core.authentications == [(Mechanism.OTHER, AuthenticationResult.SUCCESS)]
 
 
 def test_h08_request_in_the_middle_of_an_unknown_exchange_goes_nowhere() -> None:

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from gateway.session.mute import MuteReason
 from gateway.usage.table import UsageTable
 from quotas.entities import QuotaKey

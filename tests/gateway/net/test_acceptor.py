@@ -56,7 +56,7 @@ def test_accepted_sockets_notice_a_peer_that_is_gone_without_a_word(acceptors: A
     assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
 
 
-def test_b23_a_burst_is_accepted_in_small_bites_so_that_data_gets_its_turn(acceptors: Any) -> None:
+def test_b23_a_burst_is_accepted_in_small_batches_so_that_data_is_handled_in_between(acceptors: Any) -> None:
     acceptor = acceptors()
     acceptor.connect_unseen(3 * ACCEPTS_PER_TURN)
     for bites in (1, 2, 3):
@@ -67,7 +67,7 @@ def test_b23_a_burst_is_accepted_in_small_bites_so_that_data_gets_its_turn(accep
 # -- rates ---------------------------------------------------------------------------------------------------
 
 
-def test_b13_over_the_rate_nobody_is_refused_and_accepting_stops_for_the_wait(acceptors: Any) -> None:
+def test_b13_over_the_rate_none_is_refused_and_accepting_stops_for_the_wait(acceptors: Any) -> None:
     acceptor = acceptors(max_connection_creation_rate=1)
     clients = acceptor.connect(14)
     assert len(acceptor.admitted) == 10
@@ -217,7 +217,7 @@ def test_b18_protected_listener_comes_in_when_the_gateway_is_full(acceptors: Any
     assert len(acceptor.admitted) == 5
 
 
-def test_limits_that_were_raised_let_in_who_waits(acceptors: Any, clock: FakeClock) -> None:
+def test_raised_limits_let_in_the_socket_that_waits(acceptors: Any, clock: FakeClock) -> None:
     acceptor = acceptors(max_connections=2)
     acceptor.connect(4)
     acceptor.quotas.update(
@@ -280,7 +280,7 @@ def test_f02_an_error_that_does_not_go_away_is_tried_a_bounded_number_of_times(a
 # -- ending --------------------------------------------------------------------------------------------------
 
 
-def test_stopping_closes_ports_and_everybody_who_was_not_let_in(acceptors: Any) -> None:
+def test_stopping_closes_ports_and_sockets_that_were_not_let_in(acceptors: Any) -> None:
     acceptor = acceptors(ip_rate=1, listeners={"EXT": ListenerLimits(max_connection_creation_rate=2)})
     held = acceptor.connect(12, source="127.0.0.2")[10:]
     waiting = acceptor.connect(11, source="127.0.0.3")[10:]

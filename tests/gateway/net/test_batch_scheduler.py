@@ -34,7 +34,7 @@ def test_what_is_due_together_is_done_in_small_bites_and_in_order() -> None:
     assert not loop.soon
 
 
-def test_a_step_that_adds_another_has_it_done_in_a_later_turn() -> None:
+def test_a_step_that_adds_another_has_it_done_later() -> None:
     loop = Loop()
     turns = BatchScheduler(loop)  # type: ignore[arg-type]
     done: list[str] = []
@@ -54,7 +54,7 @@ def test_a_step_that_adds_another_has_it_done_in_a_later_turn() -> None:
     assert not loop.soon
 
 
-def test_a_step_that_raises_does_not_keep_the_others_from_their_turn() -> None:
+def test_a_step_that_raises_does_not_stop_the_others() -> None:
     loop = Loop()
     turns = BatchScheduler(loop)  # type: ignore[arg-type]
     done: list[int] = []

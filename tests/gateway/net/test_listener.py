@@ -1,15 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import socket
-from typing import Any
 
 import pytest
 
-from gateway.net.acceptor import ACCEPTS_PER_TURN
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from testkit import wire
 from testkit.frames import fetch
 from testkit.gateway import RunningGateway, broker_and_gateway, free_ports
@@ -23,48 +19,9 @@ def connect_now(port: int) -> socket.socket:
     return socket.create_connection((HOST, port), timeout=5)
 
 
-class BrokenSocket:
-    """A listening socket that fails to accept, in the given ways, one after the other."""
-
-    def __init__(self, *errors: int) -> None:
-        self._errors = list(errors)
-        self._real = socket.socket()
-        self.accepts = 0
-
-    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
-        self.accepts += 1
-        error = self._errors.pop(0) if self._errors else errno.EAGAIN
-        raise OSError(error, os.strerror(error))
-
-    def fileno(self) -> int:
-        return self._real.fileno()
-
-    def close(self) -> None:
-        self._real.close()
-
-
 def accept(running: RunningGateway, listening: object) -> None:
     """One turn of the listener on a listening socket."""
     running.listener._acceptor._accept(listening, None)  # type: ignore[arg-type]
-
-
-async def test_port_of_a_broker_leads_to_that_broker() -> None:
-    async with broker_and_gateway() as (broker, running):
-        async with await RawClient.connect(running.broker_port(1)) as client:
-            await client.send(fetch(4))
-            assert wire.correlation_id_of(await client.receive_frame()) == 4
-        (connection,) = broker.client_connections
-        assert [request.correlation_id for request in connection.requests] == [4]
-
-
-async def test_busy_port_is_an_error_and_leaves_nothing_open() -> None:
-    async with broker_and_gateway() as (_, running):
-        before = dict(running.listener.ports)
-        open_files = len(os.listdir("/proc/self/fd"))
-        with pytest.raises(OSError, match="in use"):
-            running.listener.listen((HOST, running.port), 3)
-        assert running.listener.ports == before
-        assert len(os.listdir("/proc/self/fd")) == open_files
 
 
 async def test_ipv6_clients_are_let_in() -> None:
@@ -81,7 +38,7 @@ async def test_ipv6_clients_are_let_in() -> None:
             assert running.channels[0].session.peer.startswith("::1")
 
 
-async def test_closed_port_refuses_newcomers_and_keeps_those_who_are_in() -> None:
+async def test_closed_port_refuses_new_connections_and_keeps_open_ones() -> None:
     async with broker_and_gateway() as (_, running), await running.connect() as client:
         port = running.port
         await client.send(fetch(1))
@@ -92,17 +49,6 @@ async def test_closed_port_refuses_newcomers_and_keeps_those_who_are_in() -> Non
         assert wire.correlation_id_of(await client.receive_frame()) == 2
 
 
-async def test_b23_burst_of_connections_is_taken_in_portions() -> None:
-    async with broker_and_gateway() as (_, running):
-        clients = [connect_now(running.port) for _ in range(3 * ACCEPTS_PER_TURN)]
-        accept(running, running.listener._acceptor._sockets[None])
-        assert running.opened == ACCEPTS_PER_TURN
-        await until(lambda: running.opened == len(clients))
-        for client in clients:
-            client.close()
-        await running.ended_by(CloseCause.CLIENT_CLOSED, len(clients))
-
-
 async def test_b20_port_scan_makes_no_upstream_connection_and_is_counted_out() -> None:
     async with broker_and_gateway() as (broker, running):
         for _ in range(200):
@@ -111,36 +57,6 @@ async def test_b20_port_scan_makes_no_upstream_connection_and_is_counted_out() -
         await running.ended_by(CloseCause.CLIENT_CLOSED, 200)
         assert broker.client_connections == []
         assert running.channels == []
-
-
-async def test_f02_connection_that_breaks_before_it_is_accepted_costs_only_itself() -> None:
-    async with broker_and_gateway() as (_, running):
-        broken = BrokenSocket(errno.ECONNABORTED, errno.EPROTO)
-        accept(running, broken)
-        assert broken.accepts == 3
-        broken.close()
-        async with await running.connect() as client:
-            await client.send(fetch())
-            await client.receive_frame()
-
-
-@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-async def test_f02_listener_rests_and_tries_again_when_descriptors_or_memory_run_out(error: int) -> None:
-    async with broker_and_gateway() as (_, running):
-        loop = asyncio.get_running_loop()
-        broken = BrokenSocket(error)
-        sockets: dict[int | None, Any] = running.listener._acceptor._sockets
-        sockets[3] = broken
-        loop.add_reader(broken.fileno(), lambda: None)
-        accept(running, broken)
-        assert broken.accepts == 1
-        # Nobody watches it now, else the loop would spin; a socket that is not connected is readable at once.
-        assert not loop.remove_reader(broken.fileno())
-        await until(lambda: broken.accepts > 1, seconds=1)
-        running.listener.stop_listening(3)
-        async with await running.connect() as client:
-            await client.send(fetch())
-            await client.receive_frame()
 
 
 async def test_connection_that_arrives_while_the_listener_begins_to_drain_is_closed() -> None:

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from config.sections.listeners import ProxyProtocolSettings
-from gateway.net.acceptor import AcceptedSocket, Acceptor
+from gateway.net.accepted_socket import AcceptedSocket
+from gateway.net.acceptor import Acceptor
 from gateway.net.proxy_acceptor import ProxyProtocolAcceptor
-from gateway.observability.observer import SilentObserver
 from quotas.connections import AdmissionCause, ConnectionLimits, ConnectionQuotas, ListenerLimits
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from testkit.clock import FakeClock
 from testkit.fake_loop import FakeLoop
+from testkit.observer import SilentObserver
 
 HOST = "127.0.0.1"
 BALANCER = "127.0.0.8"
@@ -35,7 +36,7 @@ def v2(ip: str) -> bytes:
     return b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + addresses
 
 
-class Entrance(SilentObserver):
+class BehindBalancer(SilentObserver):
     """A listener behind a load balancer; admitted sockets are kept."""
 
     def __init__(
@@ -114,8 +115,8 @@ def ended(client: socket.socket) -> bool:
 def proxy_acceptors(clock: FakeClock) -> Iterator[Any]:
     with ExitStack() as stack:
 
-        def make(**options: Any) -> Entrance:
-            proxy_acceptor = Entrance(clock, **options)
+        def make(**options: Any) -> BehindBalancer:
+            proxy_acceptor = BehindBalancer(clock, **options)
             stack.callback(proxy_acceptor.close)
             return proxy_acceptor
 
@@ -160,7 +161,7 @@ def test_h25_incomplete_header_costs_no_turn_of_the_loop_while_it_waits(proxy_ac
     ],
     ids=["unknown", "local", "unix"],
 )
-def test_h25_header_that_names_nobody_leaves_the_sockets_own_address(
+def test_h25_header_without_addresses_leaves_the_sockets_own_address(
     proxy_acceptors: Any, header: bytes
 ) -> None:
     proxy_acceptor = proxy_acceptors()

@@ -65,7 +65,7 @@ def test_b10_each_period_counts_by_itself() -> None:
     assert scene.stalled == 1
 
 
-def test_a_stopped_watch_finds_nobody() -> None:
+def test_a_stopped_detector_reports_nothing() -> None:
     scene = Scene()
     scene.watch.stop()
     scene.takes(0)

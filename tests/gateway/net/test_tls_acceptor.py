@@ -8,8 +8,7 @@ from time import time
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
-from gateway.tls.failure import TlsFailure
+from gateway.observability.events import CloseCause, TlsFailure
 from testkit.broker import ScriptedBroker
 from testkit.frames import heartbeat
 from testkit.gateway import running_gateway
@@ -56,7 +55,7 @@ async def test_a_connection_that_gives_way_before_its_handshake_is_closed_at_onc
             for channel in list(running.channels):
                 channel.close(CloseCause.EVICTED)
 
-        monkeypatch.setattr(running.listener, "make_room", evict_all)
+        monkeypatch.setattr(running.listener, "evict_over_limit", evict_all)
         async with await running.connect() as client, asyncio.timeout(5):
             assert await client.receive_rest() == b""
         await running.ended_by(CloseCause.EVICTED)
@@ -64,7 +63,7 @@ async def test_a_connection_that_gives_way_before_its_handshake_is_closed_at_onc
         assert tls_acceptor._transports == {}
 
 
-async def test_who_has_left_while_waiting_for_its_turn_costs_no_handshake(pki: Pki) -> None:
+async def test_client_that_left_while_waiting_for_the_rate_costs_no_handshake(pki: Pki) -> None:
     async with tls_gateway(pki.keys(), connections={"max_tls_handshakes_per_second": 2}) as (_, running):
         handshake_limiter = running.gateway.tls.handshake_limiter
         async with await TlsClient.connect(running.port, pki.trusting()):

@@ -4,19 +4,32 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
+from gateway.net.channel import BackPressure
 from gateway.observability.connection_metrics import ConnectionMetrics
+from gateway.observability.events import CloseCause
+from gateway.session.mute import MuteReason
 from quotas.connections import AdmissionCause, ConnectionLimits, ConnectionQuotas, ListenerLimits
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from testkit.clock import FakeClock
 
 
+class Channel:
+    """A channel that nothing is muted on."""
+
+    muted = 0
+
+    @property
+    def session(self) -> Channel:
+        return self
+
+
 @dataclass
 class StillListener:
     """A listener with given numbers."""
 
-    channels: list[object] = field(default_factory=list)
+    channels: list[Channel] = field(default_factory=list)
+    back_pressure: BackPressure = field(default_factory=BackPressure)
     accepted: int = 0
     held: int = 0
     awaiting_header: int = 0
@@ -25,12 +38,9 @@ class StillListener:
 class Scrape:
     """The series of one scrape."""
 
-    def __init__(self, metrics: ConnectionMetrics, clock: FakeClock, listener: StillListener) -> None:
-        self._samples = [
-            sample
-            for family in metrics.collect_connections({"EXT": listener}, now_ms=clock.now_ms)
-            for sample in family.samples
-        ]
+    def __init__(self, metrics: ConnectionMetrics, listener: StillListener) -> None:
+        metrics.watch_listener("EXT", listener)
+        self._samples = [sample for family in metrics.collect() for sample in family.samples]
 
     def value(self, name: str, **labels: str) -> float:
         wanted = {"listener": "EXT", **labels}
@@ -49,12 +59,12 @@ class Scrape:
 
 
 def test_active_is_what_was_opened_and_not_closed_for_every_cause(clock: FakeClock) -> None:
-    metrics = ConnectionMetrics()
+    metrics = ConnectionMetrics(lambda: clock.now_ms, MuteReason)
     for _ in range(2 * len(CloseCause)):
         metrics.connection_opened("EXT")
     for cause in CloseCause:
         metrics.connection_closed("EXT", cause)
-    scrape = Scrape(metrics, clock, StillListener(channels=[object()] * len(CloseCause)))
+    scrape = Scrape(metrics, StillListener(channels=[Channel()] * len(CloseCause)))
     assert scrape.value("gateway_connections_closed_total", cause="evicted") == 1
     opened = scrape.value("gateway_connections_opened_total")
     closed = scrape.sum_of("gateway_connections_closed_total")
@@ -62,7 +72,7 @@ def test_active_is_what_was_opened_and_not_closed_for_every_cause(clock: FakeClo
 
 
 def test_delays_and_holds_are_counted_with_their_time_by_limit(clock: FakeClock) -> None:
-    metrics = ConnectionMetrics()
+    metrics = ConnectionMetrics(lambda: clock.now_ms, MuteReason)
     metrics.accept_delayed("EXT", AdmissionCause.GATEWAY_RATE, 300)
     metrics.accept_delayed("EXT", AdmissionCause.GATEWAY_RATE, 700)
     metrics.accept_delayed("EXT", AdmissionCause.NO_SLOT, 0)
@@ -71,7 +81,7 @@ def test_delays_and_holds_are_counted_with_their_time_by_limit(clock: FakeClock)
     metrics.connection_would_be_held("EXT", 250)
     metrics.connection_refused("EXT", AdmissionCause.HELD_FULL)
     metrics.accept_failed("EXT")
-    scrape = Scrape(metrics, clock, StillListener(accepted=9, held=4))
+    scrape = Scrape(metrics, StillListener(accepted=9, held=4))
     assert scrape.value("gateway_accept_delays_total", cause="gateway_rate") == 2
     assert scrape.value("gateway_accept_throttle_seconds_total", cause="gateway_rate") == 1.0
     assert scrape.value("gateway_accept_delays_total", cause="no_slot") == 1
@@ -88,7 +98,7 @@ def test_delays_and_holds_are_counted_with_their_time_by_limit(clock: FakeClock)
 
 @pytest.mark.parametrize("limited", [True, False])
 def test_rates_are_told_beside_their_limits_where_there_are_any(clock: FakeClock, limited: bool) -> None:
-    metrics = ConnectionMetrics()
+    metrics = ConnectionMetrics(lambda: clock.now_ms, MuteReason)
     quotas = ConnectionQuotas(
         Limits(),
         ConnectionLimits(
@@ -101,7 +111,7 @@ def test_rates_are_told_beside_their_limits_where_there_are_any(clock: FakeClock
     metrics.watch_connections(quotas, max_ip_series=10)
     for _ in range(5):
         quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
-    scrape = Scrape(metrics, clock, StillListener())
+    scrape = Scrape(metrics, StillListener())
     assert scrape.value("gateway_connection_accept_rate") == 0.5
     assert scrape.overall("gateway_overall_connection_accept_rate") == [0.5]
     assert scrape.overall("gateway_overall_connections_limit") == [100] * limited
@@ -117,12 +127,12 @@ def test_only_the_fastest_addresses_have_a_series_and_the_others_are_added_up(cl
     for last, count in ((1, 5), (2, 40), (3, 20), (4, 10)):
         for _ in range(count):
             quotas.admit("EXT", f"10.0.0.{last}", now_ms=clock.now_ms)
-    metrics = ConnectionMetrics()
+    metrics = ConnectionMetrics(lambda: clock.now_ms, MuteReason)
     metrics.watch_connections(quotas, max_ip_series=2)
-    assert Scrape(metrics, clock, StillListener()).by_ip() == {
+    assert Scrape(metrics, StillListener()).by_ip() == {
         "10.0.0.2": 4.0,
         "10.0.0.3": 2.0,
         "other": 1.5,
     }
     metrics.watch_connections(quotas, max_ip_series=4)
-    assert "other" not in Scrape(metrics, clock, StillListener()).by_ip()
+    assert "other" not in Scrape(metrics, StillListener()).by_ip()

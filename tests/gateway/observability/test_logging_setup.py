@@ -5,6 +5,7 @@ import gc
 import io
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -18,11 +19,14 @@ from hypothesis import strategies as st
 
 from gateway.observability.logging_setup import (
     MAX_VALUE_CHARS,
+    EventLimiter,
     render_json,
     render_logfmt,
     report_suppressed,
     setup,
+    without_data,
 )
+from protocol.errors import MalformedBody
 from testkit.clock import FakeClock
 from testkit.secrets import secrets_in
 
@@ -209,7 +213,7 @@ async def careless_task(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
-def test_h15_exception_that_nobody_took_is_logged_without_its_data(
+def test_h15_exception_that_was_never_retrieved_is_logged_without_its_data(
     make_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """An event loop puts the exception's text, and the arguments of what it called, into its own message."""
@@ -260,3 +264,129 @@ def test_closed_standard_error_does_not_stop_the_gateway() -> None:
     log = Log()
     log.stream.close()
     log.logger.error("nobody reads this")
+
+
+# -- the limit of lines ---------------------------------------------------------------------------------------------
+
+
+def test_lines_up_to_the_limit_are_written_and_the_rest_is_counted(clock: FakeClock) -> None:
+    limiter = EventLimiter(3)
+    assert [limiter.admit("flood", now_ms=clock.now_ms) for _ in range(5)] == [0, 0, 0, None, None]
+    clock.advance(999)
+    assert limiter.admit("flood", now_ms=clock.now_ms) is None
+    clock.advance(1)
+    assert limiter.admit("flood", now_ms=clock.now_ms) == 3
+    assert limiter.admit("flood", now_ms=clock.now_ms) == 0
+
+
+def test_limit_holds_in_every_second_wherever_it_begins(clock: FakeClock) -> None:
+    limiter = EventLimiter(20)
+    written = []
+    for _ in range(10_000):
+        if limiter.admit("flood", now_ms=clock.now_ms) is not None:
+            written.append(clock.now_ms)
+        clock.advance(1)
+    assert len(written) == 200
+    assert all(later - earlier >= 1000 for earlier, later in zip(written, written[20:], strict=False))
+
+
+def test_events_do_not_use_up_each_others_lines(clock: FakeClock) -> None:
+    limiter = EventLimiter(1)
+    assert limiter.admit("a", now_ms=clock.now_ms) == 0
+    assert limiter.admit("a", now_ms=clock.now_ms) is None
+    assert limiter.admit("b", now_ms=clock.now_ms) == 0
+
+
+def test_names_beyond_the_bound_share_one_limit(clock: FakeClock) -> None:
+    limiter = EventLimiter(1, max_events=2)
+    answers = [limiter.admit(name, now_ms=clock.now_ms) for name in ("a", "b", "c", "d", "e")]
+    assert answers == [0, 0, 0, None, None]
+    assert limiter.take_suppressed() == {"other events": 2}
+
+
+def test_no_line_is_lost_or_told_twice(clock: FakeClock) -> None:
+    limiter = EventLimiter(2)
+    answers = []
+    for _ in range(500):
+        answers.append(limiter.admit("flood", now_ms=clock.now_ms))
+        clock.advance(7)
+    told = sum(answer for answer in answers if answer is not None)
+    written = sum(answer is not None for answer in answers)
+    assert written + told + sum(limiter.take_suppressed().values()) == 500
+    assert limiter.take_suppressed() == {}
+
+
+# -- tracebacks -----------------------------------------------------------------------------------------------------
+
+SECRET = "hunter2"
+
+
+def traceback_of(call: Callable[[], Any]) -> str:
+    with pytest.raises(Exception) as raised:  # whatever it is
+        call()
+    return without_data((raised.type, raised.value, raised.tb))
+
+
+def carry(exception: BaseException) -> Callable[[], None]:
+    def call() -> None:
+        raise exception
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: {}[SECRET],
+        lambda: {}[SECRET.encode()],
+        lambda: {}[(1, SECRET, b"x'y")],
+        lambda: int(SECRET),
+        lambda: float(f"{SECRET}'\"quoted"),
+        lambda: [].remove(SECRET),
+        lambda: bytes.fromhex(SECRET),
+        lambda: f"\0{SECRET}\udc80".encode(),
+        carry(ValueError(f"a line\n    '{SECRET}\n' and one more")),
+        carry(RuntimeError([SECRET])),
+    ],
+)
+def test_h15_what_an_exception_carries_is_not_written(call: Callable[[], Any]) -> None:
+    text = traceback_of(call)
+    assert SECRET not in text
+    assert text.startswith("Traceback (most recent call last):\n")
+    assert "test_logging_setup.py" in text
+
+
+def test_names_of_our_own_code_and_words_of_the_system_are_written() -> None:
+    assert "has no attribute 'missing'" in traceback_of(lambda: None.missing)  # type: ignore[attr-defined]
+    assert "'/nowhere/at/all'" in traceback_of(lambda: os.stat("/nowhere/at/all"))
+    assert 'protocol.errors.MalformedBody: "x" is odd' in traceback_of(carry(MalformedBody('"x" is odd')))
+    assert "KeyError: <9 characters>" in traceback_of(lambda: {}[SECRET])
+
+
+def test_chain_is_written_in_pythons_order_and_without_data_too() -> None:
+    def chain() -> None:
+        try:
+            int(SECRET)
+        except ValueError as exc:
+            raise MalformedBody("a number is wanted") from exc
+
+    text = traceback_of(chain)
+    assert SECRET not in text
+    assert text.index("ValueError") < text.index("direct cause") < text.index("a number is wanted")
+
+    def context() -> None:
+        try:
+            int(SECRET)
+        except ValueError:
+            raise RuntimeError("second") from None
+
+    assert "ValueError" not in traceback_of(context)
+
+
+def test_chain_is_bounded() -> None:
+    exception: BaseException = ValueError("0")
+    for number in range(1, 20):
+        following = ValueError(str(number))
+        following.__cause__ = exception
+        exception = following
+    assert traceback_of(carry(exception)).count("Traceback") == 5

@@ -106,7 +106,7 @@ def test_shown_client_does_not_come_and_go_with_every_small_change() -> None:
     assert not produced.scrape()["gateway_produce_byte_rate"].keys() & {"c2", "c3"}
 
 
-def test_no_series_are_made_for_nobody() -> None:
+def test_without_clients_there_are_no_series() -> None:
     assert Produced().scrape() == {}
 
 

@@ -8,8 +8,8 @@ from typing import cast
 
 from prometheus_client.registry import CollectorRegistry
 
+from gateway.observability.events import TlsFailure
 from gateway.observability.tls_metrics import VERSIONS, TlsMetrics
-from gateway.tls.failure import TlsFailure
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from testkit.clock import FakeClock
 from testkit.fake_loop import FakeLoop
@@ -49,7 +49,7 @@ def test_every_reason_has_a_series_before_anything_fails() -> None:
         assert registry.get_sample_value("gateway_tls_handshakes_total", labels) == 0
 
 
-def test_a_version_that_nobody_knows_is_other() -> None:
+def test_an_unknown_version_is_other() -> None:
     metrics, registry = shown()
     metrics.handshake_done("a", "TLSv9")
     assert (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from config.sections.quota_admin import Authorize
-from gateway.quota_admin.rights import AdminApi, AdminOutcome, Asker
+from gateway.observability.events import AdminApi, AdminOutcome
+from gateway.quota_admin.rights import Asker
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.layered_quotas import QuotaChange
 from testkit.quota_admin import ScriptedAlterations

@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 
 from config import Config, ConfigError
 from config.sections.log import LogSettings
+from gateway.observability.events import ReloadResult
 from gateway.server.operations import ConfigSource, Operations, ReloadReport
-from gateway.server.reload import ReloadPlan, ReloadResult
+from gateway.server.reload import ReloadPlan
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Enforcement
@@ -123,7 +124,7 @@ def test_setting_that_needs_a_restart_is_a_warning_at_every_reload_and_the_rest_
     assert setup.operations.config.client_quota.window_num == 11
 
 
-def test_switch_is_an_audit_line_with_who_threw_it() -> None:
+def test_switch_is_an_audit_line_with_its_author() -> None:
     setup = Setup()
     with capture_logs() as lines:
         setup.operations.set_mode(Enforcement.OFF, by="somebody")
@@ -148,7 +149,7 @@ def test_switch_outlives_a_reload_that_is_about_something_else() -> None:
     assert setup.operations.mode is Enforcement.ENFORCE
 
 
-def test_file_is_read_off_the_loop_and_reloads_take_turns() -> None:
+def test_file_is_read_off_the_loop_and_reloads_do_not_overlap() -> None:
     setup = Setup()
     together = threading.Barrier(2)
     overlaps = []

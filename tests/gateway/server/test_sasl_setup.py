@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from config import Config
 from gateway.auth.authentication import SaslRules
 from gateway.handlers.sasl import sasl_handlers
-from gateway.observability.observer import SilentObserver
 from gateway.server.sasl_setup import sasl_of
 from gateway.session.routes import build_routes
+from testkit.observer import SilentObserver
 
 ROUTES = build_routes(sasl_handlers(SilentObserver()), {}, max_frame_bytes=1_000_000)
 

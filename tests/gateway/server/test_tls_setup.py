@@ -63,7 +63,7 @@ async def test_h21_a_reload_reads_files_that_look_unchanged_too(pki: Pki) -> Non
         await until(lambda: identity.reloads == 1)
 
 
-async def test_h21_what_nobody_thought_of_does_not_end_the_look_at_the_files_nor_the_shutdown(
+async def test_h21_an_unexpected_error_ends_neither_the_watch_over_the_files_nor_the_shutdown(
     pki: Pki, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.server.tls_setup.LOOK_S", 0.02)

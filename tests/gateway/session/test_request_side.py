@@ -6,7 +6,7 @@ from struct import pack
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from protocol.api_keys import ApiKey
 from protocol.headers import api_number
 from testkit import wire

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gateway.auth.authentication import SaslRules
 from gateway.handlers.sasl import ConfirmHandler, sasl_handlers
-from gateway.observability.observer import SilentObserver
 from gateway.session.routes import build_routes
 from gateway.session.sasl_routes import ALWAYS, sasl_listener
 from protocol.api_keys import all_offered
+from testkit.observer import SilentObserver
 
 CONFIRM = ConfirmHandler(SilentObserver())
 ROUTES = build_routes(sasl_handlers(SilentObserver()), {}, max_frame_bytes=1_000_000)

@@ -86,7 +86,7 @@ def test_the_password_of_a_key_is_in_a_file(pki: Pki, tmp_path: Path) -> None:
     assert "canary" not in str(caught.value)
 
 
-def test_a_key_with_a_password_asks_nobody_for_it(pki: Pki, tmp_path: Path) -> None:
+def test_a_key_with_a_password_does_not_prompt_for_it(pki: Pki, tmp_path: Path) -> None:
     with pytest.raises(TlsFileFault, match="key: "):
         server_context(listener(pki, key=str(encrypted(pki, tmp_path))))
 
@@ -230,7 +230,7 @@ def test_h21_a_certificate_of_a_damaged_version_is_a_bad_one(pki: Pki, tmp_path:
         TlsIdentity("listeners.0.tls", listener(pki, certificate=str(files.certificate)))
 
 
-def test_h21_what_nobody_thought_of_keeps_the_old_one_and_does_not_stop_the_others(
+def test_h21_an_unexpected_error_keeps_the_old_one_and_does_not_stop_the_others(
     pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").mkdir()

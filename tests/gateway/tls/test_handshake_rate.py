@@ -34,7 +34,7 @@ class Crowd:
 
     def come(self, *numbers: int) -> list[bool]:
         return [
-            self.handshake_limiter.ask(number, lambda _, number=number: self._begin(number))
+            self.handshake_limiter.request(number, lambda _, number=number: self._begin(number))
             for number in numbers
         ]  # type: ignore[misc]
 
@@ -76,7 +76,7 @@ def test_what_a_late_timer_has_lost_is_made_good_little_by_little() -> None:
     assert 198 <= len(crowd.began) <= 204
 
 
-def test_nobody_waits_below_the_rate() -> None:
+def test_none_waits_below_the_rate() -> None:
     crowd = Crowd(100)
     for number in range(50):
         crowd.come(number)
@@ -85,17 +85,17 @@ def test_nobody_waits_below_the_rate() -> None:
     assert crowd.handshake_limiter.delayed == 0
 
 
-def test_who_leaves_takes_no_turn() -> None:
+def test_a_cancelled_connection_takes_no_permit() -> None:
     crowd = Crowd(100)
     crowd.come(*range(10))
     for number in range(1, 9):
-        crowd.handshake_limiter.leave(number)
-    crowd.handshake_limiter.leave(77)
+        crowd.handshake_limiter.cancel(number)
+    crowd.handshake_limiter.cancel(77)
     crowd.loop.advance(10)
     assert crowd.began == [0, 9]
 
 
-def test_who_has_gone_without_a_word_gives_its_turn_to_the_next() -> None:
+def test_a_connection_that_is_gone_leaves_its_permit_to_the_next() -> None:
     crowd = Crowd(100)
     crowd.gone = {1, 2, 3}
     crowd.come(*range(6))
@@ -103,7 +103,7 @@ def test_who_has_gone_without_a_word_gives_its_turn_to_the_next() -> None:
     assert crowd.began == [0, 4]
 
 
-def test_too_many_are_turned_away() -> None:
+def test_too_many_are_refused() -> None:
     crowd = Crowd(100, max_waiting=2)
     assert crowd.come(0, 1, 2, 3) == [True, True, True, False]
     crowd.loop.advance(100)
@@ -111,7 +111,7 @@ def test_too_many_are_turned_away() -> None:
     assert crowd.come(4) == [True]
 
 
-def test_another_rate_holds_from_the_next_turn_on() -> None:
+def test_another_rate_holds_from_the_next_permit_on() -> None:
     crowd = Crowd(10)
     crowd.come(*range(50))
     crowd.handshake_limiter.per_second = 100
@@ -125,7 +125,7 @@ def test_no_rate_is_no_wait() -> None:
     assert crowd.began == list(range(50))
 
 
-def test_after_the_end_nobody_begins() -> None:
+def test_after_the_stop_none_begins() -> None:
     crowd = Crowd(100)
     crowd.come(0, 1)
     crowd.handshake_limiter.stop()

@@ -80,7 +80,7 @@ class Steps:
 
     def ask(self, *numbers: int, fails: bool = False, breaks: bool = False, long: bool = False) -> None:
         for number in numbers:
-            self.steps.ask(Numbered(self, number, fails=fails, breaks=breaks), long=long)
+            self.steps.submit(Numbered(self, number, fails=fails, breaks=breaks), long=long)
 
 
 def test_first_step_of_a_turn_is_done_at_once() -> None:
@@ -103,7 +103,7 @@ def test_each_of_the_others_has_a_turn_of_its_own() -> None:
     assert steps.done == [0, 1, 2]
 
 
-def test_who_comes_while_others_wait_is_behind_them() -> None:
+def test_a_step_that_comes_while_others_wait_is_behind_them() -> None:
     steps = Steps()
     steps.ask(0, 1)
     steps.loop.turn_once()
@@ -113,7 +113,7 @@ def test_who_comes_while_others_wait_is_behind_them() -> None:
     assert steps.done == [0, 1, 2]
 
 
-def test_a_step_that_fails_takes_only_its_own_turn() -> None:
+def test_a_step_that_fails_does_not_stop_the_others() -> None:
     steps = Steps()
     steps.ask(0)
     steps.ask(1, fails=True)
@@ -143,7 +143,7 @@ def test_the_loop_goes_on_while_a_long_step_is_computed_and_no_other_step_is() -
     steps.steps.stop()
 
 
-def test_a_long_step_that_fails_in_the_end_takes_only_its_own_turn() -> None:
+def test_a_long_step_that_fails_in_the_end_does_not_stop_the_others() -> None:
     steps = Steps(threaded=True)
     steps.ask(0, fails=True, long=True)
     steps.ask(1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.tls.failure import TlsFailure
+from gateway.observability.events import TlsFailure
 from gateway.tls.handshake_steps import Step
 from gateway.tls.records import PLAIN_BYTES, RECORD_BYTES, SLICE_BYTES
 from testkit.tls import Pki
@@ -38,7 +38,7 @@ def test_the_user_is_told_once_the_handshake_is_done_however_it_arrives(pki: Pki
     assert server.loop.timers == 0, "the deadline is over"
 
 
-def test_nothing_is_computed_before_it_is_the_clients_turn(pki: Pki) -> None:
+def test_nothing_is_computed_before_the_handshake_may_begin(pki: Pki) -> None:
     server = TlsServer(pki, waits=True).shake_hands()
     assert server.socket.sent == b""
     assert not server.socket.reading
@@ -82,7 +82,7 @@ def test_a_client_that_does_not_trust_us_says_so(pki: Pki) -> None:
     assert server.failures == [TlsFailure.REJECTED_BY_PEER]
 
 
-def test_who_is_not_let_in_never_reaches_the_user(pki: Pki) -> None:
+def test_a_refused_client_never_reaches_the_user(pki: Pki) -> None:
     server = TlsServer(pki, refuses=True).shake_hands()
     server.client_sends(b"secret")
     assert server.failures == [TlsFailure.NO_PRINCIPAL]
@@ -98,7 +98,7 @@ def test_an_endless_handshake_is_cut(pki: Pki) -> None:
     assert server.failures == [TlsFailure.PROTOCOL]
 
 
-def test_who_is_turned_away_before_its_turn_costs_no_cryptography(pki: Pki) -> None:
+def test_a_refused_client_costs_no_cryptography(pki: Pki) -> None:
     server = TlsServer(pki, waits=True).shake_hands()
     server.transport.refuse(TlsFailure.OVERLOADED)
     assert server.socket.sent == b""
@@ -344,17 +344,17 @@ def test_a_fin_that_came_with_the_handshake_is_told_only_when_the_user_takes_it(
 
 def test_a_hello_in_pieces_is_answered_by_a_long_step_too(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
     server = TlsServer(pki)
-    asked: list[bool] = []
-    ask = server.steps.ask
+    steps: list[bool] = []
+    submit = server.steps.submit
 
     def note(step: Step, *, long: bool) -> None:
-        asked.append(long)
-        ask(step, long=long)
+        steps.append(long)
+        submit(step, long=long)
 
-    monkeypatch.setattr(server.steps, "ask", note)
+    monkeypatch.setattr(server.steps, "submit", note)
     server.shake_hands(pieces=100)
-    assert len(asked) > 3
-    assert asked == [True] * (len(asked) - 1) + [False]
+    assert len(steps) > 3
+    assert steps == [True] * (len(steps) - 1) + [False]
 
 
 def test_a_fin_behind_half_a_handshake_is_the_end_of_it(pki: Pki) -> None:
@@ -366,7 +366,7 @@ def test_a_fin_behind_half_a_handshake_is_the_end_of_it(pki: Pki) -> None:
 
 
 @pytest.mark.parametrize("way", ["deadline", "abort", "lost"])
-def test_who_ends_while_a_step_is_due_costs_no_cryptography(pki: Pki, way: str) -> None:
+def test_a_client_that_ends_while_a_step_is_due_costs_no_cryptography(pki: Pki, way: str) -> None:
     first, second = begin_together(pki)
     if way == "deadline":
         first.loop.advance(10_000)

@@ -27,12 +27,6 @@ def test_a_brokers_port_is_a_formula_of_its_id(broker_id: int, port: int | None)
     assert PORTS.port_of(broker_id) == port
 
 
-def test_no_two_brokers_share_a_port() -> None:
-    ports = [PORTS.port_of(broker_id) for broker_id in range(90, 110)]
-    given = [port for port in ports if port is not None]
-    assert len(set(given)) == len(given) == 3
-
-
 # -- the cluster ---------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from testkit.frames import heartbeat
 from testkit.gateway import LISTENER, RunningGateway, free_ports, running_gateway
 from testkit.raw_client import HOST, RawClient, until
 from testkit.tls import Pki
-from tests.gateway.upstream.test_security import broker_context
+from tests.gateway.upstream.test_tls import broker_context
 
 pytestmark = pytest.mark.asyncio
 

@@ -75,7 +75,7 @@ def sample(running: RunningGateway, name: str, **labels: str) -> float:
     """A counter of the gateway's, summed over the labels not given."""
     return sum(
         each.value
-        for family in running.gateway.metrics.registry.collect()
+        for family in running.gateway.registry.collect()
         for each in family.samples
         if each.name == name and labels.items() <= each.labels.items()
     )

@@ -27,7 +27,7 @@ def test_each_kind_has_its_store_and_nothing_is_touched_yet(
     section: dict[str, Any], kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    store = build_store(gateway_config(["127.0.0.1:1"], first_broker_port=2, quota_store=section))
+    store = build_store(gateway_config(["127.0.0.1:1"], first_broker_port=2, quota_store=section), {})
     assert isinstance(store, kind)
     assert (store.version, store.read_only, list(tmp_path.iterdir())) == (0, None, [])
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.quota_admin.store.interface import QuotaChange, StoreError
+from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.memory_store import MemoryStore, check_count, effective
+from quotas.layered_quotas import QuotaChange
 from testkit.quota_stores import ALICE, ANYBODY, AT_MS, FETCH, PRODUCE, alteration, opened
 
 

@@ -1,4 +1,4 @@
-"""What stands in front of brokers that insist on PROXY headers: takes the header, passes on the rest."""
+"""A broker that insists on PROXY headers: the header is taken off, the rest is relayed to a scripted broker."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from protocol.proxy_protocol import ProxyHeader, ProxyHeaderReader, ProxyProtoco
 HOST: Final = "127.0.0.1"
 
 
-class HeaderGate:
-    """A relay to one port; whoever sends no header first is closed.
+class HeaderRelay:
+    """A relay to one port; a connection that does not begin with a header is closed.
 
     Attributes:
         port: where it listens.
-        headers: what was told, in order of accepted.
+        headers: as read, in the order of accept.
         refused: connections that began otherwise.
     """
 
@@ -29,7 +29,7 @@ class HeaderGate:
         self._server: asyncio.Server | None = None
         self._relays: set[asyncio.Task[Any]] = set()
 
-    async def __aenter__(self) -> HeaderGate:
+    async def __aenter__(self) -> HeaderRelay:
         self._server = await asyncio.start_server(self._accepted, HOST, 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self

@@ -1,4 +1,4 @@
-"""How the gateway itself logs in to brokers that want SASL: [upstream.sasl], for its own questions only.
+"""How the gateway itself logs in to brokers that want SASL: [upstream.sasl], for its own requests only.
 
 The password is read from its file at each login and kept no longer than that, so a new one needs no restart and
 no dump of the process shows it for long. Errors say what the broker said, never what we sent.
@@ -35,8 +35,8 @@ class LoginFailed(ConnectionError):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnLogin:
-    """Who the gateway is at one upstream.
+class BrokerLogin:
+    """The gateway's credentials at one upstream.
 
     Attributes:
         mechanism: PLAIN or one of SCRAM's.
@@ -51,7 +51,7 @@ class OwnLogin:
     client_id: str
 
     @classmethod
-    def of(cls, section: UpstreamSasl | None, *, client_id: str) -> OwnLogin | None:
+    def of(cls, section: UpstreamSasl | None, *, client_id: str) -> BrokerLogin | None:
         """From the configuration; None when it has none."""
         if section is None:
             return None

@@ -1,6 +1,6 @@
 """The connection from one client channel to one broker, and how it is made.
 
-Exactly one per client connection: who shares a connection shares its order, its identity and its fate.
+There is exactly one per client connection. Clients that shared one would share its order, identity and end.
 """
 
 from __future__ import annotations
@@ -11,16 +11,23 @@ import itertools
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from gateway.observability.close_cause import CloseCause
+from gateway.observability.events import CloseCause
 from gateway.upstream.keepalive import watch_connected
-from gateway.upstream.proxy_header import ProxyHeaderSender
+from gateway.upstream.proxy_header import Endpoints, ProxyHeaderSender
 from gateway.upstream.resolver import Resolver
-from gateway.upstream.security import BrokerNotTrusted, UpstreamSecurity
+from gateway.upstream.tls import BrokerNotTrusted, BrokerTls
 from gateway.upstream.topology import Address, ClusterMap
 
 
 class UpstreamUser(Protocol):
-    """The client channel, as far as its upstream is concerned."""
+    """The client channel, as far as its upstream is concerned.
+
+    Attributes:
+        endpoints: source and destination for the PROXY header; None: the connection is the gateway's own.
+    """
+
+    @property
+    def endpoints(self) -> Endpoints | None: ...
 
     def upstream_connected(self, transport: asyncio.Transport) -> None:
         """The broker accepted the connection."""
@@ -54,7 +61,7 @@ class UpstreamChannel(asyncio.Protocol):
         self._user.upstream_connected(cast("asyncio.Transport", transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The leg is gone, whoever ended it."""
+        """The leg is gone, whichever side ended it."""
         self._user.upstream_lost()
 
     def pause_writing(self) -> None:
@@ -67,11 +74,7 @@ class UpstreamChannel(asyncio.Protocol):
 
 
 class Connector:
-    """Opens upstream legs.
-
-    Attributes:
-        header_sender: tells brokers who the client is; None: nobody does.
-    """
+    """Opens upstream legs."""
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class Connector:
         resolver: Resolver,
         *,
         connect_timeout_ms: int,
-        security: UpstreamSecurity | None = None,
+        tls: BrokerTls | None = None,
         header_sender: ProxyHeaderSender | None = None,
     ) -> None:
         """Make a connector.
@@ -88,15 +91,20 @@ class Connector:
             cluster: knows the bootstrap addresses and the brokers.
             resolver: turns names into addresses.
             connect_timeout_ms: for the whole attempt, names and all; shorter than clients wait (hazard D02).
-            security: TLS with the brokers; None: without.
+            tls: TLS with the brokers; None: without.
             header_sender: the PROXY header in front of everything; None: without.
         """
-        self.header_sender = header_sender
-        self._security = security
+        self._header_sender = header_sender
+        self._tls = tls
         self._cluster = cluster
         self._resolver = resolver
         self._connect_timeout_ms = connect_timeout_ms
         self._turn = itertools.count()
+
+    @property
+    def sends_header(self) -> bool:
+        """Whether `UpstreamUser.endpoints` is needed."""
+        return self._header_sender is not None
 
     async def connect(self, user: UpstreamUser, broker_id: int | None) -> None:
         """Connect to a broker, or for None to any bootstrap address; tell `user` how it went."""
@@ -131,23 +139,23 @@ class Connector:
         raise failure or OSError("no address")
 
     async def _open(self, user: UpstreamUser, host: str, numeric: str, port: int) -> None:
-        loop, security = asyncio.get_running_loop(), self._security
+        loop, tls = asyncio.get_running_loop(), self._tls
         channel = UpstreamChannel(user)
-        meeting = None if security is None else security.meet(channel, host)
-        protocol: asyncio.BaseProtocol = channel if meeting is None else meeting.transport
-        if self.header_sender is None:
+        handshake = None if tls is None else tls.handshake(channel, host)
+        protocol: asyncio.BaseProtocol = channel if handshake is None else handshake.transport
+        if self._header_sender is None:
             transport, _ = await loop.create_connection(lambda: protocol, numeric, port)
         else:
-            greeted = await self.header_sender.connect(user, numeric, port)
-            transport, _ = await loop.create_connection(lambda: protocol, sock=greeted)
+            sock = await self._header_sender.connect(numeric, port, user.endpoints)
+            transport, _ = await loop.create_connection(lambda: protocol, sock=sock)
         connection = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):  # it may be gone again already
             watch_connected(connection.fileno(), connection.family)
-        if meeting is not None and security is not None:
+        if handshake is not None and tls is not None:
             try:
-                await meeting.done()
+                await handshake.done()
             except BrokerNotTrusted as exc:
-                security.failed(host, exc)
+                tls.failed(host, exc)
                 raise
 
     def addresses(self, broker_id: int | None) -> list[Address]:

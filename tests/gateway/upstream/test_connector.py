@@ -1,20 +1,19 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
-from gateway.upstream.channel import Connector
+from gateway.observability.events import CloseCause
+from gateway.upstream.connector import Connector
 from gateway.upstream.resolver import Lookup, Resolver
 from gateway.upstream.topology import ClusterMap
 from testkit import broker as scripts
 from testkit import wire
-from testkit.broker import FETCH, METADATA, Node, ScriptedBroker, blackhole
+from testkit.broker import FETCH, Node, ScriptedBroker, blackhole
 from testkit.frames import fetch
 from testkit.gateway import broker_and_gateway, free_ports, running_gateway
-from testkit.raw_client import HOST, Ended, RawClient, until
+from testkit.raw_client import HOST, RawClient
 
 pytestmark = pytest.mark.asyncio
 
@@ -30,6 +29,8 @@ class User:
         self.failures: list[CloseCause] = []
         self.received = b""
         self.lost = asyncio.Event()
+
+    endpoints = None
 
     def upstream_connected(self, transport: asyncio.Transport) -> None:
         self.transport = transport
@@ -67,13 +68,13 @@ async def test_next_bootstrap_address_is_tried_when_one_refuses() -> None:
         await user.lost.wait()
 
 
-async def test_connections_take_turns_at_the_bootstrap_addresses() -> None:
+async def test_connections_go_round_the_bootstrap_addresses() -> None:
     made = connector(("a", 1), ("b", 2), ("c", 3))
     assert [made.addresses(None)[0] for _ in range(4)] == [("a", 1), ("b", 2), ("c", 3), ("a", 1)]
     assert sorted(made.addresses(None)) == [("a", 1), ("b", 2), ("c", 3)]
 
 
-async def test_connection_to_a_broker_nobody_knows_is_refused_without_an_attempt() -> None:
+async def test_connection_to_an_unknown_broker_is_refused_without_an_attempt() -> None:
     async with ScriptedBroker() as broker:
         user = User()
         await connector((HOST, broker.port)).connect(user, 7)
@@ -142,21 +143,7 @@ async def test_d02_blackhole_ends_at_the_connect_deadline() -> None:
             await running.ended_by(CloseCause.UPSTREAM_TIMEOUT)
 
 
-async def test_d02_clients_of_other_brokers_do_not_wait_for_the_blackhole() -> None:
-    with blackhole() as port:
-        async with ScriptedBroker() as broker:
-            broker.nodes = [Node(1, HOST, broker.port), Node(2, HOST, port)]
-            async with running_gateway(broker.port, upstream={"connect_timeout_ms": 60_000}) as running:
-                await running.discovered()
-                stuck = await RawClient.connect(running.broker_port(2))
-                await stuck.send(fetch())
-                async with await RawClient.connect(running.broker_port(1)) as client:
-                    await client.send(fetch(5))
-                    assert wire.correlation_id_of(await client.receive_frame()) == 5
-                stuck.close()
-
-
-async def test_d03_slow_name_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_d03_slow_name_holds_up_no_other_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = asyncio.Event()
     answer = asyncio.Event()
 
@@ -199,19 +186,6 @@ async def test_d03_name_that_is_never_resolved_ends_at_the_connect_deadline(
         await running.ended_by(CloseCause.UPSTREAM_TIMEOUT)
 
 
-async def test_d03_name_that_does_not_exist_closes_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def unknown(host: str, port: int) -> list[str]:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(
-        "gateway.upstream.upstreams.Resolver", lambda now_ms: Resolver(now_ms, lookup=unknown)
-    )
-    async with running_gateway("kafka.test:9092") as running, await running.connect() as client:
-        await client.send(fetch())
-        assert await client.receive_rest() == b""
-        await running.ended_by(CloseCause.UPSTREAM_REFUSED)
-
-
 @pytest.mark.parametrize("script", [scripts.close, scripts.reset])
 async def test_d04_broker_that_dies_before_its_first_reply_closes_the_client(script: scripts.Script) -> None:
     async with broker_and_gateway() as (broker, running), await running.connect() as client:
@@ -232,14 +206,6 @@ async def test_d05_truncated_reply_is_followed_by_nothing(keep: int, *, with_res
         await running.ended_by(CloseCause.UPSTREAM_CLOSED)
 
 
-async def test_d05_truncated_reply_that_is_rewritten_never_reaches_the_client() -> None:
-    async with broker_and_gateway() as (broker, running), await running.connect() as client:
-        broker.script(METADATA, scripts.truncate(30))
-        await client.send(wire.request("Metadata", 4, topics=[]))
-        assert await client.receive_rest() == b""
-        await running.ended_by(CloseCause.UPSTREAM_CLOSED)
-
-
 async def test_d06_unknown_correlation_id_closes_both_legs() -> None:
     async with broker_and_gateway() as (broker, running), await running.connect() as client:
         broker.script(FETCH, scripts.wrong_correlation_id)
@@ -247,76 +213,3 @@ async def test_d06_unknown_correlation_id_closes_both_legs() -> None:
         assert await client.receive_rest() == b""
         await running.ended_by(CloseCause.UPSTREAM_DESYNC)
         await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
-
-
-async def test_d07_swapped_replies_close_both_legs() -> None:
-    async with broker_and_gateway() as (broker, running), await running.connect() as client:
-        broker.script(FETCH, scripts.swap)
-        await client.send(fetch(1) + fetch(2))
-        assert await client.receive_rest() == b""
-        await running.ended_by(CloseCause.UPSTREAM_DESYNC)
-        await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        b"\xff\xff\xff\xff\x00\x00\x00\x01",
-        b"\x80\x00\x00\x00\x00\x00\x00\x01",
-        b"\x00\x00\x00\x00\x00\x00\x00\x01",
-        b"\x00\x00\x00\x03\x00\x00\x00\x01",
-        b"\x00\x00\x00\x00",
-        b"\xff\xff\xff\xff",
-    ],
-)
-async def test_d08_reply_of_an_impossible_size_closes_both_legs(reply: bytes) -> None:
-    async with broker_and_gateway() as (broker, running), await running.connect() as client:
-        broker.script(FETCH, scripts.raw(reply))
-        await client.send(fetch(1))
-        assert await client.receive_rest() == b""
-        await running.ended_by(CloseCause.UPSTREAM_DESYNC)
-        await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
-
-
-async def test_d08_reply_above_the_configured_limit_closes_both_legs() -> None:
-    async with ScriptedBroker() as broker:
-        broker.script(FETCH, scripts.huge(4096))
-        async with (
-            running_gateway(broker.port, max_response_bytes=4096) as running,
-            await running.connect() as client,
-        ):
-            await client.send(fetch(1))
-            assert await client.receive_rest() == b""
-            await running.ended_by(CloseCause.UPSTREAM_DESYNC)
-
-
-async def test_d09_reply_that_cannot_be_rewritten_is_never_forwarded_raw() -> None:
-    async with broker_and_gateway() as (broker, running), await running.connect() as client:
-        address = b"\x00\x00\x00\x01\x00\x00\x00\x01\x00\x0breal-broker\x00\x00\x23\x84\x7f"
-        broker.script(METADATA, scripts.raw(wire.framed(b"\x00\x00\x00\x01" + address)))
-        await client.send(wire.request("Metadata", 1, topics=[]))
-        assert await client.receive_rest() == b""
-        await running.ended_by(CloseCause.UPSTREAM_MALFORMED)
-        await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)
-
-
-async def test_d10_unsolicited_reply_closes_both_legs() -> None:
-    async with broker_and_gateway() as (broker, running), await running.connect() as client:
-        broker.script(FETCH, scripts.duplicate)
-        await client.send(fetch(9))
-        try:
-            frame = await client.receive_frame()
-        except Ended as ended:
-            frame = ended.rest
-        # The reply that was asked for may still get through; never a second one.
-        assert frame in (b"", scripts.echo(broker.client_connections[0].requests[0]))
-        assert await client.receive_rest() in (b"", frame)
-        await running.ended_by(CloseCause.UPSTREAM_DESYNC)
-
-
-async def test_d10_reply_to_acks_0_closes_both_legs() -> None:
-    async with broker_and_gateway() as (broker, running), await running.connect() as client:
-        await client.send(wire.request("Produce", 3, acks=0, timeout_ms=1, topic_data=[]))
-        assert await client.receive_rest() == b""
-        await running.ended_by(CloseCause.UPSTREAM_DESYNC)
-        await until(lambda: broker.client_connections[0].ended.is_set())

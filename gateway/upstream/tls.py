@@ -8,10 +8,10 @@ from functools import partial
 
 import structlog
 
+from gateway.observability.events import TlsFailure
 from gateway.observability.logging_setup import flooded
 from gateway.observability.tls_metrics import TlsMetrics
 from gateway.tls.contexts import TlsIdentity
-from gateway.tls.failure import TlsFailure
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
 from gateway.tls.transport import TlsTransport
@@ -31,8 +31,8 @@ class BrokerNotTrusted(OSError):
         self.failure = failure
 
 
-class UpstreamSecurity:
-    """Makes connections of sockets, for one upstream."""
+class BrokerTls:
+    """The TLS handshakes of one upstream."""
 
     def __init__(
         self,
@@ -60,15 +60,15 @@ class UpstreamSecurity:
         self._steps = steps
         self._metrics = metrics
 
-    def meet(self, user: asyncio.Protocol, host: str) -> Meeting:
-        """What a socket that is being connected talks to.
+    def handshake(self, user: asyncio.Protocol, host: str) -> BrokerHandshake:
+        """A handshake; its transport is the protocol of the socket that is being connected.
 
         Args:
-            user: gets the connection once the broker is known to be who it should be.
+            user: gets the connection once the broker's certificate and name are verified.
             host: as it was configured, or told by the cluster.
         """
         name = self._server_name or host.rstrip(".")
-        return Meeting(
+        return BrokerHandshake(
             user, self._identity, name, self._buffer, self._steps, on_broken=partial(self.failed, host)
         )
 
@@ -79,7 +79,7 @@ class UpstreamSecurity:
             _log.warning("upstream_tls_failed", upstream=self._upstream, broker=host, error=str(error))
 
 
-class Meeting:
+class BrokerHandshake:
     """One handshake with one broker; a `TlsUser`.
 
     Attributes:

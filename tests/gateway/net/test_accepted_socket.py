@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from gateway.net.plain_socket import PlainSocket
+from gateway.net.accepted_socket import PlainSocket
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
@@ -28,12 +28,3 @@ def test_what_is_accepted_is_plain_and_works(family: socket.AddressFamily, host:
                 assert type(accepted.family) is type(accepted.type) is int
                 client.sendall(b"first")
                 assert accepted.recv(100) == b"first"
-
-
-def test_nobody_there_is_an_error_as_it_always_was() -> None:
-    with PlainSocket(socket.AF_INET, socket.SOCK_STREAM) as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(1)
-        listening.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            listening.accept()

@@ -1,9 +1,8 @@
-"""How the gateway's own Kafka clients, which are librdkafka's, reach the cluster behind it.
+"""Settings of the gateway's own Kafka clients, which are librdkafka's and only for topics of the gateway itself.
 
-They are for topics of the gateway itself. What clients send never goes through them. They log in and verify brokers
-as discovery does, except that a new password, or new certificate files, are for them a matter of the next start,
-that they know no `server_name`: brokers' certificates must hold the hosts that are connected to, and that
-`minimum_version` is not passed on: librdkafka has no setting for it, and its OpenSSL takes TLS 1.2 from brokers
+They log in and verify brokers as discovery does, with three differences. A new password or new certificate files
+are read at the next start. There is no `server_name`: a broker's certificate must hold the host that is connected
+to. `minimum_version` is not passed on: librdkafka has no setting for it, and its OpenSSL takes TLS 1.2 from brokers
 that speak nothing newer.
 """
 
@@ -14,7 +13,7 @@ from typing import TypeAlias
 
 from config import Config, ConfigError
 from config.sections.upstream import UpstreamTls
-from gateway.upstream.own_login import LoginFailed, read_password
+from gateway.upstream.login import LoginFailed, read_password
 
 Value: TypeAlias = str | int | float | bool
 
@@ -26,8 +25,18 @@ class ClientSettings(dict[str, Value]):
         return f"ClientSettings({', '.join(self)})"
 
 
+def settings_if_needed(config: Config) -> ClientSettings:
+    """`librdkafka_settings` if usage records or quotas are kept in a topic, otherwise nothing.
+
+    Raises:
+        ConfigError: a password file can't be read.
+    """
+    needed = "topic" in (config.usage.kind, config.quota_store.kind)
+    return librdkafka_settings(config) if needed else ClientSettings()
+
+
 def librdkafka_settings(config: Config) -> ClientSettings:
-    """What every client of the gateway's own is made with; each caller adds what is its own.
+    """The settings that all these clients share; each caller adds its own.
 
     Raises:
         ConfigError: a password file can't be read.

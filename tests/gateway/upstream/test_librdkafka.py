@@ -9,7 +9,7 @@ import confluent_kafka.admin
 import pytest
 
 from config import ConfigError
-from gateway.upstream.own_clients import ClientSettings, librdkafka_settings
+from gateway.upstream.librdkafka import ClientSettings, librdkafka_settings
 from testkit.certificates import Authority
 from testkit.gateway import gateway_config
 

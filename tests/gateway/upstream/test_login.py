@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from config.sections.upstream import UpstreamSasl
-from gateway.upstream.own_login import LoginFailed, OwnLogin, read_password
+from gateway.upstream.login import BrokerLogin, LoginFailed, read_password
 from protocol.api_keys import ApiKey, describe
 from protocol.errors import ProtocolError
 from protocol.sasl import Mechanism, read_auth_bytes, read_mechanism
@@ -58,10 +58,10 @@ class Broker:
         )
 
 
-def login(folder: Path, mechanism: Mechanism = Mechanism.PLAIN, text: str = SECRET + "\n") -> OwnLogin:
+def login(folder: Path, mechanism: Mechanism = Mechanism.PLAIN, text: str = SECRET + "\n") -> BrokerLogin:
     file = folder / "password"
     file.write_text(text, encoding="utf-8")
-    return OwnLogin(mechanism, "gw", file, "tests")
+    return BrokerLogin(mechanism, "gw", file, "tests")
 
 
 @pytest.mark.asyncio
@@ -157,5 +157,7 @@ def test_spaces_belong_to_a_password_and_the_line_end_does_not(tmp_path: Path) -
 
 def test_login_is_what_the_section_says() -> None:
     section = UpstreamSasl(mechanism="SCRAM-SHA-512", username="gw", password_file="/p")
-    assert OwnLogin.of(section, client_id="c") == OwnLogin(Mechanism.SCRAM_SHA_512, "gw", Path("/p"), "c")
-    assert OwnLogin.of(None, client_id="c") is None
+    assert BrokerLogin.of(section, client_id="c") == BrokerLogin(
+        Mechanism.SCRAM_SHA_512, "gw", Path("/p"), "c"
+    )
+    assert BrokerLogin.of(None, client_id="c") is None

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from gateway.observability.close_cause import CloseCause
-from gateway.tls.failure import TlsFailure
+from gateway.observability.events import CloseCause, TlsFailure
 from testkit.broker import ScriptedBroker
 from testkit.certificates import CLIENT, SERVER, Authority, KeyPair
 from testkit.frames import heartbeat
@@ -59,12 +58,6 @@ async def served(running: RunningGateway) -> None:
     async with await running.connect() as client:
         await client.send(heartbeat(5))
         assert (await client.receive_frame())[4:8] == (5).to_bytes(4, "big")
-
-
-async def test_clients_and_discovery_reach_a_broker_with_tls(pki: Pki) -> None:
-    async with gateway_before(pki, broker_context(pki.server)) as (_, running):
-        await running.discovered()
-        await served(running)
 
 
 async def test_many_bytes_pass_in_both_directions(pki: Pki) -> None:

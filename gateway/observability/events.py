@@ -1,0 +1,158 @@
+"""What happened, as calls, and the closed lists that are labels of metrics.
+
+The lists are here so that metrics need not know the packages that count by them. Observers are called from the data
+path: they must be cheap and must not raise. Metrics implement both protocols; callers do not know them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+from protocol.api_keys import ApiKey
+from protocol.sasl import Mechanism
+from quotas.combine import ThrottledBy
+from quotas.connections import AdmissionCause
+from quotas.resolution import Rule
+
+
+class CloseCause(StrEnum):
+    """Why a client connection ended: one cause each; `active = opened - sum(closed by cause)` holds at any time."""
+
+    CLIENT_CLOSED = "client_closed"
+    CLIENT_UNREACHABLE = "client_unreachable"
+    UPSTREAM_CLOSED = "upstream_closed"
+    UPSTREAM_REFUSED = "upstream_refused"
+    UPSTREAM_TIMEOUT = "upstream_timeout"
+    UPSTREAM_STALLED = "upstream_stalled"
+    UPSTREAM_TLS = "upstream_tls"
+    UPSTREAM_DESYNC = "upstream_desync"
+    UPSTREAM_MALFORMED = "upstream_malformed"
+    UNKNOWN_BROKER = "unknown_broker"
+    FIRST_FRAME_TIMEOUT = "first_frame_timeout"
+    FRAME_TIMEOUT = "frame_timeout"
+    IDLE_TIMEOUT = "idle_timeout"
+    WRITE_TIMEOUT = "write_timeout"
+    EVICTED = "evicted"
+    AUTHENTICATION_FAILED = "authentication_failed"
+    UNAUTHENTICATED = "unauthenticated"
+    ILLEGAL_SASL_STATE = "illegal_sasl_state"
+    MALFORMED_FRAME = "malformed_frame"
+    INVALID_FRAME_SIZE = "invalid_frame_size"
+    FRAME_TOO_LARGE = "frame_too_large"
+    TOO_MANY_ELEMENTS = "too_many_elements"
+    TLS_FAILED = "tls_failed"
+    TLS_ON_PLAINTEXT = "tls_on_plaintext"
+    NOT_KAFKA = "not_kafka"
+    UNSUPPORTED_REQUEST = "unsupported_request"
+    DRAINED = "drained"
+    DRAIN_TIMEOUT = "drain_timeout"
+    INTERNAL_ERROR = "internal_error"
+
+
+class AuthenticationResult(StrEnum):
+    """How a SASL exchange ended."""
+
+    SUCCESS = "success"
+    REAUTHENTICATED = "reauthenticated"
+    FAILED = "failed"
+
+
+class TlsFailure(StrEnum):
+    """What a handshake failed of."""
+
+    TIMEOUT = "timeout"  # silent, or too slow
+    CLOSED = "closed"  # the peer went away, or we did: a drain
+    NOT_TLS = "not_tls"  # Kafka's own frames, HTTP, SSLv2, junk
+    PROTOCOL_VERSION = "protocol_version"
+    NO_SHARED_CIPHER = "no_shared_cipher"
+    NO_CERTIFICATE = "no_certificate"  # one was required
+    CERTIFICATE_EXPIRED = "certificate_expired"  # or not valid yet
+    CERTIFICATE_REVOKED = "certificate_revoked"
+    CERTIFICATE_PURPOSE = "certificate_purpose"  # not made for this side (extended key usage)
+    CERTIFICATE_HOST = "certificate_host"  # of another host
+    CERTIFICATE_UNTRUSTED = (
+        "certificate_untrusted"  # not signed by a trusted authority, or otherwise not valid
+    )
+    NO_PRINCIPAL = "no_principal"  # no mapping rule fits the certificate's name
+    REJECTED_BY_PEER = "rejected_by_peer"  # it sent an alert
+    OVERLOADED = "overloaded"  # too many handshakes wait already
+    PROTOCOL = "protocol"  # anything else
+
+
+class Side(StrEnum):
+    """The peer that could not take more."""
+
+    CLIENT = "client"
+    UPSTREAM = "upstream"
+
+
+class AdminOutcome(StrEnum):
+    """What came of a request about quotas."""
+
+    DONE = "done"
+    INVALID = "invalid"  # for at least one entity
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+class AdminApi(StrEnum):
+    """What a request about quotas asked for."""
+
+    DESCRIBE_QUOTAS = "describe_client_quotas"
+    ALTER_QUOTAS = "alter_client_quotas"
+    ALTER_LIMITS = "incremental_alter_configs"
+
+
+class ReloadResult(StrEnum):
+    """What came of reading the configuration file again."""
+
+    APPLIED = "applied"  # all that differs is in force now
+    NEEDS_RESTART = "needs_restart"  # what can be is in force now, the rest is not
+    INVALID = "invalid"  # nothing has changed
+
+
+class ConnectionObserver(Protocol):
+    """Told by listeners: connections that were let in, delayed, held, refused or ended."""
+
+    def connection_opened(self, listener: str) -> None:
+        """A client connection was let in."""
+
+    def connection_closed(self, listener: str, cause: CloseCause) -> None:
+        """A client connection that was let in has ended; exactly one call for each opened one."""
+
+    def accept_delayed(self, listener: str, cause: AdmissionCause, wait_ms: int) -> None:
+        """The listener accepts no connection for so long (KIP-612); 0: until a slot is free."""
+
+    def accept_blocked(self, listener: str, blocked_ms: int) -> None:
+        """The listener accepted no connection for so long; Kafka's AcceptorBlockedPercent."""
+
+    def connection_held(self, listener: str, hold_ms: int) -> None:
+        """A socket is kept unread: its address connects too often (KIP-612)."""
+
+    def connection_would_be_held(self, listener: str, hold_ms: int) -> None:
+        """A connection was let in that would be held if the rate of its address were not only observed."""
+
+    def connection_refused(self, listener: str, cause: AdmissionCause) -> None:
+        """A socket was closed that was never let in."""
+
+    def accept_failed(self, listener: str) -> None:
+        """The system had no descriptor or no memory for a connection; accepting is tried again soon."""
+
+
+class RequestObserver(Protocol):
+    """Told by sessions and handlers: what quotas and brokers decided about requests."""
+
+    def mutations_decided(
+        self, api_key: ApiKey, rule: Rule, *, accepted_permits: float, refused_topics: int
+    ) -> None:
+        """The topics of one request were charged or refused (KIP-599)."""
+
+    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy) -> None:
+        """A request made its client wait."""
+
+    def authenticated(self, listener: str, mechanism: Mechanism, result: AuthenticationResult) -> None:
+        """A SASL exchange has ended, as the broker said."""
+
+    def topics_auto_created(self, count: int) -> None:
+        """Topics that Metadata will create were charged to the client that named them."""

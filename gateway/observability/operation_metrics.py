@@ -1,0 +1,167 @@
+"""Series of what operators and administrators change: the configuration, quotas, and the store that keeps them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.clock import NowMs
+from gateway.observability.events import AdminApi, AdminOutcome, ReloadResult
+from quotas.entities import QuotaKey
+from quotas.layered_quotas import LayeredQuotas
+
+
+class _QuotaAdmin(Protocol):
+    @property
+    def outcomes(self) -> Mapping[tuple[AdminApi, AdminOutcome], int]: ...
+    @property
+    def changes(self) -> int: ...
+
+
+class _Store(Protocol):
+    @property
+    def version(self) -> int: ...
+    @property
+    def read_only(self) -> str | None: ...
+    @property
+    def stale(self) -> str | None: ...
+    @property
+    def bad_records(self) -> int: ...
+
+
+class _StoreCounts(Protocol):
+    @property
+    def writes(self) -> int: ...
+    @property
+    def failures(self) -> int: ...
+    @property
+    def changed_at_ms(self) -> int | None: ...
+
+
+class _LiveQuotas(Protocol):
+    @property
+    def quotas(self) -> LayeredQuotas: ...
+    @property
+    def store(self) -> _Store: ...
+    @property
+    def counts(self) -> _StoreCounts: ...
+
+
+class ReloadMetrics(Collector):
+    """Reloads of the configuration file."""
+
+    def __init__(self) -> None:
+        self._reloads: Counter[ReloadResult] = Counter()
+        self._last_reload_failed = False
+        self._awaiting_restart = 0
+
+    def config_reloaded(self, result: ReloadResult, *, awaiting_restart: int) -> None:
+        """The configuration file was read again.
+
+        Args:
+            result: what came of it.
+            awaiting_restart: how many settings differ from those in force; not looked at when the file is invalid.
+        """
+        self._reloads[result] += 1
+        self._last_reload_failed = result is ReloadResult.INVALID
+        if not self._last_reload_failed:
+            self._awaiting_restart = awaiting_restart
+
+    def collect(self) -> Iterator[Metric]:
+        """All series, as of now."""
+        reloads = CounterMetricFamily(
+            "gateway_config_reloads", "Times the configuration file was read again.", labels=["result"]
+        )
+        for result in ReloadResult:
+            reloads.add_metric([result.value], self._reloads[result])
+        yield reloads
+        yield GaugeMetricFamily(
+            "gateway_config_last_reload_successful",
+            "0 while the configuration file is not what the gateway last could use.",
+            value=not self._last_reload_failed,
+        )
+        yield GaugeMetricFamily(
+            "gateway_config_settings_awaiting_restart",
+            "Settings in the file, as last read, that only a restart puts in force.",
+            value=self._awaiting_restart,
+        )
+
+
+class QuotaAdminMetrics(Collector):
+    """Requests about quotas. All series are there from the start, so that the first refusal shows as an increase."""
+
+    def __init__(self, admin: _QuotaAdmin) -> None:
+        self._admin = admin
+
+    def collect(self) -> Iterator[Metric]:
+        """All series, as of now."""
+        requests = CounterMetricFamily(
+            "gateway_quota_admin_requests",
+            "Requests to see or change quotas and limits, answered here.",
+            labels=["api", "outcome"],
+        )
+        for api in AdminApi:
+            for outcome in AdminOutcome:
+                requests.add_metric([api.value, outcome.value], self._admin.outcomes[api, outcome])
+        yield requests
+        yield CounterMetricFamily(
+            "gateway_quota_changes",
+            "Quotas and limits that were changed by Kafka's API.",
+            value=self._admin.changes,
+        )
+
+
+class StoreMetrics(Collector):
+    """The quota store."""
+
+    def __init__(self, live: _LiveQuotas, now_ms: NowMs) -> None:
+        self._live = live
+        self._now_ms = now_ms
+
+    def collect(self) -> Iterator[Metric]:
+        """All series, as of now."""
+        live, counts = self._live, self._live.counts
+        yield GaugeMetricFamily(
+            "gateway_quota_store_version",
+            "Version of the quota store; the same in all gateways that share it.",
+            value=live.store.version,
+        )
+        yield GaugeMetricFamily(
+            "gateway_quota_store_writable",
+            "1 unless alterations are refused until the gateway is started again.",
+            value=float(live.store.read_only is None),
+        )
+        yield GaugeMetricFamily(
+            "gateway_quota_store_following",
+            "1 while what other gateways change is followed.",
+            value=float(live.store.stale is None),
+        )
+        overrides = GaugeMetricFamily(
+            "gateway_quota_store_quotas", "Quotas that the store says, by quota.", labels=["quota"]
+        )
+        for key in QuotaKey:
+            overrides.add_metric([key.value], live.quotas.override_count(key))
+        yield overrides
+        yield CounterMetricFamily(
+            "gateway_quota_store_writes",
+            "Alterations that were made through this gateway.",
+            value=counts.writes,
+        )
+        yield CounterMetricFamily(
+            "gateway_quota_store_write_failures", "Alterations that the store refused.", value=counts.failures
+        )
+        yield CounterMetricFamily(
+            "gateway_quota_store_bad_records",
+            "Records of the shared topic that are no quotas and were passed over.",
+            value=live.store.bad_records,
+        )
+        if counts.changed_at_ms is not None:
+            yield GaugeMetricFamily(
+                "gateway_quota_store_last_change_age_seconds",
+                "Time since a quota last changed, here or in another gateway; absent until one does.",
+                value=(self._now_ms() - counts.changed_at_ms) / 1000,
+            )

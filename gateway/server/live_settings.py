@@ -1,0 +1,94 @@
+"""Settings that change while clients are connected: by a reload of the file, or by Kafka's API for broker limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from config import Config
+from gateway.clock import NowMs
+from gateway.quota_admin.broker_limits import BrokerLimits, Change, Values
+from gateway.quota_admin.rights import QuotaAdmin
+from gateway.server.connection_capacity import connection_limits, plan_descriptors, session_settings
+from gateway.server.reload import ReloadPlan
+from gateway.session.settings import SessionSettings
+from gateway.tls.handshake_rate import HandshakeRateLimiter
+from quotas.connections import ConnectionQuotas
+
+
+class LiveSettings:
+    """Checks such changes against the file descriptors, and puts them in force.
+
+    What reads the configuration in force at each use needs nothing here.
+
+    Attributes:
+        broker_limits: connection limits that were set by Kafka's API; they go before those of the file.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        descriptor_limit: int,
+        set_session_settings: Callable[[SessionSettings], None],
+        limits_changed: Callable[[], None],
+        connections: ConnectionQuotas,
+        quota_admin: QuotaAdmin,
+        handshake_limiter: HandshakeRateLimiter,
+        change: Change,
+        now_ms: NowMs,
+    ) -> None:
+        """Nothing has changed yet.
+
+        Args:
+            config: in force.
+            descriptor_limit: of the process.
+            set_session_settings: puts the bounds of new connections in force.
+            limits_changed: called when the limits of connections have changed.
+            connections: get the limits of connections.
+            quota_admin: gets the rights.
+            handshake_limiter: gets its rate.
+            change: makes a change of broker limits durable.
+            now_ms: the clock.
+        """
+        self._config = config
+        self._descriptor_limit = descriptor_limit
+        self._set_session_settings = set_session_settings
+        self._limits_changed = limits_changed
+        self._connections = connections
+        self._quota_admin = quota_admin
+        self._handshake_limiter = handshake_limiter
+        self._now_ms = now_ms
+        self.broker_limits = BrokerLimits(
+            [listener.name for listener in config.listeners],
+            check=self._check_limits,
+            apply=self._apply_limits,
+            change=change,
+            in_force=lambda: connections.configured,
+        )
+
+    def check(self, config: Config) -> None:
+        """Whether the descriptors carry a configuration, with the broker limits over it.
+
+        Raises:
+            ConfigError: they do not.
+        """
+        plan_descriptors(self.broker_limits.over(config, self.broker_limits.values), self._descriptor_limit)
+
+    def apply(self, plan: ReloadPlan) -> None:
+        """Put in force what a reload changes besides quotas and the log."""
+        self._config = plan.config
+        self._set_session_settings(session_settings(plan.config))
+        rights = plan.config.quota_admin
+        self._quota_admin.set_rights(rights.authorize, rights.admin_names())
+        if plan.changes("connections") or plan.changes("listeners"):
+            self._handshake_limiter.per_second = plan.config.connections.max_tls_handshakes_per_second
+            self._apply_limits(self.broker_limits.values)
+
+    def _check_limits(self, values: Values) -> None:
+        plan_descriptors(self.broker_limits.over(self._config, values), self._descriptor_limit)
+
+    def _apply_limits(self, values: Values) -> None:
+        config = self.broker_limits.over(self._config, values)
+        descriptors = plan_descriptors(config, self._descriptor_limit)
+        self._connections.update(connection_limits(config, descriptors), now_ms=self._now_ms())
+        self._limits_changed()
