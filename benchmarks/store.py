@@ -25,13 +25,13 @@ import uvloop
 from benchmarks import store_topic
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
-from gateway.quota_admin.store.interface import Alteration, QuotaChange
+from gateway.quota_admin.store.interface import Alteration
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.sqlite_store import SqliteStore
 from quotas.addresses import IpLimits
 from quotas.bandwidth import ByteRateQuotas
 from quotas.entities import QuotaEntity, QuotaKey
-from quotas.layered_quotas import LayeredQuotas
+from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import Limits
 from quotas.rate_quotas import RateSettings
 from quotas.resolution import resolve

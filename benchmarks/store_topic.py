@@ -8,11 +8,11 @@ import uuid
 from typing import Any, Final
 
 from embedded_kafka.kafka import KafkaCluster
-from gateway.quota_admin.store.interface import Alteration, QuotaChange
+from gateway.quota_admin.store.interface import Alteration
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.topic_store import TopicStore, TopicStoreSettings
 from quotas.entities import QuotaEntity, QuotaKey
-from quotas.layered_quotas import LayeredQuotas
+from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import Limits
 
 _KEY: Final = QuotaKey.PRODUCER_BYTE_RATE

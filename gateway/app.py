@@ -20,9 +20,10 @@ from gateway.observability.close_cause import CloseCause
 from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.quota_admin_metrics import QuotaAdminMetrics
 from gateway.observability.store_metrics import StoreMetrics
-from gateway.quota_admin.alterations import AlterationRunner, AuditLog
+from gateway.quota_admin.alterations import AlterationRunner
+from gateway.quota_admin.audit import AuditLog
 from gateway.quota_admin.broker_limits import BrokerLimits, Values
-from gateway.quota_admin.limits_file import LimitsFile, limits_directory
+from gateway.quota_admin.earlier_limits import take_over
 from gateway.quota_admin.rights import QuotaAdmin
 from gateway.quota_admin.store.build import build_store
 from gateway.quota_admin.store.interface import StoreError
@@ -41,6 +42,7 @@ from gateway.server.sasl_setup import sasl_of
 from gateway.server.tls_setup import TlsParts
 from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeSource
 from gateway.session.routes import build_routes
+from gateway.upstream.own_clients import librdkafka_settings
 from gateway.upstream.topology import BrokerPorts, Topology
 from gateway.upstream.upstreams import MAIN, build_upstreams
 from gateway.usage.service import UsageService
@@ -100,7 +102,7 @@ class Gateway:
         )
         self.mutations = MutationQuotas(self.limits, config.mutation_settings())
         self.metrics = GatewayMetrics(now_ms)
-        self.usage = UsageService.configured(config, loop=loop, now_ms=now_ms)
+        self.usage = UsageService.configured(config, loop=loop, now_ms=now_ms, client_of=librdkafka_settings)
         usage = self.usage.table if self.usage is not None else None
         self.client_quotas = ClientQuotas(
             self.limits,
@@ -136,12 +138,10 @@ class Gateway:
         self.metrics.registry.register(QuotaAdminMetrics(self.quota_admin))
         self.metrics.registry.register(StoreMetrics(self.live_quotas, now_ms))
         self.metrics.watch_connections(self.connections, max_ip_series=config.admin.max_entity_series)
-        self._limits_file = LimitsFile(limits_directory(config), now_ms)
         self.broker_limits = BrokerLimits(
             [listener.name for listener in config.listeners],
             check=lambda values: self._check_descriptors(self.broker_limits.over(self._in_force(), values)),
             apply=self._apply_limits,
-            change=self._limits_file.change,
             in_force=lambda: self.connections.configured,
         )
         answers_limits = config.quota_admin.broker_limits is LimitsBy.GATEWAY
@@ -297,7 +297,8 @@ class Gateway:
         try:
             await self.live_quotas.open()
             if self._config.quota_admin.broker_limits is LimitsBy.GATEWAY:
-                await self._limits_file.restore(self.broker_limits)
+                await take_over(self._config, self.live_quotas, self.broker_limits)
+                self.live_quotas.follow_limits(self.broker_limits)
             for section in self._config.listeners:
                 listener = self.listeners[section.name]
                 listener.listen((section.bind.host, section.bind.port), None)
@@ -363,7 +364,6 @@ class Gateway:
             # A disk that hangs must not cost the usage records too.
             async with asyncio.timeout(within_s):
                 await self._alteration_runner.finish()
-                await self._limits_file.finish()
                 await self.live_quotas.close()
         except TimeoutError:
             _log.error("quota_store_not_closed", waited_s=within_s)

@@ -69,7 +69,7 @@ class DescribeClientQuotasHandler:
             if refusal is None:
                 self._describe(session, request, answer, timed, now_ms)
                 return
-            self._admin.audit.not_told(_asker(session))
+            self._admin.audit.description_refused(_asker(session))
             self._admin.count(AdminApi.DESCRIBE_QUOTAS, AdminOutcome.REFUSED)
             # Kafka gives no text with this one.
             forbidden = refusal.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from gateway.durable import sync_directory
 from gateway.usage.line import Line
 from gateway.usage.sink import Tally
 
@@ -272,15 +273,6 @@ def _up_to_the_damage(stream: zlib._Decompress, piece: bytes) -> bytes:
     with contextlib.suppress(zlib.error):
         texts.extend(stream.decompress(piece[at : at + 1]) for at in range(len(piece)))
     return b"".join(texts)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make names in it durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _write_all(fd: int, data: bytes, at: int) -> None:

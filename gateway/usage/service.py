@@ -6,21 +6,20 @@ import asyncio
 import re
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
 from config import Config
-from gateway.clock import NowMs
-from gateway.upstream.own_clients import librdkafka_settings
+from gateway.clock import NowMs, wall_clock_ms
 from gateway.usage.connections import ConnectionUsage, connection_level
 from gateway.usage.file_sink import FileSettings, FileWriter
 from gateway.usage.kafka_sink import KafkaWriter, TopicSettings
 from gateway.usage.mutations import mutation_level
 from gateway.usage.names import Names
-from gateway.usage.recorder import Recorder, wall_clock_ms
+from gateway.usage.recorder import Recorder
 from gateway.usage.retention import Retention
 from gateway.usage.salt import SALT_BYTES, SALT_NAME, load_salt
 from gateway.usage.series import UsageSeries
@@ -104,12 +103,22 @@ class UsageService:
 
     @classmethod
     def configured(
-        cls, config: Config, *, loop: asyncio.AbstractEventLoop, now_ms: NowMs
+        cls,
+        config: Config,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: NowMs,
+        client_of: Callable[[Config], Mapping[str, Any]],
     ) -> UsageService | None:
-        """What the configuration asks for; None: no records."""
+        """What the configuration asks for; None: no records.
+
+        Args:
+            config, loop, now_ms: see the constructor.
+            client_of: librdkafka's settings for reaching the cluster.
+        """
         if config.usage.kind == "off":
             return None
-        client = librdkafka_settings(config) if config.usage.kind == "topic" else {}
+        client = client_of(config) if config.usage.kind == "topic" else {}
         return cls(config, loop=loop, now_ms=now_ms, client=client)
 
     def watch(self, mutations: MutationQuotas, connections: ConnectionQuotas) -> None:

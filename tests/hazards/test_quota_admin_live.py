@@ -12,9 +12,10 @@ import pytest
 
 from config import Config
 from config.quota_admin_section import Authorize, QuotaAdminSettings
-from gateway.quota_admin.store.interface import Alteration, QuotaChange
+from gateway.quota_admin.store.interface import Alteration
 from gateway.server.reload import plan
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.layered_quotas import QuotaChange
 from testkit import wire
 from testkit.broker import ScriptedBroker
 from testkit.frames import heartbeat

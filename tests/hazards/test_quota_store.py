@@ -17,12 +17,12 @@ from typing import Final
 
 import pytest
 
-from gateway.quota_admin.store.interface import QuotaChange, StoreError
+from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.sqlite_format import FORMAT
 from gateway.server.process import _serve
 from quotas.entities import QuotaEntity
-from quotas.layered_quotas import LayeredQuotas
+from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import Limits
 from testkit.gateway import broker_and_gateway, gateway_config
 from testkit.packages import require_package

@@ -23,14 +23,19 @@ from typing import Any, Final
 import structlog
 from confluent_kafka import KafkaException
 
-from gateway.observability.logging_setup import audit_logger
-from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, QuotaChange, StoreError
-from gateway.quota_admin.store.memory_store import check_count, effective
+from gateway.quota_admin.audit import audit_change
+from gateway.quota_admin.store.changes import Slot, StoredChange, Value, effective, growth, slot_of
+from gateway.quota_admin.store.interface import (
+    Alteration,
+    HistoryEntry,
+    OnChange,
+    StoreError,
+    check_count,
+)
 from gateway.quota_admin.store.topic_log import Record, TopicLog, Written
 from gateway.quota_admin.store.topic_reader import TopicReader, end_offset, have_topic
 from gateway.quota_admin.store.topic_writer import TopicWriter
 from gateway.quota_admin.store.writing import Writing
-from quotas.entities import QuotaEntity, QuotaKey
 
 _RETRY_S: Final = 1.0
 _ASK_S: Final = 5.0
@@ -39,7 +44,6 @@ _SETTLE_S: Final = 2.0
 _REMEMBERED: Final = 1_000
 
 _log = structlog.get_logger("gateway.store")
-_audit_log = audit_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ class TopicStore:
         self._seen: dict[str, int] = {}
         self._awaited: dict[str, asyncio.Event] = {}
         # Alterations that were answered with an error and may still come into force.
-        self._doubtful: dict[str, tuple[Alteration, Sequence[tuple[QuotaChange, float | None]]]] = {}
+        self._doubtful: dict[str, tuple[Alteration, Sequence[tuple[StoredChange, Value | None]]]] = {}
         # Up to where the topic was read, records that are none of ours included.
         self._reached = 0
         self._progress = asyncio.Event()
@@ -144,7 +148,7 @@ class TopicStore:
         if self.log.newer is not None:
             raise StoreError(f"topic {self._settings.topic}: {self.log.newer}")
         self._loaded = True
-        on_change(self.log.quotas(), self.version)
+        on_change(self.log.values(), self.version)
         # So that the first alteration does not wait for it; a failure shows there.
         loop.run_in_executor(self._thread, self._prepare)
 
@@ -154,7 +158,9 @@ class TopicStore:
             raise StoreError(self.read_only)
         # Who asked takes these for made already, and won't write a line about them.
         seem_made = {
-            (c.entity, c.key) for c in alteration.changes if self.log.value_of(c.entity, c.key) == c.value
+            slot
+            for change in alteration.changes
+            if self.log.value_of(slot := slot_of(change)) == change.value
         }
         return await self._writing.carry_out(self._write(alteration, seem_made, self._deadline()))
 
@@ -234,11 +240,9 @@ class TopicStore:
         if now.newer is not None:
             self.stale = f"quota topic {self._settings.topic}: {now.newer}"
             return
-        if now.version == 0 and before.size:
-            # Somebody has made it anew. The quotas in force may be the only copy of what was in it.
-            self.stale = (
-                f"quota topic {self._settings.topic} is empty, and there were {before.size} quotas in it"
-            )
+        if now.version == 0 and (lost := len(before.values())):
+            # The topic was made anew. What is in force may be the only copy of what was in it.
+            self.stale = f"quota topic {self._settings.topic} is empty, and there were {lost} quotas in it"
             return
         now.read_to_end()
         self.log, self.stale = now, None
@@ -279,9 +283,7 @@ class TopicStore:
         if self.stale is not None:
             raise StoreError(self.stale)
 
-    async def _write(
-        self, alteration: Alteration, seem_made: Set[tuple[QuotaEntity, QuotaKey]], deadline: float
-    ) -> int:
+    async def _write(self, alteration: Alteration, seem_made: Set[Slot], deadline: float) -> int:
         try:
             async with asyncio.timeout(max(0, deadline - time.monotonic())):
                 await self._one_at_a_time.acquire()
@@ -292,18 +294,16 @@ class TopicStore:
         finally:
             self._one_at_a_time.release()
 
-    async def _write_next(
-        self, alteration: Alteration, seem_made: Set[tuple[QuotaEntity, QuotaKey]], deadline: float
-    ) -> int:
+    async def _write_next(self, alteration: Alteration, seem_made: Set[Slot], deadline: float) -> int:
         self._check_usable()
         changes = effective(alteration.changes, self.log.value_of)
-        if len(changes) < len({(change.entity, change.key) for change in alteration.changes}):
+        if len(changes) < len({slot_of(change) for change in alteration.changes}):
             # What seems to change nothing may do so after what another gateway has made a moment ago.
             await self._catch_up(deadline)
             changes = effective(alteration.changes, self.log.value_of)
         if not changes:
             return self.version
-        grown = sum((change.value is not None) - (old is not None) for change, old in changes)
+        grown = growth(changes)
         check_count(self.log.size + grown, self._settings.max_quotas, grows=grown > 0)
         name = str(uuid.uuid4())
         records = self.log.write(
@@ -319,7 +319,7 @@ class TopicStore:
             raise StoreError(str(exc)) from exc
         finally:
             del self._awaited[name]
-        _write_audit(alteration, [item for item in changes if (item[0].entity, item[0].key) in seem_made])
+        _write_audit(alteration, [item for item in changes if slot_of(item[0]) in seem_made])
         return version
 
     async def _commit(self, name: str, records: Sequence[Written], deadline: float) -> int:
@@ -383,17 +383,7 @@ class TopicStore:
 
 
 def _write_audit(
-    alteration: Alteration, changes: Sequence[tuple[QuotaChange, float | None]], **more: bool
+    alteration: Alteration, changes: Sequence[tuple[StoredChange, Value | None]], **more: bool
 ) -> None:
     for change, old in changes:
-        _audit_log.info(
-            "quota_changed",
-            audit=True,
-            principal=alteration.by,
-            peer=alteration.via,
-            entity=str(change.entity),
-            key=change.key.value,
-            old=old,
-            new=change.value,
-            **more,
-        )
+        audit_change(change, old, by=alteration.by, via=alteration.via, **more)

@@ -12,7 +12,8 @@ import pytest
 import structlog
 
 from gateway.observability.logging_setup import setup
-from gateway.quota_admin.alterations import AlterationRunner, AuditLog
+from gateway.quota_admin.alterations import AlterationRunner
+from gateway.quota_admin.audit import AuditLog
 from gateway.quota_admin.rights import Asker
 from gateway.quota_admin.store.interface import Alteration
 from gateway.quota_admin.store.live import LiveQuotas
@@ -219,7 +220,7 @@ def test_changes_and_refusals_are_told_whatever_the_level_is(log: io.StringIO) -
     setup("error", stream=log)
     AuditLog().changed(ASKER, "user=bob", RATE, None, 5.0)
     AuditLog().refused(ASKER, "user=bob", RATE, None, 5.0)
-    AuditLog().not_told(ASKER)
+    AuditLog().description_refused(ASKER)
     assert [line.split()[0] for line in log.getvalue().splitlines()] == [
         "event=quota_changed",
         "event=quota_change_refused",
@@ -232,7 +233,7 @@ def test_i12_changes_are_never_left_out_of_the_log_and_a_flood_of_refusals_is(lo
     for value in range(100):
         audit.changed(ASKER, "user=bob", RATE, None, float(value))
         audit.refused(ASKER, "user=bob", RATE, None, float(value))
-        audit.not_told(ASKER)
+        audit.description_refused(ASKER)
     lines = log.getvalue().splitlines()
     assert sum("event=quota_changed" in line for line in lines) == 100
     assert sum("event=quota_change_refused" in line for line in lines) == 20

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.quota_admin.store.interface import QuotaChange, StoreError
-from gateway.quota_admin.store.memory_store import MemoryStore, check_count, effective
+from gateway.quota_admin.store.changes import effective
+from gateway.quota_admin.store.interface import StoreError, check_count
+from gateway.quota_admin.store.memory_store import MemoryStore
+from quotas.layered_quotas import QuotaChange
 from testkit.quota_stores import ALICE, ANYBODY, AT_MS, FETCH, PRODUCE, alteration, opened
 
 
@@ -17,7 +19,7 @@ def test_of_changes_of_one_quota_the_last_counts_and_what_changes_nothing_is_lef
         QuotaChange(ANYBODY, FETCH, None),
     )
     before = {(ALICE, PRODUCE): 9.0, (ALICE, FETCH): 3.0}
-    found = effective(changes, lambda entity, key: before.get((entity, key)))
+    found = effective(changes, before.get)
     assert found == [(QuotaChange(ALICE, PRODUCE, 2.0), 9.0)]
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.quota_admin.store.interface import HistoryEntry, QuotaChange
+from gateway.quota_admin.store.interface import HistoryEntry
 from gateway.quota_admin.store.quota_json import change_json, entity_json, entity_of, history_json, quotas_of
 from quotas.entities import DEFAULT, QuotaEntity
+from quotas.layered_quotas import QuotaChange
 from testkit.quota_stores import ALICE, ANYBODY, APP, PRODUCE
 
 PAIR = QuotaEntity(user="alice", client_id=DEFAULT)

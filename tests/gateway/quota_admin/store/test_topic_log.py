@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.quota_admin.store.interface import QuotaChange
-from gateway.quota_admin.store.memory_store import effective
+from gateway.quota_admin.store.changes import effective, slot_of
 from gateway.quota_admin.store.topic_log import FORMAT, Record, TopicLog, Written
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.layered_quotas import QuotaChange
 from testkit.quota_stores import ALICE, ANYBODY, APP, AT_MS, FETCH, PRODUCE, alteration
 
 Values = dict[tuple[QuotaEntity, QuotaKey], float]
@@ -68,7 +68,7 @@ class Gateway:
     @property
     def read(self) -> Values:
         """What a gateway that only now reads all this would have."""
-        return {(change.entity, change.key): change.value or 0 for change in self.log.quotas()}
+        return {slot_of(change): change.value or 0 for change in self.log.values()}
 
 
 def late(records: Sequence[Record]) -> Gateway:
