@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from quotas.addresses import UNLIMITED, IpLimit, IpLimits, normalise
+from quotas.ip_limits import UNLIMITED, IpLimit, IpLimits, normalise
 from quotas.limits import Limits
 from quotas.rate import SampledRate
 from quotas.trackers import TrackerTable
@@ -147,7 +147,7 @@ class ConnectionQuotas:
             window_num: quota.window.num.
             window_ms: quota.window.size.seconds; also the longest wait and the longest hold.
             max_ip_trackers: how many addresses are told apart.
-            ipv6_prefix_bits: see `quotas.addresses.normalise`.
+            ipv6_prefix_bits: see `quotas.ip_limits.normalise`.
             now_ms: the present.
         """
         self._ipv6_prefix_bits = ipv6_prefix_bits

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
-from quotas.address_table import AddressTable, one_spelling
 from quotas.entities import Default, EntityType, Family, QuotaEntity, QuotaKey
+from quotas.ip_table import IpTable, one_spelling
 from quotas.name_prefixes import NamePrefixes
 
 EmptyClientId: TypeAlias = Literal["kafka", "as_named"]
@@ -164,7 +164,7 @@ class Limits:
         return by_prefix[key].of(name)
 
     def find_address(self, address: str) -> tuple[str, str] | None:
-        """Whose connection rate an address has, other than the default's; see `AddressTable.find`."""
+        """Whose connection rate an address has, other than the default's; see `IpTable.find`."""
         return self._addresses.find(address)
 
     def enabled(self, key: QuotaKey) -> bool:
@@ -215,7 +215,7 @@ class Limits:
     def _clear_names(self) -> None:
         self._users_by_prefix = {key: NamePrefixes() for key in QuotaKey}
         self._clients_by_prefix = {key: NamePrefixes() for key in QuotaKey}
-        self._addresses = AddressTable()
+        self._addresses = IpTable()
 
     def _store(self, entity: QuotaEntity, key: QuotaKey, value: float) -> None:
         if entity not in self._values[key]:

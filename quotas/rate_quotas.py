@@ -1,4 +1,4 @@
-"""What the quotas counted by a sampled Rate have in common: byte rates (KIP-13) and request time (KIP-124).
+"""The quotas counted by a sampled Rate: byte rates (KIP-13) and request time (KIP-124).
 
 The hot path of the gateway: every Produce, every Fetch answer and every request passes here. Looking up a
 counter is one dictionary access as long as the limits stay the same; recording is a few additions as long
@@ -24,6 +24,8 @@ Scope: TypeAlias = int | None
 
 # How long a client that shares a counter is content with it before a place of its own is looked for again.
 _SHARED_RECHECK_MS: Final = 1_000
+
+_PERCENT_SECONDS_PER_NS: Final = 100 / 1e9
 
 
 class ScopedKey(NamedTuple):
@@ -293,6 +295,67 @@ class RateQuotas:
 
     def _make(self, key: ScopedKey | None, limit: float, now_ms: int) -> RateTracker:
         return RateTracker(self._settings, self._cap_ms, self._forgotten, shared=key is None, now_ms=now_ms)
+
+
+class ByteRateQuotas(RateQuotas):
+    """producer_byte_rate or consumer_byte_rate (KIP-13; Kafka's ClientQuotaManager).
+
+    The bytes of a Produce are those of the whole frame without its length prefix, errors included. The wait is not
+    capped: one frame far over the quota can cost minutes. The caller may put a ceiling on how long it mutes at once,
+    because the samples keep the debt.
+    """
+
+    def __init__(self, limits: Limits, key: QuotaKey, settings: RateSettings) -> None:
+        """Starts with no counters; see `RateQuotas` for the arguments.
+
+        Raises:
+            ValueError: the key is not a byte rate.
+        """
+        if key not in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE):
+            raise ValueError(f"{key} is no byte rate")
+        super().__init__(limits, key, settings)
+
+    def max_bytes_in_window(
+        self, user: str, client_id: str, *, scope: Scope = None, now_ms: int
+    ) -> int | None:
+        """The most bytes that an otherwise silent client can get without waiting, None for any number.
+
+        Kafka lowers a fetch's max_bytes to this before it reads (getMaxValueInQuotaWindow): quota times
+        the S - 1 whole windows.
+        """
+        tracker = self.tracker(user, client_id, scope=scope, now_ms=now_ms)
+        return None if tracker is None else tracker.max_in_window()
+
+
+class RequestTimeQuotas(RateQuotas):
+    """request_percentage (KIP-124; Kafka's ClientRequestQuotaManager).
+
+    Unit: percent of one thread, 100 being one core busy all the time. What counts as the time of a request is the
+    caller's to measure; it arrives here in nanoseconds. The wait is capped at one window, so a client far over its
+    quota gets the same short time again and again until its samples have left.
+    """
+
+    def __init__(self, limits: Limits, settings: RateSettings) -> None:
+        """Starts with no counters; see `RateQuotas` for the arguments."""
+        super().__init__(limits, QuotaKey.REQUEST_PERCENTAGE, settings, cap_ms=settings.window_ms)
+        self.exempt_ns = 0  # time of requests that the quota does not apply to
+
+    def record(self, user: str, client_id: str, time_ns: int, *, scope: Scope = None, now_ms: int) -> int:
+        """Counts the time of a request that is being answered, and returns how long its client has to wait."""
+        tracker = self.tracker(user, client_id, scope=scope, now_ms=now_ms)
+        return 0 if tracker is None else tracker.record(time_ns * _PERCENT_SECONDS_PER_NS, now_ms=now_ms)
+
+    def record_unchecked(
+        self, user: str, client_id: str, time_ns: int, *, scope: Scope = None, now_ms: int
+    ) -> None:
+        """Counts time spent after the answer, such as writing it; it weighs on the next request."""
+        tracker = self.tracker(user, client_id, scope=scope, now_ms=now_ms)
+        if tracker is not None:
+            tracker.record_unchecked(time_ns * _PERCENT_SECONDS_PER_NS, now_ms=now_ms)
+
+    def record_exempt(self, time_ns: int) -> None:
+        """Counts the time of a request without a wait: acks=0, cluster actions."""
+        self.exempt_ns += time_ns
 
 
 def _row(

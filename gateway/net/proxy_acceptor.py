@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from config.proxy_sections import ProxyProtocolSettings
 from protocol.proxy_protocol import NoProxyHeader, ProxyHeader, ProxyHeaderReader, ProxyProtocolError
-from quotas.addresses import normalise
 from quotas.connections import AdmissionCause
+from quotas.ip_limits import normalise
 
 if TYPE_CHECKING:
     from gateway.net.acceptor import AcceptedSocket

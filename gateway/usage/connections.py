@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from gateway.usage.row import Level, RowKey
 from gateway.usage.table import LevelOf, UsageTable
-from quotas.addresses import UNLIMITED
 from quotas.connections import Admission, AdmissionDecision, ConnectionQuotas
+from quotas.ip_limits import UNLIMITED
 from quotas.usage_record import UsageApi
 
 

@@ -11,8 +11,8 @@ import pytest
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.topic_log import Record, TopicLog
-from quotas.addresses import IpLimits
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.ip_limits import IpLimits
 from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import Limits
 from quotas.quota_alterations import plan_alterations

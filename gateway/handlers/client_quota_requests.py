@@ -18,7 +18,7 @@ from gateway.session.client_quotas import TimedRequest
 from gateway.session.routes import Route
 from gateway.session.session import ClientSession
 from protocol.api_keys import Api
-from protocol.client_quotas import (
+from protocol.client_quota_messages import (
     AlterEntry,
     AlterRequest,
     AlterResult,
