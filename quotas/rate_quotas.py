@@ -98,7 +98,7 @@ class RateTracker:
         self._forgotten = forgotten
         self.throttles = ThrottleStats()
         self.shared = shared
-        self.good_until_ms: float = math.inf  # whoever found it before then need not look for it again
+        self.good_until_ms: float = math.inf  # a look-up before then need not be made again
         self.bind(Match(None, Rule.NONE, TrackerKey("", "")), 0)
 
     @property
@@ -133,7 +133,7 @@ class RateTracker:
         return min(throttle_time_ms, self._cap_ms)
 
     def record_unchecked(self, value: float, *, now_ms: int) -> None:
-        """Counts what nobody can be told about any more; it weighs on the next request."""
+        """Counts what no answer can carry any more; it weighs on the next request."""
         self._meter.record(value, now_ms=now_ms)
 
     def unrecord(self, value: float, *, now_ms: int) -> None:
@@ -156,12 +156,12 @@ class RateTracker:
 
     def rough_rate(self, *, now_ms: int) -> float:
         """The average per second, up to a window too high; cheap."""
-        # A sample is forgotten so long after its last event: then nothing is left, and nobody needs to look.
+        # A sample is forgotten so long after its last event: then nothing is left to look at.
         idle = now_ms - self.last_ms >= self._expiry_ms
         return 0.0 if idle or not self._allowance_s else self._meter.held / self._allowance_s
 
     def max_in_window(self) -> int | None:
-        """The most that passes unthrottled within an otherwise empty window; None when nobody waits anyway."""
+        """The most that passes unthrottled within an otherwise empty window; None without a wait."""
         if self.match.limit is None or self._observe:
             return None
         return int(self._allowance)
@@ -171,7 +171,7 @@ class RateTracker:
         return self.match.limit is None or self._meter.total(now_ms=now_ms) <= 0
 
     def forget(self) -> None:
-        """The table dropped this counter: its totals live on, and who still holds it looks again."""
+        """The table dropped this counter: its totals live on, and its holders look again."""
         self.good_until_ms = -math.inf
         self._forgotten.add_totals(self.throttles)
 
@@ -204,7 +204,7 @@ class RateQuotas:
         self._table: TrackerTable[ScopedKey, RateTracker] = TrackerTable(
             self._make, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
-        # Who was found to be counted by what, since the limits last changed.
+        # The counter of each client that was looked up since the limits last changed.
         self._bound: dict[tuple[Scope, str, str], RateTracker] = {}
         self._bound_version = limits.version
 
@@ -268,11 +268,11 @@ class RateQuotas:
             totals = ThrottleStats()
             for stats in [self._forgotten, *(tracker.throttles for tracker in rest)]:
                 totals.add_totals(stats)
-            nobody = TrackerKey("", "")
-            match = rest[0].match if len(rest) == shared == 1 else Match(None, Rule.NONE, nobody)
+            no_client = TrackerKey("", "")
+            match = rest[0].match if len(rest) == shared == 1 else Match(None, Rule.NONE, no_client)
             rate = sum(tracker.rate(now_ms=now_ms) for tracker in rest[:shared])
             rate += sum(tracker.rough_rate(now_ms=now_ms) for tracker in rest[shared:])
-            key = ScopedKey(None, nobody)
+            key = ScopedKey(None, no_client)
             rows.append(_row(key, rest[:shared], match, totals, rate, other=True, now_ms=now_ms))
         return rows
 

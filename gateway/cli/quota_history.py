@@ -64,9 +64,9 @@ def _text(entries: list[dict[str, Any]]) -> str:
     rows = [("VERSION", "TIME", "BY", "VIA", "ENTITY", "QUOTA", "OLD", "NEW")]
     for entry in entries:
         when = datetime.fromtimestamp(entry["at_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
-        who = (str(entry["version"]), when, _shown(entry["by"]), _shown(entry["via"]))
+        when_and_by = (str(entry["version"]), when, _shown(entry["by"]), _shown(entry["via"]))
         what = (_entity(entry["entity"]), entry["quota"], _value(entry["old"]), _value(entry["new"]))
-        rows.append((*who, *what))
+        rows.append((*when_and_by, *what))
     return "\n".join(aligned(rows))
 
 

@@ -75,8 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ip is not None:
         if arguments.user is not None or arguments.client_id is not None:
             raise config.ConfigError(["--ip: an address has no user and no client id; ask for one of them"])
-        told = describe_address(limits, view.rate, arguments.ip, ipv6_prefix_bits=view.ipv6_prefix_bits)
-        print(json.dumps(told, indent=2) if arguments.json else address_text(told))
+        shown = describe_address(limits, view.rate, arguments.ip, ipv6_prefix_bits=view.ipv6_prefix_bits)
+        print(json.dumps(shown, indent=2) if arguments.json else address_text(shown))
         return 0
     if arguments.user is None and arguments.client_id is None:
         print(_list_json(view) if arguments.json else _list_text(view))
@@ -267,22 +267,24 @@ def describe_address(
     }
 
 
-def address_text(told: dict[str, Any]) -> str:
+def address_text(shown: dict[str, Any]) -> str:
     """`describe_address` for people."""
-    if told["limit"] is None:
+    if shown["limit"] is None:
         limit = "unlimited"
     else:
-        limit = f"{number(float(told['limit']))}/s, at once up to {number(told['burst'])} after a quiet while"
-        if told["observe"]:
+        limit = (
+            f"{number(float(shown['limit']))}/s, at once up to {number(shown['burst'])} after a quiet while"
+        )
+        if shown["observe"]:
             limit += "; only observed"
-    shared = told["counted_by"] != told["ip"]
+    shared = shown["counted_by"] != shown["ip"]
     facts = [
-        ("address", told["ip"]),
-        ("quota", str(told["quota"])),
+        ("address", shown["ip"]),
+        ("quota", str(shown["quota"])),
         ("limit", limit),
-        ("decided by", told["decided_by"] or "nothing"),
-        ("counted by", f"{told['counted_by']}, {'all its addresses together' if shared else 'alone'}"),
+        ("decided by", shown["decided_by"] or "nothing"),
+        ("counted by", f"{shown['counted_by']}, {'all its addresses together' if shared else 'alone'}"),
     ]
-    if told["enforcement"] is not Enforcement.ENFORCE:
-        facts.append(("enforcement", str(told["enforcement"])))
+    if shown["enforcement"] is not Enforcement.ENFORCE:
+        facts.append(("enforcement", str(shown["enforcement"])))
     return "\n".join(aligned(facts))

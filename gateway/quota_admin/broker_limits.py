@@ -200,13 +200,13 @@ class BrokerLimits:
             return found
         limits = self._in_force()
         overrides = limits.max_connections_per_ip_overrides
-        told = {
+        static = {
             MAX_CONNECTIONS: _number(limits.max_connections),
             CREATION_RATE: _number(limits.max_connection_creation_rate),
             PER_IP: _number(limits.max_connections_per_ip),
             PER_IP_OVERRIDES: ",".join(f"{address}:{most}" for address, most in overrides.items()),
         }
-        for key, value in told.items():
+        for key, value in static.items():
             source = _DEFAULT if value in ("", str(UNLIMITED)) else _STATIC_BROKER
             found.setdefault(key, ShownConfig(value, source, _type_of(key)))
         return found

@@ -14,7 +14,7 @@ from quotas.usage_record import UsageApi
 
 
 class ConnectionUsage:
-    """Told by the acceptors what becomes of connections."""
+    """Counts what becomes of connections, for the acceptors."""
 
     def __init__(self, usage: UsageTable) -> None:
         """Count in this table."""

@@ -82,7 +82,7 @@ class FileWriter:
         return Tally() if self._part is None else self._part.tally
 
     def open(self) -> None:
-        """See `sink.Writer`: complete what other processes left, then make room."""
+        """See `sink.Writer`: complete what other processes left, then remove what is too old or too much."""
         directory = self._settings.directory
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         for part in left_parts(directory):

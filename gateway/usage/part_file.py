@@ -169,7 +169,7 @@ def recover(part: Path) -> Path | None:
         part: a hidden file.
 
     Returns:
-        The complete file; None when somebody still writes it, or nothing whole is in it: then it is removed.
+        The complete file; None when another process still writes it, or nothing whole is in it: then it is removed.
 
     Raises:
         OSError: it can not be read or written now.
@@ -210,7 +210,7 @@ def _copy_lines(fd: int, to: Path) -> int:
 
 
 def read_pieces(fd: int) -> Iterator[bytes]:
-    """A file from its beginning, whoever else reads or writes it."""
+    """A file from its beginning, also while others read or write it."""
     at = 0
     while piece := os.pread(fd, _COPY_BYTES, at):
         at += len(piece)
@@ -220,7 +220,7 @@ def read_pieces(fd: int) -> Iterator[bytes]:
 class WholeLines:
     """The lines of a gzip stream that may end, or become something else, anywhere; what is not whole is left out.
 
-    Nobody writes lines beyond a bound; there the reading ends.
+    No line is written beyond a bound; there the reading ends.
 
     Attributes:
         whole: the stream ends where one ends, and nothing of it was left out; known when all lines were taken.

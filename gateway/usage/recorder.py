@@ -26,7 +26,7 @@ class LineSink(Protocol):
     """Takes lines away; never blocks."""
 
     def offer(self, line: Line) -> bool:
-        """Take a line; False when there was no room and it is counted as dropped."""
+        """Take a line; False when the queue was full and it is counted as dropped."""
 
 
 class Recorder:

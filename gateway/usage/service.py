@@ -43,7 +43,7 @@ class UsageService:
 
     Attributes:
         table: where the data path counts.
-        connections: told of connections.
+        connections: counts connections.
         series: for Prometheus.
         recorder, sink: see their modules.
     """

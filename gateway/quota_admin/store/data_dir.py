@@ -56,7 +56,7 @@ class DataDirectory:
             if exc.errno not in _NOT_WRITABLE:
                 raise StoreError(f"{self.path}: {exc.strerror}") from exc
             self.read_only = f"the quota store can't be written: {self.path}: {exc.strerror}"
-            # Without a lock file nobody ever wrote here, and nobody can.
+            # Without a lock file no gateway ever wrote here, and none can.
             try:
                 self._lock_fd = os.open(self.path / "quotas.lock", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:

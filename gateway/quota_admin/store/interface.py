@@ -100,7 +100,7 @@ class QuotaStore(Protocol):
         """Load everything, handing it to `on_change`, then follow what others change.
 
         Raises:
-            StoreError: there is a store and it can't be trusted, or somebody else has it.
+            StoreError: there is a store and it can't be trusted, or another gateway has it.
         """
 
     async def write(self, alteration: Alteration) -> int:

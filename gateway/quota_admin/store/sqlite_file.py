@@ -221,7 +221,7 @@ class QuotaFile:
         ]
         name = self._path.absolute().as_uri()
         if self._read_only:
-            # SQLite makes an index beside a file that has a log. It keeps that in memory where nobody else can come,
+            # SQLite makes an index beside a file that has a log. It keeps it in memory where no other process comes,
             # and without locks of its own it believes so; ours (`data_dir.py`) keeps writers away.
             # "immutable" does without the log, and so without the latest alterations: only where there is none.
             logged = Path(f"{self._path}-wal").exists()
@@ -240,7 +240,7 @@ class QuotaFile:
         return database
 
     def _checkpoint(self, database: sqlite3.Connection) -> bool:
-        """Whether all of the log is in the file now; not while somebody else, such as a backup, reads it."""
+        """Whether all of the log is in the file now; not while another program, such as a backup, reads it."""
         busy, _, _ = database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not busy
 
@@ -261,7 +261,7 @@ class QuotaFile:
                     failed.execute("ROLLBACK")
             fresh = self._connect()
             if not self._checkpoint(fresh):
-                raise StoreError("somebody else reads it")
+                raise StoreError("another program reads it")
             self._sync_log()
             state = self._read_state(fresh)
         except (sqlite3.Error, OSError, StoreError) as exc:

@@ -1,4 +1,4 @@
-"""The layout of the SQLite file that keeps overrides, and how it is told from every other file.
+"""The layout of the SQLite file that keeps overrides, and how it differs from every other file.
 
 A file is believed only when all of it fits: SQLite's own check, this program's mark, and a checksum over every value,
 the version and the store's name, since a flipped bit inside a value is no fault to SQLite. What does not fit is
@@ -182,7 +182,7 @@ def entity_from(text: str) -> QuotaEntity:
     """`parse_entity` for what `str` has written of an entity: there are many at the start.
 
     Raises:
-        ValueError: it was written by somebody else.
+        ValueError: another program has written it.
     """
     if '"' in text:
         return parse_entity(text)

@@ -17,7 +17,7 @@ from gateway.quota_admin.store.data_dir import DataDirectory
 from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, StoreError
 from gateway.quota_admin.store.sqlite_file import QuotaFile
 from gateway.quota_admin.store.sqlite_format import create
-from gateway.quota_admin.store.writing import Writing
+from gateway.quota_admin.store.writing import WritesInProgress
 
 _log = structlog.get_logger("gateway.store")
 
@@ -50,7 +50,7 @@ class SqliteStore:
         self._on_change: OnChange = lambda _changes, _version: None
         self._thread: ThreadPoolExecutor | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._writing = Writing()
+        self._writing = WritesInProgress()
 
     async def open(self, on_change: OnChange) -> None:
         """See `QuotaStore`. A directory that can't be written serves what is in it and refuses alterations."""

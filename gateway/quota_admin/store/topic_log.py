@@ -69,7 +69,7 @@ class Applied:
     """An alteration that has come to its end.
 
     Attributes:
-        alteration: its name; None: a record that somebody else wrote.
+        alteration: its name; None: a record of another writer.
         changes: what it changes that nothing later does.
         version: from it on.
     """
@@ -195,7 +195,7 @@ class TopicLog:
 
         Args:
             name: of the alteration; new.
-            alteration: who asked.
+            alteration: its author is in the history.
             changes: that change something, each with what it replaces.
             at_ms: Unix time.
             max_history: how many changes the history has afterwards.
@@ -256,7 +256,7 @@ class TopicLog:
             return Applied(None, (change,), self.version)
         self._open.setdefault(record.alteration, []).append((record.offset, change))
         while self._was_at_end and len(self._open) > _MAX_OPEN:
-            # Somebody gave names to records that no history follows.
+            # Another writer gave names to records that no history follows.
             self._open.pop(next(iter(self._open)))
             self.bad_records += 1
         return None

@@ -1,6 +1,6 @@
 """The quota store that several gateways share: a compacted topic of the cluster behind them.
 
-Every gateway reads the topic to its end before it serves anybody, and then follows it. An alteration is one
+Every gateway reads the topic to its end before it serves clients, and then follows it. An alteration is one
 transaction, so it is in the log as a whole or not at all, and it counts as made when it was read back: all gateways
 apply all alterations in the order of the log, their own included. When the outcome of a commit is not known, the
 transactional id is taken up again, which makes the brokers finish or end what was begun; then the log says what
@@ -35,7 +35,7 @@ from gateway.quota_admin.store.interface import (
 from gateway.quota_admin.store.topic_log import Record, TopicLog, Written
 from gateway.quota_admin.store.topic_reader import TopicReader, end_offset, have_topic
 from gateway.quota_admin.store.topic_writer import TopicWriter
-from gateway.quota_admin.store.writing import Writing
+from gateway.quota_admin.store.writing import WritesInProgress
 
 _RETRY_S: Final = 1.0
 _ASK_S: Final = 5.0
@@ -100,8 +100,8 @@ class TopicStore:
         self._read_to_end = asyncio.Event()
         self._loaded = False
         self._one_at_a_time = asyncio.Lock()
-        self._writing = Writing()
-        # Alterations that were seen in the log, the latest last, and who waits for one.
+        self._writing = WritesInProgress()
+        # Alterations that were seen in the log, the latest last, and those awaited.
         self._seen: dict[str, int] = {}
         self._awaited: dict[str, asyncio.Event] = {}
         # Alterations that were answered with an error and may still come into force.
@@ -131,14 +131,14 @@ class TopicStore:
         self._on_change = on_change
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="quota-store")
         loop = asyncio.get_running_loop()
-        told = ""
+        logged = ""
         while True:
             try:
                 await loop.run_in_executor(self._thread, self._have_topic)
                 break
             except KafkaException as exc:
-                if told != (told := str(exc.args[0])):
-                    _log.warning("quota_store_not_reached", topic=self._settings.topic, error=told)
+                if logged != (logged := str(exc.args[0])):
+                    _log.warning("quota_store_not_reached", topic=self._settings.topic, error=logged)
                 await asyncio.sleep(_RETRY_S)
         self._reader = TopicReader(
             self._settings.topic, self._settings.client, loop, self._receive, self._begin_again
@@ -156,7 +156,7 @@ class TopicStore:
         """See `QuotaStore`."""
         if self.read_only is not None:
             raise StoreError(self.read_only)
-        # Who asked takes these for made already, and won't write a line about them.
+        # The caller takes these for made already, and won't write a line about them.
         seem_made = {
             slot
             for change in alteration.changes
@@ -211,7 +211,7 @@ class TopicStore:
             for name in self._awaited.keys() & self._seen.keys():
                 self._awaited[name].set()
             for name in self._doubtful.keys() & self._seen.keys():
-                # Who asked was told that it is not sure, and has written no line.
+                # The caller knows that it is not sure, and has written no line.
                 _write_audit(*self._doubtful.pop(name), late=True)
         self._progress.set()
 
