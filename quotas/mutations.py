@@ -245,7 +245,7 @@ class MutationQuotas:
         tracker.bind(match, self._limits.version)
         return tracker.meter.throttle_time_ms(now_ms=now_ms)
 
-    def book_throttle(self, user: str, client_id: str, throttle_time_ms: int, *, now_ms: int) -> None:
+    def count_throttle(self, user: str, client_id: str, throttle_time_ms: int, *, now_ms: int) -> None:
         """Counts a request that this quota made wait, once `quotas.combine` has counted it for this family."""
         match = resolve(self._limits, KEY, user, client_id)
         limit = UNLIMITED if match.limit is None else match.limit
