@@ -19,10 +19,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from quotas.bandwidth import ByteRateQuotas
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
-from quotas.rate_quotas import RateSettings
+from quotas.rate_quotas import ByteRateQuotas, RateSettings
 
 KEY = QuotaKey.PRODUCER_BYTE_RATE
 FRAME_BYTES = 1_000

@@ -28,12 +28,11 @@ from benchmarks.relay.machine import describe_machine, load_average
 from gateway.quota_admin.store.interface import Alteration
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.sqlite_store import SqliteStore
-from quotas.addresses import IpLimits
-from quotas.bandwidth import ByteRateQuotas
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.ip_limits import IpLimits
 from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import Limits
-from quotas.rate_quotas import RateSettings
+from quotas.rate_quotas import ByteRateQuotas, RateSettings
 from quotas.resolution import resolve
 from testkit.broker import ScriptedBroker
 from testkit.gateway import free_ports

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator
 
-from quotas.addresses import normalise
+from quotas.ip_limits import normalise
 
 
 def check_address(text: str) -> str:

@@ -27,8 +27,9 @@ from gateway.observability.connection_metrics import ConnectionMetrics
 from gateway.observability.operation_metrics import QuotaAdminMetrics, ReloadMetrics, StoreMetrics
 from gateway.observability.quota_metrics import QuotaMetrics
 from gateway.observability.request_metrics import RequestMetrics
-from gateway.quota_admin.alterations import AlterationRunner, AuditLog
-from gateway.quota_admin.limits_file import LimitsFile, limits_directory
+from gateway.quota_admin.alterations import AlterationRunner
+from gateway.quota_admin.audit import AuditLog
+from gateway.quota_admin.earlier_limits import take_over
 from gateway.quota_admin.rights import QuotaAdmin
 from gateway.quota_admin.store.build import build_store
 from gateway.quota_admin.store.interface import StoreError
@@ -144,7 +145,6 @@ class Gateway:
         )
         if self.usage is not None:
             self.usage.watch(self.mutations, self.connections)
-        self._limits_file = LimitsFile(limits_directory(config), now_ms)
         self.settings = LiveSettings(
             config,
             descriptor_limit=descriptor_limit,
@@ -153,7 +153,6 @@ class Gateway:
             connections=self.connections,
             quota_admin=self.quota_admin,
             handshake_limiter=self.tls.handshake_limiter,
-            change=self._limits_file.change,
             now_ms=now_ms,
         )
         # A topic created through one listener is known on the others.
@@ -276,7 +275,8 @@ class Gateway:
         try:
             await self.live_quotas.open()
             if self._config.quota_admin.broker_limits is LimitsBy.GATEWAY:
-                await self._limits_file.restore(self.settings.broker_limits)
+                await take_over(self._config, self.live_quotas, self.settings.broker_limits)
+                self.live_quotas.follow_limits(self.settings.broker_limits)
             self._listeners.listen(self._config.listeners)
         except (OSError, StoreError):
             await self.stop()
@@ -328,7 +328,6 @@ class Gateway:
             # A disk that hangs must not cost the usage records too.
             async with asyncio.timeout(within_s):
                 await self.alterations.finish()
-                await self._limits_file.finish()
                 await self.live_quotas.close()
         except TimeoutError:
             _log.error("quota_store_not_closed", waited_s=within_s)

@@ -1,12 +1,19 @@
-"""The one place where time is read: the loop's own clock, so that deadlines and timers agree."""
+"""The clocks: the loop's own, so that deadlines and timers agree, and the wall clock.
+
+Wall time names seconds, files and entries of a history for people; nothing is computed from both.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 NowMs: TypeAlias = Callable[[], int]
 """Monotonic milliseconds; the zero is arbitrary."""
+
+WallMs: TypeAlias = Callable[[], int]
+"""Milliseconds since the epoch."""
 
 
 class HasTime(Protocol):
@@ -18,9 +25,14 @@ class HasTime(Protocol):
 
 def loop_clock(loop: HasTime) -> NowMs:
     """A clock that reads `loop.time()`."""
-    time = loop.time
+    seconds = loop.time
 
     def now_ms() -> int:
-        return int(time() * 1000)
+        return int(seconds() * 1000)
 
     return now_ms
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000

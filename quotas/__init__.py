@@ -1,8 +1,8 @@
-"""Who may use how much, and how long to wait: numbers and ``now_ms`` in, a throttle time out.
+"""How much each client may use, and how long it waits: numbers and ``now_ms`` in, a throttle time out.
 
-The room in nouns:
+The nouns:
 
-* **quota entity** (`entities`): whom a quota is set for - a user, a client id, both, or an address,
+* **quota entity** (`entities`): what a quota is set for - a user, a client id, both, or an address,
   each by name or as ``DEFAULT``.
 * **limits** (`limits`): every configured quota and the version number of that set.
 * **match** (`resolution`): which of the eight levels of KIP-55 applies to one client, and the

@@ -1,4 +1,4 @@
-"""One request, several quotas: the client waits for the longest, and one family books it (KIP-124, KIP-599)."""
+"""One request, several quotas: the client waits for the longest, and it counts for one family (KIP-124, KIP-599)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class ThrottledBy(StrEnum):
-    """Whose throttle-time metric a wait is booked under. Closed: it is a metric label."""
+    """The family whose throttle-time metric a wait counts in. Closed: it is a metric label."""
 
     NONE = "none"
     PRODUCE = "produce"
@@ -19,7 +19,7 @@ class ThrottledBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """What one request's client is told, and why."""
+    """The wait of one request, and the family it counts for."""
 
     throttle_time_ms: int
     by: ThrottledBy
@@ -34,8 +34,8 @@ def combine(
 ) -> Throttle:
     """The throttle of a request: the longest wait, never the sum.
 
-    A tie between the API's own quota and the request quota is booked as request, as Kafka does. What the
-    broker itself wrote is never lowered (a broker's quota may be enforced as well) and is booked as upstream
+    A tie between the API's own quota and the request quota counts as request, as in Kafka. What the
+    broker itself wrote is never lowered (a broker's quota may be enforced as well) and counts as upstream
     only when it is strictly longer than ours.
 
     Args:

@@ -1,7 +1,7 @@
-"""Who may connect now (KIP-612 rates, KIP-402 counts; Kafka's ConnectionQuotas).
+"""Which clients may connect now (KIP-612 rates, KIP-402 counts; Kafka's ConnectionQuotas).
 
-The order is Kafka's. First the rates of the gateway and of the listener: over one of them nobody is refused,
-the listener accepts nobody for a while. Then the slots: without a free one the listener waits as well. Then the
+The order is Kafka's. First the rates of the gateway and of the listener: over one of them no connection is refused,
+the listener accepts none for a while. Then the slots: without a free one the listener waits as well. Then the
 rate of the address: over it the socket is held unread and closed, or looked at again, when its time is over,
 and it uses up none of the listener's rate. Last the number of connections of the address: over it the socket
 is closed.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from quotas.addresses import UNLIMITED, IpLimit, IpLimits, normalise
+from quotas.ip_limits import UNLIMITED, IpLimit, IpLimits, normalise
 from quotas.limits import Limits
 from quotas.rate import SampledRate
 from quotas.trackers import TrackerTable
@@ -29,7 +29,7 @@ class AdmissionDecision(StrEnum):
     ADMIT = (
         "admit"  # counted; `ConnectionQuotas.release` when it closes. With a wait_ms: only observed, not held
     )
-    WAIT = "wait"  # accept nobody on this listener, then ask again with waited=True
+    WAIT = "wait"  # accept none on this listener, then ask again with waited=True
     HOLD = "hold"  # keep it unread, then ask `ConnectionQuotas.after_hold`
     REFUSE = "refuse"  # close it; it is not counted
 
@@ -146,8 +146,8 @@ class ConnectionQuotas:
             connection_limits: everything else; `update` changes it.
             window_num: quota.window.num.
             window_ms: quota.window.size.seconds; also the longest wait and the longest hold.
-            max_ip_trackers: how many addresses are told apart.
-            ipv6_prefix_bits: see `quotas.addresses.normalise`.
+            max_ip_trackers: how many addresses have a counter of their own.
+            ipv6_prefix_bits: see `quotas.ip_limits.normalise`.
             now_ms: the present.
         """
         self._ipv6_prefix_bits = ipv6_prefix_bits
@@ -280,7 +280,7 @@ class ConnectionQuotas:
         """Tells that an admitted connection was closed.
 
         Raises:
-            ValueError: there is none such, so somebody counts wrong.
+            ValueError: there is none such, so the caller counts wrong.
         """
         client = self._client(ip)
         if self._by_listener.get(listener, 0) == 0 or client not in self._by_ip:

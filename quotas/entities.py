@@ -1,7 +1,7 @@
-"""Whom a quota is set for: users, client ids and addresses, each by name or as the default (KIP-55, KIP-612).
+"""What a quota is set for: users, client ids and addresses, each by name or as the default (KIP-55, KIP-612).
 
 The default entity has no name on the wire (null). ``<default>`` is only how this project's text forms
-write it; a user who is really called ``<default>`` is another entity and is written in double quotes.
+write it; a user that is really called ``<default>`` is another entity and is written in double quotes.
 """
 
 from __future__ import annotations

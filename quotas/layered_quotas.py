@@ -24,7 +24,7 @@ class QuotaChange:
     """One override that is set or goes.
 
     Attributes:
-        entity: whom it is for.
+        entity: the quota is for it.
         key: of the quota.
         value: in the key's unit; None: the override is removed.
     """
@@ -38,7 +38,7 @@ class LayeredQuotas:
     """See the module.
 
     Attributes:
-        limits: what is in force. Nobody else sets or removes quotas in it.
+        limits: what is in force; only this sets and removes quotas in it.
     """
 
     def __init__(self, limits: Limits) -> None:

@@ -5,8 +5,8 @@ the set also knows which entity families have at least one quota, because that d
 is counted by (see `quotas.resolution`). Removing the last quota of a family makes the family inactive again,
 and a key without any quota is off: nothing is counted for it. That is what Kafka 4.3.1 does.
 
-Stricter than Kafka on purpose: NaN and infinity are refused, because a NaN quota limits nobody in silence.
-Wider on purpose: an address entity may be a CIDR block. Host names are refused, as this room can not
+Stricter than Kafka on purpose: NaN and infinity are refused, because a NaN quota silently limits nothing.
+Wider on purpose: an address entity may be a CIDR block. Host names are refused, as pure code can not
 resolve them. An address has one spelling, where Kafka keeps any: of two names of one address the one that was set
 last would count, and after a restart perhaps the other.
 """
@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
-from quotas.address_table import AddressTable, one_spelling
 from quotas.entities import Default, EntityType, Family, QuotaEntity, QuotaKey
+from quotas.ip_table import IpTable, one_spelling
 from quotas.name_prefixes import NamePrefixes
 
 EmptyClientId: TypeAlias = Literal["kafka", "as_named"]
@@ -30,7 +30,7 @@ class Enforcement(StrEnum):
     """What is done with all quotas at once. Closed: it is a metric label."""
 
     ENFORCE = "enforce"
-    OBSERVE = "observe"  # computed and reported, but nobody waits and nothing is refused
+    OBSERVE = "observe"  # computed and reported; no client waits, nothing is refused
     OFF = "off"  # not even computed: as if no quota were set, though they still can be listed
 
 
@@ -50,7 +50,7 @@ class Limits:
     """The configured quotas.
 
     Attributes:
-        version: grows with every change; whoever caches a `quotas.resolution.Match` compares it.
+        version: grows with every change; a cached `quotas.resolution.Match` is good for one version.
         address_version: grows with the changes among them that can matter to an address.
         empty_client_id: what a client without a client id is. ``kafka``: as Kafka does, it matches
             "(user, default client)" but is then looked up as the bare user, and as a client id alone it
@@ -125,7 +125,7 @@ class Limits:
         return sum(map(len, self._values.values()))
 
     def snapshot(self) -> dict[QuotaKey, dict[QuotaEntity, float]]:
-        """A copy of all quotas, by key; for who needs longer than until the next change."""
+        """A copy of all quotas, by key, which outlives the next change."""
         return {key: values.copy() for key, values in self._values.items()}
 
     def replace_all(self, items: Iterable[tuple[QuotaEntity, QuotaKey, float]]) -> bool:
@@ -164,7 +164,7 @@ class Limits:
         return by_prefix[key].of(name)
 
     def find_address(self, address: str) -> tuple[str, str] | None:
-        """Whose connection rate an address has, other than the default's; see `AddressTable.find`."""
+        """Whose connection rate an address has, other than the default's; see `IpTable.find`."""
         return self._addresses.find(address)
 
     def enabled(self, key: QuotaKey) -> bool:
@@ -192,7 +192,7 @@ class Limits:
             self._changed()
 
     def set_observed(self, entities: Iterable[QuotaEntity] = ()) -> None:
-        """Says whose quotas are only watched: computed and reported as ever, but nobody waits.
+        """Sets the entities whose quotas are only watched: computed and reported as ever, without a wait.
 
         Args:
             entities: the quotas of exactly these entities. Replaces what was said before.
@@ -215,7 +215,7 @@ class Limits:
     def _clear_names(self) -> None:
         self._users_by_prefix = {key: NamePrefixes() for key in QuotaKey}
         self._clients_by_prefix = {key: NamePrefixes() for key in QuotaKey}
-        self._addresses = AddressTable()
+        self._addresses = IpTable()
 
     def _store(self, entity: QuotaEntity, key: QuotaKey, value: float) -> None:
         if entity not in self._values[key]:
@@ -232,7 +232,7 @@ def validate(entity: QuotaEntity, key: str, value: float, *, kept: bool = False)
     """The first fault of a quota, None when it may be set.
 
     Args:
-        entity: whom the quota is for.
+        entity: the quota is for it.
         key: as the client wrote it, so it may be unknown.
         value: in the key's unit.
         kept: it comes from a store, which may hold other spellings of addresses from when they were taken.

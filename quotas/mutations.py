@@ -245,8 +245,8 @@ class MutationQuotas:
         tracker.bind(match, self._limits.version)
         return tracker.meter.throttle_time_ms(now_ms=now_ms)
 
-    def book_throttle(self, user: str, client_id: str, throttle_time_ms: int, *, now_ms: int) -> None:
-        """Counts a request that this quota made wait, once `quotas.combine` has booked it here."""
+    def count_throttle(self, user: str, client_id: str, throttle_time_ms: int, *, now_ms: int) -> None:
+        """Counts a request that this quota made wait, once `quotas.combine` has counted it for this family."""
         match = resolve(self._limits, KEY, user, client_id)
         limit = UNLIMITED if match.limit is None else match.limit
         tracker = self._trackers.find(match.tracker_key, limit)
@@ -270,7 +270,7 @@ class MutationQuotas:
         return len(self._trackers.own())
 
     def loads(self, *, now_ms: int) -> dict[TrackerKey, float]:
-        """Who was charged lately and how much; 0 for all others. Cheap enough to ask thousands at once."""
+        """The permits charged lately, by counter; 0 for all others. Cheap enough to ask thousands at once."""
         return {key: _recent_charges(tracker, now_ms) for key, tracker in self._trackers.own()}
 
     def snapshot(self, *, only: Container[TrackerKey] | None = None, now_ms: int) -> list[TrackerSnapshot]:

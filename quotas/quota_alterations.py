@@ -53,8 +53,8 @@ def plan_alterations(
     Args:
         entries: of the request, in its order.
         quotas: what is set now; setting a value again that is set already changes nothing.
-        shared: others set values too, and `book` may not have the latest: what seems to change nothing is a change
-            too, and who makes it has to see.
+        shared: other gateways set values too, and `quotas` may not have the latest: what seems to change nothing is a
+            change too, and the store decides.
 
     Returns:
         One plan for each distinct entity, in the order they came first.

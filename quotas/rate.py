@@ -1,6 +1,6 @@
 """Averages over sampled windows (KIP-13; Kafka's SampledStat and Rate), and the spread Rate of KIP-599's draft.
 
-`SampledRate` is Kafka's arithmetic to the last detail, because clients are told its result in milliseconds
+`SampledRate` is Kafka's arithmetic to the last detail, because clients get its result in milliseconds
 and operators compare it with a broker's: a sample begins at its first event and not on a grid, it is
 forgotten S windows after its *last* event, and a young meter pretends that S - 1 whole windows have passed.
 

@@ -1,4 +1,4 @@
-"""What the quotas counted by a sampled Rate have in common: byte rates (KIP-13) and request time (KIP-124).
+"""The quotas counted by a sampled Rate: byte rates (KIP-13) and request time (KIP-124).
 
 The hot path of the gateway: every Produce, every Fetch answer and every request passes here. Looking up a
 counter is one dictionary access as long as the limits stay the same; recording is a few additions as long
@@ -24,6 +24,8 @@ Scope: TypeAlias = int | None
 
 # How long a client that shares a counter is content with it before a place of its own is looked for again.
 _SHARED_RECHECK_MS: Final = 1_000
+
+_PERCENT_SECONDS_PER_NS: Final = 100 / 1e9
 
 
 class ScopedKey(NamedTuple):
@@ -96,7 +98,7 @@ class RateTracker:
         self._forgotten = forgotten
         self.throttles = ThrottleStats()
         self.shared = shared
-        self.good_until_ms: float = math.inf  # whoever found it before then need not look for it again
+        self.good_until_ms: float = math.inf  # a look-up before then need not be made again
         self.bind(Match(None, Rule.NONE, TrackerKey("", "")), 0)
 
     @property
@@ -131,7 +133,7 @@ class RateTracker:
         return min(throttle_time_ms, self._cap_ms)
 
     def record_unchecked(self, value: float, *, now_ms: int) -> None:
-        """Counts what nobody can be told about any more; it weighs on the next request."""
+        """Counts what no answer can carry any more; it weighs on the next request."""
         self._meter.record(value, now_ms=now_ms)
 
     def unrecord(self, value: float, *, now_ms: int) -> None:
@@ -154,12 +156,12 @@ class RateTracker:
 
     def rough_rate(self, *, now_ms: int) -> float:
         """The average per second, up to a window too high; cheap."""
-        # A sample is forgotten so long after its last event: then nothing is left, and nobody needs to look.
+        # A sample is forgotten so long after its last event: then nothing is left to look at.
         idle = now_ms - self.last_ms >= self._expiry_ms
         return 0.0 if idle or not self._allowance_s else self._meter.held / self._allowance_s
 
     def max_in_window(self) -> int | None:
-        """The most that passes unthrottled within an otherwise empty window; None when nobody waits anyway."""
+        """The most that passes unthrottled within an otherwise empty window; None without a wait."""
         if self.match.limit is None or self._observe:
             return None
         return int(self._allowance)
@@ -169,7 +171,7 @@ class RateTracker:
         return self.match.limit is None or self._meter.total(now_ms=now_ms) <= 0
 
     def forget(self) -> None:
-        """The table dropped this counter: its totals live on, and who still holds it looks again."""
+        """The table dropped this counter: its totals live on, and its holders look again."""
         self.good_until_ms = -math.inf
         self._forgotten.add_totals(self.throttles)
 
@@ -202,7 +204,7 @@ class RateQuotas:
         self._table: TrackerTable[ScopedKey, RateTracker] = TrackerTable(
             self._make, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
-        # Who was found to be counted by what, since the limits last changed.
+        # The counter of each client that was looked up since the limits last changed.
         self._bound: dict[tuple[Scope, str, str], RateTracker] = {}
         self._bound_version = limits.version
 
@@ -266,11 +268,11 @@ class RateQuotas:
             totals = ThrottleStats()
             for stats in [self._forgotten, *(tracker.throttles for tracker in rest)]:
                 totals.add_totals(stats)
-            nobody = TrackerKey("", "")
-            match = rest[0].match if len(rest) == shared == 1 else Match(None, Rule.NONE, nobody)
+            no_client = TrackerKey("", "")
+            match = rest[0].match if len(rest) == shared == 1 else Match(None, Rule.NONE, no_client)
             rate = sum(tracker.rate(now_ms=now_ms) for tracker in rest[:shared])
             rate += sum(tracker.rough_rate(now_ms=now_ms) for tracker in rest[shared:])
-            key = ScopedKey(None, nobody)
+            key = ScopedKey(None, no_client)
             rows.append(_row(key, rest[:shared], match, totals, rate, other=True, now_ms=now_ms))
         return rows
 
@@ -293,6 +295,67 @@ class RateQuotas:
 
     def _make(self, key: ScopedKey | None, limit: float, now_ms: int) -> RateTracker:
         return RateTracker(self._settings, self._cap_ms, self._forgotten, shared=key is None, now_ms=now_ms)
+
+
+class ByteRateQuotas(RateQuotas):
+    """producer_byte_rate or consumer_byte_rate (KIP-13; Kafka's ClientQuotaManager).
+
+    The bytes of a Produce are those of the whole frame without its length prefix, errors included. The wait is not
+    capped: one frame far over the quota can cost minutes. The caller may put a ceiling on how long it mutes at once,
+    because the samples keep the debt.
+    """
+
+    def __init__(self, limits: Limits, key: QuotaKey, settings: RateSettings) -> None:
+        """Starts with no counters; see `RateQuotas` for the arguments.
+
+        Raises:
+            ValueError: the key is not a byte rate.
+        """
+        if key not in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE):
+            raise ValueError(f"{key} is no byte rate")
+        super().__init__(limits, key, settings)
+
+    def max_bytes_in_window(
+        self, user: str, client_id: str, *, scope: Scope = None, now_ms: int
+    ) -> int | None:
+        """The most bytes that an otherwise silent client can get without waiting, None for any number.
+
+        Kafka lowers a fetch's max_bytes to this before it reads (getMaxValueInQuotaWindow): quota times
+        the S - 1 whole windows.
+        """
+        tracker = self.tracker(user, client_id, scope=scope, now_ms=now_ms)
+        return None if tracker is None else tracker.max_in_window()
+
+
+class RequestTimeQuotas(RateQuotas):
+    """request_percentage (KIP-124; Kafka's ClientRequestQuotaManager).
+
+    Unit: percent of one thread, 100 being one core busy all the time. What counts as the time of a request is the
+    caller's to measure; it arrives here in nanoseconds. The wait is capped at one window, so a client far over its
+    quota gets the same short time again and again until its samples have left.
+    """
+
+    def __init__(self, limits: Limits, settings: RateSettings) -> None:
+        """Starts with no counters; see `RateQuotas` for the arguments."""
+        super().__init__(limits, QuotaKey.REQUEST_PERCENTAGE, settings, cap_ms=settings.window_ms)
+        self.exempt_ns = 0  # time of requests that the quota does not apply to
+
+    def record(self, user: str, client_id: str, time_ns: int, *, scope: Scope = None, now_ms: int) -> int:
+        """Counts the time of a request that is being answered, and returns how long its client has to wait."""
+        tracker = self.tracker(user, client_id, scope=scope, now_ms=now_ms)
+        return 0 if tracker is None else tracker.record(time_ns * _PERCENT_SECONDS_PER_NS, now_ms=now_ms)
+
+    def record_unchecked(
+        self, user: str, client_id: str, time_ns: int, *, scope: Scope = None, now_ms: int
+    ) -> None:
+        """Counts time spent after the answer, such as writing it; it weighs on the next request."""
+        tracker = self.tracker(user, client_id, scope=scope, now_ms=now_ms)
+        if tracker is not None:
+            tracker.record_unchecked(time_ns * _PERCENT_SECONDS_PER_NS, now_ms=now_ms)
+
+    def record_exempt(self, time_ns: int) -> None:
+        """Counts the time of a request without a wait: acks=0, cluster actions."""
+        self.exempt_ns += time_ns
 
 
 def _row(

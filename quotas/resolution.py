@@ -1,12 +1,12 @@
 """Which quota applies to a client, and what its use is counted by (KIP-55; Kafka's DefaultQuotaCallback).
 
 Two questions with two answers. The *limit* comes from the first configured of eight levels. The *tracker
-key* says who shares the counter: a level that names user and client counts each pair alone, a user level
+key* says which clients share the counter: a level that names user and client counts each pair alone, a user level
 counts all clients of that user together, a client level counts that client id across all users. A private
 counter exists for each client even when the matching entity is a default.
 
 Where prefixes are allowed (`Limits.prefixes`), ``team-a-*`` stands between the exact name and the default: for the
-user first, then for the client id; a longer prefix goes before a shorter one. Whom a prefix matches it counts as one.
+user first, then for the client id; a longer prefix goes before a shorter one. All its matches count as one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Match:
     limit: float | None  # in the key's unit per second; None is unlimited
     rule: Rule
     tracker_key: TrackerKey
-    observe: bool = False  # computed and reported, but nobody waits
+    observe: bool = False  # computed and reported, without a wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def resolve(limits: Limits, key: QuotaKey, user: str, client_id: str) -> Match:
     Args:
         limits: the configured quotas.
         key: any key but connection_creation_rate, which has addresses instead of clients.
-        user: the principal's name, ``ANONYMOUS`` when nobody was authenticated.
+        user: the principal's name, ``ANONYMOUS`` without authentication.
         client_id: of this very request; "" when it has none.
 
     Returns:
@@ -99,7 +99,7 @@ def resolve(limits: Limits, key: QuotaKey, user: str, client_id: str) -> Match:
         user, client_id = _as_set(limits, key, user, client_id)
     family = limits.sole_family(key)
     if family is None:
-        # With several families active, the level that matches decides who shares the counter.
+        # With several families active, the level that matches decides which clients share the counter.
         rule, _ = _first(limits, key, user, client_id, _EIGHT)
         family = Family.CLIENT if rule is Rule.NONE else _FAMILY_OF_RULE[rule]
     return _match(limits, key, family, _tracker_key(family, user, client_id))
@@ -176,7 +176,7 @@ def _match(limits: Limits, key: QuotaKey, family: Family, tracker_key: TrackerKe
     """The level that gives a counter its limit.
 
     Kafka looks the limit up by the counter's tags, so an empty field is indistinguishable from a shared
-    one: the pair (user, "") is looked up as the user, and ("", "") as nobody. ``as_named`` keeps the
+    one: the pair (user, "") is looked up as the user, and ("", "") as no client. ``as_named`` keeps the
     family that was matched instead.
     """
     user, client_id = tracker_key

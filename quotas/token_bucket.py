@@ -2,7 +2,7 @@
 
 Two differences from Kafka, both deliberate. The bucket is full when it is made, where Kafka relies on a wall
 clock that is far from its epoch. And a debt that would round to a wait of no milliseconds counts as paid:
-whoever waited exactly as long as it was told is served, where Kafka can refuse with a throttle time of 0.
+a client that waited exactly as long as it should is served, where Kafka can refuse with a throttle time of 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from quotas.rate import clamp_throttle_ms
 
 
 class TokenBucket:
-    """Tokens in permits; below zero is debt, without a floor."""
+    """Tokens in permits; below zero is debt, without a bound."""
 
     __slots__ = ("_burst_s", "_last_ms", "_rate_per_s", "_tokens")
 

@@ -30,7 +30,7 @@ class Tracked(Protocol):
         """Whether a new counter would decide the same."""
 
     def forget(self) -> None:
-        """Called when the table drops it: save what must not be lost, turn away who still holds it."""
+        """Called when the table drops it: save what must not be lost, turn its holders away."""
 
 
 K = TypeVar("K", bound=Hashable)
@@ -46,7 +46,7 @@ class TrackerTable(Generic[K, T]):
         Args:
             make: a new counter from its key (None: a shared one), its limit per second and now_ms.
             max_trackers: how many counters of their own there may be.
-            idle_expiry_ms: an unused counter goes after this time at the earliest, unless room is needed.
+            idle_expiry_ms: an unused counter goes after this time at the earliest, unless its place is needed.
         """
         self._make = make
         self._max_trackers = max_trackers
@@ -78,7 +78,7 @@ class TrackerTable(Generic[K, T]):
         return self._shared.get(limit_per_s)
 
     def find_or_make(self, key: K, limit_per_s: float, *, now_ms: int) -> T:
-        """The counter of this key; a shared one when there is no room for it."""
+        """The counter of this key; a shared one when the table is full."""
         tracker = self._own.get(key)
         if tracker is not None:
             return tracker

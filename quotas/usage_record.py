@@ -67,7 +67,7 @@ class RowFlags(IntFlag):
     """What else is true of a row."""
 
     CENSORED = 1  # clients were muted: they may have wanted more than `offered`
-    OBSERVED = 2  # the quota is only watched: nobody waits for it
+    OBSERVED = 2  # the quota is only watched: no client waits for it
 
 
 class Event(IntEnum):

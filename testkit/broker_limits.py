@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import config
 from config import Config
-from gateway.quota_admin.broker_limits import BrokerLimits, Changes, OnSaved, Values
+from gateway.quota_admin.broker_limits import BrokerLimits, Values
 from gateway.server.connection_capacity import connection_limits, plan_descriptors
 from quotas.connections import ConnectionLimits
 
@@ -21,33 +21,23 @@ max_connections_per_ip = 50
 
 
 class ScriptedLimits:
-    """Limits of connections, and the file that a test is.
+    """Limits of connections, without a store.
 
     Attributes:
         limits: for a `HandlerContext`.
         config: what the file says.
         in_force: all limits together.
-        waiting: changes that are not durable yet.
     """
 
     def __init__(self, text: str = TEXT) -> None:
         self.config: Config = config.parse(text, name="f")
         self.in_force: ConnectionLimits = self._limits_of(self.config)
-        self.waiting: list[tuple[Changes, OnSaved]] = []
         self.limits = BrokerLimits(
             [listener.name for listener in self.config.listeners],
             check=lambda values: self._check(values),
             apply=self._apply,
-            change=lambda changes, on_saved: self.waiting.append((changes, on_saved)),
             in_force=lambda: self.in_force,
         )
-
-    def finish(self, *, now_ms: int, failure: str | None = None) -> None:
-        """The oldest change becomes durable, or does not."""
-        changes, on_saved = self.waiting.pop(0)
-        if failure is None:
-            self.limits.put_in_force(self.limits.merged(changes))
-        on_saved(failure, now_ms)
 
     def _check(self, values: Values) -> None:
         plan_descriptors(self.limits.over(self.config, values), DESCRIPTORS)

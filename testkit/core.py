@@ -126,6 +126,8 @@ class GatewayCore:
             self.limits, rate_settings or RateSettings(), self.observer, usage=usage
         )
         self.desk = ScriptedAlterations(self.limits, authorize=authorize, admins=admins)
+        if board is not None:
+            self.desk.limits = board.limits
         cluster_map = ClusterMap([(UPSTREAM_HOST, 9092)], default_num_partitions=default_num_partitions)
         self.context = HandlerContext(
             topology=Topology(cluster_map, BrokerPorts(GATEWAY_HOST, FIRST_PORT, 1, 10), bind),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from config.sections.quota_admin import Authorize
+from gateway.quota_admin.broker_limits import BrokerLimits
 from gateway.quota_admin.rights import Asker, OnAltered, QuotaAdmin
+from gateway.quota_admin.store.changes import LimitChange
 from gateway.quota_admin.store.interface import Alteration
-from quotas.layered_quotas import LayeredQuotas
+from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import Limits
 
 
@@ -29,9 +31,9 @@ class RecordingAudit:
         """See `Audit`."""
         self.lines.append(("refused", asker.principal, what, str(key), old, new))
 
-    def not_told(self, asker: Asker) -> None:
+    def description_refused(self, asker: Asker) -> None:
         """See `Audit`."""
-        self.lines.append(("not told", asker.principal))
+        self.lines.append(("description refused", asker.principal))
 
 
 class ScriptedAlterations:
@@ -43,6 +45,7 @@ class ScriptedAlterations:
         audit: what was written down.
         waiting: alterations that are not durable yet, oldest first.
         slow: what takes its time and has not been gone through, oldest first.
+        limits: of brokers, which alterations may change too.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class ScriptedAlterations:
             self.quotas, self._alter, self._slowly, self.audit, authorize=authorize, admins=admins
         )
         self.waiting: list[tuple[Alteration, OnAltered]] = []
+        self.limits: BrokerLimits | None = None
         self.slow: list[tuple[Iterator[None], Callable[[int], None]]] = []
 
     def _alter(self, alteration: Alteration, on_altered: OnAltered) -> None:
@@ -77,6 +81,9 @@ class ScriptedAlterations:
         """The oldest alteration becomes durable, or fails; its client is answered."""
         alteration, on_altered = self.waiting.pop(0)
         if failure is None:
-            self.quotas.apply(alteration.changes)
+            self.quotas.apply(change for change in alteration.changes if isinstance(change, QuotaChange))
+            limits = {each.name: each.value for each in alteration.changes if isinstance(each, LimitChange)}
+            if self.limits is not None:
+                self.limits.put_in_force(self.limits.merged(limits))
         on_altered(failure, now_ms)
         return alteration

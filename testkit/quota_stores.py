@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from gateway.quota_admin.store.changes import LimitChange, Slot, StoredChange, Value, slot_of
 from gateway.quota_admin.store.interface import Alteration, QuotaStore
 from gateway.quota_admin.store.sqlite_store import SqliteStore
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
@@ -25,21 +26,27 @@ class Seen:
     """What a store said so far: `values` as a gateway would have them, and every call."""
 
     def __init__(self) -> None:
-        self.values: dict[tuple[QuotaEntity, QuotaKey], float] = {}
-        self.calls: list[tuple[Sequence[QuotaChange], int]] = []
+        self.values: dict[Slot, Value] = {}
+        self.calls: list[tuple[Sequence[StoredChange], int]] = []
 
-    def __call__(self, changes: Sequence[QuotaChange], version: int) -> None:
+    def __call__(self, changes: Sequence[StoredChange], version: int) -> None:
         self.calls.append((tuple(changes), version))
         for change in changes:
             if change.value is None:
-                self.values.pop((change.entity, change.key), None)
+                self.values.pop(slot_of(change), None)
             else:
-                self.values[change.entity, change.key] = change.value
+                self.values[slot_of(change)] = change.value
 
 
 def alteration(*changes: tuple[QuotaEntity, QuotaKey, float | None], by: str = "User:admin") -> Alteration:
     """One that an admin asks for."""
     return Alteration(by, "a test", tuple(QuotaChange(*change) for change in changes))
+
+
+def limit_alteration(**limits: str | None) -> Alteration:
+    """One of connection limits of brokers, with underscores for the dots of their names."""
+    changes = (LimitChange(name.replace("_", "."), value) for name, value in limits.items())
+    return Alteration("User:admin", "a test", tuple(changes))
 
 
 def sqlite_store(path: Path, *, max_quotas: int = 1_000, max_history: int = 100) -> SqliteStore:

@@ -89,9 +89,11 @@ class QuotaTopic:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no broker"))
         return len(self.log)
 
-    def store(self, *, write_timeout_ms: int = 2_000) -> TopicStore:
+    def store(
+        self, *, write_timeout_ms: int = 2_000, max_quotas: int = 1_000, max_history: int = 100
+    ) -> TopicStore:
         """One that is not open yet."""
-        settings = TopicStoreSettings("quotas", None, 1_000, 100, write_timeout_ms, {})
+        settings = TopicStoreSettings("quotas", None, max_quotas, max_history, write_timeout_ms, {})
         return TopicStore(settings, now_ms=lambda: AT_MS)
 
     def append(self, key: bytes, value: bytes | None, name: str | None = None) -> Message:

@@ -53,7 +53,7 @@ def ask(
         The HTTP status and the answer's JSON.
 
     Raises:
-        AdminPortError: nobody answered, or not in JSON.
+        AdminPortError: no answer, or none in JSON.
     """
     data = None if body is None else json.dumps(body).encode()
     headers = {} if data is None else {"Content-Type": "application/json"}

@@ -1,4 +1,4 @@
-"""``sluice kafka-tool``: Kafka's own command line tools, for who has none at hand; the embedded Kafka brings them."""
+"""``sluice kafka-tool``: Kafka's own command line tools, which the embedded Kafka brings."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 from gateway.cli import admin_port
 from gateway.cli.quota_view import add_config_argument, of_file, of_gateway
 from gateway.cli.quota_yaml import to_text
-from quotas.address_table import one_spelling
 from quotas.entities import QuotaEntity, QuotaKey
+from quotas.ip_table import one_spelling
 
 Quota: TypeAlias = tuple[QuotaEntity, QuotaKey, float]
 

@@ -12,7 +12,8 @@ from typing import Any
 from gateway.cli import admin_port
 from gateway.cli.quota_view import MAX_ANSWER_BYTES, refuse_config
 from gateway.cli.table import aligned, number
-from gateway.quota_admin.store.quota_json import entity_of
+from gateway.quota_admin.store.changes import ALL_BROKERS
+from gateway.quota_admin.store.quota_json import BROKER, entity_of
 
 
 def add_parser(commands: Any) -> None:
@@ -63,10 +64,18 @@ def _text(entries: list[dict[str, Any]]) -> str:
     rows = [("VERSION", "TIME", "BY", "VIA", "ENTITY", "QUOTA", "OLD", "NEW")]
     for entry in entries:
         when = datetime.fromtimestamp(entry["at_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
-        who = (str(entry["version"]), when, _shown(entry["by"]), _shown(entry["via"]))
-        what = (str(entity_of(entry["entity"])), entry["quota"], number(entry["old"]), number(entry["new"]))
-        rows.append((*who, *what))
+        when_and_by = (str(entry["version"]), when, _shown(entry["by"]), _shown(entry["via"]))
+        what = (_entity(entry["entity"]), entry["quota"], _value(entry["old"]), _value(entry["new"]))
+        rows.append((*when_and_by, *what))
     return "\n".join(aligned(rows))
+
+
+def _entity(parts: Any) -> str:
+    return ALL_BROKERS if [part["type"] for part in parts] == [BROKER] else str(entity_of(parts))
+
+
+def _value(value: float | str | None) -> str:
+    return _shown(value) if isinstance(value, str) else number(value)
 
 
 def _shown(text: str) -> str:

@@ -90,7 +90,7 @@ def from_text(text: str) -> dict[tuple[QuotaEntity, QuotaKey], float]:
     """The quotas of a text.
 
     Raises:
-        QuotaTextError: it is not valid; all faults are told, with where they are.
+        QuotaTextError: it is not valid; all faults are in the text, with their places.
     """
     try:
         document = yaml.load(text, Loader=_Loader)

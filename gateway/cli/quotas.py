@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import config
 from gateway.cli import admin_port, quota_export, quota_history, quota_import
-from gateway.cli.address_quota import address_text, describe_address
 from gateway.cli.quota_view import QuotaView, add_config_argument, of_file, of_gateway
 from gateway.cli.table import aligned, number
 from gateway.quota_admin.store.quota_json import entity_json
-from quotas.entities import EntityType, QuotaEntity, QuotaKey, format_name
+from quotas.entities import DEFAULT, EntityType, QuotaEntity, QuotaKey, format_name
+from quotas.ip_limits import UNLIMITED, IpLimits, normalise
 from quotas.limits import Enforcement, Limits
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.mutations import MutationSettings
@@ -75,8 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ip is not None:
         if arguments.user is not None or arguments.client_id is not None:
             raise config.ConfigError(["--ip: an address has no user and no client id; ask for one of them"])
-        told = describe_address(limits, view.rate, arguments.ip, ipv6_prefix_bits=view.ipv6_prefix_bits)
-        print(json.dumps(told, indent=2) if arguments.json else address_text(told))
+        shown = describe_address(limits, view.rate, arguments.ip, ipv6_prefix_bits=view.ipv6_prefix_bits)
+        print(json.dumps(shown, indent=2) if arguments.json else address_text(shown))
         return 0
     if arguments.user is None and arguments.client_id is None:
         print(_list_json(view) if arguments.json else _list_text(view))
@@ -228,3 +228,63 @@ def _client_json(limits: Limits, bursts: _Bursts, user: str, client_id: str) -> 
     return json.dumps(
         {"user": user, "client_id": client_id, "enforcement": limits.mode, "quotas": answers}, indent=2
     )
+
+
+def describe_address(
+    limits: Limits, windows: RateSettings, ip: str, *, ipv6_prefix_bits: int
+) -> dict[str, Any]:
+    """What decides about the connections of an address.
+
+    Args:
+        limits: the quotas.
+        windows: what the rate is averaged over.
+        ip: as the operator wrote it.
+        ipv6_prefix_bits: of [connections].
+
+    Raises:
+        config.ConfigError: it is no address.
+    """
+    try:
+        address = normalise(ip)
+    except ValueError:
+        raise config.ConfigError([f"--ip: {json.dumps(ip)} is not an IP address"]) from None
+    found = IpLimits(limits, ipv6_prefix_bits=ipv6_prefix_bits).limit(ip)
+    limit = None if found.rate_per_s >= UNLIMITED else found.rate_per_s
+    decided_by: QuotaEntity | None = None
+    if limit is not None:
+        # By the name that the quota was set by: a kept one may have another spelling.
+        row = limits.find_address(address)
+        decided_by = QuotaEntity(ip=DEFAULT if row is None else row[0])
+    return {
+        "ip": address,
+        "enforcement": limits.mode,
+        "quota": QuotaKey.CONNECTION_CREATION_RATE,
+        "limit": limit,
+        "burst": None if limit is None else limit * (windows.window_num - 1) * windows.window_ms / 1000,
+        "decided_by": None if decided_by is None else str(decided_by),
+        "counted_by": found.tracker_key,
+        "observe": found.observe,
+    }
+
+
+def address_text(shown: dict[str, Any]) -> str:
+    """`describe_address` for people."""
+    if shown["limit"] is None:
+        limit = "unlimited"
+    else:
+        limit = (
+            f"{number(float(shown['limit']))}/s, at once up to {number(shown['burst'])} after a quiet while"
+        )
+        if shown["observe"]:
+            limit += "; only observed"
+    shared = shown["counted_by"] != shown["ip"]
+    facts = [
+        ("address", shown["ip"]),
+        ("quota", str(shown["quota"])),
+        ("limit", limit),
+        ("decided by", shown["decided_by"] or "nothing"),
+        ("counted by", f"{shown['counted_by']}, {'all its addresses together' if shared else 'alone'}"),
+    ]
+    if shown["enforcement"] is not Enforcement.ENFORCE:
+        facts.append(("enforcement", str(shown["enforcement"])))
+    return "\n".join(aligned(facts))

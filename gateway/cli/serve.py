@@ -133,7 +133,7 @@ def demo_banner(found: config.Config) -> str:
     python = _program(Path(sys.executable))
     sluice = _program(Path(sys.executable).parent / "sluice")
     server = f"--bootstrap-server {gateway}"
-    whom = f"--entity-type clients --entity-name {_DEMO_CLIENT_ID}"
+    client = f"--entity-type clients --entity-name {_DEMO_CLIENT_ID}"
     setting = f"--add-config controller_mutation_rate={_DEMO_RATE}"
     demo = f"{python} -m kafka.admin -b {gateway} -C client_id={_DEMO_CLIENT_ID} topics create"
     create = f"{demo} -t {{}} --num-partitions {_DEMO_PARTITIONS} --replication-factor 1 | tail -3"
@@ -146,7 +146,7 @@ Try, in another shell (kafka-tool runs Kafka's own tools):
   write to it         echo hi | {python} -m kafka.producer -b {gateway} -t hello
   read it             {python} -m kafka.consumer -b {gateway} -t hello -C auto_offset_reset=earliest
   set a quota         client id "{_DEMO_CLIENT_ID}" may create or delete {_DEMO_RATE} partition per second:
-    set               {sluice} kafka-tool kafka-configs {server} --alter {whom} {setting}
+    set               {sluice} kafka-tool kafka-configs {server} --alter {client} {setting}
     accepted          {create.format("first")}
     refused at once   {create.format("second")}
   why                 {sluice} quotas --client-id {_DEMO_CLIENT_ID}

@@ -1,4 +1,4 @@
-"""``sluice usage``: who used how much in the last minutes, from the files that the gateway writes. Needs no Spark."""
+"""``sluice usage``: what each client used in the last minutes, from the files of the gateway. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def add_parser(commands: Any) -> None:
     """Adds the command to the subparsers."""
     parser = commands.add_parser(
         "usage",
-        help="show who used how much in the last minutes",
+        help="show what each client used in the last minutes",
         description="Show what clients used, how close to their limits they came and how long they had to wait, from "
         "the usage records of the last minutes ([usage] with kind = files).",
         allow_abbrev=False,
@@ -215,13 +215,13 @@ def _notes(readings: Readings) -> list[str]:
 def _json(readings: Readings, uses: list[Use]) -> str:
     inner = ("by_gateway", "by_second", "muted_ms")
     names = [each.name for each in fields(Use) if each.name not in inner]
-    told = [{name: getattr(use, name) for name in names} for use in uses]
+    shown = [{name: getattr(use, name) for name in names} for use in uses]
     return json.dumps(
         {
             "seconds": covered_s(readings) if readings.lines else 0,
             "missing_lines": readings.missing(),
             "unread_lines": readings.unread,
-            "clients": told,
+            "clients": shown,
         },
         indent=2,
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from gateway.handlers.addresses import AddressHandler
 from gateway.handlers.api_versions import ApiVersionsHandler
 from gateway.handlers.broker_limits import BrokerLimitsHandler
-from gateway.handlers.client_quotas import AlterClientQuotasHandler, DescribeClientQuotasHandler
+from gateway.handlers.client_quota_requests import AlterClientQuotasHandler, DescribeClientQuotasHandler
 from gateway.handlers.context import HandlerContext
 from gateway.handlers.describe_configs import DescribeConfigsHandler
 from gateway.handlers.fetch import FetchHandler

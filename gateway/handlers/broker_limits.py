@@ -11,6 +11,8 @@ from gateway.handlers.quota_rights import NOT_AUTHORISED, Refusal, decide
 from gateway.observability.events import AdminApi, AdminOutcome
 from gateway.quota_admin.broker_limits import BrokerLimits, Changes, LimitError
 from gateway.quota_admin.rights import Asker, QuotaAdmin
+from gateway.quota_admin.store.changes import ALL_BROKERS, LimitChange
+from gateway.quota_admin.store.interface import Alteration
 from gateway.session.client_quotas import TimedRequest
 from gateway.session.mute import MuteReason
 from gateway.session.routes import Route
@@ -166,7 +168,9 @@ class _Exchange:
                 continue
             makers.append(at)
         before = self._limits.values
-        if self._request.validate_only or self._limits.merged(changes) == before:
+        # Another gateway may have changed what seems to be so already.
+        same = self._limits.merged(changes) == before and not self._admin.shared
+        if not changes or same or self._request.validate_only:
             self._session.answer(self._answer(), self._timed, now_ms=now_ms)
             return
         place = self._session.defer()
@@ -175,8 +179,9 @@ class _Exchange:
         def on_saved(failure: str | None, now_ms: int) -> None:
             if failure is None:
                 for key, value in changes.items():
-                    self._admin.changes += 1
-                    self._admin.audit.changed(asker, "brokers", key, before.get(key), value)
+                    if before.get(key) != value:
+                        self._admin.changes += 1
+                        self._admin.audit.changed(asker, ALL_BROKERS, key, before.get(key), value)
             else:
                 for at in makers:
                     resource = self._request.resources[at]
@@ -185,7 +190,8 @@ class _Exchange:
                     )
             self._session.fulfil(place, self._answer(), self._timed, now_ms=now_ms)
 
-        self._limits.change(changes, on_saved)
+        made = tuple(LimitChange(key, value) for key, value in changes.items())
+        self._admin.alter(Alteration(asker.principal, asker.via, made), on_saved)
 
     def _answer(self) -> bytes:
         codes = {result.error_code for result in self._results.values()}

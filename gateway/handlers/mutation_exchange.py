@@ -294,7 +294,7 @@ class MutationExchange:
             by, throttle_time_ms, throttle_time_ms
         ):
             context = self._context
-            context.mutations.book_throttle(
+            context.mutations.count_throttle(
                 self._session.user, self._client_id, throttle_time_ms, now_ms=now_ms
             )
             if self._usage is not None:

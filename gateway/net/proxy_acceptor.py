@@ -19,8 +19,8 @@ from typing import Final, TypeAlias
 from config.sections.listeners import ProxyProtocolSettings
 from gateway.net.accepted_socket import AcceptedSocket
 from protocol.proxy_protocol import NoProxyHeader, ProxyHeader, ProxyHeaderReader, ProxyProtocolError
-from quotas.addresses import normalise
 from quotas.connections import AdmissionCause
+from quotas.ip_limits import normalise
 
 OnHeader: TypeAlias = Callable[[AcceptedSocket, ProxyHeader], None]
 OnRefused: TypeAlias = Callable[[AcceptedSocket, AdmissionCause], None]

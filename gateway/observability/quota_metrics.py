@@ -19,8 +19,7 @@ from prometheus_client.registry import Collector
 from gateway.clock import NowMs
 from quotas.limits import Enforcement, Limits
 from quotas.mutations import MutationQuotas, TrackerSnapshot
-from quotas.rate_quotas import RateQuotas, RateSnapshot, ScopedKey
-from quotas.request_time import RequestTimeQuotas
+from quotas.rate_quotas import RateQuotas, RateSnapshot, RequestTimeQuotas, ScopedKey
 from quotas.resolution import Rule, TrackerKey
 
 OTHER: Final = "other"

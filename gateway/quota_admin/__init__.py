@@ -1,1 +1,1 @@
-"""Who may change quotas and limits, and where what was changed is kept."""
+"""Changing quotas and limits of brokers in a running gateway: rights, audit lines, and the store that keeps them."""

@@ -1,4 +1,4 @@
-"""Where the pure part hands in what takes time: alterations, made durable one task each. And the audit lines.
+"""Runs what the handlers of quota requests hand in because it takes time: alterations, one task each, and long lists.
 
 An alteration goes on when the client that asked for it has left: it may be durable already.
 """
@@ -7,21 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any, Final
 
 import structlog
 
 from gateway.clock import NowMs
-from gateway.observability.logging_setup import audit_logger, flooded
-from gateway.quota_admin.rights import Asker, OnAltered
+from gateway.quota_admin.rights import OnAltered
 from gateway.quota_admin.store.interface import Alteration, StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 
-_REFUSED: Final = "quota_change_refused"
-_NOT_TOLD: Final = "quota_description_refused"
-
 _log = structlog.get_logger("gateway.quota_admin")
-_audit_log = audit_logger()
 
 
 class AlterationRunner:
@@ -73,31 +67,3 @@ class AlterationRunner:
             on_altered(failure, self._now_ms())
         except Exception as exc:  # noqa: BLE001  (a bug of ours, on a connection that may be gone)
             _log.error("alteration_not_answered", by=alteration.by, via=alteration.via, exc_info=exc)
-
-
-class AuditLog:
-    """See `rights.Audit`. Written at every log level; a flood of refusals is cut, changes never are."""
-
-    def changed(
-        self, asker: Asker, what: str, key: str, old: float | str | None, new: float | str | None
-    ) -> None:
-        """See `Audit`."""
-        _audit_log.info(
-            "quota_changed", audit=True, **_names(asker), entity=what, key=str(key), old=old, new=new
-        )
-
-    def refused(
-        self, asker: Asker, what: str, key: str, old: float | str | None, new: float | str | None
-    ) -> None:
-        """See `Audit`."""
-        if not flooded(_REFUSED):
-            _audit_log.warning(_REFUSED, **_names(asker), entity=what, key=str(key), old=old, new=new)
-
-    def not_told(self, asker: Asker) -> None:
-        """See `Audit`."""
-        if not flooded(_NOT_TOLD):
-            _audit_log.warning(_NOT_TOLD, **_names(asker))
-
-
-def _names(asker: Asker) -> dict[str, Any]:
-    return {"principal": asker.principal, "peer": asker.peer, "listener": asker.listener}

@@ -46,14 +46,8 @@ _FIELDS: Final = {
 Values: TypeAlias = Mapping[str, str]
 """Setting -> its value as text, of what was set over the wire."""
 
-OnSaved: TypeAlias = Callable[[str | None, int], None]
-"""(why nothing was changed, None when it is durable and in force; now_ms)."""
-
 Changes: TypeAlias = Mapping[str, str | None]
 """Setting -> its new value; None: as the configuration file has it."""
-
-Change: TypeAlias = Callable[[Changes, OnSaved], None]
-"""Begins to make changes durable and to put them in force; the answer comes later, never from within the call."""
 
 
 class LimitError(ValueError):
@@ -73,9 +67,7 @@ class BrokerLimits:
 
     Attributes:
         values: see `Values`; in force.
-        check: see the constructor.
-        keys: the settings that are ours.
-        change: see `Change`.
+        keys: the settings of this gateway, those of its listeners among them.
     """
 
     def __init__(
@@ -84,7 +76,6 @@ class BrokerLimits:
         *,
         check: Callable[[Values], None],
         apply: Callable[[Values], None],
-        change: Change,
         in_force: Callable[[], ConnectionLimits],
     ) -> None:
         """Nothing is set.
@@ -93,12 +84,10 @@ class BrokerLimits:
             listeners: names of the gateway's.
             check: raises `config.ConfigError` when this machine can't do what would be in force.
             apply: puts values in force.
-            change: see above.
             in_force: all limits, wherever they came from.
         """
         self.values: Values = {}
-        self.change: Final = change
-        self.check: Final = check
+        self._check = check
         self._apply = apply
         self._in_force = in_force
         # Kafka writes listeners in lower case here.
@@ -109,25 +98,34 @@ class BrokerLimits:
         self.keys: Final = frozenset(_GLOBAL) | self._listeners.keys()
 
     def put_in_force(self, values: Values) -> None:
-        """These, and no others, are what was set over the wire."""
-        self._apply(values)
-        self.values = dict(values)
-
-    def checked(self, values: Values) -> Values:
-        """Values that were set once, in this or another process, as if each were set now.
+        """These, and no others, are what was set over the wire.
 
         Args:
-            values: of any settings; those of listeners that this gateway does not have are checked as well.
+            values: each is checked; those of listeners that this gateway does not have are left out.
 
         Raises:
-            LimitError: one can't be set, or is none of these settings.
+            LimitError: they can't be in force together, or not on this machine. Nothing was changed.
         """
-        found = {}
-        for key, value in values.items():
-            if key not in _GLOBAL and _LISTENER_KEY.fullmatch(key) is None:
-                raise LimitError(ErrorCode.INVALID_REQUEST, f"{key} is no limit of connections")
-            found[key] = _checked_value(key, value)
-        return found
+        own = self.own(values)
+        self.check(own)
+        self._apply(own)
+        self.values = own
+
+    def own(self, values: Values) -> Values:
+        """Those that are of this gateway."""
+        return {key: value for key, value in values.items() if key in self.keys}
+
+    def check(self, wanted: Values) -> None:
+        """Look at values as a whole.
+
+        Raises:
+            LimitError: they can't be in force together, or not on this machine.
+        """
+        self._require_overrides(wanted)
+        try:
+            self._check(wanted)
+        except ConfigError as exc:
+            raise LimitError(ErrorCode.INVALID_REQUEST, "; ".join(exc.lines)) from exc
 
     def merged(self, changes: Changes) -> Values:
         """What is set over the wire after these changes."""
@@ -157,20 +155,11 @@ class BrokerLimits:
                 raise LimitError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
             seen.add(op.name)
             changes[op.name] = None if op.operation == Operation.DELETE else _checked(op)
-        wanted = self.merged(changes)
-        self.require_overrides(wanted)
-        try:
-            self.check(wanted)
-        except ConfigError as exc:
-            raise LimitError(ErrorCode.INVALID_REQUEST, "; ".join(exc.lines)) from exc
+        self.check(self.merged(changes))
         return changes
 
-    def require_overrides(self, wanted: Values) -> None:
-        """With no connection for any address there have to be some for which that does not hold.
-
-        Raises:
-            LimitError: there are none.
-        """
+    def _require_overrides(self, wanted: Values) -> None:
+        # With no connection for any address there have to be some for which that does not hold.
         if wanted.get(PER_IP) == "0" and not self._overrides(wanted):
             text = "requirement failed: max.connections.per.ip can be set to zero only if "
             raise LimitError(
@@ -211,16 +200,36 @@ class BrokerLimits:
             return found
         limits = self._in_force()
         overrides = limits.max_connections_per_ip_overrides
-        told = {
+        static = {
             MAX_CONNECTIONS: _number(limits.max_connections),
             CREATION_RATE: _number(limits.max_connection_creation_rate),
             PER_IP: _number(limits.max_connections_per_ip),
             PER_IP_OVERRIDES: ",".join(f"{address}:{most}" for address, most in overrides.items()),
         }
-        for key, value in told.items():
+        for key, value in static.items():
             source = _DEFAULT if value in ("", str(UNLIMITED)) else _STATIC_BROKER
             found.setdefault(key, ShownConfig(value, source, _type_of(key)))
         return found
+
+
+def checked_limit(name: str, value: str) -> str:
+    """A limit that was set once, in this or another process, as if it were set now.
+
+    Args:
+        name: the setting; that of a listener which this gateway does not have is checked as well.
+        value: as it was set.
+
+    Returns:
+        The value as it is kept.
+
+    Raises:
+        LimitError: it can't be set, or is none of these settings.
+    """
+    if not isinstance(name, str) or not isinstance(value, str):
+        raise LimitError(ErrorCode.INVALID_REQUEST, "a limit of connections is a text")
+    if name not in _GLOBAL and _LISTENER_KEY.fullmatch(name) is None:
+        raise LimitError(ErrorCode.INVALID_REQUEST, f"{name} is no limit of connections")
+    return _checked_value(name, value)
 
 
 def _type_of(key: str) -> int:

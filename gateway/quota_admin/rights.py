@@ -1,7 +1,7 @@
-"""Who may look at and change quotas by Kafka's own API, and what is counted and written down of it.
+"""Rights to look at and change quotas by Kafka's own API, and what is counted and audited of their use.
 
-Pure but for the two functions it is given: one makes an alteration durable, in its own time, the other writes the
-audit lines. Without authentication everybody is ANONYMOUS, and ANONYMOUS has no rights unless it is given them.
+Pure but for the functions it is given: they make an alteration durable, in its own time, go through a long list, and
+write the audit lines. Without authentication every client is ANONYMOUS, which has no rights unless it is given them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Alter: TypeAlias = Callable[[Alteration, OnAltered], None]
 
 
 Slowly: TypeAlias = Callable[[Iterator[None], Callable[[int], None]], None]
-"""Goes through steps with room for other work between them, then calls (now_ms); never from within the call."""
+"""Goes through steps with other work between them, then calls (now_ms); never from within the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks.
+    """The client of a request.
 
     Attributes:
-        principal: the name; ANONYMOUS when nobody authenticated.
+        principal: the name; ANONYMOUS without authentication.
         peer: the address.
         listener: where the request came in.
     """
@@ -58,10 +58,10 @@ class Audit(Protocol):
     def refused(
         self, asker: Asker, what: str, key: str, old: float | str | None, new: float | str | None
     ) -> None:
-        """Who asked may not; nothing was changed."""
+        """The client may not; nothing was changed."""
 
-    def not_told(self, asker: Asker) -> None:
-        """Who asked may not see the quotas."""
+    def description_refused(self, asker: Asker) -> None:
+        """The client may not see the quotas."""
 
 
 class QuotaAdmin:
@@ -72,7 +72,7 @@ class QuotaAdmin:
         alter: see `Alter`.
         slowly: see `Slowly`.
         audit: see `Audit`.
-        shared: others set quotas too, and `book` may not have the latest.
+        shared: other gateways set quotas too, and `quotas` may not have the latest.
         outcomes: how many requests came to what.
         changes: quotas and limits changed so far.
     """
@@ -109,7 +109,7 @@ class QuotaAdmin:
         self.set_rights(authorize, admins)
 
     def set_rights(self, authorize: Authorize, admins: Iterable[str]) -> None:
-        """Others may from now on."""
+        """Replace the rights."""
         self._authorize = authorize
         self._admins = frozenset(admins)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from config import Config
 from gateway.clock import NowMs
-from gateway.quota_admin.broker_limits import BrokerLimits, Change, Values
+from gateway.quota_admin.broker_limits import BrokerLimits, Values
 from gateway.quota_admin.rights import QuotaAdmin
 from gateway.server.connection_capacity import connection_limits, plan_descriptors, session_settings
 from gateway.server.reload import ReloadPlan
@@ -34,7 +34,6 @@ class LiveSettings:
         connections: ConnectionQuotas,
         quota_admin: QuotaAdmin,
         handshake_limiter: HandshakeRateLimiter,
-        change: Change,
         now_ms: NowMs,
     ) -> None:
         """Nothing has changed yet.
@@ -47,7 +46,6 @@ class LiveSettings:
             connections: get the limits of connections.
             quota_admin: gets the rights.
             handshake_limiter: gets its rate.
-            change: makes a change of broker limits durable.
             now_ms: the clock.
         """
         self._config = config
@@ -62,7 +60,6 @@ class LiveSettings:
             [listener.name for listener in config.listeners],
             check=self._check_limits,
             apply=self._apply_limits,
-            change=change,
             in_force=lambda: connections.configured,
         )
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 from aiohttp import web
 
 from config import Config
-from gateway.observability.logging_setup import audit_logger
+from gateway.quota_admin.store.audit import audit_change
 from gateway.quota_admin.store.interface import Alteration, StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.quota_json import change_json, entity_json, history_json, quotas_of
@@ -33,8 +33,6 @@ _LINES_AT_ONCE: Final = 100
 
 Handle: TypeAlias = Callable[[Any, str], Awaitable[web.Response]]
 Guard: TypeAlias = Callable[..., Callable[[web.Request], Awaitable[web.Response]]]
-
-_audit_log = audit_logger()
 
 
 class QuotaRoutes:
@@ -119,16 +117,7 @@ class QuotaRoutes:
         for at, (change, old) in enumerate(changes):
             if at % _LINES_AT_ONCE == 0:
                 await asyncio.sleep(0)  # a hundred thousand lines take seconds
-            _audit_log.info(
-                "quota_changed",
-                audit=True,
-                principal=_BY,
-                peer=via,
-                entity=str(change.entity),
-                key=change.key.value,
-                old=old,
-                new=change.value,
-            )
+            audit_change(change, old, by=_BY, via=via)
         return web.json_response({"version": version, "made": True, "changes": told})
 
     def _differences(

@@ -17,12 +17,10 @@ from gateway.usage.row import UsageRow
 from gateway.usage.table import UsageTable
 from protocol.api_keys import Api, ApiKey
 from protocol.fetch import FLEXIBLE_HEADER_BYTES
-from quotas.bandwidth import ByteRateQuotas
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
 from quotas.limits import Limits
-from quotas.rate_quotas import RateSettings, RateTracker
-from quotas.request_time import RequestTimeQuotas
+from quotas.rate_quotas import ByteRateQuotas, RateSettings, RateTracker, RequestTimeQuotas
 from quotas.usage_record import UsageApi
 
 WAITING_APIS: Final = frozenset(

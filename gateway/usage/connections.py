@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from gateway.usage.row import Level, RowKey
 from gateway.usage.table import LevelOf, UsageTable
-from quotas.addresses import UNLIMITED
 from quotas.connections import Admission, AdmissionDecision, ConnectionQuotas
+from quotas.ip_limits import UNLIMITED
 from quotas.usage_record import UsageApi
 
 
 class ConnectionUsage:
-    """Told by the acceptors what becomes of connections."""
+    """Counts what becomes of connections, for the acceptors."""
 
     def __init__(self, usage: UsageTable) -> None:
         """Count in this table."""

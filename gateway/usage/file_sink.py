@@ -9,6 +9,7 @@ from pathlib import Path
 
 import structlog
 
+from gateway.clock import WallMs, wall_clock_ms
 from gateway.usage.line import Line
 from gateway.usage.part_file import PartFile, recover
 from gateway.usage.retention import Retention, complete_files, left_parts, to_remove
@@ -51,7 +52,7 @@ class FileWriter:
         boot: int,
         *,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        wall_ms: WallMs = wall_clock_ms,
     ) -> None:
         """Make it; nothing is touched yet.
 
@@ -60,7 +61,7 @@ class FileWriter:
             gateway: part of the files' names: letters, digits, "_", ".", "-".
             boot: when this gateway was started.
             clock: seconds, monotonic; for rotation.
-            wall: seconds since the epoch; for retention.
+            wall_ms: for retention.
         """
         self.delivered = Tally()
         self.lost = Tally()
@@ -71,7 +72,7 @@ class FileWriter:
         self._gateway = gateway
         self._boot = boot
         self._clock = clock
-        self._wall = wall
+        self._wall_ms = wall_ms
         self._part: PartFile | None = None
         self._due_s = 0.0
 
@@ -81,7 +82,7 @@ class FileWriter:
         return Tally() if self._part is None else self._part.tally
 
     def open(self) -> None:
-        """See `sink.Writer`: complete what other processes left, then make room."""
+        """See `sink.Writer`: complete what other processes left, then remove what is too old or too much."""
         directory = self._settings.directory
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         for part in left_parts(directory):
@@ -123,7 +124,7 @@ class FileWriter:
 
     def _make_room(self) -> None:
         files = complete_files(self._settings.directory)
-        for each in to_remove(files, self._settings.retention, now_s=self._wall()):
+        for each in to_remove(files, self._settings.retention, now_s=self._wall_ms() / 1000):
             each.path.unlink(missing_ok=True)
             self.removed += 1
 

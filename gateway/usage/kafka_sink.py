@@ -102,7 +102,7 @@ class KafkaWriter:
             if error.retriable() or error.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
                 raise OSError(f"topic {settings.topic}: {error.str()}") from exc
             if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                # Somebody else may have made it, or will; lines that find none are counted as lost.
+                # Another gateway may have made it, or will; lines that find none are counted as lost.
                 _log.warning("topic %s is not created: %s", settings.topic, error.str())
 
     def _new_producer(self) -> Any:

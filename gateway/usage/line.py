@@ -75,7 +75,7 @@ class LineBuilder:
             dropped: clients in `~other` and events that are missing.
             jump_ms: by how much the wall clock was set meanwhile.
         """
-        told = [(when_ms - clock_offset_ms, *rest) for when_ms, *rest in events]
+        shown = [(when_ms - clock_offset_ms, *rest) for when_ms, *rest in events]
         head = orjson.dumps(
             {
                 "v": VERSION,
@@ -93,7 +93,7 @@ class LineBuilder:
             b',"rows":[',
             b",".join(self._slices),
             b'],"events":',
-            orjson.dumps(told) if told else _EMPTY,
+            orjson.dumps(shown) if shown else _EMPTY,
             b',"dropped_rows":%d,"dropped_events":%d}' % dropped,
         )
-        return Line(seq, b"".join(parts), self._rows, len(told))
+        return Line(seq, b"".join(parts), self._rows, len(shown))

@@ -27,7 +27,7 @@ def record_mutations(
 
     Args:
         usage: the table.
-        listener, user, client_id: who asked.
+        listener, user, client_id: of the request.
         api: as `quotas.usage_record.Event.API` is written.
         topics: what names each topic, and what was decided. A topic that costs nothing is no mutation.
         strict: whether the client can read error 89.

@@ -1,6 +1,6 @@
 """How clients' names are written into records: as they are, or as keyed hashes (hazard I11). Pure.
 
-Equal names stay equal, so that what a client used can be followed over time; without the salt nobody can try names.
+Equal names stay equal, so that what a client used can be followed over time; without the salt names can not be tried.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Names:
         """Names as they are, or hashed with a salt.
 
         Args:
-            salt: the key of the hashes; whoever has it can find out whether a hash is of a given name.
+            salt: the key of the hashes; with it one can find out whether a hash is of a given name.
         """
         self._salt = salt
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from gateway.durable import sync_directory
 from gateway.usage.line import Line
 from gateway.usage.sink import Tally
 
@@ -168,7 +169,7 @@ def recover(part: Path) -> Path | None:
         part: a hidden file.
 
     Returns:
-        The complete file; None when somebody still writes it, or nothing whole is in it: then it is removed.
+        The complete file; None when another process still writes it, or nothing whole is in it: then it is removed.
 
     Raises:
         OSError: it can not be read or written now.
@@ -209,7 +210,7 @@ def _copy_lines(fd: int, to: Path) -> int:
 
 
 def read_pieces(fd: int) -> Iterator[bytes]:
-    """A file from its beginning, whoever else reads or writes it."""
+    """A file from its beginning, also while others read or write it."""
     at = 0
     while piece := os.pread(fd, _COPY_BYTES, at):
         at += len(piece)
@@ -219,7 +220,7 @@ def read_pieces(fd: int) -> Iterator[bytes]:
 class WholeLines:
     """The lines of a gzip stream that may end, or become something else, anywhere; what is not whole is left out.
 
-    Nobody writes lines beyond a bound; there the reading ends.
+    No line is written beyond a bound; there the reading ends.
 
     Attributes:
         whole: the stream ends where one ends, and nothing of it was left out; known when all lines were taken.
@@ -272,15 +273,6 @@ def _up_to_the_damage(stream: zlib._Decompress, piece: bytes) -> bytes:
     with contextlib.suppress(zlib.error):
         texts.extend(stream.decompress(piece[at : at + 1]) for at in range(len(piece)))
     return b"".join(texts)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make names in it durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _write_all(fd: int, data: bytes, at: int) -> None:

@@ -7,11 +7,10 @@ loop missed because it was busy is part of the line before it, which then says s
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, Protocol
 
-from gateway.clock import NowMs
+from gateway.clock import NowMs, WallMs, wall_clock_ms
 from gateway.usage.line import Line, LineBuilder
 from gateway.usage.table import UsageTable
 
@@ -27,12 +26,7 @@ class LineSink(Protocol):
     """Takes lines away; never blocks."""
 
     def offer(self, line: Line) -> bool:
-        """Take a line; False when there was no room and it is counted as dropped."""
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
+        """Take a line; False when the queue was full and it is counted as dropped."""
 
 
 class Recorder:
@@ -52,7 +46,7 @@ class Recorder:
         algorithm: str,
         loop: asyncio.AbstractEventLoop,
         now_ms: NowMs,
-        wall_ms: Callable[[], int] = wall_clock_ms,
+        wall_ms: WallMs = wall_clock_ms,
     ) -> None:
         """Make it; nothing is timed yet.
 

@@ -1,7 +1,7 @@
 """Which files of usage records go, so that a disk never fills because of them. [io]: called by a sink's thread.
 
-All usage files of the directory count, whoever wrote them: a gateway that gets a new name at each start would else
-leave its old ones for ever.
+All usage files of the directory count, also those of other gateways: a gateway that gets a new name at each start
+would else leave its old ones for ever.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def complete_files(directory: Path) -> list[KeptFile]:
 
 
 def left_parts(directory: Path) -> list[Path]:
-    """Hidden files that are written, or were when somebody's process ended.
+    """Hidden files that are written, or were when a process ended.
 
     Raises:
         OSError: the directory can not be read.

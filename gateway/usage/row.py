@@ -1,7 +1,7 @@
 """What one client did with one API since the last line. Pure, and cheap: the data path counts here.
 
 A row puts itself on its table's list with the first thing that is counted, so taking a second's rows looks at those
-alone. A row that nobody counts in holds nothing but its names.
+alone. A row that is not counted in holds nothing but its names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RowValues: TypeAlias = tuple[
 
 
 class RowKey(NamedTuple):
-    """Whose row it is: broker id -1 where it is not known or does not matter."""
+    """What a row is of: broker id -1 where it is not known or does not matter."""
 
     listener: str
     user: str
@@ -46,12 +46,12 @@ class UsageRow:
     """See the module.
 
     Attributes:
-        key: whose it is.
+        key: what it is of.
         names: of listener, user and client id as they are written.
         tracker: the quota's counter where one is at hand; asked for limit and level.
         shared: whether it is that of all clients without one of their own.
         listed: whether it stands on its table's list.
-        in_table: False once the table has given its place away; whoever holds it may count on.
+        in_table: False once the table has given its place away; its holders may count on.
         requests, offered, withheld, max_units, rejected, rejected_units, delayed, throttle_ms: since the last line;
             withheld is what of `offered` was not admitted.
     """

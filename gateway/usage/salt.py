@@ -1,6 +1,6 @@
 """The key of hashed names: a file that only the gateway may read. [io]
 
-Whoever has it can find out whether a hash belongs to a given name; without it no record can be joined with another
+Its owner can find out whether a hash belongs to a given name; without it no record can be joined with another
 gateway's, so gateways whose records belong together share one file.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 SALT_NAME: Final = ".usage-salt"
-"""In the records' directory, hidden from whoever reads records there."""
+"""In the records' directory, hidden from readers of records."""
 
 SALT_BYTES: Final = 32
 

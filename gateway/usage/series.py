@@ -1,4 +1,4 @@
-"""What Prometheus is told about usage records. For lines, rows and events: made = delivered + dropped + pending."""
+"""Usage records in Prometheus. For lines, rows and events: made = delivered + dropped + pending."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ from typing import Any, Final
 import structlog
 
 from config import Config
-from gateway.clock import NowMs
+from gateway.clock import NowMs, wall_clock_ms
 from gateway.usage.connections import ConnectionUsage, connection_level
 from gateway.usage.file_sink import FileSettings, FileWriter
 from gateway.usage.kafka_sink import KafkaWriter, TopicSettings
 from gateway.usage.mutations import mutation_level
 from gateway.usage.names import Names
-from gateway.usage.recorder import Recorder, wall_clock_ms
+from gateway.usage.recorder import Recorder
 from gateway.usage.retention import Retention
 from gateway.usage.salt import SALT_BYTES, SALT_NAME, load_salt
 from gateway.usage.series import UsageSeries
@@ -43,7 +43,7 @@ class UsageService:
 
     Attributes:
         table: where the data path counts.
-        connections: told of connections.
+        connections: counts connections.
         series: for Prometheus.
         recorder, sink: see their modules.
     """

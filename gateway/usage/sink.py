@@ -1,4 +1,4 @@
-"""What all sinks have in common: a bounded queue from the loop to a thread, and exact books of what became of lines.
+"""What all sinks have in common: a bounded queue from the loop to a thread, and exact counts of what became of lines.
 
 At every moment, for lines and for rows:  made = delivered + dropped + pending.  Each number has one writer, the
 loop's thread or the sink's, so no lock is needed to read them.
@@ -75,7 +75,7 @@ class ThreadedSink:
 
     Attributes:
         made: what was offered.
-        refused: what there was no room for.
+        refused: what did not fit into the queue.
         abandoned: what was still waiting when the sink had to end.
         failures: attempts that failed.
         failing: whether the last attempt did.

@@ -2,7 +2,7 @@
 
 Names are free to invent, so rows are bounded: a row that has nothing to tell gives its place to a newcomer, and when
 all have something, further clients share one row per listener, API and broker, called `~other`. Sums are complete at
-all times. Whoever keeps a row, as sessions do, may count in it for ever, also after its place was given away.
+all times. The keeper of a row, such as a session, may count in it for ever, also after its place was given away.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class UsageTable:
     Attributes:
         dropped_events: events beyond the cap, and requests too large for any, since the last line.
         folded_total: clients in `~other`, summed over the lines so far.
-        missing_total: events that no line told of.
+        missing_total: events that are in no line.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class UsageTable:
             client_id: of this request.
             api: what is counted.
             node: the broker; None where it is not known.
-            tracker: the client's counter; where a limit is in force the row is that of all who share it.
+            tracker: the client's counter; where a limit is in force the row is that of all clients that share it.
         """
-        # A counter of clients beyond the cap has the match of whoever was found last: each is told by its own name.
+        # A counter of clients beyond the cap has the match of the client found last: each is named by its own.
         if tracker is not None and tracker.match.limit is not None and not tracker.shared:
             user, client_id = tracker.match.tracker_key
         if len(client_id) > MAX_NAME_CHARS or len(user) > MAX_NAME_CHARS:
@@ -154,7 +154,7 @@ class UsageTable:
             units: partitions.
             strict: whether the client can read error 89.
             admitted: False: refused.
-            throttle_ms: how long the client was told to wait for this topic.
+            throttle_ms: how long the client has to wait for this topic.
             correlation_id: of the request.
             now_ms: the time.
         """
@@ -197,7 +197,7 @@ class UsageTable:
     def take_listed(self, *, now_ms: int) -> list[UsageRow]:
         """The rows that have something to tell, each client once; call `values` for each of them.
 
-        Rows whose place was given away are brought back first, or added to who has their place now.
+        Rows whose place was given away are brought back first, or added to the rows in their place.
         """
         for row in [row for row in self._listed if not row.in_table]:
             self._readmit(row, now_ms)

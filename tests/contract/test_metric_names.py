@@ -63,7 +63,7 @@ def exposition(clients: int) -> str:
             assert tracker is not None
             tracker.throttles.record(tracker.record(1000, now_ms=NOW_MS), now_ms=NOW_MS)
         mutations.charge("u", f"c{at}", 1000, strict=False, now_ms=NOW_MS)
-        mutations.book_throttle("u", f"c{at}", 1000, now_ms=NOW_MS)
+        mutations.count_throttle("u", f"c{at}", 1000, now_ms=NOW_MS)
     requests.throttled(ApiKey.PRODUCE, Rule.CLIENT, 5, by=ThrottledBy.PRODUCE)
     reloads.config_reloaded(ReloadResult.APPLIED, awaiting_restart=0)
     registry = CollectorRegistry()

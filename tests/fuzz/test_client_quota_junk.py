@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.api_keys import Api, ApiKey, describe
-from protocol.client_quotas import (
+from protocol.client_quota_messages import (
     AlterResult,
     encode_alter_answer,
     only_validating,

@@ -8,7 +8,7 @@ import pytest
 
 from config.sections.quota_admin import Authorize
 from gateway.observability.events import CloseCause
-from protocol.client_quotas import MAX_ENTRIES
+from protocol.client_quota_messages import MAX_ENTRIES
 from quotas.entities import QuotaEntity, QuotaKey
 from testkit import wire
 from testkit.conversation import Conversation

@@ -14,7 +14,7 @@ PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
 FETCH = QuotaKey.CONSUMER_BYTE_RATE
 
 
-def book(*base: tuple[QuotaEntity, QuotaKey, float]) -> LayeredQuotas:
+def layered(*base: tuple[QuotaEntity, QuotaKey, float]) -> LayeredQuotas:
     limits = Limits()
     limits.replace_all(base)
     return LayeredQuotas(limits)
@@ -25,7 +25,7 @@ def in_force(of: LayeredQuotas) -> dict[tuple[QuotaEntity, QuotaKey], float]:
 
 
 def test_store_wins_over_the_file_for_the_key_it_names_and_no_other() -> None:
-    mine = book((ALICE, PRODUCE, 100), (ALICE, FETCH, 200))
+    mine = layered((ALICE, PRODUCE, 100), (ALICE, FETCH, 200))
     mine.apply([QuotaChange(ALICE, PRODUCE, 5)])
     assert in_force(mine) == {(ALICE, PRODUCE): 5, (ALICE, FETCH): 200}
     assert (mine.source(ALICE, PRODUCE), mine.source(ALICE, FETCH)) == ("store", "file")
@@ -34,7 +34,7 @@ def test_store_wins_over_the_file_for_the_key_it_names_and_no_other() -> None:
 
 
 def test_removed_override_brings_the_floor_back() -> None:
-    mine = book((ALICE, PRODUCE, 100))
+    mine = layered((ALICE, PRODUCE, 100))
     mine.apply([QuotaChange(ALICE, PRODUCE, 5), QuotaChange(ANYBODY, PRODUCE, 7)])
     mine.apply([QuotaChange(ALICE, PRODUCE, None), QuotaChange(ANYBODY, PRODUCE, None)])
     assert in_force(mine) == {(ALICE, PRODUCE): 100}
@@ -42,14 +42,14 @@ def test_removed_override_brings_the_floor_back() -> None:
 
 
 def test_removing_what_was_never_set_leaves_the_floor_alone() -> None:
-    mine = book((ALICE, PRODUCE, 100))
+    mine = layered((ALICE, PRODUCE, 100))
     version = mine.limits.version
     mine.apply([QuotaChange(ALICE, PRODUCE, None)])
     assert (in_force(mine), mine.limits.version) == ({(ALICE, PRODUCE): 100}, version)
 
 
 def test_reload_changes_only_what_the_store_does_not_say() -> None:
-    mine = book((ALICE, PRODUCE, 100), (ALICE, FETCH, 200))
+    mine = layered((ALICE, PRODUCE, 100), (ALICE, FETCH, 200))
     mine.apply([QuotaChange(ALICE, PRODUCE, 5)])
     assert mine.replace_base([(ALICE, PRODUCE, 1), (ANYBODY, FETCH, 3)])
     assert in_force(mine) == {(ALICE, PRODUCE): 5, (ANYBODY, FETCH): 3}
@@ -58,7 +58,7 @@ def test_reload_changes_only_what_the_store_does_not_say() -> None:
 
 
 def test_reload_that_changes_nothing_in_force_is_no_new_version() -> None:
-    mine = book((ALICE, PRODUCE, 100))
+    mine = layered((ALICE, PRODUCE, 100))
     mine.apply([QuotaChange(ALICE, PRODUCE, 5)])
     version = mine.limits.version
     assert not mine.replace_base([(ALICE, PRODUCE, 99)])
@@ -67,7 +67,7 @@ def test_reload_that_changes_nothing_in_force_is_no_new_version() -> None:
 
 
 def test_one_fault_changes_nothing() -> None:
-    mine = book((ALICE, PRODUCE, 100))
+    mine = layered((ALICE, PRODUCE, 100))
     with pytest.raises(ValueError, match="user=<default>: Quota producer_byte_rate must be greater than 0"):
         mine.apply([QuotaChange(ALICE, PRODUCE, 5), QuotaChange(ANYBODY, PRODUCE, -1)])
     with pytest.raises(
@@ -93,7 +93,7 @@ _STEPS = st.lists(
 def test_any_order_of_reloads_and_alterations_ends_as_overrides_on_top_of_the_floor(
     steps: list[tuple[str, list[tuple[QuotaEntity, QuotaKey, int]]]],
 ) -> None:
-    mine = book()
+    mine = layered()
     base: dict[tuple[QuotaEntity, QuotaKey], float] = {}
     overrides: dict[tuple[QuotaEntity, QuotaKey], float] = {}
     for what, triples in steps:

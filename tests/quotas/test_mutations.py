@@ -209,13 +209,13 @@ def test_permits_that_are_no_amount_are_a_bug(permits: float, clock: FakeClock) 
         quotas.charge("alice", "c", permits, strict=True, now_ms=clock.now_ms)
 
 
-def test_throttled_requests_are_booked_with_their_time(clock: FakeClock) -> None:
+def test_throttled_requests_are_counted_with_their_time(clock: FakeClock) -> None:
     quotas, _ = _quotas(2)
     quotas.charge("alice", "c", 30, strict=False, now_ms=clock.now_ms)
     assert _only(quotas, clock.now_ms).throttle_time_ms is None
-    quotas.book_throttle("alice", "c", 5_000, now_ms=clock.now_ms)
-    quotas.book_throttle("alice", "c", 1_000, now_ms=clock.now_ms)
-    quotas.book_throttle("alice", "c", 0, now_ms=clock.now_ms)
+    quotas.count_throttle("alice", "c", 5_000, now_ms=clock.now_ms)
+    quotas.count_throttle("alice", "c", 1_000, now_ms=clock.now_ms)
+    quotas.count_throttle("alice", "c", 0, now_ms=clock.now_ms)
     row = _only(quotas, clock.now_ms)
     assert (row.throttled_total, row.throttled_ms_total, row.throttle_time_ms) == (2, 6_000, 3_000)
 

@@ -93,22 +93,6 @@ def test_g09_values_that_limit_nobody_or_everybody_are_refused_for_every_key(key
     assert plan(entity, (key, value)).fault is not None
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "fits"),
-    [
-        ("producer_byte_rate", 5e-324, True),
-        ("producer_byte_rate", 1.5, False),
-        ("producer_byte_rate", 1.0000001, True),
-        ("producer_byte_rate", 2.0**63, True),
-        ("producer_byte_rate", 1e308, False),
-        ("request_percentage", 1.5, True),
-        ("controller_mutation_rate", 1e308, True),
-    ],
-)
-def test_g09_extreme_values_are_judged_as_by_kafka(key: str, value: float, fits: bool) -> None:
-    assert (plan(USER, (key, value)).fault is None) is fits
-
-
 def test_one_bad_value_spoils_its_entity_and_no_other() -> None:
     quotas = LayeredQuotas(Limits())
     entries = [

@@ -4,12 +4,13 @@ import pytest
 
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
 from quotas.limits import Enforcement, Limits
-from quotas.rate_quotas import RateQuotas, RateSettings, RateTracker
+from quotas.rate_quotas import ByteRateQuotas, RateQuotas, RateSettings, RateTracker, RequestTimeQuotas
 from quotas.resolution import Rule
 from testkit.clock import FakeClock
-from testkit.scenarios import scenarios
+from testkit.scenarios import scenarios, steps
 
-KEY = QuotaKey.PRODUCER_BYTE_RATE
+KEY, FETCH = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
+NS_PER_PERCENT_SECOND = 10_000_000
 
 
 class Setup:
@@ -178,3 +179,99 @@ def test_a_counter_that_was_dropped_is_not_recorded_to(clock: FakeClock) -> None
     setup.record("u", "a", 50)
     rows = [row for row in setup.quotas.snapshot(now_ms=clock.now_ms) if not row.other]
     assert [(row.client_id, row.rate) for row in rows] == [("a", 5)]
+
+
+# -- bytes ---------------------------------------------------------------------------------------------------
+
+
+def byte_quotas(limit: float, window_num: int = 11) -> ByteRateQuotas:
+    limits = Limits()
+    limits.set(QuotaEntity("u"), FETCH, limit)
+    return ByteRateQuotas(limits, FETCH, RateSettings(window_num=window_num))
+
+
+@pytest.mark.parametrize(("window_num", "most"), [(11, 10_000), (2, 1_000), (1, 0)])
+def test_a_fetch_is_clamped_to_what_the_whole_windows_can_pass(
+    window_num: int, most: int, clock: FakeClock
+) -> None:
+    quotas = byte_quotas(1_000, window_num)
+    assert quotas.max_bytes_in_window("u", "c", now_ms=clock.now_ms) == most
+    tracker = quotas.tracker("u", "c", now_ms=clock.now_ms)
+    assert tracker is not None
+    if most:
+        assert tracker.record(most, now_ms=clock.now_ms) == 0
+        assert tracker.record(1, now_ms=clock.now_ms) > 0
+
+
+def test_a_fetch_without_a_quota_is_not_clamped(clock: FakeClock) -> None:
+    assert byte_quotas(1).max_bytes_in_window("nobody", "c", now_ms=clock.now_ms) is None
+    off = ByteRateQuotas(Limits(), FETCH, RateSettings())
+    assert off.max_bytes_in_window("u", "c", now_ms=clock.now_ms) is None
+
+
+def test_only_byte_rates_are_byte_rates() -> None:
+    with pytest.raises(ValueError, match="request_percentage is no byte rate"):
+        ByteRateQuotas(Limits(), QuotaKey.REQUEST_PERCENTAGE, RateSettings())
+
+
+def test_long_run_stays_within_limit_and_burst(clock: FakeClock) -> None:
+    # A client that sends as fast as it may, in frames of half a second's worth.
+    tracker = byte_quotas(1_000).tracker("u", "c", now_ms=clock.now_ms)
+    assert tracker is not None
+    start_ms, sent = clock.now_ms, 0
+    while clock.now_ms - start_ms < 600_000:
+        clock.advance(max(1, tracker.record(500, now_ms=clock.now_ms)))
+        sent += 500
+    elapsed_s = (clock.now_ms - start_ms) / 1000
+    assert 0.90 * 1_000 * elapsed_s <= sent <= 1_000 * elapsed_s + 10_000 + 500
+
+
+# -- time of requests ----------------------------------------------------------------------------------------
+
+
+def request_quotas(percent: float, **settings: Any) -> RequestTimeQuotas:
+    limits = Limits()
+    limits.set(QuotaEntity("u"), QuotaKey.REQUEST_PERCENTAGE, percent)
+    return RequestTimeQuotas(limits, RateSettings(**settings))
+
+
+@pytest.mark.parametrize("row", [p for p in scenarios("rate") if "cap_ms" in p.values[0]])
+def test_scenario_rate(row: dict[str, Any], clock: FakeClock) -> None:
+    start_ms = clock.now_ms
+    quotas = request_quotas(row["q"], window_num=row["S"], window_ms=row["W"] * 1000)
+    for at_ms, verb, percent, throttle_ms in steps(row):
+        assert verb == "rec"
+        time_ns = round(percent * NS_PER_PERCENT_SECOND)
+        assert quotas.record("u", "c", time_ns, now_ms=start_ms + at_ms) == throttle_ms
+
+
+def test_one_percent_is_ten_milliseconds_of_every_second(clock: FakeClock) -> None:
+    quotas = request_quotas(1)
+    for _ in range(60):  # eleven samples lie within ten seconds when they come on the second
+        assert quotas.record("u", "c", 10_000_000 * 10 // 11, now_ms=clock.advance(1_000)) == 0
+    (row,) = quotas.snapshot(now_ms=clock.now_ms)
+    assert row.utilisation == pytest.approx(1, abs=0.01)
+
+
+def test_time_spent_after_the_answer_weighs_on_the_next_request(clock: FakeClock) -> None:
+    quotas = request_quotas(1)
+    quotas.record_unchecked("u", "c", 105_000_000, now_ms=clock.now_ms)
+    assert quotas.record("u", "c", 0, now_ms=clock.now_ms) == 500
+
+
+def test_the_wait_is_capped_at_one_window(clock: FakeClock) -> None:
+    assert request_quotas(1, window_ms=2_000).record("u", "c", 10**12, now_ms=clock.now_ms) == 2_000
+
+
+def test_exempt_time_is_counted_and_nobody_waits_for_it(clock: FakeClock) -> None:
+    quotas = request_quotas(1)
+    quotas.record_exempt(10**12)
+    assert quotas.exempt_ns == 10**12
+    assert quotas.record("u", "c", 0, now_ms=clock.now_ms) == 0
+
+
+def test_without_a_quota_nothing_is_counted(clock: FakeClock) -> None:
+    quotas = RequestTimeQuotas(Limits(), RateSettings())
+    assert quotas.record("u", "c", 10**12, now_ms=clock.now_ms) == 0
+    quotas.record_unchecked("u", "c", 10**12, now_ms=clock.now_ms)
+    assert quotas.snapshot(now_ms=clock.now_ms) == []

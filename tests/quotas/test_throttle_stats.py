@@ -3,13 +3,13 @@ from testkit.clock import FakeClock
 
 
 def test_the_average_is_over_throttled_requests_of_the_last_minute(clock: FakeClock) -> None:
-    book = ThrottleStats()
-    assert average_throttle_ms([book], now_ms=clock.now_ms) is None
+    stats = ThrottleStats()
+    assert average_throttle_ms([stats], now_ms=clock.now_ms) is None
     for throttle_ms in (0, 100, 300):
-        book.record(throttle_ms, now_ms=clock.now_ms)
-    assert average_throttle_ms([book, ThrottleStats()], now_ms=clock.now_ms) == 200
-    assert average_throttle_ms([book], now_ms=clock.advance(60_000)) is None
-    assert (book.throttled_total, book.throttled_ms_total) == (2, 400)
+        stats.record(throttle_ms, now_ms=clock.now_ms)
+    assert average_throttle_ms([stats, ThrottleStats()], now_ms=clock.now_ms) == 200
+    assert average_throttle_ms([stats], now_ms=clock.advance(60_000)) is None
+    assert (stats.throttled_total, stats.throttled_ms_total) == (2, 400)
 
 
 def test_totals_of_a_counter_that_goes_are_taken_over(clock: FakeClock) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from config import Config
+from gateway.clock import wall_clock_ms
 from gateway.quota_admin.store.interface import QuotaStore
 from gateway.quota_admin.store.memory_store import MemoryStore
 from gateway.quota_admin.store.sqlite_store import SqliteStore
@@ -42,8 +42,3 @@ def build_store(config: Config, client: Mapping[str, Any]) -> QuotaStore:
         )
         return TopicStore(settings, now_ms=wall_clock_ms)
     return MemoryStore(now_ms=wall_clock_ms, max_quotas=section.max_quotas, max_history=section.max_history)
-
-
-def wall_clock_ms() -> int:
-    """Unix time; for people who read the history, nothing else depends on it."""
-    return time.time_ns() // 1_000_000

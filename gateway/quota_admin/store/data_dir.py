@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from gateway.durable import sync_directory
 from gateway.quota_admin.store.interface import StoreError
 
 _NOT_WRITABLE: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -55,7 +56,7 @@ class DataDirectory:
             if exc.errno not in _NOT_WRITABLE:
                 raise StoreError(f"{self.path}: {exc.strerror}") from exc
             self.read_only = f"the quota store can't be written: {self.path}: {exc.strerror}"
-            # Without a lock file nobody ever wrote here, and nobody can.
+            # Without a lock file no gateway ever wrote here, and none can.
             try:
                 self._lock_fd = os.open(self.path / "quotas.lock", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
@@ -102,15 +103,7 @@ class DataDirectory:
         finally:
             os.close(fd)
         new.rename(self._id_file)
-        self.sync()
-
-    def sync(self) -> None:
-        """Make the names in the directory durable.
-
-        Raises:
-            OSError: they are not.
-        """
-        _sync(self.path)
+        sync_directory(self.path)
 
     def release(self) -> None:
         """Let go of it."""
@@ -123,12 +116,4 @@ class DataDirectory:
         missing = [path for path in missing if not path.exists()]
         for path in reversed(missing):
             path.mkdir(mode=0o700, exist_ok=True)
-            _sync(path.parent)
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+            sync_directory(path.parent)

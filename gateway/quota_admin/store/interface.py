@@ -1,7 +1,8 @@
 """What every quota store can do, whatever keeps the quotas.
 
-A store holds *overrides*: what was changed in a running gateway. What the configuration file says is not in it (see
-`quotas.layered_quotas`). It hands every change, its own and those of other gateways, to one function, in one order.
+A store holds *overrides*: what was changed in a running gateway, quotas and connection limits of brokers. What the
+configuration file says is not in it (see `quotas.layered_quotas`). It hands every change, its own and those of other
+gateways, to one function, in one order.
 """
 
 from __future__ import annotations
@@ -10,13 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from quotas.entities import QuotaEntity, QuotaKey
-from quotas.layered_quotas import QuotaChange
+from gateway.quota_admin.store.changes import StoredChange, Value
+from quotas.entities import QuotaEntity
 
-__all__ = ["Alteration", "HistoryEntry", "OnChange", "QuotaChange", "QuotaStore", "StoreError"]
-
-OnChange: TypeAlias = Callable[[Sequence[QuotaChange], int], None]
-"""Told of changes that are durable and valid, with the version that has them; runs on the loop."""
+OnChange: TypeAlias = Callable[[Sequence[StoredChange], int], None]
+"""Takes changes that are durable and valid, with the version that has them; runs on the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +23,15 @@ class Alteration:
     """Changes that belong together: all of them are made or none.
 
     Attributes:
-        by: the principal who asked.
+        by: the principal that asked.
         via: how, such as a listener and the peer's address, or the admin port.
-        changes: valid by `quotas.limits.validate`; of two for the same entity and key the later one counts.
+        changes: valid, quotas by `quotas.limits.validate`, limits by `broker_limits.checked_limit`; of two for the
+            same slot the later one counts.
     """
 
     by: str
     via: str
-    changes: tuple[QuotaChange, ...]
+    changes: tuple[StoredChange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class HistoryEntry:
         version: the store's, from this change on.
         at_ms: wall clock, Unix time.
         by, via: see `Alteration`.
-        entity, key: what was changed.
+        entity, key: the slot that was changed; without an entity it is a connection limit of all brokers.
         old, new: the override before and after; None: there was none.
     """
 
@@ -50,14 +50,24 @@ class HistoryEntry:
     at_ms: int
     by: str
     via: str
-    entity: QuotaEntity
-    key: QuotaKey
-    old: float | None
-    new: float | None
+    entity: QuotaEntity | None
+    key: str
+    old: Value | None
+    new: Value | None
 
 
 class StoreError(Exception):
     """The store can't do it. The text may be shown to clients."""
+
+
+def check_count(count: int, most: int, *, grows: bool) -> None:
+    """Refuse an alteration that makes a full store grow.
+
+    Raises:
+        StoreError: there would be too many quotas.
+    """
+    if grows and count > most:
+        raise StoreError(f"there would be {count} quotas, and quota_store.max_quotas allows {most}")
 
 
 class QuotaStore(Protocol):
@@ -90,7 +100,7 @@ class QuotaStore(Protocol):
         """Load everything, handing it to `on_change`, then follow what others change.
 
         Raises:
-            StoreError: there is a store and it can't be trusted, or somebody else has it.
+            StoreError: there is a store and it can't be trusted, or another gateway has it.
         """
 
     async def write(self, alteration: Alteration) -> int:

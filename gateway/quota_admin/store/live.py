@@ -1,4 +1,4 @@
-"""Quotas that change while the gateway runs: the store and the set in force, kept together.
+"""Quotas and limits of brokers that change while the gateway runs: the store and what is in force, kept together.
 
 What the store says comes into force here and nowhere else: a counter never sees a change that is not durable, and a
 change that failed is not in force; of a shared store it may come later, as another gateway's does.
@@ -6,12 +6,15 @@ change that failed is not in force; of a shared store it may come later, as anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
+from gateway.quota_admin.broker_limits import BrokerLimits, LimitError, checked_limit
+from gateway.quota_admin.store.changes import LimitChange, StoredChange
 from gateway.quota_admin.store.interface import Alteration, HistoryEntry, QuotaStore, StoreError
 from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import validate
@@ -29,7 +32,7 @@ class StoreCounts:
     Attributes:
         writes: alterations that were made.
         failures: alterations that were not, whatever the reason.
-        changed_at_ms: when the set last changed, monotonic clock, by whomever; None: never since the start.
+        changed_at_ms: when the set last changed, monotonic clock, by any gateway; None: never since the start.
     """
 
     writes: int = 0
@@ -42,6 +45,7 @@ class LiveQuotas:
 
     Attributes:
         quotas: what is in force and where it came from.
+        kept_limits: limits of brokers that the store has, those of other gateways' listeners among them.
         store: what keeps the overrides.
         counts: for the metrics.
     """
@@ -55,10 +59,15 @@ class LiveQuotas:
             now_ms: monotonic.
         """
         self.quotas = quotas
+        self.kept_limits: dict[str, str] = {}
         self.store = store
         self.counts = StoreCounts()
         self._now_ms = now_ms
         self._opened = False
+        # None: those of the store are not in force.
+        self._limits: BrokerLimits | None = None
+        # Two alterations may be possible each by itself and not together.
+        self._one_of_limits = asyncio.Lock()
         self._draining = False
         self._waiting = 0
 
@@ -74,19 +83,33 @@ class LiveQuotas:
             raise StoreError(f"it holds a quota that is not valid: {exc}") from exc
         self._opened = True
 
+    def follow_limits(self, limits: BrokerLimits) -> None:
+        """Put the limits of brokers in force that the store has, now and whenever they change.
+
+        Raises:
+            StoreError: they can't be in force here.
+        """
+        try:
+            limits.put_in_force(self.kept_limits)
+        except LimitError as exc:
+            raise StoreError(f"its limits of brokers can't be in force: {exc}") from exc
+        self._limits = limits
+        if elsewhere := self.kept_limits.keys() - limits.keys:
+            _log.warning("connection_limits_without_listener", settings=",".join(sorted(elsewhere)))
+
     def why_not_ready(self) -> str | None:
         """None once the store was read to its end and is followed, otherwise a few words for /readyz."""
         return self.store.stale if self._opened else "quota store not read yet"
 
     def drain(self) -> None:
-        """Refuse alterations from now on: whoever asked might not get the answer."""
+        """Refuse alterations from now on: the answer might not reach the client."""
         self._draining = True
 
     async def alter(self, alteration: Alteration) -> int:
         """Change quotas; afterwards the change is durable and in force.
 
         Args:
-            alteration: whether its author may is not asked here.
+            alteration: the rights of its author are not looked at here.
 
         Returns:
             The store's version that has it.
@@ -101,14 +124,15 @@ class LiveQuotas:
                 raise StoreError("the quota store was not read yet")
             # Once stored, what is not valid would be taken for damage at the next start.
             for change in alteration.changes:
-                fault = change.value is not None and validate(change.entity, change.key, change.value)
-                if fault:
-                    raise StoreError(f"{change.entity}: {fault}")
+                _require_valid(change)
             if self._waiting >= MAX_WAITING:
                 raise StoreError("too many alterations wait already")
             self._waiting += 1
             try:
-                version = await self.store.write(alteration)
+                limits = [change for change in alteration.changes if isinstance(change, LimitChange)]
+                version = await (
+                    self._write_limits(alteration, limits) if limits else self.store.write(alteration)
+                )
             finally:
                 self._waiting -= 1
         except StoreError as exc:
@@ -140,9 +164,50 @@ class LiveQuotas:
         """Release the store."""
         await self.store.close()
 
-    def _on_change(self, changes: Sequence[QuotaChange], version: int) -> None:
+    async def _write_limits(self, alteration: Alteration, changes: Sequence[LimitChange]) -> int:
+        async with self._one_of_limits:
+            limits = self._limits
+            if limits is not None:
+                try:
+                    limits.check(limits.own(_merged(self.kept_limits, changes)))
+                except LimitError as exc:
+                    raise StoreError(str(exc)) from exc
+            return await self.store.write(alteration)
+
+    def _on_change(self, changes: Sequence[StoredChange], version: int) -> None:
         # They were looked at before they were written, and by the store when it read them.
-        self.quotas.apply(changes, checked=True)
+        self.quotas.apply((c for c in changes if isinstance(c, QuotaChange)), checked=True)
+        if limits := [change for change in changes if isinstance(change, LimitChange)]:
+            self.kept_limits = _merged(self.kept_limits, limits)
+            self._put_limits_in_force()
         if self._opened:
             self.counts.changed_at_ms = self._now_ms()
             _log.info("quotas_changed", changes=len(changes), version=version)
+
+    def _put_limits_in_force(self) -> None:
+        if self._limits is None:
+            return
+        try:
+            self._limits.put_in_force(self.kept_limits)
+        except LimitError as exc:
+            # Another gateway has set them, whose machine can do more. Those before stay.
+            _log.error("connection_limits_not_in_force", error=str(exc))
+
+
+def _merged(kept: Mapping[str, str], changes: Iterable[LimitChange]) -> dict[str, str]:
+    after = {**kept, **{change.name: change.value for change in changes}}
+    return {name: value for name, value in after.items() if value is not None}
+
+
+def _require_valid(change: StoredChange) -> None:
+    if change.value is None:
+        return
+    if isinstance(change, QuotaChange):
+        fault = validate(change.entity, change.key, change.value)
+        if fault:
+            raise StoreError(f"{change.entity}: {fault}")
+        return
+    try:
+        checked_limit(change.name, change.value)
+    except LimitError as exc:
+        raise StoreError(str(exc)) from exc

@@ -6,9 +6,14 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 
-from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, StoreError
-from quotas.entities import QuotaEntity, QuotaKey
-from quotas.layered_quotas import QuotaChange
+from gateway.quota_admin.store.changes import Slot, Value, effective, growth, slot_of
+from gateway.quota_admin.store.interface import (
+    Alteration,
+    HistoryEntry,
+    OnChange,
+    StoreError,
+    check_count,
+)
 
 
 class MemoryStore:
@@ -35,7 +40,8 @@ class MemoryStore:
         self.stale: str | None = None
         self._now_ms = now_ms
         self._max_quotas = max_quotas
-        self._values: dict[tuple[QuotaEntity, QuotaKey], float] = {}
+        self._values: dict[Slot, Value] = {}
+        self._quotas = 0
         self._history: deque[HistoryEntry] = deque(maxlen=max_history)
         self._on_change: OnChange = lambda _changes, _version: None
 
@@ -48,22 +54,22 @@ class MemoryStore:
         """See `QuotaStore`."""
         if self.read_only is not None:
             raise StoreError(self.read_only)
-        changes = effective(alteration.changes, lambda entity, key: self._values.get((entity, key)))
+        changes = effective(alteration.changes, self._values.get)
         if not changes:
             return self.version
-        added = sum(1 for change, old in changes if old is None)
-        removed = sum(1 for change, _ in changes if change.value is None)
-        check_count(len(self._values) + added - removed, self._max_quotas, grows=added > removed)
+        grown = growth(changes)
+        check_count(self._quotas + grown, self._max_quotas, grows=grown > 0)
+        self._quotas += grown
         self.version += 1
         for change, old in changes:
-            at = (change.entity, change.key)
+            slot = slot_of(change)
             if change.value is None:
-                del self._values[at]
+                del self._values[slot]
             else:
-                self._values[at] = change.value
+                self._values[slot] = change.value
             self._history.append(
                 HistoryEntry(
-                    self.version, self._now_ms(), alteration.by, alteration.via, *at, old, change.value
+                    self.version, self._now_ms(), alteration.by, alteration.via, *slot, old, change.value
                 )
             )
         self._on_change([change for change, _ in changes], self.version)
@@ -78,27 +84,3 @@ class MemoryStore:
 
     async def close(self) -> None:
         """Nothing is held."""
-
-
-def effective(
-    changes: tuple[QuotaChange, ...], value_of: Callable[[QuotaEntity, QuotaKey], float | None]
-) -> list[tuple[QuotaChange, float | None]]:
-    """The changes that change something, each with the override it replaces; of two for one quota the later one.
-
-    Args:
-        changes: of an alteration.
-        value_of: the override so far.
-    """
-    last = {(change.entity, change.key): change for change in changes}
-    found = ((change, value_of(*at)) for at, change in last.items())
-    return [(change, old) for change, old in found if change.value != old]
-
-
-def check_count(count: int, most: int, *, grows: bool) -> None:
-    """Refuse an alteration that makes a full store grow.
-
-    Raises:
-        StoreError: there would be too many overrides.
-    """
-    if grows and count > most:
-        raise StoreError(f"there would be {count} quotas, and quota_store.max_quotas allows {most}")

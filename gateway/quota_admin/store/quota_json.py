@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from gateway.quota_admin.store.interface import HistoryEntry
 from quotas.entities import DEFAULT, Default, EntityType, Name, QuotaEntity, QuotaKey
 from quotas.layered_quotas import QuotaChange
 from quotas.limits import validate
+
+BROKER: Final = "broker"
+"""The type of the entity in the history of limits of brokers."""
+
+
+def slot_entity_json(entity: QuotaEntity | None) -> list[dict[str, str | None]]:
+    """Of a slot of the store: without an entity, all brokers, whose name is null as that of other defaults."""
+    return [{"type": BROKER, "name": None}] if entity is None else entity_json(entity)
 
 
 def entity_json(entity: QuotaEntity) -> list[dict[str, str | None]]:
@@ -53,10 +61,10 @@ def history_json(entry: HistoryEntry) -> dict[str, Any]:
         "at_ms": entry.at_ms,
         "by": entry.by,
         "via": entry.via,
-        "entity": entity_json(entry.entity),
-        "quota": entry.key.value,
-        "old": _float(entry.old),
-        "new": _float(entry.new),
+        "entity": slot_entity_json(entry.entity),
+        "quota": str(entry.key),
+        "old": _value(entry.old),
+        "new": _value(entry.new),
     }
 
 
@@ -88,6 +96,10 @@ def quotas_of(
         except (ValueError, OverflowError) as exc:
             faults.append(f"quotas.{at}: {exc}")
     return found, faults
+
+
+def _value(value: float | str | None) -> float | str | None:
+    return value if isinstance(value, str) else _float(value)
 
 
 def _float(value: float | None) -> float | None:

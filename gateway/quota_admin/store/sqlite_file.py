@@ -13,24 +13,37 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gateway.quota_admin.store.interface import Alteration, HistoryEntry, StoreError
-from gateway.quota_admin.store.memory_store import check_count, effective
+from gateway.durable import sync_file
+from gateway.quota_admin.broker_limits import LimitError, checked_limit
+from gateway.quota_admin.store.changes import (
+    ALL_BROKERS,
+    LimitChange,
+    Slot,
+    StoredChange,
+    Value,
+    effective,
+    entity_text,
+    growth,
+    slot_of,
+)
+from gateway.quota_admin.store.interface import Alteration, HistoryEntry, StoreError, check_count
 from gateway.quota_admin.store.sqlite_format import (
+    FORMAT,
     QUOTA_KEYS,
     SUM_MODULUS,
     State,
+    check_format,
     check_header,
     damaged,
     entity_from,
     number_of,
+    upgrade,
 )
-from quotas.entities import QuotaEntity, QuotaKey, parse_entity
+from quotas.entities import QuotaKey, parse_entity
 from quotas.layered_quotas import QuotaChange
 
 _NOT_THE_FILE: Final = frozenset(
@@ -74,34 +87,40 @@ class QuotaFile:
         self._database: sqlite3.Connection | None = None
         self._unsettled = False
 
-    def open(self, *, store_id: str | None) -> list[QuotaChange]:
-        """Check the file and read all of it.
+    def open(self, *, store_id: str | None) -> list[StoredChange]:
+        """Check the file and read all of it; one of an earlier format is upgraded.
 
         Args:
             store_id: which store it has to be; None: any.
 
         Returns:
-            Every quota in it.
+            Every quota and limit in it.
 
         Raises:
             StoreError: it can't be trusted.
         """
-        check_header(self._path)
+        in_file = check_header(self._path)
         try:
             self._database = self._connect()
             found = [row[0] for row in self._database.execute("PRAGMA integrity_check(3)")]
             if found != ["ok"]:
                 raise StoreError(damaged(self._path, "; ".join(found)))
             self.state = self._read_state(self._database)
-            changes = list(self._read_quotas(self._database))
+            (written,) = self._database.execute("PRAGMA user_version").fetchone()
+            check_format(self._path, written)
+            changes = self._read_changes(self._database, has_limits=written > 1)
             if store_id is not None and self.state.id != store_id:
                 raise StoreError(
                     f"{self._path} is another store than the one that was made here (quotas.id); put the right file "
                     "back, or remove quotas.id to accept this one"
                 )
             if not self._read_only:
-                self._checkpoint(self._database)
-        except (sqlite3.Error, ValueError, KeyError) as exc:
+                if written < FORMAT:
+                    upgrade(self._database)
+                # A program of the earlier format looks at the file, not at the log: it has to refuse what follows.
+                if not self._checkpoint(self._database) and in_file < FORMAT:
+                    raise StoreError(f"{self._path} can't be upgraded while another program reads it")
+        except (sqlite3.Error, ValueError, KeyError, TypeError) as exc:
             self.close()
             # "Move it away" would be the wrong advice where the disk is full.
             if getattr(exc, "sqlite_errorcode", 0) & 0xFF in _NOT_THE_FILE:
@@ -112,7 +131,7 @@ class QuotaFile:
             raise
         return changes
 
-    def write(self, alteration: Alteration, *, at_ms: int) -> list[QuotaChange]:
+    def write(self, alteration: Alteration, *, at_ms: int) -> list[StoredChange]:
         """Make an alteration durable.
 
         Args:
@@ -131,7 +150,7 @@ class QuotaFile:
         if database is None:
             raise StoreError(f"{self._path} is not open")
         before = self.state
-        changes: list[QuotaChange] = []
+        changes: list[StoredChange] = []
         try:
             database.execute("BEGIN IMMEDIATE")
             changes, after = self._alter(database, alteration, at_ms=at_ms)
@@ -179,7 +198,7 @@ class QuotaFile:
                 (limit,),
             )
             return [
-                HistoryEntry(version, at_ms, by, via, parse_entity(entity), QuotaKey(key), old, new)
+                HistoryEntry(version, at_ms, by, via, *_slot(entity, key), old, new)
                 for version, at_ms, by, via, entity, key, old, new in rows
             ]
         except (sqlite3.Error, ValueError) as exc:
@@ -202,7 +221,7 @@ class QuotaFile:
         ]
         name = self._path.absolute().as_uri()
         if self._read_only:
-            # SQLite makes an index beside a file that has a log. It keeps that in memory where nobody else can come,
+            # SQLite makes an index beside a file that has a log. It keeps it in memory where no other process comes,
             # and without locks of its own it believes so; ours (`data_dir.py`) keeps writers away.
             # "immutable" does without the log, and so without the latest alterations: only where there is none.
             logged = Path(f"{self._path}-wal").exists()
@@ -221,7 +240,7 @@ class QuotaFile:
         return database
 
     def _checkpoint(self, database: sqlite3.Connection) -> bool:
-        """Whether all of the log is in the file now; not while somebody else, such as a backup, reads it."""
+        """Whether all of the log is in the file now; not while another program, such as a backup, reads it."""
         busy, _, _ = database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not busy
 
@@ -242,7 +261,7 @@ class QuotaFile:
                     failed.execute("ROLLBACK")
             fresh = self._connect()
             if not self._checkpoint(fresh):
-                raise StoreError("somebody else reads it")
+                raise StoreError("another program reads it")
             self._sync_log()
             state = self._read_state(fresh)
         except (sqlite3.Error, OSError, StoreError) as exc:
@@ -259,14 +278,8 @@ class QuotaFile:
 
     def _sync_log(self) -> None:
         """Make it durable that the log was cut off, which SQLite does not."""
-        try:
-            fd = os.open(f"{self._path}-wal", os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        with contextlib.suppress(FileNotFoundError):
+            sync_file(Path(f"{self._path}-wal"))
 
     # -- contents --------------------------------------------------------------------------------------------
 
@@ -280,25 +293,37 @@ class QuotaFile:
             raise StoreError(damaged(self._path, "its checksum is wrong"))
         return state
 
-    def _read_quotas(self, database: sqlite3.Connection) -> Iterator[QuotaChange]:
-        total = count = 0
+    def _read_changes(self, database: sqlite3.Connection, *, has_limits: bool) -> list[StoredChange]:
+        total = 0
+        quotas: list[StoredChange] = []
         for text, key, value in database.execute("SELECT entity, key, value FROM quotas"):
             total += number_of(text, key, value)
-            count += 1
             entity = entity_from(text)
             # The checksum says that we wrote it, and what we write was valid; only the worst is looked for again.
             if not 0 < value < math.inf or entity.family is None:
                 raise StoreError(damaged(self._path, f"{text} {key} is {value}"))
-            yield QuotaChange(entity, QUOTA_KEYS[key], value)
-        if (count, total % SUM_MODULUS) != (self.state.count, self.state.sum):
+            quotas.append(QuotaChange(entity, QUOTA_KEYS[key], value))
+        limits: list[StoredChange] = []
+        for name, value in database.execute("SELECT name, value FROM broker_limits") if has_limits else ():
+            total += number_of(ALL_BROKERS, name, value)
+            try:
+                limits.append(LimitChange(name, checked_limit(name, value)))
+            except LimitError as exc:
+                raise StoreError(damaged(self._path, str(exc))) from exc
+        if (len(quotas), total % SUM_MODULUS) != (self.state.count, self.state.sum):
             raise StoreError(damaged(self._path, "its checksum is wrong"))
+        return quotas + limits
 
     def _alter(
         self, database: sqlite3.Connection, alteration: Alteration, *, at_ms: int
-    ) -> tuple[list[QuotaChange], State]:
-        def value_of(entity: QuotaEntity, key: QuotaKey) -> float | None:
+    ) -> tuple[list[StoredChange], State]:
+        def value_of(slot: Slot) -> Value | None:
+            entity, key = slot
+            if entity is None:
+                row = database.execute("SELECT value FROM broker_limits WHERE name = ?", (key,)).fetchone()
+                return None if row is None else str(row[0])
             row = database.execute(
-                "SELECT value FROM quotas WHERE entity = ? AND key = ?", (str(entity), key.value)
+                "SELECT value FROM quotas WHERE entity = ? AND key = ?", (str(entity), str(key))
             ).fetchone()
             return None if row is None else float(row[0])
 
@@ -307,21 +332,16 @@ class QuotaFile:
         changes = effective(alteration.changes, value_of)
         if not changes:
             return [], self.state
-        count, total, version = self.state.count, self.state.sum, self.state.version + 1
+        count, total, version = self.state.count + growth(changes), self.state.sum, self.state.version + 1
         for change, old in changes:
-            text, key, new = str(change.entity), change.key.value, change.value
-            if old is not None:
-                total -= number_of(text, key, old)
-                count -= 1
-            if new is None:
-                database.execute("DELETE FROM quotas WHERE entity = ? AND key = ?", (text, key))
-            else:
-                database.execute("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?)", (text, key, new))
-                total += number_of(text, key, new)
-                count += 1
+            entity, key = slot_of(change)
+            text, key, new = entity_text(entity), str(key), change.value
+            total -= 0 if old is None else number_of(text, key, old)
+            total += 0 if new is None else number_of(text, key, new)
+            _put(database, text, key, new)
             database.execute(
                 "INSERT INTO history VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (version, at_ms, alteration.by, alteration.via, text, key, old, new),
+                (version, at_ms, alteration.by, alteration.via, text, key, old, _native(new)),
             )
         check_count(count, self._max_quotas, grows=count > self.state.count)
         database.execute(
@@ -333,3 +353,24 @@ class QuotaFile:
             (after.version, after.count, f"{after.sum:x}", after.seal),
         )
         return [change for change, _ in changes], after
+
+
+def _put(database: sqlite3.Connection, entity: str, key: str, value: Value | None) -> None:
+    if entity == ALL_BROKERS:
+        if value is None:
+            database.execute("DELETE FROM broker_limits WHERE name = ?", (key,))
+        else:
+            database.execute("INSERT OR REPLACE INTO broker_limits VALUES (?, ?)", (key, value))
+    elif value is None:
+        database.execute("DELETE FROM quotas WHERE entity = ? AND key = ?", (entity, key))
+    else:
+        database.execute("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?)", (entity, key, value))
+
+
+def _native(value: Value | None) -> Value | None:
+    """As the history keeps it, whose columns take any type: a whole number is a limit as well."""
+    return float(value) if isinstance(value, int) else value
+
+
+def _slot(entity: str, key: str) -> Slot:
+    return (None, key) if entity == ALL_BROKERS else (parse_entity(entity), QuotaKey(key))

@@ -1,8 +1,11 @@
-"""The layout of the SQLite file that keeps overrides, and how it is told from every other file.
+"""The layout of the SQLite file that keeps overrides, and how it differs from every other file.
 
-A file is believed only when all of it fits: SQLite's own check, this program's mark, and a checksum over every quota,
+A file is believed only when all of it fits: SQLite's own check, this program's mark, and a checksum over every value,
 the version and the store's name, since a flipped bit inside a value is no fault to SQLite. What does not fit is
 refused with a text that says what to do; it never reads as "no quotas".
+
+Format 1 had quotas only; format 2 has connection limits of brokers as well, and a history with values of both. A file
+of format 1 is made one of format 2 when it is opened for writing.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gateway.durable import sync_file
+from gateway.quota_admin.store.changes import Value
 from gateway.quota_admin.store.interface import StoreError
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey, parse_entity
 
 APPLICATION_ID: Final = 0x534C5143  # "SLQC"
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 QUOTA_KEYS: Final = {key.value: key for key in QuotaKey}
 
@@ -29,6 +34,14 @@ _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
 SUM_MODULUS: Final = 2**64
 
+_BROKER_LIMITS: Final = """\
+CREATE TABLE broker_limits (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID"""
+_HISTORY: Final = """\
+CREATE TABLE history (
+  n INTEGER PRIMARY KEY, version INTEGER NOT NULL, at_ms INTEGER NOT NULL, by TEXT NOT NULL, via TEXT NOT NULL,
+  entity TEXT NOT NULL, key TEXT NOT NULL, old ANY, new ANY
+) STRICT"""
+
 _SCHEMA: Final = f"""
 PRAGMA page_size = 4096;
 PRAGMA application_id = {APPLICATION_ID};
@@ -36,15 +49,23 @@ PRAGMA user_version = {FORMAT};
 CREATE TABLE quotas (
   entity TEXT NOT NULL, key TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY (entity, key)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE history (
-  n INTEGER PRIMARY KEY, version INTEGER NOT NULL, at_ms INTEGER NOT NULL, by TEXT NOT NULL, via TEXT NOT NULL,
-  entity TEXT NOT NULL, key TEXT NOT NULL, old REAL, new REAL
-) STRICT;
+{_BROKER_LIMITS};
+{_HISTORY};
 CREATE TABLE state (
   one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, version INTEGER NOT NULL, count INTEGER NOT NULL,
   sum TEXT NOT NULL, seal TEXT NOT NULL
 ) STRICT;
 """
+
+
+_UPGRADE: Final = (
+    _BROKER_LIMITS,
+    "ALTER TABLE history RENAME TO history_1",
+    _HISTORY,
+    "INSERT INTO history SELECT * FROM history_1",
+    "DROP TABLE history_1",
+    f"PRAGMA user_version = {FORMAT}",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +76,8 @@ class State:
         id: of the store, the same for its whole life.
         version: of its latest alteration.
         count: how many quotas it has.
-        sum: of a number made from each quota, so that an alteration needs to look only at what it changes.
+        sum: of a number made from each quota and each limit, so that an alteration needs to look only at what it
+            changes.
     """
 
     id: str
@@ -92,17 +114,28 @@ def create(path: Path) -> str:
             (state.id, state.version, state.count, f"{state.sum:x}", state.seal),
         )
         database.execute("PRAGMA journal_mode = WAL")
-    fd = os.open(new, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_file(new)
     new.rename(path)
     return state.id
 
 
-def check_header(path: Path) -> None:
+def upgrade(database: sqlite3.Connection) -> None:
+    """Make a file of format 1 one of this format, or change nothing.
+
+    Raises:
+        sqlite3.Error: nothing was changed once the connection is closed.
+    """
+    database.execute("BEGIN IMMEDIATE")
+    for statement in _UPGRADE:
+        database.execute(statement)
+    database.execute("COMMIT")
+
+
+def check_header(path: Path) -> int:
     """Look at the first bytes, before SQLite takes an empty file for a new database.
+
+    Returns:
+        The format of the file; the log beside it may have a newer one.
 
     Raises:
         StoreError: it is no store of this version.
@@ -119,6 +152,16 @@ def check_header(path: Path) -> None:
     application_id, written = (int.from_bytes(header[at : at + 4], "big") for at in (68, 60))
     if application_id != APPLICATION_ID:
         raise StoreError(f"{path} belongs to another program (application id {application_id:#x})")
+    check_format(path, written)
+    return written
+
+
+def check_format(path: Path, written: int) -> None:
+    """Refuse formats that this program does not read.
+
+    Raises:
+        StoreError: it is one.
+    """
     if written > FORMAT:
         raise StoreError(
             f"{path} was written by a newer version of sluice (format {written}; this one reads {FORMAT})"
@@ -127,9 +170,9 @@ def check_header(path: Path) -> None:
         raise StoreError(damaged(path, f"format {written} never existed"))
 
 
-def number_of(entity: str, key: str, value: float) -> int:
-    """What one quota adds to the sum of all."""
-    text = f"{entity}\0{key}\0{float(value).hex()}"
+def number_of(entity: str, key: str, value: Value) -> int:
+    """What one quota or limit adds to the sum of all."""
+    text = f"{entity}\0{key}\0{value if isinstance(value, str) else float(value).hex()}"
     return int.from_bytes(
         hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big"
     )
@@ -139,7 +182,7 @@ def entity_from(text: str) -> QuotaEntity:
     """`parse_entity` for what `str` has written of an entity: there are many at the start.
 
     Raises:
-        ValueError: it was written by somebody else.
+        ValueError: another program has written it.
     """
     if '"' in text:
         return parse_entity(text)

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import structlog
 
+from gateway.durable import sync_directory
+from gateway.quota_admin.store.changes import StoredChange
 from gateway.quota_admin.store.data_dir import DataDirectory
 from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, StoreError
 from gateway.quota_admin.store.sqlite_file import QuotaFile
 from gateway.quota_admin.store.sqlite_format import create
-from gateway.quota_admin.store.writing import Writing
-from quotas.layered_quotas import QuotaChange
+from gateway.quota_admin.store.writing import WritesInProgress
 
 _log = structlog.get_logger("gateway.store")
 
@@ -49,7 +50,7 @@ class SqliteStore:
         self._on_change: OnChange = lambda _changes, _version: None
         self._thread: ThreadPoolExecutor | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._writing = Writing()
+        self._writing = WritesInProgress()
 
     async def open(self, on_change: OnChange) -> None:
         """See `QuotaStore`. A directory that can't be written serves what is in it and refuses alterations."""
@@ -112,7 +113,7 @@ class SqliteStore:
 
     # -- in the thread ---------------------------------------------------------------------------------------
 
-    def _load(self) -> list[QuotaChange]:
+    def _load(self) -> list[StoredChange]:
         directory = self._directory
         directory.acquire()
         try:
@@ -144,9 +145,9 @@ class SqliteStore:
             create(path)
         except sqlite3.Error as exc:
             raise StoreError(f"{path} can't be made: {exc}") from exc
-        self._directory.sync()
+        sync_directory(self._directory.path)
 
-    def _load_read_only(self, store_id: str | None) -> list[QuotaChange]:
+    def _load_read_only(self, store_id: str | None) -> list[StoredChange]:
         path = self._directory.database
         if not path.exists():
             if store_id is not None:
@@ -161,7 +162,7 @@ class SqliteStore:
         self._file.state = file.state
         return changes
 
-    def _make(self, alteration: Alteration) -> tuple[list[QuotaChange], int]:
+    def _make(self, alteration: Alteration) -> tuple[list[StoredChange], int]:
         changes = self._file.write(alteration, at_ms=self._now_ms())
         return changes, self._file.state.version
 

@@ -2,15 +2,19 @@
 
     key {"quota": "user=alice", "key": "producer_byte_rate"}   value {"format": 1, "value": 1048576.0}
     key {"quota": "user=alice", "key": "request_percentage"}   no value: removed
-    key {"history": ALTERATION, "part": N}                     value {"format": 1, "by": ..., "changes": [...]}
+    key {"broker_limit": "max.connections"}                    value {"format": 1, "value": "500"}
+    key {"history": ALTERATION, "part": N}                     value {"format": 1, "by": ..., "changes": [...],
+                                                                     "limits": [...]}
 
 All records of an alteration are one transaction and carry its name in a header; the history comes last and ends it.
-The topic is compacted, so per quota the record with the highest offset counts, whatever order transactions were begun
-in: a gateway that has followed and one that reads later come to the same. Versions are offsets, the same everywhere.
+The topic is compacted, so per quota and limit the record with the highest offset counts, whatever order transactions
+were begun in: a gateway that has followed and one that reads later come to the same. Versions are offsets, the same
+everywhere.
 
-Records that do not fit are passed over and counted: whoever may write to the topic must not be able to stop every
-gateway. A format that is newer than this program is passed over as well, and remembered: what is missing then is not
-known.
+Records that do not fit are passed over and counted: one stray record must not stop every gateway. A format that is
+newer than this program is passed over as well, and remembered: what is missing then is not known. Limits of brokers
+came later and are of format 1 nevertheless: programs that do not know them pass them over, count them, and go on with
+the quotas.
 """
 
 from __future__ import annotations
@@ -20,8 +24,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from gateway.quota_admin.broker_limits import checked_limit
+from gateway.quota_admin.store.changes import (
+    LimitChange,
+    Slot,
+    StoredChange,
+    Value,
+    change_of,
+    slot_of,
+)
 from gateway.quota_admin.store.interface import Alteration, HistoryEntry
-from quotas.entities import QuotaEntity, QuotaKey, parse_entity
+from quotas.entities import QuotaKey, parse_entity
 from quotas.layered_quotas import QuotaChange
 from quotas.limits import validate
 
@@ -56,13 +69,13 @@ class Applied:
     """An alteration that has come to its end.
 
     Attributes:
-        alteration: its name; None: a record that somebody else wrote.
+        alteration: its name; None: a record of another writer.
         changes: what it changes that nothing later does.
         version: from it on.
     """
 
     alteration: str | None
-    changes: tuple[QuotaChange, ...]
+    changes: tuple[StoredChange, ...]
     version: int
 
 
@@ -73,7 +86,7 @@ class _Part:
     at_ms: int
     by: str
     via: str
-    changes: list[tuple[QuotaEntity, QuotaKey, float | None, float | None]]
+    changes: list[tuple[Slot, Value | None, Value | None]]
 
 
 @dataclass(slots=True)
@@ -104,28 +117,28 @@ class TopicLog:
         self.bad_records = 0
         self.newer: str | None = None
         self.size = 0
-        self._latest: dict[tuple[QuotaEntity, QuotaKey], tuple[int, float | None]] = {}
+        self._latest: dict[Slot, tuple[int, Value | None]] = {}
         # Removed while alterations were open; kept until there is none, for their offsets.
-        self._removed: set[tuple[QuotaEntity, QuotaKey]] = set()
-        self._open: dict[str, list[tuple[int, QuotaChange]]] = {}
+        self._removed: set[Slot] = set()
+        self._open: dict[str, list[tuple[int, StoredChange]]] = {}
         self._past: dict[str, _Past] = {}
         self._was_at_end = False
 
-    def value_of(self, entity: QuotaEntity, key: QuotaKey) -> float | None:
-        """What is set for exactly this entity."""
-        found = self._latest.get((entity, key))
+    def value_of(self, slot: Slot) -> Value | None:
+        """What is set there."""
+        found = self._latest.get(slot)
         return None if found is None else found[1]
 
-    def quotas(self) -> list[QuotaChange]:
+    def values(self) -> list[StoredChange]:
         """Everything that is set."""
-        return [QuotaChange(*at, value) for at, (_, value) in self._latest.items() if value is not None]
+        return [change_of(slot, value) for slot, (_, value) in self._latest.items() if value is not None]
 
-    def differences(self, before: TopicLog) -> list[QuotaChange]:
-        """What makes the quotas of another log those of this one."""
-        gone = [change for change in before.quotas() if self.value_of(change.entity, change.key) is None]
+    def differences(self, before: TopicLog) -> list[StoredChange]:
+        """What makes the values of another log those of this one."""
+        gone = [slot for change in before.values() if self.value_of(slot := slot_of(change)) is None]
         return [
-            *(QuotaChange(change.entity, change.key, None) for change in gone),
-            *(c for c in self.quotas() if before.value_of(c.entity, c.key) != c.value),
+            *(change_of(slot, None) for slot in gone),
+            *(change for change in self.values() if before.value_of(slot_of(change)) != change.value),
         ]
 
     def feed(self, records: Sequence[Record]) -> list[Applied]:
@@ -162,8 +175,8 @@ class TopicLog:
             for number in sorted(past.parts, reverse=True):
                 part = past.parts[number]
                 found.extend(
-                    HistoryEntry(past.version, part.at_ms, part.by, part.via, *change)
-                    for change in reversed(part.changes)
+                    HistoryEntry(past.version, part.at_ms, part.by, part.via, *slot, old, new)
+                    for slot, old, new in reversed(part.changes)
                 )
             if len(found) >= limit:
                 break
@@ -173,7 +186,7 @@ class TopicLog:
         self,
         name: str,
         alteration: Alteration,
-        changes: Sequence[tuple[QuotaChange, float | None]],
+        changes: Sequence[tuple[StoredChange, Value | None]],
         *,
         at_ms: int,
         max_history: int,
@@ -182,7 +195,7 @@ class TopicLog:
 
         Args:
             name: of the alteration; new.
-            alteration: who asked.
+            alteration: its author is in the history.
             changes: that change something, each with what it replaces.
             at_ms: Unix time.
             max_history: how many changes the history has afterwards.
@@ -190,7 +203,7 @@ class TopicLog:
         written = []
         for change, _ in changes:
             value = None if change.value is None else _json({"format": FORMAT, "value": change.value})
-            written.append(Written(_json({"quota": str(change.entity), "key": change.key.value}), value))
+            written.append(Written(_json(_record_key(change)), value))
         written.extend(
             self._forget(sum(past.size for past in self._past.values()) + len(changes) - max_history)
         )
@@ -203,7 +216,7 @@ class TopicLog:
                     "at_ms": at_ms,
                     "by": alteration.by,
                     "via": alteration.via,
-                    "changes": part,
+                    **part,
                 }
             )
             written.append(Written(_json({"history": name, "part": number}), value))
@@ -230,24 +243,20 @@ class TopicLog:
             raise ValueError(self.newer)
         if "history" in key:
             return self._take_history(record.offset, key["history"], key["part"], value)
-        change = QuotaChange(
-            parse_entity(key["quota"]), QuotaKey(key["key"]), None if value is None else float(value["value"])
-        )
-        fault = change.value is not None and validate(change.entity, change.key, change.value, kept=True)
-        if fault:
-            raise ValueError(fault)
-        at = (change.entity, change.key)
-        self.size += (change.value is not None) - (self.value_of(*at) is not None)
-        self._latest[at] = (record.offset, change.value)
+        change = _change(key, value)
+        slot = slot_of(change)
+        if isinstance(change, QuotaChange):
+            self.size += (change.value is not None) - (self.value_of(slot) is not None)
+        self._latest[slot] = (record.offset, change.value)
         if change.value is None:
-            self._removed.add(at)
+            self._removed.add(slot)
         self.version = record.offset + 1
         if record.alteration is None:
             self._clean()
             return Applied(None, (change,), self.version)
         self._open.setdefault(record.alteration, []).append((record.offset, change))
         while self._was_at_end and len(self._open) > _MAX_OPEN:
-            # Somebody gave names to records that no history follows.
+            # Another writer gave names to records that no history follows.
             self._open.pop(next(iter(self._open)))
             self.bad_records += 1
         return None
@@ -267,13 +276,18 @@ class TopicLog:
             str(value["by"]),
             str(value["via"]),
             [
-                (
-                    parse_entity(each["entity"]),
-                    QuotaKey(each["key"]),
-                    _number(each["old"]),
-                    _number(each["new"]),
-                )
-                for each in value["changes"]
+                *(
+                    (
+                        (parse_entity(each["entity"]), QuotaKey(each["key"])),
+                        _number(each["old"]),
+                        _number(each["new"]),
+                    )
+                    for each in value["changes"]
+                ),
+                *(
+                    ((None, str(each["limit"])), _text(each["old"]), _text(each["new"]))
+                    for each in value.get("limits", ())
+                ),
             ],
         )
         self.version = offset + 1
@@ -283,7 +297,7 @@ class TopicLog:
         if not part.last:
             return None
         changes = self._open.pop(name, [])
-        latest = tuple(change for at, change in changes if self._latest[change.entity, change.key][0] == at)
+        latest = tuple(change for at, change in changes if self._latest[slot_of(change)][0] == at)
         self._clean()
         return Applied(name, latest, self.version)
 
@@ -296,19 +310,55 @@ class TopicLog:
         self._removed.clear()
 
 
-def _parts(changes: Sequence[tuple[QuotaChange, float | None]]) -> Iterator[list[dict[str, Any]]]:
-    part: list[dict[str, Any]] = []
-    size = 0
+def _record_key(change: StoredChange) -> dict[str, str]:
+    if isinstance(change, LimitChange):
+        return {"broker_limit": change.name}
+    return {"quota": str(change.entity), "key": change.key.value}
+
+
+def _change(key: Any, value: Any) -> StoredChange:
+    """What a record that is no history says.
+
+    Raises:
+        ValueError, TypeError, KeyError: it does not fit.
+    """
+    if "broker_limit" in key:
+        name = str(key["broker_limit"])
+        return LimitChange(name, None if value is None else checked_limit(name, value["value"]))
+    change = QuotaChange(
+        parse_entity(key["quota"]), QuotaKey(key["key"]), None if value is None else float(value["value"])
+    )
+    fault = change.value is not None and validate(change.entity, change.key, change.value, kept=True)
+    if fault:
+        raise ValueError(fault)
+    return change
+
+
+def _parts(
+    changes: Sequence[tuple[StoredChange, Value | None]],
+) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    part: dict[str, list[dict[str, Any]]] = {"changes": []}
+    count = size = 0
     for change, old in changes:
-        row = {"entity": str(change.entity), "key": change.key.value, "old": old, "new": change.value}
+        row: dict[str, Any]
+        if isinstance(change, LimitChange):
+            where, row = "limits", {"limit": change.name}
+        else:
+            where, row = "changes", {"entity": str(change.entity), "key": change.key.value}
+        row |= {"old": old, "new": change.value}
         row_bytes = len(_json(row))
-        if part and (len(part) == _CHANGES_PER_PART or size + row_bytes > _PART_BYTES):
+        if count == _CHANGES_PER_PART or (count and size + row_bytes > _PART_BYTES):
             yield part
-            part, size = [], 0
-        part.append(row)
+            part, count, size = {"changes": []}, 0, 0
+        part.setdefault(where, []).append(row)
+        count += 1
         size += row_bytes
-    if part:
+    if count:
         yield part
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _number(value: Any) -> float | None:

@@ -68,7 +68,7 @@ def have_topic(
         made.result()
         _log.warning("quota_topic_made", topic=topic, replication_factor=replicas)
     except KafkaException as exc:
-        # Who may not make it may still use it.
+        # A gateway that may not make it may still use it.
         if exc.args[0].code() not in (KafkaError.TOPIC_ALREADY_EXISTS, *_FORBIDDEN):
             _refuse(exc, f"topic {topic} can't be made")
     (found,) = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s).values()
@@ -97,7 +97,7 @@ def have_topic(
 def end_offset(topic: str, client: Mapping[str, Any], *, deadline: float) -> int:
     """Where the topic ends now, transactions that are under way included. Blocks.
 
-    Who reads only what was committed is there when all that was begun before has ended, ours and other gateways'.
+    A reader of what was committed is there when all that was begun before has ended, ours and other gateways'.
 
     Args:
         topic: its name.
@@ -210,7 +210,7 @@ class TopicReader:
             while not self._stopped.is_set():
                 try:
                     self._follow()
-                except Exception as exc:  # noqa: BLE001  (whatever it is: a topic that nobody follows is not noticed)
+                except Exception as exc:  # noqa: BLE001  (whatever it is: a topic that is not followed is not noticed)
                     text = _text(exc)
                     if self._told != text:
                         self._told = text

@@ -1,6 +1,6 @@
 """The quota store that several gateways share: a compacted topic of the cluster behind them.
 
-Every gateway reads the topic to its end before it serves anybody, and then follows it. An alteration is one
+Every gateway reads the topic to its end before it serves clients, and then follows it. An alteration is one
 transaction, so it is in the log as a whole or not at all, and it counts as made when it was read back: all gateways
 apply all alterations in the order of the log, their own included. When the outcome of a commit is not known, the
 transactional id is taken up again, which makes the brokers finish or end what was begun; then the log says what
@@ -23,15 +23,13 @@ from typing import Any, Final
 import structlog
 from confluent_kafka import KafkaException
 
-from gateway.observability.logging_setup import audit_logger
-from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, StoreError
-from gateway.quota_admin.store.memory_store import check_count, effective
+from gateway.quota_admin.store.audit import audit_change
+from gateway.quota_admin.store.changes import Slot, StoredChange, Value, effective, growth, slot_of
+from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, StoreError, check_count
 from gateway.quota_admin.store.topic_log import Record, TopicLog, Written
 from gateway.quota_admin.store.topic_reader import TopicReader, end_offset, have_topic
 from gateway.quota_admin.store.topic_writer import TopicWriter
-from gateway.quota_admin.store.writing import Writing
-from quotas.entities import QuotaEntity, QuotaKey
-from quotas.layered_quotas import QuotaChange
+from gateway.quota_admin.store.writing import WritesInProgress
 
 _RETRY_S: Final = 1.0
 _ASK_S: Final = 5.0
@@ -40,7 +38,6 @@ _SETTLE_S: Final = 2.0
 _REMEMBERED: Final = 1_000
 
 _log = structlog.get_logger("gateway.store")
-_audit_log = audit_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +94,12 @@ class TopicStore:
         self._read_to_end = asyncio.Event()
         self._loaded = False
         self._one_at_a_time = asyncio.Lock()
-        self._writing = Writing()
-        # Alterations that were seen in the log, the latest last, and who waits for one.
+        self._writing = WritesInProgress()
+        # Alterations that were seen in the log, the latest last, and those awaited.
         self._seen: dict[str, int] = {}
         self._awaited: dict[str, asyncio.Event] = {}
         # Alterations that were answered with an error and may still come into force.
-        self._doubtful: dict[str, tuple[Alteration, Sequence[tuple[QuotaChange, float | None]]]] = {}
+        self._doubtful: dict[str, tuple[Alteration, Sequence[tuple[StoredChange, Value | None]]]] = {}
         # Up to where the topic was read, records that are none of ours included.
         self._reached = 0
         self._progress = asyncio.Event()
@@ -128,14 +125,14 @@ class TopicStore:
         self._on_change = on_change
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="quota-store")
         loop = asyncio.get_running_loop()
-        told = ""
+        logged = ""
         while True:
             try:
                 await loop.run_in_executor(self._thread, self._have_topic)
                 break
             except KafkaException as exc:
-                if told != (told := str(exc.args[0])):
-                    _log.warning("quota_store_not_reached", topic=self._settings.topic, error=told)
+                if logged != (logged := str(exc.args[0])):
+                    _log.warning("quota_store_not_reached", topic=self._settings.topic, error=logged)
                 await asyncio.sleep(_RETRY_S)
         self._reader = TopicReader(
             self._settings.topic, self._settings.client, loop, self._receive, self._begin_again
@@ -145,7 +142,7 @@ class TopicStore:
         if self.log.newer is not None:
             raise StoreError(f"topic {self._settings.topic}: {self.log.newer}")
         self._loaded = True
-        on_change(self.log.quotas(), self.version)
+        on_change(self.log.values(), self.version)
         # So that the first alteration does not wait for it; a failure shows there.
         loop.run_in_executor(self._thread, self._prepare)
 
@@ -153,9 +150,11 @@ class TopicStore:
         """See `QuotaStore`."""
         if self.read_only is not None:
             raise StoreError(self.read_only)
-        # Who asked takes these for made already, and won't write a line about them.
+        # The caller takes these for made already, and won't write a line about them.
         seem_made = {
-            (c.entity, c.key) for c in alteration.changes if self.log.value_of(c.entity, c.key) == c.value
+            slot
+            for change in alteration.changes
+            if self.log.value_of(slot := slot_of(change)) == change.value
         }
         return await self._writing.carry_out(self._write(alteration, seem_made, self._deadline()))
 
@@ -206,7 +205,7 @@ class TopicStore:
             for name in self._awaited.keys() & self._seen.keys():
                 self._awaited[name].set()
             for name in self._doubtful.keys() & self._seen.keys():
-                # Who asked was told that it is not sure, and has written no line.
+                # The caller knows that it is not sure, and has written no line.
                 _write_audit(*self._doubtful.pop(name), late=True)
         self._progress.set()
 
@@ -235,11 +234,9 @@ class TopicStore:
         if now.newer is not None:
             self.stale = f"quota topic {self._settings.topic}: {now.newer}"
             return
-        if now.version == 0 and before.size:
-            # Somebody has made it anew. The quotas in force may be the only copy of what was in it.
-            self.stale = (
-                f"quota topic {self._settings.topic} is empty, and there were {before.size} quotas in it"
-            )
+        if now.version == 0 and (lost := len(before.values())):
+            # The topic was made anew. What is in force may be the only copy of what was in it.
+            self.stale = f"quota topic {self._settings.topic} is empty, and there were {lost} quotas in it"
             return
         now.read_to_end()
         self.log, self.stale = now, None
@@ -280,9 +277,7 @@ class TopicStore:
         if self.stale is not None:
             raise StoreError(self.stale)
 
-    async def _write(
-        self, alteration: Alteration, seem_made: Set[tuple[QuotaEntity, QuotaKey]], deadline: float
-    ) -> int:
+    async def _write(self, alteration: Alteration, seem_made: Set[Slot], deadline: float) -> int:
         try:
             async with asyncio.timeout(max(0, deadline - time.monotonic())):
                 await self._one_at_a_time.acquire()
@@ -293,18 +288,16 @@ class TopicStore:
         finally:
             self._one_at_a_time.release()
 
-    async def _write_next(
-        self, alteration: Alteration, seem_made: Set[tuple[QuotaEntity, QuotaKey]], deadline: float
-    ) -> int:
+    async def _write_next(self, alteration: Alteration, seem_made: Set[Slot], deadline: float) -> int:
         self._check_usable()
         changes = effective(alteration.changes, self.log.value_of)
-        if len(changes) < len({(change.entity, change.key) for change in alteration.changes}):
+        if len(changes) < len({slot_of(change) for change in alteration.changes}):
             # What seems to change nothing may do so after what another gateway has made a moment ago.
             await self._catch_up(deadline)
             changes = effective(alteration.changes, self.log.value_of)
         if not changes:
             return self.version
-        grown = sum((change.value is not None) - (old is not None) for change, old in changes)
+        grown = growth(changes)
         check_count(self.log.size + grown, self._settings.max_quotas, grows=grown > 0)
         name = str(uuid.uuid4())
         records = self.log.write(
@@ -320,7 +313,7 @@ class TopicStore:
             raise StoreError(str(exc)) from exc
         finally:
             del self._awaited[name]
-        _write_audit(alteration, [item for item in changes if (item[0].entity, item[0].key) in seem_made])
+        _write_audit(alteration, [item for item in changes if slot_of(item[0]) in seem_made])
         return version
 
     async def _commit(self, name: str, records: Sequence[Written], deadline: float) -> int:
@@ -384,17 +377,7 @@ class TopicStore:
 
 
 def _write_audit(
-    alteration: Alteration, changes: Sequence[tuple[QuotaChange, float | None]], **more: bool
+    alteration: Alteration, changes: Sequence[tuple[StoredChange, Value | None]], **more: bool
 ) -> None:
     for change, old in changes:
-        _audit_log.info(
-            "quota_changed",
-            audit=True,
-            principal=alteration.by,
-            peer=alteration.via,
-            entity=str(change.entity),
-            key=change.key.value,
-            old=old,
-            new=change.value,
-            **more,
-        )
+        audit_change(change, old, by=alteration.by, via=alteration.via, **more)

@@ -66,7 +66,7 @@ class TopicWriter:
             deadline: when to give up.
 
         Raises:
-            KafkaException, BufferError: it failed, or nobody knows; `settle` makes it known.
+            KafkaException, BufferError: it failed, or may have; `settle` makes it known.
         """
         producer = self._producer
         producer.begin_transaction()

@@ -1,4 +1,4 @@
-"""Alterations that are being made: each is carried out to its end, though whoever asked for it may go away."""
+"""Alterations that are being made: each is carried out to its end, though its client may go away."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-class Writing:
-    """See the module; as many as there are who ask."""
+class WritesInProgress:
+    """See the module."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[int]] = set()
@@ -34,4 +34,4 @@ class Writing:
     def _ended(self, task: asyncio.Task[int]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # somebody has looked at it, even when whoever asked is gone
+            task.exception()  # retrieved, even when its client is gone

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.address_quota import KEY, describe_address
 from gateway.cli.main import main
-from quotas.entities import QuotaEntity
+from gateway.cli.quotas import describe_address
+from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.rate_quotas import RateSettings
 
@@ -69,7 +69,7 @@ def test_address_has_the_rate_of_the_row_that_decides(
 def test_a_kept_row_of_another_spelling_is_told_by_its_name() -> None:
     row = QuotaEntity(ip="2001:DB8::1")
     limits = Limits()
-    limits.put(row, KEY, 7.0)
+    limits.put(row, QuotaKey.CONNECTION_CREATION_RATE, 7.0)
     told = describe_address(limits, RateSettings(), "2001:db8::1", ipv6_prefix_bits=128)
     assert (told["limit"], told["decided_by"]) == (7, str(row))
 

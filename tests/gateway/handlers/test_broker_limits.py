@@ -61,11 +61,17 @@ def started(**settings: Any) -> tuple[Conversation, ScriptedLimits]:
     return Conversation(board=board, **settings), board
 
 
+def finish(c: Conversation, *, now_ms: int, failure: str | None = None) -> None:
+    """The change is durable and in force, or is not made."""
+    asked_for = c.core.desk.finish(now_ms=now_ms, failure=failure)
+    assert (asked_for.by, asked_for.via.partition(",")[0]) == ("ANONYMOUS", "listener tests")
+
+
 @each_version
 def test_a_limit_is_set_here_and_answered_when_it_is_kept(version: int) -> None:
     c, board = started()
     c.client_sends(alter(resource("1", (RATE, 0, "7")), version=version)).client_sees().upstream_sees()
-    c.step(lambda now_ms: board.finish(now_ms=now_ms))
+    c.step(lambda now_ms: finish(c, now_ms=now_ms))
     assert answers(c, version) == [("1", 0, None)]
     assert board.in_force.max_connection_creation_rate == 7
     assert c.core.desk.audit.lines == [("changed", "ANONYMOUS", "brokers", RATE, None, "7")]
@@ -90,7 +96,7 @@ def test_settings_of_both_kinds_are_split_and_answered_together(version: int) ->
     ]
     c.upstream_answers(wire.response(ALTER, version, correlation_id=5, responses=rows)).client_sees()
     assert board.limits.values == {}
-    c.step(lambda now_ms: board.finish(now_ms=now_ms))
+    c.step(lambda now_ms: finish(c, now_ms=now_ms))
     assert answers(c, version) == [("1", 0, None), ("topic", 0, None), ("", 0, None)]
     assert board.limits.values == {RATE: "7", PER_IP: "9"}
     c.upstream_sees(heartbeat(6))
@@ -100,13 +106,13 @@ def test_what_the_broker_refuses_is_not_made_here_either() -> None:
     c, board = started()
     c.client_sends(alter(resource("1", (RATE, 0, "7"), RETENTION), resource("2", (PER_IP, 0, "9"))))
     broker_says(c, ("1", 42))
-    c.step(lambda now_ms: board.finish(now_ms=now_ms))
+    c.step(lambda now_ms: finish(c, now_ms=now_ms))
     assert answers(c) == [("1", 42, "broker's"), ("2", 0, None)]
     assert board.limits.values == {PER_IP: "9"}
 
 
 def test_what_is_wrong_here_is_not_sent_on() -> None:
-    c, board = started()
+    c, _ = started()
     c.client_sends(alter(resource("1", (RATE, 0, "x"), RETENTION), resource("2", RETENTION)))
     assert asked(c) == [("2", ["log.retention.ms"])]
     broker_says(c, ("2", 0))
@@ -114,40 +120,40 @@ def test_what_is_wrong_here_is_not_sent_on() -> None:
         ("1", 42, f"Invalid value x for configuration {RATE}: Not a number of type INT"),
         ("2", 0, None),
     ]
-    assert board.waiting == []
+    assert c.core.desk.waiting == []
 
 
 def test_what_only_validates_changes_nothing() -> None:
-    c, board = started()
+    c, _ = started()
     c.client_sends(alter(resource("1", (RATE, 0, "7")), validate_only=True))
     assert answers(c) == [("1", 0, None)]
     c.client_sends(alter(resource("1", (RATE, 0, "0")), validate_only=True))
     ((_, code, _),) = answers(c)
     assert code == 42
-    assert board.waiting == []
+    assert c.core.desk.waiting == []
 
 
 def test_limits_that_can_not_be_kept_are_error_56() -> None:
     c, board = started()
     c.client_sends(alter(resource("1", (RATE, 0, "7"))))
-    c.step(lambda now_ms: board.finish(now_ms=now_ms, failure="no space"))
+    c.step(lambda now_ms: finish(c, now_ms=now_ms, failure="no space"))
     assert answers(c) == [("1", 56, "no space")]
     assert board.limits.values == {}
 
 
 def test_who_may_not_gets_31_and_the_rest_goes_to_the_broker() -> None:
-    c, board = started(authorize=Authorize.DENY)
+    c, _ = started(authorize=Authorize.DENY)
     c.client_sends(alter(resource("1", (RATE, 0, "7"), RETENTION), resource("2", RETENTION)))
     assert asked(c) == [("2", ["log.retention.ms"])]
     broker_says(c, ("2", 0))
     assert answers(c) == [("1", 31, "Cluster authorization failed."), ("2", 0, None)]
     assert c.core.desk.audit.lines == [("refused", "ANONYMOUS", "broker 1", RATE, None, "7")]
-    assert board.waiting == []
+    assert c.core.desk.waiting == []
 
 
 @pytest.mark.parametrize(("code", "may"), [(0, True), (42, False), (40, False), (31, False), (7, False)])
 def test_the_cluster_is_asked_for_the_right_alone_and_only_yes_is_a_yes(code: int, may: bool) -> None:
-    c, board = started(authorize=Authorize.ASK_CLUSTER)
+    c, _ = started(authorize=Authorize.ASK_CLUSTER)
     c.client_sends(alter(resource("1", (RATE, 0, "7")), resource("2", RETENTION)))
     question = wire.decode_request(ALTER, 1, c.take_upstream())
     assert question.validate_only is True
@@ -158,19 +164,19 @@ def test_the_cluster_is_asked_for_the_right_alone_and_only_yes_is_a_yes(code: in
     broker_says(c, ("", code))
     assert asked(c) == [("2", ["log.retention.ms"])]
     broker_says(c, ("2", 0))
-    assert len(board.waiting) == may
+    assert len(c.core.desk.waiting) == may
     if may:
-        c.step(lambda now_ms: board.finish(now_ms=now_ms))
+        c.step(lambda now_ms: finish(c, now_ms=now_ms))
     assert answers(c) == [("1", 0, None) if may else ("1", code, "broker's"), ("2", 0, None)]
 
 
 def test_no_word_of_the_cluster_is_no_permission() -> None:
-    c, board = started(authorize=Authorize.ASK_CLUSTER)
+    c, _ = started(authorize=Authorize.ASK_CLUSTER)
     c.client_sends(alter(resource("1", (RATE, 0, "7"))))
     c.take_upstream()
     broker_says(c)
     assert answers(c) == [("1", 31, "Cluster authorization failed.")]
-    assert board.waiting == []
+    assert c.core.desk.waiting == []
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_g13_who_may_not_gets_31_for_every_entry_and_nothing_changes() -> None:
     c.client_sends(describe())
     body = wire.decode_response("DescribeClientQuotas", 1, c.take_client())
     assert (body.error_code, body.error_message, body.entries) == (31, None, None)
-    assert c.core.desk.audit.lines[-1] == ("not told", "mallory")
+    assert c.core.desk.audit.lines[-1] == ("description refused", "mallory")
 
 
 def test_g14_who_did_not_authenticate_may_nothing_by_default() -> None:

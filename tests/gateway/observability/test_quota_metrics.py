@@ -16,11 +16,10 @@ from gateway.observability.quota_metrics import (
     RateSeries,
     label_value,
 )
-from quotas.bandwidth import ByteRateQuotas
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings
-from quotas.rate_quotas import RateSettings
+from quotas.rate_quotas import ByteRateQuotas, RateSettings
 
 NOW_MS = 7_300_000
 EVERY_CLIENT = QuotaEntity(client_id=DEFAULT)

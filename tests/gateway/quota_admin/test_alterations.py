@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from collections.abc import Coroutine, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from gateway.observability.logging_setup import setup
-from gateway.quota_admin.alterations import AlterationRunner, AuditLog
+from gateway.quota_admin.alterations import AlterationRunner
+from gateway.quota_admin.audit import AuditLog
 from gateway.quota_admin.rights import Asker
 from gateway.quota_admin.store.interface import Alteration
 from gateway.quota_admin.store.live import LiveQuotas
@@ -31,18 +31,18 @@ def alteration(value: float) -> Alteration:
     return Alteration("alice", "a test", (QuotaChange(ALICE, RATE, value),))
 
 
-def run(step: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(step)
-
-
-class Told:
-    """What the client of an alteration is told."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[str | None, int]] = []
+class Answers(list[tuple[str | None, int]]):
+    """What the client of an alteration gets."""
 
     def __call__(self, failure: str | None, now_ms: int) -> None:
-        self.answers.append((failure, now_ms))
+        self.append((failure, now_ms))
+
+
+class BrokenStore(MemoryStore):
+    """One with a bug."""
+
+    async def write(self, alteration: Alteration) -> int:
+        raise RuntimeError("secret")
 
 
 async def opened(store: MemoryStore) -> tuple[AlterationRunner, LiveQuotas]:
@@ -51,141 +51,77 @@ async def opened(store: MemoryStore) -> tuple[AlterationRunner, LiveQuotas]:
     return AlterationRunner(live, lambda: NOW_MS), live
 
 
-def test_an_alteration_is_answered_when_it_is_in_force_and_not_from_within_the_call() -> None:
-    async def steps() -> None:
-        desk, live = await opened(MemoryStore(now_ms=lambda: 0))
-        told = Told()
-        desk.alter(alteration(5), told)
-        assert told.answers == []
-        await desk.finish()
-        assert told.answers == [(None, NOW_MS)]
-        assert live.quotas.limits.get(ALICE, RATE) == 5
-
-    run(steps())
+@pytest.mark.asyncio
+async def test_an_alteration_is_answered_when_it_is_in_force_and_not_from_within_the_call() -> None:
+    runner, live = await opened(MemoryStore(now_ms=lambda: 0))
+    answers = Answers()
+    runner.alter(alteration(5), answers)
+    assert answers == []
+    await runner.finish()
+    assert answers == [(None, NOW_MS)]
+    assert live.quotas.limits.get(ALICE, RATE) == 5
 
 
-def test_the_stores_own_words_are_the_answer_when_it_can_not() -> None:
-    async def steps() -> None:
-        store = MemoryStore(now_ms=lambda: 0)
-        store.read_only = "the disk is full"
-        desk, live = await opened(store)
-        told = Told()
-        desk.alter(alteration(5), told)
-        await desk.finish()
-        assert told.answers == [("the disk is full", NOW_MS)]
-        assert live.quotas.limits.get(ALICE, RATE) is None
-
-    run(steps())
-
-
-def test_a_bug_of_the_store_is_answered_without_its_words() -> None:
-    class Broken(MemoryStore):
-        async def write(self, alteration: Alteration) -> int:
-            raise RuntimeError("secret")
-
-    async def steps() -> None:
-        desk, _ = await opened(Broken(now_ms=lambda: 0))
-        told = Told()
-        desk.alter(alteration(5), told)
-        await desk.finish()
-        assert told.answers == [("the quota store failed", NOW_MS)]
-
-    run(steps())
-
-
-def test_g16_a_draining_gateway_refuses_alterations_and_says_so() -> None:
-    async def steps() -> None:
-        desk, live = await opened(MemoryStore(now_ms=lambda: 0))
+@pytest.mark.parametrize(
+    ("store", "drain", "failure"),
+    [
+        (MemoryStore, False, "the disk is full"),  # the store's own words
+        (BrokenStore, False, "the quota store failed"),  # not those of a bug
+        pytest.param(MemoryStore, True, "the gateway is shutting down", id="g16"),
+    ],
+)
+@pytest.mark.asyncio
+async def test_g16_an_alteration_that_fails_is_answered_with_the_reason_and_not_in_force(
+    store: type[MemoryStore], drain: bool, failure: str
+) -> None:
+    kept = store(now_ms=lambda: 0)
+    kept.read_only = "the disk is full"
+    runner, live = await opened(kept)
+    if drain:
         live.drain()
-        told = Told()
-        desk.alter(alteration(5), told)
-        await desk.finish()
-        assert told.answers == [("the gateway is shutting down", NOW_MS)]
+    answers = Answers()
+    runner.alter(alteration(5), answers)
+    await runner.finish()
+    assert answers == [(failure, NOW_MS)]
+    assert live.quotas.limits.get(ALICE, RATE) is None
 
-    run(steps())
 
-
-def test_a_connection_that_fails_to_take_its_answer_stops_nobody() -> None:
+@pytest.mark.asyncio
+async def test_a_connection_that_fails_to_take_its_answer_stops_no_other() -> None:
     def fails(_failure: str | None, _now_ms: int) -> None:
         raise RuntimeError("gone")
 
-    async def steps() -> None:
-        desk, live = await opened(MemoryStore(now_ms=lambda: 0))
-        desk.alter(alteration(5), fails)
-        await desk.finish()
-        assert live.quotas.limits.get(ALICE, RATE) == 5
-
-    run(steps())
-
-
-def test_g06_of_fifty_concurrent_alterations_each_is_answered_and_the_last_stands() -> None:
-    async def steps() -> None:
-        desk, live = await opened(MemoryStore(now_ms=lambda: 0))
-        told = Told()
-        for value in range(1, 51):
-            desk.alter(alteration(value), told)
-        await desk.finish()
-        assert told.answers == [(None, NOW_MS)] * 50
-        assert live.quotas.limits.get(ALICE, RATE) == 50
-
-    run(steps())
+    runner, live = await opened(MemoryStore(now_ms=lambda: 0))
+    answers = Answers()
+    runner.alter(alteration(5), fails)
+    runner.alter(alteration(6), answers)
+    await runner.finish()
+    assert answers == [(None, NOW_MS)]
+    assert live.quotas.limits.get(ALICE, RATE) == 6
 
 
-def test_long_work_leaves_room_for_others_between_its_steps() -> None:
+@pytest.mark.asyncio
+async def test_long_work_is_done_in_steps_one_after_the_other_with_other_work_between() -> None:
+    # However many ask for a list of everything at once, one turn of the loop has one step of one of them.
     seen: list[object] = []
 
-    def steps() -> Iterator[None]:
-        for at in range(3):
-            seen.append(at)
-            yield
-
-    async def others() -> None:
-        for _ in range(3):
-            seen.append("other")
-            await asyncio.sleep(0)
-
-    async def both() -> None:
-        desk, _ = await opened(MemoryStore(now_ms=lambda: 0))
-        desk.slowly(steps(), seen.append)
-        await others()
-        await desk.finish()
-
-    run(both())
-    assert seen == ["other", 0, "other", 1, "other", 2, NOW_MS]
-
-
-def test_long_work_is_done_one_after_the_other() -> None:
-    # However many ask for a list of everything at once, a turn of the loop has one step of one of them.
-    seen: list[str] = []
-
     def steps(name: str) -> Iterator[None]:
-        for _ in range(3):
+        for _ in range(2):
             seen.append(name)
             yield
+        if name == "b":
+            raise RuntimeError("a bug")
 
-    async def all_at_once() -> None:
-        desk, _ = await opened(MemoryStore(now_ms=lambda: 0))
-        for name in "abc":
-            desk.slowly(steps(name), lambda _now_ms: None)
-        await desk.finish()
-
-    run(all_at_once())
-    assert "".join(seen) == "aaabbbccc"
-
-
-def test_long_work_that_fails_ends_alone() -> None:
-    def steps() -> Iterator[None]:
-        yield
-        raise RuntimeError("a bug")
-
-    async def alone() -> None:
-        desk, _ = await opened(MemoryStore(now_ms=lambda: 0))
-        told: list[int] = []
-        desk.slowly(steps(), told.append)
-        await desk.finish()
-        assert told == []
-
-    run(alone())
+    runner, _ = await opened(MemoryStore(now_ms=lambda: 0))
+    for name in "abc":
+        runner.slowly(steps(name), seen.append)
+    for _ in range(3):
+        seen.append("other")
+        await asyncio.sleep(0)
+    await runner.finish()
+    assert seen[:5] == ["other", "a", "other", "a", "other"]
+    # One that fails ends alone, and is not said to be done.
+    assert seen[5:] == [NOW_MS, "b", "b", "c", "c", NOW_MS]
 
 
 @pytest.fixture
@@ -219,7 +155,7 @@ def test_changes_and_refusals_are_told_whatever_the_level_is(log: io.StringIO) -
     setup("error", stream=log)
     AuditLog().changed(ASKER, "user=bob", RATE, None, 5.0)
     AuditLog().refused(ASKER, "user=bob", RATE, None, 5.0)
-    AuditLog().not_told(ASKER)
+    AuditLog().description_refused(ASKER)
     assert [line.split()[0] for line in log.getvalue().splitlines()] == [
         "event=quota_changed",
         "event=quota_change_refused",
@@ -232,7 +168,7 @@ def test_i12_changes_are_never_left_out_of_the_log_and_a_flood_of_refusals_is(lo
     for value in range(100):
         audit.changed(ASKER, "user=bob", RATE, None, float(value))
         audit.refused(ASKER, "user=bob", RATE, None, float(value))
-        audit.not_told(ASKER)
+        audit.description_refused(ASKER)
     lines = log.getvalue().splitlines()
     assert sum("event=quota_changed" in line for line in lines) == 100
     assert sum("event=quota_change_refused" in line for line in lines) == 20

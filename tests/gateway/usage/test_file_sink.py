@@ -29,7 +29,9 @@ class Writing:
         self.now_s = 0.0
         self.wall_s = 1e9
         settings = FileSettings(directory, rotate_s, rotate_bytes, Retention(keep_bytes, keep_s))
-        self.writer = FileWriter(settings, "a", boot, clock=lambda: self.now_s, wall=lambda: self.wall_s)
+        self.writer = FileWriter(
+            settings, "a", boot, clock=lambda: self.now_s, wall_ms=lambda: int(self.wall_s * 1000)
+        )
         self.writer.open()
 
     def write(self, *numbers: int, padding: int = 0) -> None:

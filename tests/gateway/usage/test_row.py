@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from gateway.usage.row import UNLIMITED, Level, RowKey, UsageRow
 from quotas.usage_record import Row, RowFlags, UsageApi
 
@@ -33,18 +35,12 @@ def test_requests_are_added_up_and_the_largest_is_told() -> None:
     assert (told[Row.BYTES_IN], told[Row.BYTES_OUT]) == (5_700, 0)
 
 
-def test_bytes_of_a_fetch_go_out() -> None:
-    row, _ = make(UsageApi.FETCH)
+@pytest.mark.parametrize(("api", "bytes_out"), [(UsageApi.FETCH, 10), (UsageApi.MUTATION, 0)])
+def test_bytes_of_a_fetch_go_out_and_partitions_are_no_bytes(api: UsageApi, bytes_out: int) -> None:
+    row, _ = make(api)
     row.count(10)
     told = take(row, 1_000)
-    assert (told[Row.BYTES_IN], told[Row.BYTES_OUT]) == (0, 10)
-
-
-def test_partitions_are_no_bytes() -> None:
-    row, _ = make(UsageApi.MUTATION)
-    row.count(10)
-    told = take(row, 1_000)
-    assert (told[Row.BYTES_IN], told[Row.BYTES_OUT]) == (0, 0)
+    assert (told[Row.BYTES_IN], told[Row.BYTES_OUT]) == (0, bytes_out)
 
 
 def test_refused_units_are_offered_and_not_admitted() -> None:

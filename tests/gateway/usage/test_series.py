@@ -1,4 +1,4 @@
-"""Series of usage records: promtool has no objection, and the books are shown as they are."""
+"""Series of usage records: promtool has no objection, and the counts are shown as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue and the thread: nothing blocks, and the books are exact whatever fails (hazard I13)."""
+"""The queue and the thread: nothing blocks, and the counts are exact whatever fails (hazard I13)."""
 
 import threading
 

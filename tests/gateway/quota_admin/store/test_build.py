@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.quota_admin.store.build import build_store, wall_clock_ms
+from gateway.quota_admin.store.build import build_store
 from gateway.quota_admin.store.memory_store import MemoryStore
 from gateway.quota_admin.store.sqlite_store import SqliteStore
 from gateway.quota_admin.store.topic_store import TopicStore
@@ -30,7 +29,3 @@ def test_each_kind_has_its_store_and_nothing_is_touched_yet(
     store = build_store(gateway_config(["127.0.0.1:1"], first_broker_port=2, quota_store=section), {})
     assert isinstance(store, kind)
     assert (store.version, store.read_only, list(tmp_path.iterdir())) == (0, None, [])
-
-
-def test_the_history_has_the_time_of_people() -> None:
-    assert abs(wall_clock_ms() - time.time() * 1_000) < 5_000

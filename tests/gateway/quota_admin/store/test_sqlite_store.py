@@ -12,14 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.quota_admin.store.interface import HistoryEntry, StoreError
+from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.sqlite_file import QuotaFile
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from testkit.quota_stores import (
     ALICE,
     ANYBODY,
     APP,
-    AT_MS,
     FETCH,
     PRODUCE,
     alteration,
@@ -39,51 +38,6 @@ async def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None
         assert again.values == seen.values == {(ANYBODY, FETCH): 5.0, (APP, FETCH): 7}
         assert store.version == 2
         assert len(again.calls) == 1
-
-
-async def test_history_says_who_when_old_and_new(tmp_path: Path) -> None:
-    async with opened(store := sqlite_store(tmp_path)):
-        await store.write(alteration((ALICE, PRODUCE, 1.0)))
-        await store.write(alteration((ALICE, PRODUCE, 2.0), by="User:bob"))
-        await store.write(alteration((ALICE, PRODUCE, None)))
-    async with opened(store := sqlite_store(tmp_path)):
-        assert await store.history(2) == [
-            HistoryEntry(3, AT_MS, "User:admin", "a test", ALICE, PRODUCE, 2.0, None),
-            HistoryEntry(2, AT_MS, "User:bob", "a test", ALICE, PRODUCE, 1.0, 2.0),
-        ]
-
-
-async def test_history_is_bounded(tmp_path: Path) -> None:
-    async with opened(store := sqlite_store(tmp_path, max_history=3)):
-        for value in range(1, 6):
-            await store.write(alteration((ALICE, PRODUCE, value)))
-        assert [entry.new for entry in await store.history(100)] == [5, 4, 3]
-
-
-async def test_what_changes_nothing_is_no_version_and_no_history(tmp_path: Path) -> None:
-    async with opened(store := sqlite_store(tmp_path)) as seen:
-        await store.write(alteration((ALICE, PRODUCE, 1.0)))
-        assert await store.write(alteration((ALICE, PRODUCE, 1.0), (APP, FETCH, None))) == 1
-        assert len(await store.history(10)) == 1
-        assert len(seen.calls) == 2
-
-
-async def test_of_two_changes_of_one_quota_the_later_counts(tmp_path: Path) -> None:
-    async with opened(store := sqlite_store(tmp_path)) as seen:
-        await store.write(alteration((ALICE, PRODUCE, 1.0), (ALICE, PRODUCE, 2.0)))
-        assert seen.values == {(ALICE, PRODUCE): 2.0}
-        assert [entry.new for entry in await store.history(10)] == [2.0]
-
-
-async def test_full_store_refuses_to_grow_and_nothing_of_the_alteration_is_made(tmp_path: Path) -> None:
-    async with opened(store := sqlite_store(tmp_path, max_quotas=2)) as seen:
-        await store.write(alteration((ALICE, PRODUCE, 1.0)))
-        with pytest.raises(StoreError, match="would be 3 quotas, and quota_store"):
-            await store.write(alteration((ALICE, PRODUCE, 9.0), (ANYBODY, FETCH, 1), (APP, FETCH, 1)))
-        await store.write(alteration((ALICE, FETCH, 1.0)))
-        assert seen.values == {(ALICE, PRODUCE): 1.0, (ALICE, FETCH): 1.0}
-    async with opened(sqlite_store(tmp_path, max_quotas=2)) as seen:
-        assert seen.values == {(ALICE, PRODUCE): 1.0, (ALICE, FETCH): 1.0}
 
 
 async def test_g06_fifty_at_once_are_serialised_and_none_is_lost(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from gateway.quota_admin.store.writing import Writing
+from gateway.quota_admin.store.writing import WritesInProgress
 
 pytestmark = pytest.mark.asyncio
 
 
 async def test_an_alteration_goes_on_when_whoever_asked_goes_away_and_is_waited_for_at_the_end() -> None:
-    writing, go_on, made = Writing(), asyncio.Event(), []
+    writing, go_on, made = WritesInProgress(), asyncio.Event(), []
 
     async def alter() -> int:
         await go_on.wait()
@@ -30,17 +30,3 @@ async def test_an_alteration_goes_on_when_whoever_asked_goes_away_and_is_waited_
     go_on.set()
     await ending
     assert made == [7]
-
-
-async def test_what_an_alteration_returns_or_raises_is_told_to_who_waits() -> None:
-    async def alter() -> int:
-        return 3
-
-    async def fail() -> int:
-        raise ValueError("no")
-
-    writing = Writing()
-    assert await writing.carry_out(alter()) == 3
-    with pytest.raises(ValueError, match="no"):
-        await writing.carry_out(fail())
-    await writing.done()

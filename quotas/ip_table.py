@@ -38,7 +38,7 @@ def one_spelling(name: str) -> str:
     return f"{mapped}/{block.prefixlen - _MAPPED_BITS}" if mapped else str(block)
 
 
-class AddressTable:
+class IpTable:
     """See the module."""
 
     __slots__ = ("_blocks", "_exact")

@@ -27,7 +27,7 @@ def normalise(text: str, ipv6_prefix_bits: int = 128) -> str:
 
     Args:
         text: as the socket has it. An IPv4 address mapped into IPv6 is its IPv4 address, a zone is dropped.
-        ipv6_prefix_bits: IPv6 addresses that agree in so many leading bits are one client: whoever has a
+        ipv6_prefix_bits: IPv6 addresses that agree in so many leading bits are one client: the owner of a
             /64 can take a new address for every connection.
 
     Raises:
@@ -49,7 +49,7 @@ class IpLimit:
 
     rate_per_s: int  # UNLIMITED is off
     tracker_key: str  # the address, or the block whose addresses are counted together
-    observe: bool = False  # computed and reported, but nobody is held
+    observe: bool = False  # computed and reported, and no connection is held
 
 
 class IpLimits:

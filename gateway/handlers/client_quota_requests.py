@@ -1,7 +1,8 @@
 """DescribeClientQuotas and AlterClientQuotas (KIP-546), answered here: nothing of them reaches the broker.
 
-Only where the cluster decides who may is it asked: about an alteration that is to be checked and not made, or about a
-description that selects nothing. While an alteration is made durable nothing else of the connection is looked at.
+Only where the cluster decides about rights is it asked: about an alteration that is to be checked and not made, or
+about a description that selects nothing. While an alteration is made durable nothing else of the connection is
+looked at.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gateway.session.client_quotas import TimedRequest
 from gateway.session.routes import Route
 from gateway.session.session import ClientSession
 from protocol.api_keys import Api
-from protocol.client_quotas import (
+from protocol.client_quota_messages import (
     AlterEntry,
     AlterRequest,
     AlterResult,
@@ -42,7 +43,7 @@ from quotas.limits import Limits
 from quotas.quota_alterations import EntityPlan, entity_of, known_key, known_types, names_of, plan_alterations
 from quotas.quota_filters import FilterError, Grouped, QuotaFilter, UnsupportedEntityType, make_filter
 
-# A broker says these only to those who may alter; anything else is no permission.
+# A broker says these only to clients that may alter; anything else is no permission.
 _MAY: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_REQUEST})
 
 
@@ -51,7 +52,7 @@ _AT_ONCE: Final = 1_000
 
 
 class DescribeClientQuotasHandler:
-    """Lists what is set; which of it applies to whom is not resolved, as in Kafka."""
+    """Lists what is set; which of it applies to a client is not resolved, as in Kafka."""
 
     max_request_bytes = MAX_REQUEST_BYTES
 
@@ -70,7 +71,7 @@ class DescribeClientQuotasHandler:
             if refusal is None:
                 self._describe(session, request, answer, timed, now_ms)
                 return
-            self._admin.audit.not_told(_asker(session))
+            self._admin.audit.description_refused(_asker(session))
             self._admin.count(AdminApi.DESCRIBE_QUOTAS, AdminOutcome.REFUSED)
             # Kafka gives no text with this one.
             forbidden = refusal.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.api_keys import Api, ApiKey, describe
-from protocol.client_quotas import (
+from protocol.client_quota_messages import (
     MAX_ENTRIES,
     AlterEntry,
     AlterResult,

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from quotas.address_table import AddressTable, one_spelling
 from quotas.entities import DEFAULT
+from quotas.ip_table import IpTable, one_spelling
 
 
-def _table(*names: str) -> AddressTable:
-    table = AddressTable()
+def _table(*names: str) -> IpTable:
+    table = IpTable()
     for name in names:
         table.add(name)
     return table
 
 
-def _calls_of_a_look_up(table: AddressTable, address: str) -> int:
+def _calls_of_a_look_up(table: IpTable, address: str) -> int:
     """How many functions, of Python and of C, it takes."""
     calls = 0
 
@@ -122,7 +122,7 @@ def test_which_name_of_an_address_decides_does_not_depend_on_their_order(
 
 @pytest.mark.parametrize("name", ["::ffff:10.0.0.0/104", "here", "10.0.0.1/8", ":::", DEFAULT, None])
 def test_what_matches_no_address_may_be_set_and_limits_nobody(name: Any) -> None:
-    table = AddressTable()
+    table = IpTable()
     table.add(name)
     assert table.find("10.0.0.1") is None
     table.discard(name)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.addresses import UNLIMITED, IpLimit, IpLimits, normalise
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
+from quotas.ip_limits import UNLIMITED, IpLimit, IpLimits, normalise
 from quotas.limits import Enforcement, Limits
 from testkit.scenarios import scenarios
 
@@ -155,7 +155,7 @@ _STEPS = st.one_of(
 
 
 def _literally(limits: Limits, address: str, ipv6_prefix_bits: int) -> IpLimit:
-    """What the first lines of `quotas.addresses` say, by a walk through everything that is set."""
+    """What the first lines of `quotas.ip_limits` say, by a walk through everything that is set."""
     own = ipaddress.ip_address(normalise(address))
     best: tuple[tuple[int, bool, str], IpLimit] | None = None
     for entity, value in limits.entities(KEY) if limits.mode is not Enforcement.OFF else ():

@@ -1,0 +1,26 @@
+"""The audit line of a change: one `quota_changed` for each quota or limit, at every log level, never cut."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.observability.logging_setup import audit_logger
+from gateway.quota_admin.store.changes import StoredChange, Value, entity_text, slot_of
+
+QUOTA_CHANGED: Final = "quota_changed"
+
+_log = audit_logger()
+
+
+def audit_change(change: StoredChange, old: Value | None, *, by: str, via: str, **more: object) -> None:
+    """The line of a change that did not come from a client of a listener here.
+
+    Args:
+        change: durable and in force.
+        old: the override before it.
+        by, via: see `gateway.quota_admin.store.interface.Alteration`.
+        more: fields at the end of the line.
+    """
+    entity, key = slot_of(change)
+    fields = {"entity": entity_text(entity), "key": str(key), "old": old, "new": change.value}
+    _log.info(QUOTA_CHANGED, audit=True, principal=by, peer=via, **fields, **more)
