@@ -10,10 +10,9 @@ from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.handlers.quota_rights import NOT_AUTHORISED, Refusal, decide
 from gateway.quota_admin.broker_limits import BrokerLimits, Changes, LimitError
 from gateway.quota_admin.rights import AdminApi, AdminOutcome, Asker, QuotaAdmin
-from gateway.session.client_quotas import TimedRequest
 from gateway.session.mute import MuteReason
-from gateway.session.routes import Route
-from gateway.session.session import ClientSession
+from gateway.session.response_queue import TimedRequest
+from gateway.session.routes import Route, Session
 from protocol.broker_configs import (
     BROKER,
     ConfigsRequest,
@@ -37,7 +36,7 @@ class BrokerLimitsHandler:
         self._admin = admin
         self._limits = limits
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         request = parse_configs_request(frame, route.api)
         keys = self._limits.keys
@@ -71,7 +70,7 @@ class _Exchange:
         self,
         admin: QuotaAdmin,
         limits: BrokerLimits,
-        session: ClientSession,
+        session: Session,
         request: ConfigsRequest,
         correlation_id: int,
         timed: TimedRequest | None,
@@ -206,5 +205,5 @@ def _what(resource: ResourceOps) -> str:
     return f"broker {resource.name}" if resource.name else "all brokers"
 
 
-def _asker(session: ClientSession) -> Asker:
+def _asker(session: Session) -> Asker:
     return Asker(session.user, session.peer, session.listener)

@@ -14,9 +14,8 @@ from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.handlers.quota_rights import NOT_AUTHORISED, Refusal, decide
 from gateway.quota_admin.rights import AdminApi, AdminOutcome, Asker, QuotaAdmin
 from gateway.quota_admin.store.interface import Alteration
-from gateway.session.client_quotas import TimedRequest
-from gateway.session.routes import Route
-from gateway.session.session import ClientSession
+from gateway.session.response_queue import TimedRequest
+from gateway.session.routes import Route, Session
 from protocol.api_keys import Api
 from protocol.client_quotas import (
     AlterEntry,
@@ -57,7 +56,7 @@ class DescribeClientQuotasHandler:
     def __init__(self, admin: QuotaAdmin) -> None:
         self._admin = admin
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         api = route.api
         request = parse_describe(frame, api)
@@ -84,7 +83,7 @@ class DescribeClientQuotasHandler:
 
     def _describe(
         self,
-        session: ClientSession,
+        session: Session,
         request: DescribeRequest,
         answer: DescribeAnswer,
         timed: TimedRequest | None,
@@ -141,7 +140,7 @@ class AlterClientQuotasHandler:
     def __init__(self, admin: QuotaAdmin) -> None:
         self._admin = admin
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         api = route.api
         request = parse_alter(frame, api)
@@ -159,7 +158,7 @@ class _Alteration:
     def __init__(
         self,
         admin: QuotaAdmin,
-        session: ClientSession,
+        session: Session,
         api: Api,
         request: AlterRequest,
         correlation_id: int,
@@ -250,5 +249,5 @@ class _Alteration:
         return encode_alter_answer(self._correlation_id, results, self._api)
 
 
-def _asker(session: ClientSession) -> Asker:
+def _asker(session: Session) -> Asker:
     return Asker(session.user, session.peer, session.listener)

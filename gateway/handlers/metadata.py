@@ -15,10 +15,9 @@ from functools import partial
 from typing import Final
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
-from gateway.session.in_flight import CollectedAnswer
 from gateway.session.mute import MuteReason
-from gateway.session.routes import Route
-from gateway.session.session import ClientSession
+from gateway.session.response_queue import CollectedAnswer
+from gateway.session.routes import Route, Session
 from gateway.usage.mutations import record_mutations
 from protocol import codec
 from protocol.addresses import rewrite_metadata
@@ -55,7 +54,7 @@ class MetadataHandler:
     def __init__(self, context: HandlerContext) -> None:
         self._context = context
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         api = route.api
         on_reply = partial(self._rewrite, api)
@@ -93,7 +92,7 @@ class MetadataHandler:
     # -- clients with a limit --------------------------------------------------------------------------------
 
     def _look_first(
-        self, session: ClientSession, api: Api, frame: bytes, question: MetadataQuestion, client_id: str
+        self, session: Session, api: Api, frame: bytes, question: MetadataQuestion, client_id: str
     ) -> None:
         session.mute(MuteReason.AWAITING_REPLY)
         if question.flag_offset is not None:
@@ -105,7 +104,7 @@ class MetadataHandler:
 
     def _on_look(
         self,
-        session: ClientSession,
+        session: Session,
         frame: bytes,
         api: Api,
         asked: Api,
@@ -154,7 +153,7 @@ class MetadataHandler:
 
     def _on_creating(
         self,
-        session: ClientSession,
+        session: Session,
         api: Api,
         charged: dict[bytes, MutationDecision],
         answer: bytes,

@@ -111,7 +111,7 @@ class ClientChannel(asyncio.Protocol):
         session = self.session
         now_ms = int(self._time() * 1000)
         try:
-            if self._upstream is not None and session.passes_from_client(data, now_ms=now_ms):
+            if self._upstream is not None and session.relay_whole_request(data, now_ms=now_ms):
                 self._upstream.write(data)
                 if session.muted:
                     self._pump()
@@ -192,7 +192,7 @@ class ClientChannel(asyncio.Protocol):
         session = self.session
         now_ms = int(self._time() * 1000)
         try:
-            if self._transport is not None and session.passes_from_upstream(data, now_ms=now_ms):
+            if self._transport is not None and session.relay_whole_reply(data, now_ms=now_ms):
                 self._transport.write(data)
                 if session.muted:
                     self._pump()

@@ -7,12 +7,11 @@ from struct import pack
 import pytest
 
 from gateway.observability.close_cause import CloseCause
-from gateway.session.settings import SessionSettings
 from protocol.api_keys import ApiKey, newest_version
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from testkit import wire
 from testkit.conversation import Conversation
-from testkit.core import START_MS
+from testkit.core import START_MS, session_settings
 from testkit.frames import (
     creatable,
     create_topics,
@@ -57,15 +56,15 @@ def test_a02_a_size_too_small_for_a_head_closes(size: int) -> None:
 
 
 def test_a03_one_byte_too_many_is_refused_before_any_of_them_is_taken() -> None:
-    c = Conversation(settings=SessionSettings(max_frame_bytes=1_000))
+    c = Conversation(settings=session_settings(max_frame_bytes=1_000))
     c.client_sends(pack(">i", 1_001)).closed(CloseCause.FRAME_TOO_LARGE).upstream_sees()
 
 
 def test_a03_the_largest_frame_passes() -> None:
     request = produce(1, size=500)
-    c = Conversation(settings=SessionSettings(max_frame_bytes=len(request) - 4))
+    c = Conversation(settings=session_settings(max_frame_bytes=len(request) - 4))
     c.client_sends(request).upstream_sees(request)
-    small = Conversation(settings=SessionSettings(max_frame_bytes=len(request) - 5))
+    small = Conversation(settings=session_settings(max_frame_bytes=len(request) - 5))
     small.client_sends(request).closed(CloseCause.FRAME_TOO_LARGE).upstream_sees()
 
 
@@ -79,7 +78,7 @@ def test_a04_an_announced_size_takes_no_memory_before_it_is_there() -> None:
     session = Conversation().session
     announced = pack(">i", 8 * 1024 * 1024) + wire.head(ApiKey.METADATA, 12, flexible=True)
     session.receive_from_client(announced, now_ms=START_MS)
-    assert len(session._collecting or b"") == len(announced)
+    assert len(session._parser._kept) == len(announced)
 
 
 # -- other protocols -----------------------------------------------------------------------------------------

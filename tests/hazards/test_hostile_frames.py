@@ -309,7 +309,7 @@ async def test_a30_flood_of_acks_0_retains_nothing() -> None:
             await client.send(chunk)
         await until(lambda: broker.client_connections[0].received_bytes == 100 * len(chunk), seconds=20)
         session = running.channels[0].session
-        assert len(session.in_flight) == 0
+        assert len(session.responses) == 0
         assert session.to_upstream == []
         assert session.to_client == []
 

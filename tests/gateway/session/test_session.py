@@ -8,10 +8,9 @@ import pytest
 
 from gateway.observability.close_cause import CloseCause
 from gateway.session.mute import MuteReason
-from gateway.session.settings import SessionSettings
 from testkit import wire
 from testkit.conversation import Conversation
-from testkit.core import START_MS
+from testkit.core import START_MS, session_settings
 from testkit.frames import (
     create_topics,
     heartbeat,
@@ -163,7 +162,7 @@ def test_no_throttle_time_mutes_nobody(nothing: int) -> None:
 
 
 def test_c07_no_mute_is_longer_than_the_ceiling() -> None:
-    Conversation(settings=SessionSettings(max_mute_ms=3_000)).throttle(2**31 - 1).muted_until(3_000)
+    Conversation(settings=session_settings(max_mute_ms=3_000)).throttle(2**31 - 1).muted_until(3_000)
 
 
 def test_held_bytes_go_on_in_order_and_stop_at_the_next_mute() -> None:
@@ -181,7 +180,7 @@ def test_held_bytes_go_on_in_order_and_stop_at_the_next_mute() -> None:
 
 
 def test_reading_stops_at_the_most_requests_in_flight_and_resumes_at_half() -> None:
-    c = Conversation(settings=SessionSettings(max_in_flight_requests=4))
+    c = Conversation(settings=session_settings(max_in_flight_requests=4))
     c.client_sends(*(heartbeat(i) for i in range(6))).still_muted()
     c.upstream_sees(*(heartbeat(i) for i in range(4)))
     c.upstream_answers(heartbeat_reply(0)).still_muted().upstream_sees()
@@ -190,21 +189,21 @@ def test_reading_stops_at_the_most_requests_in_flight_and_resumes_at_half() -> N
 
 
 def test_collected_requests_count_as_in_flight_too() -> None:
-    c = Conversation(settings=SessionSettings(max_in_flight_requests=2))
+    c = Conversation(settings=session_settings(max_in_flight_requests=2))
     frames = [metadata(i) for i in range(4)]
     c.client_sends(*frames).still_muted().upstream_sees(*frames[:2])
 
 
 def test_a_collected_request_that_came_in_pieces_counts_as_in_flight_too() -> None:
-    c = Conversation(settings=SessionSettings(max_in_flight_requests=2))
+    c = Conversation(settings=session_settings(max_in_flight_requests=2))
     frames = [metadata(i) for i in range(4)]
     c.client_sends(*frames, piece_bytes=5).still_muted().upstream_sees(*frames[:2])
 
 
 def test_own_replies_that_wait_behind_a_long_poll_are_bounded() -> None:
-    c = Conversation(settings=SessionSettings(max_in_flight_requests=3))
+    c = Conversation(settings=session_settings(max_in_flight_requests=3))
     c.client_sends(heartbeat(0), *(unknown_api_versions(i) for i in range(1, 9))).still_muted()
-    assert len(c.session.in_flight) == 3
+    assert len(c.session.responses) == 3
     c.upstream_answers(heartbeat_reply(0)).reading()
     c.client_sees(heartbeat_reply(0), *(unknown_api_versions_reply(i) for i in range(1, 9)))
 
@@ -317,7 +316,7 @@ def test_b02_a_later_head_that_dribbles_in_has_the_frame_deadline() -> None:
 
 @pytest.mark.parametrize("request_frame", [produce(1, size=1 << 20), metadata(1, *(["t" * 200] * 5_000))])
 def test_b03_the_deadline_of_a_frame_leaves_time_for_its_size(request_frame: bytes) -> None:
-    settings = SessionSettings(frame_timeout_ms=1_000, min_frame_bytes_per_s=10_000)
+    settings = session_settings(frame_timeout_ms=1_000, min_frame_bytes_per_s=10_000)
     missing = len(request_frame) - 100
     allowed_ms = 1_000 + (missing + (0 if request_frame[5] == 0 else 100)) * 1000 // 10_000
     c = Conversation(settings=settings).client_sends(heartbeat(0), request_frame[:100])
@@ -349,7 +348,7 @@ def test_the_start_of_a_request_held_behind_a_mute_gets_its_time_after_it() -> N
 
 
 def test_b21_an_idle_connection_is_closed_and_one_that_waits_for_a_reply_is_not() -> None:
-    c = Conversation(settings=SessionSettings(idle_timeout_ms=60_000))
+    c = Conversation(settings=session_settings(idle_timeout_ms=60_000))
     c.client_sends(heartbeat(1)).at(500_000).alive()
     c.upstream_answers(heartbeat_reply(1)).at(559_999).alive().at(560_000).closed(CloseCause.IDLE_TIMEOUT)
 

@@ -6,8 +6,7 @@ from struct import pack
 
 import pytest
 
-from gateway.session.client_quotas import TimedRequest
-from gateway.session.in_flight import CollectedAnswer, HeadAnswer, InFlight, Pending
+from gateway.session.response_queue import CollectedAnswer, HeadAnswer, Pending, ResponseQueue, TimedRequest
 from protocol.errors import UpstreamDesync
 
 NOW_MS = 5
@@ -30,14 +29,14 @@ def reply(correlation_id: int, size: int = 20) -> bytes:
     return pack(">ii", 4 + size, correlation_id) + b"b" * size
 
 
-def queue(*pending: Pending) -> InFlight:
+def queue(*pending: Pending) -> ResponseQueue:
     """A queue that owes these."""
-    in_flight = InFlight([], max_response_bytes=1_000)
+    in_flight = ResponseQueue([], max_response_bytes=1_000)
     in_flight.pending.extend(pending)
     return in_flight
 
 
-def receive(in_flight: InFlight, *pieces: bytes) -> list[bytes]:
+def receive(in_flight: ResponseQueue, *pieces: bytes) -> list[bytes]:
     """The chunks for the client after these bytes."""
     for piece in pieces:
         in_flight.receive(piece, NOW_MS, NoTimekeeper())
