@@ -36,6 +36,6 @@ class ApiVersionsHandler:
 
     def _on_reply(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         admin = self._context.quota_admin
-        # Where the cluster decides who may, the broker has to know the API as well.
+        # Where the cluster decides about permissions, the broker has to know the API as well.
         own = _QUOTA_APIS if admin is not None and not admin.asks_cluster else frozenset()
         return api_versions.intersect(frame, api, own)

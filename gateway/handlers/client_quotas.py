@@ -1,7 +1,8 @@
 """DescribeClientQuotas and AlterClientQuotas (KIP-546), answered here: nothing of them reaches the broker.
 
-Only where the cluster decides who may is it asked: about an alteration that is to be checked and not made, or about a
-description that selects nothing. While an alteration is made durable nothing else of the connection is looked at.
+The cluster is asked only where it decides about permissions: about an alteration that is to be checked and not made,
+or about a description that selects nothing. While an alteration is made durable no other request of the connection is
+looked at.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from quotas.limits import Limits
 from quotas.quota_alterations import EntityPlan, entity_of, known_key, known_types, names_of, plan_alterations
 from quotas.quota_filters import FilterError, Grouped, QuotaFilter, UnsupportedEntityType, make_filter
 
-# A broker says these only to those who may alter; anything else is no permission.
+# A broker answers so only where the client may alter; anything else is no permission.
 _MAY: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_REQUEST})
 
 
@@ -201,7 +202,7 @@ class _Alteration:
                 self._admin.note_changes(asker, replaced)
             self._session.fulfil(place, self._answer(plans, failure), self._timed, now_ms=now_ms)
 
-        # A shared store is asked for what seems to change nothing too, and tells itself when it did.
+        # A shared store is asked for what seems to change nothing too, and says itself when it did.
         replaced = [
             (change, quotas.limits.get(change.entity, change.key))
             for change in changes

@@ -1,6 +1,7 @@
-"""DescribeConfigs: broker settings that hold addresses are told as null, like sensitive ones (hazard E19).
+"""DescribeConfigs: broker settings that hold addresses are answered as null, like sensitive ones (hazard E19).
 
-Connection limits of brokers are told as the gateway's own, where it has them (`gateway.quota_admin.broker_limits`).
+Connection limits of brokers are answered as the gateway's own where it has them, see
+`gateway.quota_admin.broker_limits`.
 """
 
 from __future__ import annotations

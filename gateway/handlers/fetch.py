@@ -28,7 +28,7 @@ from quotas.combine import ThrottledBy
 class FetchHandler:
     """Relays requests that ask for no more than a quota's window passes; collects and clamps the others."""
 
-    max_request_bytes = 2**31 - 1
+    max_request_bytes = 2_147_483_647
 
     def __init__(self, context: HandlerContext) -> None:
         self._quotas = context.client_quotas
@@ -131,7 +131,7 @@ def _counter(
 
 
 def _valid(known: CachedSensor, quotas: ClientQuotas, session: Session, now_ms: int) -> bool:
-    """Whether this is still who the client is and what it is counted by."""
+    """Whether the user and the limits are still those of the sensor."""
     return (
         known[1] is session.user
         and known[2] == quotas.limits.version

@@ -6,7 +6,7 @@ and the request goes on as it came. In debt it does not, so the topic stays unkn
 broker in the same situation answers. Nothing else of the connection is looked at meanwhile, so that many requests
 at once cannot all find the same tokens. A topic under way is charged once; clients ask again until it is there.
 
-Where no client has such a quota and usage records are kept, requests go on as they come and what they create is told.
+Where no client has such a quota and usage records are kept, requests go on as they come; what they create is counted.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class MetadataHandler:
         return rewrite_metadata(frame, api, self._context.topology.advertise)
 
     def _count_created(self, user: str, client_id: str, api: Api, frame: bytes, now_ms: int) -> bytes:
-        """The answer to a client that nobody limits: what it creates is only counted."""
+        """The answer to a client without a quota: what it creates is only counted."""
         if self._context.topology.cluster.auto_create_topics:
             created = [name for name in topics_in_error(frame, api, _UNKNOWN) if self._is_new(name, now_ms)]
             for name in created:
@@ -199,7 +199,7 @@ class MetadataHandler:
             self._context.observer.topics_auto_created(created)
 
     def _is_new(self, name: bytes, now_ms: int) -> bool:
-        """Whether nobody has been charged for this name, so that polling for a topic under way is charged once."""
+        """Whether no client has been charged for this name, so that polling for a topic under way is charged once."""
         if self._context.recent_topics.partitions(name, now_ms=now_ms):
             return False  # it was created by request; Metadata lags
         return self._context.recently_created.get(name, 0) <= now_ms

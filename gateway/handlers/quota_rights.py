@@ -37,7 +37,7 @@ def decide(
     """Find out whether the client may, and say so to `decided`: at once, or when the broker has answered.
 
     Args:
-        admin: knows who may.
+        admin: knows which users may.
         session: the client's; nothing else of it is looked at meanwhile.
         question: what the broker is asked if it has to be.
         read_outcome: the refusal in its answer.

@@ -16,7 +16,7 @@ class SessionSettings:
         max_mute_ms: longest mute that is issued at once; the rest of a longer one is due later (hazard C07).
         first_frame_timeout_ms: from accept to the first request head.
         frame_timeout_ms, min_frame_bytes_per_s: a frame must be whole after the first plus size / second.
-        idle_timeout_ms: nothing received, nothing pending; `frame_timeout_ms` while nobody has authenticated.
+        idle_timeout_ms: nothing received, nothing pending; `frame_timeout_ms` before authentication.
         write_timeout_ms, min_write_bytes_per_s: a client with unread replies must take at least that much in each
             such period.
         upstream_write_timeout_ms: a broker that takes nothing at all of what waits for it for so long is given up;
