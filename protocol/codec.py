@@ -50,7 +50,7 @@ ADDRESS_CONFIGS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker as the cluster tells it: id, host, port."""
+    """A broker as the cluster names it: id, host, port."""
 
     broker_id: int
     host: str
@@ -86,7 +86,7 @@ def _encode(request: Any, client_id: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ShownConfig:
-    """A setting as DescribeConfigs tells it; source and type by Kafka's numbers."""
+    """A setting as DescribeConfigs answers it; source and type by Kafka's numbers."""
 
     value: str
     source: int
@@ -132,7 +132,7 @@ def metadata_by_name_request(
     Args:
         names: valid topic names.
         client_id: whose question it is.
-        api: `METADATA_WITH_IDS` to be told the topics' ids too.
+        api: `METADATA_WITH_IDS` to get the topics' ids too.
         may_create: whether the broker may create those that do not exist.
     """
     topic = MetadataRequest.MetadataRequestTopic
@@ -204,7 +204,7 @@ def broker_configs_request(broker_id: int, names: Sequence[str], *, client_id: s
 
 
 def read_broker_configs(frame: bytes) -> dict[str, str]:
-    """Settings from a DescribeConfigs v1 response; empty when the cluster refused to tell.
+    """Settings from a DescribeConfigs v1 response; empty when the cluster refused.
 
     Raises:
         MalformedBody: it cannot be decoded.
@@ -221,7 +221,7 @@ def read_broker_configs(frame: bytes) -> dict[str, str]:
 
 
 def mask_addresses(frame: bytes, api: Api, upstream_hosts: Iterable[str]) -> bytes:
-    """A DescribeConfigs response in which no broker setting tells an address of the cluster (hazard E19).
+    """A DescribeConfigs response in which no broker setting has an address of the cluster (hazard E19).
 
     Values of `ADDRESS_CONFIGS`, and any value that holds one of `upstream_hosts`, become null, as Kafka shows
     sensitive settings; their synonyms too. Responses without such a value are returned as they came.
@@ -258,13 +258,13 @@ def asked_broker_configs(frame: bytes, api: Api) -> dict[str, frozenset[str] | N
 def replace_broker_configs(
     frame: bytes, api: Api, shown: Callable[[str], Mapping[str, ShownConfig]], keys: Collection[str]
 ) -> bytes:
-    """A DescribeConfigs response in which some settings of brokers are told as others than the broker's.
+    """A DescribeConfigs response in which some settings of brokers are others than the broker's.
 
     Args:
         frame: the whole response frame.
         api: the version it is encoded in.
         shown: broker's name -> what it has of these settings.
-        keys: all that are not the broker's to tell.
+        keys: all that the broker does not answer itself.
 
     Raises:
         MalformedBody: it cannot be decoded.

@@ -19,7 +19,7 @@ from protocol.errors import (
     Truncated,
     UnsupportedRequest,
 )
-from protocol.primitives import Buffer, skip_tags
+from protocol.primitives import Buffer, skip, skip_tags
 
 HEAD: Final = Struct(">iIih")
 """Frame size, api (key << 16 | version, read as one number), correlation id, client id length."""
@@ -113,6 +113,12 @@ def body_offset(frame: Buffer, *, flexible: bool) -> int:
     if at > len(frame):
         raise Truncated
     return skip_tags(frame, at) if flexible else at
+
+
+def response_body_offset(frame: Buffer, *, flexible_header: bool) -> int:
+    """Where the body of a response frame starts, behind size, correlation id and tags."""
+    at = skip(frame, 0, REPLY_HEAD.size)
+    return skip_tags(frame, at) if flexible_header else at
 
 
 def unsupported(number: int) -> UnsupportedRequest:

@@ -1,7 +1,8 @@
-"""Produce requests, as far as a relay must know them: do they get a reply?
+"""Produce, as far as a relay must know it: is a reply owed, where is throttle_time_ms, which brokers does it name?
 
-Records are never touched. Layout: v0-2 acks; v3-8 transactional id, acks; v9+ the same with a compact id behind a
-tagged header. A misread acks=0 shifts every later reply (hazard A28), so the header is walked exactly.
+Records are never touched. Layout of requests: v0-2 acks; v3-8 transactional id, acks; v9+ the same with a compact id
+behind a tagged header. A misread acks=0 shifts every later reply (hazard A28), so the header is walked exactly.
+Responses have throttle_time_ms behind the array of topics, and from v10 on brokers' addresses behind that (KIP-951).
 """
 
 from __future__ import annotations
@@ -9,13 +10,37 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from protocol.api_keys import Api
+from protocol.addresses import Advertise, copy_brokers
+from protocol.api_keys import Api, ApiKey, newest_version
 from protocol.errors import MalformedBody, Truncated
-from protocol.headers import HEAD_BYTES
-from protocol.primitives import Buffer, read_uvarint, skip, skip_string, skip_tags
+from protocol.headers import HEAD_BYTES, response_body_offset
+from protocol.primitives import (
+    Buffer,
+    framed,
+    read_array_length,
+    read_uvarint,
+    skip,
+    skip_string,
+    skip_tags,
+    write_uvarint,
+)
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
+
+_NO_ACKS: Final = frozenset[bytes]()
+_LEGACY_ACKS: Final = frozenset({b"\xff\xff\xff\xff", b"\xff\xff\0\1"})  # null transactional id, acks
+_FLEXIBLE_ACKS: Final = frozenset({b"\0\0\xff\xff", b"\0\0\0\1"})  # no tags, null transactional id, acks
+PLAIN_ACKS: Final = tuple(
+    _NO_ACKS if version < 3 else _LEGACY_ACKS if version < 9 else _FLEXIBLE_ACKS
+    for version in range(newest_version(ApiKey.PRODUCE) + 1)
+)
+"""By version: what nearly always follows the client id, and means acks -1 or 1; everything else is walked."""
+
+VERSIONS_WITH_ENDPOINTS: Final = range(10, newest_version(ApiKey.PRODUCE) + 1)
+"""Versions whose responses may name brokers' addresses (KIP-951)."""
+
+_NODE_ENDPOINTS_TAG: Final = 0
 
 MAX_BYTES_BEFORE_ACKS: Final = 131_072
 """Two strings of 32,767 bytes and as much again for tags; a client that hides acks deeper is after our memory."""
@@ -70,3 +95,100 @@ def _walk_to_acks(received: memoryview, at: int, api: Api) -> int:
         at = skip_string(received, at, compact=False)
     skip(received, at, 2)
     return at
+
+
+_PLAIN_PARTITION_BYTES: Final = 33
+"""index, error code, base offset, append time, start offset; no record errors, null message, no tags."""
+
+
+def _plain_throttle_time_offset(data: bytes, start: int, size: int, version: int) -> int | None:
+    """The same as the walk below for the reply that nearly always comes: v9+, one topic, nothing optional.
+
+    The walk costs 13 us, this 1: at 16 KiB a request that is half of what the whole relay costs.
+
+    Args:
+        data: received bytes.
+        start: where the reply's frame begins in them; it is there whole.
+        size: its payload size.
+        version: of the reply, at least 9.
+
+    Returns:
+        The offset of throttle_time_ms in `data`, None when the reply has to be walked. An offset also says that no
+        tag stands behind the field, so no address does.
+    """
+    end = start + 4 + size
+    if size < 26 or data[start + 8] != 0 or data[start + 9] != 2:
+        return None
+    at = start + (26 if version >= 13 else 10 + data[start + 10])
+    if at > end - 7 or (version < 13 and data[start + 10] > 127):
+        return None
+    partitions = data[at] - 1
+    topic_tags_at = at + 1 + _PLAIN_PARTITION_BYTES * partitions
+    if partitions > 126 or topic_tags_at != end - 6 or data[topic_tags_at] != 0 or data[end - 1] != 0:
+        return None
+    for optional_at in range(at + 31, topic_tags_at, _PLAIN_PARTITION_BYTES):
+        if data[optional_at] != 1 or data[optional_at + 1] != 0 or data[optional_at + 2] != 0:
+            return None
+    return topic_tags_at + 1
+
+
+def names_no_broker(version: int, data: bytes, at: int, size: int) -> bool:
+    """Whether the whole response at `at` of `data` is known, without a walk, to name no broker's address."""
+    return _plain_throttle_time_offset(data, at, size, version) is not None
+
+
+def throttle_time_offset(frame: bytes, api: Api) -> int:
+    """Offset of throttle_time_ms in a whole Produce response (v1-13): behind the array of topics."""
+    flexible = api.flexible
+    if flexible:
+        plain = _plain_throttle_time_offset(frame, 0, len(frame) - 4, api.version)
+        if plain is not None:
+            return plain
+    at = response_body_offset(frame, flexible_header=api.flexible_header)
+    topics, at = read_array_length(frame, at, compact=flexible, most=len(frame))
+    # index, error code, base offset; then log append time (v2+) and log start offset (v5+).
+    fixed = 4 + 2 + 8 + (8 if api.version >= 2 else 0) + (8 if api.version >= 5 else 0)
+    for _ in range(max(topics, 0)):
+        at = skip(frame, at, 16) if api.version >= 13 else skip_string(frame, at, compact=flexible)
+        partitions, at = read_array_length(frame, at, compact=flexible, most=len(frame))
+        for _ in range(max(partitions, 0)):
+            at = skip(frame, at, fixed)
+            if api.version >= 8:
+                errors, at = read_array_length(frame, at, compact=flexible, most=len(frame))
+                for _ in range(max(errors, 0)):
+                    at = skip_string(frame, skip(frame, at, 4), compact=flexible)
+                    at = skip_tags(frame, at) if flexible else at
+                at = skip_string(frame, at, compact=flexible)
+            if flexible:
+                at = skip_tags(frame, at)
+        if flexible:
+            at = skip_tags(frame, at)
+    return at
+
+
+def rewrite_endpoints(frame: bytes, api: Api, advertise: Advertise) -> bytes:
+    """Produce response v10-13 with our addresses in its node endpoints (KIP-951); the leader ids stay (E02)."""
+    tags_at = skip(frame, throttle_time_offset(frame, api), 4)
+    if tags_at == len(frame) - 1 and frame[tags_at] == 0:
+        return frame
+    count, at = read_uvarint(frame, tags_at)
+    out = bytearray(frame[4:tags_at])
+    write_uvarint(out, count)
+    for _ in range(count):
+        tag_at = at
+        tag, at = read_uvarint(frame, at)
+        size, at = read_uvarint(frame, at)
+        end = skip(frame, at, size)
+        if tag == _NODE_ENDPOINTS_TAG:
+            endpoints = bytearray()
+            _, after = copy_brokers(frame, at, endpoints, api, advertise, has_rack=True)
+            if after != end:
+                raise MalformedBody("node endpoints do not fill their tag")
+            write_uvarint(out, tag)
+            write_uvarint(out, len(endpoints))
+            out += endpoints
+        else:
+            out += frame[tag_at:end]
+        at = end
+    out += frame[at:]
+    return framed(out)

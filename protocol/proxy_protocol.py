@@ -1,4 +1,4 @@
-"""PROXY protocol, versions 1 and 2: who the client behind a load balancer is, in front of everything it sends.
+"""PROXY protocol, versions 1 and 2: the address of a client behind a load balancer, in front of everything it sends.
 
     v1   "PROXY TCP4 192.0.2.7 192.0.2.1 40000 9092" CR LF, at most 107 bytes
     v2   signature, version and command, family, length uint16, addresses, then fields of type, length, value
@@ -48,7 +48,7 @@ class ProxyProtocolError(ProtocolError):
 
 
 class NoProxyHeader(ProxyProtocolError):
-    """The first bytes begin no header at all: whoever sent them is no load balancer that speaks this protocol."""
+    """The first bytes begin no header at all: the sender is no load balancer that speaks this protocol."""
 
     cause = "proxy_missing"
 
@@ -62,7 +62,7 @@ class ProxyVersion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProxyHeader:
-    """What a header tells.
+    """What a header says.
 
     Attributes:
         source: the client; None when the connection is the load balancer's own or comes from no IP address, so that
@@ -78,7 +78,7 @@ class ProxyHeaderReader:
     """Reads one header from a connection's first bytes.
 
     Attributes:
-        header: what it tells, as soon as it is whole.
+        header: what it says, as soon as it is whole.
     """
 
     def __init__(self) -> None:

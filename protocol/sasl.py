@@ -67,7 +67,7 @@ class Mechanism(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who a client says it is.
+    """The identity that a client claims.
 
     Attributes:
         name: the user; None when the message does not follow the grammar, so that no broker can have read a name.
@@ -136,7 +136,7 @@ def read_authenticate_reply(frame: bytes, api: Api) -> AuthenticateReply:
 
 
 def read_error_message(frame: bytes, api: Api) -> str:
-    """What a SaslAuthenticate response tells a person; "" for nothing.
+    """The error message of a SaslAuthenticate response; "" for nothing.
 
     Raises:
         ProtocolError: the response cannot be read.
@@ -198,7 +198,7 @@ def _read_bytes(frame: bytes, at: int, *, compact: bool) -> bytes:
 
 
 def claimed(mechanism: Mechanism, message: bytes, *, oauth_claim: str) -> Claim:
-    """Who a message of an exchange says that the client is; which one counts is for `gateway.auth.authentication`.
+    """The identity that a message of an exchange claims; which one counts is for `gateway.auth.authentication`.
 
     Args:
         mechanism: of the exchange.
@@ -228,7 +228,7 @@ def plain_name(message: bytes) -> str | None:
     authzid, authcid = message[:first], message[first + 1 : second]
     if not authcid or (authzid and authzid != authcid):
         return None
-    # As Java makes a string of bytes; a broker knows no such user unless somebody has called one so.
+    # As Java makes a string of bytes; a broker knows no such user unless one has been named so.
     return authcid.decode("utf-8", "replace")
 
 
@@ -261,7 +261,7 @@ def scram_claim(message: bytes) -> Claim:
 def oauth_name(message: bytes, claim: str) -> str | None:
     """The user of ``n,[a=authzid],^Aauth=Bearer token^A[key=value^A]^A``: a claim in the token's payload.
 
-    The signature is the broker's to check. Tokens whose payload is not JSON (opaque or encrypted ones) name nobody.
+    The signature is the broker's to check. Tokens whose payload is not JSON (opaque or encrypted ones) have no name.
 
     Args:
         message: any that has a token.

@@ -9,10 +9,11 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from protocol.addresses import produce_throttle_offset
 from protocol.api_keys import Api, ThrottlePlace
 from protocol.api_versions import answered_in
+from protocol.headers import response_body_offset
 from protocol.primitives import read_array_length, read_int32, skip, skip_tags
+from protocol.produce import throttle_time_offset
 
 _INT32: Final = Struct(">i")
 MAX_THROTTLE_TIME_MS: Final = 2**31 - 1
@@ -43,13 +44,11 @@ def offset(frame: bytes | bytearray, api: Api) -> int | None:
     place = api.throttle_place
     if place is ThrottlePlace.NOWHERE:
         return None
-    at = 8
-    if api.flexible_header:
-        at = skip_tags(frame, at)
+    at = response_body_offset(frame, flexible_header=api.flexible_header)
     if place in _FIXED_PLACES:
         at += _BODY_BYTES_BEFORE[place]
     elif place is ThrottlePlace.AFTER_RESPONSES:
-        at = produce_throttle_offset(bytes(frame), api)
+        at = throttle_time_offset(bytes(frame), api)
     elif place is ThrottlePlace.AFTER_API_KEYS:
         if answered_in(frame, api).version == 0:
             return None  # UNSUPPORTED_VERSION is answered in version 0, which has no such field.

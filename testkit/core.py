@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from config.sections.connections import ConnectionSettings
+from config.sections.limits import LimitSettings
 from config.sections.quota_admin import Authorize
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.context import HandlerContext
@@ -30,6 +32,13 @@ START_MS: Final = 7_300_000
 UPSTREAM_HOST: Final = "broker.inside"
 GATEWAY_HOST: Final = "gateway.test"
 FIRST_PORT: Final = 19_092
+
+
+def session_settings(**changes: int) -> SessionSettings:
+    """The configuration's defaults, with changes."""
+    delay_ms = ConnectionSettings().failed_authentication_delay_ms
+    defaults = LimitSettings().model_dump() | {"failed_authentication_delay_ms": delay_ms}
+    return SessionSettings(**defaults | changes)
 
 
 class RecordingObserver(SilentObserver):
@@ -139,7 +148,7 @@ class GatewayCore:
             quota_admin=self.desk.admin,
             broker_limits=None if board is None else board.limits,
         )
-        self.settings = settings or SessionSettings()
+        self.settings = settings or session_settings()
         self.routes = build_routes(
             collecting_handlers(self.context),
             head_handlers(self.context),

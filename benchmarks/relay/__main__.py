@@ -50,6 +50,12 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--without", metavar="PATH", action="append", default=[], help="leave a path out, by its name"
     )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="DIR",
+        help="also the gateway of another checkout, with its own .venv: before and after in one run",
+    )
     parser.add_argument("--broker-port", type=int, help="port of the null broker (for --target)")
     parser.add_argument(
         "--target",

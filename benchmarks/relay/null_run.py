@@ -14,6 +14,7 @@ from benchmarks.relay.paths import (
     GATEWAY_WITH_BYTE_QUOTAS,
     GATEWAY_WITH_USAGE,
     HAPROXY,
+    OF_OTHER_CHECKOUT,
     UVLOOP_RELAY,
     RunningPath,
     Starter,
@@ -29,7 +30,12 @@ from benchmarks.relay.workloads import IDLE_CONNECTIONS, LATENCY_REQUESTS, WORKL
 
 
 def starters(
-    programs: NativePrograms, without: list[str], *, quotas: bool, usage: bool = False
+    programs: NativePrograms,
+    without: list[str],
+    *,
+    quotas: bool,
+    usage: bool = False,
+    against: Path | None = None,
 ) -> dict[str, Starter]:
     """The paths to measure, by name, in the order of even rounds.
 
@@ -38,6 +44,7 @@ def starters(
         without: names of paths to leave out.
         quotas: the gateway with byte rates besides the one without, and no bare relays.
         usage: the same with usage records.
+        against: another checkout; its gateway, too, beside each of ours.
     """
     known: dict[str, Starter] = {
         DIRECT: start_direct,
@@ -52,6 +59,16 @@ def starters(
         known[GATEWAY_WITH_USAGE] = partial(start_gateway, usage=True)
     if quotas:
         known[GATEWAY_WITH_BYTE_QUOTAS] = partial(start_gateway, byte_quotas=True)
+    if against is not None:
+        known |= {
+            name + OF_OTHER_CHECKOUT: partial(start, checkout=against)
+            for name, start in [
+                (GATEWAY, partial(start_gateway)),
+                (GATEWAY_WITH_USAGE, partial(start_gateway, usage=True)),
+                (GATEWAY_WITH_BYTE_QUOTAS, partial(start_gateway, byte_quotas=True)),
+            ]
+            if name in known
+        }
     unknown = set(without) - set(known)
     if unknown:
         raise SystemExit(f"no such path: {', '.join(unknown)}; there are {', '.join(known)}")
@@ -73,7 +90,9 @@ class Bench:
         self._folder = folder
         self._stack = stack
         self._options = options
-        self._starters = starters(programs, options.without, quotas=options.quotas, usage=options.usage)
+        self._starters = starters(
+            programs, options.without, quotas=options.quotas, usage=options.usage, against=options.against
+        )
         port = options.broker_port or free_port()
         self.broker = NullBroker(programs, port=port, core=cores.load, folder=folder)
         stack.callback(self.broker.process.stop)

@@ -23,6 +23,8 @@ GATEWAY: Final = "Sluice"
 GATEWAY_WITH_BYTE_QUOTAS: Final = "Sluice, byte quotas"
 GATEWAY_WITH_USAGE: Final = "Sluice, usage records"
 
+OF_OTHER_CHECKOUT: Final = ", before"
+
 # Nothing but what a TCP proxy needs. Buffers (tune.bufsize) and splicing stay as Debian's package has them;
 # the timeouts only keep idle connections open for the length of a run. maxconn fits a limit of 20,000 descriptors.
 HAPROXY_CONFIG: Final = """\
@@ -95,9 +97,18 @@ def start_haproxy(
 
 
 def start_gateway(
-    upstream_port: int, core: int, folder: Path, *, byte_quotas: bool = False, usage: bool = False
+    upstream_port: int,
+    core: int,
+    folder: Path,
+    *,
+    byte_quotas: bool = False,
+    usage: bool = False,
+    checkout: Path | None = None,
 ) -> RunningPath:
-    """The gateway, with KIP-599 and metrics on; with byte rates, which are never reached, or records if asked for."""
+    """The gateway, with KIP-599 and metrics on; with byte rates, which are never reached, or records if asked for.
+
+    With `checkout`, that of another checkout, out of its own environment.
+    """
     port = free_port()
     config = folder / f"sluice-{port}.toml"
     # The one broker has id 1 and so the block's second port.
@@ -111,9 +122,11 @@ def start_gateway(
         usage=str(folder / f"usage-{port}") if usage else "",
     )
     config.write_text(text)
-    sluice = Path(sys.executable).with_name("sluice")
+    programs = Path(sys.executable).parent if checkout is None else checkout.resolve() / ".venv" / "bin"
+    sluice = programs / "sluice"
     argv = [str(sluice), "serve", "--config", str(config)]
     name = GATEWAY_WITH_BYTE_QUOTAS if byte_quotas else GATEWAY_WITH_USAGE if usage else GATEWAY
+    name += "" if checkout is None else OF_OTHER_CHECKOUT
     return RunningPath(name, port, PinnedProcess(argv, core=core, log=folder / f"sluice-{port}.log"))
 
 

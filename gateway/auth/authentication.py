@@ -1,4 +1,4 @@
-"""Where one connection stands in its SASL exchange, and who it is afterwards. Pure.
+"""Where one connection stands in its SASL exchange, and which user it is afterwards. Pure.
 
 The client's messages only make a claim; the broker's replies move it on. `principal` changes with a reply that ends
 an exchange successfully and with nothing else. Which reply that is, and which message its name is of, depends on
@@ -24,7 +24,7 @@ class IllegalSaslState(ProtocolError):
 
 
 class Unauthenticated(ProtocolError):
-    """A request that nobody may send before authentication; its body is not looked at (hazard H10)."""
+    """A request that is not allowed before authentication; its body is not looked at (hazard H10)."""
 
     cause = "unauthenticated"
 
@@ -96,7 +96,7 @@ class Authentication:
         """The client asks for version 0, which is refused here; once, so that it can go on with a newer one.
 
         Raises:
-            IllegalSaslState: an exchange is under way, or nobody has authenticated and it has been told already:
+            IllegalSaslState: an exchange is under way, or no user has authenticated and it has been refused already:
                 brokers take what follows such a handshake for a token, and refuse it as one.
         """
         self._require_over()
@@ -105,7 +105,7 @@ class Authentication:
         self._told_old = True
 
     def _require_over(self) -> None:
-        # Nobody but the broker knows whether an exchange of an unknown mechanism is over.
+        # Only the broker knows whether an exchange of an unknown mechanism is over.
         over = self._step is _Step.IDLE or (self.mechanism is Mechanism.OTHER and self._messages > 0)
         if not over:
             raise IllegalSaslState(f"a handshake in step {self._step.value}")
@@ -135,7 +135,7 @@ class Authentication:
     def handshake_answered(self, error_code: int) -> Progress:
         """The broker knows the mechanism, or does not want an exchange.
 
-        A refusal ends a connection that nobody has authenticated; an authenticated one goes on as it was.
+        A refusal ends a connection without an authenticated user; an authenticated one goes on as it was.
         """
         if error_code == ErrorCode.NONE:
             self._step = _Step.TOKENS

@@ -2,7 +2,7 @@
 
 Kafka's DefaultKafkaPrincipalBuilder takes the subject as Java's X500Principal.getName() writes it, which is RFC 2253
 with some habits of its own, and sends it through ssl.principal.mapping.rules. Quotas on the brokers name that text to
-the letter, so the same letters are written here: from the certificate's own bytes, since libraries that tell names
+the letter, so the same letters are written here: from the certificate's own bytes, since libraries that give names
 put them in order or decode them first. The certificate has been verified by then; what can't be read is refused.
 """
 
@@ -52,7 +52,7 @@ _BLANKS: Final = " \r"
 
 
 class UnreadableName(ValueError):
-    """A certificate whose subject can't be read; such a client is nobody."""
+    """A certificate whose subject can't be read; such a client has no name."""
 
 
 def principal_name(certificate: bytes, rules: MappingRules = DEFAULT_RULES, *, all_utf8: bool = False) -> str:

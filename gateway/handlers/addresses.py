@@ -1,4 +1,4 @@
-"""FindCoordinator and DescribeCluster: forwarded as they are, their answers told with our addresses."""
+"""FindCoordinator and DescribeCluster: forwarded as they are, their answers rewritten with our addresses."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from functools import partial
 from typing import TypeAlias
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
-from gateway.session.in_flight import CollectedAnswer
-from gateway.session.routes import Route
-from gateway.session.session import ClientSession
+from gateway.session.response_queue import CollectedAnswer
+from gateway.session.routes import Route, Session
 from protocol.addresses import Advertise
 from protocol.api_keys import Api
 
@@ -25,7 +24,7 @@ class AddressHandler:
         self._context = context
         self._rewrite = rewrite
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         on_reply = partial(self._on_reply, route.api)
         session.forward(frame, route.api, CollectedAnswer(on_reply))

@@ -10,9 +10,8 @@ from functools import partial
 from typing import Final
 
 from gateway.handlers.context import HandlerContext
-from gateway.session.in_flight import CollectedAnswer
-from gateway.session.routes import Route
-from gateway.session.session import ClientSession
+from gateway.session.response_queue import CollectedAnswer
+from gateway.session.routes import Route, Session
 from protocol import api_versions
 from protocol.api_keys import Api, ApiKey
 from protocol.headers import correlation_id_of
@@ -28,7 +27,7 @@ class ApiVersionsHandler:
     def __init__(self, context: HandlerContext) -> None:
         self._context = context
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         if route.unknown_version:
             session.reply(api_versions.unsupported_version_reply(correlation_id_of(frame)))
@@ -37,6 +36,6 @@ class ApiVersionsHandler:
 
     def _on_reply(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         admin = self._context.quota_admin
-        # Where the cluster decides who may, the broker has to know the API as well.
+        # Where the cluster decides about permissions, the broker has to know the API as well.
         own = _QUOTA_APIS if admin is not None and not admin.asks_cluster else frozenset()
         return api_versions.intersect(frame, api, own)

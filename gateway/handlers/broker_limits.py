@@ -13,10 +13,9 @@ from gateway.quota_admin.broker_limits import BrokerLimits, Changes, LimitError
 from gateway.quota_admin.rights import Asker, QuotaAdmin
 from gateway.quota_admin.store.changes import ALL_BROKERS, LimitChange
 from gateway.quota_admin.store.interface import Alteration
-from gateway.session.client_quotas import TimedRequest
 from gateway.session.mute import MuteReason
-from gateway.session.routes import Route
-from gateway.session.session import ClientSession
+from gateway.session.response_queue import TimedRequest
+from gateway.session.routes import Route, Session
 from protocol.broker_configs import (
     BROKER,
     ConfigsRequest,
@@ -40,7 +39,7 @@ class BrokerLimitsHandler:
         self._admin = admin
         self._limits = limits
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         request = parse_configs_request(frame, route.api)
         keys = self._limits.keys
@@ -74,7 +73,7 @@ class _Exchange:
         self,
         admin: QuotaAdmin,
         limits: BrokerLimits,
-        session: ClientSession,
+        session: Session,
         request: ConfigsRequest,
         correlation_id: int,
         timed: TimedRequest | None,
@@ -213,5 +212,5 @@ def _what(resource: ResourceOps) -> str:
     return f"broker {resource.name}" if resource.name else "all brokers"
 
 
-def _asker(session: ClientSession) -> Asker:
+def _asker(session: Session) -> Asker:
     return Asker(session.user, session.peer, session.listener)

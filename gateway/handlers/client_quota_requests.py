@@ -1,7 +1,7 @@
 """DescribeClientQuotas and AlterClientQuotas (KIP-546), answered here: nothing of them reaches the broker.
 
-Only where the cluster decides about rights is it asked: about an alteration that is to be checked and not made, or
-about a description that selects nothing. While an alteration is made durable nothing else of the connection is
+The cluster is asked only where it decides about permissions: about an alteration that is to be checked and not made,
+or about a description that selects nothing. While an alteration is made durable no other request of the connection is
 looked at.
 """
 
@@ -16,9 +16,8 @@ from gateway.handlers.quota_rights import NOT_AUTHORISED, Refusal, decide
 from gateway.observability.events import AdminApi, AdminOutcome
 from gateway.quota_admin.rights import Asker, QuotaAdmin
 from gateway.quota_admin.store.interface import Alteration
-from gateway.session.client_quotas import TimedRequest
-from gateway.session.routes import Route
-from gateway.session.session import ClientSession
+from gateway.session.response_queue import TimedRequest
+from gateway.session.routes import Route, Session
 from protocol.api_keys import Api
 from protocol.client_quota_messages import (
     AlterEntry,
@@ -43,7 +42,7 @@ from quotas.limits import Limits
 from quotas.quota_alterations import EntityPlan, entity_of, known_key, known_types, names_of, plan_alterations
 from quotas.quota_filters import FilterError, Grouped, QuotaFilter, UnsupportedEntityType, make_filter
 
-# A broker says these only to clients that may alter; anything else is no permission.
+# A broker answers so only where the client may alter; anything else is no permission.
 _MAY: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_REQUEST})
 
 
@@ -59,7 +58,7 @@ class DescribeClientQuotasHandler:
     def __init__(self, admin: QuotaAdmin) -> None:
         self._admin = admin
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         api = route.api
         request = parse_describe(frame, api)
@@ -86,7 +85,7 @@ class DescribeClientQuotasHandler:
 
     def _describe(
         self,
-        session: ClientSession,
+        session: Session,
         request: DescribeRequest,
         answer: DescribeAnswer,
         timed: TimedRequest | None,
@@ -143,7 +142,7 @@ class AlterClientQuotasHandler:
     def __init__(self, admin: QuotaAdmin) -> None:
         self._admin = admin
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         api = route.api
         request = parse_alter(frame, api)
@@ -161,7 +160,7 @@ class _Alteration:
     def __init__(
         self,
         admin: QuotaAdmin,
-        session: ClientSession,
+        session: Session,
         api: Api,
         request: AlterRequest,
         correlation_id: int,
@@ -204,7 +203,7 @@ class _Alteration:
                 self._admin.note_changes(asker, replaced)
             self._session.fulfil(place, self._answer(plans, failure), self._timed, now_ms=now_ms)
 
-        # A shared store is asked for what seems to change nothing too, and tells itself when it did.
+        # A shared store is asked for what seems to change nothing too, and says itself when it did.
         replaced = [
             (change, quotas.limits.get(change.entity, change.key))
             for change in changes
@@ -252,5 +251,5 @@ class _Alteration:
         return encode_alter_answer(self._correlation_id, results, self._api)
 
 
-def _asker(session: ClientSession) -> Asker:
+def _asker(session: Session) -> Asker:
     return Asker(session.user, session.peer, session.listener)

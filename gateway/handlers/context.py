@@ -27,7 +27,7 @@ class HandlerContext:
         topology: broker addresses for the clients of this listener.
         limits: configured quotas.
         mutations: KIP-599 accounting, shared by all listeners.
-        observer: told what was decided.
+        observer: called with every decision.
         client_quotas: byte rates and request time, shared by all listeners; None: not enforced.
         recently_created: names that Metadata was already charged for, with the time the note expires.
         recent_topics: what was done to topics that Metadata may not show yet.
@@ -56,7 +56,7 @@ class HandlerContext:
 
     @property
     def mutations_seen(self) -> bool:
-        """Whether mutations are looked at: charged, or only told in usage records; neither with all quotas off."""
+        """Whether mutations are looked at: charged, or only counted in usage records; neither with all quotas off."""
         if self.usage is not None:
             return self.limits.mode is not Enforcement.OFF
         return self.mutations_enabled

@@ -1,6 +1,7 @@
-"""DescribeConfigs: broker settings that hold addresses are told as null, like sensitive ones (hazard E19).
+"""DescribeConfigs: broker settings that hold addresses are answered as null, like sensitive ones (hazard E19).
 
-Connection limits of brokers are told as the gateway's own, where it has them (`gateway.quota_admin.broker_limits`).
+Connection limits of brokers are answered as the gateway's own where it has them, see
+`gateway.quota_admin.broker_limits`.
 """
 
 from __future__ import annotations
@@ -8,9 +9,8 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
-from gateway.session.in_flight import CollectedAnswer
-from gateway.session.routes import Route
-from gateway.session.session import ClientSession
+from gateway.session.response_queue import CollectedAnswer
+from gateway.session.routes import Route, Session
 from protocol.api_keys import Api
 from protocol.codec import ShownConfig, asked_broker_configs, mask_addresses, replace_broker_configs
 
@@ -23,7 +23,7 @@ class DescribeConfigsHandler:
     def __init__(self, context: HandlerContext) -> None:
         self._context = context
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         limits = self._context.broker_limits
         asked = {} if limits is None else asked_broker_configs(frame, route.api)

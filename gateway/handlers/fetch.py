@@ -14,12 +14,11 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
-from gateway.session.client_quotas import CachedSensor, ClientQuotas
-from gateway.session.in_flight import Answer, HeadAnswer, Pending
+from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
-from gateway.session.routes import HeadDecision, Route
-from gateway.session.session import ClientSession
-from protocol import throttle
+from gateway.session.response_queue import Answer, HeadAnswer, Pending
+from gateway.session.routes import HeadDecision, Route, Session
+from gateway.session.throttle_state import CachedSensor
 from protocol.api_keys import Api
 from protocol.fetch import asks_within, clamp_max_bytes, counted_bytes
 from protocol.headers import CLIENT_ID_AT, HEAD, HEAD_BYTES
@@ -29,14 +28,14 @@ from quotas.combine import ThrottledBy
 class FetchHandler:
     """Relays requests that ask for no more than a quota's window passes; collects and clamps the others."""
 
-    max_request_bytes = 2**31 - 1
+    max_request_bytes = 2_147_483_647
 
     def __init__(self, context: HandlerContext) -> None:
         self._quotas = context.client_quotas
 
     def on_head(
         self,
-        session: ClientSession,
+        session: Session,
         route: Route,
         data: bytes,
         at: int,
@@ -49,19 +48,19 @@ class FetchHandler:
         """See `HeadHandler`."""
         quotas = self._quotas
         if quotas is None or not quotas.counts_fetch:
-            session.in_flight.pending.append(Pending(correlation_id))
+            session.responses.pending.append(Pending(correlation_id))
             return HeadDecision.RELAY
         known = _counter(quotas, session, data, at, client_id_length, now_ms)
         if known is None:
             return HeadDecision.MORE
         _, _, _, tracker, _, _, sized = known
-        if sized is not None and not (session.meter is not None and session.meter.on):
+        if sized is not None and not session.times_requests:
             answer: Answer = sized[route.api.flexible_header]
-            session.in_flight.pending.append(Pending(correlation_id, answer))
+            session.responses.pending.append(Pending(correlation_id, answer))
             return HeadDecision.RELAY
         most_bytes = None if tracker is None else tracker.max_in_window()
         if most_bytes is not None:
-            if session.in_flight.awaits_head:
+            if session.responses.awaits_head:
                 session.mute(MuteReason.AWAITING_FETCH)
                 return HeadDecision.WAIT
             if size <= MAX_REQUEST_BYTES and not asks_within(
@@ -69,10 +68,10 @@ class FetchHandler:
             ):
                 return HeadDecision.COLLECT
         answer = HeadAnswer(partial(self._on_reply, session, route.api, known))
-        session.in_flight.pending.append(Pending(correlation_id, answer))
+        session.responses.pending.append(Pending(correlation_id, answer))
         return HeadDecision.RELAY
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`: only requests come here that may ask for too much."""
         assert self._quotas is not None
         known = _counter(self._quotas, session, frame, 0, HEAD.unpack_from(frame, 0)[3], now_ms)
@@ -84,7 +83,7 @@ class FetchHandler:
         session.forward(frame, route.api, answer)
 
     def _on_reply(
-        self, session: ClientSession, api: Api, asked: CachedSensor, head: bytes, size: int, now_ms: int
+        self, session: Session, api: Api, asked: CachedSensor, head: bytes, size: int, now_ms: int
     ) -> bytes | None:
         session.release(MuteReason.AWAITING_FETCH)
         quotas = self._quotas
@@ -93,7 +92,7 @@ class FetchHandler:
         known = asked
         if not _valid(asked, quotas, session, now_ms):
             client_id, raw = asked.client_id, asked.raw_client_id
-            known = session.fetch_sensor = quotas.fetch_sensor(
+            known = session.throttling.fetch_sensor = quotas.fetch_sensor(
                 session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
             )
         tracker, row = known.tracker, known.row
@@ -102,27 +101,20 @@ class FetchHandler:
         if tracker is None:
             return None
         wanted_ms = tracker.record(counted_bytes(size, api), now_ms=now_ms)
-        if wanted_ms <= 0 and now_ms >= session.owed_until_ms:
-            return None
-        wanted_ms = session.within_ceiling(wanted_ms, tracker, now_ms=now_ms)
+        wanted_ms = session.throttling.within_ceiling(wanted_ms, tracker, now_ms=now_ms)
         if wanted_ms <= 0:
             return None
-        patched = bytearray(head)
-        final_ms = throttle.patch(patched, api, wanted_ms)
-        session.throttle(final_ms, now_ms=now_ms)
-        if session.is_longest(ThrottledBy.FETCH, wanted_ms, final_ms):
-            quotas.record_throttle(api.key, ThrottledBy.FETCH, tracker, wanted_ms, now_ms=now_ms, row=row)
-        return bytes(patched)
+        return session.throttle_reply(head, api, ThrottledBy.FETCH, known, wanted_ms, now_ms=now_ms)
 
 
 def _counter(
-    quotas: ClientQuotas, session: ClientSession, data: bytes, at: int, client_id_length: int, now_ms: int
+    quotas: ClientQuotas, session: Session, data: bytes, at: int, client_id_length: int, now_ms: int
 ) -> CachedSensor | None:
     """What the client's answers are counted by, kept with the session: the next is likely counted by it too.
 
     None when the client id of the request at `at` has not been received whole.
     """
-    known = session.fetch_sensor
+    known = session.throttling.fetch_sensor
     if (
         known is None
         or not data.startswith(known[5], at + CLIENT_ID_AT)
@@ -132,14 +124,14 @@ def _counter(
         if client_id is None:
             return None
         raw = data[at + CLIENT_ID_AT : at + HEAD_BYTES + max(client_id_length, 0)]
-        known = session.fetch_sensor = quotas.fetch_sensor(
+        known = session.throttling.fetch_sensor = quotas.fetch_sensor(
             session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
         )
     return known
 
 
-def _valid(known: CachedSensor, quotas: ClientQuotas, session: ClientSession, now_ms: int) -> bool:
-    """Whether this is still who the client is and what it is counted by."""
+def _valid(known: CachedSensor, quotas: ClientQuotas, session: Session, now_ms: int) -> bool:
+    """Whether the user and the limits are still those of the sensor."""
     return (
         known[1] is session.user
         and known[2] == quotas.limits.version

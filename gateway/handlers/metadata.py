@@ -6,7 +6,7 @@ and the request goes on as it came. In debt it does not, so the topic stays unkn
 broker in the same situation answers. Nothing else of the connection is looked at meanwhile, so that many requests
 at once cannot all find the same tokens. A topic under way is charged once; clients ask again until it is there.
 
-Where no client has such a quota and usage records are kept, requests go on as they come and what they create is told.
+Where no client has such a quota and usage records are kept, requests go on as they come; what they create is counted.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from functools import partial
 from typing import Final
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
-from gateway.session.in_flight import CollectedAnswer
 from gateway.session.mute import MuteReason
-from gateway.session.routes import Route
-from gateway.session.session import ClientSession
+from gateway.session.response_queue import CollectedAnswer
+from gateway.session.routes import Route, Session
 from gateway.usage.mutations import record_mutations
 from protocol import codec
 from protocol.addresses import rewrite_metadata
@@ -55,7 +54,7 @@ class MetadataHandler:
     def __init__(self, context: HandlerContext) -> None:
         self._context = context
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         api = route.api
         on_reply = partial(self._rewrite, api)
@@ -82,7 +81,7 @@ class MetadataHandler:
         return rewrite_metadata(frame, api, self._context.topology.advertise)
 
     def _count_created(self, user: str, client_id: str, api: Api, frame: bytes, now_ms: int) -> bytes:
-        """The answer to a client that nobody limits: what it creates is only counted."""
+        """The answer to a client without a quota: what it creates is only counted."""
         if self._context.topology.cluster.auto_create_topics:
             created = [name for name in topics_in_error(frame, api, _UNKNOWN) if self._is_new(name, now_ms)]
             for name in created:
@@ -93,7 +92,7 @@ class MetadataHandler:
     # -- clients with a limit --------------------------------------------------------------------------------
 
     def _look_first(
-        self, session: ClientSession, api: Api, frame: bytes, question: MetadataQuestion, client_id: str
+        self, session: Session, api: Api, frame: bytes, question: MetadataQuestion, client_id: str
     ) -> None:
         session.mute(MuteReason.AWAITING_REPLY)
         if question.flag_offset is not None:
@@ -105,7 +104,7 @@ class MetadataHandler:
 
     def _on_look(
         self,
-        session: ClientSession,
+        session: Session,
         frame: bytes,
         api: Api,
         asked: Api,
@@ -154,7 +153,7 @@ class MetadataHandler:
 
     def _on_creating(
         self,
-        session: ClientSession,
+        session: Session,
         api: Api,
         charged: dict[bytes, MutationDecision],
         answer: bytes,
@@ -200,7 +199,7 @@ class MetadataHandler:
             self._context.observer.topics_auto_created(created)
 
     def _is_new(self, name: bytes, now_ms: int) -> bool:
-        """Whether nobody has been charged for this name, so that polling for a topic under way is charged once."""
+        """Whether no client has been charged for this name, so that polling for a topic under way is charged once."""
         if self._context.recent_topics.partitions(name, now_ms=now_ms):
             return False  # it was created by request; Metadata lags
         return self._context.recently_created.get(name, 0) <= now_ms

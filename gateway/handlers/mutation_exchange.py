@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from gateway.handlers.context import HandlerContext
-from gateway.session.in_flight import CollectedAnswer
 from gateway.session.mute import MuteReason
-from gateway.session.session import ClientSession
+from gateway.session.response_queue import CollectedAnswer
+from gateway.session.routes import Session
 from gateway.usage.mutations import record_mutations
 from gateway.usage.row import UsageRow
 from protocol import codec, throttle
@@ -62,7 +62,7 @@ class MutationExchange:
     def __init__(
         self,
         context: HandlerContext,
-        session: ClientSession,
+        session: Session,
         request: TopicMutations,
         frame: bytes,
     ) -> None:
@@ -290,7 +290,7 @@ class MutationExchange:
             self._usage.mute(until_ms, now_ms=now_ms)
         # A throttle of the broker's is in the broker's books already.
         by = ThrottledBy.CONTROLLER_MUTATION
-        if throttle_time_ms > upstream_ms and self._session.is_longest(
+        if throttle_time_ms > upstream_ms and self._session.claim_throttle(
             by, throttle_time_ms, throttle_time_ms
         ):
             context = self._context

@@ -9,34 +9,21 @@ From v10 on a reply may name brokers' addresses (KIP-951), so it is collected; o
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
 
 from gateway.handlers.context import HandlerContext
-from gateway.session.client_quotas import CachedSensor
-from gateway.session.in_flight import CollectedAnswer, Pending
-from gateway.session.routes import HeadDecision, Route
-from gateway.session.session import ClientSession
-from protocol import throttle
-from protocol.addresses import plain_produce_throttle_offset, rewrite_produce
-from protocol.api_keys import Api, ApiKey, describe, newest_version
+from gateway.session.response_queue import CollectedAnswer, Pending
+from gateway.session.routes import HeadDecision, Route, Session
+from gateway.session.throttle_state import CachedSensor
+from protocol.api_keys import Api, ApiKey, describe
 from protocol.headers import CLIENT_ID_AT, HEAD_BYTES
-from protocol.produce import read_acks
-from quotas.combine import ThrottledBy
-
-_FIRST_VERSION_WITH_ENDPOINTS: Final = 10
-
-_NOTHING: Final = frozenset[bytes]()
-_LEGACY: Final = frozenset({b"\xff\xff\xff\xff", b"\xff\xff\0\1"})  # null transactional id, acks
-_FLEXIBLE: Final = frozenset({b"\0\0\xff\xff", b"\0\0\0\1"})  # no tags, null transactional id, acks
-_REPLY_IS_OWED: Final = tuple(
-    _NOTHING if version < 3 else _LEGACY if version < 9 else _FLEXIBLE
-    for version in range(newest_version(ApiKey.PRODUCE) + 1)
+from protocol.produce import (
+    PLAIN_ACKS,
+    VERSIONS_WITH_ENDPOINTS,
+    names_no_broker,
+    read_acks,
+    rewrite_endpoints,
 )
-"""By version: what nearly always follows the client id, and means acks -1 or 1; everything else is walked."""
-
-
-def _tells_no_address(version: int, data: bytes, at: int, size: int) -> bool:
-    return plain_produce_throttle_offset(data, at, size, version) is not None
+from quotas.combine import ThrottledBy
 
 
 class ProduceHandler:
@@ -48,14 +35,14 @@ class ProduceHandler:
         # One answer object per version serves all requests: it holds nothing of a single one.
         self._rewriting = {
             version: CollectedAnswer(
-                partial(self._rewrite, describe(ApiKey.PRODUCE, version)), partial(_tells_no_address, version)
+                partial(self._rewrite, describe(ApiKey.PRODUCE, version)), partial(names_no_broker, version)
             )
-            for version in range(_FIRST_VERSION_WITH_ENDPOINTS, newest_version(ApiKey.PRODUCE) + 1)
+            for version in VERSIONS_WITH_ENDPOINTS
         }
 
     def on_head(
         self,
-        session: ClientSession,
+        session: Session,
         route: Route,
         data: bytes,
         at: int,
@@ -69,10 +56,7 @@ class ProduceHandler:
         api = route.api
         head_bytes = HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
         acks: int | None = 1
-        if (
-            data[at + head_bytes : at + head_bytes + 4] not in _REPLY_IS_OWED[api.version]
-            or head_bytes > size
-        ):
+        if data[at + head_bytes : at + head_bytes + 4] not in PLAIN_ACKS[api.version] or head_bytes > size:
             acks = read_acks(data, at, len(data), client_id_length, api)
             if acks is None:
                 return HeadDecision.MORE
@@ -80,7 +64,8 @@ class ProduceHandler:
         quotas = self._quotas
         if quotas is not None and quotas.counts_produce:
             # acks come after the client id, so that has been received too.
-            known = session.produce_sensor
+            throttling = session.throttling
+            known = throttling.produce_sensor
             if (
                 known is None
                 or not data.startswith(known[5], at + CLIENT_ID_AT)
@@ -90,7 +75,7 @@ class ProduceHandler:
             ):
                 client_id = session.client_id_at(data, at, client_id_length) or ""
                 raw = data[at + CLIENT_ID_AT : at + head_bytes]
-                known = session.produce_sensor = quotas.produce_sensor(
+                known = throttling.produce_sensor = quotas.produce_sensor(
                     session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
                 )
             tracker, row = known[3], known[4]
@@ -98,8 +83,8 @@ class ProduceHandler:
                 row.count(size)
             if tracker is not None:
                 wanted_ms = tracker.record(size, now_ms=now_ms)
-                if wanted_ms > 0 or now_ms < session.owed_until_ms:
-                    wanted_ms = session.within_ceiling(wanted_ms, tracker, now_ms=now_ms)
+                if wanted_ms > 0 or now_ms < throttling.owed_until_ms:
+                    wanted_ms = throttling.within_ceiling(wanted_ms, tracker, now_ms=now_ms)
                 if wanted_ms > 0:
                     session.throttle(wanted_ms, now_ms=now_ms)
                     until_ms = now_ms + wanted_ms
@@ -109,32 +94,23 @@ class ProduceHandler:
                             api.key, ThrottledBy.PRODUCE, tracker, wanted_ms, now_ms=now_ms, row=row
                         )
         if acks != 0:
-            session.in_flight.pending.append(Pending(correlation_id, answer))
+            session.responses.pending.append(Pending(correlation_id, answer))
         return HeadDecision.RELAY
 
     def _rewrite(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
-        return rewrite_produce(frame, api, self._context.topology.advertise)
+        return rewrite_endpoints(frame, api, self._context.topology.advertise)
 
     def _on_reply(
         self,
-        session: ClientSession,
+        session: Session,
         api: Api,
-        counter: CachedSensor,
+        sensor: CachedSensor,
         until_ms: int,
         frame: bytes,
         now_ms: int,
     ) -> bytes:
         """The reply of a request that went over the quota: it carries what is left of the wait."""
-        assert self._quotas is not None
-        assert counter.tracker is not None
-        if api.version >= _FIRST_VERSION_WITH_ENDPOINTS:
+        if api.version in VERSIONS_WITH_ENDPOINTS:
             frame = self._rewrite(api, frame, now_ms)
-        reply = bytearray(frame)
         wanted_ms = max(0, until_ms - now_ms)
-        final_ms = throttle.patch(reply, api, wanted_ms)
-        session.throttle(final_ms, now_ms=now_ms)
-        if session.is_longest(ThrottledBy.PRODUCE, wanted_ms, final_ms):
-            self._quotas.record_throttle(
-                api.key, ThrottledBy.PRODUCE, counter.tracker, wanted_ms, now_ms=now_ms, row=counter.row
-            )
-        return bytes(reply)
+        return session.throttle_reply(frame, api, ThrottledBy.PRODUCE, sensor, wanted_ms, now_ms=now_ms)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from gateway.quota_admin.rights import QuotaAdmin
 from gateway.session.mute import MuteReason
-from gateway.session.session import ClientSession
+from gateway.session.routes import Session
 from protocol.error_codes import ErrorCode
 from protocol.headers import correlation_id_of
 
@@ -27,7 +27,7 @@ Decided: TypeAlias = Callable[[Refusal | None, int], None]
 
 def decide(
     admin: QuotaAdmin,
-    session: ClientSession,
+    session: Session,
     question: bytes,
     read_outcome: Callable[[bytes], Refusal | None],
     decided: Decided,

@@ -15,7 +15,7 @@ MOST_NOTES: Final = 10_000
 
 
 class RecentTopics:
-    """Partition counts by topic name, and by topic id where an answer told it; bounded."""
+    """Partition counts by topic name, and by topic id where an answer had it; bounded."""
 
     def __init__(self) -> None:
         self._notes: dict[bytes, tuple[int, int]] = {}  # -> partitions, when the note expires

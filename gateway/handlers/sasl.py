@@ -12,10 +12,9 @@ from typing import Final
 
 from gateway.auth.authentication import Authentication, Progress, Unauthenticated
 from gateway.observability.events import AuthenticationResult, CloseCause, RequestObserver
-from gateway.session.in_flight import OnReply
 from gateway.session.mute import MuteReason
-from gateway.session.routes import MAX_SASL_BYTES, HeadDecision, RequestHandler, Route
-from gateway.session.session import ClientSession
+from gateway.session.response_queue import OnReply
+from gateway.session.routes import MAX_SASL_BYTES, HeadDecision, RequestHandler, Route, Session
 from protocol import codec, sasl
 from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
@@ -38,12 +37,12 @@ class _SaslHandler:
         self._observer = observer
 
     @staticmethod
-    def _ask(session: ClientSession, frame: bytes, on_reply: OnReply) -> None:
+    def _ask(session: Session, frame: bytes, on_reply: OnReply) -> None:
         session.mute(MuteReason.AWAITING_REPLY)
         session.ask_upstream(frame, correlation_id_of(frame), on_reply)
 
     def _go_on(
-        self, session: ClientSession, progress: Progress, asked_ms: int, frame: bytes, now_ms: int
+        self, session: Session, progress: Progress, asked_ms: int, frame: bytes, now_ms: int
     ) -> bytes | None:
         if progress is not Progress.FAILED:
             session.release(MuteReason.AWAITING_REPLY)
@@ -59,7 +58,7 @@ class _SaslHandler:
 class HandshakeHandler(_SaslHandler):
     """SaslHandshake: which mechanism it will be."""
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         if route.api.version == 0:
             _exchange(session).refuse_old()
@@ -68,7 +67,7 @@ class HandshakeHandler(_SaslHandler):
         _exchange(session).begin(sasl.read_mechanism(frame, route.api))
         self._ask(session, frame, partial(self._on_reply, session, now_ms))
 
-    def _on_reply(self, session: ClientSession, asked_ms: int, frame: bytes, now_ms: int) -> bytes | None:
+    def _on_reply(self, session: Session, asked_ms: int, frame: bytes, now_ms: int) -> bytes | None:
         progress = _exchange(session).handshake_answered(sasl.read_handshake_error(frame))
         return self._go_on(session, progress, asked_ms, frame, now_ms)
 
@@ -76,7 +75,7 @@ class HandshakeHandler(_SaslHandler):
 class AuthenticateHandler(_SaslHandler):
     """SaslAuthenticate: a message of the mechanism."""
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         exchange = _exchange(session)
         if not exchange.takes_tokens():
@@ -85,9 +84,7 @@ class AuthenticateHandler(_SaslHandler):
         exchange.send(sasl.read_auth_bytes(frame, route.api))
         self._ask(session, frame, partial(self._on_reply, session, route.api, now_ms))
 
-    def _on_reply(
-        self, session: ClientSession, api: Api, asked_ms: int, frame: bytes, now_ms: int
-    ) -> bytes | None:
+    def _on_reply(self, session: Session, api: Api, asked_ms: int, frame: bytes, now_ms: int) -> bytes | None:
         exchange = _exchange(session)
         known = exchange.principal is not None
         progress = exchange.answered(sasl.read_authenticate_reply(frame, api))
@@ -108,7 +105,7 @@ class ConfirmHandler:
 
     def on_head(
         self,
-        session: ClientSession,
+        session: Session,
         route: Route,
         data: bytes,
         at: int,
@@ -124,7 +121,7 @@ class ConfirmHandler:
         session.ask_upstream(question, codec.OWN_CORRELATION_ID, partial(self._on_reply, session))
         return HeadDecision.WAIT
 
-    def _on_reply(self, session: ClientSession, frame: bytes, _now_ms: int) -> None:
+    def _on_reply(self, session: Session, frame: bytes, _now_ms: int) -> None:
         if read_int16(frame, _ERROR_AT)[0] != ErrorCode.NONE:
             session.refuse(Unauthenticated("a request in the middle of an exchange"))
             return
@@ -136,7 +133,7 @@ class ConfirmHandler:
         session.release(MuteReason.AWAITING_REPLY)
 
 
-def _exchange(session: ClientSession) -> Authentication:
+def _exchange(session: Session) -> Authentication:
     assert session.authentication is not None, "a listener without SASL has none of these handlers"
     return session.authentication
 

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
 from gateway.handlers.mutation_exchange import MutationExchange
-from gateway.session.in_flight import Pending
-from gateway.session.routes import HeadDecision, Route
-from gateway.session.session import ClientSession
+from gateway.session.response_queue import Pending
+from gateway.session.routes import HeadDecision, Route, Session
 from protocol.errors import ProtocolError, TooManyElements
 from protocol.headers import refuse_size
 from protocol.topic_mutations import TopicMutations, parse_topic_mutations
@@ -34,7 +33,7 @@ class TopicMutationHandler:
 
     def on_head(
         self,
-        session: ClientSession,
+        session: Session,
         route: Route,
         data: bytes,
         at: int,
@@ -56,10 +55,10 @@ class TopicMutationHandler:
             raise refuse_size(size, MAX_REQUEST_BYTES)
         if context.mutations_seen and context.usage is not None:
             context.usage.event_missed()
-        session.in_flight.pending.append(Pending(correlation_id))
+        session.responses.pending.append(Pending(correlation_id))
         return HeadDecision.RELAY
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         request = self._request(route, frame) if self._context.mutations_seen else None
         if request is None:

@@ -22,8 +22,7 @@ from gateway.net.peer_close import peer_gone
 from gateway.net.stalled_write import StalledWriteDetector
 from gateway.observability.events import CloseCause, Side
 from gateway.session.mute import MuteReason
-from gateway.session.request_side import NEVER_MS
-from gateway.session.session import ClientSession
+from gateway.session.session import NEVER_MS, ClientSession
 from gateway.session.settings import SessionSettings
 from gateway.upstream.connector import Connector
 from gateway.upstream.proxy_header import Endpoints
@@ -161,7 +160,7 @@ class ClientChannel(asyncio.Protocol):
         session = self.session
         now_ms = int(self._time() * 1000)
         try:
-            if self._upstream is not None and session.passes_from_client(data, now_ms=now_ms):
+            if self._upstream is not None and session.relay_whole_request(data, now_ms=now_ms):
                 self._upstream.write(data)
                 if session.muted:
                     self._pump()
@@ -242,7 +241,7 @@ class ClientChannel(asyncio.Protocol):
         session = self.session
         now_ms = int(self._time() * 1000)
         try:
-            if self._transport is not None and session.passes_from_upstream(data, now_ms=now_ms):
+            if self._transport is not None and session.relay_whole_reply(data, now_ms=now_ms):
                 self._transport.write(data)
                 if session.muted:
                     self._pump()

@@ -7,15 +7,15 @@ docs/behaviour.md): the CPU time this process spends on the client's events, or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from gateway.observability.events import RequestObserver
-from gateway.session.in_flight import SizedAnswer
+from gateway.session.response_queue import SizedAnswer, TimedRequest
+from gateway.session.throttle_state import CachedSensor
 from gateway.usage.row import UsageRow
 from gateway.usage.table import UsageTable
-from protocol.api_keys import Api, ApiKey
+from protocol.api_keys import ApiKey
 from protocol.fetch import FLEXIBLE_HEADER_BYTES
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
@@ -53,43 +53,13 @@ class QuotaScope(StrEnum):
     BROKER = "broker"
 
 
-@dataclass(slots=True)
-class TimedRequest:
-    """A request whose time is measured: whose it is, and when it was forwarded (ns, `perf_counter` scale)."""
-
-    api: Api
-    client_id: str
-    forwarded_ns: int
-
-
-class CachedSensor(NamedTuple):
-    """What a connection's last request was counted by; kept with the session, as the next one is likely the same.
-
-    Attributes:
-        client_id, user: whose request it was.
-        version: of the limits; -1 when it is to be looked for again.
-        tracker: the quota's; None when no such quota is set at all.
-        row: the usage record's; None when none is kept.
-        raw_client_id: with its length, as it stands in the request: one comparison tells that it is the same.
-        sized: of answers that only the usage record counts: with a plain header, and with a flexible one.
-    """
-
-    client_id: str
-    user: str
-    version: int
-    tracker: RateTracker | None
-    row: UsageRow | None
-    raw_client_id: bytes
-    sized: tuple[SizedAnswer, SizedAnswer] | None = None
-
-
 class ClientQuotas:
     """See the module.
 
     Attributes:
         produce, fetch: counters of the byte rates.
         request_time: counters of the request percentage.
-        limits: the configured quotas; whoever sees another `version` there calls `refresh`.
+        limits: the configured quotas; `refresh` is due when their `version` is another.
         counts_produce, counts_fetch: whether bytes are counted, for a quota or for usage records, as of `version`.
         times_requests: whether any request_percentage is set, as of `version`.
         usage: the usage records' table; None: none are kept.

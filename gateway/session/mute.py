@@ -1,4 +1,4 @@
-"""Why a client is not read from: a set of reasons, so that nobody wakes a channel that somebody else muted."""
+"""Why a client is not read from: a set of reasons, so that the end of one does not end another."""
 
 from __future__ import annotations
 

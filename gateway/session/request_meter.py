@@ -1,15 +1,16 @@
 """The request quota on one connection (KIP-124): whose time is spent, and what the next reply says of it.
 
 Pure: the shell adds the nanoseconds it measured. Two quotas may want the client to wait for one request; the longer
-wait counts, and it is booked where Kafka books it (`quotas.combine`): the API's own quota only when its wait is
-strictly longer.
+wait counts, and it is recorded where Kafka records it (`quotas.combine`): under the API's own quota only when its
+wait is strictly longer.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from gateway.session.client_quotas import ClientQuotas, TimedRequest
+from gateway.session.client_quotas import ClientQuotas
+from gateway.session.response_queue import TimedRequest
 from gateway.usage.row import UsageRow
 from protocol import throttle
 from protocol.api_keys import Api
@@ -88,10 +89,21 @@ class RequestMeter:
             row=self.row,
         )
 
+    def claim(self, by: ThrottledBy, wanted_ms: int, final_ms: int) -> bool:
+        """Note what an API's own quota asks of the reply being made; True: the wait is recorded under that quota.
+
+        Args:
+            by: that quota's family.
+            wanted_ms: what it asks for.
+            final_ms: what the reply says, the broker's own throttle time included.
+        """
+        self.specific_ms, self.specific_by = wanted_ms, by
+        return combine(by, wanted_ms, request_ms=self.request_ms, upstream_ms=final_ms).by is by
+
     def seal(
         self, user: str, timed: TimedRequest, broker_id: int | None, reply: bytearray, *, now_ms: int
     ) -> int:
-        """Raise throttle_time_ms of the reply that `answered` was called for, and book the wait.
+        """Raise throttle_time_ms of the reply that `answered` was called for, and record the wait.
 
         Args:
             user: the principal's name.

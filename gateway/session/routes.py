@@ -1,7 +1,7 @@
-"""What a handler is, and the table that leads every (api key, api version) on offer to one.
+"""Routes: what a handler is, what it may do with a session, and the table from (api key, api version) to handlers.
 
 The table is built once per listener; a request whose number is not in it is refused. Sessions get the table as an
-argument, so that nothing below the composition root imports the handlers.
+argument and handlers get the session as a `Session`, so neither imports the other.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
+from gateway.auth.authentication import Authentication
+from gateway.observability.events import CloseCause
+from gateway.session.mute import MuteReason
+from gateway.session.response_queue import Answer, LocalAnswer, OnReply, ResponseQueue, TimedRequest
+from gateway.session.throttle_state import CachedSensor, ThrottleState
 from protocol.api_keys import Api, ApiKey, all_offered, describe
+from protocol.errors import ProtocolError
 from protocol.headers import api_number
-
-if TYPE_CHECKING:
-    from gateway.session.session import ClientSession
+from quotas.combine import ThrottledBy
 
 
 class HeadDecision(Enum):
@@ -27,12 +31,141 @@ class HeadDecision(Enum):
     WAIT = "wait"  # not yet: the handler has muted the session, and is asked again after that
 
 
+class Session(Protocol):
+    """A client's session, as far as handlers are concerned.
+
+    Attributes:
+        listener, peer: names for logs and metrics.
+        broker_id: the broker behind the port the client came in by; None for the bootstrap port.
+        user: principal name; ANONYMOUS until the client has authenticated.
+        authentication: the SASL exchange; None on a listener without SASL.
+        responses: requests without a reply; a head handler adds to them what it relays.
+        throttling: what the client's requests are counted by, and what is still due of a long throttle.
+    """
+
+    listener: str
+    peer: str
+    broker_id: int | None
+    user: str
+    authentication: Authentication | None
+    responses: ResponseQueue
+    throttling: ThrottleState
+
+    # -- requests and replies --------------------------------------------------------------------------------
+
+    def forward(self, frame: bytes, api: Api, answer: Answer | None = None) -> None:
+        """Send a client's whole request upstream, at once or when more is known.
+
+        Args:
+            frame: with its size; may be another version than the client's.
+            api: the version that the client gets its reply in.
+            answer: what becomes of the reply; None: it is relayed.
+        """
+
+    def ask_upstream(self, frame: bytes, correlation_id: int, on_reply: OnReply) -> None:
+        """Send a question of our own on this client's upstream connection; its reply goes to `on_reply` alone."""
+
+    def reply(self, frame: bytes) -> None:
+        """Answer a request here; the frame waits for the replies of earlier requests (hazard A38)."""
+
+    def start_timing(self, frame: bytes, api: Api) -> TimedRequest | None:
+        """A request that is answered here begins; None when no time is measured (KIP-124)."""
+
+    def answer(self, reply: bytes, timed: TimedRequest | None, *, now_ms: int) -> None:
+        """Answer a request here, at once; as `reply`, and its time is counted as that of a relayed one."""
+
+    def defer(self) -> LocalAnswer:
+        """Keep a place for a reply that takes its time; no further request is looked at before `fulfil`."""
+
+    def fulfil(self, place: LocalAnswer, reply: bytes, timed: TimedRequest | None, *, now_ms: int) -> None:
+        """The reply for a place that was kept; not to be called from within an event of this session.
+
+        The connection may have ended meanwhile; then the reply is dropped.
+        """
+
+    def client_id_at(self, data: bytes, at: int, length: int) -> str | None:
+        """The client id of the request whose size stands at `at`, None when it has not been received whole."""
+
+    def client_id_of(self, frame: bytes) -> str:
+        """The client id in a whole request frame; it may change from request to request."""
+
+    # -- mutes and throttles ---------------------------------------------------------------------------------
+
+    def mute(self, reason: MuteReason) -> None:
+        """Add a reason; back pressure acts at once, everything else before the next frame."""
+
+    def release(self, reason: MuteReason) -> None:
+        """Take a reason away from within a handler; what is held goes on once the handler has returned."""
+
+    @property
+    def times_requests(self) -> bool:
+        """Whether the time of requests is measured (KIP-124)."""
+
+    def throttle(self, throttle_time_ms: int, *, now_ms: int) -> int:
+        """Read nothing more from the client for this long (KIP-219); a longer mute stays.
+
+        Returns:
+            When the mute is over.
+        """
+
+    def throttle_reply(
+        self, reply: bytes, api: Api, by: ThrottledBy, sensor: CachedSensor, wanted_ms: int, *, now_ms: int
+    ) -> bytes:
+        """Raise throttle_time_ms of a reply, mute the client for as long, and record the wait.
+
+        Args:
+            reply: the frame, or its head where that holds the field.
+            api: the version of the reply.
+            by: the family of the quota that asks for the wait.
+            sensor: what the request was counted by.
+            wanted_ms: how long the quota wants the client to wait, >= 0.
+            now_ms: the time.
+
+        Returns:
+            The reply for the client.
+        """
+
+    def claim_throttle(self, by: ThrottledBy, wanted_ms: int, final_ms: int) -> bool:
+        """Note what an API's own quota asks of the reply being made; True: the wait is recorded under that quota.
+
+        Args:
+            by: that quota's family.
+            wanted_ms: what it asks for.
+            final_ms: what the reply says, the broker's own throttle time included.
+        """
+
+    # -- authentication --------------------------------------------------------------------------------------
+
+    @property
+    def failed_authentication_delay_ms(self) -> int:
+        """See `SessionSettings`."""
+
+    def authenticated(self) -> None:
+        """The broker has accepted the client's identity: from the next frame on requests are that user's."""
+
+    def confirm_next(self) -> None:
+        """Whether the exchange is over is to be seen with the next request that is no part of one."""
+
+    def fail_later(self, reply: bytes | None, cause: CloseCause, delay_ms: int, *, now_ms: int) -> None:
+        """Answer a failed authentication and close, both after a delay in which nothing is read (KIP-306).
+
+        Args:
+            reply: the answer, sent together with the close; None when the client gets none.
+            cause: for the metrics.
+            delay_ms: Kafka's connection.failed.authentication.delay.ms; 0 is at once.
+            now_ms: the time.
+        """
+
+    def refuse(self, error: ProtocolError) -> None:
+        """The client's bytes make no sense from here on; earlier requests are still served, as Kafka does."""
+
+
 class RequestHandler(Protocol):
     """Takes requests that must be seen whole ("collect")."""
 
     max_request_bytes: int
 
-    def on_request(self, session: ClientSession, route: Route, frame: bytes, *, now_ms: int) -> None:
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """Answer, forward or change one whole request frame (size included)."""
 
 
@@ -41,7 +174,7 @@ class HeadHandler(Protocol):
 
     def on_head(
         self,
-        session: ClientSession,
+        session: Session,
         route: Route,
         data: bytes,
         at: int,
@@ -51,7 +184,7 @@ class HeadHandler(Protocol):
         *,
         now_ms: int,
     ) -> HeadDecision:
-        """Decide; for RELAY, append what the reply will need to the session's in-flight queue.
+        """Decide; for RELAY, append what the reply will need to the session's `responses`.
 
         Args:
             session: where the request came in.

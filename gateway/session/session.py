@@ -1,53 +1,66 @@
 """ClientSession: everything decided about one client connection. Pure: no socket, no clock, no timer.
 
-The four-call contract: `receive_from_client`, `receive_from_upstream`, `on_timer` and the events of the shell
-(`upstream_connected`, `client_half_closed`, `mute`, `unmute`) take `now_ms`; after any of them the shell
-takes the chunks out of `to_upstream` and `to_client`, looks at `reading_client`, `reading_upstream` and
-`close_cause`, and arms its timer for `wake_at_ms`. What comes from the broker raises `ProtocolError` when it breaks
-the format; what comes from the client sets `refusal`, and the connection ends once it has its earlier replies.
+The contract with the shell: it calls `receive_from_client`, `receive_from_upstream`, `on_timer`, or an event (`mute`,
+`unmute`, `client_half_closed`, `drain`), with `now_ms` where time matters. After any of them it takes the chunks out
+of `to_upstream` and `to_client`, looks at `reading_client`, `refusal` and `close_cause`, and arms its timer for
+`wake_at_ms`. `relay_whole_request` and `relay_whole_reply` are the same in fewer steps, for chunks of exactly one
+frame. What comes from the broker raises `ProtocolError` when it breaks the format; what comes from the client sets
+`refusal`, and the connection ends once it has its earlier replies.
 
-Rules: bytes are relayed as they arrive, frames are held only when a handler collects them; replies leave in
-request order; a mute takes effect between two frames, back pressure at once.
+Rules: bytes are relayed as they arrive, frames are held only when a handler collects them and never beyond its cap;
+replies leave in request order; a mute takes effect between two frames, back pressure at once. What is received behind
+a mute waits in `_held`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from gateway.auth.authentication import Authentication
 from gateway.observability.events import CloseCause
-from gateway.session.client_quotas import TimedRequest
-from gateway.session.in_flight import Answer, CollectedAnswer, LocalAnswer, OnReply, Pending
+from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
-from gateway.session.request_side import NEVER_MS, RequestSide
-from gateway.session.routes import HeadDecision
+from gateway.session.parser import RequestParser
+from gateway.session.request_meter import RequestMeter
+from gateway.session.response_queue import (
+    Answer,
+    CollectedAnswer,
+    LocalAnswer,
+    OnReply,
+    Pending,
+    ResponseQueue,
+    TimedRequest,
+)
+from gateway.session.routes import HeadDecision, Route, Routes
+from gateway.session.sasl_routes import SaslListener
+from gateway.session.settings import SessionSettings
+from gateway.session.throttle_state import CachedSensor, ThrottleState
+from protocol import throttle
 from protocol.api_keys import Api
 from protocol.errors import ProtocolError
-from protocol.headers import HEAD, HEAD_BYTES, MIN_REQUEST_BYTES, correlation_id_of, read_client_id
+from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, read_client_id
 from quotas.combine import ThrottledBy, combine
-from quotas.rate_quotas import RateTracker
 
-__all__ = ["NEVER_MS", "ClientSession"]
-
+NEVER_MS: Final = 2**62
+_RELAY: Final = HeadDecision.RELAY
+# Plain numbers: an operation on members of an enum costs a microsecond.
 _BACK_PRESSURE: Final = int(MuteReason.CONNECTING | MuteReason.UPSTREAM_FULL | MuteReason.CLIENT_FULL)
+_DRAINING: Final = int(MuteReason.DRAINING)
 _IN_FLIGHT_FULL: Final = int(MuteReason.IN_FLIGHT_FULL)
 _THROTTLED: Final = int(MuteReason.THROTTLED)
 _INPUT_ENDED: Final = int(MuteReason.HALF_CLOSED | MuteReason.DRAINING)
 """Nothing more is taken from the client; what was received before is still served."""
 
 
-class ClientSession(RequestSide):
-    """One client connection and its upstream leg.
+class ClientSession:
+    """One client connection and its upstream leg; what handlers use of it is described in `routes.Session`.
 
     Attributes:
-        listener, peer: names for logs and metrics.
-        broker_id: the broker behind the port the client came in by; None for the bootstrap port.
+        listener, peer, broker_id, user, authentication, responses, throttling: see `routes.Session`.
         meter: measures requests for the request quota; None when no client quotas are enforced.
-        user: principal name; ANONYMOUS until somebody authenticates.
-        authentication: the SASL exchange; None on a listener without SASL.
         to_upstream, to_client: chunks for the shell to write, in order.
         muted: set of `MuteReason`, as a number.
-        owed_until_ms: when the rest of a throttle above the ceiling is over.
-        produce_sensor, fetch_sensor: what the last one was counted by, for whom and as of which limits.
         wake_at_ms: when the shell must call `on_timer`; the shell may call it earlier.
         on_output_ready: called for a reply that neither peer's bytes nor a timer brought; the shell sets it.
         close_cause: set when the connection is to be closed.
@@ -56,64 +69,342 @@ class ClientSession(RequestSide):
         bytes_from_client, bytes_from_upstream: counted by the session, read by the metrics.
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "_delayed_close",
+        "_end_cause",
+        "_frame_deadline_ms",
+        "_held",
+        "_parser",
+        "_sasl",
+        "_settings",
+        "_started",
+        "authentication",
+        "broker_id",
+        "bytes_from_client",
+        "bytes_from_upstream",
+        "close_cause",
+        "idle_since_ms",
+        "listener",
+        "meter",
+        "muted",
+        "on_output_ready",
+        "peer",
+        "refusal",
+        "responses",
+        "throttling",
+        "to_client",
+        "to_upstream",
+        "user",
+        "wake_at_ms",
+    )
+
+    def __init__(
+        self,
+        routes: Routes,
+        settings: SessionSettings,
+        *,
+        listener: str,
+        peer: str,
+        broker_id: int | None = None,
+        quotas: ClientQuotas | None = None,
+        sasl: SaslListener | None = None,
+        now_ms: int,
+    ) -> None:
+        self.listener = listener
+        self.peer = peer
+        self.user = "ANONYMOUS"
+        self.to_upstream: list[bytes] = []
+        self.to_client: list[bytes] = []
+        self.on_output_ready: Callable[[], None] | None = None
+        self.muted = 0
+        self.close_cause: CloseCause | None = None
+        self.refusal: ProtocolError | None = None
+        self.broker_id = broker_id
+        self.meter = None if quotas is None else RequestMeter(quotas, listener)
+        self.responses = ResponseQueue(self.to_client, max_response_bytes=settings.max_response_bytes)
+        self.throttling = ThrottleState(settings)
+        self.bytes_from_client = 0
+        self.bytes_from_upstream = 0
+        self._sasl = sasl  # until the client has authenticated
+        self.authentication: Authentication | None = None if sasl is None else Authentication(sasl.rules)
+        self._parser = RequestParser(
+            routes if sasl is None else sasl.before,
+            routes_after_login=None if sasl is None else sasl.after,
+            max_frame_bytes=settings.max_frame_bytes,
+        )
+        self._settings = settings
+        self._started = False
+        self._held: list[bytes] = []
+        self._end_cause: CloseCause | None = None  # why no more is taken; the close follows the last reply
+        self._delayed_close: tuple[int, bytes | None, CloseCause] | None = None
+        self.idle_since_ms = now_ms
+        self._frame_deadline_ms = now_ms + settings.first_frame_timeout_ms
+        self.wake_at_ms = self._frame_deadline_ms
 
     # -- the usual case --------------------------------------------------------------------------------------
 
-    def passes_from_client(self, data: bytes, *, now_ms: int) -> bool:
-        """Whether `data` is exactly one request, relayed as it is; if so it is noted, and the caller writes it.
+    def relay_whole_request(self, data: bytes, *, now_ms: int) -> bool:
+        """Take `data` if it is exactly one request that is relayed as it is; the caller writes it upstream.
 
         Nothing that `receive_from_client` does not do too, in fewer steps: small requests one at a time cost their
         relay a third less (benchmarks/results/relay.md). After True only `muted` and `wake_at_ms` can have changed.
+
+        Returns:
+            False when nothing was taken.
         """
-        if self.muted or self._relay_left or self._held or self._head or self._collecting is not None:
+        parser = self._parser
+        if self.muted or self._held or parser.mid_frame:
             return False
-        if len(data) < HEAD_BYTES:
-            return False
-        size, number, correlation_id, client_id_length = HEAD.unpack_from(data, 0)
-        route = self._routes.get(number)
-        pending = self.in_flight.pending
-        if (
-            size + 4 != len(data)
-            or route is None
-            or not MIN_REQUEST_BYTES <= size <= route.max_request_bytes
-            or client_id_length > size - MIN_REQUEST_BYTES
-            or len(pending) >= self._settings.max_in_flight_requests - 1
-        ):
-            return False
-        meter = self.meter
-        if meter is not None:  # the quotas are asked too: `on` is as of the last chunk that was walked
-            quotas = meter.quotas
-            if meter.on or quotas.times_requests or quotas.version != quotas.limits.version:
+        try:
+            route = parser.read_head(data, 0)
+            if route is None or parser.frame_end != len(data):
                 return False
-        head = route.head
-        if head is not None:
-            try:
+            pending = self.responses.pending
+            if len(pending) >= self._settings.max_in_flight_requests - 1:
+                return False
+            meter = self.meter
+            if meter is not None:  # the quotas are asked too: `on` is as of the last chunk that was walked
+                quotas = meter.quotas
+                if meter.on or quotas.times_requests or quotas.version != quotas.limits.version:
+                    return False
+            head = route.head
+            if head is not None:
                 decision = head.on_head(
-                    self, route, data, 0, size, correlation_id, client_id_length, now_ms=now_ms
+                    self,
+                    route,
+                    data,
+                    0,
+                    parser.size,
+                    parser.correlation_id,
+                    parser.client_id_length,
+                    now_ms=now_ms,
                 )
-            except ProtocolError:
+                if decision is not _RELAY:
+                    return False
+            elif route.collect is None:
+                pending.append(Pending(parser.correlation_id))
+            else:
                 return False
-            if decision is not HeadDecision.RELAY:
-                return False
-        elif route.collect is None:
-            pending.append(Pending(correlation_id))
-        else:
+        except ProtocolError:
             return False
         route.requests += 1
-        self.bytes_from_client += size + 4
+        self.bytes_from_client += len(data)
         self.idle_since_ms = now_ms
         self._started = True
         self._frame_deadline_ms = NEVER_MS
         return True
 
-    def passes_from_upstream(self, data: bytes, *, now_ms: int) -> bool:
-        """Whether `data` is exactly one reply, relayed as it is; if so it is noted, and the caller writes it."""
-        if self.muted or not self.in_flight.passes(data):
+    def relay_whole_reply(self, data: bytes, *, now_ms: int) -> bool:
+        """Take `data` if it is exactly one reply that is relayed as it is; the caller writes it to the client."""
+        if self.muted or not self.responses.take_whole_reply(data):
             return False
         self.bytes_from_upstream += len(data)
         self.idle_since_ms = now_ms
         return True
+
+    # -- from the client -------------------------------------------------------------------------------------
+
+    def receive_from_client(self, data: bytes, *, now_ms: int) -> None:
+        """Take received bytes; where they are not requests that may pass, `refusal` is set (see `refuse`)."""
+        self.bytes_from_client += len(data)
+        self.idle_since_ms = now_ms
+        try:
+            if self._held:
+                self._held.append(data)
+            elif self._parser.mid_frame:
+                self._take_from_client(data, now_ms)
+            else:
+                self._take_requests(data, 0, 0, now_ms)
+        except ProtocolError as exc:
+            self.refuse(exc)
+
+    def _take_from_client(self, data: bytes, now_ms: int) -> None:
+        """Take bytes that may continue a frame, or a head, of which only the beginning has been received."""
+        parser = self._parser
+        start = at = 0
+        if parser.relay_left:
+            at = parser.relay_more(len(data))
+            if parser.relay_left:
+                self.to_upstream.append(data)
+                return
+        elif parser.mid_frame:
+            if self.muted:
+                self._hold(data)
+                return
+            route = parser.collecting
+            if route is None:
+                data = parser.join_head(data)
+            else:
+                frame = parser.collect_more(data)
+                if frame is None:
+                    return
+                start = at = parser.frame_end
+                self._frame_deadline_ms = NEVER_MS
+                self._handle(route, frame, now_ms)
+        self._take_requests(data, start, at, now_ms)
+
+    def _take_requests(self, data: bytes, start: int, at: int, now_ms: int) -> None:
+        """Take the requests that start in `data[at:]`; `data[start:at]` is the end of an earlier, relayed one."""
+        received = len(data)
+        parser = self._parser
+        pending = self.responses.pending
+        timing = self._begin_chunk()
+        most_in_flight = self.throttling.most_in_flight - 1
+        try:
+            while at < received:
+                if self.muted:
+                    self._relay(data, start, at)
+                    self._hold(data[at:] if at else data)
+                    # What is held back by us has its time once it is looked at.
+                    self._frame_deadline_ms = NEVER_MS
+                    return
+                route = parser.read_head(data, at)
+                if route is None:
+                    break
+                owed = len(pending)
+                head = route.head
+                if head is not None:
+                    decision = head.on_head(
+                        self,
+                        route,
+                        data,
+                        at,
+                        parser.size,
+                        parser.correlation_id,
+                        parser.client_id_length,
+                        now_ms=now_ms,
+                    )
+                elif route.collect is not None:
+                    decision = HeadDecision.COLLECT
+                else:
+                    decision = _RELAY
+                    pending.append(Pending(parser.correlation_id))
+                if decision is _RELAY:
+                    if timing:
+                        self._time(route.api, data, at, owed)
+                    route.requests += 1
+                    at = parser.frame_end
+                    if owed >= most_in_flight and pending:  # empty behind acks=0: no reply would wake us
+                        self.muted |= _IN_FLIGHT_FULL
+                elif decision is HeadDecision.MORE:
+                    parser.check_more_can_help(received - at)
+                    break
+                elif decision is HeadDecision.COLLECT:
+                    self._relay(data, start, at)
+                    frame = parser.collect(route, data, at)
+                    if frame is None:
+                        self._expect_rest(parser.size, now_ms)
+                        return
+                    at = start = parser.frame_end
+                    self._handle(route, frame, now_ms)
+        except ProtocolError:
+            self._relay(data, start, at)
+            raise
+        self._end_chunk(data, start, at, now_ms)
+
+    def _begin_chunk(self) -> bool:
+        """Look at the quotas once per chunk; whether requests are timed."""
+        meter = self.meter
+        if meter is None:
+            return False
+        quotas = meter.quotas
+        if quotas.version != quotas.limits.version:
+            quotas.refresh()
+        # Authentication is timed for no client, as in Kafka.
+        meter.on = quotas.times_requests and self._sasl is None
+        if not meter.on:
+            self.throttling.many_at_once()
+        return meter.on
+
+    def _end_chunk(self, data: bytes, start: int, at: int, now_ms: int) -> None:
+        """Relay what is relayed of a chunk, and keep the incomplete head at its end."""
+        received = len(data)
+        if at > received:
+            self._parser.relay_rest(at - received)
+            self._expect_rest(at - received, now_ms)
+            self._relay(data, start, received)
+            return
+        self._relay(data, start, at)
+        if at == received:
+            self._frame_deadline_ms = NEVER_MS
+            return
+        self._parser.keep_head(data, at)
+        if at or self._frame_deadline_ms == NEVER_MS:
+            # With `at` this is a new frame behind the end of another, whose deadline does not concern it.
+            self._expect_rest(0, now_ms)
+
+    def _relay(self, data: bytes, start: int, end: int) -> None:
+        if end > start:
+            self._started = True
+            self.to_upstream.append(data if end - start == len(data) else data[start:end])
+
+    def _hold(self, data: bytes) -> None:
+        """Keep what came in behind a mute, unless it came after the beginning of a drain."""
+        if not self.muted & _DRAINING:
+            self._held.append(data)
+
+    def _handle(self, route: Route, frame: bytes, now_ms: int) -> None:
+        """Hand a whole request to its handler; it may mute, so the walk looks again before it goes on."""
+        assert route.collect is not None
+        route.requests += 1
+        self._started = True
+        route.collect.on_request(self, route, frame, now_ms=now_ms)
+        if len(self.responses) >= self.throttling.most_in_flight:
+            self.muted |= _IN_FLIGHT_FULL
+
+    def _time(self, api: Api, data: bytes, at: int, owed: int) -> None:
+        """Have the time of a relayed request measured (KIP-124); acks=0 owes no reply and is exempt."""
+        assert self.meter is not None
+        pending = self.responses.pending
+        if len(pending) == owed:
+            self.meter.exempt_event = True
+        else:
+            client_id = self.client_id_at(data, at, self._parser.client_id_length) or ""
+            pending[-1].timed = self.meter.start(api, client_id)
+
+    def _expect_rest(self, missing_bytes: int, now_ms: int) -> None:
+        settings = self._settings
+        deadline_ms = (
+            now_ms + settings.frame_timeout_ms + missing_bytes * 1000 // settings.min_frame_bytes_per_s
+        )
+        self._frame_deadline_ms = deadline_ms
+        if deadline_ms < self.wake_at_ms:
+            self.wake_at_ms = deadline_ms
+
+    def refuse(self, error: ProtocolError) -> None:
+        """See `Session`."""
+        if self._end_cause is None:
+            self.refusal = error
+        self._held.clear()
+        self._frame_deadline_ms = NEVER_MS
+        self._end_input(CloseCause(error.cause))
+
+    def _end_input(self, cause: CloseCause) -> None:
+        """Nothing more is taken from the client; close once it has everything it is owed."""
+        self.muted |= int(MuteReason.HALF_CLOSED)
+        if self._end_cause is None:
+            self._end_cause = cause
+        self._close_if_served()
+
+    def _close_if_served(self) -> None:
+        # Leaving early is no way around the delay of a failure (KIP-306): it ends with the answer.
+        if (
+            self._end_cause is not None
+            and self.responses.idle
+            and not self._held
+            and self._delayed_close is None
+        ):
+            self.close(self._end_cause)
+
+    def close(self, cause: CloseCause) -> None:
+        """Ask the shell to close both legs; the first cause counts."""
+        if self.close_cause is None:
+            self.close_cause = cause
+
+    def ended(self) -> None:
+        """Both legs are gone; what is held behind a mute is dropped, since no reply could be delivered."""
+        self.on_output_ready = None
+        self._held.clear()
 
     # -- from the broker -------------------------------------------------------------------------------------
 
@@ -121,10 +412,10 @@ class ClientSession(RequestSide):
         """Take received bytes; raises `UpstreamDesync` when they do not answer the requests in order."""
         self.bytes_from_upstream += len(data)
         self.idle_since_ms = now_ms
-        in_flight = self.in_flight
-        in_flight.receive(data, now_ms, self)
+        responses = self.responses
+        responses.receive(data, now_ms, self)
         if self.muted:
-            if self.muted & _IN_FLIGHT_FULL and len(in_flight) <= self._most_in_flight // 2:
+            if self.muted & _IN_FLIGHT_FULL and len(responses) <= self.throttling.most_in_flight // 2:
                 self.muted &= ~_IN_FLIGHT_FULL
             self._close_if_served()
         if self._held and not self.muted & ~_INPUT_ENDED:
@@ -139,10 +430,9 @@ class ClientSession(RequestSide):
         """See `Timekeeper`."""
         assert self.meter is not None
         if not self.meter.request_ms:
-            self._most_in_flight = self._settings.max_in_flight_requests
+            self.throttling.many_at_once()
             return reply
-        # One at a time, as with Kafka: of requests sent ahead all would be served before the next wait.
-        self._most_in_flight = 1
+        self.throttling.one_at_a_time()
         sealed = bytearray(reply)
         final_ms = self.meter.seal(self.user, timed, self.broker_id, sealed, now_ms=now_ms)
         self.throttle(final_ms, now_ms=now_ms)
@@ -151,50 +441,41 @@ class ClientSession(RequestSide):
     # -- verbs for handlers ----------------------------------------------------------------------------------
 
     def forward(self, frame: bytes, api: Api, answer: Answer | None = None) -> None:
-        """Send a client's whole request upstream, at once or when more is known.
-
-        Args:
-            frame: with its size; may be another version than the client's.
-            api: the version that the client gets its reply in.
-            answer: what becomes of the reply; None: it is relayed.
-        """
+        """See `Session`."""
         pending = Pending(correlation_id_of(frame), answer)
         if self.meter is not None and self.meter.on:
             pending.timed = self.meter.start(api, self.client_id_of(frame))
-        self.in_flight.pending.append(pending)
+        self.responses.pending.append(pending)
         self.to_upstream.append(frame)
 
     def ask_upstream(self, frame: bytes, correlation_id: int, on_reply: OnReply) -> None:
-        """Send a question of our own on this client's upstream connection; its reply goes to `on_reply` alone."""
-        self.in_flight.pending.append(Pending(correlation_id, CollectedAnswer(on_reply)))
+        """See `Session`."""
+        self.responses.pending.append(Pending(correlation_id, CollectedAnswer(on_reply)))
         self.to_upstream.append(frame)
 
     def reply(self, frame: bytes) -> None:
-        """Answer a request here; the frame waits for the replies of earlier requests (hazard A38)."""
-        self.in_flight.reply(frame)
+        """See `Session`."""
+        self.responses.reply(frame)
 
     def start_timing(self, frame: bytes, api: Api) -> TimedRequest | None:
-        """A request that is answered here begins; None when nobody's time is measured (KIP-124)."""
+        """See `Session`."""
         if self.meter is None or not self.meter.on:
             return None
         return self.meter.start(api, self.client_id_of(frame))
 
     def answer(self, reply: bytes, timed: TimedRequest | None, *, now_ms: int) -> None:
-        """Answer a request here, at once; as `reply`, and its time is counted as that of a relayed one."""
+        """See `Session`."""
         self.reply(self._sealed(reply, timed, now_ms))
 
     def defer(self) -> LocalAnswer:
-        """Keep a place for a reply that takes its time; no further request is looked at before `fulfil`."""
+        """See `Session`."""
         self.mute(MuteReason.AWAITING_REPLY)
-        return self.in_flight.defer()
+        return self.responses.defer()
 
     def fulfil(self, place: LocalAnswer, reply: bytes, timed: TimedRequest | None, *, now_ms: int) -> None:
-        """The reply for a place that was kept; not to be called from within an event of this session.
-
-        The connection may have ended meanwhile; then nobody gets it.
-        """
-        self.in_flight.fill(place, self._sealed(reply, timed, now_ms))
-        if len(self.in_flight) <= self._most_in_flight // 2:
+        """See `Session`."""
+        self.responses.fill(place, self._sealed(reply, timed, now_ms))
+        if len(self.responses) <= self.throttling.most_in_flight // 2:
             self.muted &= ~_IN_FLIGHT_FULL
         self.unmute(MuteReason.AWAITING_REPLY, now_ms=now_ms)
         self._close_if_served()
@@ -207,60 +488,45 @@ class ClientSession(RequestSide):
         self.request_answered(timed, now_ms=now_ms)
         return self.seal_reply(timed, reply, now_ms=now_ms)
 
-    def within_ceiling(self, throttle_time_ms: int, tracker: RateTracker, *, now_ms: int) -> int:
-        """How much of a throttle may be issued at once; the rest is due at this connection's next requests.
-
-        A counter forgets a request eleven windows after it, so the rest has to be remembered here (hazard C07).
-
-        Args:
-            throttle_time_ms: what the counter asks for; 0 for nothing.
-            tracker: the counter; where nobody has to wait any more the rest is not due either.
-            now_ms: the time.
-        """
-        if throttle_time_ms <= 0 and now_ms >= self.owed_until_ms:
-            return 0
-        if tracker.max_in_window() is not None:
-            throttle_time_ms = max(throttle_time_ms, self.owed_until_ms - now_ms)
-        if throttle_time_ms > self._settings.max_mute_ms:
-            self.owed_until_ms = now_ms + throttle_time_ms
-        return min(throttle_time_ms, self._settings.max_mute_ms)
-
-    def is_longest(self, by: ThrottledBy, wanted_ms: int, final_ms: int) -> bool:
-        """Whether a reply's wait is booked under its API's own quota.
-
-        Args:
-            by: that quota's family.
-            wanted_ms: what it asks for, > 0.
-            final_ms: what the reply says, the broker's own throttle time included.
-        """
-        request_ms = 0
-        if self.meter is not None:
-            self.meter.specific_ms, self.meter.specific_by = wanted_ms, by
-            request_ms = self.meter.request_ms
-        return combine(by, wanted_ms, request_ms=request_ms, upstream_ms=final_ms).by is by
+    @property
+    def times_requests(self) -> bool:
+        """See `Session`."""
+        return self.meter is not None and self.meter.on
 
     def throttle(self, throttle_time_ms: int, *, now_ms: int) -> int:
-        """Read nothing more from the client for this long (KIP-219), and tell until when; a longer mute stays."""
+        """See `Session`."""
         if throttle_time_ms <= 0:
             return now_ms
-        until_ms = now_ms + min(throttle_time_ms, self._settings.max_mute_ms)
-        if until_ms > self._throttled_until_ms:
-            self._throttled_until_ms = until_ms
+        request_row = None if self.meter is None else self.meter.row
+        until_ms = self.throttling.extend(throttle_time_ms, request_row, now_ms=now_ms)
         self.muted |= _THROTTLED
-        if self._throttled_until_ms < self.wake_at_ms:
-            self.wake_at_ms = self._throttled_until_ms
-        self._record_mute(now_ms)
-        return self._throttled_until_ms
+        if until_ms < self.wake_at_ms:
+            self.wake_at_ms = until_ms
+        return until_ms
+
+    def throttle_reply(
+        self, reply: bytes, api: Api, by: ThrottledBy, sensor: CachedSensor, wanted_ms: int, *, now_ms: int
+    ) -> bytes:
+        """See `Session`."""
+        assert self.meter is not None
+        assert sensor.tracker is not None
+        patched = bytearray(reply)
+        final_ms = throttle.patch(patched, api, wanted_ms)
+        self.throttle(final_ms, now_ms=now_ms)
+        if self.meter.claim(by, wanted_ms, final_ms):
+            self.meter.quotas.record_throttle(
+                api.key, by, sensor.tracker, wanted_ms, now_ms=now_ms, row=sensor.row
+            )
+        return bytes(patched)
+
+    def claim_throttle(self, by: ThrottledBy, wanted_ms: int, final_ms: int) -> bool:
+        """See `Session`."""
+        if self.meter is not None:
+            return self.meter.claim(by, wanted_ms, final_ms)
+        return combine(by, wanted_ms, upstream_ms=final_ms).by is by
 
     def fail_later(self, reply: bytes | None, cause: CloseCause, delay_ms: int, *, now_ms: int) -> None:
-        """Answer a failed authentication and close, both after a delay in which nothing is read (KIP-306).
-
-        Args:
-            reply: the answer, sent together with the close; None when the client gets none.
-            cause: for the metrics.
-            delay_ms: Kafka's connection.failed.authentication.delay.ms; 0 is at once.
-            now_ms: the time.
-        """
+        """See `Session`."""
         self.mute(MuteReason.AUTHENTICATION_FAILED)
         self._held.clear()
         self._delayed_close = (now_ms + delay_ms, reply, cause)
@@ -278,18 +544,19 @@ class ClientSession(RequestSide):
         return self._settings.failed_authentication_delay_ms
 
     def authenticated(self) -> None:
-        """The broker has accepted who the client says it is: from the next frame on it is that user's."""
+        """See `Session`."""
         assert self.authentication is not None
         assert self.authentication.principal is not None
         self.user = self.authentication.principal
         if self._sasl is not None:
-            self._routes = self._sasl.after
+            self._parser.routes = self._sasl.after
+            self._parser.routes_after_login = None
             self._sasl = None
 
     def confirm_next(self) -> None:
-        """Whether the exchange is over is to be seen with the next request that is no part of one."""
+        """See `Session`."""
         assert self._sasl is not None
-        self._routes = self._sasl.confirming
+        self._parser.routes = self._sasl.confirming
 
     def _close_when_due(self, now_ms: int) -> None:
         if self._delayed_close is None or now_ms < self._delayed_close[0]:
@@ -300,9 +567,12 @@ class ClientSession(RequestSide):
             self.to_client.append(reply)
         self.close(cause)
 
-    @staticmethod
-    def client_id_of(frame: bytes) -> str:
-        """The client id in a whole request frame; it may change from request to request."""
+    def client_id_at(self, data: bytes, at: int, length: int) -> str | None:
+        """See `Session`."""
+        return self._parser.client_id_at(data, at, length)
+
+    def client_id_of(self, frame: bytes) -> str:
+        """See `Session`."""
         return read_client_id(frame, HEAD_BYTES, HEAD.unpack_from(frame, 0)[3])
 
     def expect_first_frame(self, *, now_ms: int) -> None:
@@ -314,7 +584,7 @@ class ClientSession(RequestSide):
     # -- events of the shell ---------------------------------------------------------------------------------
 
     def mute(self, reason: MuteReason) -> None:
-        """Add a reason; back pressure acts at once, everything else before the next frame."""
+        """See `Session`."""
         self.muted |= int(reason)
 
     def unmute(self, reason: MuteReason, *, now_ms: int) -> None:
@@ -324,7 +594,7 @@ class ClientSession(RequestSide):
             self._resume(now_ms)
 
     def release(self, reason: MuteReason) -> None:
-        """Take a reason away from within a handler; what is held goes on once the handler has returned."""
+        """See `Session`."""
         self.muted &= ~int(reason)
 
     def _resume(self, now_ms: int) -> None:
@@ -349,7 +619,7 @@ class ClientSession(RequestSide):
         """
         if self.muted & _THROTTLED:
             self._held.clear()
-        if self._relay_left or self._head or self._collecting is not None:
+        if self._parser.mid_frame:
             self.close(CloseCause.CLIENT_CLOSED)
         self._end_input(CloseCause.CLIENT_CLOSED)
 
@@ -363,23 +633,28 @@ class ClientSession(RequestSide):
     @property
     def drained(self) -> bool:
         """Nothing is owed to the client any more, the answer to a failed authentication included."""
-        return self.in_flight.idle and not self._relay_left and not self._held and self._delayed_close is None
+        return (
+            self.responses.idle
+            and not self._parser.relay_left
+            and not self._held
+            and self._delayed_close is None
+        )
 
     @property
     def mid_request(self) -> bool:
         """A request has been relayed in part."""
-        return self._relay_left > 0
+        return self._parser.relay_left > 0
 
     @property
     def reading_client(self) -> bool:
         """Whether the shell should read from the client: a mute lets the current relayed frame end first."""
         muted = self.muted
-        return not muted or (self._relay_left > 0 and not muted & _BACK_PRESSURE)
+        return not muted or (self._parser.relay_left > 0 and not muted & _BACK_PRESSURE)
 
     def on_timer(self, *, now_ms: int) -> None:
         """Do what is due, and set `wake_at_ms` to what comes next."""
         self._close_when_due(now_ms)
-        if self.muted & _THROTTLED and now_ms >= self._throttled_until_ms:
+        if self.muted & _THROTTLED and now_ms >= self.throttling.until_ms:
             self.unmute(MuteReason.THROTTLED, now_ms=now_ms)
         settings = self._settings
         if self._frame_deadline_ms <= now_ms:
@@ -390,11 +665,11 @@ class ClientSession(RequestSide):
                 self.close(CloseCause.FRAME_TIMEOUT if self._started else CloseCause.FIRST_FRAME_TIMEOUT)
         patience_ms = settings.idle_timeout_ms if self._sasl is None else settings.frame_timeout_ms
         idle_at_ms = self.idle_since_ms + patience_ms
-        if not self.in_flight.idle:
+        if not self.responses.idle:
             # A long poll is not idleness (hazard B21), however long the broker takes.
             idle_at_ms = now_ms + settings.idle_timeout_ms
         elif idle_at_ms <= now_ms:
             self.close(CloseCause.IDLE_TIMEOUT)
-        throttled_until_ms = self._throttled_until_ms if self.muted & _THROTTLED else NEVER_MS
+        throttled_until_ms = self.throttling.until_ms if self.muted & _THROTTLED else NEVER_MS
         delay_ms = self._delayed_close[0] if self._delayed_close is not None else NEVER_MS
         self.wake_at_ms = min(throttled_until_ms, self._frame_deadline_ms, idle_at_ms, delay_ms)

@@ -1,11 +1,11 @@
-"""Bounds of one client connection."""
+"""Bounds of one client connection. Their defaults are the configuration's (`config.sections`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSettings:
     """Bounds of one session; times in ms, sizes in bytes.
 
@@ -16,7 +16,7 @@ class SessionSettings:
         max_mute_ms: longest mute that is issued at once; the rest of a longer one is due later (hazard C07).
         first_frame_timeout_ms: from accept to the first request head.
         frame_timeout_ms, min_frame_bytes_per_s: a frame must be whole after the first plus size / second.
-        idle_timeout_ms: nothing received, nothing pending; `frame_timeout_ms` while nobody has authenticated.
+        idle_timeout_ms: nothing received, nothing pending; `frame_timeout_ms` before authentication.
         write_timeout_ms, min_write_bytes_per_s: a client with unread replies must take at least that much in each
             such period.
         upstream_write_timeout_ms: a broker that takes nothing at all of what waits for it for so long is given up;
@@ -24,15 +24,15 @@ class SessionSettings:
         failed_authentication_delay_ms: from a failed authentication to its answer and the end (KIP-306).
     """
 
-    max_frame_bytes: int = 104_857_600
-    max_in_flight_requests: int = 1000
-    max_response_bytes: int = 2**31 - 1
-    max_mute_ms: int = 110_000
-    first_frame_timeout_ms: int = 10_000
-    frame_timeout_ms: int = 30_000
-    min_frame_bytes_per_s: int = 16_384
-    idle_timeout_ms: int = 600_000
-    write_timeout_ms: int = 30_000
-    min_write_bytes_per_s: int = 1_024
-    upstream_write_timeout_ms: int = 180_000
-    failed_authentication_delay_ms: int = 100
+    max_frame_bytes: int
+    max_in_flight_requests: int
+    max_response_bytes: int
+    max_mute_ms: int
+    first_frame_timeout_ms: int
+    frame_timeout_ms: int
+    min_frame_bytes_per_s: int
+    idle_timeout_ms: int
+    write_timeout_ms: int
+    min_write_bytes_per_s: int
+    upstream_write_timeout_ms: int
+    failed_authentication_delay_ms: int

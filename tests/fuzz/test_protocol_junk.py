@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import addresses, api_versions, codec, headers, metadata, throttle
+from protocol import addresses, api_versions, codec, headers, metadata, produce, throttle
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.errors import ProtocolError
 from protocol.produce import read_acks
@@ -112,7 +112,7 @@ TARGETS = {
     "rewrite_describe_cluster": Target(
         rewrite(addresses.rewrite_describe_cluster), "response", ("DescribeCluster",)
     ),
-    "rewrite_produce": Target(rewrite(addresses.rewrite_produce), "response", ("Produce",)),
+    "rewrite_endpoints": Target(rewrite(produce.rewrite_endpoints), "response", ("Produce",)),
     "patch": Target(patch, "response", tuple(wire.api_names())),
     "patch_head": Target(patch_head, "response", tuple(wire.api_names())),
     "read_acks": Target(acks, "request", ("Produce",)),
@@ -149,7 +149,7 @@ def corpus(target: str) -> list[tuple[Api, bytes]]:
                     frames.append(
                         (api, wire.response(name, version, **wire.populated(name, version, nulls=nulls)))
                     )
-    if target == "rewrite_produce":
+    if target == "rewrite_endpoints":
         frames = [(api, frame) for api, frame in frames if api.version >= 10]
     if target == "read_broker_configs":
         frames = [(api, frame) for api, frame in frames if api.version == 1]

@@ -94,8 +94,8 @@ def test_a28_a_reply_is_expected_exactly_when_acks_is_not_zero(version: int) -> 
             )
             c.client_sends(request, heartbeat(2)).upstream_sees(request, heartbeat(2))
             expected = [2] if acks == 0 else [1, 2]
-            assert [pending.correlation_id for pending in c.session.in_flight.pending] == expected
-            c.session.in_flight.pending.clear()
+            assert [pending.correlation_id for pending in c.session.responses.pending] == expected
+            c.session.responses.pending.clear()
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 13])
@@ -119,9 +119,9 @@ def test_a30_nothing_is_kept_of_requests_without_a_reply() -> None:
     for _ in range(10):
         session.receive_from_client(flood, now_ms=START_MS)
         session.to_upstream.clear()
-    assert len(session.in_flight) == 0
-    assert session.in_flight.idle
-    assert (session._held, session._head, session.muted) == ([], bytearray(), 0)
+    assert len(session.responses) == 0
+    assert session.responses.idle
+    assert (session._held, session._parser._kept, session.muted) == ([], bytearray(), 0)
 
 
 @pytest.mark.parametrize(

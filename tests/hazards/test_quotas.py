@@ -8,10 +8,10 @@ from typing import Final
 import pytest
 
 from gateway.observability.events import CloseCause
-from gateway.session.settings import SessionSettings
 from quotas.entities import QuotaEntity, QuotaKey
 from testkit import wire
 from testkit.conversation import Conversation
+from testkit.core import session_settings
 from testkit.frames import create_topics, heartbeat, heartbeat_reply, produce, produce_reply
 
 QUOTA: Final = 100_000
@@ -166,7 +166,7 @@ def test_c20_every_quota_that_can_be_set_gives_a_throttle_between_nothing_and_th
         c.upstream_answers(produce_reply(1))
         reply = c.take_client()
     throttle_ms = wire.decode_response(name, version, reply).throttle_time_ms
-    ceiling_ms = SessionSettings().max_mute_ms
+    ceiling_ms = session_settings().max_mute_ms
     assert 0 <= throttle_ms <= 2**31 - 1
     c.after(ceiling_ms).alive().reading()
     assert (throttle_ms > 0) == (quota < 1)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.observability.events import CloseCause
-from gateway.session.settings import SessionSettings
 from testkit import wire
 from testkit.conversation import Conversation
+from testkit.core import session_settings
 from testkit.frames import create_topics, heartbeat, heartbeat_reply, metadata, produce, produce_reply
 
 
@@ -18,7 +18,7 @@ def test_d05_a_reply_cut_off_in_the_middle_is_followed_by_nothing() -> None:
     reply = heartbeat_reply(1)
     c = Conversation().client_sends(heartbeat(1), heartbeat(2)).upstream_answers(reply[:10])
     c.client_sees(reply[:10])
-    assert not c.session.in_flight.idle
+    assert not c.session.responses.idle
 
 
 def test_d06_an_unknown_correlation_id_closes_and_is_not_passed_on() -> None:
@@ -46,7 +46,7 @@ def test_d08_a_reply_of_an_impossible_size_closes(size: int) -> None:
 
 @pytest.mark.parametrize("request_frame", [heartbeat(1), metadata(1)])
 def test_d08_a_reply_above_the_limit_closes(request_frame: bytes) -> None:
-    c = Conversation(settings=SessionSettings(max_response_bytes=1_000)).client_sends(request_frame)
+    c = Conversation(settings=session_settings(max_response_bytes=1_000)).client_sends(request_frame)
     c.upstream_answers(pack(">ii", 1_001, 1)).closed(CloseCause.UPSTREAM_DESYNC).client_sees()
 
 

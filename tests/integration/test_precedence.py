@@ -9,10 +9,10 @@ from typing import Final
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
-from gateway.session.settings import SessionSettings
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from testkit import wire
 from testkit.conversation import Conversation
+from testkit.core import session_settings
 from testkit.frames import produce_reply
 from testkit.wire_client import WireClient
 from tests.integration.test_operations import records
@@ -71,7 +71,7 @@ def test_c25_the_gateway_takes_the_same_of_eight_quotas_as_the_broker_and_counts
     partition = {"index": 0, "records": records(20_000)}
     topics = [{"name": CLIENT, "partition_data": [partition]}]
     fields = {"acks": 1, "timeout_ms": 20_000, "topic_data": topics}
-    ours = Conversation(settings=SessionSettings(max_mute_ms=2**31 - 1))
+    ours = Conversation(settings=session_settings(max_mute_ms=2**31 - 1))
     limits = {entity: 10.0 * 2**level for level, entity in enumerate(LEVELS)}
     changes: list[tuple[QuotaEntity, float | None]] = [(entity, limits[entity]) for entity in LEVELS]
     changes += [(entity, None) for entity in LEVELS]

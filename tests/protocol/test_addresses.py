@@ -13,10 +13,10 @@ from protocol.addresses import (
     rewrite_describe_cluster,
     rewrite_find_coordinator,
     rewrite_metadata,
-    rewrite_produce,
 )
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.errors import MalformedBody, ProtocolError
+from protocol.produce import rewrite_endpoints
 from testkit import wire
 from testkit.cases import every_case
 from testkit.golden import api_name, golden, goldens
@@ -27,7 +27,7 @@ REWRITES: dict[str, tuple[ApiKey, Rewrite, range]] = {
     "Metadata": (ApiKey.METADATA, rewrite_metadata, range(14)),
     "FindCoordinator": (ApiKey.FIND_COORDINATOR, rewrite_find_coordinator, range(7)),
     "DescribeCluster": (ApiKey.DESCRIBE_CLUSTER, rewrite_describe_cluster, range(3)),
-    "Produce": (ApiKey.PRODUCE, rewrite_produce, range(10, 14)),
+    "Produce": (ApiKey.PRODUCE, rewrite_endpoints, range(10, 14)),
 }
 EVERY = [(name, version) for name, (_, _, versions) in REWRITES.items() for version in versions]
 UPSTREAM = "broker.internal"

@@ -14,9 +14,9 @@ import pytest
 
 from gateway.observability.events import CloseCause
 from gateway.session.mute import MuteReason
-from gateway.session.settings import SessionSettings
 from testkit import wire
 from testkit.conversation import Conversation, frames_of
+from testkit.core import session_settings
 from testkit.frames import creatable, create_topics, heartbeat
 from testkit.scenarios import scenarios
 
@@ -90,7 +90,7 @@ def test_scenario_mu_08_throttled_channels_end_their_throttles_in_order_of_their
 
 def test_scenario_mu_09_a_muted_channel_is_closed_when_it_is_idle_for_too_long() -> None:
     row = DELAYS["MU-09"]
-    settings = SessionSettings(idle_timeout_ms=row["idle_ms"], max_mute_ms=row["muted_for_ms"])
+    settings = session_settings(idle_timeout_ms=row["idle_ms"], max_mute_ms=row["muted_for_ms"])
     c = Conversation(settings=settings, controller_mutation_rate=1)
     c.exchange(
         "CreateTopics", 5, topics=creatable(("a", 10 + row["muted_for_ms"] // 1_000 + 1)), timeout_ms=1

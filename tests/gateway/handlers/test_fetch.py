@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
-from gateway.session.settings import SessionSettings
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
 from testkit import wire
 from testkit.conversation import Conversation
-from testkit.core import START_MS
+from testkit.core import START_MS, session_settings
 from testkit.frames import create_topics, heartbeat
 
 VERSIONS = range(16)
@@ -129,7 +128,7 @@ def test_c10_the_brokers_own_throttle_is_never_lowered(broker_ms: int, told_ms: 
 
 
 def test_c07_a_longer_debt_than_the_ceiling_is_told_and_waited_for_bit_by_bit() -> None:
-    c = Conversation(consumer_byte_rate=10, settings=SessionSettings(max_mute_ms=20_000)).client_sends(
+    c = Conversation(consumer_byte_rate=10, settings=session_settings(max_mute_ms=20_000)).client_sends(
         fetch()
     )
     c.upstream_answers(fetch_reply(1_500)).client_sees(fetch_reply(1_500, throttle_time_ms=20_000))

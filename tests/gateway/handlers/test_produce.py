@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from gateway.session.settings import SessionSettings
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.rate_quotas import RateSettings
 from testkit import wire
 from testkit.conversation import Conversation
-from testkit.core import FIRST_PORT, GATEWAY_HOST, UPSTREAM_HOST
+from testkit.core import FIRST_PORT, GATEWAY_HOST, UPSTREAM_HOST, session_settings
 from testkit.frames import heartbeat, heartbeat_reply, produce, produce_reply
 from testkit.golden import golden
 
@@ -142,7 +141,7 @@ def test_c10_the_brokers_own_throttle_is_never_lowered(broker_ms: int, told_ms: 
 
 
 def test_c07_a_longer_debt_than_the_ceiling_is_told_and_waited_for_bit_by_bit() -> None:
-    c = Conversation(producer_byte_rate=10, settings=SessionSettings(max_mute_ms=20_000))
+    c = Conversation(producer_byte_rate=10, settings=session_settings(max_mute_ms=20_000))
     c.client_sends(sized(1_100)).upstream_answers(produce_reply(1))
     c.client_sees(produce_reply(1, throttle_time_ms=20_000)).muted_until(20_000)
     # 1,100 bytes at 10 a second ask for 100 seconds; what is sent meanwhile costs nothing more, but waits too.
@@ -154,7 +153,7 @@ def test_c07_a_longer_debt_than_the_ceiling_is_told_and_waited_for_bit_by_bit() 
 
 
 def test_what_is_left_of_a_debt_is_not_due_once_nobody_has_to_wait() -> None:
-    c = Conversation(producer_byte_rate=10, settings=SessionSettings(max_mute_ms=20_000))
+    c = Conversation(producer_byte_rate=10, settings=session_settings(max_mute_ms=20_000))
     c.client_sends(sized(1_100)).upstream_answers(produce_reply(1)).muted_until(20_000).take_client()
     c.core.set_quota(QuotaKey.PRODUCER_BYTE_RATE, None)
     c.client_sends(sized(60, 2)).upstream_answers(produce_reply(2)).client_sees(produce_reply(2)).reading()

@@ -268,13 +268,13 @@ def test_h11_counters_are_kept_over_a_reauthentication() -> None:
     c = SaslConversation(producer_byte_rate=10).authenticates()
     produce = wire.request("Produce", 3, acks=1, timeout_ms=1, topic_data=[], client_id="x" * 30)
     c.client_sends(produce).take_upstream()
-    first = c.session.produce_sensor
+    first = c.session.throttling.produce_sensor
     c.upstream_answers(wire.response("Produce", 3, correlation_id=1, responses=[])).take_client()
     c.after(60_000).authenticates().client_sends(produce)
     assert first is not None
-    assert c.session.produce_sensor is not None
-    assert c.session.produce_sensor[1] == first[1] == "alice"
-    assert c.session.produce_sensor[3] is not None
+    assert c.session.throttling.produce_sensor is not None
+    assert c.session.throttling.produce_sensor[1] == first[1] == "alice"
+    assert c.session.throttling.produce_sensor[3] is not None
 
 
 def test_h12_claim_of_another_user_changes_nothing_and_the_brokers_refusal_ends_it() -> None:
@@ -397,6 +397,6 @@ def test_h15_no_secret_is_left_with_the_session(mechanism: str) -> None:
     exchange = c.session.authentication
     assert exchange is not None
     kept = [getattr(exchange, name) for name in exchange.__slots__]
-    for value in [*kept, c.session._held, bytes(c.session._head), c.session.to_upstream]:
+    for value in [*kept, c.session._held, bytes(c.session._parser._kept), c.session.to_upstream]:
         assert "canary-secret" not in repr(value)
         assert "cHJvb2Y" not in repr(value)

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from gateway.net.stalled_write import StalledWriteDetector
-from gateway.session.settings import SessionSettings
 from testkit.clock import FakeClock
+from testkit.core import session_settings
 from testkit.fake_loop import FakeLoop
 
 PERIOD_MS = 10_000
@@ -19,7 +19,7 @@ ENOUGH_BYTES = 100 * PERIOD_MS // 1000
 class Owner:
     def __init__(self) -> None:
         self.loop = FakeLoop(FakeClock(0))
-        self.settings = SessionSettings(write_timeout_ms=PERIOD_MS, min_write_bytes_per_s=100)
+        self.settings = session_settings(write_timeout_ms=PERIOD_MS, min_write_bytes_per_s=100)
 
 
 class Scene:
@@ -74,7 +74,7 @@ def test_a_stopped_detector_reports_nothing() -> None:
 
 def test_changed_settings_apply_from_the_next_look() -> None:
     scene = Scene()
-    scene.owner.settings = SessionSettings(write_timeout_ms=PERIOD_MS, min_write_bytes_per_s=0)
+    scene.owner.settings = session_settings(write_timeout_ms=PERIOD_MS, min_write_bytes_per_s=0)
     scene.takes(0)
     assert scene.stalled == 0
 

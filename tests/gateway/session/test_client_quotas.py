@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeSource, TimedRequest
+from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeSource
+from gateway.session.response_queue import TimedRequest
 from protocol.api_keys import ApiKey, describe
 from quotas.combine import ThrottledBy
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey

@@ -61,7 +61,7 @@ def test_without_a_request_quota_nothing_is_measured() -> None:
     c = Conversation(producer_byte_rate=1_000_000)
     spend(c, TOO_MUCH_NS)
     c.client_sends(heartbeat(1))
-    assert c.session.in_flight.pending[0].timed is None
+    assert c.session.responses.pending[0].timed is None
     c.upstream_answers(heartbeat_reply(1)).client_sees(heartbeat_reply(1)).reading()
 
 

@@ -1,14 +1,18 @@
-"""The table that leads every request on offer to its handler."""
+"""The table that leads every request on offer to its handler, and the three tables of a SASL listener."""
 
 from __future__ import annotations
 
 import pytest
 
+from gateway.auth.authentication import SaslRules
 from gateway.handlers import collecting_handlers, head_handlers
+from gateway.handlers.sasl import ConfirmHandler, sasl_handlers
 from gateway.session.routes import UNKNOWN_API_VERSIONS, Routes, build_routes, find_route
+from gateway.session.sasl_routes import ALWAYS, sasl_listener
 from protocol.api_keys import ApiKey, all_offered
 from protocol.headers import api_number
 from testkit.core import GatewayCore
+from testkit.observer import SilentObserver
 
 
 def table(max_frame_bytes: int = 100_000_000) -> Routes:
@@ -69,3 +73,32 @@ def test_sasl_is_looked_at_where_clients_authenticate() -> None:
 def test_a_table_without_an_api_versions_handler_answers_no_unknown_version() -> None:
     routes = build_routes({}, {}, max_frame_bytes=1_000)
     assert find_route(routes, api_number(ApiKey.API_VERSIONS, 99)) is None
+
+
+# -- a SASL listener ------------------------------------------------------------------------------------------
+
+CONFIRM = ConfirmHandler(SilentObserver())
+ROUTES = build_routes(sasl_handlers(SilentObserver()), {}, max_frame_bytes=1_000_000)
+LISTENER = sasl_listener(SaslRules(), ROUTES, CONFIRM)
+
+
+def test_three_apis_have_a_route_before_authentication() -> None:
+    assert {route.api.key for route in LISTENER.before.values()} == ALWAYS
+
+
+def test_everything_has_one_afterwards() -> None:
+    assert LISTENER.after is ROUTES
+    assert {route.api for route in ROUTES.values()} == set(all_offered())
+
+
+def test_everything_else_has_to_be_confirmed_after_an_exchange_that_is_not_understood() -> None:
+    assert LISTENER.confirming.keys() == ROUTES.keys()
+    for number, route in LISTENER.confirming.items():
+        confirmed = number in LISTENER.before
+        assert (route.head is CONFIRM) is not confirmed
+        assert route.max_request_bytes == ROUTES[number].max_request_bytes
+
+
+def test_requests_are_counted_in_one_place() -> None:
+    for number, route in LISTENER.before.items():
+        assert route is ROUTES[number] is LISTENER.confirming[number]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from struct import pack
-
 import pytest
 
 from gateway.observability.events import CloseCause
 from gateway.session.mute import MuteReason
-from gateway.session.settings import SessionSettings
 from testkit import wire
 from testkit.conversation import Conversation
-from testkit.core import START_MS
+from testkit.core import START_MS, session_settings
 from testkit.frames import (
     create_topics,
     heartbeat,
@@ -90,16 +87,12 @@ def test_bytes_of_both_sides_are_counted() -> None:
 # -- replies leave in request order --------------------------------------------------------------------------
 
 
-def test_own_replies_wait_for_the_rest_of_a_reply_that_is_being_relayed() -> None:
+def test_an_own_reply_leaves_at_once_or_behind_the_one_that_is_being_relayed() -> None:
     reply = heartbeat_reply(1)
-    c = Conversation()
+    c = Conversation().client_sends(unknown_api_versions(0)).client_sees(unknown_api_versions_reply(0))
     c.client_sends(heartbeat(1)).upstream_answers(reply[:-1])
     c.client_sends(unknown_api_versions(2)).client_sees(reply[:-1])
     c.upstream_answers(reply[-1:]).client_sees(reply[-1:], unknown_api_versions_reply(2))
-
-
-def test_an_own_reply_with_nothing_owed_before_it_leaves_at_once() -> None:
-    Conversation().client_sends(unknown_api_versions(1)).client_sees(unknown_api_versions_reply(1))
 
 
 # -- mutes ---------------------------------------------------------------------------------------------------
@@ -149,12 +142,23 @@ def test_a_reason_that_goes_does_not_wake_a_throttled_client() -> None:
     c.muted_until(1_000)
 
 
-def test_a_longer_throttle_under_way_stays_when_a_shorter_one_comes() -> None:
-    Conversation().throttle(1_000).throttle(10).muted_until(1_000)
+@pytest.mark.parametrize("waits_ms", [(1_000, 10), (10, 1_000)])
+def test_the_longer_of_two_throttles_counts(waits_ms: tuple[int, int]) -> None:
+    Conversation().throttle(waits_ms[0]).throttle(waits_ms[1]).muted_until(1_000)
 
 
-def test_a_longer_throttle_replaces_a_shorter_one() -> None:
-    Conversation().throttle(10).throttle(1_000).muted_until(1_000)
+def test_every_reason_is_a_bit_of_its_own() -> None:
+    # Only members of one bit that no other member has are iterated.
+    assert len(list(MuteReason)) == len(MuteReason.__members__)
+
+
+def test_reading_resumes_only_when_the_last_reason_has_gone() -> None:
+    c = Conversation()
+    for reason in MuteReason:
+        c.mute(reason).mute(reason)
+    for reason in MuteReason:
+        c.still_muted().unmute(reason)
+    c.reading()
 
 
 @pytest.mark.parametrize("nothing", [0, -1])
@@ -163,7 +167,7 @@ def test_no_throttle_time_mutes_nobody(nothing: int) -> None:
 
 
 def test_c07_no_mute_is_longer_than_the_ceiling() -> None:
-    Conversation(settings=SessionSettings(max_mute_ms=3_000)).throttle(2**31 - 1).muted_until(3_000)
+    Conversation(settings=session_settings(max_mute_ms=3_000)).throttle(2**31 - 1).muted_until(3_000)
 
 
 def test_held_bytes_go_on_in_order_and_stop_at_the_next_mute() -> None:
@@ -181,7 +185,7 @@ def test_held_bytes_go_on_in_order_and_stop_at_the_next_mute() -> None:
 
 
 def test_reading_stops_at_the_most_requests_in_flight_and_resumes_at_half() -> None:
-    c = Conversation(settings=SessionSettings(max_in_flight_requests=4))
+    c = Conversation(settings=session_settings(max_in_flight_requests=4))
     c.client_sends(*(heartbeat(i) for i in range(6))).still_muted()
     c.upstream_sees(*(heartbeat(i) for i in range(4)))
     c.upstream_answers(heartbeat_reply(0)).still_muted().upstream_sees()
@@ -189,22 +193,17 @@ def test_reading_stops_at_the_most_requests_in_flight_and_resumes_at_half() -> N
     c.upstream_answers(heartbeat_reply(2), heartbeat_reply(3)).reading()
 
 
-def test_collected_requests_count_as_in_flight_too() -> None:
-    c = Conversation(settings=SessionSettings(max_in_flight_requests=2))
+@pytest.mark.parametrize("piece_bytes", [None, 5])
+def test_collected_requests_count_as_in_flight_too(piece_bytes: int | None) -> None:
+    c = Conversation(settings=session_settings(max_in_flight_requests=2))
     frames = [metadata(i) for i in range(4)]
-    c.client_sends(*frames).still_muted().upstream_sees(*frames[:2])
-
-
-def test_a_collected_request_that_came_in_pieces_counts_as_in_flight_too() -> None:
-    c = Conversation(settings=SessionSettings(max_in_flight_requests=2))
-    frames = [metadata(i) for i in range(4)]
-    c.client_sends(*frames, piece_bytes=5).still_muted().upstream_sees(*frames[:2])
+    c.client_sends(*frames, piece_bytes=piece_bytes).still_muted().upstream_sees(*frames[:2])
 
 
 def test_own_replies_that_wait_behind_a_long_poll_are_bounded() -> None:
-    c = Conversation(settings=SessionSettings(max_in_flight_requests=3))
+    c = Conversation(settings=session_settings(max_in_flight_requests=3))
     c.client_sends(heartbeat(0), *(unknown_api_versions(i) for i in range(1, 9))).still_muted()
-    assert len(c.session.in_flight) == 3
+    assert len(c.session.responses) == 3
     c.upstream_answers(heartbeat_reply(0)).reading()
     c.client_sees(heartbeat_reply(0), *(unknown_api_versions_reply(i) for i in range(1, 9)))
 
@@ -296,7 +295,22 @@ def test_a_drain_drops_what_comes_behind_the_request_that_was_partly_relayed() -
     assert c.session.drained
 
 
-# -- deadlines -----------------------------------------------------------------------------------------------
+# -- bounds -----------------------------------------------------------------------------------------------
+
+
+def test_the_default_bounds_are_right_for_kafkas_clients() -> None:
+    settings = session_settings()
+    assert (settings.max_frame_bytes, settings.idle_timeout_ms) == (100 * 1024 * 1024, 10 * 60 * 1_000)
+
+
+def test_c07_no_default_mute_reaches_the_delivery_timeout_of_java_producers() -> None:
+    assert session_settings().max_mute_ms < 120_000
+
+
+def test_b03_an_honest_client_at_50_kb_per_second_has_time_for_a_mebibyte() -> None:
+    settings = session_settings()
+    needed_ms = (1 << 20) * 1_000 // 50_000
+    assert settings.frame_timeout_ms + (1 << 20) * 1_000 // settings.min_frame_bytes_per_s > needed_ms
 
 
 def test_b01_a_client_that_says_nothing_is_closed_at_the_first_frame_deadline() -> None:
@@ -317,7 +331,7 @@ def test_b02_a_later_head_that_dribbles_in_has_the_frame_deadline() -> None:
 
 @pytest.mark.parametrize("request_frame", [produce(1, size=1 << 20), metadata(1, *(["t" * 200] * 5_000))])
 def test_b03_the_deadline_of_a_frame_leaves_time_for_its_size(request_frame: bytes) -> None:
-    settings = SessionSettings(frame_timeout_ms=1_000, min_frame_bytes_per_s=10_000)
+    settings = session_settings(frame_timeout_ms=1_000, min_frame_bytes_per_s=10_000)
     missing = len(request_frame) - 100
     allowed_ms = 1_000 + (missing + (0 if request_frame[5] == 0 else 100)) * 1000 // 10_000
     c = Conversation(settings=settings).client_sends(heartbeat(0), request_frame[:100])
@@ -349,7 +363,7 @@ def test_the_start_of_a_request_held_behind_a_mute_gets_its_time_after_it() -> N
 
 
 def test_b21_an_idle_connection_is_closed_and_one_that_waits_for_a_reply_is_not() -> None:
-    c = Conversation(settings=SessionSettings(idle_timeout_ms=60_000))
+    c = Conversation(settings=session_settings(idle_timeout_ms=60_000))
     c.client_sends(heartbeat(1)).at(500_000).alive()
     c.upstream_answers(heartbeat_reply(1)).at(559_999).alive().at(560_000).closed(CloseCause.IDLE_TIMEOUT)
 
@@ -359,10 +373,6 @@ def test_the_first_cause_to_close_is_the_one_that_counts() -> None:
     session.close(CloseCause.IDLE_TIMEOUT)
     session.close(CloseCause.CLIENT_CLOSED)
     assert session.close_cause is CloseCause.IDLE_TIMEOUT
-
-
-def test_a_size_that_no_request_can_have_is_refused_before_the_rest_of_the_head() -> None:
-    Conversation().client_sends(pack(">i", 104_857_601)).closed(CloseCause.FRAME_TOO_LARGE)
 
 
 def test_a_half_closed_client_still_gets_the_reply_that_takes_its_time() -> None:

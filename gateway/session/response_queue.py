@@ -1,22 +1,19 @@
-"""Requests that have no reply yet, and the walk through the broker's bytes that answers them.
+"""ResponseQueue: requests that have no reply yet, and the walk through the broker's bytes that answers them. Pure.
 
-Our own answers and the broker's share one queue: whoever makes a reply, it leaves in request order (the rule that
-other proxies broke, hazard A38). Replies are told apart by their place; the correlation id is checked, and on any
-doubt `UpstreamDesync` closes both legs. Pure.
+Our own answers and the broker's share one queue, so that every reply leaves in request order (hazard A38). Replies
+are told apart by their place; the correlation id is checked, and on any doubt `UpstreamDesync` closes both legs.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
+from protocol.api_keys import Api
 from protocol.errors import UpstreamDesync
 from protocol.headers import REPLY_HEAD
 from protocol.throttle import behind_head
-
-if TYPE_CHECKING:
-    from gateway.session.client_quotas import TimedRequest
 
 OnReply: TypeAlias = Callable[[bytes, int], bytes | None]
 """(whole reply frame, now_ms) -> the frame for the client, or None when it is not the client's to see."""
@@ -68,7 +65,7 @@ class HeadAnswer:
 
 
 class SizedAnswer:
-    """A reply that is relayed as it is; `count` is told its payload size, less so many bytes.
+    """A reply that is relayed as it is; `count` gets its payload size, less so many bytes.
 
     Not for a request that is timed. One object can stand for any number of replies.
     """
@@ -81,6 +78,17 @@ class SizedAnswer:
 
 
 Answer: TypeAlias = LocalAnswer | CollectedAnswer | HeadAnswer | SizedAnswer
+
+
+class TimedRequest:
+    """A request whose time is measured: whose it is, and when it was forwarded (ns, `perf_counter` scale)."""
+
+    __slots__ = ("api", "client_id", "forwarded_ns")
+
+    def __init__(self, api: Api, client_id: str, forwarded_ns: int) -> None:
+        self.api = api
+        self.client_id = client_id
+        self.forwarded_ns = forwarded_ns
 
 
 class Pending:
@@ -104,7 +112,7 @@ class Timekeeper(Protocol):
         """The reply, or its head, with the request quota's throttle time in it."""
 
 
-class InFlight:
+class ResponseQueue:
     """The queue of one connection.
 
     Attributes:
@@ -172,8 +180,8 @@ class InFlight:
         if not self._relay_left:
             self._flush_locals()
 
-    def passes(self, data: bytes) -> bool:
-        """Whether `data` is exactly the one reply that is due, relayed as it is; then it counts as received."""
+    def take_whole_reply(self, data: bytes) -> bool:
+        """Take `data` if it is exactly the one reply that is due, relayed as it is; False: nothing was taken."""
         if self._relay_left or self._partial or self._locals or len(data) < _REPLY_HEAD_BYTES:
             return False
         size, correlation_id = REPLY_HEAD.unpack_from(data, 0)
@@ -183,7 +191,7 @@ class InFlight:
         answer = first.answer
         if first.correlation_id != correlation_id or first.timed is not None:
             return False
-        if answer is not None and not _passes(answer, data, 0, size, True):
+        if answer is not None and not _take_unseen(answer, data, 0, size, True):
             return False
         self.pending.popleft()
         return True
@@ -194,7 +202,7 @@ class InFlight:
         Args:
             data: as received.
             now_ms: the time.
-            timekeeper: told of the replies of timed requests.
+            timekeeper: called for the replies of timed requests.
 
         Raises:
             UpstreamDesync: they do not answer the requests in order.
@@ -231,7 +239,7 @@ class InFlight:
         while received - at >= _REPLY_HEAD_BYTES:
             size, correlation_id = REPLY_HEAD.unpack_from(data, at)
             if not pending:
-                raise UpstreamDesync("a reply that nobody asked for")
+                raise UpstreamDesync("a reply to no request")
             first = pending[0]
             if first.correlation_id != correlation_id:
                 raise UpstreamDesync(f"correlation id {correlation_id} instead of {first.correlation_id}")
@@ -239,15 +247,14 @@ class InFlight:
                 raise UpstreamDesync(f"reply of {size} bytes")
             answer, timed = first.answer, first.timed
             end = at + 4 + size
-            headed = isinstance(answer, HeadAnswer)
-            if timed is None and (
-                answer is None or (not headed and _passes(answer, data, at, size, end <= received))
-            ):
+            if timed is None and (answer is None or _take_unseen(answer, data, at, size, end <= received)):
                 pending.popleft()
                 at = end
             else:
                 wanted = 4 + size
-                if headed or (answer is None and timed and not behind_head(timed.api)):
+                if isinstance(answer, HeadAnswer) or (
+                    answer is None and timed and not behind_head(timed.api)
+                ):
                     wanted = min(wanted, _SEEN_HEAD_BYTES)
                 if received - at < wanted:
                     self._wanted_bytes = wanted
@@ -285,7 +292,7 @@ class InFlight:
     def _look_ahead(self) -> None:
         """Refuse what less than a reply's head already shows to be wrong: more may never come (hazard D08)."""
         if not self.pending:
-            raise UpstreamDesync("a reply that nobody asked for")
+            raise UpstreamDesync("a reply to no request")
         if len(self._partial) < _SIZE_BYTES:
             self._wanted_bytes = _SIZE_BYTES
             return
@@ -308,7 +315,8 @@ class InFlight:
             self.to_client.append(answer.frame)
 
 
-def _passes(answer: Answer, data: bytes, at: int, size: int, whole: bool) -> bool:
+def _take_unseen(answer: Answer, data: bytes, at: int, size: int, whole: bool) -> bool:
+    """Take a reply that is relayed as it is; False: it has to be looked at."""
     if isinstance(answer, SizedAnswer):
         answer.count(size - answer.less_bytes)
         return True

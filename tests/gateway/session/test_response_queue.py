@@ -6,15 +6,14 @@ from struct import pack
 
 import pytest
 
-from gateway.session.client_quotas import TimedRequest
-from gateway.session.in_flight import CollectedAnswer, HeadAnswer, InFlight, Pending
+from gateway.session.response_queue import CollectedAnswer, HeadAnswer, Pending, ResponseQueue, TimedRequest
 from protocol.errors import UpstreamDesync
 
 NOW_MS = 5
 
 
 class NoTimekeeper:
-    """For replies that nobody times."""
+    """For replies that are not timed."""
 
     def request_answered(self, timed: TimedRequest, *, now_ms: int) -> None:
         """See `Timekeeper`."""
@@ -30,18 +29,18 @@ def reply(correlation_id: int, size: int = 20) -> bytes:
     return pack(">ii", 4 + size, correlation_id) + b"b" * size
 
 
-def queue(*pending: Pending) -> InFlight:
+def queue(*pending: Pending) -> ResponseQueue:
     """A queue that owes these."""
-    in_flight = InFlight([], max_response_bytes=1_000)
-    in_flight.pending.extend(pending)
-    return in_flight
+    responses = ResponseQueue([], max_response_bytes=1_000)
+    responses.pending.extend(pending)
+    return responses
 
 
-def receive(in_flight: InFlight, *pieces: bytes) -> list[bytes]:
+def receive(responses: ResponseQueue, *pieces: bytes) -> list[bytes]:
     """The chunks for the client after these bytes."""
     for piece in pieces:
-        in_flight.receive(piece, NOW_MS, NoTimekeeper())
-    return in_flight.to_client
+        responses.receive(piece, NOW_MS, NoTimekeeper())
+    return responses.to_client
 
 
 def test_relayed_replies_pass_as_the_chunk_that_came() -> None:
@@ -57,16 +56,16 @@ def test_a_collected_reply_is_handed_over_whole_and_replaced() -> None:
         seen.append((frame, now_ms))
         return b"ours"
 
-    in_flight = queue(Pending(1), Pending(2, CollectedAnswer(on_reply)), Pending(3))
+    responses = queue(Pending(1), Pending(2, CollectedAnswer(on_reply)), Pending(3))
     stream = reply(1) + reply(2) + reply(3)
-    chunks = receive(in_flight, stream[:40], stream[40:50], stream[50:])
+    chunks = receive(responses, stream[:40], stream[40:50], stream[50:])
     assert seen == [(reply(2), NOW_MS)]
     assert b"".join(chunks) == reply(1) + b"ours" + reply(3)
 
 
-def test_the_answer_to_a_question_of_our_own_is_nobody_elses() -> None:
-    in_flight = queue(Pending(1, CollectedAnswer(lambda _frame, _now_ms: None)), Pending(2))
-    assert receive(in_flight, reply(1) + reply(2)) == [reply(2)]
+def test_the_answer_to_a_question_of_our_own_is_not_the_clients() -> None:
+    responses = queue(Pending(1, CollectedAnswer(lambda _frame, _now_ms: None)), Pending(2))
+    assert receive(responses, reply(1) + reply(2)) == [reply(2)]
 
 
 def test_the_head_of_a_reply_may_be_changed_and_the_rest_is_relayed() -> None:
@@ -87,45 +86,35 @@ def test_the_head_of_a_reply_may_be_changed_and_the_rest_is_relayed() -> None:
 
 
 def test_a_reply_whose_head_stays_is_relayed_with_its_neighbours_as_one_chunk() -> None:
-    in_flight = queue(Pending(1), Pending(2, HeadAnswer(lambda _head, _size, _now_ms: None)), Pending(3))
+    responses = queue(Pending(1), Pending(2, HeadAnswer(lambda _head, _size, _now_ms: None)), Pending(3))
     stream = reply(1) + reply(2, 500) + reply(3)
-    assert receive(in_flight, stream) == [stream]
-
-
-def test_a_local_reply_leaves_at_once_when_nothing_is_owed() -> None:
-    in_flight = queue()
-    in_flight.reply(b"local")
-    assert in_flight.to_client == [b"local"]
-    assert in_flight.idle
+    assert receive(responses, stream) == [stream]
 
 
 def test_local_replies_wait_for_those_before_them() -> None:
-    in_flight = queue(Pending(1))
-    in_flight.reply(b"local 2")
-    in_flight.reply(b"local 3")
-    in_flight.pending.append(Pending(4))
-    in_flight.reply(b"local 5")
-    assert in_flight.to_client == []
-    assert b"".join(receive(in_flight, reply(1))) == reply(1) + b"local 2" + b"local 3"
-    assert not in_flight.idle
-    receive(in_flight, reply(4))
-    assert in_flight.to_client[-1] == b"local 5"
-    assert in_flight.idle
+    responses = queue()
+    responses.reply(b"local 0")
+    assert (responses.to_client, responses.idle) == ([b"local 0"], True)
+    responses.to_client.clear()
+    responses.pending.append(Pending(1))
+    responses.reply(b"local 2")
+    responses.reply(b"local 3")
+    responses.pending.append(Pending(4))
+    responses.reply(b"local 5")
+    assert responses.to_client == []
+    assert b"".join(receive(responses, reply(1))) == reply(1) + b"local 2" + b"local 3"
+    assert not responses.idle
+    receive(responses, reply(4))
+    assert responses.to_client[-1] == b"local 5"
+    assert responses.idle
 
 
 def test_a_local_reply_does_not_cut_into_one_that_is_still_coming() -> None:
-    in_flight = queue(Pending(1))
-    in_flight.reply(b"local")
-    assert b"".join(receive(in_flight, reply(1)[:-1])) == reply(1)[:-1]
-    assert b"".join(receive(in_flight, reply(1)[-1:])) == reply(1) + b"local"
-
-
-def test_a_queue_is_not_idle_while_a_reply_is_relayed() -> None:
-    in_flight = queue(Pending(1))
-    receive(in_flight, reply(1)[:-1])
-    assert (len(in_flight), in_flight.idle) == (0, False)
-    receive(in_flight, reply(1)[-1:])
-    assert in_flight.idle
+    responses = queue(Pending(1))
+    responses.reply(b"local")
+    assert b"".join(receive(responses, reply(1)[:-1])) == reply(1)[:-1]
+    assert (len(responses), responses.idle) == (1, False)
+    assert b"".join(receive(responses, reply(1)[-1:])) == reply(1) + b"local"
 
 
 @pytest.mark.parametrize(
@@ -145,12 +134,11 @@ def test_replies_that_do_not_fit_are_a_desync(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [reply(1), b"\x00"])
-def test_bytes_that_nobody_asked_for_are_a_desync(data: bytes) -> None:
+def test_bytes_that_answer_no_request_are_a_desync(data: bytes) -> None:
     with pytest.raises(UpstreamDesync):
         receive(queue(), data)
-    in_flight = queue(Pending(1))
     with pytest.raises(UpstreamDesync):
-        receive(in_flight, reply(1), data)
+        receive(queue(Pending(1)), reply(1), data)
 
 
 def test_the_largest_reply_is_relayed_and_collected() -> None:
@@ -161,28 +149,36 @@ def test_the_largest_reply_is_relayed_and_collected() -> None:
 
 
 def test_a_reply_that_is_still_to_be_made_keeps_its_place_between_the_others() -> None:
-    in_flight = queue(Pending(1))
-    place = in_flight.defer()
-    in_flight.reply(b"later")
-    assert receive(in_flight, reply(1)) == [reply(1)]
-    assert not in_flight.idle
-    in_flight.fill(place, b"made")
-    assert in_flight.to_client == [reply(1), b"made", b"later"]
-    assert in_flight.idle
+    responses = queue(Pending(1))
+    place = responses.defer()
+    responses.reply(b"later")
+    assert receive(responses, reply(1)) == [reply(1)]
+    assert not responses.idle
+    responses.fill(place, b"made")
+    assert responses.to_client == [reply(1), b"made", b"later"]
+    assert responses.idle
 
 
 def test_a_reply_that_was_made_early_waits_for_the_ones_before_it() -> None:
-    in_flight = queue(Pending(1), Pending(2))
-    place = in_flight.defer()
-    receive(in_flight, reply(1), reply(2)[:-1])
-    in_flight.fill(place, b"made")
-    assert in_flight.to_client == [reply(1), reply(2)[:-1]]
-    assert b"".join(receive(in_flight, reply(2)[-1:])) == reply(1) + reply(2) + b"made"
+    responses = queue(Pending(1), Pending(2))
+    place = responses.defer()
+    receive(responses, reply(1), reply(2)[:-1])
+    responses.fill(place, b"made")
+    assert responses.to_client == [reply(1), reply(2)[:-1]]
+    assert b"".join(receive(responses, reply(2)[-1:])) == reply(1) + reply(2) + b"made"
 
 
 @pytest.mark.parametrize("correlation_id", [0, 7, -1])
 def test_a_broker_cannot_answer_in_a_place_that_is_kept(correlation_id: int) -> None:
-    in_flight = queue()
-    in_flight.defer()
+    responses = queue()
+    responses.defer()
     with pytest.raises(UpstreamDesync):
-        receive(in_flight, reply(correlation_id))
+        receive(responses, reply(correlation_id))
+
+
+def test_a_queue_is_not_idle_while_a_reply_is_relayed() -> None:
+    responses = queue(Pending(1))
+    receive(responses, reply(1)[:-1])
+    assert (len(responses), responses.idle) == (0, False)
+    receive(responses, reply(1)[-1:])
+    assert responses.idle

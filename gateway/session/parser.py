@@ -1,0 +1,180 @@
+"""RequestParser: a client's bytes, as request heads and whole frames. Pure.
+
+The one place where a head is checked: size, api key and version, length of the client id. The parser keeps what has
+to wait for more bytes: an incomplete head, a frame that is collected, how much of a relayed frame is still to come.
+What becomes of a request is the session's decision. The same bytes in other pieces are the same requests.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from gateway.auth.authentication import Unauthenticated
+from gateway.session.routes import Route, Routes, find_route
+from protocol.errors import MalformedBody, ProtocolError, Truncated
+from protocol.headers import HEAD, HEAD_BYTES, MIN_REQUEST_BYTES, refuse_size, unsupported
+
+_SIZE_BYTES: Final = 4
+_LONGEST_HEAD_BYTES: Final = 128 * 1024
+
+
+class RequestParser:
+    """See the module.
+
+    Attributes:
+        routes: what may pass now.
+        routes_after_login: what may pass once the client has authenticated; None when it needs not, or has.
+        size, correlation_id, client_id_length: of the head read last; the size is that of the payload.
+        frame_end: where that request ends, as an offset into the bytes it was read from.
+        mid_frame: whether the next bytes continue a frame, or an incomplete head.
+        relay_left: bytes of the current request that are still to be relayed.
+        collecting: the route of the request that is being collected; None when none is.
+    """
+
+    __slots__ = (
+        "_client_id",
+        "_client_id_bytes",
+        "_kept",
+        "_max_frame_bytes",
+        "_wanted_bytes",
+        "client_id_length",
+        "collecting",
+        "correlation_id",
+        "frame_end",
+        "mid_frame",
+        "relay_left",
+        "routes",
+        "routes_after_login",
+        "size",
+    )
+
+    def __init__(
+        self, routes: Routes, *, routes_after_login: Routes | None = None, max_frame_bytes: int
+    ) -> None:
+        self.routes = routes
+        self.routes_after_login = routes_after_login
+        self.size = 0
+        self.correlation_id = 0
+        self.client_id_length = 0
+        self.frame_end = 0
+        self.mid_frame = False
+        self.relay_left = 0
+        self.collecting: Route | None = None
+        self._kept = bytearray()  # an incomplete head, or a frame that is collected
+        self._wanted_bytes = 0  # how long the collected frame will be
+        self._max_frame_bytes = max_frame_bytes
+        self._client_id = ""
+        self._client_id_bytes = b""
+
+    # -- heads -----------------------------------------------------------------------------------------------
+
+    def read_head(self, data: bytes, at: int) -> Route | None:
+        """Read and check the head of the request whose size stands at `at`.
+
+        Returns:
+            The route of the request; None while its head has not been received.
+
+        Raises:
+            ProtocolError: no such request may pass.
+        """
+        try:
+            size, number, self.correlation_id, client_id_length = HEAD.unpack_from(data, at)
+        except struct.error:
+            return None
+        route = self.routes.get(number) or find_route(self.routes, number)
+        if (
+            route is None
+            or not MIN_REQUEST_BYTES <= size <= route.max_request_bytes
+            or client_id_length > size - MIN_REQUEST_BYTES
+        ):
+            raise self._refusal(route, size, number, client_id_length)
+        self.size = size
+        self.client_id_length = client_id_length
+        self.frame_end = at + _SIZE_BYTES + size
+        return route
+
+    def _refusal(self, route: Route | None, size: int, number: int, client_id_length: int) -> ProtocolError:
+        limit = self._max_frame_bytes if route is None else route.max_request_bytes
+        if not MIN_REQUEST_BYTES <= size <= limit:
+            return refuse_size(size, limit)
+        if route is None:
+            if self.routes_after_login is None or number not in self.routes_after_login:
+                return unsupported(number)
+            return Unauthenticated(f"api_key={number >> 16}")
+        return MalformedBody(f"client id of {client_id_length} bytes in a frame of {size}")
+
+    def client_id_at(self, data: bytes, at: int, length: int) -> str | None:
+        """The client id of the request whose size stands at `at`, None when it has not been received whole."""
+        if length <= 0:
+            return ""
+        end = at + HEAD_BYTES + length
+        if end > len(data):
+            return None
+        raw = data[at + HEAD_BYTES : end]
+        if raw != self._client_id_bytes:
+            self._client_id_bytes = raw
+            self._client_id = raw.decode("utf-8", "replace")
+        return self._client_id
+
+    def keep_head(self, data: bytes, at: int) -> None:
+        """Keep the incomplete head at `at`; refuse already now what its four size bytes show to be impossible."""
+        self._kept += data[at:]
+        self.mid_frame = True
+        if len(self._kept) >= _SIZE_BYTES:
+            size = int.from_bytes(self._kept[:_SIZE_BYTES], "big", signed=True)
+            # The largest payload of any route is only known with its key; this bound is refused whatever follows.
+            if size < MIN_REQUEST_BYTES or size > self._max_frame_bytes:
+                raise refuse_size(size, self._max_frame_bytes)
+
+    def join_head(self, data: bytes) -> bytes:
+        """The head that was kept, and `data` behind it."""
+        self._kept += data
+        joined = bytes(self._kept)
+        self._kept.clear()
+        self.mid_frame = False
+        return joined
+
+    def check_more_can_help(self, received_bytes: int) -> None:
+        """Refuse a request whose handler wants to see more of its head than there is, or than is kept."""
+        if received_bytes >= min(self.size + _SIZE_BYTES, _LONGEST_HEAD_BYTES):
+            raise Truncated
+
+    # -- relayed and collected frames ------------------------------------------------------------------------
+
+    def relay_rest(self, missing_bytes: int) -> None:
+        """The last request is relayed, and so many bytes of it are still to come."""
+        self.relay_left = missing_bytes
+        self.mid_frame = True
+
+    def relay_more(self, received_bytes: int) -> int:
+        """How many of the received bytes belong to the request that is being relayed."""
+        left = self.relay_left
+        if left > received_bytes:
+            self.relay_left = left - received_bytes
+            return received_bytes
+        self.relay_left = 0
+        self.mid_frame = False
+        return left
+
+    def collect(self, route: Route, data: bytes, at: int) -> bytes | None:
+        """The request whose head was read at `at`, if all of it is there; otherwise begin to collect it."""
+        if self.frame_end <= len(data):
+            return data[at : self.frame_end]
+        self._kept = bytearray(data[at:])
+        self._wanted_bytes = _SIZE_BYTES + self.size
+        self.collecting = route
+        self.mid_frame = True
+        return None
+
+    def collect_more(self, data: bytes) -> bytes | None:
+        """Add to the request that is collected; returns it when it is whole, which ends at `frame_end` of `data`."""
+        missing = self._wanted_bytes - len(self._kept)
+        self._kept += data[:missing]
+        if len(self._kept) < self._wanted_bytes:
+            return None
+        frame, self._kept = bytes(self._kept), bytearray()
+        self.collecting = None
+        self.mid_frame = False
+        self.frame_end = missing
+        return frame
