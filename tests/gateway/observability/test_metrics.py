@@ -13,7 +13,8 @@ from gateway.net.back_pressure import BackPressure, Side
 from gateway.observability.close_cause import CloseCause
 from gateway.observability.metrics import GatewayMetrics
 from gateway.session.mute import MuteReason
-from protocol.api_keys import ApiKey
+from protocol.api_keys import ApiKey, all_offered
+from protocol.headers import api_number
 from quotas.combine import ThrottledBy
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Enforcement
@@ -45,6 +46,8 @@ def metrics_of(core: GatewayCore, *sessions: Any) -> tuple[GatewayMetrics, Liste
     """The metrics of a gateway with one listener and these connections."""
     metrics = GatewayMetrics(lambda: core.clock.now_ms)
     listener = Listener(*sessions)
+    for api in all_offered():  # requests that nobody made are told as 0
+        core.routes.get(api_number(api.key, api.version))
     metrics.watch_listener("tests", core.routes, listener)
     metrics.watch_quotas(core.limits, core.client_quotas, core.mutations)
     return metrics, listener
