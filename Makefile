@@ -62,13 +62,13 @@ static: $(VENV)/.pipeline-up-to-date
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
 
-# Neither Kafka nor Spark: on all cores, a file at a time.
-UNIT := -q -n auto --dist loadfile --ignore=tests/integration
+# Neither Kafka nor Spark; a file at a time on each core.
+UNIT := -q --dist loadfile --ignore=tests/integration
 NOT_LONG := not integration and not spark
 
 .PHONY: quick
 quick: $(VENV)/.pipeline-up-to-date
-	HYPOTHESIS_PROFILE=brief $(BIN)/python -m pytest $(UNIT) -m "$(NOT_LONG) and not slow"
+	HYPOTHESIS_PROFILE=brief $(BIN)/python -m pytest -n auto $(UNIT) -m "$(NOT_LONG) and not slow"
 
 .PHONY: check
 check: ## format, ruff, mypy --strict, import contracts, unit tests with fewer examples: under a minute
@@ -77,15 +77,16 @@ check: ## format, ruff, mypy --strict, import contracts, unit tests with fewer e
 # `check` shuffles anew each time; a red run of the long suite must be one that can be repeated.
 ORDER ?= 1
 IN_ORDER = --randomly-seed=$(ORDER)
-# Tests with real brokers mostly wait: two files at a time, each worker with brokers and addresses of its own.
-AT_ONCE := -n 2 --dist loadfile
+# Workers do not take over -X dev by themselves.
+DEV = PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest --tx '$(1)*popen//python=$(BIN)/python -X dev' $(IN_ORDER)
 # Real brokers and clients on a shared machine: three tests of a suite may need a second try, which is shown.
 TRIES = --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks --rerun-except "was told"
 
 .PHONY: test
 test: static kafka spark-jars ## all of check, and the tests with a real Kafka and Spark, in the order that ORDER=number gives
-	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest $(IN_ORDER) $(UNIT) -m "$(NOT_LONG)"
-	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest $(IN_ORDER) $(TRIES) $(AT_ONCE) -m "integration and not spark"
+	$(call DEV,$(shell nproc)) $(UNIT) -m "$(NOT_LONG)"
+	@# Tests with real brokers mostly wait: two files at a time, each worker with brokers and addresses of its own.
+	$(call DEV,2) $(TRIES) --dist loadfile -m "integration and not spark"
 	$(BIN)/python -m pytest $(IN_ORDER) $(TRIES) -m spark
 
 .PHONY: fuzz
