@@ -3,6 +3,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+# pytest keeps the test files that it has rewritten: without them each worker of each run rewrites all of them.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -60,25 +62,36 @@ static: $(VENV)/.pipeline-up-to-date
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
 
+# Neither Kafka nor Spark; a file at a time on each core.
+UNIT := -q --dist loadfile --ignore=tests/integration
+NOT_LONG := not integration and not spark
+
+.PHONY: quick
+quick: $(VENV)/.pipeline-up-to-date
+	HYPOTHESIS_PROFILE=brief $(BIN)/python -m pytest -n auto $(UNIT) -m "$(NOT_LONG) and not slow"
+
 .PHONY: check
-check: static ## format, ruff, mypy --strict, import contracts, unit tests: under a minute
-	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not integration and not spark"
+check: ## format, ruff, mypy --strict, import contracts, unit tests with fewer examples: under a minute
+	@$(MAKE) --no-print-directory -j2 --output-sync=target static quick
 
 # `check` shuffles anew each time; a red run of the long suite must be one that can be repeated.
 ORDER ?= 1
 IN_ORDER = --randomly-seed=$(ORDER)
+# Workers do not take over -X dev by themselves.
+DEV = PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest --tx '$(1)*popen//python=$(BIN)/python -X dev' $(IN_ORDER)
 # Real brokers and clients on a shared machine: three tests of a suite may need a second try, which is shown.
 TRIES = --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks --rerun-except "was told"
 
 .PHONY: test
 test: static kafka spark-jars ## all of check, and the tests with a real Kafka and Spark, in the order that ORDER=number gives
-	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest $(IN_ORDER) -q -n auto --dist loadfile -m "not integration and not spark"
-	PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest $(IN_ORDER) $(TRIES) -m "integration and not spark"
+	$(call DEV,$(shell nproc)) $(UNIT) -m "$(NOT_LONG)"
+	@# Tests with real brokers mostly wait: two files at a time, each worker with brokers and addresses of its own.
+	$(call DEV,2) $(TRIES) --dist loadfile -m "integration and not spark"
 	$(BIN)/python -m pytest $(IN_ORDER) $(TRIES) -m spark
 
 .PHONY: fuzz
 fuzz: $(VENV)/.up-to-date ## the fuzz and property tests with twenty times as many examples, and coverage-guided fuzzing [FUZZ_SECONDS=300]
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "not integration and not spark" tests/fuzz tests/reference
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "$(NOT_LONG)" tests/fuzz tests/reference
 	for target in sasl proxy_protocol principals mapping_rules client_quotas; do \
 	  $(BIN)/python -m tests.fuzz.atheris_run $$target --seconds $(FUZZ_SECONDS); done
 

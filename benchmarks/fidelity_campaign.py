@@ -28,7 +28,6 @@ from benchmarks.fidelity import (
     quota_tables,
 )
 from benchmarks.fidelity_truth import Errors, errors, replayed, truth_of
-from benchmarks.gateway_process import serving
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
 from embedded_kafka import jars
@@ -37,6 +36,7 @@ from pipeline.cli import main as pipeline
 from pipeline.layout import published_days
 from quotas.usage_record import UsageApi
 from testkit.gateway import free_ports
+from testkit.serving import serving
 
 COMPUTED_S: Final = 1_800.0
 LATE_MS: Final = 2.0

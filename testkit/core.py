@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
 
 from config.sections.connections import ConnectionSettings
 from config.sections.limits import LimitSettings
@@ -11,12 +12,20 @@ from config.sections.quota_admin import Authorize
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.context import HandlerContext
 from gateway.session.client_quotas import ClientQuotas
-from gateway.session.routes import build_routes
+from gateway.session.routes import (
+    UNKNOWN_API_VERSIONS,
+    HeadHandler,
+    RequestHandler,
+    Route,
+    build_routes,
+    route_of,
+)
 from gateway.session.session import ClientSession
 from gateway.session.settings import SessionSettings
 from gateway.upstream.topology import BrokerPorts, ClusterMap, Topology
 from gateway.usage.table import UsageTable
-from protocol.api_keys import ApiKey
+from protocol.api_keys import ApiKey, all_offered
+from protocol.headers import api_number
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
@@ -68,6 +77,36 @@ class RecordingObserver(SilentObserver):
     def topics_auto_created(self, count: int) -> None:
         """See `Observer`."""
         self.auto_created += count
+
+
+class RoutesOnDemand(dict[int, Route]):
+    """What `build_routes` gives, each route made when it is looked up first: a test uses a few of some 3,400."""
+
+    _offered: Final = {api_number(api.key, api.version): api for api in all_offered()}
+
+    def __init__(
+        self,
+        collect: Mapping[ApiKey, RequestHandler],
+        head: Mapping[ApiKey, HeadHandler],
+        *,
+        max_frame_bytes: int,
+    ) -> None:
+        self._route = partial(route_of, collect=collect, head=head, max_frame_bytes=max_frame_bytes)
+        self._whole = partial(build_routes, collect, head, max_frame_bytes=max_frame_bytes)
+
+    def get(self, number: int, default: Any = None) -> Any:
+        if number in self:
+            return self[number]
+        if number in self._offered:
+            self[number] = self._route(self._offered[number])
+        elif number == UNKNOWN_API_VERSIONS:
+            self[number] = self._whole()[number]
+        return super().get(number, default)
+
+    def __missing__(self, number: int) -> Route:
+        if self.get(number) is None:
+            raise KeyError(number)
+        return self[number]
 
 
 class GatewayCore:
@@ -149,7 +188,7 @@ class GatewayCore:
             broker_limits=None if board is None else board.limits,
         )
         self.settings = settings or session_settings()
-        self.routes = build_routes(
+        self.routes: dict[int, Route] = RoutesOnDemand(
             collecting_handlers(self.context),
             head_handlers(self.context),
             max_frame_bytes=self.settings.max_frame_bytes,

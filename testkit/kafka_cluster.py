@@ -10,8 +10,9 @@ from typing import Final
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
+from testkit.loopback import own_host
 
-KAFKA_HOST: Final = "127.77.0.1"
+KAFKA_HOST: Final = own_host(77)
 
 
 def shared_cluster(request: pytest.FixtureRequest, brokers: int) -> Iterator[KafkaCluster]:

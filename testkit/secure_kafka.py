@@ -31,8 +31,9 @@ from confluent_kafka.admin import (
 
 from embedded_kafka.kafka import Address, KafkaCluster
 from testkit.certificates import Authority, KeyPair
+from testkit.loopback import own_host
 
-SECURE_HOST: Final = "127.77.0.2"
+SECURE_HOST: Final = own_host(77, 2)
 LISTENERS: Final = {
     "SASL": "SASL_PLAINTEXT",
     "REAUTH": "SASL_PLAINTEXT",

@@ -245,15 +245,10 @@ def build_routes(
         head: handlers for heads.
         max_frame_bytes: largest payload of any request; handlers may ask for less.
     """
-    routes = {}
-    for api in all_offered():
-        handler = collect.get(api.key)
-        routes[api_number(api.key, api.version)] = Route(
-            api=api,
-            collect=handler,
-            head=head.get(api.key),
-            max_request_bytes=min(max_frame_bytes, _most_bytes(api.key, handler)),
-        )
+    routes = {
+        api_number(api.key, api.version): route_of(api, collect, head, max_frame_bytes=max_frame_bytes)
+        for api in all_offered()
+    }
     handler = collect.get(ApiKey.API_VERSIONS)
     if handler is not None:
         routes[UNKNOWN_API_VERSIONS] = Route(
@@ -264,6 +259,23 @@ def build_routes(
             unknown_version=True,
         )
     return routes
+
+
+def route_of(
+    api: Api,
+    collect: Mapping[ApiKey, RequestHandler],
+    head: Mapping[ApiKey, HeadHandler],
+    *,
+    max_frame_bytes: int,
+) -> Route:
+    """The route of one version of an API; see `build_routes`."""
+    handler = collect.get(api.key)
+    return Route(
+        api=api,
+        collect=handler,
+        head=head.get(api.key),
+        max_request_bytes=min(max_frame_bytes, _most_bytes(api.key, handler)),
+    )
 
 
 def _most_bytes(key: ApiKey, handler: RequestHandler | None) -> int:

@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
-from benchmarks.order.frames import Kind, correlation_id, kinds
-from benchmarks.order.peers import Broker, Client, Counts
-from benchmarks.order.run import run
 from testkit.broker import ScriptedBroker
+from testkit.order.frames import Kind, correlation_id, kinds
+from testkit.order.peers import Broker, Client, Counts
+from testkit.order.run import run
 
 pytestmark = pytest.mark.asyncio
 

@@ -71,6 +71,7 @@ async def test_b10_a_client_that_reads_byte_by_byte_is_cut_off() -> None:
         client.close()
 
 
+@pytest.mark.slow
 async def test_b10_a_slow_client_that_reads_steadily_gets_everything() -> None:
     """64 KiB/s under the default deadline of 30 s, both thirty times as fast: 2 MiB/s under one of a second."""
     async with (
@@ -239,6 +240,7 @@ async def test_c09_two_thousand_clients_exceed_their_quota_and_vanish(tmp_path: 
 # -- time ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_f06_a_stopped_gateway_forwards_nothing_of_clients_that_left_meanwhile(tmp_path: Path) -> None:
     tables = "[[quotas]]\ndefault_client_id = true\nproducer_byte_rate = 100000\n"
     async with (

@@ -168,6 +168,7 @@ async def test_g02_a_directory_replaced_by_a_file_delays_records_and_not_clients
     whole(directory, 100)
 
 
+@pytest.mark.slow
 async def test_i13_a_killed_gateway_loses_a_second_at_most_and_the_next_publishes_the_rest(
     tmp_path: Path,
 ) -> None:

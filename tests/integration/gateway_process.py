@@ -22,11 +22,12 @@ from typing import Final, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from testkit.loopback import own_host
 from testkit.secrets import OUTPUTS
 from testkit.tap import Tap
 
-GATEWAY_HOST: Final = "127.66.0.1"
-TAP_HOST: Final = "127.88.0.1"
+GATEWAY_HOST: Final = own_host(66)
+TAP_HOST: Final = own_host(88)
 BROKER_PORTS: Final = 4
 
 # Below the ports that the kernel gives to outgoing connections.
@@ -89,7 +90,7 @@ class GatewayProcess:
         self._tap = tap
         self._ports = free_ports(2 + BROKER_PORTS)
         self.bootstrap = Address(TAP_HOST, self._ports[0])
-        self._admin = Address("127.0.0.1", self._ports[-1])
+        self._admin = Address(GATEWAY_HOST, self._ports[-1])
         self._config = directory / "gateway.toml"
         self.log_file = directory / "gateway.log"
         self._process: subprocess.Popen[bytes] | None = None

@@ -11,6 +11,7 @@ import pytest
 from kafka.protocol.admin import IncrementalAlterConfigsRequest
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
+from testkit.loopback import own_host
 from testkit.secure_kafka import PASSWORDS, SecureKafka
 from testkit.tap import Tap
 from tests.integration.conftest import eventually
@@ -19,7 +20,7 @@ from tests.integration.sasl_gateway import own_user
 
 pytestmark = pytest.mark.integration
 
-HOST: Final = "127.77.0.3"
+HOST: Final = own_host(77, 3)
 RATE: Final = "producer_byte_rate"
 NOT_AUTHORISED: Final = 31
 

@@ -101,7 +101,7 @@ def test_kafka_configs_on_users_reaches_the_brokers_scram_credentials_too(
             in listed
         )
         with WireClient(kafka.brokers[1]) as direct:
-            assert QuotaSide(direct, "kafka").everything() == {}
+            assert (("user", "scram-user"),) not in QuotaSide(direct, "kafka").everything()
             credentials = direct.ask("DescribeUserScramCredentials", 0, users=[{"name": "scram-user"}]).body
             assert [result.error_code for result in credentials.results] == [0]
     finally:

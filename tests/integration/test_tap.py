@@ -1,9 +1,10 @@
-"""The tap itself: what it would find, so that its silence during all other tests means something."""
+"""The tap and the search for secrets: what they would find, so that their silence in all other tests counts."""
 
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
 from testkit.kafka_cluster import KAFKA_HOST
+from testkit.secrets import OUTPUTS
 from testkit.tap import Scanner, Tap
 from testkit.wire_client import WireClient
 from tests.integration.gateway_process import TAP_HOST, GatewayProcess
@@ -43,3 +44,13 @@ def test_e01_gateway_tells_its_own_address_in_the_place_of_a_brokers(
         (broker_id, *gateway3.broker(broker_id)) for broker_id in (1, 2, 3)
     }
     assert tap.bytes_to_clients > before
+
+
+def test_h15_logs_of_the_suites_gateways_are_at_debug_and_searched(gateway3: GatewayProcess) -> None:
+    gateway3.metric("gateway_connections_active")
+    before = OUTPUTS.looked_at_bytes
+    OUTPUTS.look_at_process(gateway3.pid, str(gateway3.admin))
+    OUTPUTS.look()
+    assert OUTPUTS.looked_at_bytes > before
+    assert '[log]\nlevel = "debug"' in gateway3.config_file.read_text()
+    assert OUTPUTS.watches(gateway3.log_file)

@@ -14,7 +14,8 @@ from gateway.observability.events import AuthenticationResult, CloseCause, Side
 from gateway.observability.quota_metrics import QuotaMetrics
 from gateway.observability.request_metrics import RequestMetrics
 from gateway.session.mute import MuteReason
-from protocol.api_keys import ApiKey
+from protocol.api_keys import ApiKey, all_offered
+from protocol.headers import api_number
 from protocol.sasl import Mechanism
 from quotas.combine import ThrottledBy
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
@@ -51,6 +52,8 @@ class Metrics:
         self.connections = ConnectionMetrics(lambda: core.clock.now_ms, MuteReason)
         self.connections.watch_listener("tests", self.listener)
         self.requests = RequestMetrics()
+        for api in all_offered():  # requests of which there were none are shown as 0
+            core.routes.get(api_number(api.key, api.version))
         self.requests.watch_routes("tests", core.routes)
         quotas = QuotaMetrics(
             core.limits,

@@ -16,10 +16,10 @@ from typing import Any, Final
 import uvloop
 
 from benchmarks.keep import keep_results
-from benchmarks.order.run import Outcome, run
 from benchmarks.relay.machine import describe_machine, load_average
+from testkit.order.run import Outcome, run
 
-RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
+RESULTS: Final = Path(__file__).resolve().parent / "results"
 
 
 def main() -> int:

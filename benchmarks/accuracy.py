@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from benchmarks.accuracy.campaign import FAMILIES, KAFKA, SIDES, Plan, run_campaign
-from benchmarks.accuracy.report import keep, within
+from benchmarks.accuracy_report import keep, within
 from benchmarks.relay.machine import describe_machine, load_average
+from testkit.accuracy.campaign import FAMILIES, KAFKA, SIDES, Plan, run_campaign
 
-RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
+RESULTS: Final = Path(__file__).resolve().parent / "results"
 
 
 def main() -> int:

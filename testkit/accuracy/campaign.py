@@ -24,7 +24,10 @@ from typing import Final
 
 import confluent_kafka
 
-from benchmarks.accuracy.clients import (
+from embedded_kafka import jars
+from embedded_kafka.kafka import KafkaCluster
+from embedded_kafka.tools import tool_command
+from testkit.accuracy.clients import (
     BATCH_BYTES,
     FETCH_BYTES,
     PARTITION_FETCH_BYTES,
@@ -32,11 +35,8 @@ from benchmarks.accuracy.clients import (
     RECORDS_PER_BATCH,
     Job,
 )
-from benchmarks.gateway_process import serving
-from embedded_kafka import jars
-from embedded_kafka.kafka import KafkaCluster
-from embedded_kafka.tools import tool_command
 from testkit.gateway import free_ports
+from testkit.serving import serving
 from testkit.wire_client import WireClient
 
 FAMILIES: Final = ("kafka-python", "librdkafka", "aiokafka", "java", "cheater")
@@ -145,7 +145,7 @@ def _progress(line: str, before: float) -> tuple[float, float] | None:
 def command(job: Job) -> list[str]:
     """The command line of a client."""
     if job.family != "java":
-        return [sys.executable, "-m", "benchmarks.accuracy.clients", job.text()]
+        return [sys.executable, "-m", "testkit.accuracy.clients", job.text()]
     if job.verb == "produce":
         arguments = [
             *("--bootstrap-server", job.bootstrap, "--topic", job.topic, "--num-records", "100000000"),

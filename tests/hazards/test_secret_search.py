@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testkit.secrets import CANARY, OUTPUTS, Outputs, packed, secrets_in
-from tests.integration.gateway_process import GatewayProcess
+from testkit.secrets import CANARY, Outputs, packed, secrets_in
 
 SECRET = f"{CANARY}alice-5f1c"
 
@@ -56,14 +55,3 @@ def test_h15_leak_planted_in_files_is_found_unpacked(tmp_path: Path) -> None:
         "store",
         "usage.jsonl.gz",
     ]
-
-
-@pytest.mark.integration
-def test_h15_logs_of_the_suites_gateways_are_at_debug_and_searched(gateway3: GatewayProcess) -> None:
-    gateway3.metric("gateway_connections_active")
-    before = OUTPUTS.looked_at_bytes
-    OUTPUTS.look_at_process(gateway3.pid, str(gateway3.admin))
-    OUTPUTS.look()
-    assert OUTPUTS.looked_at_bytes > before
-    assert '[log]\nlevel = "debug"' in gateway3.config_file.read_text()
-    assert OUTPUTS.watches(gateway3.log_file)

@@ -1,0 +1,16 @@
+"""Loopback addresses of a test process's own: two that run at the same time never listen on each other's."""
+
+from __future__ import annotations
+
+import os
+
+
+def own_host(network: int, host: int = 1) -> str:
+    """An address that no other worker of this test run uses.
+
+    Args:
+        network: its second byte, which says what listens there: 66 a gateway, 77 a Kafka, 88 a tap.
+        host: its last byte.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    return f"127.{network}.{worker}.{host}"
