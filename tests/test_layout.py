@@ -15,8 +15,6 @@ ROOMS: Final = (
     "gateway/commands",
     "gateway/store",
     "gateway/usage",
-    "pipeline",
-    "pipeline/kernels",
 )
 
 # Without a test file of their own, with what covers them instead.
@@ -26,7 +24,6 @@ ELSEWHERE: Final = {
     "gateway/store/interface": "protocols and records, which every store's tests use",
     "gateway/store/sqlite_file": "those of its only user, and tests/hazards/test_quota_store.py",
     "gateway/store/topic_writer": "a real Kafka: tests/integration/test_quota_topic.py",
-    "pipeline/quota_client": "a real Kafka: tests/integration/test_plans.py",
 }
 
 

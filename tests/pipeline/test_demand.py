@@ -1,4 +1,4 @@
-"""Packed rows as the kernels take them: in order, without retries, in the quota's unit."""
+"""Compacted rows as the kernels take them: in order, without retries, in the quota's unit."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.demand import Demand, demands
+from pipeline.replay.demand import Demand, demands
 from quotas.usage_record import UsageApi
-from tests.support.packed_days import packed_rows
+from testkit.pipeline.compacted_days import compacted_rows
 
 DAY = datetime.date(2026, 11, 14)
 
 
 def one(rows: list[dict[str, Any]], **options: Any) -> Demand:
-    (found,) = demands(packed_rows(rows), **options)
+    (found,) = demands(compacted_rows(rows), **options)
     return found
 
 
 def test_apis_come_apart_and_unknown_ones_are_left_out() -> None:
-    batch = packed_rows(
+    batch = compacted_rows(
         [
             {"api": "produce", "t": [1, 2], "offered": [10.0, 20.0]},
             {"api": "raft", "t": [1]},
@@ -37,7 +37,7 @@ def test_apis_come_apart_and_unknown_ones_are_left_out() -> None:
 
 
 def test_a_slice_of_a_batch_is_that_slice() -> None:
-    batch = packed_rows([{"t": [i], "offered": [float(i)]} for i in range(1, 5)])
+    batch = compacted_rows([{"t": [i], "offered": [float(i)]} for i in range(1, 5)])
     (found,) = demands(batch.slice(2, 2))
     assert found.by_second().total_units().tolist() == [3.0, 4.0]
 
@@ -88,7 +88,7 @@ def test_quotas_and_censored_seconds_are_told() -> None:
 
 
 def test_large_lists_are_read_as_well() -> None:
-    batch = packed_rows([{"t": [1], "offered": [2.0]}])
+    batch = compacted_rows([{"t": [1], "offered": [2.0]}])
     large = [
         column.cast(pa.large_list(column.type.value_type)) if pa.types.is_list(column.type) else column
         for column in batch.columns
@@ -104,6 +104,6 @@ def test_time_that_falls_within_a_series_without_being_put_together_is_no_error(
 
 @pytest.mark.parametrize("column", ["t", "offered"])
 def test_a_missing_column_is_an_error_and_not_an_empty_day(column: str) -> None:
-    batch = packed_rows([{"t": [1], "offered": [2.0]}])
+    batch = compacted_rows([{"t": [1], "offered": [2.0]}])
     with pytest.raises(KeyError):
         list(demands(batch.drop_columns([column])))

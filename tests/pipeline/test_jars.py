@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import jars
-from pipeline.jars import JarsError, connector_settings
+from pipeline.spark import jars
+from pipeline.spark.jars import JarsError, connector_settings
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.kernels.meters import TokenBuckets, rate_throttles_ms
+from pipeline.replay.kernels.meters import TokenBuckets, rate_throttles_ms
 from quotas.rate import throttle_time_ms
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.kernels.rounding import clamp_throttles_ms, lowest_paid_tokens
+from pipeline.replay.kernels.rounding import clamp_throttles_ms, lowest_paid_tokens
 from quotas.rate import MAX_THROTTLE_MS, clamp_throttle_ms
 from quotas.token_bucket import TokenBucket
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.kernels.sampled_rate import SampledRates
+from pipeline.replay.kernels.sampled_rate import SampledRates
 from quotas.rate import SampledRate
 
 steps = st.lists(

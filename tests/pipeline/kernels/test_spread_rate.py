@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.kernels.spread_rate import SpreadRates, exact_sums
+from pipeline.replay.kernels.spread_rate import SpreadRates, exact_sums
 from quotas.rate import SpreadRate
 
 amounts = st.lists(
