@@ -1,7 +1,6 @@
-"""Compacted days made straight from `testkit.pipeline.traces`: what `ingest` and `compact` would leave, without
-their time.
+"""Compacted days made straight from `testkit.pipeline.traces`: what `ingest` and `compact` would leave.
 
-Nobody is throttled in them: demand, and no quota in force.
+They have demand, and no quota in force.
 """
 
 from __future__ import annotations
@@ -59,19 +58,21 @@ def write_compacted_days(
 
 def compacted_table(seed: int, entities: int, day: Day) -> pa.Table:
     """One day's compacted rows, in the order of the entities."""
-    who = entities_of(seed, entities)
+    entities_of_day = entities_of(seed, entities)
     date = FIRST_DAY + datetime.timedelta(days=day.index)
     names: dict[str, list[Any]] = {
         "date": [date] * entities,
         "gw": ["gw-0"] * entities,
         "listener": ["clients"] * entities,
-        "user": [entity.user for entity in who],
-        "client_id": [entity.client_id for entity in who],
-        "api": [entity.api for entity in who],
+        "user": [entity.user for entity in entities_of_day],
+        "client_id": [entity.client_id for entity in entities_of_day],
+        "api": [entity.api for entity in entities_of_day],
         "node": [-1] * entities,
     }
     nothing = np.zeros(day.rows)
-    produced = np.repeat([entity.api == "produce" for entity in who], np.diff(day.starts)) * day.units
+    produced = (
+        np.repeat([entity.api == "produce" for entity in entities_of_day], np.diff(day.starts)) * day.units
+    )
     series: dict[str, Any] = dict.fromkeys(SERIES, nothing) | {
         "t": day.t,
         "requests": day.requests,

@@ -1,5 +1,4 @@
-"""``python -m benchmarks.replay``: how fast quotas are replayed and required rates found, with Spark and without;
-10 minutes.
+"""``python -m benchmarks.replay``: how fast quotas are replayed and required rates found; 10 minutes.
 
 A row-candidate is one recorded second of one client under one candidate quota. Each row is the best of some passes;
 wall time, and CPU time of all processes taking part, since a shared machine makes wall times longer. Goals (quiet
@@ -152,7 +151,7 @@ def without_spark(out: Path, total: int, *, quick: bool) -> list[Row]:
 
 
 def with_spark(out: Path, total: int, small: Path, few: int) -> list[Row]:
-    """The jobs, on this machine's cores; and the job that somebody would write first."""
+    """The jobs, on this machine's cores; and the job that one would write first."""
     spark = open_session("sluice-replay-benchmark")
     days = CompactedDays.of(spark, str(out))
     candidates = Candidates(multiples=tuple(grid(0.5, 64, CANDIDATES)))

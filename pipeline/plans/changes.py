@@ -128,7 +128,7 @@ def differences(
     """A plan beside what is set.
 
     Args:
-        plan: whose entries with action `set` are looked at.
+        plan: its entries with action `set` are looked at.
         in_force: what Describe answered.
         last: what earlier plans did; a quota they have set is as it should be while it has not been changed.
         keep_too: also those that the plan leaves alone; always `same` or `drift`.

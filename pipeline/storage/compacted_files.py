@@ -1,6 +1,6 @@
-"""Compacted days as files that workers write and read themselves, with Arrow: in folders that all machines have
-mounted.
+"""Compacted days as files that workers write and read themselves, with Arrow.
 
+That is for folders that all machines have mounted.
 Two dozen columns of arrays cost more on their way through Spark's rows than all that is done with them. So a file
 has its rows by bucket (`layout.bucket_of`), then by client, gateway and broker, and row groups of one bucket and a
 bounded number of elements each: a worker reads the columns it needs of the row groups it needs, a client's rows lie

@@ -1,9 +1,9 @@
-"""The offset index: which lines of which gateway have been read. It makes ingest exactly-once, and shows what is
-missing.
+"""The offset index: which lines of which gateway have been read.
 
-A line is (gateway, boot, seq), and a gateway numbers its lines without holes, empty seconds included. So the lines of
-a run that have been read are a few intervals of `seq`; whatever lies between them was written and never arrived.
-Lines may come in any order and any number of times: the offset index ends the same. Pure.
+It makes ingest exactly-once, and shows what is missing. A line is (gateway, boot, seq), and a gateway numbers its
+lines without holes, empty seconds included. So the lines of a run that have been read are a few intervals of `seq`;
+whatever lies between them was written and never arrived. Lines may come in any order and any number of times: the
+offset index ends the same. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables' columns as Arrow has them; `pipeline.storage.layout` says the same to Spark."""
+"""Arrow's types, and the raw table's columns in them; `pipeline.storage.layout` says the same to Spark."""
 
 from __future__ import annotations
 

@@ -75,11 +75,6 @@ def test_mutations_are_taken_one_by_one_and_retries_are_no_new_demand() -> None:
     assert again.weights.tolist() == [1.0, 1.0, 1.0]
 
 
-def test_seconds_become_requests_for_the_closed_loop() -> None:
-    found = one([{"t": [1], "offered": [10.0], "requests": [2], "max_units": [8.0]}])
-    assert sorted(found.by_request().units.tolist()) == [2.0, 8.0]
-
-
 def test_quotas_and_censored_seconds_are_told() -> None:
     found = one([{"t": [1, 2], "offered": [1.0, 1.0], "censored": [True, False], "quota": [None, 7.0]}])
     assert found.sums(found.censored).tolist() == [1.0]
@@ -95,11 +90,6 @@ def test_large_lists_are_read_as_well() -> None:
     ]
     (found,) = demands(pa.RecordBatch.from_arrays(large, names=batch.schema.names))
     assert found.by_second().total_units().tolist() == [2.0]
-
-
-def test_time_that_falls_within_a_series_without_being_put_together_is_no_error() -> None:
-    # A clock that was set back: the second stands where it is told.
-    assert one([{"t": [9, 3], "offered": [1.0, 1.0]}]).seconds.tolist() == [3, 9]
 
 
 @pytest.mark.parametrize("column", ["t", "offered"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.replay.demand import Demand, demands
-from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings, grid, replay, replay_all
+from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings, replay, replay_all
 from quotas.usage_record import UsageApi
 from testkit.pipeline.compacted_days import compacted_rows
 from testkit.pipeline.fidelity import producers
@@ -91,16 +91,6 @@ def test_mutations_of_old_and_new_clients_are_told_apart() -> None:
     # The strict one goes into debt untold; the permissive one is told of it.
     assert outcome.throttled[0, 0] == 1
     assert outcome.wait_ms[0, 0] == 89_999
-
-
-def test_a_grid_grows_by_a_factor() -> None:
-    assert grid(0.5, 64, 8).tolist() == pytest.approx([0.5, 1, 2, 4, 8, 16, 32, 64])
-
-
-@pytest.mark.parametrize(("low", "high", "count"), [(0, 1, 2), (2, 1, 2), (1, 2, 0), (1, 2, 2_000)])
-def test_a_grid_out_of_range_is_refused(low: float, high: float, count: int) -> None:
-    with pytest.raises(ValueError, match="LOWEST"):
-        grid(low, high, count)
 
 
 def test_seconds_alone_say_nearly_what_the_quota_in_force_did_to_each_request() -> None:

@@ -189,38 +189,31 @@ def test_a_user_called_default_is_not_the_default_user() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "fault"),
+    ("of_entry", "change", "fault"),
     [
-        ({"format": "other"}, "format"),
-        ({"version": 2}, "version"),
-        ({"entries": None}, "entries"),
-        ({"made_at": 5}, "made_at"),
-        ({"basis": {}}, "basis: first_day is missing"),
+        (False, {"format": "other"}, "format"),
+        (False, {"version": 2}, "version"),
+        (False, {"entries": None}, "entries"),
+        (False, {"made_at": 5}, "made_at"),
+        (False, {"basis": {}}, "basis: first_day is missing"),
+        (True, {"key": "bytes"}, r"entries\[0\]: key 'bytes'"),
+        (True, {"value": -1}, r"entries\[0\]"),
+        (True, {"value": "many"}, r"entries\[0\]: value"),
+        (True, {"entity": {"users": "a"}}, "'users' is not one of"),
+        (True, {"entity": {"user": 7}}, "text or null"),
+        (True, {"action": "drop"}, "action 'drop'"),
+        (True, {"value": float("inf")}, "value is a finite number"),
     ],
 )
-def test_what_is_no_plan_is_refused(change: dict[str, object], fault: str) -> None:
-    data = json.loads(plan_of().to_json()) | change
-    with pytest.raises(PlanError, match=fault):
-        Plan.from_json(json.dumps(data))
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ({"key": "bytes"}, r"entries\[0\]: key 'bytes'"),
-        ({"value": -1}, r"entries\[0\]"),
-        ({"value": "many"}, r"entries\[0\]: value"),
-        ({"entity": {"users": "a"}}, "'users' is not one of"),
-        ({"entity": {"user": 7}}, "text or null"),
-        ({"action": "drop"}, "action 'drop'"),
-        ({"value": float("inf")}, "value is a finite number"),
-    ],
-)
-def test_an_entry_with_a_fault_is_named(change: dict[str, object], fault: str) -> None:
+def test_what_is_no_plan_is_refused_with_the_place_of_the_fault(
+    of_entry: bool, change: dict[str, object], fault: str
+) -> None:
     data = json.loads(plan_of((ALICE, Action.SET, 5.0, None)).to_json())
-    data["entries"][0] |= change
+    (data["entries"][0] if of_entry else data).update(change)
     with pytest.raises(PlanError, match=fault):
         Plan.from_json(json.dumps(data))
+    with pytest.raises(PlanError, match="this is none"):
+        Plan.from_json("key: value")
 
 
 # -- one plan after the other ----------------------------------------------------------------------------------------
