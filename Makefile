@@ -51,7 +51,7 @@ kafka: $(VENV)/.up-to-date ## fetch the jars of the embedded Kafka (done for you
 
 .PHONY: spark-jars
 spark-jars: $(VENV)/.pipeline-up-to-date ## fetch Spark's Kafka connector (done for you by test)
-	@$(BIN)/python -m pipeline.jars >/dev/null
+	@$(BIN)/python -m pipeline.spark.jars >/dev/null
 
 # --- working on it -----------------------------------------------------------------------------------------
 
@@ -122,11 +122,11 @@ bench-usage: $(VENV)/.up-to-date ## what usage records cost: per frame, per row,
 	$(BIN)/python -m benchmarks.usage $(ARGS)
 
 .PHONY: bench-pipeline
-bench-pipeline: $(VENV)/.pipeline-up-to-date ## usage files to packed days with Spark, beside DuckDB, 5 minutes [ARGS=...]
+bench-pipeline: $(VENV)/.pipeline-up-to-date ## usage files to compacted days with Spark, beside DuckDB, 5 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.pipeline $(ARGS)
 
 .PHONY: bench-report
-bench-report: $(VENV)/.pipeline-up-to-date ## packed days to the report, beside DuckDB; 500 clients of all seconds; 5 minutes [ARGS=...]
+bench-report: $(VENV)/.pipeline-up-to-date ## compacted days to the report, beside DuckDB; 500 clients of all seconds; 5 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.report $(ARGS)
 
 .PHONY: bench-replay

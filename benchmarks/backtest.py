@@ -1,10 +1,10 @@
 """``python -m benchmarks.backtest``: quotas of earlier days on the next day, for made-up clients; about half an hour.
 
-The table of `sluice-pipeline backtest`, over `benchmarks.traces`, without Spark: the same rules and kernels on the
-same packed rows, one core. Once with rare bursts, once without, once with many: a burst that no earlier day announces
-cannot be provided for and saved on at once. Goals, of the first, at a target of 1 %: mean share that waits at most
-1.25 %, allocation at most 1.8 times the oracle's (geometric mean), at most 5 % of client-days above 2 %. 1 when one
-is missed. The rule was chosen with seeds 1 and 2.
+The table of `sluice-pipeline backtest`, over `testkit.pipeline.traces`, without Spark: the same rules and kernels
+on the same compacted rows, one core. Once with rare bursts, once without, once with many: a burst that no earlier
+day announces cannot be provided for and saved on at once. Goals, of the first, at a target of 1 %: mean share that
+waits at most 1.25 %, allocation at most 1.8 times the oracle's (geometric mean), at most 5 % of client-days above 2
+%. 1 when one is missed. The rule was chosen with seeds 1 and 2.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.compacted_days import compacted_table
 from benchmarks.keep import keep_results
-from benchmarks.packed_days import packed_table
 from benchmarks.relay.machine import describe_machine, load_average
-from benchmarks.traces import day_of
-from pipeline.backtest import History, Table, day_stats, evaluator, markdown, shares_of
-from pipeline.backtest_rules import OURS, Judged, backtest
-from pipeline.demand import ARRAYS, ENTITY, Demand, demands
+from pipeline.recommend.backtest import History, Table, day_stats, evaluator, markdown, shares_of
+from pipeline.recommend.backtest_rules import OURS, Judged, backtest
+from pipeline.replay.demand import Demand, demands
+from pipeline.storage.entity_days import ARRAYS, ENTITY
+from testkit.pipeline.traces import day_of
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 GOALS: Final = {"mean_throttled": 0.0125, "geometric": 1.8, "above": 0.05}
@@ -93,8 +94,8 @@ def run(entities: int, days: int, tested: int, target: float, seed: int, bursts:
 
 
 def demands_of(seed: int, entities: int, day: int, bursts: float) -> Iterator[Demand]:
-    """A day's demand, API by API, through the packed table's columns."""
-    table = packed_table(seed, entities, day_of(seed, entities, day, bursts=bursts)).select(
+    """A day's demand, API by API, through the compacted table's columns."""
+    table = compacted_table(seed, entities, day_of(seed, entities, day, bursts=bursts)).select(
         [*ENTITY, *ARRAYS]
     )
     for batch in table.to_batches():

@@ -1,10 +1,11 @@
 """``python -m benchmarks.backtest_feedback``: quotas recommended from records that the quotas themselves have shaped.
 
-Clients begin with three tenths of what they need. Each night the recommendation (`pipeline.advice`) for the next day
-is made of what was recorded. What a gateway records of refused requests is all that was *offered*; of a muted
-connection it is what was *observed*: here a client that sends its backlog as smoothly as its quota lets it. Told is
-the quota over the day's true need (geometric mean over clients). Goal: with offered demand back at 1.0 within two
-days.
+Clients begin with three tenths of what they need. Each night the recommendation
+(`pipeline.recommend.recommendation`) for the next day is made of what was recorded. What a gateway records of
+refused requests is all that was *offered*; of a muted connection it is what was *observed*: here a client that
+sends its backlog as smoothly as its quota lets it. Reported is the quota over the rate that the day really
+required (geometric mean over
+clients). Goal: with offered demand back at 1.0 within two days.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from numpy.typing import NDArray
 
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
-from benchmarks.traces import DAY_S, day_of, entities_of
-from pipeline.advice import AdviceSettings, ClientHistory, DayNeed, advise
-from pipeline.kernels.deferral import needs
-from pipeline.kernels.ragged import Ragged
-from pipeline.plan import Basis
+from pipeline.plans.plan import Basis
+from pipeline.recommend.recommendation import ClientDay, ClientHistory, RecommendationSettings, recommend
+from pipeline.replay.kernels.deferral import required_rates
+from pipeline.replay.kernels.ragged import Ragged
 from quotas.entities import QuotaKey
 from quotas.usage_record import UsageApi
+from testkit.pipeline.traces import DAY_S, day_of, entities_of
 
 Floats = NDArray[np.float64]
 
@@ -46,14 +47,14 @@ class Mode:
 
     name: str
     observed: bool
-    settings: AdviceSettings
+    settings: RecommendationSettings
 
 
 MODES: Final = (
-    Mode("offered", False, AdviceSettings()),
-    Mode("observed", True, AdviceSettings()),
-    Mode("observed, no bump", True, AdviceSettings(bump=1.0)),
-    Mode("observed, no bump, no margin", True, AdviceSettings(bump=1.0, margin=1.0)),
+    Mode("offered", False, RecommendationSettings()),
+    Mode("observed", True, RecommendationSettings()),
+    Mode("observed, no bump", True, RecommendationSettings(bump=1.0)),
+    Mode("observed, no bump, no margin", True, RecommendationSettings(bump=1.0, margin=1.0)),
 )
 
 
@@ -82,27 +83,27 @@ def main() -> int:
 
 
 def run(mode: Mode, seed: int, entities: int, days: int) -> list[float]:
-    """Quota over need, geometric mean over clients, day by day."""
+    """Quota over required rate, geometric mean over clients, day by day."""
     chosen = [entity.index for entity in entities_of(seed, entities) if entity.api != "mutation"]
     quotas: dict[int, float] = {}
-    history: dict[int, list[DayNeed]] = {index: [] for index in chosen}
+    history: dict[int, list[ClientDay]] = {index: [] for index in chosen}
     ratios = []
     for day in range(days):
-        told = []
+        of_day: list[float] = []
         for index, seconds, units in _demands(seed, entities, day, chosen):
-            need = _need(seconds, units)
-            if need <= 0:
+            required = _required_rate(seconds, units)
+            if required <= 0:
                 continue
-            quota = quotas.setdefault(index, START * need)
-            told.append(quota / need)
-            recorded, censored_s = need, 0
+            quota = quotas.setdefault(index, START * required)
+            of_day.append(quota / required)
+            recorded, censored_s = required, 0
             if mode.observed:
                 at, sent, censored_s = released(seconds, units, quota)
-                recorded = _need(at, sent)
+                recorded = _required_rate(at, sent)
             date_text = (_FIRST + timedelta(days=day)).isoformat()
-            history[index].append(DayNeed(date_text, recorded, len(seconds), censored_s, quota))
-        ratios.append(float(np.exp(np.log(told).mean())))
-        quotas |= _advised(history, mode.settings)
+            history[index].append(ClientDay(date_text, recorded, len(seconds), censored_s, quota))
+        ratios.append(float(np.exp(np.log(of_day).mean())))
+        quotas |= _recommended(history, mode.settings)
     return ratios
 
 
@@ -116,12 +117,14 @@ def released(seconds: Any, units: Floats, quota: float) -> tuple[Any, Floats, in
     return at, sent[at], int((waiting[at] > 0).sum())
 
 
-def _advised(history: dict[int, list[DayNeed]], settings: AdviceSettings) -> dict[int, float]:
+def _recommended(history: dict[int, list[ClientDay]], settings: RecommendationSettings) -> dict[int, float]:
     histories = [
         ClientHistory("", f"c{index}", UsageApi.PRODUCE, QuotaKey.PRODUCER_BYTE_RATE, tuple(days[-7:]))
         for index, days in history.items()
     ]
-    plan = advise(histories, settings, Basis("", "", 7, 1.0, TARGET, settings.margin, "deferral"), made_at="")
+    plan = recommend(
+        histories, settings, Basis("", "", 7, 1.0, TARGET, settings.margin, "deferral"), made_at=""
+    )
     return {int(str(entry.entity.client_id)[1:]): entry.value for entry in plan.entries}
 
 
@@ -132,9 +135,9 @@ def _demands(seed: int, entities: int, day: int, chosen: list[int]) -> Iterator[
         yield index, demand.t[part], demand.units[part]
 
 
-def _need(seconds: Any, units: Floats) -> float:
+def _required_rate(seconds: Any, units: Floats) -> float:
     ragged = Ragged.build(np.array([0, len(seconds)]), np.asarray(seconds, np.int64) * 1000, units)
-    return float(needs(ragged, TARGET, burst_s=BURST_S)[0])
+    return float(required_rates(ragged, TARGET, burst_s=BURST_S)[0])
 
 
 def render(document: dict[str, Any], ratios: dict[str, list[float]], back: int) -> str:
@@ -147,9 +150,9 @@ def render(document: dict[str, Any], ratios: dict[str, list[float]], back: int) 
         f"`{document['command']}`, {document['started']}, commit {machine['commit']}; load average after "
         f"{machine['load_average_after']}.",
         "",
-        "Quota over the day's true need (geometric mean over clients), when each day's quota is recommended from "
-        "records of throttled days. With offered demand, which the record then tells whole, at 1.0 again after "
-        f"{back} day{'s' * (back != 1)}; goal: {GOAL_DAYS}, {'met' if back <= GOAL_DAYS else 'missed'}.",
+        "Quota over the rate that the day really required (geometric mean over clients), when each day's quota is "
+        "recommended from records of throttled days. With offered demand, which the record then has whole, at 1.0 "
+        f"again after {back} day{'s' * (back != 1)}; goal: {GOAL_DAYS}, {'met' if back <= GOAL_DAYS else 'missed'}.",
         "",
         "| recorded | " + " | ".join(f"day {day}" for day in range(days)) + " |",
         "|---|" + "---|" * days,

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.fidelity_campaign``: the long run of `benchmarks.fidelity`, through ingest and pack."""
+"""``python -m benchmarks.fidelity_campaign``: a long `testkit.pipeline.fidelity`, through ingest and compact."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
@@ -16,27 +17,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.fidelity import (
+from benchmarks.keep import keep_results
+from benchmarks.relay.machine import describe_machine, load_average
+from embedded_kafka import jars
+from embedded_kafka.kafka import KafkaCluster
+from pipeline.cli import main as pipeline
+from pipeline.storage.layout import published_days
+from quotas.usage_record import UsageApi
+from testkit.gateway import free_ports
+from testkit.pipeline.fidelity import (
     SHARE_BOUND,
     TIME_BOUND,
     Admin,
-    Told,
+    Seen,
     Verdict,
     compare,
     drive,
     producers,
     quota_tables,
 )
-from benchmarks.fidelity_truth import Errors, errors, replayed, truth_of
-from benchmarks.keep import keep_results
-from benchmarks.relay.machine import describe_machine, load_average
-from embedded_kafka import jars
-from embedded_kafka.kafka import KafkaCluster
-from pipeline.cli import main as pipeline
-from pipeline.layout import published_days
-from quotas.usage_record import UsageApi
-from testkit.gateway import free_ports
+from testkit.pipeline.fidelity_truth import Errors, errors, replayed, truth_of
 from testkit.serving import serving
+from testkit.wire_client import WireClient
 
 COMPUTED_S: Final = 1_800.0
 LATE_MS: Final = 2.0
@@ -101,11 +103,11 @@ def run(folder: Path, clients: int, seconds: float, seed: int) -> Verdict:
         )
         admin = f"http://127.0.0.1:{port + 3}"
         stack.enter_context(serving(file, admin=admin, log=folder / "gateway.log"))
-        told = drive(("127.0.0.1", port), chosen, ADMINS, seconds=seconds, seed=seed)
-        counted = _metrics(admin, told)
+        seen = drive(partial(_connect, port), chosen, ADMINS, seconds=seconds, seed=seed)
+        counted = _metrics(admin, seen)
     for argv in (
         ["ingest", "--from", f"files:{usage}", "--out", str(out)],
-        ["pack", "--out", str(out), "--date", "all", "--allow-gaps"],
+        ["compact", "--out", str(out), "--date", "all", "--allow-gaps"],
     ):
         if pipeline(argv) != 0:
             raise RuntimeError(f"{argv[0]} failed")
@@ -114,17 +116,21 @@ def run(folder: Path, clients: int, seconds: float, seed: int) -> Verdict:
         raise RuntimeError("the run went over midnight (UTC): start it again")
     table = pa.concat_tables([pq.read_table(part) for part in sorted(Path(days[0].path).glob("*.parquet"))])
     (batch,) = table.combine_chunks().to_batches()
-    return compare(batch, chosen, ADMINS, told, lambda name, client: counted.get((name, client), 0.0))
+    return compare(batch, chosen, ADMINS, seen, lambda name, client: counted.get((name, client), 0.0))
 
 
-def _metrics(admin: str, told: dict[str, Told]) -> dict[tuple[str, str], float]:
+def _connect(port: int, client_id: str) -> WireClient:
+    return WireClient(("127.0.0.1", port), client_id=client_id, timeout_s=120)
+
+
+def _metrics(admin: str, seen: dict[str, Seen]) -> dict[tuple[str, str], float]:
     with urlopen(f"{admin}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     return {
         (sample.name, sample.labels["client_id"]): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.labels.get("client_id") in told
+        if sample.labels.get("client_id") in seen
     }
 
 
@@ -165,7 +171,7 @@ def render(document: dict[str, Any], verdict: Verdict) -> str:
     replay, themselves = document["computed"]["replay"], document["computed"]["themselves"]
     lines += [
         "",
-        f"Without a machine in between (`benchmarks.fidelity_truth`: {COMPUTED_S:g} s of the same clients in "
+        f"Without a machine in between (`testkit.pipeline.fidelity_truth`: {COMPUTED_S:g} s of the same clients in "
         f"computed time, request by request): the replay of their seconds is off by {replay['share']:.2%} and "
         f"{replay['time']:.1%}. The very same clients, each request up to {LATE_MS:g} ms later, are off from "
         f"themselves by {themselves['share']:.2%} and {themselves['time']:.1%}: so much no record could tell; the "

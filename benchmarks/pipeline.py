@@ -1,8 +1,8 @@
-"""``python -m benchmarks.pipeline``: usage files to packed days with Spark, beside DuckDB; 5 minutes.
+"""``python -m benchmarks.pipeline``: usage files to compacted days with Spark, beside DuckDB; 5 minutes.
 
 A row is a recorded second of one client with one API. Each figure is the best of some passes, the first of which is
 the cold one; wall time, and CPU time of all processes taking part, since a shared machine makes wall times longer.
-Goals (quiet machine, two cores): ingest at least 250,000 rows/s without and 150,000 with the ledger, pack at least
+Goals (quiet machine, two cores): ingest at least 250,000 rows/s without and 150,000 with the index, compact at least
 500,000 rows/s and at most 9 bytes a row for `t`, `offered` and `max_units`.
 """
 
@@ -27,15 +27,15 @@ import pyarrow.parquet as pq
 from benchmarks.keep import keep_results
 from benchmarks.process_tree import cpu_s
 from benchmarks.relay.machine import describe_machine, load_average
-from benchmarks.usage_files import FIRST_BOOT_MS, SIZE_S, Load, write_usage
-from pipeline.batches import Writer, files_to_rows
-from pipeline.columns import Collector
-from pipeline.ingest import files_stream, stream
-from pipeline.layout import RAW, published_days
-from pipeline.pack import pack
-from pipeline.session import open_session
-from pipeline.shards import write_shard
+from pipeline.ingest.collector import Collector
+from pipeline.ingest.sources import files_stream, stream
+from pipeline.ingest.writer import Writer, files_to_rows
+from pipeline.maintenance.compaction import compact
+from pipeline.spark.session import open_session
+from pipeline.storage.layout import RAW, published_days
+from pipeline.storage.raw_files import write_raw_file
 from quotas.usage_record import Row as Position
+from testkit.pipeline.usage_files import FIRST_BOOT_MS, SIZE_S, Load, write_usage
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 GATEWAY_DAY_ROWS: Final = 86_400_000
@@ -107,7 +107,7 @@ def without_spark(folder: Path, total: int, passes: int) -> list[Row]:
         batches = (batch for file in files for batch in Collector().file(file.name, file.read_bytes()))
         shutil.rmtree(folder / "plain", ignore_errors=True)
         (folder / "plain").mkdir()
-        for _ in write_shard(batches, str(folder / "plain")):
+        for _ in write_raw_file(batches, str(folder / "plain")):
             pass
 
     def exploded() -> None:
@@ -145,27 +145,27 @@ def with_spark(folder: Path, total: int, passes: int) -> list[Row]:
         frame = files_stream(spark, source, max_files=400)
         stream(frame, writer, f"{out}/checkpoint", {"availableNow": True})
 
-    def without_ledger() -> None:
+    def without_index() -> None:
         bare = folder / "bare"
         shutil.rmtree(bare, ignore_errors=True)
         bare.mkdir()
         target = str(bare)
 
         def written(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return write_shard(files_to_rows(batches, frozenset()), target)
+            return write_raw_file(files_to_rows(batches, frozenset()), target)
 
         files = spark.read.format("binaryFile").load(source).select("path", "content")
         files.mapInArrow(written, RAW).select("kind").toArrow()
 
-    def packing() -> None:
+    def compaction() -> None:
         shutil.rmtree(f"{out}/packed", ignore_errors=True)
-        pack(spark, out)
+        compact(spark, out)
 
     try:
         return [
-            _timed("Spark: ingest, without stream and ledger", total, without_ledger, passes=passes),
-            _timed("Spark: ingest, stream and ledger", total, ingest, passes=passes),
-            _timed("Spark: pack", total, packing, passes=passes),
+            _timed("Spark: ingest, without stream and offset index", total, without_index, passes=passes),
+            _timed("Spark: ingest, stream and offset index", total, ingest, passes=passes),
+            _timed("Spark: compact", total, compaction, passes=passes),
         ]
     finally:
         spark.stop()
@@ -184,7 +184,7 @@ def _timed(what: str, rows: int, run: Callable[[], None], *, passes: int) -> Row
 
 
 def column_bytes(folder: Path) -> Counter[str]:
-    """Compressed bytes of each column of a packed day."""
+    """Compressed bytes of each column of a compacted day."""
     sizes: Counter[str] = Counter()
     for path in folder.glob("*.parquet"):
         with pq.ParquetFile(path) as file:
@@ -201,11 +201,11 @@ def render(document: dict[str, Any], rows: list[Row]) -> str:
     sizes = document["packed_bytes"]
     three = sum(sizes[name] for name in _THREE) / total
     by_name = {row.what: row for row in rows}
-    ingest, packing = by_name["Spark: ingest, stream and ledger"], by_name["Spark: pack"]
-    day_min = [GATEWAY_DAY_ROWS / (row.cpu_rate * 1e3 * 2) / 60 for row in (ingest, packing)]
+    ingest, compaction = by_name["Spark: ingest, stream and offset index"], by_name["Spark: compact"]
+    day_min = [GATEWAY_DAY_ROWS / (row.cpu_rate * 1e3 * 2) / 60 for row in (ingest, compaction)]
     since = datetime.fromtimestamp(FIRST_BOOT_MS / 1000, UTC).date()
     lines = [
-        "# From usage files to packed days",
+        "# From usage files to compacted days",
         "",
         f"`{document['command']}`, {document['started']}, commit {machine['commit']}. {machine['cpu']}, "
         f"{machine['cores']} cores, Python {machine['python']}; load average before "
@@ -225,11 +225,11 @@ def render(document: dict[str, Any], rows: list[Row]) -> str:
     widest = ", ".join(f"{name} {size / total:.2f}" for name, size in list(sizes.items())[:10])
     lines += [
         "",
-        f"Packed: {three:.1f} bytes a row for t, offered and max_units; {sum(sizes.values()) / total:.1f} for all "
+        f"Compacted: {three:.1f} bytes a row for t, offered and max_units; {sum(sizes.values()) / total:.1f} for all "
         f"columns (bytes a row: {widest}).",
         "",
         "One gateway-day of 1,000 clients active in every second (86.4 M rows), computed from CPU times on two "
-        f"cores: ingest {day_min[0]:.1f} min, pack {day_min[1]:.1f} min.",
+        f"cores: ingest {day_min[0]:.1f} min, compact {day_min[1]:.1f} min.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -26,11 +26,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.relay.machine import describe_machine, load_average
-from benchmarks.usage_files import Faults, Load, Truth, lines_of, write_usage
 from embedded_kafka.kafka import KafkaCluster
-from pipeline.layout import committed_batches
-from pipeline.session import open_session
-from tests.support.exactly_once import (
+from pipeline.spark.session import open_session
+from pipeline.storage.layout import committed_batches
+from testkit.pipeline.exactly_once import (
     KILLED,
     Count,
     count_by_duckdb,
@@ -41,8 +40,9 @@ from tests.support.exactly_once import (
     shuffle_arrival,
     unreadable_files,
 )
-from tests.support.pipeline_victim import POINTS
-from tests.support.spark import QUICK
+from testkit.pipeline.spark import QUICK
+from testkit.pipeline.usage_files import Faults, Load, Truth, lines_of, write_usage
+from testkit.pipeline.victim import POINTS
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 _TOPIC: Final = "__sluice_usage"
@@ -264,7 +264,7 @@ def _judge(part: Part, out: Path, truth: Truth) -> None:
     spark.stop()
     batches = list(committed_batches(str(out)))
     part.batches = len(batches)
-    part.duplicates = sum(batch.told["duplicates"] for batch in batches)
+    part.duplicates = sum(batch.manifest["duplicates"] for batch in batches)
     part.unreadable = unreadable_files(out)
     reported = reported_missing(out)
     part.missing = len(truth.missing)
@@ -307,7 +307,7 @@ def render(parts: list[dict[str, Any]]) -> str:
     lines += [
         "",
         "Points: `rows` while workers write, `written` before the manifest, `manifest` half-way into its place, "
-        "`publish` before the rename, `published` after it and before the ledger, `ledger` half-way into its place, "
+        "`publish` before the rename, `published` after it and before the index, `index` half-way into its place, "
         "`done` before Spark notes that the batch is done. `-driver`: only Python is killed and the JVM finds itself "
         "orphaned; else everything at once. DuckDB reads `raw/batch=*/*.parquet` as it lies there.",
         "",

@@ -1,9 +1,9 @@
-"""``python -m benchmarks.replay``: how fast quotas are replayed and needs found, with Spark and without; 10 minutes.
+"""``python -m benchmarks.replay``: how fast quotas are replayed and required rates found; 10 minutes.
 
 A row-candidate is one recorded second of one client under one candidate quota. Each row is the best of some passes;
 wall time, and CPU time of all processes taking part, since a shared machine makes wall times longer. Goals (quiet
-machine, two cores): replay at least 200 M row-candidates/s and at least 100 times the naive job; needs at least
-4 M rows/s.
+machine, two cores): replay at least 200 M row-candidates/s and at least 100 times the naive job; required rates at
+least 4 M rows/s.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from benchmarks.compacted_days import write_compacted_days
 from benchmarks.keep import keep_results
-from benchmarks.packed_days import write_packed_days
 from benchmarks.relay.machine import describe_machine, load_average
-from pipeline.candidates import Candidates
-from pipeline.demand import ENTITY, FOR_REQUESTS, Demand, arrays_of, demands
-from pipeline.kernels.deferral import needs
-from pipeline.kernels.split import MOST
-from pipeline.layout import published_days, read_packed
-from pipeline.packed_days import ELEMENTS_AT_ONCE, PackedDays
-from pipeline.packed_files import pieces_of, read_entities
-from pipeline.recommend import find_needs
-from pipeline.replay import Algorithm, Model, ReplaySettings, grid
-from pipeline.session import open_session
-from pipeline.simulate import WIDE, simulate, simulate_batch
+from pipeline.recommend.required_rates import find_required_rates
+from pipeline.replay.candidates import Candidates
+from pipeline.replay.demand import Demand, demands
+from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings, grid
+from pipeline.replay.kernels.deferral import required_rates
+from pipeline.replay.kernels.split import MOST
+from pipeline.replay.simulation import WIDE, simulate, simulate_batch
+from pipeline.spark.session import open_session
+from pipeline.storage.compacted_days import ELEMENTS_AT_ONCE, CompactedDays
+from pipeline.storage.compacted_files import pieces_of, read_entities
+from pipeline.storage.entity_days import ENTITY, FOR_REQUESTS, arrays_of
+from pipeline.storage.layout import published_days, read_compacted
 from quotas.token_bucket import TokenBucket
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
@@ -79,8 +80,8 @@ def main() -> int:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="replay-") as name:
         out, small = Path(name) / "out", Path(name) / "small"
-        total = write_packed_days(out, seed=options.seed, entities=options.entities, days=1)
-        few = write_packed_days(small, seed=options.seed, entities=options.naive_entities, days=1)
+        total = write_compacted_days(out, seed=options.seed, entities=options.entities, days=1)
+        few = write_compacted_days(small, seed=options.seed, entities=options.naive_entities, days=1)
         rows += without_spark(out, total, quick=options.quick)
         rows += with_spark(out, total, small, few)
     document = {
@@ -135,10 +136,10 @@ def without_spark(out: Path, total: int, *, quick: bool) -> list[Row]:
         ),
         ("numpy: spread Rate", "row-candidates", total * 8, lambda d: list(simulate_batch(d, few, spread))),
         (
-            "numpy: needs at 1 %",
+            "numpy: required rates at 1 %",
             "rows",
             total,
-            lambda d: [needs(each.by_second(), 0.01, burst_s=10.0) for each in d],
+            lambda d: [required_rates(each.by_second(), 0.01, burst_s=10.0) for each in d],
         ),
     ]
     if quick:
@@ -150,19 +151,19 @@ def without_spark(out: Path, total: int, *, quick: bool) -> list[Row]:
 
 
 def with_spark(out: Path, total: int, small: Path, few: int) -> list[Row]:
-    """The jobs, on this machine's cores; and the job that somebody would write first."""
+    """The jobs, on this machine's cores; and the job that one would write first."""
     spark = open_session("sluice-replay-benchmark")
-    days = PackedDays.of(spark, str(out))
+    days = CompactedDays.of(spark, str(out))
     candidates = Candidates(multiples=tuple(grid(0.5, 64, CANDIDATES)))
 
     def simulated() -> None:
         simulate(days, candidates, STRICT).write.format("noop").mode("overwrite").save()
 
-    def needed() -> None:
-        find_needs(days, 0.01, 11, 1_000).write.format("noop").mode("overwrite").save()
+    def required() -> None:
+        find_required_rates(days, 0.01, 11, 1_000).write.format("noop").mode("overwrite").save()
 
     exploded = (
-        read_packed(spark, str(small))
+        read_compacted(spark, str(small))
         .selectExpr("client_id", "inline(arrays_zip(t, offered))")
         .repartition(4)
         .cache()
@@ -178,7 +179,7 @@ def with_spark(out: Path, total: int, small: Path, few: int) -> list[Row]:
         _best(
             "Spark: simulate, strict bucket", "row-candidates", total * CANDIDATES, simulated, passes=_PASSES
         ),
-        _best("Spark: needs at 1 % and peaks (recommend)", "rows", total, needed, passes=_PASSES),
+        _best("Spark: required rates at 1 % and peaks (recommend)", "rows", total, required, passes=_PASSES),
         _best("Spark: naive applyInPandas", "row-candidates", few * NAIVE_CANDIDATES, naive, passes=2),
     ]
     spark.stop()
@@ -254,8 +255,8 @@ def render(document: dict[str, Any], rows: list[Row]) -> str:
     machine = document["machine"]
     by_name = {row.what: row for row in rows}
     spark, naive = by_name["Spark: simulate, strict bucket"], by_name["Spark: naive applyInPandas"]
-    need = by_name["Spark: needs at 1 % and peaks (recommend)"]
-    day_s = _DAY_ROWS / (need.cpu_rate * 2e6), _DAY_ROWS * CANDIDATES / (spark.cpu_rate * 2e6)
+    found = by_name["Spark: required rates at 1 % and peaks (recommend)"]
+    day_s = _DAY_ROWS / (found.cpu_rate * 2e6), _DAY_ROWS * CANDIDATES / (spark.cpu_rate * 2e6)
     lines = [
         "# Replay",
         "",
@@ -279,12 +280,13 @@ def render(document: dict[str, Any], rows: list[Row]) -> str:
         "weigh more.",
         "",
         f"Goals, for a quiet machine: simulate 200 M row-candidates/s ({_word(spark.rate >= 200)}) and 100 times the "
-        f"naive job ({_word(spark.cpu_rate >= 100 * naive.cpu_rate)}); needs 4 M rows/s ({_word(need.rate >= 4)}). "
+        f"naive job ({_word(spark.cpu_rate >= 100 * naive.cpu_rate)}); "
+        f"required rates 4 M rows/s ({_word(found.rate >= 4)}). "
         "Ranks with few clients cost as much as calls into numpy do: batches with more clients are faster per "
         "client.",
         "",
         "One gateway-day of 1,000 clients active in every second (86.4 M rows), computed from CPU times on two "
-        f"cores: needs {day_s[0] / 60:.1f} min, {CANDIDATES} candidates {day_s[1] / 60:.1f} min.",
+        f"cores: required rates {day_s[0] / 60:.1f} min, {CANDIDATES} candidates {day_s[1] / 60:.1f} min.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""How fast the report is made of packed days, beside plain DuckDB: ``python -m benchmarks.report``.
+"""How fast the report is made of compacted days, beside plain DuckDB: ``python -m benchmarks.report``.
 
 DuckDB's row is an aggregate of the same files, sums and one peak per client; the report besides makes percentiles,
 peaks of ten and sixty seconds over all brokers, nearness to limits and series for plots. The second report is of
@@ -22,17 +22,17 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.compacted_days import FIRST_DAY, write_compacted_days
 from benchmarks.keep import keep_results
-from benchmarks.packed_days import FIRST_DAY, write_packed_days
 from benchmarks.process_tree import cpu_s
 from benchmarks.relay.machine import describe_machine, load_average
-from pipeline.columns import ARROW_TYPES
-from pipeline.layout import BUCKETS, EVENTS, KEY, MANIFEST, SERIES, packed_dir
-from pipeline.packed_days import PackedDays
-from pipeline.packed_files import write_packed_file
-from pipeline.report import make, summaries
-from pipeline.report_page import render
-from pipeline.session import open_session
+from pipeline.report.page import render
+from pipeline.report.report import make, summaries
+from pipeline.spark.session import open_session
+from pipeline.storage.compacted_days import CompactedDays
+from pipeline.storage.compacted_files import write_compacted_file
+from pipeline.storage.layout import BUCKETS, EVENTS, KEY, MANIFEST, SERIES, compacted_dir
+from pipeline.storage.schemas import ARROW_TYPES
 
 RESULTS: Final = Path(__file__).parent / "results"
 GOAL: Final = 4.0
@@ -64,11 +64,11 @@ def main() -> int:
     options = parser.parse_args()
     machine = describe_machine()
     with tempfile.TemporaryDirectory(prefix="report-") as name:
-        total = write_packed_days(Path(name), seed=1, entities=options.entities, days=1)
+        total = write_compacted_days(Path(name), seed=1, entities=options.entities, days=1)
         spark = open_session("benchmark")
 
         def report() -> None:
-            summaries(PackedDays.of(spark, name)).toArrow()
+            summaries(CompactedDays.of(spark, name)).toArrow()
 
         def aggregate() -> None:
             duckdb.sql(_DUCKDB.format(out=name)).fetchall()
@@ -96,7 +96,7 @@ def main() -> int:
 
 def _all_day(spark: Any, out: Path, clients: int) -> Row:
     """The report of clients that were limited, throttled and muted in every second of a day, page and all."""
-    folder = Path(packed_dir(str(out), FIRST_DAY.isoformat())) / "run=000001"
+    folder = Path(compacted_dir(str(out), FIRST_DAY.isoformat())) / "run=000001"
     folder.mkdir(parents=True)
     rng = np.random.default_rng(1)
     seconds = {name: rng.integers(1, 1_000_000, _DAY_S) for name in SERIES} | {
@@ -128,7 +128,7 @@ def _write_clients(folder: Path, seconds: dict[str, Any], numbers: range) -> Non
         columns[name] = pa.ListArray.from_arrays(offsets, values)
     for name, kind in EVENTS.items():
         columns[name] = pa.array([[]] * count, pa.list_(ARROW_TYPES[kind]))
-    write_packed_file(folder / f"part-{numbers[0]:05d}.parquet", pa.table(columns))
+    write_compacted_file(folder / f"part-{numbers[0]:05d}.parquet", pa.table(columns))
 
 
 def _timed(what: str, seconds: int, run: Callable[[], None], passes: int) -> Row:
@@ -153,7 +153,7 @@ def _render(document: dict[str, Any], rows: list[Row]) -> str:
         f"after {machine['load_average_after']}: where the machine did other things too, CPU time is the better "
         "measure (two cores give twice the rate of its column, at best).",
         "",
-        f"{document['recorded_seconds']:,} recorded seconds of one day, packed.",
+        f"{document['recorded_seconds']:,} recorded seconds of one day, compacted.",
         "",
         "| what | M/s, first pass | M/s, warm | M per CPU-second, warm |",
         "|---|---|---|---|",

@@ -14,23 +14,21 @@ from typing import Final, NoReturn
 
 from pipeline.errors import JobError
 
-# Job -> one line of help. Each is a module of this package with `add_arguments(parser)` and `run(arguments) -> int`,
-# called as the job or as `_MODULES` says.
+# Job -> one line of help. Each is a module of `pipeline.jobs` with `add_arguments(parser)` and `run(arguments) ->
+# int`.
 JOBS: Final = {
     "ingest": "read usage files, or the usage topic, into the raw table, each line exactly once",
-    "pack": "rewrite finished days as one row per client, for everything that reads them",
-    "status": "what has been read, what is missing and what is packed",
-    "report": "who used what, who was throttled, who is close to the limit: a page and JSON",
-    "simulate": "what candidate quotas would have done to the packed days",
-    "recommend": "a plan of quotas out of some packed days",
+    "compact": "rewrite finished days as one row per client, for everything that reads them",
+    "status": "what has been read, what is missing and what is compacted",
+    "report": "use, throttling and nearness to the limits by client: a page and JSON",
+    "simulate": "what candidate quotas would have done to the compacted days",
+    "recommend": "a plan of quotas out of some compacted days",
     "backtest": "whether quotas of earlier days would have fitted the next, beside other rules",
     "prune": "delete raw batches and days that are old and not needed any more",
     "plan": "show a plan, compare it with what is set, apply it, take it back",
 }
 # What the gateway's own installation does not bring.
 _PACKAGES: Final = frozenset({"jinja2", "matplotlib", "numpy", "pandas", "pyarrow", "pyspark"})
-
-_MODULES: Final = {"plan": "plan_jobs"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -75,7 +73,7 @@ def run_job(job: str, argv: Sequence[str]) -> int:
     Returns:
         The exit code.
     """
-    module = importlib.import_module(f"pipeline.{_MODULES.get(job, job)}")
+    module = importlib.import_module(f"pipeline.jobs.{job}")
     parser = _Parser(prog=f"sluice-pipeline {job}", description=JOBS[job], allow_abbrev=False)
     module.add_arguments(parser)
     try:
@@ -100,7 +98,7 @@ def run_job(job: str, argv: Sequence[str]) -> int:
 def _usage() -> str:
     lines = ["usage: sluice-pipeline JOB ...", "", "jobs:"]
     lines += [f"  {name:<10} {text}" for name, text in JOBS.items()]
-    return "\n".join([*lines, "", "sluice-pipeline JOB --help tells a job's arguments."])
+    return "\n".join([*lines, "", "sluice-pipeline JOB --help shows a job's arguments."])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`make demo`: a Kafka, the gateway before it, load for two minutes; then the records' whole way to new quotas.
 
 Every step is a command of the product, printed before it runs, so that each can be tried again by hand. What it
-leaves stays in its folder: records, packed days, plan, and the report's page.
+leaves stays in its folder: records, compacted days, plan, and the report's page.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _run(folder: Path, bootstrap: str, admin: str, seconds: int) -> None:
     plan = str(folder / "plan.json")
     _step("sluice", "usage", str(folder / "usage"))
     _step("sluice-pipeline", "ingest", "--from", f"files:{folder / 'usage'}", "--out", out)
-    _step("sluice-pipeline", "pack", "--out", out)
+    _step("sluice-pipeline", "compact", "--out", out)
     _step("sluice-pipeline", "recommend", "--out", out, "--history", "1", "--plan", plan)
     _step("sluice-pipeline", "report", "--out", out, "--to-dir", str(folder / "report"), "--plan", plan)
     _step("sluice-pipeline", "plan", "show", plan)

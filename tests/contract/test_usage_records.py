@@ -9,7 +9,7 @@ from gateway.usage.line import LineBuilder
 from gateway.usage.mutations import mutation_level, record_mutations
 from gateway.usage.part_file import PartFile
 from gateway.usage.table import UsageTable
-from pipeline.columns import Collector
+from pipeline.ingest.collector import Collector
 from quotas.connections import Admission, AdmissionCause, AdmissionDecision
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits

@@ -29,7 +29,7 @@ from testkit.broker import ScriptedBroker
 from testkit.frames import fetch
 from testkit.gateway import RunningGateway, gateway_config, gateway_process, running_gateway
 from testkit.raw_client import RawClient, until
-from tests.support.usage_lines import usage_lines
+from testkit.usage_lines import usage_lines
 
 pytestmark = pytest.mark.asyncio
 

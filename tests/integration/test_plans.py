@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
-from pipeline.plan import Action
-from pipeline.plan_jobs import NOT_DONE, OK
-from pipeline.quota_client import QuotaClient, Refusal, Setting
+from pipeline.plans.plan import Action
+from pipeline.plans.quota_client import QuotaClient, Refusal, Setting
+from pipeline.plans.steps import NOT_DONE, OK
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from tests.integration.conftest import eventually
-from tests.pipeline.test_plan_changes import plan_of
-from tests.pipeline.test_plan_jobs import run
+from tests.pipeline.test_plans import plan_of, run
 
 pytestmark = pytest.mark.integration
 

@@ -14,10 +14,10 @@ import pytest
 
 from embedded_kafka.kafka import KafkaCluster
 from quotas.usage_record import Event, Row
+from testkit.usage_lines import usage_lines
 from testkit.wire_client import WireClient
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
-from tests.support.usage_lines import usage_lines
 
 pytestmark = pytest.mark.integration
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pytest
 
-from pipeline.batches import Writer, files_to_rows
-from pipeline.ingest import files_stream, stream
-from pipeline.layout import committed_batches
-from pipeline.session import open_session
-from tests.support.spark import QUICK
+from pipeline.ingest.sources import files_stream, stream
+from pipeline.ingest.writer import Writer, files_to_rows
+from pipeline.spark.session import open_session
+from pipeline.storage.layout import committed_batches
+from testkit.pipeline.spark import QUICK
 
 Ingest = Callable[..., Writer]
 

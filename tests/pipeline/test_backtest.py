@@ -1,4 +1,4 @@
-"""The table, from packed days on; and its parts."""
+"""Rules see the days before and are judged on the day after; and the table, from compacted days on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,107 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from pipeline.backtest import History, day_stats, evaluator, shares_of
-from pipeline.backtest_rules import DAY_NUMBERS, OURS
 from pipeline.cli import main
-from pipeline.demand import demands
-from pipeline.kernels.deferral import deferred, needs
-from tests.support.packed_days import DAY, packed_rows, write_packed
+from pipeline.recommend.backtest import History, day_stats, evaluator, shares_of
+from pipeline.recommend.backtest_rules import DAY_NUMBERS, HISTORY_DAYS, OURS, RULES, Judged, backtest
+from pipeline.replay.demand import demands
+from pipeline.replay.kernels.deferral import deferred, required_rates
+from testkit.pipeline.compacted_days import DAY, compacted_rows, write_compacted
+
+Floats = NDArray[np.float64]
+TARGET = 0.01
+
+
+def known(rates: list[list[float]], **more: list[list[float]]) -> dict[str, Floats]:
+    """Numbers of clients' days; what is not said is the required rate."""
+    required = np.array(rates)
+    return {name: np.array(more[name]) if name in more else required.copy() for name in DAY_NUMBERS}
+
+
+def share_of(required: Floats, quotas: Floats) -> Floats:
+    """A made-up replay: at the required rate the target waits, and ten times as much at half of it."""
+    return TARGET * (required[:, :, None] / quotas) ** np.log2(10)
+
+
+def judged(numbers: dict[str, Floats], tested: int) -> tuple[dict[str, Judged], dict[str, Judged]]:
+    required = numbers["required_rate"][:, -tested:]
+    plain, equal = backtest(numbers, tested, TARGET, lambda quotas: share_of(required, quotas))
+    return {each.name: each for each in plain}, {each.name: each for each in equal}
+
+
+def test_the_oracle_knows_what_the_day_requires() -> None:
+    plain, _ = judged(known([[1.0, 5.0], [8.0, 2.0]]), 1)
+    oracle = plain["oracle"]
+    assert oracle.mean_throttled == pytest.approx(TARGET)
+    assert (oracle.above, oracle.geometric, oracle.by_sum) == (0.0, pytest.approx(1.0), pytest.approx(1.0))
+
+
+def test_a_rule_is_judged_by_harm_and_by_what_it_allocates() -> None:
+    # One client needs twice as much as yesterday, the other half.
+    plain, _ = judged(known([[1.0, 2.0], [4.0, 2.0]]), 1)
+    yesterday = plain["yesterday's required rate"]
+    assert yesterday.geometric == pytest.approx(1.15)
+    assert yesterday.by_sum == pytest.approx(1.15 * 5 / 4)
+    assert yesterday.above == 0.5
+    assert yesterday.mean_throttled == pytest.approx((0.1 + 0.001) / 2 / 1.15 ** np.log2(10))
+
+
+def test_no_rule_sees_the_day_that_it_is_judged_on() -> None:
+    before = [[3.0, 1.0, 2.0, 7.0], [1.0, 1.0, 1.0, 1.0]]
+    one = known([[*row, 5.0] for row in before])
+    other = known([[*row, 5.0] for row in before])
+    for name in DAY_NUMBERS:
+        if name not in ("required_rate", "units"):
+            other[name][:, -1] = 1e9
+    plain, _ = judged(one, 1)
+    again, _ = judged(other, 1)
+    assert plain == again
+
+
+def test_a_rule_sees_no_more_than_a_week() -> None:
+    old, new = [9e9, *[1.0] * HISTORY_DAYS, 1.0], [1.0, *[1.0] * HISTORY_DAYS, 1.0]
+    assert judged(known([old]), 1)[0] == judged(known([new]), 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "quota"),
+    [
+        ("largest daily required rate", 8.0),
+        ("decayed p90 of daily required rates", 4.0),
+        ("yesterday's required rate", 4.0),
+        ("daily mean", 11 / 4),
+    ],
+)
+def test_a_rule_gives_what_it_is_called(rule: str, quota: float) -> None:
+    # Of four days the last counts 8/15, the first 1/15.
+    (found,) = (each for each in RULES if each.name == rule)
+    numbers = known([[8.0, 1.0, 2.0, 4.0]], mean=[[2.0, 3.0, 4.0, 2.0]])
+    assert found.quota(numbers).tolist() == [quota]
+
+
+def test_days_on_which_a_client_was_not_seen_count_for_nothing() -> None:
+    hole = float("nan")
+    numbers = known([[2.0, hole, 3.0], [hole, hole, 3.0], [2.0, 2.0, hole]])
+    plain, _ = judged(numbers, 1)
+    # Only the first was there before and on the day itself; yesterday's rate is made up for by what is known.
+    assert plain["yesterday's required rate"].by_sum == pytest.approx(1.15 * 2 / 3)
+    assert plain["largest daily required rate"].by_sum == pytest.approx(1.15 * 2 / 3)
+
+
+def test_equal_harm_finds_the_factor_with_which_the_mean_meets_the_target() -> None:
+    rng = np.random.default_rng(1)
+    numbers = known(np.exp(rng.normal(0, 0.5, (50, 10))).tolist())
+    _, equal = judged(numbers, 3)
+    assert len(equal) == len(RULES)
+    for each in equal.values():
+        assert 0.98 * TARGET <= each.mean_throttled <= TARGET * 1.0001
+    # Quotas that follow the client need less than quotas that only know the largest day.
+    assert equal["largest daily required rate"].factor < equal["yesterday's required rate"].factor
+
+
+# -- over compacted days ---------------------------------------------------------------------------------------------
 
 
 def days(count: int, *, seed: int = 1, clients: int = 3) -> list[dict[str, Any]]:
@@ -34,9 +128,9 @@ def days(count: int, *, seed: int = 1, clients: int = 3) -> list[dict[str, Any]]
 
 def test_a_day_is_told_in_a_few_numbers() -> None:
     seconds, offered = [0, 1, 2, 70], [10.0, 20.0, 30.0, 60.0]
-    (demand,) = demands(packed_rows([{"t": seconds, "offered": offered}, {"t": [], "offered": []}]))
+    (demand,) = demands(compacted_rows([{"t": seconds, "offered": offered}, {"t": [], "offered": []}]))
     (row,) = day_stats(demand, 0.01).to_pylist()
-    assert row["need"] == needs(demand.by_second(), 0.01, burst_s=10.0)[0]
+    assert row["required_rate"] == required_rates(demand.by_second(), 0.01, burst_s=10.0)[0]
     assert row["units"] == 120.0
     assert row["mean"] == 120 / 86_400
     assert (row["peak_1s"], row["peak_10s"], row["peak_60s"]) == (60.0, 6.0, 1.0)
@@ -45,7 +139,7 @@ def test_a_day_is_told_in_a_few_numbers() -> None:
 
 
 def test_shares_are_those_of_the_deferral_model() -> None:
-    (demand,) = demands(packed_rows(days(1)))
+    (demand,) = demands(compacted_rows(days(1)))
     quotas = np.array([1.0, 5.0, 50.0])
     wanted = {(("gw", -1, "u", f"c{i}", "produce"), DAY): quotas * (i + 1) for i in (0, 2)}
     found = shares_of(demand, wanted)
@@ -59,12 +153,12 @@ def test_shares_are_those_of_the_deferral_model() -> None:
 
 
 def test_quotas_go_to_their_clients_and_days_and_shares_come_back() -> None:
-    batches = list(demands(packed_rows(days(3))))
+    batches = list(demands(compacted_rows(days(3))))
     history = History.of(row for demand in batches for row in day_stats(demand, 0.01).to_pylist())
-    assert history.known["need"].shape == (3, 3)
+    assert history.known["required_rate"].shape == (3, 3)
     assert set(history.known) == set(DAY_NUMBERS)
     evaluate = evaluator(history, 2, lambda table: (shares_of(demand, table) for demand in batches))
-    oracle = history.known["need"][:, 1:, None]
+    oracle = history.known["required_rate"][:, 1:, None]
     quotas = np.concatenate([oracle, oracle * 0.5, oracle * 100], axis=2)
     quotas[0, 0] = np.nan
     shares = evaluate(quotas)
@@ -78,25 +172,19 @@ def test_quotas_go_to_their_clients_and_days_and_shares_come_back() -> None:
 
 @pytest.mark.spark
 def test_the_job_keeps_the_table(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_packed(tmp_path, days(4))
+    write_compacted(tmp_path, days(4))
     folder = tmp_path / "result"
     assert main(["backtest", "--out", str(tmp_path), "--test", "2", "--result", str(folder)]) == 0
-    told = json.loads((folder / "backtest.json").read_text())
-    rules = {rule["name"]: rule for rule in told["rules"]}
+    found = json.loads((folder / "backtest.json").read_text())
+    rules = {rule["name"]: rule for rule in found["rules"]}
     assert rules["oracle"]["mean_throttled"] == pytest.approx(0.01, rel=0.1)
     assert rules["1 s peak"]["geometric"] > rules[OURS]["geometric"] > 1
     # The same without Spark.
-    batches = list(demands(packed_rows(days(4))))
+    batches = list(demands(compacted_rows(days(4))))
     history = History.of(row for demand in batches for row in day_stats(demand, 0.01).to_pylist())
     evaluate = evaluator(history, 2, lambda table: (shares_of(demand, table) for demand in batches))
-    oracle = evaluate(history.known["need"][:, 2:, None])
+    oracle = evaluate(history.known["required_rate"][:, 2:, None])
     assert rules["oracle"]["mean_throttled"] == pytest.approx(oracle.mean())
     page = (folder / "backtest.md").read_text()
     assert page in capsys.readouterr().out
     assert page.count("| 10 s peak |") == 2
-
-
-def test_one_day_cannot_be_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_packed(tmp_path, days(1))
-    assert main(["backtest", "--out", str(tmp_path)]) == 1
-    assert "at least one is needed" in capsys.readouterr().err

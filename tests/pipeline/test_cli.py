@@ -1,37 +1,63 @@
+"""The command line: which jobs there are, what they refuse before Spark starts, and the session that they open."""
+
 from __future__ import annotations
 
-import importlib
+import json
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pipeline import cli
 from pipeline.cli import JOBS, main
+from pipeline.errors import JobError
+from pipeline.text import number, table
+from testkit.pipeline.compacted_days import write_compacted
+
+ELSEWHERE = "hdfs://name/out"
+
+
+def load(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
+    monkeypatch.setattr(cli, "importlib", SimpleNamespace(import_module=module))
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_every_job_tells_its_arguments(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_job_shows_its_arguments(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([job, "--help"]) == 0
     assert f"sluice-pipeline {job}" in capsys.readouterr().out
 
 
-def test_no_job_or_an_unknown_one_is_told_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_job_or_with_an_unknown_one_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert main(["guess"]) == 2
-    told = capsys.readouterr().err
-    assert all(job in told for job in JOBS)
+    said = capsys.readouterr().err
+    assert all(job in said for job in JOBS)
 
 
-def test_a_missing_package_is_told_with_the_command_that_brings_it(
+def test_a_missing_package_is_named_with_the_command_that_brings_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'pyspark.sql'", name="pyspark.sql")
 
-    monkeypatch.setattr(cli, "importlib", type("Importer", (), {"import_module": staticmethod(missing)}))
-    assert main(["pack"]) == 1
+    load(monkeypatch, missing)
+    assert main(["compact"]) == 1
     assert "pip install 'sluice[pipeline]'" in capsys.readouterr().err
+
+
+def test_a_job_that_refuses_ends_with_one_and_its_reason_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_: object) -> int:
+        raise JobError("the day is not complete")
+
+    job = SimpleNamespace(add_arguments=lambda parser: None, run=refuse)
+    load(monkeypatch, lambda name: job)
+    assert main(["compact"]) == 1
+    assert capsys.readouterr().err == "sluice-pipeline compact: the day is not complete\n"
 
 
 def test_nothing_heavy_is_loaded_for_help() -> None:
@@ -40,4 +66,140 @@ def test_nothing_heavy_is_loaded_for_help() -> None:
         "sys.exit(bool({'pyspark', 'numpy', 'pandas'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
-    assert importlib.import_module("pipeline.cli") is cli
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ("ingest --from nowhere", "say files:DIR or kafka:TOPIC"),
+        ("ingest --from files:/nowhere --trigger often", "say available-now"),
+        ("compact --date yesterday", "say a day as 2026-11-21, all, or new"),
+        ("prune --keep-raw 0", "--keep-raw: at least 1 day"),
+        ("report --plan no-plan.json", "no-plan.json: a plan is a JSON object"),
+        ("plan show no-plan.json", "no-plan.json: a plan is a JSON object"),
+        ("recommend", "no day is compacted"),
+        ("simulate", "no compacted day"),
+        ("simulate --candidates grid:x", "expected grid"),
+        ("simulate --model deferral --algo rate", "not of rate"),
+        ("simulate --window-num 0", "--window-num"),
+        ("backtest", "0 compacted days: at least one is needed"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_spark_starts(
+    arguments: str,
+    fault: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("no-plan.json").write_text("{}")
+    job, *rest = arguments.split()
+    assert main([job, *(() if job == "plan" else ("--out", "out")), *rest]) == 1
+    assert fault in capsys.readouterr().err
+
+
+def test_incomplete_days_make_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_compacted(tmp_path, [{"t": [1]}], completeness=0.5)
+    assert main(["recommend", "--out", str(tmp_path), "--history", "1"]) == 1
+    assert "50.0% complete" in capsys.readouterr().err
+
+
+def test_the_status_of_an_empty_folder_is_told_without_spark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--out", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["batches"], found["days"], found["gaps"]) == (0, [], [])
+
+
+# -- folders that are not on this machine ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ("status", "not on this machine"),
+        ("prune", "not on this machine"),
+        ("recommend", "say with --plan where to write"),
+        ("report", "say with --to-dir where to write"),
+        ("backtest", "say with --result where to write"),
+    ],
+)
+def test_a_job_that_works_on_this_machine_refuses_a_folder_elsewhere(
+    arguments: str, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([arguments, "--out", ELSEWHERE]) == 1
+    assert fault in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ("simulate", "no compacted day"),
+        ("recommend --plan plan.json", "no day is compacted"),
+        ("backtest --result result", "0 compacted days"),
+    ],
+)
+def test_a_folder_elsewhere_is_looked_into_with_a_session(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, fault: str
+) -> None:
+    asked = []
+
+    def store_of(path: str, spark: Any = None) -> Any:
+        asked.append(spark)
+        return SimpleNamespace(names=lambda path: [])
+
+    monkeypatch.setattr("pipeline.jobs.arguments.open_session", lambda app, **_: "a session")
+    monkeypatch.setattr("pipeline.storage.layout.store_of", store_of)
+    assert main([*arguments.split(), "--out", ELSEWHERE]) == 1
+    assert fault in capsys.readouterr().err
+    assert asked == ["a session"]
+
+
+# -- the session -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_days_are_utc_and_what_the_caller_asks_for_wins(spark: Any) -> None:
+    code = "select cast(timestamp'1970-01-02 00:00:00' as bigint) as seconds"
+    assert spark.sql(code).first().seconds == 86_400
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.conf.get("spark.sql.parquet.compression.codec") == "zstd"
+    assert (spark.sparkContext.master, spark.sparkContext.uiWebUrl) == ("local[2]", None)
+
+
+def test_what_is_submitted_is_not_overruled() -> None:
+    code = """
+import pyspark.sql, pipeline.spark.session as session
+found = {}
+class Builder:
+    def appName(self, name): return self
+    def master(self, master): found['master'] = master; return self
+    def config(self, key, value): found[key] = value; return self
+    def getOrCreate(self): return None
+class Conf:
+    def get(self, key, default=None):
+        return {'spark.master': 'yarn', 'spark.speculation': 'true'}.get(key, default)
+pyspark.sql.SparkSession.builder, pyspark.SparkConf = Builder(), Conf
+session.open_session('x', quiet=False)
+assert found['master'] == 'yarn', found
+assert found['spark.sql.session.timeZone'] == 'UTC', found
+assert not {'spark.speculation', 'spark.driver.memory', 'spark.driver.host'} & set(found), found
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# -- tables on a terminal ----------------------------------------------------------------------------------------
+
+
+def test_columns_are_as_wide_as_their_longest_cell() -> None:
+    assert table(("user", "rate"), [("alice", "1"), ("b", "10000")]) == "user   rate\nalice  1\nb      10000"
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "-"), (5.0, "5"), (0.5, "0.5"), (1e9, "1000000000")])
+def test_a_quota_is_written_without_needless_digits(value: float | None, text: str) -> None:
+    assert number(value) == text

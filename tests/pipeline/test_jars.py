@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import jars
-from pipeline.jars import JarsError, connector_settings
+from pipeline.spark import jars
+from pipeline.spark.jars import JarsError, connector_settings
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +20,8 @@ def test_a_folder_of_jars_wins_over_coordinates(tmp_path: Path, monkeypatch: pyt
     assert connector_settings(jars=str(tmp_path), packages="a:b:1") == expected
     monkeypatch.setenv(jars.JARS_VARIABLE, str(tmp_path))
     assert connector_settings() == expected
+    with pytest.raises(JarsError, match="no jar in"):
+        connector_settings(jars=str(tmp_path.parent))
 
 
 def test_coordinates_go_to_spark_without_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,11 +29,6 @@ def test_coordinates_go_to_spark_without_what_it_has(monkeypatch: pytest.MonkeyP
     settings = connector_settings()
     assert settings["spark.jars.packages"] == "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
     assert "hadoop-client-runtime" in settings["spark.jars.excludes"]
-
-
-def test_a_folder_without_jars_is_told(tmp_path: Path) -> None:
-    with pytest.raises(JarsError, match="no jar in"):
-        connector_settings(jars=str(tmp_path))
 
 
 def test_a_set_that_was_fetched_is_used_without_maven(

@@ -1,23 +1,108 @@
-"""Which algorithm and which kind of client a replay takes, and that it takes them."""
+"""Compacted rows as the kernels take them, and which algorithm and kind of client a replay takes."""
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from benchmarks.fidelity import producers
-from benchmarks.fidelity_truth import errors, replayed, truth_of
-from pipeline.demand import Demand, demands
-from pipeline.replay import Algorithm, Model, ReplaySettings, grid, replay, replay_all
+from pipeline.replay.demand import Demand, demands
+from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings, replay, replay_all
 from quotas.usage_record import UsageApi
-from tests.support.packed_days import packed_rows
+from testkit.pipeline.compacted_days import compacted_rows
+from testkit.pipeline.fidelity import producers
+from testkit.pipeline.fidelity_truth import errors, replayed, truth_of
+
+DAY = datetime.date(2026, 11, 14)
 
 
-def one(**row: Any) -> Demand:
-    (found,) = demands(packed_rows([row]))
+def one(rows: list[dict[str, Any]], **options: Any) -> Demand:
+    (found,) = demands(compacted_rows(rows), **options)
     return found
+
+
+def test_apis_come_apart_and_unknown_ones_are_left_out() -> None:
+    batch = compacted_rows(
+        [
+            {"api": "produce", "t": [1, 2], "offered": [10.0, 20.0]},
+            {"api": "raft", "t": [1]},
+            {"api": "fetch", "t": [3], "offered": [5.0]},
+            {"api": "produce", "t": [], "offered": [], "client_id": "idle"},
+        ]
+    )
+    found = {demand.api: demand for demand in demands(batch)}
+    assert list(found) == [UsageApi.PRODUCE, UsageApi.FETCH]
+    assert found[UsageApi.PRODUCE].by_second().total_units().tolist() == [30.0, 0.0]
+    assert found[UsageApi.PRODUCE].names.column("client_id").to_pylist() == ["c", "idle"]
+
+
+def test_a_slice_of_a_batch_is_that_slice() -> None:
+    batch = compacted_rows([{"t": [i], "offered": [float(i)]} for i in range(1, 5)])
+    (found,) = demands(batch.slice(2, 2))
+    assert found.by_second().total_units().tolist() == [3.0, 4.0]
+
+
+def test_rows_of_several_brokers_put_together_are_brought_into_order() -> None:
+    found = one([{"t": [5, 9, 2, 9], "offered": [1.0, 2.0, 3.0, 4.0], "requests": [1, 2, 3, 4]}])
+    assert found.seconds.tolist() == [2, 5, 9, 9]
+    assert found.units.tolist() == [3.0, 1.0, 2.0, 4.0]
+    assert found.requests.tolist() == [3, 1, 2, 4]
+
+
+def test_request_time_is_counted_in_percent_of_a_thread() -> None:
+    found = one([{"api": "request", "t": [1], "offered": [250.0], "max_units": [50.0]}])
+    assert found.units.tolist() == [25.0]
+    assert found.max_units.tolist() == [5.0]
+
+
+def test_mutations_are_taken_one_by_one_and_retries_are_no_new_demand() -> None:
+    row = {
+        "api": "mutation",
+        "t": [1],
+        "offered": [9.0],
+        "e_ms": [1_100, 1_200, 1_050],
+        "e_units": [4, 4, 1],
+        "e_strict": [True, True, False],
+        "e_attempt": [1, 2, 1],
+    }
+    events = one([row]).events
+    assert events is not None
+    assert events.t_ms.tolist() == [1_050, 1_100]
+    assert events.units.tolist() == [1.0, 4.0]
+    assert events.weights.tolist() == [0.0, 1.0]
+    again = one([row], retries=True).by_second()
+    assert again.t_ms.tolist() == [1_050, 1_100, 1_200]
+    assert again.weights.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_quotas_and_censored_seconds_are_told() -> None:
+    found = one([{"t": [1, 2], "offered": [1.0, 1.0], "censored": [True, False], "quota": [None, 7.0]}])
+    assert found.sums(found.censored).tolist() == [1.0]
+    assert np.isnan(found.quota[0])
+    assert found.quota[1] == 7.0
+
+
+def test_large_lists_are_read_as_well() -> None:
+    batch = compacted_rows([{"t": [1], "offered": [2.0]}])
+    large = [
+        column.cast(pa.large_list(column.type.value_type)) if pa.types.is_list(column.type) else column
+        for column in batch.columns
+    ]
+    (found,) = demands(pa.RecordBatch.from_arrays(large, names=batch.schema.names))
+    assert found.by_second().total_units().tolist() == [2.0]
+
+
+@pytest.mark.parametrize("column", ["t", "offered"])
+def test_a_missing_column_is_an_error_and_not_an_empty_day(column: str) -> None:
+    batch = compacted_rows([{"t": [1], "offered": [2.0]}])
+    with pytest.raises(KeyError):
+        list(demands(batch.drop_columns([column])))
+
+
+# -- which algorithm -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -46,7 +131,7 @@ def test_apis_replayed_together_are_decided_each_alone(model: Model) -> None:
         for n in range(5) for api in ("produce", "fetch", "request")
     ]  # fmt: skip
     rows.append({"api": "mutation", "t": [1], "e_ms": [1_000, 1_004, 1_008], "e_units": [9, 9, 9]})
-    found = list(demands(packed_rows(rows)))
+    found = list(demands(compacted_rows(rows)))
     quotas = [np.geomspace(1, 500, 6)[None, :] * np.arange(1, len(demand) + 1)[:, None] for demand in found]
     settings = ReplaySettings(Algorithm.TOKEN_BUCKET, model)
     together = replay_all(found, quotas, settings)
@@ -71,7 +156,7 @@ def test_the_deferral_model_is_one_of_the_bucket() -> None:
 @pytest.mark.parametrize("algorithm", list(Algorithm))
 @pytest.mark.parametrize("model", [Model.STRICT, Model.PERMISSIVE, Model.CLOSED_LOOP])
 def test_every_algorithm_slows_a_burst_in_every_model(algorithm: Algorithm, model: Model) -> None:
-    demand = one(t=[0, 1, 2], offered=[2_000.0, 10.0, 10.0])
+    demand = one([{"t": [0, 1, 2], "offered": [2_000.0, 10.0, 10.0]}])
     found = replay(demand, np.array([10.0, 1e6]), ReplaySettings(algorithm, model))
     assert found.outcome.throttled[0, 0] > 0
     assert found.outcome.throttled[0, 1] == 0
@@ -80,27 +165,17 @@ def test_every_algorithm_slows_a_burst_in_every_model(algorithm: Algorithm, mode
 
 
 def test_a_request_quota_is_never_told_more_than_a_window_at_once() -> None:
-    demand = one(api="request", t=[0, 1], offered=[60_000.0, 1.0])
+    demand = one([{"api": "request", "t": [0, 1], "offered": [60_000.0, 1.0]}])
     waits = replay(demand, np.array([1.0]), ReplaySettings()).outcome
     assert waits.wait_ms[0, 0] == 2_000
 
 
 def test_mutations_of_old_and_new_clients_are_told_apart() -> None:
     row = {"api": "mutation", "t": [0], "e_ms": [0, 1], "e_units": [100, 1], "e_strict": [True, False]}
-    outcome = replay(one(**row), np.array([1.0]), ReplaySettings()).outcome
+    outcome = replay(one([row]), np.array([1.0]), ReplaySettings()).outcome
     # The strict one goes into debt untold; the permissive one is told of it.
     assert outcome.throttled[0, 0] == 1
     assert outcome.wait_ms[0, 0] == 89_999
-
-
-def test_a_grid_grows_by_a_factor() -> None:
-    assert grid(0.5, 64, 8).tolist() == pytest.approx([0.5, 1, 2, 4, 8, 16, 32, 64])
-
-
-@pytest.mark.parametrize(("low", "high", "count"), [(0, 1, 2), (2, 1, 2), (1, 2, 0), (1, 2, 2_000)])
-def test_a_grid_out_of_range_is_refused(low: float, high: float, count: int) -> None:
-    with pytest.raises(ValueError, match="LOWEST"):
-        grid(low, high, count)
 
 
 def test_seconds_alone_say_nearly_what_the_quota_in_force_did_to_each_request() -> None:

@@ -1,64 +1,390 @@
-"""The report over packed days, by Spark."""
+"""Profiles of clients, use over time, the page, and the report over compacted days."""
 
 from __future__ import annotations
 
-import argparse
 import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
 from datetime import date
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pipeline import report
+from pipeline.cli import main
 from pipeline.errors import JobError
-from pipeline.layout import BUCKETS, MANIFEST
-from pipeline.packed_files import write_packed_file
+from pipeline.plans.plan import Action
+from pipeline.report import report
+from pipeline.report.page import duration, heat, quantity, quota, render, share
+from pipeline.report.profile import PARTIAL, PROFILE, STEP_S, merge_profiles, profile_rows
+from pipeline.report.report import Report
+from pipeline.report.timelines import BINS, STACKED, SUMMARY, Timeline, summarise
+from pipeline.storage.layout import CompactedDay
+from quotas.entities import QuotaEntity
 from quotas.usage_record import OTHER
-from tests.support.packed_rows import packed_batch
+from testkit.pipeline.compacted_days import write_compacted
+from testkit.pipeline.compacted_rows import compacted_batch
+from tests.pipeline.test_plans import plan_of
 
-pytestmark = pytest.mark.spark
+# -- profiles --------------------------------------------------------------------------------------------------------
 
 
-def publish(out: Path, day: date, *rows: dict[str, Any], completeness: float = 1.0) -> None:
-    """A packed day as `pack` leaves it."""
-    folder = out / "packed" / f"date={day}" / "run=000001"
-    folder.mkdir(parents=True)
-    write_packed_file(
-        folder / "part-0.parquet",
-        pa.Table.from_batches([packed_batch(*({"date": day, **row} for row in rows))]),
+MIDNIGHT_S = 1_795_219_200  # 2026-11-21T00:00:00Z
+DAY = date(2026, 11, 21)
+
+
+def partial_of(*rows: dict[str, Any]) -> pa.Table:
+    """What one worker makes of compacted rows."""
+    batch = compacted_batch(*({"date": DAY} | row for row in rows))
+    return pa.Table.from_batches(list(profile_rows(iter([batch]))), schema=PARTIAL)
+
+
+def profile_of(*rows: dict[str, Any]) -> dict[str, Any]:
+    """The profile of compacted rows that are one client's."""
+    merged = merge_profiles(partial_of(*rows))
+    assert merged.schema == PROFILE
+    return dict(merged.to_pylist()[0])
+
+
+def test_sums_are_over_all_brokers_gateways_and_days() -> None:
+    rows = [
+        {"gw": "a", "node": 1, "t": [5, 6], "offered": [10.0, 20.0], "delayed": [1, 0]},
+        {"gw": "b", "node": 2, "t": [5], "offered": [70.0], "throttle_ms": [1500]},
+        {"date": date(2026, 11, 22), "gw": "a", "node": 1, "t": [0], "offered": [1.0]},
+    ]
+    found = profile_of(*rows)
+    assert found["offered"] == 101.0
+    assert (found["delayed"], found["throttle_ms"]) == (1, 1500)
+    assert (found["gateways"], found["nodes"], found["active_s"]) == (2, 2, 4)
+    assert found["step"] == [MIDNIGHT_S // 10, (MIDNIGHT_S + 86_400) // 10]
+    assert found["step_offered"] == [100.0, 1.0]
+
+
+def test_the_peak_of_a_client_is_that_of_its_brokers_together() -> None:
+    """Each broker sees 100 in a step of its own and 60 in a shared one: the shared one is the peak."""
+    one = {"node": 1, "t": [0, 20], "offered": [100.0, 60.0]}
+    two = {"node": 2, "t": [10, 25], "offered": [100.0, 60.0]}
+    found = profile_of(one, two)
+    assert found["peak_10s"] == 12.0
+    assert found["peak_60s"] == pytest.approx(320 / 60)
+    assert found["peak_1s"] == 100.0
+
+
+def test_percentiles_leave_out_steps_without_use() -> None:
+    found = profile_of(
+        {"t": [0, 10, 20, 30], "offered": [10.0, 0.0, 20.0, 30.0], "throttle_ms": [0, 900, 0, 0]}
     )
-    seconds = sum(len(row["t"]) for row in rows)
-    told = {
-        "rows": seconds,
-        "keys": len(rows),
-        "completeness": completeness,
-        "batches": [0],
-        "buckets": BUCKETS,
+    assert found["p50"] == 2.0
+    assert found["step_throttle_ms"] == [0.0, 900.0, 0.0, 0.0]
+
+
+def test_nearness_is_the_gateways_own_measure_of_a_rate() -> None:
+    row = {
+        "t": [1, 2, 3, 4],
+        "offered": [1.0] * 4,
+        "quota": [None, 100.0, 100.0, 50.0],
+        "level_end": [99.0, 79.0, None, 45.0],
     }
-    (folder / MANIFEST).write_text(json.dumps(told))
+    found = profile_of(row)
+    assert found["closest"] == pytest.approx(0.9)
+    assert found["near_s"] == 1
+    assert found["quota"] == 50.0
 
 
-def arguments(*given: object) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    report.add_arguments(parser)
-    return parser.parse_args([str(each) for each in given])
+def test_nearness_of_mutations_is_what_was_wanted_in_ten_seconds() -> None:
+    row = {"api": "mutation", "t": [1, 2, 30], "offered": [40.0, 20.0, 1.0], "quota": [2.0] * 3}
+    found = profile_of(row)
+    assert found["closest"] == 3.0
+    assert found["near_s"] == 2
 
 
-def test_clients_are_added_up_over_days_and_brokers_the_largest_first(spark: Any, tmp_path: Path) -> None:
-    monday, tuesday = date(2026, 11, 16), date(2026, 11, 17)
-    small = {"client_id": "small", "t": [1], "offered": [5.0]}
-    rest = {"client_id": OTHER, "t": [1], "offered": [1e9]}
-    publish(tmp_path, monday, {"node": 1, "t": [1], "offered": [10.0]}, small, rest)
-    publish(
-        tmp_path,
-        tuesday,
+def test_a_client_without_a_limit_is_near_to_none() -> None:
+    found = profile_of({"t": [1], "offered": [1e9]})
+    assert (found["closest"], found["quota"], found["near_s"]) == (None, None, 0)
+
+
+def test_a_packed_row_without_seconds_makes_no_profile() -> None:
+    assert partial_of({"t": [], "offered": []}).num_rows == 0
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 86_399), st.integers(0, 1000)), min_size=1, max_size=30),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_however_a_clients_use_is_divided_its_sums_are_the_same(parts: list[list[tuple[int, int]]]) -> None:
+    rows = []
+    for node, part in enumerate(parts):
+        part.sort()
+        rows.append({"node": node, "t": [t for t, _ in part], "offered": [float(n) for _, n in part]})
+    found = profile_of(*rows)
+    flat = [each for part in parts for each in part]
+    by_step: dict[int, float] = {}
+    for t, units in flat:
+        by_step[t // 10] = by_step.get(t // 10, 0.0) + units
+    assert found["offered"] == sum(by_step.values())
+    assert found["peak_10s"] == max(by_step.values()) / 10
+    assert found["step_offered"] == [by_step[step] for step in sorted(by_step)]
+
+
+def test_clients_come_apart_whatever_the_order_of_their_partial_profiles() -> None:
+    rows = [
+        {"client_id": name, "node": node, "t": [node], "offered": [size]}
+        for node in (1, 2)
+        for name, size in (("b", 5.0), ("a", 7.0))
+    ]
+    partial = partial_of(*rows)
+    found = merge_profiles(partial).to_pylist()
+    assert [(row["client_id"], row["offered"], row["nodes"]) for row in found] == [
+        ("a", 14.0, 2),
+        ("b", 10.0, 2),
+    ]
+    assert merge_profiles(partial.slice(0, 0)).num_rows == 0
+
+
+# -- use over time ---------------------------------------------------------------------------------------------------
+
+
+series = st.dictionaries(st.integers(10_000, 200_000), st.integers(1, 9), max_size=30)
+
+
+def timeline(of: dict[int, int]) -> Timeline:
+    made = Timeline()
+    steps = np.array(sorted(of), np.int64)
+    made.add(steps, [float(of[step]) for step in steps.tolist()], np.ones(len(steps)))
+    return made
+
+
+def seconds(of: Timeline) -> dict[int, float]:
+    return {int(at): value for at, value in zip(of.begins_s(), of.offered, strict=True) if value}
+
+
+@given(st.lists(series, max_size=6))
+def test_timelines_added_up_are_the_timeline_of_everything(parts: list[dict[int, int]]) -> None:
+    whole, together = Timeline(), Timeline()
+    sums: dict[int, int] = {}
+    for part in parts:
+        together.add_all(timeline(part))
+        for step, value in part.items():
+            sums[step] = sums.get(step, 0) + value
+    whole = timeline(sums)
+    assert len(whole.offered) <= BINS
+    assert (together.level, seconds(together)) == (whole.level, seconds(whole))
+    assert together.throttle_ms.sum() == sum(map(len, parts))
+    # A bin holds what was used between its beginning and the next one's.
+    for begin, used in seconds(whole).items():
+        assert used == sum(n for step, n in sums.items() if begin <= step * STEP_S < begin + whole.width_s)
+    if sums:
+        assert (
+            len(whole.offered) > BINS // 2
+            or whole.level == 0
+            or len(sums) < 3
+            or max(sums) - min(sums) < 2 * BINS
+        )
+
+
+@given(series, series)
+def test_a_part_is_shown_in_the_bins_of_the_whole(one: dict[int, int], other: dict[int, int]) -> None:
+    part, whole = timeline(one), timeline(one)
+    whole.add_all(timeline(other))
+    shown = part.on(whole)
+    assert shown.sum() == sum(one.values())
+    assert (shown <= whole.offered).all()
+
+
+def test_a_timeline_survives_its_row() -> None:
+    made = timeline({5_000: 3, 9_000: 4})
+    again = Timeline.from_dict(pa.Table.from_pylist([made.to_dict()], schema=SUMMARY).to_pylist()[0])
+    assert (again.level, again.first, again.offered.tolist()) == (
+        made.level,
+        made.first,
+        made.offered.tolist(),
+    )
+
+
+def test_of_equally_large_clients_the_first_by_name_keep_theirs_in_any_order() -> None:
+    rows = [{"client_id": f"c{n:02d}", "t": [1], "offered": [5.0]} for n in range(30)]
+    rows.append({**rows[0], "client_id": OTHER, "offered": [1e9]})
+    parts = [merge_profiles(partial_of(*mine)) for mine in (rows[1::2], rows[::-2])]
+    found = pa.Table.from_batches(list(summarise(parts)), schema=SUMMARY).to_pylist()
+    lines = {row["client_id"] for row in found if row["bins_level"] is not None}
+    # Each worker keeps as many as are shown: the first of all are among them, and not the rest as a whole.
+    assert {f"c{n:02d}" for n in range(STACKED)} <= lines
+    assert OTHER not in lines
+
+
+def test_all_clients_are_shown_in_numbers_and_only_the_largest_over_time() -> None:
+    rows = [{"client_id": f"c{n}", "t": [1, 70_000], "offered": [float(n)] * 2} for n in range(20)]
+    parts = [merge_profiles(partial_of(*rows))]
+    found = pa.Table.from_batches(list(summarise(parts)), schema=SUMMARY).to_pylist()
+    clients = [row for row in found if row["bins_level"] is None]
+    assert sorted(row["offered"] for row in clients) == [2.0 * n for n in range(20)]
+    lines = {row["client_id"]: row for row in found if row["bins_level"] is not None}
+    assert sum(lines.pop(None)["bins_offered"]) == 2 * sum(range(20))
+    assert sorted(lines) == sorted(f"c{n}" for n in range(20 - STACKED, 20))
+    assert {sum(row["bins_offered"]) for row in lines.values()} == {2.0 * n for n in range(20 - STACKED, 20)}
+    assert list(summarise([])) == []
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+HOSTILE = "<script>alert(1)</script>$x_{1}$&\"'\u202e"
+
+
+def report_from(*rows: dict[str, Any], completeness: float = 1.0) -> Report:
+    """A report in which each row is a client."""
+    found = [merge_profiles(partial_of(row)) for row in rows]
+    day = CompactedDay("2026-11-21", "", run=1, rows=10, keys=1, completeness=completeness, batches=[])
+    return report.report_of(pa.Table.from_batches(list(summarise(found)), schema=SUMMARY), [day])
+
+
+class Page(HTMLParser):
+    """The texts of a page, and the elements that would run or load something."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.active: list[str] = []
+        self.pictures = 0
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.pictures += tag == "svg"
+        loads = any(
+            name in ("src", "onload", "onerror") or (name == "href" and tag != "use") for name, _ in attrs
+        )
+        if tag in ("script", "iframe", "object", "img") or (loads and tag != "image"):
+            self.active.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_hostile_names_are_shown_and_never_run() -> None:
+    found = report_from(
+        {
+            "client_id": HOSTILE,
+            "t": [1, 2],
+            "offered": [5.0, 6.0],
+            "quota": [7.0, 7.0],
+            "level_end": [8.0, 1.0],
+        }
+    )
+    page = Page(render(found, top=5, plan=plan_of((QuotaEntity(user=HOSTILE), Action.SET, 10.0, None))))
+    assert page.active == []
+    assert any(HOSTILE in text for text in page.text)
+
+
+def test_the_page_is_whole_and_holds_a_picture_for_each_api_and_one_for_limits() -> None:
+    found = report_from(
+        {"t": [1, 20], "offered": [5.0, 6e6], "quota": [7.0, 7.0], "level_end": [8.0, 1.0]},
+        {"api": "mutation", "t": [1], "offered": [5.0], "quota": [2.0], "requests": [3], "delayed": [1]},
+    )
+    text = render(found, top=5)
+    page = Page(text)
+    assert page.pictures == 3
+    for at, picture in enumerate(text.split("<svg")[1:]):
+        ET.fromstring("<svg" + picture[: picture.index("</svg>")] + "</svg>")
+        assert "</svg>" in picture, at
+    assert "33.3 %" in text
+    assert "every record is there" in text
+
+
+def test_lost_records_are_shown_at_the_top() -> None:
+    text = render(report_from({"t": [1], "offered": [5.0]}, completeness=0.97), top=5)
+    assert "3 % of the records of the worst day are missing" in text
+    assert "every record is there" not in text
+
+
+def test_days_that_are_not_there_are_shown_at_the_top_and_to_programs() -> None:
+    found = report_from({"t": [1], "offered": [5.0]})
+    absent = report.absent_days(found.days, "2026-11-18", "2026-11-22")
+    told = replace(found, absent=absent)
+    text = render(told, top=5)
+    assert "not compacted, and so not in here: 2026-11-18, 2026-11-19, 2026-11-20, 2026-11-22" in text
+    assert "every record is there" not in text
+    assert json.loads(told.to_json())["absent_days"] == list(absent)
+    assert report.absent_days(found.days, None, None) == ()
+    assert report.absent_days(found.days, "2026-11-10", None)[0] == "2026-11-10"
+    many = replace(found, absent=report.absent_days(found.days, "2026-01-01", None))
+    assert many.absent_text.endswith("2026-01-07 and 317 more")
+    with pytest.raises(JobError, match="--from, --to: say days as 2026-11-21"):
+        report.absent_days(found.days, "last week", None)
+
+
+def test_what_does_not_fit_on_the_page_is_counted() -> None:
+    rows = [{"client_id": f"c{at}", "t": [1], "offered": [float(at)]} for at in range(9)]
+    text = render(report_from(*rows), top=4)
+    assert "and 5 more in report.json" in text
+
+
+def test_the_same_as_json_for_programs() -> None:
+    found = report_from(
+        {"t": [1, 2], "offered": [5.0, 5.0], "requests": [1, 3], "delayed": [0, 1]}, completeness=0.5
+    )
+    found = json.loads(found.to_json())
+    assert found["days"] == [{"date": "2026-11-21", "completeness": 0.5, "seconds": 10, "keys": 1}]
+    assert found["totals"][0]["offered"] == 10.0
+    assert found["clients"][0]["delayed_share"] == 0.25
+    assert found["clients"][0]["unit"] == "bytes"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (None, "bytes", "–"),
+        (0.0, "bytes", "0 B"),
+        (1234.0, "bytes", "1.23 kB"),
+        (5e9, "", "5 G"),
+        (7.0, "", "7"),
+    ],
+)
+def test_quantities_have_three_digits(value: float | None, unit: str, text: str) -> None:
+    assert quantity(value, unit) == text
+
+
+def test_little_is_not_rounded_to_nothing() -> None:
+    assert share(0.0) == "0 %"
+    assert share(0.00001) == "<0.01 %"
+    assert share(None) == "–"
+    assert (duration(0), duration(90_000), duration(1_500)) == ("0", "1.5 min", "1.5 s")
+
+
+def test_a_limit_is_told_in_the_unit_of_its_key() -> None:
+    assert quota(1e6, "produce") == "1 MB/s"
+    assert quota(150.0, "request") == "150 %"
+    assert quota(None, "fetch") == "none"
+
+
+def test_near_and_over_look_different() -> None:
+    assert [heat(each) for each in (None, 0.5, 0.8, 1.0, 1.01)] == ["", "", "close", "close", "over"]
+
+
+# -- over compacted days ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_clients_are_added_up_over_days_and_brokers_the_largest_first(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monday = {"date": date(2026, 11, 16), "t": [1]}
+    tuesday = {"date": date(2026, 11, 17)}
+    others = [{"client_id": "small", "offered": [5.0]}, {"client_id": OTHER, "offered": [1e9]}]
+    write_compacted(tmp_path, [{**monday, **row} for row in ({"offered": [10.0]}, *others)])
+    rows = [
         {"node": 1, "t": [3, 4], "offered": [20.0, 30.0]},
         {"node": 2, "t": [3], "offered": [40.0]},
         {"api": "mutation", "node": -1, "t": [9], "offered": [7.0]},
-        completeness=0.99,
-    )
+    ]
+    write_compacted(tmp_path, [{**tuesday, **row} for row in rows], completeness=0.99)
     found = report.make(spark, str(tmp_path))
     assert [(client["api"], client["client_id"], client["offered"]) for client in found.clients] == [
         ("produce", "c", 100.0),
@@ -67,31 +393,11 @@ def test_clients_are_added_up_over_days_and_brokers_the_largest_first(spark: Any
         ("mutation", "c", 7.0),
     ]
     assert found.completeness == 0.99
-    largest = found.clients[0]
-    assert (largest["nodes"], largest["active_s"], largest["peak_10s"]) == (2, 4, 9.0)
-    only = report.make(spark, str(tmp_path), "2026-11-17", "2026-11-17")
-    assert [client["offered"] for client in only.clients] == [90.0, 7.0]
-
-
-@pytest.mark.usefixtures("spark")
-def test_the_job_leaves_a_page_and_a_file_for_programs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    publish(tmp_path, date(2026, 11, 16), {"t": [1], "offered": [10.0]})
-    assert report.run(arguments("--out", tmp_path, "--to-dir", tmp_path / "page")) == 0
-    assert "1 clients over 1 days, 100.00% complete" in capsys.readouterr().out
-    assert json.loads((tmp_path / "page" / "report.json").read_text())["clients"][0]["offered"] == 10.0
-    assert "every record is there" in (tmp_path / "page" / "index.html").read_text()
-
-
-@pytest.mark.usefixtures("spark")
-def test_days_that_are_not_packed_are_asked_for_in_vain(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="sluice-pipeline pack"):
-        report.run(arguments("--out", tmp_path))
-
-
-def test_a_file_that_is_no_plan_is_named(tmp_path: Path) -> None:
-    plan = tmp_path / "plan.json"
-    plan.write_text("[]")
-    with pytest.raises(JobError, match=r"plan\.json: a plan is a JSON object"):
-        report.run(arguments("--out", tmp_path, "--plan", plan))
+    assert [found.clients[0][name] for name in ("active_s", "peak_10s")] == [4, 9.0]
+    # The job, of one of the days, leaves a page and a file for programs.
+    page = tmp_path / "page"
+    assert main(["report", "--out", str(tmp_path), "--to", "2026-11-16", "--to-dir", str(page)]) == 0
+    assert "3 clients over 1 days, 100.00% complete" in capsys.readouterr().out
+    kept = json.loads((page / "report.json").read_text())
+    assert [client["offered"] for client in kept["clients"]] == [10.0, 5.0, 1e9]
+    assert "every record is there" in (page / "index.html").read_text()

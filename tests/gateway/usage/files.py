@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from gateway.usage.line import Line
-from tests.support.usage_lines import usage_lines
+from testkit.usage_lines import usage_lines
 
 
 def line(seq: int, *, rows: int = 1, ts: int | None = None, padding: int = 0) -> Line:

@@ -22,7 +22,7 @@ from testkit import wire
 from testkit.broker import PRODUCE, ScriptedBroker
 from testkit.frames import create_topics, fetch, produce_reply
 from testkit.gateway import LISTENER, RunningGateway, gateway_config, running_gateway
-from tests.support.usage_lines import usage_lines
+from testkit.usage_lines import usage_lines
 
 pytestmark = pytest.mark.asyncio
 

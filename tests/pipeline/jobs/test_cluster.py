@@ -12,14 +12,22 @@ from typing import Final
 import pyspark
 import pytest
 
-from pipeline.layout import committed_batches, published_days
-from tests.pipeline.usage_lines import line, place, row
+from pipeline.storage.layout import committed_batches, published_days
+from testkit.pipeline.spark import QUICK
+from testkit.pipeline.usage_lines import line, place, row
 
 pytestmark = pytest.mark.spark
 
 ROOT: Final = Path(__file__).parents[3]
 SUBMIT: Final = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 _MARK: Final = "part-from-the-archive-"
+SETTINGS: Final = {
+    **QUICK,
+    "spark.executor.extraJavaOptions": QUICK["spark.driver.extraJavaOptions"],
+    "spark.executor.memory": "512m",
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
 
 
 def archive(path: Path) -> Path:
@@ -28,7 +36,7 @@ def archive(path: Path) -> Path:
         for package in ("pipeline", "quotas"):
             for module in sorted((ROOT / package).rglob("*.py")):
                 text = module.read_text()
-                if module.name == "shards.py":
+                if module.name == "raw_files.py":
                     text = text.replace('f"part-', f'f"{_MARK}')
                 file.writestr(str(module.relative_to(ROOT)), text)
     return path
@@ -37,12 +45,8 @@ def archive(path: Path) -> Path:
 def submit(tmp_path: Path, *arguments: str) -> str:
     """Runs a job on two workers; what it said."""
     command = [str(SUBMIT), "--master", "local-cluster[2,1,512]", "--py-files", str(tmp_path / "sluice.zip")]
-    for setting in (
-        "spark.executor.memory=512m",
-        "spark.ui.enabled=false",
-        "spark.driver.bindAddress=127.0.0.1",
-    ):
-        command += ["--conf", setting]
+    for name, value in SETTINGS.items():
+        command += ["--conf", f"{name}={value}"]
     # A copy elsewhere: the folder of the entry comes first in the path, and must not bring the packages.
     entry = tmp_path / "entry" / "cli.py"
     entry.parent.mkdir(exist_ok=True)
@@ -69,7 +73,7 @@ def test_jobs_run_unchanged_on_a_cluster(tmp_path: Path) -> None:
     )
     (batch,) = committed_batches(str(out))
     assert all(path.name.startswith(_MARK) for path in Path(batch.path).glob("*.parquet"))
-    assert "2026-09-28: 1200 rows of 20" in submit(tmp_path, "pack", "--out", str(out))
+    assert "2026-09-28: 1200 rows of 20" in submit(tmp_path, "compact", "--out", str(out))
     assert [day.rows for day in published_days(str(out))] == [1200]
     # Workers read what workers wrote: 20 clients with each candidate, and the summary is of all of them.
     said = submit(tmp_path, "simulate", "--out", str(out), "--candidates", "grid:1..8x4")

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.usage_files import Faults, Load, write_usage
-from tests.support.exactly_once import (
+from testkit.pipeline.exactly_once import (
     KILLED,
     count_by_duckdb,
     count_by_spark,
@@ -17,6 +16,7 @@ from tests.support.exactly_once import (
     reported_missing,
     shuffle_arrival,
 )
+from testkit.pipeline.usage_files import Faults, Load, write_usage
 
 pytestmark = pytest.mark.spark
 

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Producer
 
 from embedded_kafka.kafka import KafkaCluster
-from tests.pipeline.usage_lines import event, line, row
-from tests.support.exactly_once import KILLED, count_by_duckdb, ingest, log_tail, reported_missing
+from testkit.pipeline.exactly_once import KILLED, count_by_duckdb, ingest, log_tail, reported_missing
+from testkit.pipeline.usage_lines import event, line, row
 
 pytestmark = pytest.mark.spark
 

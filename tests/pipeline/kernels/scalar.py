@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from pipeline.kernels.ragged import Ragged
+from pipeline.replay.kernels.ragged import Ragged
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutation_meters import Meter, MutationAlgorithm, meter_factory
@@ -106,7 +106,7 @@ def ragged(listed: list[Series], thinks_ms: list[list[int]] | None = None) -> Ra
     )
 
 
-# Gaps around the edges of windows and buckets, and some that nobody thought of.
+# Gaps around the edges of windows and buckets, and any others.
 _gaps = st.one_of(
     st.sampled_from([0, 1, 7, 99, 100, 101, 999, 1000, 1001, 10_000, 11_000, 11_001, 12_000, 60_000]),
     st.integers(0, 15_000),

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.kernels.deferral import PRECISION, debts, deferred, needs
-from pipeline.kernels.ragged import Ragged
-from pipeline.kernels.token_bucket import permissive_token_bucket
+from pipeline.replay.kernels.deferral import PRECISION, debts, deferred, required_rates
+from pipeline.replay.kernels.ragged import Ragged
+from pipeline.replay.kernels.token_bucket import permissive_token_bucket
 from tests.pipeline.kernels import scalar
 
 # Seconds, whole units and rates: all numbers of both ways are exact then.
@@ -53,7 +53,7 @@ def test_more_quota_never_makes_more_wait(records: list[tuple[int, int]], rates:
 def test_a_need_suffices_and_a_little_less_does_not(records: list[tuple[int, int]], target: float) -> None:
     ragged = seconds(records)
     allowed = target * ragged.total_units()[0]
-    need = needs(ragged, target)[0]
+    need = required_rates(ragged, target)[0]
     assert deferred(ragged, np.array([need])).throttled_units[0, 0] <= allowed
     assert deferred(ragged, np.array([need * (1 - 2 * PRECISION)])).throttled_units[0, 0] > allowed
 
@@ -67,10 +67,10 @@ def test_one_pass_answers_every_burst() -> None:
 
 
 def test_a_client_without_records_needs_nothing() -> None:
-    assert needs(scalar.ragged([[], [(0, 5.0)]]), 0.0).tolist()[0] == 0
+    assert required_rates(scalar.ragged([[], [(0, 5.0)]]), 0.0).tolist()[0] == 0
 
 
 @pytest.mark.parametrize(("target", "burst_s"), [(1.0, 11.0), (-0.1, 11.0), (0.01, 0.0), (0.01, np.inf)])
 def test_a_target_or_burst_out_of_range_is_refused(target: float, burst_s: float) -> None:
     with pytest.raises(ValueError, match=r"target|burst"):
-        needs(seconds([(0, 1)]), target, burst_s=burst_s)
+        required_rates(seconds([(0, 1)]), target, burst_s=burst_s)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.kernels import models
-from pipeline.kernels.meters import MakeMeters, TokenBuckets
-from pipeline.kernels.ragged import Ragged
-from pipeline.kernels.sampled_rate import SampledRates
-from pipeline.kernels.spread_rate import SpreadRates
+from pipeline.replay.kernels import models
+from pipeline.replay.kernels.meters import MakeMeters, TokenBuckets
+from pipeline.replay.kernels.ragged import Ragged
+from pipeline.replay.kernels.sampled_rate import SampledRates
+from pipeline.replay.kernels.spread_rate import SpreadRates
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutation_meters import MutationAlgorithm

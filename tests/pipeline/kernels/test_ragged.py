@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.kernels import ragged as module
-from pipeline.kernels.ragged import Ragged
+from pipeline.replay.kernels import ragged as module
+from pipeline.replay.kernels.ragged import Ragged
 from tests.pipeline.kernels import scalar
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.kernels.ragged import Ragged
-from pipeline.kernels.split import EARLIEST_MS, MOST, MOST_MUTED, split_seconds
+from pipeline.replay.kernels.ragged import Ragged
+from pipeline.replay.kernels.split import EARLIEST_MS, MOST, MOST_MUTED, split_seconds
 
 # Requests of one second, each with its size.
 some_seconds = st.lists(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from pipeline.kernels.ragged import Ragged
-from pipeline.kernels.token_bucket import busiest_windows, permissive_token_bucket, strict_token_bucket
+from pipeline.replay.kernels.ragged import Ragged
+from pipeline.replay.kernels.token_bucket import busiest_windows, permissive_token_bucket, strict_token_bucket
 from quotas.mutation_meters import MutationAlgorithm
 from tests.pipeline.kernels import scalar
 

@@ -1,0 +1,105 @@
+"""Compacted days made straight from `testkit.pipeline.traces`: what `ingest` and `compact` would leave.
+
+They have demand, and no quota in force.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.storage.compacted_files import write_compacted_file
+from pipeline.storage.layout import BUCKETS, EVENTS, KEY, MANIFEST, SERIES, compacted_dir
+from pipeline.storage.schemas import ARROW_TYPES
+from testkit.pipeline.traces import Day, day_of, entities_of
+
+FIRST_DAY: Final = datetime.date(2026, 9, 28)  # a Monday, as day 0 of the traces
+
+
+def write_compacted_days(
+    out: Path,
+    *,
+    seed: int,
+    entities: int,
+    days: int,
+    first_day: int = 0,
+) -> int:
+    """Write days of made-up demand as the compacted table has them.
+
+    Args:
+        out: the pipeline's folder.
+        seed, entities: see `testkit.pipeline.traces.demand`.
+        days: how many.
+        first_day: the first of them.
+
+    Returns:
+        Recorded seconds in all days.
+    """
+    total = 0
+    for index in range(first_day, first_day + days):
+        day = day_of(seed, entities, index)
+        date = (FIRST_DAY + datetime.timedelta(days=index)).isoformat()
+        folder = Path(compacted_dir(str(out), date)) / "run=000001"
+        folder.mkdir(parents=True, exist_ok=True)
+        table = compacted_table(seed, entities, day)
+        write_compacted_file(folder / "part-00000.parquet", table)
+        manifest = {
+            "rows": day.rows, "keys": entities, "completeness": 1.0, "batches": [], "buckets": BUCKETS
+        }  # fmt: skip
+        (folder / MANIFEST).write_text(json.dumps(manifest), encoding="ascii")
+        total += day.rows
+    return total
+
+
+def compacted_table(seed: int, entities: int, day: Day) -> pa.Table:
+    """One day's compacted rows, in the order of the entities."""
+    entities_of_day = entities_of(seed, entities)
+    date = FIRST_DAY + datetime.timedelta(days=day.index)
+    names: dict[str, list[Any]] = {
+        "date": [date] * entities,
+        "gw": ["gw-0"] * entities,
+        "listener": ["clients"] * entities,
+        "user": [entity.user for entity in entities_of_day],
+        "client_id": [entity.client_id for entity in entities_of_day],
+        "api": [entity.api for entity in entities_of_day],
+        "node": [-1] * entities,
+    }
+    nothing = np.zeros(day.rows)
+    produced = (
+        np.repeat([entity.api == "produce" for entity in entities_of_day], np.diff(day.starts)) * day.units
+    )
+    series: dict[str, Any] = dict.fromkeys(SERIES, nothing) | {
+        "t": day.t,
+        "requests": day.requests,
+        "bytes_in": produced,
+        "bytes_out": day.units - produced,
+        "offered": day.units,
+        "admitted": day.units,
+        "max_units": day.max_units,
+        "quota": pa.nulls(day.rows, pa.float64()),
+        "level_end": pa.nulls(day.rows, pa.float64()),
+    }
+    count = len(day.event_ms)
+    events: dict[str, Any] = dict.fromkeys(EVENTS, np.zeros(count)) | {
+        "e_ms": day.event_ms,
+        "e_units": day.event_units,
+        "e_strict": np.ones(count),
+        "e_admitted": np.ones(count),
+        "e_attempt": np.ones(count),
+    }
+    columns = {name: pa.array(values, ARROW_TYPES[KEY[name]]) for name, values in names.items()}
+    for arrays, kinds, starts in ((series, SERIES, day.starts), (events, EVENTS, day.event_starts)):
+        for name, values in arrays.items():
+            columns[name] = _lists(values, kinds[name], starts)
+    return pa.table(columns)
+
+
+def _lists(values: Any, kind: str, starts: Any) -> pa.Array:
+    if not isinstance(values, pa.Array):
+        values = pa.array(np.asarray(values).astype(ARROW_TYPES[kind].to_pandas_dtype()), ARROW_TYPES[kind])
+    return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), values)

@@ -1,0 +1,168 @@
+"""Usage lines read strictly: what a file or a message holds, line by line, with a reason for each that is none.
+
+The layout is `quotas.usage_record`'s. Files are gzip (also several members one after the other, as appended files
+are) or plain text; a file that ends early gives the lines before the tear and then the tear itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple, TypeGuard
+
+import orjson
+
+from quotas.usage_record import VERSION, Event, Row
+
+MAX_LINE_BYTES: Final = 64 * 1024 * 1024
+KEPT_BYTES: Final = 1024 * 1024
+"""How much of an unreadable line is kept in quarantine."""
+
+_GZIP: Final = b"\x1f\x8b"
+_GZIP_WINDOW: Final = 31  # a gzip header is expected
+_INPUT_STEP: Final = 64 * 1024
+_OUTPUT_STEP: Final = 1024 * 1024
+_MAX_INT64: Final = 2**63 - 1
+_LAST_SECOND: Final = 2**35  # a thousand years on: what is later is not seconds
+
+ROW_WIDTH: Final = len(Row)
+EVENT_WIDTH: Final = len(Event)
+
+
+class Torn(NamedTuple):
+    """A line that cannot be read."""
+
+    position: int
+    reason: str
+    text: bytes
+    """At most KEPT_BYTES of it."""
+
+
+class Line(NamedTuple):
+    """A line with a right head; of its rows and events only the number of values has been checked."""
+
+    position: int
+    gw: str
+    boot: int
+    seq: int
+    ts: int
+    dur_ms: int
+    dropped_rows: int
+    dropped_events: int
+    rows: list[list[Any]]
+    events: list[list[Any]]
+    text: bytes
+
+
+def texts_of(content: bytes) -> Iterator[bytes | Torn]:
+    """The lines of a file, without their ends; a `Torn` where it cannot be read further.
+
+    Args:
+        content: the whole file.
+    """
+    position = 0
+    rest = b""
+    try:
+        for piece in _plain(content):
+            whole, newline, after = piece.rpartition(b"\n")
+            if not newline:
+                rest += piece
+                if len(rest) > MAX_LINE_BYTES:
+                    yield Torn(position, f"longer than {MAX_LINE_BYTES} bytes", rest[:KEPT_BYTES])
+                    return
+                continue
+            for text in (rest + whole).split(b"\n"):
+                yield text
+                position += 1
+            rest = after
+    except (zlib.error, EOFError) as exc:
+        yield Torn(position, f"the file ends early or is damaged: {exc}", rest[:KEPT_BYTES])
+        return
+    if rest:
+        yield rest
+
+
+def read_line(text: bytes, position: int) -> Line | Torn:
+    """Reads a line's head and checks the shape of the rest.
+
+    Args:
+        text: the line without its end.
+        position: where it stands, for the record.
+    """
+    try:
+        line = orjson.loads(text)
+    except orjson.JSONDecodeError as exc:
+        return Torn(position, f"not JSON: {exc}", text[:KEPT_BYTES])
+    if not isinstance(line, dict):
+        return Torn(position, "not an object", text[:KEPT_BYTES])
+    if line.get("v") != VERSION:
+        return Torn(position, f"v is {line.get('v')!r}, known is {VERSION}", text[:KEPT_BYTES])
+    gw, rows, events = line.get("gw"), line.get("rows"), line.get("events", [])
+    if not isinstance(gw, str):
+        return Torn(position, "gw is not a string", text[:KEPT_BYTES])
+    numbers = []
+    for name, highest in _HEAD.items():
+        number = line.get(name, 0 if name in _OPTIONAL else None)
+        if type(number) is not int or not 0 <= number <= highest:
+            return Torn(position, f"{name} is not a whole number from 0 to {highest}", text[:KEPT_BYTES])
+        numbers.append(number)
+    if not _is_table(rows, ROW_WIDTH):
+        return Torn(position, f"rows is not a list of lists of {ROW_WIDTH} values", text[:KEPT_BYTES])
+    if not _is_table(events, EVENT_WIDTH):
+        return Torn(position, f"events is not a list of lists of {EVENT_WIDTH} values", text[:KEPT_BYTES])
+    boot, seq, ts, dur_ms, dropped_rows, dropped_events = numbers
+    return Line(position, gw, boot, seq, ts, dur_ms, dropped_rows, dropped_events, rows, events, text)
+
+
+_HEAD: Final = {
+    "boot": _MAX_INT64,
+    "seq": _MAX_INT64,
+    "ts": _LAST_SECOND,
+    "dur_ms": 2**31 - 1,
+    "dropped_rows": 2**31 - 1,
+    "dropped_events": 2**31 - 1,
+}
+_OPTIONAL: Final = frozenset({"dur_ms", "dropped_rows", "dropped_events"})
+
+
+def _is_table(rows: Any, width: int) -> TypeGuard[list[list[Any]]]:
+    return isinstance(rows, list) and set(map(type, rows)) <= {list} and set(map(len, rows)) <= {width}
+
+
+def _plain(content: bytes) -> Iterator[bytes]:
+    if not content.startswith(_GZIP):
+        yield content
+        return
+    # Straight from zlib and in steps: `gzip.open` gives nothing of a block that it cannot finish.
+    stream = zlib.decompressobj(_GZIP_WINDOW)
+    view = memoryview(content)
+    at = 0
+    while at < len(view):
+        piece = view[at : at + _INPUT_STEP]
+        at += len(piece)
+        while len(piece):
+            before = stream.copy()
+            try:
+                text = stream.decompress(piece, _OUTPUT_STEP)
+            except zlib.error:
+                yield _up_to_the_damage(before, piece)
+                raise
+            yield text
+            piece = memoryview(stream.unconsumed_tail)
+            if stream.eof:
+                piece = memoryview(stream.unused_data)
+                if not len(piece) and at >= len(view):
+                    return
+                stream = zlib.decompressobj(_GZIP_WINDOW)
+    yield stream.flush()
+    if not stream.eof:
+        raise EOFError("no end of the gzip stream")
+
+
+def _up_to_the_damage(stream: Any, piece: memoryview) -> bytes:
+    """What comes of a piece that makes a decompressor fail: of one call that fails it gives nothing at all."""
+    texts: list[bytes] = []
+    with contextlib.suppress(zlib.error):
+        texts.extend(stream.decompress(piece[at : at + 1]) for at in range(len(piece)))
+    return b"".join(texts)

@@ -1,0 +1,63 @@
+"""``sluice-pipeline backtest``: would the quotas of earlier days have fitted the next, and those of other rules?
+
+Writes `backtest.json`, and a table in Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+
+from pipeline.errors import JobError
+from pipeline.jobs.arguments import add_master, add_out, add_scope, open_to_look
+from pipeline.recommend.backtest import judged_days, markdown
+from pipeline.recommend.backtest_rules import HISTORY_DAYS
+from pipeline.spark.session import open_session
+from pipeline.storage.compacted_days import CompactedDays
+from pipeline.storage.entity_days import Scope
+from pipeline.storage.layout import published_days, results_dir
+from pipeline.storage.store import local_result
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The job's arguments."""
+    add_out(parser, "the pipeline's folder; it has compacted days")
+    parser.add_argument("--from", dest="first", metavar="DATE", help="first day; else the first compacted")
+    parser.add_argument("--to", dest="last", metavar="DATE", help="last day; else the last compacted")
+    parser.add_argument(
+        "--test",
+        type=int,
+        metavar="DAYS",
+        help=f"last days to judge; else all after the first {HISTORY_DAYS}",
+    )
+    parser.add_argument("--target", type=float, default=0.01, help="share of use that may wait (0.01)")
+    add_scope(parser)
+    parser.add_argument("--result", metavar="FOLDER", help="where to write; else below OUT/results/backtest")
+    add_master(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the job."""
+    made_at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    folder = local_result(arguments.result, "--result", results_dir(arguments.out, "backtest", made_at))
+    look = open_to_look("sluice-backtest", arguments.out, master=arguments.master)
+    days = published_days(arguments.out, arguments.first, arguments.last, spark=look)
+    tested = arguments.test or max(1, len(days) - HISTORY_DAYS)
+    if len(days) < 2 or not 1 <= tested < len(days):
+        raise JobError(f"{len(days)} compacted days: at least one is needed before those to be judged")
+    if not 0 < arguments.target < 0.5:
+        raise JobError(f"--target is in (0, 0.5), not {arguments.target}")
+    target = float(arguments.target)
+    spark = open_session("sluice-backtest", master=arguments.master)
+    compacted = CompactedDays.of(spark, arguments.out, days[0].date, days[-1].date)
+    plain, equal = judged_days(compacted, tested, target, scope=Scope(arguments.scope))
+    text = markdown(plain, equal, target)
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {"target": target, "rules": [asdict(j) for j in plain], "equal_harm": [asdict(j) for j in equal]}
+    (folder / "backtest.json").write_text(json.dumps(data, indent=1) + "\n", encoding="ascii")
+    (folder / "backtest.md").write_text(text, encoding="utf-8")
+    print(text)
+    print(folder)
+    return 0

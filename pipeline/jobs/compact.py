@@ -1,0 +1,55 @@
+"""``sluice-pipeline compact``: see `pipeline.maintenance.compaction`."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+
+from pipeline.errors import JobError
+from pipeline.jobs.arguments import add_master, add_out
+from pipeline.maintenance.compaction import compact
+from pipeline.spark.session import open_session
+from pipeline.storage.layout import COMPACTION_LOCK, COMPLETE_ENOUGH
+from pipeline.storage.store import held
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The job's arguments."""
+    add_out(parser)
+    parser.add_argument(
+        "--date",
+        default="new",
+        help="2026-11-21, all, or new: days that got lines since they were compacted (new)",
+    )
+    parser.add_argument(
+        "--allow-gaps",
+        action="store_true",
+        help=f"compact days that are less than {COMPLETE_ENOUGH:.0%}% complete",
+    )
+    add_master(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the job."""
+    out = arguments.out.rstrip("/")
+    if arguments.date not in ("all", "new"):
+        _check_date(arguments.date)
+    spark = open_session("sluice compact", master=arguments.master)
+    try:
+        with held(f"{out}/{COMPACTION_LOCK}"):
+            compacted = compact(spark, out, date=arguments.date, allow_gaps=arguments.allow_gaps)
+    finally:
+        spark.stop()
+    for date, manifest in compacted.items():
+        share = f"{manifest['completeness']:.2%} complete"
+        print(f"{date}: {manifest['rows']} rows of {manifest['keys']} clients and APIs, {share}")
+    if not compacted:
+        print("nothing new to compact")
+    return 0
+
+
+def _check_date(text: str) -> None:
+    try:
+        datetime.date.fromisoformat(text)
+    except ValueError as exc:
+        raise JobError(f"--date {text!r}: say a day as 2026-11-21, all, or new") from exc

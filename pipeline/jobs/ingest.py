@@ -1,0 +1,111 @@
+"""``sluice-pipeline ingest``: usage files or the usage topic into the raw table, each line exactly once."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any, Final
+
+from pipeline.errors import JobError
+from pipeline.ingest.sources import files_stream, stream, topic_stream
+from pipeline.ingest.writer import Writer, files_to_rows, messages_to_rows
+from pipeline.jobs.arguments import add_master, add_out
+from pipeline.spark.jars import connector_settings
+from pipeline.spark.session import open_session
+from pipeline.storage.index_files import day_name, read_offset_index
+from pipeline.storage.store import held
+
+_SHOWN_GAPS: Final = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The job's arguments."""
+    parser.add_argument(
+        "--from",
+        dest="source",
+        required=True,
+        metavar="SOURCE",
+        help="files:DIR, or kafka:TOPIC@HOST:PORT[,...]",
+    )
+    add_out(parser)
+    parser.add_argument("--checkpoint", help="Spark's notes on what it has read (OUT/checkpoint)")
+    parser.add_argument(
+        "--trigger",
+        default="available-now",
+        help="available-now: what is there, then end; 30s: go on, every 30 s",
+    )
+    parser.add_argument("--max-files", type=int, default=400, help="files in one batch (%(default)s)")
+    parser.add_argument(
+        "--max-messages", type=int, default=20_000, help="messages in one batch (%(default)s)"
+    )
+    parser.add_argument(
+        "--after",
+        default="keep",
+        metavar="WHAT",
+        help="of files that were read: keep, delete, or archive:DIR",
+    )
+    parser.add_argument(
+        "--kafka-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="for Kafka's consumer: TLS, SASL",
+    )
+    parser.add_argument("--jars", help="a folder with Spark's Kafka connector, instead of the pinned one")
+    parser.add_argument("--packages", help="the connector's Maven coordinates, for Spark to fetch")
+    add_master(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the job."""
+    kind, _, place = arguments.source.partition(":")
+    if kind not in ("files", "kafka") or not place:
+        raise JobError(f"--from {arguments.source!r}: say files:DIR or kafka:TOPIC@HOST:PORT")
+    settings = connector_settings(arguments.jars, arguments.packages) if kind == "kafka" else {}
+    out = arguments.out.rstrip("/")
+    checkpoint = (arguments.checkpoint or f"{out}/checkpoint").rstrip("/")
+    trigger = _trigger(arguments.trigger)
+    with held(f"{out}/.ingest.lock"):
+        spark = open_session("sluice ingest", master=arguments.master, settings=settings)
+        try:
+            if kind == "files":
+                frame = files_stream(spark, place, max_files=arguments.max_files, after=arguments.after)
+            else:
+                options = dict(option.partition("=")[::2] for option in arguments.kafka_option)
+                frame = topic_stream(spark, place, max_messages=arguments.max_messages, options=options)
+            collect = files_to_rows if kind == "files" else messages_to_rows
+            writer = Writer(spark, out, checkpoint, collect)
+            stream(frame, writer, checkpoint, trigger)
+            _print_result(writer, out, spark)
+        finally:
+            spark.stop()
+    return 0
+
+
+def _trigger(text: str) -> dict[str, Any]:
+    if text == "available-now":
+        return {"availableNow": True}
+    match = re.fullmatch(r"([1-9]\d{0,4})s", text)
+    if match is None:
+        raise JobError(f"--trigger {text!r}: say available-now, or seconds as 30s")
+    return {"processingTime": f"{match[1]} seconds"}
+
+
+def _print_result(writer: Writer, out: str, spark: Any) -> None:
+    """What was read, and what never arrived, on standard output."""
+    total = {
+        name: sum(batch[name] for batch in writer.manifests)
+        for name in ("lines", "rows", "duplicates", "torn")
+    }
+    print(
+        f"{len(writer.manifests)} batches: {total['lines']} lines with {total['rows']} rows; "
+        f"{total['duplicates']} lines had been read before, {total['torn']} could not be read (quarantine)"
+    )
+    index = read_offset_index(out, spark)
+    gaps = list(index.gaps())
+    for gap in gaps[:_SHOWN_GAPS]:
+        print(f"missing: {gap.lines} lines of {gap.gw}, started {gap.boot}: {gap.first} to {gap.last}")
+    if len(gaps) > _SHOWN_GAPS:
+        print(f"missing: {len(gaps) - _SHOWN_GAPS} more gaps: see sluice-pipeline status")
+    for day, completeness in index.days().items():
+        print(f"{day_name(day)}: {completeness.lines} lines, {completeness.share:.2%} complete")

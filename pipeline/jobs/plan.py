@@ -1,0 +1,78 @@
+"""``sluice-pipeline plan show|diff|apply|revert``: see `pipeline.plans.steps`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pipeline.errors import JobError
+from pipeline.plans.plan import PlanError
+from pipeline.plans.quota_client import QuotaClientError
+from pipeline.plans.steps import Cluster, apply, diff, revert, show
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The job's arguments."""
+    steps = parser.add_subparsers(dest="step", required=True, metavar="show|diff|apply|revert")
+    show = steps.add_parser("show", help="what a plan says, and why")
+    show.add_argument("plan", type=Path, help="plan.json, from recommend")
+    show.add_argument("--all", action="store_true", help="also what it leaves alone")
+    for name, what in (("diff", "a plan beside the quotas that are set"), ("apply", "set a plan's quotas")):
+        step = steps.add_parser(name, help=what)
+        step.add_argument("plan", type=Path, help="plan.json, from recommend")
+        _connection_arguments(step)
+        step.add_argument(
+            "--previous",
+            type=Path,
+            action="append",
+            metavar="FILE",
+            help="revert file of an earlier plan, as often as needed; default: those beside the plan and, below "
+            "OUT/results/plan, beside the others, as far as they name the same --bootstrap",
+        )
+        if name == "apply":
+            step.add_argument("--revert-file", type=Path, help="default: the plan's name with .revert.json")
+            step.add_argument("--force", action="store_true", help="also over what was changed meanwhile")
+            step.add_argument(
+                "--validate-only", action="store_true", help="only ask whether it would be accepted"
+            )
+    revert = steps.add_parser("revert", help="take back what apply did")
+    revert.add_argument("revert_file", type=Path, help="the file that apply wrote")
+    _connection_arguments(revert)
+    revert.add_argument("--force", action="store_true", help="also what was changed again meanwhile")
+
+
+def _connection_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="the gateway, or a broker")
+    parser.add_argument(
+        "--client-config",
+        type=Path,
+        metavar="FILE",
+        help="name=value lines for the connection: security_protocol, ssl_cafile, sasl_mechanism, ...",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs one step."""
+    try:
+        return _step(arguments)
+    except (PlanError, QuotaClientError) as exc:
+        raise JobError(str(exc)) from exc
+
+
+def _step(arguments: argparse.Namespace) -> int:
+    if arguments.step == "show":
+        return show(arguments.plan, keep_too=arguments.all)
+    cluster = Cluster(arguments.bootstrap, arguments.client_config)
+    if arguments.step == "revert":
+        return revert(arguments.revert_file, cluster, force=arguments.force)
+    previous = arguments.previous or ()
+    if arguments.step == "diff":
+        return diff(arguments.plan, cluster, previous=previous)
+    return apply(
+        arguments.plan,
+        cluster,
+        previous=previous,
+        revert_file=arguments.revert_file,
+        force=arguments.force,
+        validate_only=arguments.validate_only,
+    )

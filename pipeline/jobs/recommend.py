@@ -1,0 +1,165 @@
+"""``sluice-pipeline recommend``: a plan of quotas out of some compacted days.
+
+Workers find the required rates, `pipeline.recommend.recommendation` decides what to make of them, and the plan is
+then replayed over the same days, so that it says what it would have done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import time
+
+from pipeline.errors import JobError
+from pipeline.jobs.arguments import add_master, add_out, add_scope, add_windows, open_to_look
+from pipeline.plans.plan import Basis
+from pipeline.recommend.expectations import expected_shares, with_expectations
+from pipeline.recommend.recommendation import RecommendationSettings, Rule, recommend
+from pipeline.recommend.required_rates import find_required_rates, gather
+from pipeline.replay.demand import KEY_OF_API
+from pipeline.replay.dispatch import Model
+from pipeline.spark.session import open_session
+from pipeline.storage.compacted_days import CompactedDays
+from pipeline.storage.entity_days import Scope
+from pipeline.storage.index_files import with_losses
+from pipeline.storage.layout import COMPLETE_ENOUGH, CompactedDay, published_days, results_dir
+from pipeline.storage.store import local_result
+from quotas.entities import QuotaKey
+from quotas.usage_record import UsageApi
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The job's arguments."""
+    add_out(parser, "the pipeline's folder; it has compacted days")
+    parser.add_argument("--plan", metavar="FILE", help="where to write the plan; else below OUT/results/plan")
+    parser.add_argument("--history", type=int, default=7, metavar="DAYS", help="days to look at (7)")
+    parser.add_argument(
+        "--to", dest="last", metavar="DATE", help="the last of them; else the last compacted day"
+    )
+    parser.add_argument("--target", type=float, default=0.01, help="share of use that may wait (0.01)")
+    parser.add_argument(
+        "--rule",
+        choices=list(Rule),
+        default=Rule.DECAYED,
+        help="decayed: recent days count more; largest: for clients with one busy day a week (%(default)s)",
+    )
+    parser.add_argument("--margin", type=float, default=1.25, help="factor on the required rate (1.25)")
+    parser.add_argument(
+        "--capacity",
+        default="",
+        metavar="API=VALUE,...",
+        help="what the cluster can take per second, such as produce=200e6,mutation=50",
+    )
+    parser.add_argument(
+        "--default-plus-overrides",
+        type=int,
+        metavar="COUNT",
+        help="quotas of their own for the COUNT largest clients of each kind, a default for the others",
+    )
+    add_scope(parser)
+    add_windows(parser)
+    parser.add_argument("--allow-gaps", action="store_true", help="go on with days missing or incomplete")
+    add_master(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the job."""
+    if not 0 <= arguments.target < 1 or not arguments.margin >= 1 or arguments.history < 1:
+        raise JobError("--target is in [0, 1), --margin at least 1, --history at least 1")
+    capacity = parse_capacity(arguments.capacity)
+    made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    folder = results_dir(arguments.out, "plan", made_at.replace(":", ""))
+    file = local_result(arguments.plan, "--plan", f"{folder}/plan.json")
+    look = open_to_look("sluice-recommend", arguments.out, master=arguments.master)
+    chosen = history_days(
+        with_losses(published_days(arguments.out, spark=look), arguments.out, look),
+        arguments.history,
+        arguments.last,
+        allow_gaps=arguments.allow_gaps,
+    )
+    spark = open_session("sluice-recommend", master=arguments.master)
+    days = CompactedDays.of(spark, arguments.out, chosen[0].date, chosen[-1].date)
+    scope, windows = Scope(arguments.scope), (arguments.window_num, arguments.window_ms)
+    histories, peaks = gather(
+        find_required_rates(days, arguments.target, *windows, scope=scope).toLocalIterator()
+    )
+    basis = Basis(
+        first_day=chosen[0].date,
+        last_day=chosen[-1].date,
+        days=len(chosen),
+        completeness=min(day.completeness for day in chosen),
+        target=arguments.target,
+        margin=arguments.margin,
+        model=Model.DEFERRAL.value,
+    )
+    settings = RecommendationSettings(
+        arguments.target,
+        Rule(arguments.rule),
+        arguments.margin,
+        overrides=arguments.default_plus_overrides,
+    )
+    plan = recommend(histories, settings, basis, made_at=made_at, capacity=capacity, peaks=peaks)
+    plan = with_expectations(plan, expected_shares(days, plan, *windows, scope))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(plan.to_json(), encoding="utf-8")
+    for check in plan.capacity:
+        print(f"{check.key}: {check.note}")
+    changes = sum(entry.action == "set" for entry in plan.entries)
+    print(
+        f"{len(plan.entries)} quotas, {changes} to be set: sluice-pipeline plan show {json.dumps(str(file))}"
+    )
+    return 0
+
+
+def history_days(
+    days: list[CompactedDay], history: int, last: str | None, *, allow_gaps: bool
+) -> list[CompactedDay]:
+    """The days to look at.
+
+    Args:
+        days: all that are compacted, by date.
+        history: how many are wanted.
+        last: the last one; else the last compacted.
+        allow_gaps: go on with days missing or incomplete.
+
+    Raises:
+        JobError: some are missing or incomplete; it says which. Or `last` is no day.
+    """
+    if not days:
+        raise JobError("no day is compacted: run `sluice-pipeline compact` first")
+    try:
+        end = datetime.date.fromisoformat(last or days[-1].date)
+    except ValueError as exc:
+        raise JobError(f"--to {last!r}: say a day as 2026-11-21") from exc
+    wanted = [(end - datetime.timedelta(days=back)).isoformat() for back in range(history)][::-1]
+    there = {day.date: day for day in days}
+    missing = [date for date in wanted if date not in there]
+    poor = [date for date in wanted if date in there and there[date].completeness < COMPLETE_ENOUGH]
+    chosen = [there[date] for date in wanted if date in there]
+    if not chosen or ((missing or poor) and not allow_gaps):
+        faults = [f"{', '.join(missing)} not compacted"] if missing else []
+        faults += [f"{date} is {there[date].completeness:.1%} complete" for date in poor]
+        raise JobError(
+            f"a history of {history} days to {end} is wanted, and {'; '.join(faults)}. Quotas from half of the "
+            "records would be too low: compact the days, shorten --history, or say --allow-gaps"
+        )
+    return chosen
+
+
+def parse_capacity(text: str) -> dict[QuotaKey, float]:
+    """``produce=200e6,mutation=50`` by quota key.
+
+    Raises:
+        JobError: it has another form.
+    """
+    found = {}
+    for part in filter(None, text.split(",")):
+        api, _, value = part.partition("=")
+        try:
+            found[KEY_OF_API[UsageApi(api.strip())]] = float(value)
+        except ValueError:
+            raise JobError(
+                f"--capacity {part}: expected API=VALUE with one of {', '.join(UsageApi)}"
+            ) from None
+    return found

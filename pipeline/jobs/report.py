@@ -1,0 +1,65 @@
+"""``sluice-pipeline report``: use, throttling and nearness to the limits, by client.
+
+Reads compacted days, writes `report.json` (everything, for programs) and `index.html` (the same for people: one file
+that needs nothing else).
+"""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pipeline.errors import JobError
+from pipeline.jobs.arguments import add_out
+from pipeline.plans.plan import Plan, PlanError
+from pipeline.report.report import make
+from pipeline.spark.session import open_session
+from pipeline.storage.layout import results_dir
+from pipeline.storage.store import local_result
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The job's arguments."""
+    add_out(parser, "the pipeline's folder; it has compacted days")
+    parser.add_argument(
+        "--from", dest="first", metavar="DATE", help="first day, 2026-11-21; else the first there is"
+    )
+    parser.add_argument("--to", dest="last", metavar="DATE", help="last day; else the last there is")
+    parser.add_argument(
+        "--to-dir", type=Path, metavar="DIR", help="where to write; else OUT/results/report/run=..."
+    )
+    parser.add_argument("--top", type=int, default=40, metavar="N", help="clients per API on the page (40)")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="show this plan's recommendations too")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the job."""
+    # Not at the top: what plots takes a second to load.
+    from pipeline.report.page import render
+
+    if arguments.top < 1:
+        raise JobError(f"--top: at least 1, not {arguments.top}")
+    plan = _read_plan(arguments.plan)
+    made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    stamp = made_at.replace(":", "").replace("-", "")
+    target = local_result(arguments.to_dir, "--to-dir", results_dir(arguments.out, "report", stamp))
+    spark = open_session("sluice report")
+    report = make(spark, arguments.out, arguments.first, arguments.last)
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "report.json").write_text(report.to_json(), encoding="utf-8")
+    (target / "index.html").write_text(render(report, top=arguments.top, plan=plan), encoding="utf-8")
+    print(f"{len(report.clients)} clients over {len(report.days)} days, {report.completeness:.2%} complete")
+    if report.absent:
+        print(f"not compacted, and so not in it: {report.absent_text}")
+    print(target / "index.html")
+    return 0
+
+
+def _read_plan(path: Path | None) -> Plan | None:
+    if path is None:
+        return None
+    try:
+        return Plan.from_json(path.read_bytes())
+    except PlanError as exc:
+        raise JobError(f"{path}: {exc}") from exc

@@ -1,0 +1,136 @@
+"""``sluice-pipeline simulate``: what candidate quotas would have done to recorded demand.
+
+Writes the table of `pipeline.replay.simulation` to `results/sim/run=...`, and prints how much would have been
+throttled over all clients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from pipeline.errors import JobError
+from pipeline.jobs.arguments import add_master, add_out, add_scope, add_windows, open_to_look
+from pipeline.replay.candidates import parse_candidates
+from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings
+from pipeline.replay.simulation import simulate
+from pipeline.spark.session import open_session
+from pipeline.storage.compacted_days import CompactedDays
+from pipeline.storage.entity_days import Scope
+from pipeline.storage.layout import published_days, results_dir
+from pipeline.text import number, table
+from quotas.usage_record import UsageApi
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The job's arguments."""
+    add_out(parser, "the pipeline's folder; it has compacted days")
+    parser.add_argument("--from", dest="first", metavar="DATE", help="first day, 2026-11-21")
+    parser.add_argument("--to", dest="last", metavar="DATE", help="last day")
+    parser.add_argument(
+        "--candidates",
+        default="grid:0.5..64x64",
+        help="plan.json, value:QUOTA, or grid:LOWEST..HIGHESTxCOUNT in multiples of each client's mean (%(default)s)",
+    )
+    parser.add_argument("--api", choices=list(UsageApi), help="only this one")
+    parser.add_argument("--algo", choices=list(Algorithm), help="else what the gateway uses for the API")
+    parser.add_argument(
+        "--model", choices=list(Model), help="what throttled clients do; else as the gateway makes them"
+    )
+    add_scope(parser)
+    add_windows(parser)
+    parser.add_argument("--retries", action="store_true", help="count retries of refused mutations as well")
+    parser.add_argument("--run", metavar="NAME", help="name of the result; else the time")
+    add_master(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the job."""
+    candidates = parse_candidates(arguments.candidates)
+    settings = _replay_settings(arguments)
+    look = open_to_look("sluice-simulate", arguments.out, master=arguments.master)
+    if not published_days(arguments.out, arguments.first, arguments.last, spark=look):
+        raise JobError(f"no compacted day in {arguments.out}: run `sluice-pipeline compact` first")
+    spark = open_session("sluice-simulate", master=arguments.master)
+    days = CompactedDays.of(spark, arguments.out, arguments.first, arguments.last)
+    where = results_dir(arguments.out, "sim", arguments.run or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+    result = simulate(
+        days,
+        candidates,
+        settings,
+        scope=Scope(arguments.scope),
+        apis=[UsageApi(arguments.api)] if arguments.api else tuple(UsageApi),
+        retries=arguments.retries,
+    )
+    result.write.mode("overwrite").parquet(where)
+    print(_summary(spark.read.parquet(where)))
+    print(where)
+    return 0
+
+
+def _replay_settings(arguments: argparse.Namespace) -> ReplaySettings:
+    """How the arguments say to replay.
+
+    Raises:
+        JobError: they do not go together.
+    """
+    if not 1 <= arguments.window_num <= 1_000 or not 1 <= arguments.window_ms <= 3_600_000:
+        raise JobError(
+            "--window-num is 1 to 1000 and --window-ms 1 to 3600000, "
+            f"not {arguments.window_num} and {arguments.window_ms}"
+        )
+    settings = ReplaySettings(
+        algorithm=Algorithm(arguments.algo) if arguments.algo else None,
+        model=Model(arguments.model) if arguments.model else None,
+        window_num=arguments.window_num,
+        window_ms=arguments.window_ms,
+    )
+    try:
+        settings.of_api(UsageApi.PRODUCE)
+    except ValueError as exc:
+        raise JobError(f"--algo and --model: {exc}") from None
+    return settings
+
+
+def _summary(result: Any) -> str:
+    from pyspark.sql import functions
+
+    share = functions.coalesce(functions.col("throttled_units") / functions.col("units"), functions.lit(0.0))
+    rows = (
+        result.where("units > 0 and quota is not null")
+        .groupBy("api", "candidate")
+        .agg(
+            functions.count("*").alias("series"),
+            functions.avg(share).alias("mean"),
+            functions.avg((share > 0.02).cast("double")).alias("above"),
+            (functions.sum("throttled_units") / functions.sum("units")).alias("of_units"),
+            functions.sum("quota").alias("quota"),
+        )
+        .orderBy("api", "candidate")
+        .collect()
+    )
+    head = (
+        "api",
+        "candidate",
+        "client-days",
+        "sum of quotas",
+        "throttled, mean",
+        "of all units",
+        "clients above 2 %",
+    )
+    return table(
+        head,
+        [
+            (
+                row["api"],
+                str(row["candidate"]),
+                str(row["series"]),
+                number(row["quota"]),
+                f"{row['mean']:.2%}",
+                f"{row['of_units']:.2%}",
+                f"{row['above']:.1%}",
+            )
+            for row in rows
+        ],
+    )

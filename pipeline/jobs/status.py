@@ -1,0 +1,48 @@
+"""``sluice-pipeline status``: see `pipeline.maintenance.status`. Does not start Spark."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from pipeline.errors import JobError
+from pipeline.jobs.arguments import add_out
+from pipeline.maintenance.status import status
+from pipeline.storage.store import is_local
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The job's arguments."""
+    add_out(parser)
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the job."""
+    if not is_local(arguments.out):
+        raise JobError(
+            f"{arguments.out} is not on this machine: read its offset index and manifests where they are"
+        )
+    found = status(arguments.out.rstrip("/"))
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    print(
+        f"{found['batches']} batches: {found['lines']} lines with {found['rows']} rows; {found['duplicates']} "
+        f"lines came again and were left out, {found['torn']} could not be read (quarantine)"
+    )
+    for day in found["days"]:
+        compacted = "deleted after it was compacted" if day["pruned"] else "not compacted"
+        if day["compacted_rows"] is not None:
+            compacted = f"compacted with {day['compacted_rows']} rows"
+        late = ", has late lines" if day["late"] else ""
+        dropped = f", {day['dropped_rows']} rows summed up as ~other" if day["dropped_rows"] else ""
+        print(
+            f"{day['date']}: {day['rows']} raw rows, {day['completeness']:.2%} complete{dropped}; {compacted}{late}"
+        )
+    for gap in found["gaps"]:
+        print(
+            f"missing: {gap['lines']} lines of {gap['gw']}, started {gap['boot']}: {gap['first']} to {gap['last']}, "
+            f"{gap['from']} to {gap['to']}"
+        )
+    return 0

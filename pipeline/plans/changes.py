@@ -1,0 +1,196 @@
+"""What applying a plan changes, and the file that takes it back. Pure.
+
+A plan says what it found (`old`, as the records saw it) and what it wants. Between the two an operator may have set
+something else: that is a *drift*, and a plan does not write over it except by force. Records do not say which quota
+held, and of a default they say nothing; what an earlier plan has set is known from its revert file.
+
+The revert file, JSON: what was set before, null where nothing was, and what was set instead.
+
+    {"format": "sluice-revert", "version": 1, "made_at": "...", "bootstrap": "...",
+     "changes": [{"entity": {"user": "alice"}, "key": "producer_byte_rate", "before": null, "after": 1048576.0}]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from pipeline.plans.plan import Action, Plan, PlanError, entity_from_json, entity_to_json
+from quotas.entities import QuotaEntity, QuotaKey
+
+REVERT_FORMAT: Final = "sluice-revert"
+REVERT_VERSION: Final = 1
+
+
+class State(StrEnum):
+    """How what is in force stands to what is wanted."""
+
+    SET = "set"  # nothing is set for this entity yet
+    CHANGE = "change"
+    SAME = "same"  # as wanted already
+    DRIFT = "drift"  # another value was set meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One quota: what is set, and what is wanted; None: nothing is."""
+
+    entity: QuotaEntity
+    key: QuotaKey
+    now: float | None
+    wanted: float | None
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One quota that was altered: what was set before and after; None: nothing."""
+
+    entity: QuotaEntity
+    key: QuotaKey
+    before: float | None
+    after: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Revert:
+    """What takes a plan back: the changes it made, where and when (ISO time)."""
+
+    made_at: str
+    bootstrap: str
+    changes: tuple[Change, ...]
+
+    def to_json(self) -> str:
+        """The file's text, one change per line."""
+        lines = ",\n  ".join(
+            json.dumps(
+                {
+                    "entity": entity_to_json(each.entity),
+                    "key": each.key,
+                    "before": each.before,
+                    "after": each.after,
+                },
+                ensure_ascii=False,
+            )
+            for each in self.changes
+        )
+        head = {
+            "format": REVERT_FORMAT,
+            "version": REVERT_VERSION,
+            "made_at": self.made_at,
+            "bootstrap": self.bootstrap,
+        }
+        return f'{json.dumps(head)[:-1]},\n "changes": [\n  {lines}]}}\n'
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Revert:
+        """What `to_json` wrote.
+
+        Raises:
+            PlanError: the text is something else.
+        """
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as exc:
+            raise PlanError(f"a revert file is a JSON object, this is none: {exc}") from None
+        if not isinstance(data, dict) or data.get("format") != REVERT_FORMAT:
+            raise PlanError(f'a revert file is a JSON object with "format": "{REVERT_FORMAT}"')
+        if data.get("version") != REVERT_VERSION:
+            raise PlanError(f"version: this program reads {REVERT_VERSION}, not {data.get('version')!r}")
+        changes = data.get("changes")
+        if not isinstance(changes, list):
+            raise PlanError("changes: a list is needed")
+        return cls(
+            made_at=str(data.get("made_at")),
+            bootstrap=str(data.get("bootstrap")),
+            changes=tuple(_change(each, f"changes[{at}]") for at, each in enumerate(changes)),
+        )
+
+
+def last_changes(reverts: Iterable[Revert]) -> dict[tuple[QuotaEntity, QuotaKey], Change]:
+    """What earlier plans did last to each quota; of files of the same second the later in order counts."""
+    found: dict[tuple[QuotaEntity, QuotaKey], Change] = {}
+    for revert in sorted(reverts, key=lambda each: each.made_at):
+        found.update({(change.entity, change.key): change for change in revert.changes})
+    return found
+
+
+def differences(
+    plan: Plan,
+    in_force: Mapping[tuple[QuotaEntity, QuotaKey], float],
+    *,
+    last: Mapping[tuple[QuotaEntity, QuotaKey], Change] | None = None,
+    keep_too: bool = False,
+) -> list[Difference]:
+    """A plan beside what is set.
+
+    Args:
+        plan: its entries with action `set` are looked at.
+        in_force: what Describe answered.
+        last: what earlier plans did; a quota they have set is as it should be while it has not been changed.
+        keep_too: also those that the plan leaves alone; always `same` or `drift`.
+
+    Returns:
+        In the plan's order.
+    """
+    found = []
+    for entry in plan.entries:
+        if entry.action is Action.KEEP and not keep_too:
+            continue
+        now = in_force.get((entry.entity, entry.key))
+        change = (last or {}).get((entry.entity, entry.key))
+        # As it was before, too: a plan may have been taken back, or broken off half way.
+        expected = (entry.old,) if change is None else (change.before, change.after)
+        state = _state(now, entry.value, expected)
+        found.append(Difference(entry.entity, entry.key, now, entry.value, state))
+    return found
+
+
+def reverting(revert: Revert, in_force: Mapping[tuple[QuotaEntity, QuotaKey], float]) -> list[Difference]:
+    """What taking changes back would change, beside what is set: the newest change first."""
+    found = []
+    for change in reversed(revert.changes):
+        now = in_force.get((change.entity, change.key))
+        if now == change.before:
+            state = State.SAME
+        elif now == change.after:
+            state = State.SET if now is None else State.CHANGE
+        else:
+            state = State.DRIFT
+        found.append(Difference(change.entity, change.key, now, change.before, state))
+    return found
+
+
+def to_do(found: Iterable[Difference], *, force: bool) -> list[Difference]:
+    """What has to be altered; drifts only by force."""
+    return [
+        each for each in found if each.state is not State.SAME and (force or each.state is not State.DRIFT)
+    ]
+
+
+def _state(now: float | None, wanted: float, expected: tuple[float | None, ...]) -> State:
+    if now == wanted:
+        return State.SAME
+    if now is None:
+        # The value that the records saw may have come from a default: nothing of the entity's own is overwritten.
+        return State.SET
+    return State.CHANGE if now in expected else State.DRIFT
+
+
+def _change(data: Any, where: str) -> Change:
+    if not isinstance(data, dict) or not isinstance(data.get("entity"), dict):
+        raise PlanError(f"{where}: entity is missing")
+    try:
+        key = QuotaKey(str(data.get("key")))
+    except ValueError:
+        raise PlanError(f"{where}: key {data.get('key')!r} is not one of {', '.join(QuotaKey)}") from None
+    values = []
+    for name in ("before", "after"):
+        value = data.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise PlanError(f"{where}: {name} is a number or null, not {value!r}")
+        values.append(None if value is None else float(value))
+    return Change(entity_from_json(data["entity"]), key, values[0], values[1])

@@ -1,0 +1,305 @@
+"""From a plan to the quotas in force, and back; each step prints what it finds and does, and gives an exit code.
+
+Applying asks first whether everything would be accepted (validate_only), then writes the revert file, and only then
+alters. So a plan that is refused in part changes nothing, and whatever is changed can be taken back, even when the
+connection breaks half way. The revert files of earlier plans say which quotas plans have set.
+
+All steps raise `PlanError` for a file that is no plan, and `QuotaClientError` when a cluster can't be asked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pipeline.plans.changes import (
+    Change,
+    Difference,
+    Revert,
+    State,
+    differences,
+    last_changes,
+    reverting,
+    to_do,
+)
+from pipeline.plans.plan import Action, Plan, PlanError
+from pipeline.plans.quota_client import QuotaClient, Refusal, Setting
+from pipeline.text import number, table
+from quotas.entities import QuotaEntity, QuotaKey
+
+OK: Final = 0
+NOT_DONE: Final = 1
+
+_VERIFY_TIMEOUT_S: Final = 10.0
+_VERIFY_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where quotas are.
+
+    Attributes:
+        bootstrap: HOST:PORT of a gateway or a broker.
+        client_config: a file with the connection's settings, see `read_properties`.
+    """
+
+    bootstrap: str
+    client_config: Path | None
+
+    def connect(self) -> QuotaClient:
+        """A connection; see `QuotaClient` for what is raised."""
+        return QuotaClient(self.bootstrap, read_properties(self.client_config))
+
+
+def show(path: Path, *, keep_too: bool) -> int:
+    """What a plan says, and why.
+
+    Args:
+        path: the plan's file.
+        keep_too: also what it leaves alone.
+    """
+    plan = _read_plan(path)
+    basis = plan.basis
+    print(
+        f"made {plan.made_at} from {basis.days} days, {basis.first_day} to {basis.last_day}, "
+        f"{basis.completeness:.2%} complete; at most {basis.target:.1%} throttled, margin {basis.margin:g}"
+    )
+    for check in plan.capacity:
+        print(f"{check.key}: {'fits' if check.fits else 'DOES NOT FIT'}; {check.note}")
+    shown = [entry for entry in plan.entries if keep_too or entry.action is Action.SET]
+    rows = [
+        (
+            str(entry.entity),
+            entry.key.value,
+            entry.action.value,
+            number(entry.old),
+            number(entry.value),
+            "" if entry.expected_throttled is None else f"{entry.expected_throttled:.2%}",
+            entry.reason,
+        )
+        for entry in shown
+    ]
+    print(table(("entity", "quota", "", "was", "plan", "throttled", "why"), rows))
+    print(f"{len(shown)} of {len(plan.entries)} entries")
+    return OK
+
+
+def diff(path: Path, cluster: Cluster, *, previous: Sequence[Path] = ()) -> int:
+    """A plan beside the quotas that are set.
+
+    Args:
+        path: the plan's file.
+        cluster: where to look.
+        previous: revert files of earlier plans; else those that `_last_changes` finds.
+    """
+    plan = _read_plan(path)
+    with cluster.connect() as client:
+        found = differences(plan, client.describe(), last=_last_changes(path, cluster, previous))
+    _print_differences(found)
+    return OK
+
+
+def apply(
+    path: Path,
+    cluster: Cluster,
+    *,
+    previous: Sequence[Path] = (),
+    revert_file: Path | None = None,
+    force: bool = False,
+    validate_only: bool = False,
+) -> int:
+    """Sets a plan's quotas.
+
+    Args:
+        path: the plan's file.
+        cluster: where.
+        previous: see `diff`.
+        revert_file: where to write what takes it back; else beside the plan.
+        force: also over what was changed meanwhile.
+        validate_only: only ask whether it would be accepted.
+    """
+    plan = _read_plan(path)
+    revert_file = revert_file or path.with_suffix(".revert.json")
+    with cluster.connect() as client:
+        found = differences(plan, client.describe(), last=_last_changes(path, cluster, previous))
+        drifted = [each for each in found if each.state is State.DRIFT]
+        if drifted and not force:
+            _print_differences(drifted)
+            return _not_done(
+                f"{len(drifted)} quotas are set to what neither this plan nor an earlier one knows of; "
+                "nothing was done (--force)"
+            )
+        changes = to_do(found, force=force)
+        if not changes:
+            print("everything is as planned already")
+            return OK
+        refused = client.alter(_settings(changes), validate_only=True)
+        if refused:
+            _print_refusals(refused)
+            return _not_done("the plan would be refused in part; nothing was done")
+        if validate_only:
+            print(f"{len(changes)} quotas would be set")
+            return OK
+        if revert_file.exists():
+            return _not_done(
+                f"{revert_file} exists: it takes an earlier change back; name another --revert-file"
+            )
+        _write(revert_file, Revert(_now(), cluster.bootstrap, _as_changes(changes)).to_json())
+        print(f"{revert_file} takes this back")
+        return _carry_out(client, changes, "set")
+
+
+def revert(path: Path, cluster: Cluster, *, force: bool) -> int:
+    """Takes back what `apply` did.
+
+    Args:
+        path: the revert file.
+        cluster: where.
+        force: also what was changed again meanwhile.
+    """
+    with cluster.connect() as client:
+        found = reverting(_read_revert(path), client.describe())
+        drifted = [each for each in found if each.state is State.DRIFT and not force]
+        changes = to_do(found, force=force)
+        done = _carry_out(client, changes, "taken back") if changes else OK
+    if drifted:
+        _print_differences(drifted)
+        return _not_done(f"{len(drifted)} quotas were changed again since and stay as they are (--force)")
+    if not changes:
+        print("everything is as it was already")
+    return done
+
+
+def _carry_out(client: QuotaClient, changes: Sequence[Difference], done: str) -> int:
+    refused = client.alter(_settings(changes), validate_only=False)
+    if refused:
+        _print_refusals(refused)
+    kept_out = {each.entity for each in refused}
+    wanted = {(each.entity, each.key): each.wanted for each in changes if each.entity not in kept_out}
+    missing = _await(client, wanted)
+    print(f"{len(wanted) - len(missing)} quotas {done}")
+    if missing:
+        names = ", ".join(f"{entity} {key}" for entity, key in missing[:10])
+        return _not_done(f"{len(missing)} quotas were accepted and are not in force: {names}")
+    return NOT_DONE if refused else OK
+
+
+def _await(
+    client: QuotaClient, wanted: Mapping[tuple[QuotaEntity, QuotaKey], float | None]
+) -> list[tuple[QuotaEntity, QuotaKey]]:
+    """What is not in force in the end; a cluster takes a moment from accepting to showing."""
+    deadline = time.monotonic() + _VERIFY_TIMEOUT_S
+    while True:
+        in_force = client.describe()
+        missing = [name for name, value in wanted.items() if in_force.get(name) != value]
+        if not missing or time.monotonic() > deadline:
+            return missing
+        time.sleep(_VERIFY_POLL_S)
+
+
+def _settings(changes: Iterable[Difference]) -> list[Setting]:
+    return [Setting(each.entity, each.key, each.wanted) for each in changes]
+
+
+def _as_changes(changes: Iterable[Difference]) -> tuple[Change, ...]:
+    return tuple(Change(each.entity, each.key, each.now, each.wanted) for each in changes)
+
+
+def _read_plan(path: Path) -> Plan:
+    try:
+        return Plan.from_json(path.read_bytes())
+    except PlanError as exc:
+        raise PlanError(f"{path}: {exc}") from None
+
+
+def _read_revert(path: Path) -> Revert:
+    try:
+        return Revert.from_json(path.read_bytes())
+    except PlanError as exc:
+        raise PlanError(f"{path}: {exc}") from None
+
+
+def _last_changes(
+    plan: Path, cluster: Cluster, previous: Sequence[Path]
+) -> dict[tuple[QuotaEntity, QuotaKey], Change]:
+    """What earlier plans did to the quotas of this cluster."""
+    if previous:
+        return last_changes(_read_revert(path) for path in previous)
+    folder = plan.absolute().parent
+    files = set(folder.glob("*.revert.json"))
+    if folder.name.startswith("run="):
+        files |= set(folder.parent.glob("run=*/*.revert.json"))
+    reverts = [_read_revert(path) for path in sorted(files)]
+    return last_changes(each for each in reverts if each.bootstrap == cluster.bootstrap)
+
+
+def read_properties(path: Path | None) -> dict[str, Any]:
+    """``name=value`` lines, # for comments; names as kafka-python writes them, dots are taken as underscores.
+
+    Raises:
+        PlanError: a line has another form.
+    """
+    properties: dict[str, Any] = {}
+    if path is None:
+        return properties
+    for at, line in enumerate(path.read_text().splitlines(), 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        if not equals:
+            # The line itself may hold a password.
+            raise PlanError(f"{path}, line {at}: expected name=value")
+        key = name.strip().replace(".", "_")
+        properties[key] = _typed(key, value.strip())
+    return properties
+
+
+def _typed(key: str, text: str) -> str | bool | int:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    # Not everything that looks like a number is one: a password of digits stays text.
+    return int(text) if key.endswith("_ms") and text.isdigit() else text
+
+
+def _write(path: Path, text: str) -> None:
+    """Durable before anything is altered."""
+    part = path.with_name(f".{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _not_done(text: str) -> int:
+    print(f"sluice-pipeline: {text}", file=sys.stderr)
+    return NOT_DONE
+
+
+def _print_differences(found: Sequence[Difference]) -> None:
+    rows = [
+        (str(each.entity), each.key.value, number(each.now), number(each.wanted), each.state.value)
+        for each in found
+    ]
+    print(table(("entity", "quota", "now", "plan", ""), rows))
+
+
+def _print_refusals(refused: Sequence[Refusal]) -> None:
+    rows = [(str(each.entity), str(each.code), each.text) for each in refused]
+    print(table(("refused", "error", "why"), rows), file=sys.stderr)

@@ -1,0 +1,222 @@
+"""Would the quotas of earlier days have fitted the next, and those of other rules?
+
+Workers reduce each client's day to a few numbers (`day_stats`), from which the rules choose
+(`pipeline.recommend.backtest_rules`), and then replay the days that are judged with what was chosen (`shares_of`).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.recommend.backtest_rules import DAY_NUMBERS, Evaluate, Judged, Known, backtest
+from pipeline.recommend.required_rates import burst_s
+from pipeline.replay.demand import Demand, demands
+from pipeline.replay.kernels.deferral import deferred, required_rates
+from pipeline.replay.kernels.ragged import Floats, Ragged
+from pipeline.storage.compacted_days import CompactedDays, Work
+from pipeline.storage.entity_days import ENTITY, Scope
+from pipeline.storage.layout import KEY
+
+_DAY_S: Final = 86_400
+
+STATS: Final = ", ".join(
+    [
+        *(f"`{name}` {KEY[name]}" for name in ENTITY),
+        *(f"`{name}` double" for name in DAY_NUMBERS),
+    ]
+)
+"""A client's day, as Spark DDL."""
+
+
+SHARES: Final = ", ".join([*(f"`{name}` {KEY[name]}" for name in ENTITY), "shares array<double>"])
+
+
+def day_stats(demand: Demand, target: float) -> pa.RecordBatch:
+    """One batch of clients' days, as rows of `STATS`; days without use are left out."""
+    ragged = demand.by_second()
+    required = required_rates(ragged, target, burst_s=burst_s(demand.api, 11, 1_000))
+    used = np.flatnonzero(required > 0)
+    numbers = np.array([_numbers(*ragged.of(i)) for i in used.tolist()]).reshape(
+        len(used), len(DAY_NUMBERS) - 1
+    )
+    columns: dict[str, Any] = {name: demand.names.column(name).take(pa.array(used)) for name in ENTITY}
+    columns["required_rate"] = required[used]
+    columns |= {name: numbers[:, i] for i, name in enumerate(DAY_NUMBERS[1:])}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _numbers(t_ms: Any, units: Floats) -> list[float]:
+    """`DAY_NUMBERS` after the required rate."""
+    seconds = t_ms // 1000
+    by_second = np.bincount(seconds, weights=units, minlength=_DAY_S)[:_DAY_S]
+    active = by_second[by_second > 0]
+    minutes = by_second.reshape(-1, 60).sum(axis=1) / 60
+    total = float(units.sum())
+    return [
+        total,
+        total / _DAY_S,
+        *np.percentile(active, (95, 99)).tolist(),
+        float(active.max()),
+        float(by_second.reshape(-1, 10).sum(axis=1).max() / 10),
+        float(minutes.max()),
+        *np.percentile(minutes, (90, 99)).tolist(),
+    ]
+
+
+Client: TypeAlias = tuple[str, int, str, str, str]
+"""Gateway, broker, user, client id, API: what has a quota's counter of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Days of clients as arrays over (client, day)."""
+
+    clients: dict[Client, int]
+    dates: list[datetime.date]
+    known: Known
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> History:
+        """Out of rows of `STATS`, in any order."""
+        listed = list(rows)
+        clients = {client: i for i, client in enumerate(sorted({client_of(row) for row in listed}))}
+        dates = sorted({row["date"] for row in listed})
+        known = {name: np.full((len(clients), len(dates)), np.nan) for name in DAY_NUMBERS}
+        for row in listed:
+            client, day = clients[client_of(row)], dates.index(row["date"])
+            for name in DAY_NUMBERS:
+                known[name][client, day] = row[name]
+        return cls(clients, dates, known)
+
+
+def client_of(row: Mapping[str, Any]) -> Client:
+    """The client of a row."""
+    return row["gw"], row["node"], row["user"], row["client_id"], row["api"]
+
+
+Table: TypeAlias = dict[tuple[Client, datetime.date], Floats]
+"""Candidate quotas, or their shares, of a client on a day."""
+
+
+def shares_of(demand: Demand, quotas: Table) -> Table:
+    """Shares of units that would have waited, for those of the demand's clients that have candidates.
+
+    Args:
+        demand: any days of clients.
+        quotas: > 0, the same number for all.
+    """
+    ragged = demand.by_second()
+    totals = ragged.total_units()
+    found = {}
+    for i, row in enumerate(demand.names.to_pylist()):
+        place = client_of(row), row["date"]
+        if place in quotas:
+            one = Ragged(np.array([0, ragged.lengths[i]]), *ragged.of(i), np.empty(0))
+            waits = deferred(one, quotas[place], burst_s=burst_s(demand.api, 11, 1_000))
+            found[place] = waits.throttled_units[0] / totals[i]
+    return found
+
+
+def evaluator(history: History, tested: int, replay: Callable[[Table], Iterable[Table]]) -> Evaluate:
+    """Replays quotas given as an array.
+
+    Args:
+        history: its clients and days are those of the array.
+        tested: the last days.
+        replay: `shares_of` over all the demand of those days, in parts.
+    """
+    dates = history.dates[-tested:]
+
+    def evaluate(quotas: Floats) -> Floats:
+        table = {
+            (client, date): np.maximum(quotas[i, day], 1e-9)
+            for client, i in history.clients.items()
+            for day, date in enumerate(dates)
+            if np.isfinite(quotas[i, day]).all()
+        }
+        shares = np.full(quotas.shape, np.nan)
+        for part in replay(table):
+            for (client, date), found in part.items():
+                shares[history.clients[client], dates.index(date)] = found
+        return shares
+
+    return evaluate
+
+
+def markdown(plain: Sequence[Judged], equal: Sequence[Judged], target: float) -> str:
+    """Both tables."""
+    head = (
+        f"| rule | mean share that waits | clients above {2 * target:.0%} | of all units | allocated / oracle"
+    )
+    lines = [f"{head} (geometric, sum) | factor |", "|---|---|---|---|---|---|"]
+    lines += [_line(judged) for judged in plain]
+    lines += [
+        "",
+        f"At equal harm: each rule times the factor, found in hindsight, with which the mean share is {target:.0%}.",
+        "Rules that are not listed never get there.",
+        "",
+        f"{head} (geometric, sum) | factor |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [_line(judged) for judged in sorted(equal, key=lambda judged: judged.geometric)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(judged: Judged) -> str:
+    return (
+        f"| {judged.name} | {judged.mean_throttled:.2%} | {judged.above:.1%} | {judged.of_units:.2%} "
+        f"| {judged.geometric:.2f} / {judged.by_sum:.2f} | {judged.factor:.3g} |"
+    )
+
+
+def stats_of(target: float) -> Work:
+    """What each worker does with its batches of clients' days: rows of `STATS`. Needs no Spark."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for demand in demands(batch):
+                yield day_stats(demand, target)
+
+    return work
+
+
+def _share_rows_of(quotas: Table) -> Work:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for demand in demands(batch):
+                found = shares_of(demand, quotas)
+                rows = [(client_of(row), row["date"]) for row in demand.names.to_pylist()]
+                kept = [i for i, place in enumerate(rows) if place in found]
+                names = demand.names.take(pa.array(kept, pa.int64()))
+                shares = pa.array([found[rows[i]] for i in kept], pa.list_(pa.float64()))
+                yield pa.RecordBatch.from_arrays([*names.columns, shares], names=[*ENTITY, "shares"])
+
+    return work
+
+
+def judged_days(
+    days: CompactedDays, tested: int, target: float, *, scope: Scope = Scope.GATEWAY
+) -> tuple[list[Judged], list[Judged]]:
+    """The last days judged by Spark; see `pipeline.recommend.backtest_rules.backtest`.
+
+    Args:
+        days: at least one more than are judged.
+        tested: how many of the last days are judged.
+        target: the share of units that may wait.
+        scope: whether brokers count together.
+    """
+    stats = days.map_entities(stats_of(target), STATS, scope=scope)
+    history = History.of(row.asDict() for row in stats.toLocalIterator())
+    late = days.since(days.days[-tested].date)
+
+    def replay(quotas: Table) -> Iterator[Table]:
+        for row in late.map_entities(_share_rows_of(quotas), SHARES, scope=scope).toLocalIterator():
+            yield {(client_of(row), row["date"]): np.array(row["shares"])}
+
+    return backtest(history.known, tested, target, evaluator(history, tested, replay))

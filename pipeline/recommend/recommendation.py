@@ -1,0 +1,290 @@
+"""From the rates that clients required on some days to a plan of quotas. Pure: no Spark, no files, no clock.
+
+The *required rate* of a client's day is the least quota with which at most the target share of its units would have
+waited (`pipeline.replay.kernels.deferral`). The quota of a client follows from its days, by one of two rules, and a
+margin. A quota in force that lies within [lower, upper] is left alone, so that quotas do not change with every day's
+noise. The real demand of a client that was muted for more than a little of the time is not known: its quota is only
+ever raised.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from pipeline.plans.plan import Action, Basis, CapacityCheck, Plan, PlanEntry
+from quotas.entities import DEFAULT, Family, QuotaEntity, QuotaKey
+from quotas.limits import validate_entity
+from quotas.usage_record import OTHER, UsageApi
+
+_WHOLE: Final = frozenset(
+    {QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE, QuotaKey.CONNECTION_CREATION_RATE}
+)
+_SEES_ALL: Final = frozenset({UsageApi.MUTATION, UsageApi.CONNECT})
+"""APIs whose refused requests are recorded: throttling hides no demand."""
+
+
+class Rule(StrEnum):
+    """How the days of a history become one required rate."""
+
+    DECAYED = "decayed"
+    """90th percentile of the days, each counting half as much as the next: follows drift, forgets a burst in days."""
+    LARGEST = "largest"
+    """The largest: for clients with one busy day a week."""
+
+
+_QUANTILE: Final = 0.9
+_HALF_LIFE_DAYS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientDay:
+    """One day of one client; the required rate is the largest of its gateways, as each has quotas of its own."""
+
+    date: str
+    required_rate: float
+    active_s: int
+    censored_s: int
+    quota: float | None
+    """The limit last in force."""
+    gateways: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ClientHistory:
+    """A client as its use is counted: an empty user or client id is shared (`quotas.resolution.TrackerKey`)."""
+
+    user: str
+    client_id: str
+    api: UsageApi
+    key: QuotaKey
+    days: tuple[ClientDay, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecommendationSettings:
+    """How to recommend.
+
+    Attributes:
+        target: share of units that may wait.
+        rule: see there.
+        margin: factor on the required rate.
+        bump: factor on the quota in force of a client whose demand is not known.
+        censored_from: from this share of muted among active seconds on its demand counts as not known.
+        overrides: with a number, this many clients of each kind get quotas of their own and a default covers the
+            others; None: every client gets its own.
+    """
+
+    target: float = 0.01
+    rule: Rule = Rule.DECAYED
+    margin: float = 1.25
+    bump: float = 1.2
+    censored_from: float = 0.01
+    overrides: int | None = None
+
+
+def recommend(
+    histories: Iterable[ClientHistory],
+    settings: RecommendationSettings,
+    basis: Basis,
+    *,
+    made_at: str,
+    capacity: Mapping[QuotaKey, float] | None = None,
+    peaks: Mapping[QuotaKey, float] | None = None,
+) -> Plan:
+    """A plan for these clients; in order of key and then of value, largest first.
+
+    Args:
+        histories: of every client.
+        settings: see there.
+        basis: what the histories were made of.
+        made_at: ISO time, for the plan.
+        capacity: what the cluster can take, in the key's unit per second.
+        peaks: the most that all clients together used.
+    """
+    by_key: dict[QuotaKey, list[tuple[PlanEntry, int]]] = {}
+    for history in histories:
+        entry = _entry(history, settings)
+        if entry is not None:
+            gateways = max(day.gateways for day in history.days)
+            by_key.setdefault(history.key, []).append((entry, gateways))
+    entries: list[PlanEntry] = []
+    checks: list[CapacityCheck] = []
+    for key in QuotaKey:
+        recommended = sorted(by_key.get(key, ()), key=lambda pair: (-pair[0].value, str(pair[0].entity)))
+        if not recommended:
+            continue
+        chosen, covered = _with_default(recommended, settings)
+        entries += chosen
+        # A client that the default covers may use all of it, in every gateway that it uses.
+        allocated = sum(entry.value * gateways for entry, gateways in [*covered[0], *covered[1]])
+        checks.append(_check(key, allocated, (peaks or {}).get(key, 0.0), (capacity or {}).get(key)))
+    return Plan(made_at, basis, tuple(checks), tuple(entries))
+
+
+def entity_of(history: ClientHistory) -> QuotaEntity | None:
+    """The entity of a client's quota; None without a name, and for the sum of clients beyond the record's cap."""
+    if history.client_id == OTHER or not (history.user or history.client_id):
+        return None
+    entity = QuotaEntity(user=history.user or None, client_id=history.client_id or None)
+    if history.api is UsageApi.CONNECT:
+        entity = QuotaEntity(ip=history.client_id)
+    # Addresses in records with hashed names are none that a quota could be set for.
+    return entity if validate_entity(entity) is None else None
+
+
+def required_rate_of(days: Sequence[ClientDay], rule: Rule) -> float:
+    """One required rate for several days; 0 when no day required any."""
+    ordered = sorted((day for day in days if day.required_rate > 0), key=lambda day: day.required_rate)
+    if not ordered:
+        return 0.0
+    if rule is Rule.LARGEST:
+        return ordered[-1].required_rate
+    last = max(datetime.date.fromisoformat(day.date) for day in days)
+    weights = [
+        0.5 ** ((last - datetime.date.fromisoformat(day.date)).days / _HALF_LIFE_DAYS) for day in ordered
+    ]
+    reached, wanted = 0.0, _QUANTILE * sum(weights)
+    for day, weight in zip(ordered, weights, strict=True):
+        reached += weight
+        if reached >= wanted:
+            return day.required_rate
+    return ordered[-1].required_rate
+
+
+def amount(value: float, key: QuotaKey) -> str:
+    """A quota for people, such as ``12.3 MB/s``."""
+    if key in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE):
+        for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+            if value >= size:
+                return f"{value / size:.3g} {unit}/s"
+        return f"{value:.0f} B/s"
+    unit = {
+        QuotaKey.REQUEST_PERCENTAGE: " %",
+        QuotaKey.CONTROLLER_MUTATION_RATE: " partitions/s",
+        QuotaKey.CONNECTION_CREATION_RATE: " connections/s",
+    }[key]
+    return f"{value:.4g}{unit}"
+
+
+def _entry(history: ClientHistory, settings: RecommendationSettings) -> PlanEntry | None:
+    entity = entity_of(history)
+    used = [day for day in history.days if day.required_rate > 0]
+    if entity is None or not used:
+        return None
+    key = history.key
+    days = len(history.days)
+    busiest = max(used, key=lambda day: day.required_rate)
+    required = required_rate_of(history.days, settings.rule)
+    latest_first = sorted(history.days, key=lambda day: day.date, reverse=True)
+    old = latest_first[0].quota
+    # One that was lifted meanwhile is still what the client was held to while it was muted.
+    held_to = next((day.quota for day in latest_first if day.quota is not None), None)
+    active_s = sum(day.active_s for day in history.days)
+    censored = sum(day.censored_s for day in history.days) / max(1, active_s)
+    value = lower = _rounded_up(required * settings.margin, key)
+    most = f"most {amount(busiest.required_rate, key)}, {busiest.date}"
+    reason = (
+        f"needed {amount(required, key)} by its last {days} day{'s' * (days > 1)} ({most}) for "
+        f"{1 - settings.target:.4g} of its use not to wait; +{settings.margin - 1:.0%}"
+    )
+    unknown = censored >= settings.censored_from and history.api not in _SEES_ALL
+    if unknown and held_to is not None:
+        bumped = _rounded_up(held_to * settings.bump, key)
+        if bumped >= value:
+            value = lower = bumped
+        reason = (
+            f"was muted in {censored:.1%} of its active seconds, so what it wanted is not known: raised from "
+            f"{amount(held_to, key)}{'' if old is not None else ', lifted meanwhile'}; {reason}"
+        )
+    else:
+        lower = min(value, required)
+    upper = max(value, value * (1 + 1 / days))
+    action = Action.SET
+    if old is not None and lower <= old <= upper:
+        action, value = Action.KEEP, old
+        reason = f"{amount(old, key)} is within {amount(lower, key)} to {amount(upper, key)}: left; {reason}"
+    return PlanEntry(entity, key, action, value, old, lower, upper, None, days, censored, reason)
+
+
+def _rounded_up(value: float, key: QuotaKey) -> float:
+    return float(math.ceil(value)) if key in _WHOLE else math.ceil(value * 100) / 100
+
+
+_Entries = list[tuple[PlanEntry, int]]
+
+
+def _with_default(
+    recommended: _Entries, settings: RecommendationSettings
+) -> tuple[list[PlanEntry], tuple[_Entries, _Entries]]:
+    """Entries of the plan; and the entry of each client: of those with their own, of those under a default."""
+    if settings.overrides is None:
+        return [entry for entry, _ in recommended], (recommended, [])
+    chosen: list[PlanEntry] = []
+    own: _Entries = []
+    covered: _Entries = []
+    families = sorted({str(entry.entity.family) for entry, _ in recommended})
+    for family in families:
+        of_family = [pair for pair in recommended if pair[0].entity.family == family]
+        own += of_family[: settings.overrides]
+        rest = of_family[settings.overrides :]
+        if rest:
+            default = _default_entry(rest)
+            chosen.append(default)
+            covered += [(default, gateways) for _, gateways in rest]
+        largest = [entry for entry, _ in of_family[: settings.overrides]]
+        chosen += [_made_its_own(entry) for entry in largest] if rest else largest
+    return chosen, (own, covered)
+
+
+def _made_its_own(entry: PlanEntry) -> PlanEntry:
+    """A quota that is kept may be that of a default, which the plan changes: records do not say which quota held."""
+    if entry.action is not Action.KEEP:
+        return entry
+    return replace(entry, action=Action.SET, reason=f"its own, whatever the default is; {entry.reason}")
+
+
+def _default_entry(rest: Sequence[tuple[PlanEntry, int]]) -> PlanEntry:
+    entries = [entry for entry, _ in rest]
+    largest = max(entries, key=lambda entry: entry.value)
+    entity = largest.entity
+    key = largest.key
+    return PlanEntry(
+        entity=QuotaEntity(
+            user=None if entity.user is None else DEFAULT,
+            client_id=None if entity.client_id is None else DEFAULT,
+            ip=DEFAULT if entity.family is Family.IP else None,
+        ),
+        key=key,
+        action=Action.SET,
+        value=largest.value,
+        old=None,
+        lower=largest.lower,
+        upper=largest.upper,
+        expected_throttled=None,
+        days=largest.days,
+        censored=max(entry.censored for entry in entries),
+        reason=(
+            f"covers {len(entries)} clients that get no quota of their own, and those not seen yet; the largest, "
+            f"{entity}: {largest.reason}"
+        ),
+    )
+
+
+def _check(key: QuotaKey, allocated: float, peak: float, limit: float | None) -> CapacityCheck:
+    ratio = allocated / peak if peak > 0 else 0.0
+    note = f"quotas add up to {amount(allocated, key)}"
+    if peak > 0:
+        note += f", {ratio:.3g} times the most that all used together in ten seconds ({amount(peak, key)})"
+    fits = limit is None or peak <= limit
+    if limit is not None:
+        note += f"; the cluster can take {amount(limit, key)}"
+        if not fits:
+            note += ": less than was used, so these quotas do not protect it"
+        elif allocated > limit:
+            note += f", so it holds as long as not more than {limit / allocated:.0%} of the quotas are used at once"
+    return CapacityCheck(key, limit, allocated, peak, ratio, fits, note)

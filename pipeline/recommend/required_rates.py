@@ -1,0 +1,156 @@
+"""The rate that each client required on each day, and what all clients used together.
+
+Workers find them (`find_required_rates`), `gather` puts the days of a client together.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.recommend.recommendation import ClientDay, ClientHistory
+from pipeline.replay.demand import KEY_OF_API, Demand, demands
+from pipeline.replay.kernels.deferral import required_rates
+from pipeline.storage.compacted_days import CompactedDays, Work
+from pipeline.storage.entity_days import ENTITY, Scope
+from pipeline.storage.layout import KEY
+from quotas.entities import QuotaKey
+from quotas.usage_record import UsageApi
+
+STEP_S: Final = 10
+_STEPS: Final = 86_400 // STEP_S
+
+REQUIRED: Final = ", ".join(
+    [
+        *(f"`{name}` {KEY[name]}" for name in ENTITY),
+        "required_rate double, active_s int, censored_s int, quota double, steps array<double>",
+    ]
+)
+"""A day of one client; or, where `steps` is set, what all clients of a worker used together in each ten seconds."""
+
+
+def burst_s(api: UsageApi, window_num: int, window_ms: int) -> float:
+    """Seconds of quota that can be used at once: a bucket holds all its windows, a Rate passes all but one."""
+    windows = window_num if api is UsageApi.MUTATION else max(1, window_num - 1)
+    return windows * window_ms / 1000
+
+
+def find_required_rates(
+    days: CompactedDays, target: float, window_num: int, window_ms: int, *, scope: Scope = Scope.GATEWAY
+) -> Any:
+    """Clients' days as a DataFrame with the columns of `REQUIRED`; see `rate_finder` for the numbers."""
+    finder = rate_finder(target, window_num, window_ms)
+    return days.map_entities(finder, REQUIRED, scope=scope, arrays=("censored", "quota"))
+
+
+def rate_finder(target: float, window_num: int, window_ms: int) -> Work:
+    """What each worker does with its batches of clients' days: rows of `REQUIRED`. Needs no Spark.
+
+    Args:
+        target: the share of units that may wait.
+        window_num, window_ms: samples of a rate and their length.
+    """
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        steps: dict[tuple[datetime.date, str], Any] = {}
+        for batch in batches:
+            for demand in demands(batch):
+                yield _day_rates(demand, target, burst_s(demand.api, window_num, window_ms))
+                _add_steps(demand, steps)
+        if steps:
+            yield _steps_batch(steps)
+
+    return work
+
+
+def _day_rates(demand: Demand, target: float, burst: float) -> pa.RecordBatch:
+    columns: dict[str, Any] = {name: demand.names.column(name) for name in ENTITY}
+    columns["required_rate"] = required_rates(demand.by_second(), target, burst_s=burst)
+    columns["active_s"] = np.diff(demand.offsets).astype(np.int32)
+    columns["censored_s"] = demand.sums(demand.censored).astype(np.int32)
+    lasts = [
+        demand.quota[end - 1] if end > begin else np.nan
+        for begin, end in zip(demand.offsets[:-1], demand.offsets[1:])
+    ]
+    quotas = np.array(lasts, np.float64)
+    columns["quota"] = pa.array(quotas, mask=~np.isfinite(quotas))
+    columns["steps"] = pa.nulls(len(demand), pa.list_(pa.float64()))
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _add_steps(demand: Demand, steps: dict[tuple[datetime.date, str], Any]) -> None:
+    dates = demand.names.column("date").to_pylist()
+    for date in set(dates):
+        rows = np.repeat([each == date for each in dates], np.diff(demand.offsets))
+        used = np.bincount(demand.seconds[rows] // STEP_S, weights=demand.units[rows], minlength=_STEPS)
+        total = steps.setdefault((date, demand.api.value), np.zeros(_STEPS))
+        total += used[:_STEPS]
+
+
+def _steps_batch(steps: Mapping[tuple[datetime.date, str], Any]) -> pa.RecordBatch:
+    rows = len(steps)
+    return pa.RecordBatch.from_pydict(
+        {
+            "date": pa.array([date for date, _ in steps], pa.date32()),
+            "gw": pa.array([""] * rows),
+            "user": pa.array([""] * rows),
+            "client_id": pa.array([""] * rows),
+            "api": pa.array([api for _, api in steps]),
+            "node": pa.array([-1] * rows, pa.int32()),
+            "required_rate": pa.array([0.0] * rows),
+            "active_s": pa.array([0] * rows, pa.int32()),
+            "censored_s": pa.array([0] * rows, pa.int32()),
+            "quota": pa.nulls(rows, pa.float64()),
+            "steps": pa.array(list(steps.values()), pa.list_(pa.float64())),
+        }
+    )
+
+
+def gather(rows: Iterable[Any]) -> tuple[list[ClientHistory], dict[QuotaKey, float]]:
+    """Histories of all clients, and per key the most that all used together, per second.
+
+    Args:
+        rows: of `REQUIRED`, in any order, as mappings.
+    """
+    found: dict[tuple[str, str, str], dict[str, list[Any]]] = {}
+    together: dict[tuple[str, str], Any] = {}
+    for row in rows:
+        date = row["date"].isoformat()
+        if row["steps"] is not None:
+            total = together.setdefault((date, row["api"]), np.zeros(_STEPS))
+            total += np.asarray(row["steps"])
+            continue
+        client = (row["user"], row["client_id"], row["api"])
+        found.setdefault(client, {}).setdefault(date, []).append(row)
+    histories = [
+        ClientHistory(
+            user=user,
+            client_id=client_id,
+            api=UsageApi(api),
+            key=KEY_OF_API[UsageApi(api)],
+            days=tuple(_day(date, of_day) for date, of_day in sorted(days.items())),
+        )
+        for (user, client_id, api), days in sorted(found.items())
+    ]
+    peaks: dict[QuotaKey, float] = {}
+    for (_, api), total in together.items():
+        key = KEY_OF_API[UsageApi(api)]
+        peaks[key] = max(peaks.get(key, 0.0), float(total.max()) / STEP_S)
+    return histories, peaks
+
+
+def _day(date: str, rows: list[Any]) -> ClientDay:
+    # Quotas hold for each gateway (and in scope broker, each broker) by itself: the largest required rate decides.
+    quotas = [row["quota"] for row in rows if row["quota"] is not None]
+    return ClientDay(
+        date=date,
+        required_rate=max(row["required_rate"] for row in rows),
+        active_s=sum(row["active_s"] for row in rows),
+        censored_s=sum(row["censored_s"] for row in rows),
+        quota=min(quotas) if quotas else None,
+        gateways=len({(row["gw"], row["node"]) for row in rows}),
+    )

@@ -1,0 +1,101 @@
+"""Candidate quotas for a replay: a grid around each client's own mean, or what a plan would set."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from pipeline.errors import JobError
+from pipeline.plans.plan import Plan, PlanError
+from pipeline.replay.demand import KEY_OF_API, Demand
+from pipeline.replay.dispatch import grid
+from pipeline.replay.kernels.ragged import Floats
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from quotas.resolution import TrackerKey, match_of_tracker
+from quotas.usage_record import UsageApi
+
+DAY_S: Final = 86_400
+_GRID: Final = re.compile(r"grid:([0-9.e+-]+)\.\.([0-9.e+-]+)x([0-9]+)")
+_VALUE: Final = re.compile(r"value:([0-9.e+-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Quotas to try.
+
+    Attributes:
+        multiples: of each client's mean use over the whole day; empty when there are `values` or `plan`.
+        values: the same quotas for every client.
+        plan: entity, key and value of each quota that would be set.
+    """
+
+    multiples: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()
+    plan: tuple[tuple[QuotaEntity, QuotaKey, float], ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Candidates of each client."""
+        return len(self.multiples) or len(self.values) or 1
+
+    def for_demand(self, demand: Demand) -> Floats:
+        """Quotas by (series, candidate); NaN where the plan sets none that applies."""
+        if self.multiples:
+            means = demand.by_second().total_units() / DAY_S
+            multiples: Floats = means[:, None] * np.array(self.multiples)
+            return multiples
+        if self.values:
+            return np.tile(np.array(self.values), (len(demand), 1))
+        key = KEY_OF_API[demand.api]
+        limits = Limits()
+        for entity, of_key, value in self.plan:
+            if of_key is key:
+                limits.set(entity, key, value)
+        users, clients = (demand.names.column(name).to_pylist() for name in ("user", "client_id"))
+        found = [_limit(limits, key, demand.api, user, client) for user, client in zip(users, clients)]
+        return np.array([np.nan if limit is None else limit for limit in found])[:, None]
+
+
+def parse_candidates(text: str) -> Candidates:
+    """Candidates from the command line.
+
+    Args:
+        text: ``grid:0.5..64x64`` (64 multiples of each client's mean), ``value:1048576`` (one quota for all), or the
+            name of a plan's file.
+
+    Raises:
+        JobError: it is none of them, or the plan cannot be read.
+    """
+    if text.startswith(("grid:", "value:")):
+        try:
+            if match := _GRID.fullmatch(text):
+                return Candidates(multiples=tuple(grid(float(match[1]), float(match[2]), int(match[3]))))
+            if match := _VALUE.fullmatch(text):
+                return Candidates(values=tuple(grid(float(match[1]), float(match[1]), 1)))
+        except ValueError as exc:
+            raise JobError(f"--candidates {text}: {exc}") from None
+        raise JobError(f"--candidates {text}: expected grid:LOWEST..HIGHESTxCOUNT or value:QUOTA")
+    try:
+        plan = Plan.from_json(Path(text).read_bytes())
+    except OSError as exc:
+        raise JobError(f"--candidates {text}: {exc.strerror}") from None
+    except PlanError as exc:
+        raise JobError(f"--candidates {text}: {exc}") from None
+    return of_plan(plan)
+
+
+def of_plan(plan: Plan) -> Candidates:
+    """What would be in force with a plan, kept quotas included."""
+    return Candidates(plan=tuple((entry.entity, entry.key, entry.value) for entry in plan.entries))
+
+
+def _limit(limits: Limits, key: QuotaKey, api: UsageApi, user: str, client_id: str) -> float | None:
+    if api is UsageApi.CONNECT:
+        named = limits.get(QuotaEntity(ip=client_id), key)
+        return limits.get(QuotaEntity(ip=DEFAULT), key) if named is None else named
+    return match_of_tracker(limits, key, TrackerKey(user, client_id)).limit

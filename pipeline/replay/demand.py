@@ -1,0 +1,173 @@
+"""What clients asked for, out of compacted rows, as the kernels take it. Arrow and numpy, no Spark.
+
+A quota counts a client's use on all listeners and brokers together, in each gateway by itself, so rows that differ
+in listener or broker only must have been brought together before (`pipeline.storage.entity_days`). Mutations are
+taken one by one from the events; a retry of a refused one is left out unless it is asked for, because it is not new
+demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipeline.replay.kernels.ragged import Floats, Ints, Ragged
+from pipeline.replay.kernels.split import MOST, split_seconds
+from pipeline.storage.entity_days import ENTITY
+from quotas.entities import QuotaKey
+from quotas.usage_record import UsageApi
+
+KEY_OF_API: Final = {
+    UsageApi.PRODUCE: QuotaKey.PRODUCER_BYTE_RATE,
+    UsageApi.FETCH: QuotaKey.CONSUMER_BYTE_RATE,
+    UsageApi.REQUEST: QuotaKey.REQUEST_PERCENTAGE,
+    UsageApi.MUTATION: QuotaKey.CONTROLLER_MUTATION_RATE,
+    UsageApi.CONNECT: QuotaKey.CONNECTION_CREATION_RATE,
+}
+
+# Records count ms of a thread; the quota is a percentage of one, so a second is 100 percent-seconds.
+_PERCENT_SECONDS_PER_MS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Days of clients of one API.
+
+    Attributes:
+        api: which.
+        names: the columns of `ENTITY`, one row per series.
+        offsets, seconds, units, requests, max_units: what was asked for, second by second; units are the quota's.
+        muted_ms: how long of each second the client was muted.
+        censored: seconds in which the client was muted and may have wanted more, as 0 and 1.
+        quota: the limit in force, NaN where there was none.
+        events: the mutations one by one; weights are 1 where the client was a new (strict) one. None for other APIs.
+    """
+
+    api: UsageApi
+    names: pa.RecordBatch
+    offsets: Ints
+    seconds: Ints
+    units: Floats
+    requests: Ints
+    max_units: Floats
+    muted_ms: Ints
+    censored: Floats
+    quota: Floats
+    events: Ragged | None
+
+    def __len__(self) -> int:
+        """How many series."""
+        return len(self.offsets) - 1
+
+    def by_second(self) -> Ragged:
+        """Each second as one record; of mutations each event."""
+        if self.events is not None:
+            return Ragged(
+                self.events.offsets, self.events.t_ms, self.events.units, np.ones(len(self.events.units))
+            )
+        return Ragged.build(self.offsets, self.seconds * 1000, self.units)
+
+    def by_request(self, *, most: int = MOST) -> Ragged:
+        """Stand-ins of the requests of each second; of mutations each event."""
+        if self.events is not None:
+            return self.by_second()
+        return split_seconds(
+            self.offsets,
+            self.seconds,
+            self.units,
+            self.requests,
+            self.max_units,
+            self.muted_ms,
+            most=most,
+        )
+
+    def sums(self, values: Floats) -> Floats:
+        """Sum of per-second values by series."""
+        totals = np.concatenate(([0.0], np.cumsum(values)))
+        sums: Floats = totals[self.offsets[1:]] - totals[self.offsets[:-1]]
+        return sums
+
+
+def demands(batch: pa.RecordBatch, *, retries: bool = False) -> Iterator[Demand]:
+    """The demand in a batch of compacted rows, API by API; APIs that are not known are left out.
+
+    Args:
+        batch: with the columns of `ENTITY` and those of `arrays_of`.
+        retries: whether retries of refused mutations count.
+    """
+    for api in UsageApi:
+        rows = batch.filter(pc.equal(batch.column("api"), api.value))
+        if rows.num_rows:
+            yield _demand(api, rows, retries)
+
+
+def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
+    offsets, seconds = _list(rows, "t", np.int64)
+    numbers: dict[str, Any] = {
+        name: _list(rows, name, kind)[1]
+        if name == "offered" or name in rows.schema.names
+        else np.empty(0, kind)
+        for name, kind in (
+            ("offered", np.float64),
+            ("requests", np.int64),
+            ("max_units", np.float64),
+            ("muted_ms", np.int64),
+            ("censored", np.float64),
+            ("quota", np.float64),
+        )
+    }
+    order = _order(offsets, seconds)
+    if order is not None:
+        seconds = seconds[order]
+        numbers = {name: values[order] if len(values) else values for name, values in numbers.items()}
+    factor = _PERCENT_SECONDS_PER_MS if api is UsageApi.REQUEST else 1.0
+    return Demand(
+        api=api,
+        names=rows.select(list(ENTITY)),
+        offsets=offsets,
+        seconds=seconds,
+        units=numbers["offered"] * factor,
+        requests=numbers["requests"],
+        max_units=numbers["max_units"] * factor,
+        muted_ms=numbers["muted_ms"],
+        censored=numbers["censored"],
+        quota=numbers["quota"],
+        events=_events(rows, retries) if api is UsageApi.MUTATION else None,
+    )
+
+
+def _events(rows: pa.RecordBatch, retries: bool) -> Ragged:
+    offsets, at_ms = _list(rows, "e_ms", np.int64)
+    units = _list(rows, "e_units", np.float64)[1]
+    strict = _list(rows, "e_strict", np.float64)[1]
+    if not retries:
+        # No units: left out.
+        units = np.where(_list(rows, "e_attempt", np.int64)[1] > 1, 0.0, units)
+    order = _order(offsets, at_ms)
+    if order is not None:
+        at_ms, units, strict = at_ms[order], units[order], strict[order]
+    return Ragged.build(offsets, at_ms, units, strict)
+
+
+def _list(rows: pa.RecordBatch, name: str, kind: type[np.generic]) -> tuple[Ints, Any]:
+    """A column of arrays: where each row's begins, and all values one after the other; null is NaN."""
+    column = rows.column(name)
+    if pa.types.is_large_list(column.type):
+        column = column.cast(pa.list_(column.type.value_type))
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    values = column.flatten().to_numpy(zero_copy_only=False)
+    return offsets - offsets[0], values.astype(kind, copy=False)
+
+
+def _order(offsets: Ints, times: Ints) -> NDArray[np.intp] | None:
+    """What brings each row's records into order, None when they are."""
+    falls = np.flatnonzero(np.diff(times) < 0) + 1
+    if np.isin(falls, offsets).all():
+        return None
+    return np.lexsort((times, np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))))

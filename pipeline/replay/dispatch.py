@@ -1,0 +1,173 @@
+"""What candidate quotas would have done to recorded demand: which algorithm and which kind of client. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from pipeline.replay.demand import Demand
+from pipeline.replay.kernels import models
+from pipeline.replay.kernels.deferral import deferred
+from pipeline.replay.kernels.meters import MakeMeters, TokenBuckets
+from pipeline.replay.kernels.ragged import Floats, Outcome, Ragged
+from pipeline.replay.kernels.sampled_rate import SampledRates
+from pipeline.replay.kernels.spread_rate import SpreadRates
+from pipeline.replay.kernels.token_bucket import permissive_token_bucket, strict_token_bucket
+from quotas.usage_record import UsageApi
+
+
+class Algorithm(StrEnum):
+    """How use is measured; see `quotas.rate` and `quotas.token_bucket`."""
+
+    TOKEN_BUCKET = "token_bucket"
+    RATE = "rate"
+    SPREAD = "spread"
+
+
+class Model(StrEnum):
+    """What a client does when it is throttled; see `pipeline.replay.kernels.models` and `deferral`."""
+
+    STRICT = "strict"
+    PERMISSIVE = "permissive"
+    RECORDED = "recorded"  # mutations only: strict or permissive, as each client was
+    CLOSED_LOOP = "closed-loop"
+    DEFERRAL = "deferral"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySettings:
+    """How to replay; None is what the gateway does for the API."""
+
+    algorithm: Algorithm | None = None
+    model: Model | None = None
+    window_num: int = 11  # quota.window.num
+    window_ms: int = 1_000  # quota.window.size.seconds
+
+    def of_api(self, api: UsageApi) -> ReplaySettings:
+        """The same with no field None.
+
+        Raises:
+            ValueError: there is no such combination.
+        """
+        mutation = api is UsageApi.MUTATION
+        model = self.model
+        if model is None:
+            model = (
+                Model.RECORDED if mutation else Model.STRICT if api is UsageApi.CONNECT else Model.CLOSED_LOOP
+            )
+        if model is Model.RECORDED and not mutation:
+            model = Model.CLOSED_LOOP
+        algorithm = self.algorithm
+        if algorithm is None:
+            bucket = mutation or model is Model.DEFERRAL
+            algorithm = Algorithm.TOKEN_BUCKET if bucket else Algorithm.RATE
+        if model is Model.DEFERRAL and algorithm is not Algorithm.TOKEN_BUCKET:
+            raise ValueError(f"the deferral model is one of the token bucket, not of {algorithm}")
+        return replace(self, algorithm=algorithm, model=model)
+
+
+_METERS: Final[dict[Algorithm, MakeMeters]] = {
+    Algorithm.TOKEN_BUCKET: TokenBuckets,
+    Algorithm.RATE: SampledRates,
+    Algorithm.SPREAD: SpreadRates,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What would have happened.
+
+    Attributes:
+        outcome: by series and candidate.
+        requests, units: how much there was, by series: the whole of which `outcome` has parts.
+    """
+
+    outcome: Outcome
+    requests: Floats
+    units: Floats
+
+
+def replay(demand: Demand, candidates: Floats, settings: ReplaySettings) -> Replayed:
+    """Demand under candidate quotas.
+
+    Args:
+        demand: days of clients.
+        candidates: quotas by (series, candidate) or one row for all.
+        settings: how. A day is replayed by itself: it begins with nothing used.
+
+    Raises:
+        ValueError: there is no such combination of algorithm and model, or a candidate is no quota.
+    """
+    how = settings.of_api(demand.api)
+    assert how.algorithm is not None
+    ragged = demand.by_request() if how.model is Model.CLOSED_LOOP else demand.by_second()
+    make = _METERS[how.algorithm]
+    fast = how.algorithm is Algorithm.TOKEN_BUCKET
+    num, ms = how.window_num, how.window_ms
+    match how.model:
+        case Model.DEFERRAL:
+            outcome = deferred(ragged, candidates, burst_s=num * ms / 1000)
+        case Model.STRICT if fast:
+            outcome = strict_token_bucket(ragged, candidates, window_num=num, window_ms=ms)
+        case Model.STRICT:
+            outcome = models.strict(ragged, candidates, make, window_num=num, window_ms=ms)
+        case Model.PERMISSIVE if fast:
+            outcome = permissive_token_bucket(ragged, candidates, window_num=num, window_ms=ms)
+        case Model.PERMISSIVE:
+            outcome = models.permissive(ragged, candidates, make, window_num=num, window_ms=ms)
+        case Model.RECORDED:
+            assert demand.events is not None
+            outcome = models.recorded(demand.events, candidates, make, window_num=num, window_ms=ms)
+        case _:
+            # The request quota's waits are capped at one window (KIP-124).
+            cap_ms = ms if demand.api is UsageApi.REQUEST else models.CAP_MS
+            outcome = models.closed_loop(
+                ragged, candidates, make, window_num=num, window_ms=ms, cap_ms=cap_ms
+            )
+    return Replayed(outcome, ragged.total_weights(), ragged.total_units())
+
+
+def replay_all(
+    demands: Sequence[Demand], candidates: Sequence[Floats], settings: ReplaySettings
+) -> list[Replayed]:
+    """As `replay` of each, with the same settings; where that is faster, of all clients at once.
+
+    Args:
+        demands: of different APIs.
+        candidates: quotas by (series, candidate) of each, equally many.
+        settings: see `replay`.
+    """
+    hows = [settings.of_api(demand.api) for demand in demands]
+    if len(demands) < 2 or any(
+        how.model is not Model.STRICT or how.algorithm is not Algorithm.TOKEN_BUCKET for how in hows
+    ):
+        return [replay(demand, quotas, settings) for demand, quotas in zip(demands, candidates, strict=True)]
+    # Its ranks have an operation's fixed costs each, however few clients are in them.
+    ragged = Ragged.joined([demand.by_second() for demand in demands])
+    outcome = strict_token_bucket(
+        ragged, np.concatenate(candidates), window_num=settings.window_num, window_ms=settings.window_ms
+    )
+    requests, units = ragged.total_weights(), ragged.total_units()
+    borders = np.cumsum([0, *map(len, demands)]).tolist()
+    return [
+        Replayed(outcome.of(begin, end), requests[begin:end], units[begin:end])
+        for begin, end in pairwise(borders)
+    ]
+
+
+def grid(low: float, high: float, count: int) -> Floats:
+    """Candidates as multiples of something, each the same factor above the one before.
+
+    Raises:
+        ValueError: the bounds or the number are out of range.
+    """
+    if not 0 < low <= high < np.inf or not 1 <= count <= 1_024:
+        raise ValueError(
+            f"a grid is LOWEST..HIGHESTxCOUNT with 0 < LOWEST <= HIGHEST, 1 to 1024, not {low}..{high}x{count}"
+        )
+    return np.geomspace(low, high, count)

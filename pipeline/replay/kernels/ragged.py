@@ -1,0 +1,221 @@
+"""Series of different lengths side by side: one flat array and where each series begins.
+
+A kernel that must go through a series record by record goes through all series at once instead: first the first
+record of each, then the second of each ("rank-major"). Series are taken longest first, so that those which still have
+a record are always the first ones, and in blocks that stay in a core's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+BLOCK: Final = 32_768
+"""Client-candidate pairs that a kernel works on at once: a handful of such arrays fit a core's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """What clients asked for and when.
+
+    Attributes:
+        offsets: series i is [offsets[i], offsets[i + 1]) of the flat arrays.
+        t_ms: when, never falling within a series.
+        units: how much, > 0.
+        weights: how many requests a record stands for.
+        think_ms: how long at least a client that had to wait is silent before the record; None: not at all. Only
+            closed loops look at it.
+    """
+
+    offsets: Ints
+    t_ms: Ints
+    units: Floats
+    weights: Floats
+    think_ms: Ints | None = None
+
+    @classmethod
+    def build(
+        cls,
+        offsets: Ints,
+        t_ms: Ints,
+        units: Floats,
+        weights: Floats | None = None,
+        think_ms: Ints | None = None,
+    ) -> Ragged:
+        """Check series and put them side by side; records without units are left out, as they cost nothing.
+
+        Raises:
+            ValueError: lengths do not fit, time falls within a series, or units are negative or not finite.
+        """
+        offsets = np.asarray(offsets, np.int64)
+        t_ms = np.asarray(t_ms, np.int64)
+        units = np.asarray(units, np.float64)
+        weights = np.ones(len(units)) if weights is None else np.asarray(weights, np.float64)
+        if not len(t_ms) == len(units) == len(weights) == offsets[-1] or offsets[0] != 0:
+            raise ValueError(
+                f"offsets end at {offsets[-1]}, with {len(t_ms)} times and {len(units)} amounts of units"
+            )
+        if np.any(np.diff(offsets) < 0):
+            raise ValueError("offsets must not fall")
+        if not np.all(np.isfinite(units)) or np.any(units < 0):
+            raise ValueError("units are finite numbers >= 0")
+        some = units > 0
+        if not some.all():
+            kept = np.concatenate(([0], np.cumsum(some)))
+            offsets, t_ms, units, weights = kept[offsets], t_ms[some], units[some], weights[some]
+            think_ms = None if think_ms is None else think_ms[some]
+        falls = np.diff(t_ms) < 0
+        inner = offsets[1:-1]
+        falls[inner[(inner > 0) & (inner < len(t_ms))] - 1] = False  # from one series to the next
+        if falls.any():
+            raise ValueError(f"time falls within a series, at record {int(np.argmax(falls)) + 1}")
+        return cls(offsets, t_ms, units, weights, think_ms)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The series of several, one after the other."""
+        sizes = np.cumsum([0, *(len(part.t_ms) for part in parts)]).tolist()
+        offsets = [part.offsets[:-1] + size for part, size in zip(parts, sizes)]
+        flat = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("t_ms", "units", "weights")
+        )
+        return cls(np.concatenate([*offsets, sizes[-1:]]), *flat)
+
+    def __len__(self) -> int:
+        """How many series."""
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Ints:
+        """Records of each series."""
+        return np.diff(self.offsets)
+
+    def total_units(self) -> Floats:
+        """All units of each series."""
+        return self._sums(self.units)
+
+    def total_weights(self) -> Floats:
+        """All requests of each series."""
+        return self._sums(self.weights)
+
+    def of(self, i: int) -> tuple[Ints, Floats]:
+        """Times and units of one series."""
+        begin, end = self.offsets[i], self.offsets[i + 1]
+        return self.t_ms[begin:end], self.units[begin:end]
+
+    def _sums(self, values: Floats) -> Floats:
+        sums = np.zeros(len(self))
+        filled = self.lengths > 0
+        if len(values):
+            sums[filled] = np.add.reduceat(values, self.offsets[:-1][filled])
+        return sums
+
+    def blocks(self, candidates: int) -> Iterator[Block]:
+        """The series longest first, so many at a time that a kernel's arrays stay in cache."""
+        order = np.argsort(-self.lengths, kind="stable")
+        order = order[self.lengths[order] > 0]
+        size = max(1, BLOCK // max(1, candidates))
+        for begin in range(0, len(order), size):
+            yield Block.of(self, order[begin : begin + size])
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some series in rank-major order: all first records, then all second ones, and so on.
+
+    Attributes:
+        rows: which series, longest first.
+        starts: rank j is [starts[j], starts[j + 1]) of the arrays below; that many of the first `rows` have it.
+        t_ms, units, weights: of the records.
+        since_ms: time since the series' record before; 0 at the first.
+        think_ms: see `Ragged`; empty where that has none.
+    """
+
+    rows: Ints
+    starts: Ints
+    t_ms: Ints
+    units: Floats
+    weights: Floats
+    since_ms: Floats
+    think_ms: Ints
+
+    @classmethod
+    def of(cls, ragged: Ragged, rows: Ints) -> Block:
+        """The block of these series, given longest first and none of them empty."""
+        begins, lengths = ragged.offsets[rows], ragged.lengths[rows]
+        ranks = np.arange(lengths[0])
+        # How many series are longer than each rank: lengths fall, so they are searched from the other end.
+        counts = len(rows) - np.searchsorted(lengths[::-1], ranks, side="right")
+        starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        t_ms = np.empty(starts[-1], np.int64)
+        units, weights, since_ms = np.empty(starts[-1]), np.empty(starts[-1]), np.empty(starts[-1])
+        think_ms = np.zeros(starts[-1] if ragged.think_ms is not None else 0, np.int64)
+        for k, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
+            to = starts[:length] + k
+            times = ragged.t_ms[begin : begin + length]
+            t_ms[to] = times
+            units[to] = ragged.units[begin : begin + length]
+            weights[to] = ragged.weights[begin : begin + length]
+            since_ms[to[0]] = 0
+            since_ms[to[1:]] = np.diff(times)
+            if ragged.think_ms is not None:
+                think_ms[to] = ragged.think_ms[begin : begin + length]
+        return cls(rows, starts, t_ms, units, weights, since_ms, think_ms)
+
+
+def candidates_of(candidates: Floats, series: int) -> Floats:
+    """Candidate quotas as an array over (series, candidate).
+
+    Args:
+        candidates: that already, or one row that holds for every series.
+        series: how many.
+
+    Raises:
+        ValueError: the shape does not fit, or a quota is not a finite number > 0.
+    """
+    rates = np.asarray(candidates, np.float64)
+    if rates.ndim == 1:
+        rates = np.broadcast_to(rates, (series, len(rates)))
+    if rates.ndim != 2 or rates.shape[0] != series or rates.shape[1] == 0:
+        raise ValueError(f"candidates for {series} series have shape {rates.shape}")
+    if not np.all(np.isfinite(rates)) or np.any(rates <= 0):
+        raise ValueError("a candidate quota is a finite number > 0")
+    return rates
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What candidate quotas would have done. Arrays over (series, candidate).
+
+    Attributes:
+        throttled: requests refused (strict) or answered with a throttle time.
+        throttled_units: their units; in the deferral model only those beyond what was left.
+        wait_ms: sum of the throttle times told.
+        late_ms: sum over requests of how much later than wanted they could be sent; 0 in open loops.
+    """
+
+    throttled: Floats
+    throttled_units: Floats
+    wait_ms: Floats
+    late_ms: Floats
+
+    @classmethod
+    def zeros(cls, series: int, candidates: int) -> Outcome:
+        """No throttling."""
+        return cls(*(np.zeros((series, candidates)) for _ in range(4)))
+
+    def of(self, begin: int, end: int) -> Outcome:
+        """That of some series only."""
+        return Outcome(
+            self.throttled[begin:end],
+            self.throttled_units[begin:end],
+            self.wait_ms[begin:end],
+            self.late_ms[begin:end],
+        )

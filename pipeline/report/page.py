@@ -1,0 +1,219 @@
+"""A report as one HTML page with its plots inside: nothing is loaded from anywhere. Jinja escapes all names."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any, Final
+
+import jinja2
+import matplotlib as mpl
+import numpy as np
+from markupsafe import Markup
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+
+from pipeline.plans.plan import Action, Plan
+from pipeline.report.profile import CLIENT, NEAR, STEP_S
+from pipeline.report.report import UNITS, Report
+from pipeline.report.timelines import STACKED, Timeline
+from quotas.usage_record import UsageApi
+
+_CLOSEST: Final = 20
+_COLOURS: Final = ("#1f6feb", "#2da44e", "#bf8700", "#8250df", "#cf222e", "#1b7c83", "#8c959f")
+_CALM, _CLOSE, _OVER = "#2da44e", "#d4a72c", "#cf222e"
+_TITLES: Final = {
+    UsageApi.PRODUCE: "Produce",
+    UsageApi.FETCH: "Fetch",
+    UsageApi.REQUEST: "Request time",
+    UsageApi.MUTATION: "Controller mutations",
+    UsageApi.CONNECT: "Connections",
+}
+
+
+def render(report: Report, *, top: int, plan: Plan | None = None) -> str:
+    """The page.
+
+    Args:
+        report: what is shown.
+        top: clients per API in the tables.
+        plan: its changes are shown too.
+    """
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters |= {
+        "quantity": quantity,
+        "share": share,
+        "duration": duration,
+        "quota": quota,
+        "heat": heat,
+    }
+    source = (
+        resources.files("pipeline.report").joinpath("templates", "report.html").read_text(encoding="utf-8")
+    )
+    sections = [_section(report, api, top) for api in UsageApi if report.of_api(api)]
+    changes = [entry for entry in plan.entries if entry.action is Action.SET] if plan else []
+    return environment.from_string(source).render(
+        report=report,
+        totals=report.totals(),
+        titles=_TITLES,
+        sections=sections,
+        closest=_closest_plot(report),
+        plan=plan,
+        changes=changes[:top],
+        more_changes=max(0, len(changes) - top),
+        near=NEAR,
+        step_s=STEP_S,
+    )
+
+
+def _section(report: Report, api: UsageApi, top: int) -> Mapping[str, Any]:
+    clients = report.of_api(api)
+    return {
+        "api": api.value,
+        "title": _TITLES[api],
+        "unit": UNITS[api],
+        "clients": clients[:top],
+        "more": max(0, len(clients) - top),
+        "plot": _use_plot(report, clients, api),
+    }
+
+
+def name_of(client: Mapping[str, Any]) -> str:
+    """A client as people call it: user and client id, as far as its counter knows them."""
+    parts = [part for part in (client["user"], client["client_id"]) if part]
+    return " / ".join(parts) or "(no name)"
+
+
+def _short(text: str, most: int = 34) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _plain(text: str) -> str:
+    # A dollar sign would begin a formula.
+    return _short(text).replace("$", r"\$")
+
+
+def _use_plot(report: Report, clients: Sequence[Mapping[str, Any]], api: UsageApi) -> Markup:
+    """Use over time, stacked: the largest clients, and the others in one; below it the throttle time issued."""
+    use = report.use[api]
+    begins, throttled, width = use.begins_s().tolist(), use.throttle_ms, use.width_s
+    # With the end of the last bin, up to which its step is drawn.
+    times = [datetime.fromtimestamp(at, UTC) for at in (*begins, begins[-1] + width)]
+    layers = _layers(report, clients, use)
+    some_waited = bool(throttled.any())
+    figure = Figure(figsize=(9.2, 3.6 if some_waited else 2.8), layout="constrained")
+    rows = figure.subplots(
+        1 + some_waited, 1, sharex=True, squeeze=False, height_ratios=(3, 1)[: 1 + some_waited]
+    )
+    shown = rows[0][0]
+    edges = [np.append(layer, layer[-1]) for layer in layers.values()]
+    shown.stackplot(times, edges, labels=list(layers), colors=_COLOURS, step="post", linewidth=0)
+    shown.set_ylabel(f"{UNITS[api]} per second")
+    shown.yaxis.set_major_formatter(lambda value, _: quantity(value, ""))
+    shown.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
+    if some_waited:
+        waits = rows[1][0]
+        waits.bar(times[:-1], throttled / 1000, width=width / 86_400, align="edge", color=_OVER)
+        waits.set_ylabel("throttle\ntime, s")
+    for axes in rows[:, 0]:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_ylim(bottom=0)
+    locator = AutoDateLocator()
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.set_xlim(times[0], times[-1])
+    return _svg(figure)
+
+
+def _layers(report: Report, clients: Sequence[Mapping[str, Any]], use: Timeline) -> dict[str, Any]:
+    """Use per second in each bin: of the largest clients by name, and of all others."""
+    layers: dict[str, Any] = {}
+    for client in clients[:STACKED]:
+        name = _plain(name_of(client))
+        while name in layers:  # cut names may be the same
+            name += "'"
+        layers[name] = report.use_of[tuple(client[each] for each in CLIENT)].on(use) / use.width_s
+    if len(clients) > STACKED:
+        rest = np.maximum(use.offered / use.width_s - sum(layers.values()), 0)
+        layers[f"{len(clients) - STACKED} others"] = rest
+    return layers
+
+
+def _closest_plot(report: Report) -> Markup | None:
+    """Clients by how near they came to their limits, nearest first; None when there are no limits."""
+    limited = [client for client in report.clients if client["closest"] is not None]
+    if not limited:
+        return None
+    nearest = sorted(limited, key=lambda client: -client["closest"])[:_CLOSEST]
+    names = [f"{_plain(name_of(client))}  ({client['api']})" for client in nearest]
+    shares = [min(client["closest"], 2.0) for client in nearest]
+    colours = [_OVER if each > 1 else _CLOSE if each >= NEAR else _CALM for each in shares]
+    figure = Figure(figsize=(9.2, 0.7 + 0.26 * len(nearest)), layout="constrained")
+    axes = figure.subplots()
+    axes.barh(range(len(nearest)), shares, color=colours)
+    axes.set_yticks(range(len(nearest)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.axvline(1, color="#57606a", linewidth=1)
+    for at, client in enumerate(nearest):
+        axes.text(shares[at] + 0.01, at, share(client["closest"]), va="center", fontsize=8)
+    axes.set_xlim(0, max(1.15, *shares) * 1.08)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axes.set_xlabel("largest share of the limit")
+    axes.spines[["top", "right"]].set_visible(False)
+    return _svg(figure)
+
+
+def _svg(figure: Figure) -> Markup:
+    text = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sluice", "font.family": "sans-serif"}):
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    drawn = text.getvalue()
+    # Only the picture: what stands before it is for files of their own. matplotlib escapes the names in it.
+    return Markup(drawn[drawn.index("<svg") :])
+
+
+def quantity(value: float | None, unit: str = "") -> str:
+    """A number with at most three digits and a power of thousand: ``1.24 MB`` for bytes."""
+    if value is None:
+        return "–"
+    letter = "B" if unit == "bytes" else ""
+    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= scale:
+            return f"{value / scale:.3g} {prefix}{letter}"
+    return f"{value:.3g}{' B' if letter else ''}"
+
+
+def share(value: float | None) -> str:
+    """A share as a percentage; a dash for none, and no rounding of little to nothing."""
+    if value is None:
+        return "–"
+    if 0 < value < 0.0001:
+        return "<0.01 %"
+    return f"{value * 100:.3g} %" if value < 100 else f"{value:.0f} ×"
+
+
+def duration(milliseconds: float) -> str:
+    """A time in the unit that fits it."""
+    seconds = milliseconds / 1000
+    for scale, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds:.3g} s" if seconds else "0"
+
+
+def quota(value: float | None, api: str) -> str:
+    """A limit in the unit of its key."""
+    if value is None:
+        return "none"
+    if api == UsageApi.REQUEST:
+        return f"{value:.4g} %"
+    return f"{quantity(value, UNITS[UsageApi(api)])}/s"
+
+
+def heat(value: float | None) -> str:
+    """The class of a cell that shows how near to its limit a client is."""
+    if value is None or value < NEAR:
+        return ""
+    return "over" if value > 1 else "close"

@@ -1,0 +1,272 @@
+"""What a client used and how near it came to its limits, from compacted rows. numpy and Arrow, no Spark.
+
+In two steps, so that little has to travel between processes: `profile_rows` makes one small row of each compacted row
+(a client on one broker, gateway and day), with its use in steps of ten seconds; `merge_profiles` adds up the rows of
+one client and only then takes peaks and percentiles, since the peak of a sum is not the sum of the peaks. Ten seconds
+because that is the window of Kafka's rates (KIP-13). Steps begin at whole tens of seconds, so a burst that straddles
+two of them shows as less than a sliding window would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from quotas.usage_record import UsageApi
+
+STEP_S: Final = 10
+_DAY_S: Final = 86_400
+_STEPS_PER_MINUTE: Final = 60 // STEP_S
+NEAR: Final = 0.8
+"""From this share of its limit on a client counts as near to it."""
+
+SUMS: Final = (
+    "requests",
+    "bytes_in",
+    "bytes_out",
+    "offered",
+    "admitted",
+    "rejected",
+    "rejected_units",
+    "delayed",
+    "throttle_ms",
+    "muted_ms",
+)
+"""Arrays of the compacted table that are added up."""
+
+CLIENT: Final = ("user", "client_id", "api")
+"""Columns that name the client of a profile."""
+
+READ: Final = ("date", "gw", *CLIENT, "node", "t", *SUMS, "quota", "level_end", "censored")
+"""The columns of the compacted table that are read."""
+
+PARTIAL: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("gw", *CLIENT)),
+        ("node", pa.int32()),
+        *((name, pa.float64()) for name in SUMS),
+        ("active_s", pa.int64()),
+        ("censored_s", pa.int64()),
+        ("near_s", pa.int64()),  # seconds at or above NEAR of the limit
+        ("closest", pa.float64()),  # largest share of the limit; null: no limit
+        ("quota", pa.float64()),  # the last one in force; null: none
+        ("quota_t", pa.int64()),  # when that was (s since the epoch)
+        ("peak_1s", pa.float64()),
+        ("step", pa.list_(pa.int64())),  # number of the ten-second step since the epoch, rising
+        ("step_offered", pa.list_(pa.float64())),
+        ("step_throttle_ms", pa.list_(pa.float64())),
+    ]
+)
+"""One row of `profile_rows`."""
+
+PROFILE: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in CLIENT),
+        ("gateways", pa.int32()),
+        ("nodes", pa.int32()),
+        *((name, pa.float64()) for name in SUMS),
+        ("active_s", pa.int64()),  # seconds with a record, over brokers and gateways
+        ("censored_s", pa.int64()),
+        ("near_s", pa.int64()),
+        ("closest", pa.float64()),
+        ("quota", pa.float64()),
+        ("p50", pa.float64()),  # units per second over the ten-second steps with any use
+        ("p95", pa.float64()),
+        ("p99", pa.float64()),
+        ("peak_1s", pa.float64()),  # of one broker and gateway
+        ("peak_10s", pa.float64()),
+        ("peak_60s", pa.float64()),
+        ("step", pa.list_(pa.int64())),
+        ("step_offered", pa.list_(pa.float64())),
+        ("step_throttle_ms", pa.list_(pa.float64())),
+    ]
+)
+"""One row of `merge_profiles`: a client of one API over all days, gateways and brokers."""
+
+
+def as_ddl(schema: pa.Schema) -> str:
+    """An Arrow schema as Spark writes it."""
+    names = {pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.float64(): "double"}
+
+    def kind(of: pa.DataType) -> str:
+        return f"array<{names[of.value_type]}>" if pa.types.is_list(of) else names[of]
+
+    return ", ".join(f"`{field.name}` {kind(field.type)}" for field in schema)
+
+
+def profile_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One partial profile for each compacted row with any second.
+
+    Args:
+        batches: with the columns of `READ`.
+
+    Yields:
+        Batches of `PARTIAL`.
+    """
+    for batch in batches:
+        yield _profile_batch(batch)
+
+
+def _profile_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    lengths = batch.column("t").value_lengths().to_numpy(zero_copy_only=False)
+    if not lengths.all():
+        batch = batch.take(pa.array(np.flatnonzero(lengths)))
+        lengths = lengths[lengths > 0]
+    rows = batch.num_rows
+    if not rows:
+        return _no_rows(PARTIAL)
+    begins = np.cumsum(lengths) - lengths
+    midnights = batch.column("date").cast(pa.int32()).to_numpy().astype(np.int64) * _DAY_S
+    moments = np.repeat(midnights, lengths) + _flat(batch, "t", np.int64)
+    steps = moments // STEP_S
+    is_first = np.empty(len(steps), bool)
+    is_first[1:] = steps[1:] != steps[:-1]
+    is_first[begins] = True
+    starts = np.flatnonzero(is_first)
+    values = {name: _flat(batch, name, np.float64) for name in (*SUMS, "quota", "level_end")}
+    step_offered = np.add.reduceat(values["offered"], starts)
+    share = _shares_of_limit(batch, lengths, values, step_offered, starts)
+    closest = np.maximum.reduceat(share, begins)
+    quota_at = np.maximum.reduceat(np.where(np.isnan(values["quota"]), -1, np.arange(len(steps))), begins)
+    limited = quota_at >= 0
+    edges = pa.array(np.append(np.searchsorted(starts, begins), len(starts)), pa.int32())
+    columns: dict[str, Any] = {name: batch.column(name) for name in ("gw", *CLIENT, "node")}
+    columns |= {name: np.add.reduceat(values[name], begins) for name in SUMS}
+    columns |= {
+        "active_s": lengths.astype(np.int64),
+        "censored_s": np.add.reduceat(_flat(batch, "censored", np.int64), begins),
+        "near_s": np.add.reduceat((share >= NEAR).astype(np.int64), begins),
+        "closest": pa.array(closest, mask=np.isneginf(closest)),
+        "quota": pa.array(values["quota"][quota_at], mask=~limited),
+        "quota_t": np.where(limited, moments[quota_at], 0),
+        "peak_1s": np.maximum.reduceat(values["offered"], begins),
+        "step": pa.ListArray.from_arrays(edges, pa.array(steps[starts])),
+        "step_offered": pa.ListArray.from_arrays(edges, pa.array(step_offered)),
+        "step_throttle_ms": pa.ListArray.from_arrays(
+            edges, pa.array(np.add.reduceat(values["throttle_ms"], starts))
+        ),
+    }
+    return pa.RecordBatch.from_pydict({name: columns[name] for name in PARTIAL.names}, schema=PARTIAL)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _flat(batch: pa.RecordBatch, name: str, dtype: Any) -> Any:
+    """All elements of an array column; null is NaN."""
+    values = batch.column(name).flatten().to_numpy(zero_copy_only=False)
+    return values.astype(dtype, copy=False)
+
+
+def _shares_of_limit(batch: pa.RecordBatch, lengths: Any, values: Any, step_offered: Any, starts: Any) -> Any:
+    """How near to the limit, by second; minus infinity where there was none.
+
+    Rates: what the gateway itself measured. Mutations: their bucket is recorded in tokens, and how many there can
+    be is not in the record, so what was wanted in ten seconds is compared with what ten seconds give; above 1 the
+    burst was used.
+    """
+    measured = values["level_end"]
+    mutation = np.array([api == UsageApi.MUTATION for api in batch.column("api").to_pylist()])
+    if mutation.any():
+        wanted = np.repeat(step_offered / STEP_S, np.diff(np.append(starts, len(measured))))
+        measured = np.where(np.repeat(mutation, lengths), wanted, measured)
+    share = measured / values["quota"]
+    return np.where(np.isnan(share), -np.inf, share)
+
+
+def merge_profiles(partial: pa.Table) -> pa.RecordBatch:
+    """The profiles of clients and APIs from their partial ones.
+
+    Args:
+        partial: rows of `PARTIAL` in any order, all that there are of each user, client id and API.
+
+    Returns:
+        Rows of `PROFILE`, by `CLIENT`.
+    """
+    if not partial.num_rows:
+        return _no_rows(PROFILE)
+    # The last row of a client is then the one with its latest quota.
+    rows = partial.sort_by([(name, "ascending") for name in (*CLIENT, "quota_t")]).combine_chunks()
+    begins = _begins(rows)
+    ends = np.append(begins[1:], rows.num_rows)
+    client = np.repeat(np.arange(len(begins)), ends - begins)
+    edges, step, offered, throttle_ms = _merge_steps(rows, client)
+    lists = pa.array(edges, pa.int32())
+    closest = np.fmax.reduceat(_numbers(rows, "closest"), begins)
+    columns: dict[str, Any] = {name: rows.column(name).take(pa.array(begins)) for name in CLIENT}
+    columns |= {name: np.add.reduceat(_numbers(rows, name), begins) for name in SUMS}
+    columns |= {
+        name: np.add.reduceat(_numbers(rows, name), begins) for name in ("active_s", "censored_s", "near_s")
+    }
+    columns |= {
+        "gateways": _distinct(rows, "gw", client),
+        "nodes": _distinct(rows, "node", client),
+        "closest": pa.array(closest, mask=np.isnan(closest)),
+        "quota": rows.column("quota").take(pa.array(ends - 1)),
+        "peak_1s": np.maximum.reduceat(_numbers(rows, "peak_1s"), begins),
+        "peak_10s": np.maximum.reduceat(offered, edges[:-1]) / STEP_S,
+        "peak_60s": _peaks_of_minutes(edges, step, offered),
+        "step": pa.ListArray.from_arrays(lists, pa.array(step)),
+        "step_offered": pa.ListArray.from_arrays(lists, pa.array(offered)),
+        "step_throttle_ms": pa.ListArray.from_arrays(lists, pa.array(throttle_ms)),
+    }
+    percentiles = np.array([_percentiles(offered[begin:end]) for begin, end in pairwise(edges.tolist())])
+    columns |= {name: percentiles[:, at] for at, name in enumerate(("p50", "p95", "p99"))}
+    table = pa.Table.from_pydict({name: columns[name] for name in PROFILE.names}, schema=PROFILE)
+    (batch,) = table.combine_chunks().to_batches()
+    return batch
+
+
+def _begins(rows: pa.Table) -> Any:
+    changed = np.zeros(rows.num_rows, bool)
+    changed[0] = True
+    for name in CLIENT:
+        column = rows.column(name).combine_chunks()
+        changed[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+    return np.flatnonzero(changed)
+
+
+def _numbers(rows: pa.Table, name: str) -> Any:
+    return rows.column(name).to_numpy()
+
+
+def _distinct(rows: pa.Table, name: str, client: Any) -> Any:
+    """How many different values each client has."""
+    codes = rows.column(name).combine_chunks().dictionary_encode().indices.to_numpy()
+    pairs = np.unique(client * (codes.max() + 1) + codes)
+    return np.bincount(pairs // (codes.max() + 1)).astype(np.int32)
+
+
+def _merge_steps(rows: pa.Table, client: Any) -> tuple[Any, Any, Any, Any]:
+    """Where each client's steps begin, and its steps with the sums of its rows; every client has some."""
+    lists = {
+        name: rows.column(name).combine_chunks() for name in ("step", "step_offered", "step_throttle_ms")
+    }
+    step, offered, throttle_ms = (column.flatten().to_numpy() for column in lists.values())
+    of_step = np.repeat(client, lists["step"].value_lengths().to_numpy())
+    if len(client) > client[-1] + 1:  # a client has more than one row
+        span = int(step.max()) + 1
+        both, place = np.unique(of_step * span + step, return_inverse=True)
+        of_step, step = np.divmod(both, span)
+        offered, throttle_ms = (np.bincount(place, values, len(step)) for values in (offered, throttle_ms))
+    return np.searchsorted(of_step, np.arange(client[-1] + 2)), step, offered, throttle_ms
+
+
+def _percentiles(offered: Any) -> tuple[float, ...]:
+    rates = offered[offered > 0] / STEP_S
+    return tuple(np.percentile(rates, (50, 95, 99)).tolist()) if len(rates) else (0.0, 0.0, 0.0)
+
+
+def _peaks_of_minutes(edges: Any, step: Any, offered: Any) -> Any:
+    minutes = step // _STEPS_PER_MINUTE
+    first = np.empty(len(step), bool)
+    first[1:] = minutes[1:] != minutes[:-1]
+    first[edges[:-1]] = True
+    starts = np.flatnonzero(first)
+    return np.maximum.reduceat(np.add.reduceat(offered, starts), np.searchsorted(starts, edges[:-1])) / 60

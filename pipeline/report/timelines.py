@@ -1,0 +1,180 @@
+"""Use over time for the report's plots, small whatever the number of clients and days. numpy and Arrow, no Spark.
+
+A `Timeline` begins with bins of ten seconds and doubles their width whenever they become too many. Widths are powers
+of two and bins begin at multiples of them, so timelines from different workers fit together exactly. `summarise` is
+what each worker makes of its clients' profiles: their numbers without the series, a timeline of all use of each API,
+and those of its own largest clients, among which the largest of all must be.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipeline.report.profile import PROFILE, STEP_S
+from quotas.usage_record import OTHER
+
+BINS: Final = 240
+STACKED: Final = 6
+"""Clients of each API that the page shows one above the other."""
+
+_STEPS: Final = ("step", "step_offered", "step_throttle_ms")
+_TIMELINE: Final = pa.schema(
+    [
+        ("level", pa.int32()),
+        ("first", pa.int64()),
+        ("offered", pa.list_(pa.float64())),
+        ("throttle_ms", pa.list_(pa.float64())),
+    ]
+)
+_NUMBERS: Final = [field for field in PROFILE if field.name not in _STEPS]
+SUMMARY: Final = pa.schema([*_NUMBERS, *(field.with_name(f"bins_{field.name}") for field in _TIMELINE)])
+"""One row of `summarise`: a client's numbers, or a timeline.
+
+Where `bins_level` is not null the row is a timeline: of a client, or without a name of all of an API."""
+
+
+class Timeline:
+    """What was offered and the throttle time issued, in at most `BINS` bins.
+
+    Attributes:
+        level: a bin is two to this power ten-second steps wide.
+        first: number of the first bin since the epoch.
+        offered, throttle_ms: sums of each bin; empty before anything was added.
+    """
+
+    __slots__ = ("first", "level", "offered", "throttle_ms")
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.level = 0
+        self.first = 0
+        self.offered: NDArray[np.float64] = np.empty(0)
+        self.throttle_ms: NDArray[np.float64] = np.empty(0)
+
+    @property
+    def width_s(self) -> int:
+        """How long a bin is."""
+        return STEP_S << self.level
+
+    def begins_s(self) -> NDArray[np.int64]:
+        """When each bin begins, in seconds since the epoch."""
+        begins: NDArray[np.int64] = (self.first + np.arange(len(self.offered))) * self.width_s
+        return begins
+
+    def add(self, steps: NDArray[np.int64], offered: Any, throttle_ms: Any, *, level: int = 0) -> None:
+        """Adds a series.
+
+        Args:
+            steps: numbers of its bins since the epoch.
+            offered, throttle_ms: of each.
+            level: of these bins.
+        """
+        if not len(steps):
+            return
+        while self.level < level:
+            self._widen()
+        shift = self.level - level
+        self._reach(int(steps.min()) >> shift, int(steps.max()) >> shift)
+        bins = (steps >> (self.level - level)) - self.first
+        self.offered += np.bincount(bins, offered, len(self.offered))
+        self.throttle_ms += np.bincount(bins, throttle_ms, len(self.offered))
+
+    def add_all(self, other: Timeline) -> None:
+        """Adds another timeline."""
+        bins = other.first + np.arange(len(other.offered))
+        self.add(bins, other.offered, other.throttle_ms, level=other.level)
+
+    def on(self, other: Timeline) -> NDArray[np.float64]:
+        """What was offered, in the bins of another timeline that this is a part of."""
+        bins = ((self.first + np.arange(len(self.offered))) >> (other.level - self.level)) - other.first
+        return np.bincount(bins, self.offered, len(other.offered)).astype(np.float64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the columns of `SUMMARY` have it."""
+        return {f"bins_{name}": getattr(self, name) for name in _TIMELINE.names}
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Timeline:
+        """The timeline of such a row."""
+        made = cls()
+        made.level, made.first = row["bins_level"], row["bins_first"]
+        made.offered, made.throttle_ms = np.array(row["bins_offered"]), np.array(row["bins_throttle_ms"])
+        return made
+
+    def _reach(self, begin: int, last: int) -> None:
+        """Extends the timeline to these bins, with wider ones if they are too many."""
+        if len(self.offered):
+            begin, last = min(begin, self.first), max(last, self.first + len(self.offered) - 1)
+        else:
+            self.first = begin
+        while last - begin >= BINS:
+            self._widen()
+            begin, last = begin >> 1, last >> 1
+        before, after = self.first - begin, last - begin + 1 - (self.first - begin) - len(self.offered)
+        self.first = begin
+        self.offered = np.pad(self.offered, (before, after))
+        self.throttle_ms = np.pad(self.throttle_ms, (before, after))
+
+    def _widen(self) -> None:
+        odd = self.first & 1
+        for name in ("offered", "throttle_ms"):
+            values = getattr(self, name)
+            padded = np.pad(values, (odd, (odd + len(values)) & 1))
+            setattr(self, name, padded.reshape(-1, 2).sum(axis=1))
+        self.first >>= 1
+        self.level += 1
+
+
+Place: TypeAlias = tuple[bool, float, str, str]
+"""What the clients of an API are ordered by."""
+
+
+def summarise(profiles: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of `SUMMARY` for a worker's clients.
+
+    Args:
+        profiles: rows of `PROFILE`.
+    """
+    totals: dict[str, Timeline] = {}
+    largest: dict[str, list[tuple[Place, Timeline]]] = {}
+    for batch in profiles:
+        for api in pc.unique(batch.column("api")).to_pylist():
+            rows = batch.filter(pc.equal(batch.column("api"), api))
+            totals.setdefault(api, Timeline()).add(*_series(rows))
+            _keep_largest(largest.setdefault(api, []), rows)
+        numbers = batch.select([field.name for field in _NUMBERS])
+        nothing = [pa.nulls(batch.num_rows, field.type) for field in list(SUMMARY)[len(_NUMBERS) :]]
+        yield pa.RecordBatch.from_arrays([*numbers.columns, *nothing], schema=SUMMARY)
+    timelines: list[dict[str, Any]] = [{"api": api, **total.to_dict()} for api, total in totals.items()]
+    for api, kept in largest.items():
+        for (_, _, user, client_id), own in kept:
+            timelines.append({"api": api, "user": user, "client_id": client_id, **own.to_dict()})
+    if timelines:
+        yield pa.RecordBatch.from_pylist(timelines, schema=SUMMARY)
+
+
+def _series(rows: pa.RecordBatch) -> tuple[Any, ...]:
+    return tuple(rows.column(name).flatten().to_numpy() for name in _STEPS)
+
+
+def largest_first(user: str, client_id: str, offered: float) -> Place:
+    """The order of the clients of an API; those beyond the gateways' cap come last."""
+    return client_id == OTHER, -offered, user, client_id
+
+
+def _keep_largest(kept: list[tuple[Place, Timeline]], rows: pa.RecordBatch) -> None:
+    columns = (rows.column(name).to_pylist() for name in ("user", "client_id", "offered"))
+    places = [(largest_first(*client), at) for at, client in enumerate(zip(*columns, strict=True))]
+    for place, at in heapq.nsmallest(STACKED, places):
+        own = Timeline()
+        own.add(*_series(rows.slice(at, 1)))
+        kept.append((place, own))
+    kept.sort(key=lambda each: each[0])
+    del kept[STACKED:]

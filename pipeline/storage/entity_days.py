@@ -1,0 +1,68 @@
+"""Compacted rows as quotas count: one row for all listeners and brokers of a client, gateway and day.
+
+`entity_days` does it by Spark; `pipeline.storage.compacted_days` says when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+ENTITY: Final = ("date", "gw", "user", "client_id", "api", "node")
+"""Columns that name what is replayed; `node` is -1 where all brokers count together."""
+
+_SECONDS: Final = ("t", "offered")
+_EVENTS: Final = ("e_ms", "e_units", "e_strict", "e_attempt")
+
+FOR_REQUESTS: Final = ("requests", "max_units", "muted_ms")
+"""Also read where seconds are taken apart into requests."""
+
+ARRAYS: Final = (*_SECONDS, *FOR_REQUESTS, "censored", "quota", *_EVENTS)
+"""The arrays of a compacted row that a replay may read."""
+
+
+def arrays_of(more: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The arrays that every replay reads, and more.
+
+    Args:
+        more: some of `ARRAYS`.
+
+    Returns:
+        Names that belong together, by the one that has their times.
+    """
+    return {
+        "t": (*_SECONDS, *(name for name in ARRAYS[len(_SECONDS) : -len(_EVENTS)] if name in more)),
+        "e_ms": _EVENTS,
+    }
+
+
+class Scope(StrEnum):
+    """What one counter covers; as the gateway's own setting."""
+
+    GATEWAY = "gateway"
+    BROKER = "broker"
+
+
+def entity_days(compacted: Any, scope: Scope, arrays: Sequence[str] = ARRAYS) -> Any:
+    """The compacted table with the columns of `ENTITY` and some arrays, one row per series.
+
+    Where each series has one row already nothing is moved between workers; that costs a look at the names alone.
+
+    Args:
+        compacted: see `pipeline.storage.layout.COMPACTED`.
+        scope: whether brokers count together. Listeners always do.
+        arrays: which are wanted.
+    """
+    from pyspark.sql import functions
+
+    rows = compacted.select(*ENTITY, *arrays)
+    if scope is Scope.GATEWAY:
+        rows = rows.withColumn("node", functions.lit(-1))
+    names = rows.select(*ENTITY)
+    if names.count() == names.distinct().count():
+        return rows
+    # One list of whole rows, so that the arrays of a row stay together whatever the order.
+    grouped = rows.groupBy(*ENTITY).agg(functions.collect_list(functions.struct(*arrays)).alias("rows"))
+    flat = [functions.flatten(functions.col(f"rows.{name}")).alias(name) for name in arrays]
+    return grouped.select(*ENTITY, *flat)

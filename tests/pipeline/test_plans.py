@@ -1,0 +1,373 @@
+"""A plan as text, what it changes, and plans applied one after the other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import JobError
+from pipeline.jobs import plan as job
+from pipeline.plans import steps
+from pipeline.plans.changes import (
+    Change,
+    Difference,
+    Revert,
+    State,
+    differences,
+    last_changes,
+    reverting,
+    to_do,
+)
+from pipeline.plans.plan import Action, Basis, CapacityCheck, Plan, PlanEntry, PlanError
+from pipeline.plans.quota_client import Refusal, Setting
+from pipeline.plans.steps import NOT_DONE, OK, read_properties
+from pipeline.recommend.recommendation import ClientDay, ClientHistory, RecommendationSettings, recommend
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.usage_record import UsageApi
+
+ALICE = QuotaEntity(user="alice")
+APP = QuotaEntity(client_id="app")
+RATE = QuotaKey.PRODUCER_BYTE_RATE
+
+
+def plan_of(*entries: tuple[QuotaEntity, Action, float, float | None]) -> Plan:
+    return Plan(
+        "2026-11-21T00:00:00Z",
+        Basis("2026-11-14", "2026-11-20", 7, 0.9998, 0.01, 1.15, "deferral"),
+        (CapacityCheck(QuotaKey.PRODUCER_BYTE_RATE, None, 9e8, 1.6e8, 5.6, True, ""),),
+        tuple(
+            PlanEntry(entity, RATE, action, value, old, value, value, 0.0, 7, 0.0, "because")
+            for entity, action, value, old in entries
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "old", "state"),
+    [
+        (None, None, State.SET),
+        (None, 500.0, State.SET),  # the records saw a default's value
+        (500.0, 500.0, State.CHANGE),
+        (1000.0, 500.0, State.SAME),
+        (700.0, 500.0, State.DRIFT),
+        (700.0, None, State.DRIFT),
+    ],
+)
+def test_a_value_that_neither_the_records_nor_the_plan_know_is_a_drift(
+    now: float | None, old: float | None, state: State
+) -> None:
+    in_force = {} if now is None else {(ALICE, RATE): now}
+    found = differences(plan_of((ALICE, Action.SET, 1000.0, old)), in_force)
+    assert found == [Difference(ALICE, RATE, now, 1000.0, state)]
+
+
+@pytest.mark.parametrize(
+    ("now", "state"),
+    [
+        (300.0, State.CHANGE),  # as the earlier plan left it
+        (200.0, State.CHANGE),  # as it found it: the plan was taken back, or broke off
+        (500.0, State.DRIFT),  # the records saw it: somebody else has set it since
+        (1000.0, State.SAME),
+        (None, State.SET),
+    ],
+)
+def test_of_a_quota_that_an_earlier_plan_has_set_anything_else_is_a_drift(
+    now: float | None, state: State
+) -> None:
+    in_force = {} if now is None else {(ALICE, RATE): now}
+    last = last_changes([Revert("2026-11-21T00:00:00Z", "", (Change(ALICE, RATE, 200.0, 300.0),))])
+    (found,) = differences(plan_of((ALICE, Action.SET, 1000.0, 500.0)), in_force, last=last)
+    assert found.state is state
+
+
+def test_of_several_earlier_plans_the_latest_counts_quota_by_quota() -> None:
+    first = Revert("2026-11-14T00:00:00Z", "", (Change(ALICE, RATE, None, 1.0), Change(APP, RATE, None, 2.0)))
+    second = Revert("2026-11-21T00:00:00Z", "", (Change(ALICE, RATE, 1.0, 3.0),))
+    assert last_changes([second, first]) == {
+        (ALICE, RATE): Change(ALICE, RATE, 1.0, 3.0),
+        (APP, RATE): Change(APP, RATE, None, 2.0),
+    }
+
+
+def test_what_a_plan_keeps_is_not_touched() -> None:
+    plan = plan_of((ALICE, Action.KEEP, 1000.0, 1000.0), (APP, Action.SET, 5.0, None))
+    assert [each.entity for each in differences(plan, {})] == [APP]
+    assert [each.entity for each in differences(plan, {}, keep_too=True)] == [ALICE, APP]
+
+
+def test_a_drift_is_altered_only_by_force() -> None:
+    found = [
+        Difference(ALICE, RATE, 1.0, 1.0, State.SAME),
+        Difference(ALICE, RATE, 1.0, 2.0, State.DRIFT),
+        Difference(APP, RATE, None, 2.0, State.SET),
+    ]
+    assert to_do(found, force=False) == found[2:]
+    assert to_do(found, force=True) == found[1:]
+
+
+def test_a_revert_file_comes_back_as_it_was_written() -> None:
+    revert = Revert(
+        "2026-11-21T00:00:00Z",
+        "127.0.0.1:9092",
+        (
+            Change(ALICE, RATE, None, 10.0),
+            Change(QuotaEntity(user='o"d,d\n', client_id=DEFAULT), QuotaKey.REQUEST_PERCENTAGE, 0.5, 200.0),
+        ),
+    )
+    text = revert.to_json()
+    json.loads(text)
+    assert Revert.from_json(text) == revert
+    assert Revert.from_json(Revert("", "", ()).to_json()).changes == ()
+
+
+def test_reverting_goes_backwards_and_sees_what_was_changed_again() -> None:
+    bob = QuotaEntity(user="bob")
+    changes = (
+        Change(ALICE, RATE, 1.0, 2.0),
+        Change(APP, RATE, None, 3.0),
+        Change(bob, RATE, 4.0, 5.0),
+    )
+    in_force = {(ALICE, RATE): 2.0, (bob, RATE): 6.0}
+    assert reverting(Revert("", "", changes), in_force) == [
+        Difference(bob, RATE, 6.0, 4.0, State.DRIFT),
+        Difference(APP, RATE, None, None, State.SAME),
+        Difference(ALICE, RATE, 2.0, 1.0, State.CHANGE),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[", "JSON"),
+        ("{}", "sluice-revert"),
+        ('{"format": "sluice-revert", "version": 2}', "version"),
+        ('{"format": "sluice-revert", "version": 1}', "changes"),
+        ('{"format": "sluice-revert", "version": 1, "changes": [{}]}', r"changes\[0\]"),
+        (
+            '{"format": "sluice-revert", "version": 1, "changes": [{"entity": {"user": "a"}, "key": "x"}]}',
+            "'x' is not one of",
+        ),
+        (
+            '{"format": "sluice-revert", "version": 1, "changes": [{"entity": {"user": "a"}, '
+            '"key": "request_percentage", "before": "1"}]}',
+            "before",
+        ),
+    ],
+)
+def test_another_file_is_refused_with_what_is_wrong(text: str, named: str) -> None:
+    with pytest.raises(PlanError, match=named):
+        Revert.from_json(text)
+
+
+# -- the file --------------------------------------------------------------------------------------------------------
+
+
+names = st.one_of(st.just(DEFAULT), st.text(min_size=1, max_size=20))
+entities = st.builds(QuotaEntity, user=names, client_id=st.one_of(st.none(), names))
+
+
+@given(st.lists(entities, max_size=5), st.floats(1, 2**53).map(round))
+def test_a_plan_comes_back_as_it_was_written(listed: list[QuotaEntity], value: int) -> None:
+    written = plan_of(*((each, Action.SET, float(value), None) for each in listed))
+    assert Plan.from_json(written.to_json()) == written
+
+
+def test_a_user_called_default_is_not_the_default_user() -> None:
+    users = [QuotaEntity(user="<default>"), QuotaEntity(user=DEFAULT)]
+    written = plan_of(*((user, Action.SET, 5.0, None) for user in users))
+    texts = [each["entity"] for each in json.loads(written.to_json())["entries"]]
+    assert texts == [{"user": "<default>"}, {"user": None}]
+    assert Plan.from_json(written.to_json()) == written
+    assert [line.count('"entity"') for line in written.to_json().splitlines() if "entity" in line] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("of_entry", "change", "fault"),
+    [
+        (False, {"format": "other"}, "format"),
+        (False, {"version": 2}, "version"),
+        (False, {"entries": None}, "entries"),
+        (False, {"made_at": 5}, "made_at"),
+        (False, {"basis": {}}, "basis: first_day is missing"),
+        (True, {"key": "bytes"}, r"entries\[0\]: key 'bytes'"),
+        (True, {"value": -1}, r"entries\[0\]"),
+        (True, {"value": "many"}, r"entries\[0\]: value"),
+        (True, {"entity": {"users": "a"}}, "'users' is not one of"),
+        (True, {"entity": {"user": 7}}, "text or null"),
+        (True, {"action": "drop"}, "action 'drop'"),
+        (True, {"value": float("inf")}, "value is a finite number"),
+    ],
+)
+def test_what_is_no_plan_is_refused_with_the_place_of_the_fault(
+    of_entry: bool, change: dict[str, object], fault: str
+) -> None:
+    data = json.loads(plan_of((ALICE, Action.SET, 5.0, None)).to_json())
+    (data["entries"][0] if of_entry else data).update(change)
+    with pytest.raises(PlanError, match=fault):
+        Plan.from_json(json.dumps(data))
+    with pytest.raises(PlanError, match="this is none"):
+        Plan.from_json("key: value")
+
+
+# -- one plan after the other ----------------------------------------------------------------------------------------
+
+
+def run(*arguments: object) -> int:
+    parser = argparse.ArgumentParser()
+    job.add_arguments(parser)
+    return job.run(parser.parse_args([str(each) for each in arguments]))
+
+
+def test_a_plan_is_shown_with_its_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.json"
+    entity = QuotaEntity(user="alice")
+    plan.write_text(plan_of((entity, Action.SET, 1000.0, None), (entity, Action.KEEP, 5.0, 5.0)).to_json())
+    assert run("show", plan) == OK
+    shown = capsys.readouterr().out
+    assert "user=alice" in shown
+    assert "because" in shown
+    assert "1 of 2 entries" in shown
+
+
+def test_connection_properties_are_read_with_their_types(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "# how\nsecurity.protocol = SSL\nssl_check_hostname=false\nrequest_timeout_ms=500\n\n"
+        "sasl_plain_username=a=b\nsasl_plain_password=12345\n"
+    )
+    assert read_properties(file) == {
+        "security_protocol": "SSL",
+        "ssl_check_hostname": False,
+        "request_timeout_ms": 500,
+        "sasl_plain_username": "a=b",
+        "sasl_plain_password": "12345",
+    }
+
+
+def test_a_faulty_line_of_connection_properties_is_not_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("my secret\n")
+    with pytest.raises(ValueError, match="line 1: expected name=value") as caught:
+        read_properties(file)
+    assert "secret" not in str(caught.value)
+
+
+OTHERS = QuotaEntity(client_id=DEFAULT)
+WHERE = ("--bootstrap", "gateway:9092")
+
+
+class Cluster:
+    """Quotas as Describe and Alter show them; in place of the client that asks for them."""
+
+    def __init__(self) -> None:
+        self.quotas: dict[tuple[QuotaEntity, QuotaKey], float] = {}
+
+    def __call__(self, *_: Any) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def describe(self) -> dict[tuple[QuotaEntity, QuotaKey], float]:
+        return dict(self.quotas)
+
+    def alter(self, settings: Sequence[Setting], *, validate_only: bool) -> list[Refusal]:
+        for each in () if validate_only else settings:
+            self.quotas.pop((each.entity, each.key), None)
+            if each.value is not None:
+                self.quotas[each.entity, each.key] = each.value
+        return []
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    found = Cluster()
+    monkeypatch.setattr(steps, "QuotaClient", found)
+    return found
+
+
+def recommended(folder: Path, week: int, **rates: float) -> Path:
+    """What `recommend --default-plus-overrides 1` leaves below OUT/results/plan, by the clients' required rates."""
+    histories = [
+        ClientHistory("", name, UsageApi.PRODUCE, RATE, (ClientDay("2026-11-20", rate, 100, 0, None),))
+        for name, rate in rates.items()
+    ]
+    basis = plan_of().basis
+    plan = recommend(histories, RecommendationSettings(overrides=1), basis, made_at=f"2026-11-{week:02}")
+    path = folder / f"run=2026-11-{week:02}" / "plan.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(plan.to_json())
+    return path
+
+
+def test_plans_follow_each_other_without_force_while_no_quota_is_changed_by_hand(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    first, second, third = (
+        recommended(tmp_path, week, big=9_000 * week, small=100 * week, tiny=10) for week in (1, 8, 15)
+    )
+    assert run("apply", first, *WHERE) == OK
+    assert cluster.quotas[OTHERS, RATE] == 125
+    assert run("apply", second, *WHERE) == OK
+    assert cluster.quotas == {(QuotaEntity(client_id="big"), RATE): 90_000, (OTHERS, RATE): 1_000}
+    assert run("revert", second.with_suffix(".revert.json"), *WHERE) == OK
+    assert cluster.quotas[OTHERS, RATE] == 125
+    assert run("apply", third, *WHERE) == OK
+    assert cluster.quotas[OTHERS, RATE] == 1_875
+
+
+def test_a_default_that_was_changed_between_two_plans_is_not_written_over(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (recommended(tmp_path, week, big=9_000, small=100 * week) for week in (1, 8))
+    assert run("apply", first, *WHERE) == OK
+    cluster.quotas[OTHERS, RATE] = 777
+    assert run("apply", second, *WHERE) == NOT_DONE
+    assert "drift" in capsys.readouterr().out
+    assert cluster.quotas[OTHERS, RATE] == 777
+    assert run("apply", second, "--force", *WHERE) == OK
+    assert cluster.quotas[OTHERS, RATE] == 1_000
+
+
+def test_what_a_plan_has_set_in_another_cluster_is_not_ours_in_this_one(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    first, second = (recommended(tmp_path, week, big=9_000, small=100 * week) for week in (1, 8))
+    assert run("apply", first, "--bootstrap", "elsewhere:9092") == OK
+    assert run("apply", second, *WHERE) == NOT_DONE
+    assert run("apply", second, "--previous", first.with_suffix(".revert.json"), *WHERE) == OK
+
+
+def test_what_was_changed_again_is_left_and_all_else_is_taken_back(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = recommended(tmp_path, 1, big=9_000, small=100)
+    big = QuotaEntity(client_id="big")
+    assert run("apply", first, *WHERE) == OK
+    cluster.quotas[big, RATE] = 77_777
+    assert run("revert", first.with_suffix(".revert.json"), *WHERE) == NOT_DONE
+    said = capsys.readouterr()
+    assert "1 quotas taken back" in said.out
+    assert "drift" in said.out
+    assert "1 quotas were changed again since and stay as they are" in said.err
+    assert cluster.quotas == {(big, RATE): 77_777}
+    assert run("revert", first.with_suffix(".revert.json"), "--force", *WHERE) == OK
+    assert cluster.quotas == {}
+
+
+def test_a_revert_file_that_is_none_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    plan = recommended(tmp_path, 1, big=9_000)
+    (tmp_path / "run=0").mkdir()
+    (tmp_path / "run=0" / "plan.revert.json").write_text("{}")
+    with pytest.raises(JobError, match=r"run=0/plan\.revert\.json: a revert file is a JSON object"):
+        run("diff", plan, *WHERE)

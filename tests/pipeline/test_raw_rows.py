@@ -1,0 +1,264 @@
+"""Usage lines as columns, columns as raw files, and raw rows of a client joined into one."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.ingest.collector import Collector, Skip
+from pipeline.maintenance.compaction import compact_buckets
+from pipeline.storage.joining import ORDER, join_chunks
+from pipeline.storage.layout import BUCKETS, EVENTS, KEY, LINES, RAW, SERIES
+from pipeline.storage.raw_files import write_raw_file
+from pipeline.storage.schemas import ARROW_TYPES, RAW_SCHEMA
+from testkit.pipeline.usage_lines import BOOT, DAY, content, event, line, row
+
+DATE = datetime.date(2026, 9, 28)
+
+
+# -- lines as columns --------------------------------------------------------------------------------------------
+
+
+def collected(*lines: bytes, skip: Skip = frozenset()) -> dict[str, list[dict[str, Any]]]:
+    """Raw rows by kind."""
+    found: dict[str, list[dict[str, Any]]] = {"rows": [], "events": [], "lines": [], "torn": []}
+    for batch in Collector(skip).file("f", content(*lines)):
+        assert batch.schema == RAW_SCHEMA
+        for each in batch.to_pylist():
+            found[each["kind"]].append(each)
+    return found
+
+
+def test_the_rows_of_a_client_are_one_raw_row() -> None:
+    (a, b) = collected(line(0, row("a", 10), row("b", 1)), line(1), line(2, row("a", 30, flags=1)))["rows"]
+    assert (a["client_id"], a["seq"], a["t"], a["offered"], a["censored"]) == (
+        "a", [0, 2], [0, 2], [10, 30], [False, True],
+    )  # fmt: skip
+    assert (b["client_id"], b["seq"], b["bytes_in"]) == ("b", [0], [1])
+    assert (a["gw"], a["boot"], a["first_seq"], a["date"]) == ("a", BOOT, 0, DATE)
+
+
+def test_every_position_of_a_row_lands_in_its_column_and_no_quota_is_a_null() -> None:
+    values: dict[str, Any] = {
+        "requests": 1, "bytes_in": 2, "bytes_out": 3, "offered": 4.5, "admitted": 5.5, "max_units": 6.5,
+        "rejected": 7, "rejected_units": 8.5, "delayed": 9, "throttle_ms": 10, "muted_ms": 11,
+        "quota": 12.5, "level_end": -13.5,
+    }  # fmt: skip
+    (found,) = collected(line(5, row(**values)), line(6, row(**values | {"quota": None, "level_end": None})))[
+        "rows"
+    ]
+    assert {name: found[name][0] for name in values} == values
+    assert found["quota"] == [12.5, None]
+    assert found["level_end"] == [-13.5, None]
+    assert {found[name] for name in ("listener", "user", "api")} == {"plain", "alice", "produce"}
+    assert found["node"] == 1
+
+
+def test_events_keep_their_millisecond_and_their_fields() -> None:
+    one = event(
+        offset_ms=250, units=7, strict=False, admitted=False, throttle_ms=90, correlation_id=8, attempt=2
+    )
+    others = (event(api="delete_topics"), event(api="new"))
+    last = line(86_399, events=(event(offset_ms=1_004),))  # stays in its day
+    (found,) = collected(line(3, events=(one, *others)), last)["events"]
+    assert found["e_ms"] == [3250, 3000, 3000, 86_399_999]
+    assert found["e_kind"] == [0, 2, -1, 0]
+    assert [found[name][0] for name in list(EVENTS)[2:]] == [7, False, False, 90, 8, 2]
+    assert (found["api"], found["node"]) == ("mutation", -1)
+
+
+def test_lines_are_kept_also_when_nothing_happened_in_them() -> None:
+    (found,) = collected(line(0), line(1, row(), dropped_rows=3, dropped_events=4, dur_ms=1003))["lines"]
+    expected = [[0, 1], [0, 1], [DAY, DAY + 1], [1000, 1003], [0, 1], [0, 3], [0, 4]]
+    assert [found[name] for name in LINES] == expected
+
+
+def test_midnight_divides() -> None:
+    found = collected(line(86_399, row()), line(86_400, row()))
+    assert [(str(each["date"]), each["t"]) for each in found["rows"]] == [
+        ("2026-09-28", [86_399]),
+        ("2026-09-29", [0]),
+    ]
+    assert len(found["lines"]) == 2
+
+
+def test_skipped_lines_are_neither_rows_nor_lines() -> None:
+    found = collected(line(0, row()), line(0, row()), skip=frozenset({("f", 1)}))
+    assert found["rows"][0]["seq"] == found["lines"][0]["seq"] == [0]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        row(requests="many"), row(client_id=5), row(node=None), row(api="guess"), row(offered=None),
+        row(requests=2**40), row(flags="x"), row(quota="none"), row(bytes_in=[1]),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_costs_its_line_and_no_other(bad: list[Any]) -> None:
+    found = collected(line(0, row()), line(1, row(), bad), line(2, row()))
+    assert [each["at"] for each in found["torn"]] == [1]
+    assert found["torn"][0]["text"] == line(1, row(), bad)
+    assert [each["seq"] for each in found["lines"]] == [[0], [2]]
+    assert sum(len(each["t"]) for each in found["rows"]) == 2
+
+
+@pytest.mark.parametrize(
+    "bad", [event(units="x"), event(user=None), event(offset_ms="x"), event(units=2**40)]
+)
+def test_a_wrong_value_in_an_event_costs_its_line(bad: list[Any]) -> None:
+    found = collected(line(0, row(), events=(bad,)), line(1, row()))
+    assert [each["at"] for each in found["torn"]] == [0]
+    assert [each["seq"] for each in found["rows"]] == [[1]]
+
+
+def test_a_file_of_many_lines_is_gathered_in_pieces_without_losing_any() -> None:
+    lines = [line(seq, *(row(f"c{number}") for number in range(50))) for seq in range(3_000)]
+    found = collected(*lines)
+    assert sum(len(each["t"]) for each in found["rows"]) == 150_000
+    assert len(found["rows"]) < 150_000 / 50
+    assert [seq for each in found["lines"] for seq in each["seq"]] == list(range(3_000))
+
+
+def test_names_are_kept_letter_by_letter() -> None:
+    name = '{"\\u0000":"\\"}\n\x00‮ünïcode🙂'
+    (found,) = collected(line(0, row(name, user=name)))["rows"]
+    assert found["client_id"] == found["user"] == name
+
+
+def test_messages_of_a_topic_are_read_alike() -> None:
+    batches = Collector().messages("topic-3", [(70, line(0, row())), (71, b"junk"), (73, line(1, row()))])
+    found = {each["kind"]: each for batch in batches for each in batch.to_pylist()}
+    assert found.keys() == {"rows", "lines", "torn"}
+    assert (found["lines"]["source"], found["lines"]["position"]) == ("topic-3", [70, 73])
+    assert [found["torn"][name] for name in ("source", "at", "text")] == ["topic-3", 71, b"junk"]
+
+
+def test_spark_and_arrow_have_the_same_raw_columns() -> None:
+    def of_spark(kind: pa.DataType) -> str:
+        names = {kind: name for name, kind in ARROW_TYPES.items()}
+        return f"array<{names[kind.value_type]}>" if pa.types.is_list(kind) else names[kind]
+
+    assert RAW.replace("`", "") == ", ".join(f"{field.name} {of_spark(field.type)}" for field in RAW_SCHEMA)
+
+
+# -- raw rows joined ---------------------------------------------------------------------------------------------
+
+
+def chunks(*files: bytes) -> pa.Table:
+    """Raw rows of some files in the order in which they are joined."""
+    batches = [batch for file in files for batch in Collector().file("f", file)]
+    table = pa.Table.from_batches(batches, schema=RAW_SCHEMA)
+    kinds = table.column("kind").to_pylist()
+    table = table.filter(pa.array([kind in ("rows", "events") for kind in kinds], pa.bool_()))
+    columns = table.select([*KEY, *ORDER, *SERIES, *EVENTS])
+    return columns.sort_by([(name, "ascending") for name in (*KEY, *ORDER)])
+
+
+def joined(table: pa.Table, at_once: int = 1_000) -> list[dict[str, Any]]:
+    return [each for batch in join_chunks(table.to_batches(at_once)) for each in batch.to_pylist()]
+
+
+@given(
+    st.lists(st.lists(st.sampled_from("abcd"), unique=True), min_size=1, max_size=40),
+    st.integers(1, 9),
+    st.integers(1, 7),
+)
+def test_however_a_day_is_cut_into_files_and_batches_each_client_gets_its_seconds_in_order(
+    seconds: list[list[str]], lines_per_file: int, at_once: int
+) -> None:
+    lines = [line(seq, *(row(name, seq * 10) for name in names)) for seq, names in enumerate(seconds)]
+    files = [
+        content(*lines[begin : begin + lines_per_file]) for begin in range(0, len(lines), lines_per_file)
+    ]
+    found = joined(chunks(*files), at_once)
+    expected = {
+        name: [seq for seq, names in enumerate(seconds) if name in names]
+        for name in sorted({name for names in seconds for name in names})
+    }
+    assert {each["client_id"]: each["t"] for each in found} == expected
+    assert len(found) == len(expected)
+    for each in found:
+        assert each["offered"] == [seq * 10 for seq in each["t"]]
+        assert {len(each[name]) for name in SERIES} == {len(each["t"])}
+        assert {len(each[name]) for name in EVENTS} == {0}
+
+
+def test_mutations_stand_beside_the_seconds_of_their_client_or_alone() -> None:
+    mutation = row(api="mutation", node=-1)
+    two = line(0, mutation, events=(event(offset_ms=5), event(offset_ms=9)))
+    (found,) = joined(chunks(content(two, line(1, mutation))))
+    assert (found["t"], found["e_ms"], found["e_units"]) == ([0, 1], [5, 9], [3, 3])
+    (alone,) = joined(chunks(content(line(0, events=(event(),)))))
+    assert (alone["api"], alone["node"], alone["t"], alone["e_ms"]) == ("mutation", -1, [], [0])
+
+
+def test_after_a_restart_with_the_clock_set_back_time_does_not_fall() -> None:
+    before = content(*(line(seq, row(units=seq)) for seq in range(10)))
+    after = content(
+        *(line(seq, row(units=100 + seq), boot=BOOT + 9_000, ts=DAY + 5 + seq) for seq in range(10))
+    )
+    other = content(*(line(seq, row("z", units=seq)) for seq in range(3)))
+    first, second = joined(chunks(before, after, other))
+    assert first["t"] == sorted([*range(10), *range(5, 15)])
+    assert first["offered"][4:8] == [4, 5, 100, 6]
+    assert second["t"] == [0, 1, 2]
+
+
+# -- raw files ---------------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, *lines: bytes) -> list[dict[str, Any]]:
+    """Writes a raw file; what the driver gets."""
+    folder.mkdir(parents=True, exist_ok=True)
+    answers = write_raw_file(Collector().file("f", content(*lines)), str(folder))
+    return [each for batch in answers for each in batch.to_pylist()]
+
+
+def test_the_driver_gets_lines_tears_and_the_file_and_no_rows(tmp_path: Path) -> None:
+    answers = write(tmp_path, line(0, row(), events=(event(),)), b"junk", line(2, row()))
+    assert [each["kind"] for each in answers] == ["lines", "torn", "file"]
+    assert [each["text"] for each in answers] == [None] * 3
+    (file,) = tmp_path.iterdir()
+    assert answers[-1]["source"] == file.name
+    kinds = pq.read_table(file, columns=["kind"]).column("kind").to_pylist()
+    assert sorted(kinds) == ["events", "lines", "rows", "torn"]
+    assert write(tmp_path / "nothing") == []
+    assert list((tmp_path / "nothing").iterdir()) == []
+
+
+@pytest.mark.parametrize("parts", [1, 3, BUCKETS])
+def test_parts_of_a_day_are_the_day_whatever_their_number(tmp_path: Path, parts: int) -> None:
+    clients = [f"c{number}" for number in range(200)]
+    lines = [line(seq, *map(row, clients)) for seq in range(40)]
+    write(tmp_path / "0", *lines[:20])
+    write(tmp_path / "1", *lines[20:], line(86_400, row("tomorrow")))
+    out = tmp_path / "out"
+    out.mkdir()
+    paths = [str(tmp_path / "0"), str(tmp_path / "1")]
+    done = [
+        compact_buckets(paths, DATE, (part * BUCKETS // parts, (part + 1) * BUCKETS // parts), str(out))
+        for part in range(parts)
+    ]
+    assert [sum(each) for each in list(zip(*done))[1:]] == [200, 200 * 40]
+    assert {file.name for file in out.iterdir()} == {name for name, *_ in done if name}
+    found = [each for name, *_ in done if name for each in pq.read_table(out / name).to_pylist()]
+    assert sorted(each["client_id"] for each in found) == sorted(clients)
+    assert all(each["t"] == list(range(40)) for each in found)
+
+
+def test_a_task_reads_only_the_row_groups_of_its_buckets(tmp_path: Path) -> None:
+    write(tmp_path, line(0, *(row(f"c{number}") for number in range(20_000))))
+    (file,) = tmp_path.iterdir()
+    with pq.ParquetFile(file) as read:
+        at = read.schema_arrow.get_field_index("bucket")
+        groups = [read.metadata.row_group(group).column(at) for group in range(read.metadata.num_row_groups)]
+        spans = [(group.statistics.min, group.statistics.max) for group in groups]
+    assert len(spans) > 10
+    assert sum(first <= 3 <= last for first, last in spans) <= 3
