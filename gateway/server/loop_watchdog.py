@@ -1,0 +1,131 @@
+"""How long events hold the loop, and which code did it: while one runs, every client waits.
+
+A timer in the loop measures how late it is called; a thread beside it looks at the loop's stack when it is overdue.
+The data path pays nothing. The thread sees C code that keeps the interpreter's lock only once that is over, and names
+the frame that called it.
+
+A machine whose cores are busy elsewhere delays the timer as well; `cpu_ms` in the log line tells the two apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import Final
+
+import structlog
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+TICK_S: Final = 0.01
+STALL_S: Final = 0.02
+"""The longest that one event may hold the loop."""
+
+BUCKETS_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_OURS: Final = ("gateway.", "protocol.", "quotas.", "config.")
+_HANDLERS: Final = "gateway.handlers."
+
+_log = structlog.get_logger("gateway.loop")
+
+
+class LoopWatchdog(Collector):
+    """See the module."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, tick_s: float = TICK_S) -> None:
+        """Make it; nothing is measured before `start`.
+
+        Args:
+            loop: the running loop, in its own thread.
+            tick_s: how often the loop is asked for a sign of life.
+        """
+        self._loop = loop
+        self._tick_s = tick_s
+        self._counts = [0] * (len(BUCKETS_S) + 1)
+        self._sum_s = 0.0
+        self._due_s = 0.0
+        self._cpu_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._seen: str | None = None  # where the loop was when it was overdue
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin; to be called in the loop's thread."""
+        self._arm()
+        # Daemonic: a loop that never comes back must not keep the process from ending.
+        self._thread = threading.Thread(
+            target=self._watch, args=(threading.get_ident(),), name="loop-watchdog", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and the timer."""
+        self._stopped.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._thread is not None:
+            self._thread.join()
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: names are checked by the tests, not at registration."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """The histogram of all signs of life."""
+        family = HistogramMetricFamily(
+            "gateway_event_loop_stall_seconds", "How late the event loop came back to its timer."
+        )
+        total = 0
+        buckets = []
+        for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), self._counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        family.add_metric([], buckets, self._sum_s)
+        yield family
+
+    def _arm(self) -> None:
+        self._cpu_s = time.thread_time()
+        self._due_s = time.monotonic() + self._tick_s
+        self._timer = self._loop.call_later(self._tick_s, self._tick)
+
+    def _tick(self) -> None:
+        late_s = max(0.0, time.monotonic() - self._due_s)
+        self._counts[bisect_left(BUCKETS_S, late_s)] += 1
+        self._sum_s += late_s
+        if late_s >= STALL_S and self._seen is not None:
+            _log.warning(
+                "event_loop_stalled",
+                stall_ms=round(late_s * 1000),
+                cpu_ms=round((time.thread_time() - self._cpu_s) * 1000),
+                handler=self._seen,
+            )
+        self._seen = None
+        self._arm()
+
+    def _watch(self, loop_thread: int) -> None:
+        while not self._stopped.wait(self._tick_s):
+            due_s = self._due_s
+            if self._seen is None and time.monotonic() - due_s >= STALL_S:
+                frame = sys._current_frames().get(loop_thread)
+                seen = None if frame is None else place_of(frame)
+                if due_s == self._due_s:  # the same overdue tick
+                    self._seen = seen
+
+
+def place_of(frame: FrameType) -> str | None:
+    """``module:function`` of the handler that is at work, else of our innermost function; None: none of ours is."""
+    innermost = None
+    each: FrameType | None = frame
+    while each is not None:
+        module = str(each.f_globals.get("__name__", ""))
+        if module.startswith(_HANDLERS):
+            return f"{module}:{each.f_code.co_name}"
+        if innermost is None and module.startswith(_OURS) and module != __name__:
+            innermost = f"{module}:{each.f_code.co_name}"
+        each = each.f_back
+    return innermost
