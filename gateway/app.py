@@ -43,6 +43,7 @@ from gateway.server.connection_capacity import (
     session_settings,
 )
 from gateway.server.live_settings import LiveSettings
+from gateway.server.loop_watchdog import LoopWatchdog
 from gateway.server.operations import ConfigSource, Operations, ReloadReport
 from gateway.server.quota_routes import QuotaRoutes
 from gateway.server.sasl_setup import sasl_of
@@ -99,6 +100,7 @@ class Gateway:
         self._connection_metrics = ConnectionMetrics(now_ms, MuteReason)
         self._request_metrics = RequestMetrics()
         self._reload_metrics = ReloadMetrics()
+        self._watchdog = LoopWatchdog(self._loop)
         self._listeners = Listeners(on_port_failed=self._connection_metrics.broker_port_failed)
         self.listeners = self._listeners.by_name
         self.tls = TlsParts(config, self._loop)
@@ -245,6 +247,7 @@ class Gateway:
             self.tls.metrics,
             QuotaAdminMetrics(self.quota_admin),
             StoreMetrics(self.live_quotas, self._now_ms),
+            self._watchdog,
         ):
             self.registry.register(metrics)
         if self.usage is not None:
@@ -284,6 +287,7 @@ class Gateway:
         if self.usage is not None:
             self.usage.start()
         self.tls.start()
+        self._watchdog.start()
         for upstream in self.upstreams.values():
             upstream.start()
 
@@ -309,7 +313,8 @@ class Gateway:
             await upstream.stop()
 
     async def stop(self) -> None:
-        """Release every port and task."""
+        """Release every port, task and thread."""
+        self._watchdog.stop()
         await self._stop_discovering()
         await self.tls.stop()
         self._listeners.stop()
