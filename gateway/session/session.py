@@ -327,6 +327,10 @@ class ClientSession(RequestSide):
         """Take a reason away from within a handler; what is held goes on once the handler has returned."""
         self.muted &= ~int(reason)
 
+    def put_back(self, frame: bytes) -> None:
+        """Look at this whole request again, before all that came after it, once the client is read again."""
+        self._held.insert(0, frame)
+
     def _resume(self, now_ms: int) -> None:
         ended = self.muted & _INPUT_ENDED
         self.muted &= ~ended
