@@ -328,8 +328,14 @@ class ClientSession(RequestSide):
         self.muted &= ~int(reason)
 
     def put_back(self, frame: bytes) -> None:
-        """Look at this whole request again, before all that came after it, once the client is read again."""
-        self._held.insert(0, frame)
+        """Look at this whole request again, before all that came after it, once the client is read again.
+
+        A client that has half-closed meanwhile counts as gone, as one that does so while it is throttled.
+        """
+        if self.muted & MuteReason.HALF_CLOSED:
+            self._held.clear()
+        else:
+            self._held.insert(0, frame)
 
     def _resume(self, now_ms: int) -> None:
         ended = self.muted & _INPUT_ENDED

@@ -271,3 +271,13 @@ def test_of_old_requests_sent_at_once_those_wait_that_find_the_debt_of_the_other
     last.at(20_000).serve()
     assert sorted(c.cluster.topics) == ["t0", "t1", "t3"]
     assert wire.correlation_id_of(last.take_client()) == 3
+
+
+def test_an_old_request_that_has_to_wait_after_all_is_dropped_when_its_client_has_half_closed() -> None:
+    c = Conversation(controller_mutation_rate=2)
+    topics = [{"name": "a", "num_partitions": 1, "replication_factor": 1}]
+    c.client_sends(wire.request("CreateTopics", 4, topics=topics, timeout_ms=1)).client_half_closes().alive()
+    c.core.spend(60)
+    assert [frame[4:6] for frame in c.serve()] == [b"\x00\x03"]
+    c.closed(CloseCause.CLIENT_CLOSED)
+    assert c.cluster.topics == {}
