@@ -27,11 +27,11 @@ pytestmark = pytest.mark.integration
 RATE: Final = 1.0
 BURST: Final = 11
 NONE, UNKNOWN, NOT_AUTHORISED, EXISTS, INVALID_PARTITIONS, REPLICATION_FACTOR = 0, 3, 29, 36, 37, 38
-INVALID_REQUEST, POLICY_VIOLATION, THROTTLED = 42, 44, 89
+INVALID_REQUEST, THROTTLED = 42, 89
 TOKENS: Final = "gateway_controller_mutation_tokens"
 CLIENTS: Final = (
     "padded-2", "padded-4", "padded-7", "twice", "too-many", "stream", "retry", "refused-old", "refused-new",
-    "race-grow", "race-create", "auto-delete", "auto-many", "old-many", "old-race", "honest",
+    "race-grow", "race-create", "auto-delete", "auto-many", "old-many", "old-race", "grow-huge", "honest",
 )  # fmt: skip
 
 
@@ -142,6 +142,22 @@ def test_a_topic_that_stands_twice_and_one_too_many_do_not_make_the_others_free(
         assert set(codes(reply).values()) == {THROTTLED}
     settled(broker, "twice")
     assert total(broker, "attack-twice-") == total(broker, "attack-too-many-") == BURST + 60
+
+
+def test_in_debt_a_topic_neither_grows_nor_goes_whatever_it_is_called_by(
+    gateway: GatewayProcess, broker: WireClient
+) -> None:
+    name = "attack-grow-huge"
+    new_id = make(broker, name, 1).body.topics[0].topic_id
+    eventually(lambda: name in partitions(broker))
+    into_debt(gateway, "grow-huge")
+    with WireClient(gateway.bootstrap, client_id="grow-huge") as client:
+        assert codes(grow(client, name, 10_500)) == {name: THROTTLED}
+    with WireClient(gateway.bootstrap, client_id="grow-huge") as client:
+        doomed = [{"name": None, "topic_id": new_id}]
+        assert codes(client.ask("DeleteTopics", 6, topics=doomed, timeout_ms=30_000)) == {name: THROTTLED}
+    settled(broker, "grow-huge")
+    assert partitions(broker)[name] == 1
 
 
 # -- topics that the broker refuses -----------------------------------------------------------------
