@@ -16,6 +16,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from gateway.handlers.context import HandlerContext
 from gateway.handlers.recent_topics import NOTE_MS, OpenCharge
@@ -42,6 +43,9 @@ from protocol.topic_results import (
 from quotas.combine import ThrottledBy
 from quotas.mutation_cost import create_partitions_permits, create_topics_permits, delete_topics_permits
 from quotas.mutations import MutationDecision, RequestDecision
+
+_MAY_BE_DONE: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN})
+"""Live: CreatePartitions by more than 10,000 is answered with the second by Kafka 4.3.1, and carried out."""
 
 
 class MutationExchange:
@@ -151,13 +155,12 @@ class MutationExchange:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ):
                 continue
-            # A topic that is not there has no partitions.
+            # A topic that is not there has no partitions; one that was made in part is paid for in part.
             if charge.key is ApiKey.DELETE_TOPICS:
-                undone = known.partition_count > 0
+                undone = known.partition_count
             else:
-                undone = known.partition_count < charge.partitions
-            if undone:
-                self._context.mutations.refund(charge.decision, now_ms=now_ms)
+                undone = charge.partitions - known.partition_count
+            self._context.mutations.refund(charge.decision, undone, now_ms=now_ms)
 
     # -- what seems to cost nothing --------------------------------------------------------------------------
 
@@ -418,7 +421,7 @@ class MutationExchange:
             result = by_identity.get(identity)
             if decided is None or result is None:
                 continue
-            if result.error_code == ErrorCode.REQUEST_TIMED_OUT and not self._request.validate_only:
+            if result.error_code in _MAY_BE_DONE and not self._request.validate_only:
                 self._leave_open(topic, decided)
             elif result.error_code != ErrorCode.NONE:
                 self._context.mutations.refund(decided, now_ms=now_ms)
@@ -464,7 +467,7 @@ class MutationExchange:
                     self._context.recently_created.pop(called, None)
 
     def _leave_open(self, topic: TopicMutation, decided: MutationDecision) -> None:
-        """REQUEST_TIMED_OUT says nothing of what was done: keep the charge until Metadata has caught up.
+        """The answer says nothing of what was done: keep the charge until Metadata has caught up.
 
         The controller begins nothing after the client's own deadline, so what is done is seen `NOTE_MS` after it.
         """
@@ -476,7 +479,9 @@ class MutationExchange:
                 self._session.user,
                 self._client_id,
                 self._request.api.key,
-                max(topic.num_partitions, 1),
+                topic.num_partitions
+                if self._request.api.key is ApiKey.CREATE_PARTITIONS
+                else int(decided.charged),
                 decided,
                 due_ms,
             )

@@ -22,7 +22,7 @@ _Noted = TypeVar("_Noted")
 
 @dataclass(frozen=True, slots=True)
 class OpenCharge:
-    """A charge for what may have been done: its request timed out.
+    """A charge for what may have been done: its request timed out, or failed in a way that tells nothing.
 
     Attributes:
         user, client_id: who asked; asked for the same by nobody else.
