@@ -72,7 +72,7 @@ def cache_dir() -> Path:
     named = os.environ.get(CACHE_VARIABLE)
     if named:
         return Path(named).absolute()
-    source_tree = _HERE.parent.parent
+    source_tree = _HERE.parent
     if (source_tree / "pyproject.toml").exists():
         return source_tree / ".cache"
     return Path.home() / ".cache" / "sluice"

@@ -8,6 +8,7 @@ from enum import IntEnum
 class ErrorCode(IntEnum):
     """Error code as it stands on the wire, an int16."""
 
+    UNKNOWN = -1  # UNKNOWN_SERVER_ERROR
     NONE = 0
     UNKNOWN_TOPIC_OR_PARTITION = 3
     LEADER_NOT_AVAILABLE = 5

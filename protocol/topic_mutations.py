@@ -36,6 +36,9 @@ NO_TOPIC_ID: Final = b"\x00" * 16
 TopicIdentity: TypeAlias = tuple[bytes | None, bytes]
 """(name, no id) or (None, id): a name may well look like the bytes of an id."""
 
+_CORRELATION_ID_AT: Final = 4  # behind api key and version
+_TIMEOUT_BYTES: Final = 4  # between the topics and validate_only
+
 MAX_NESTED_ELEMENTS: Final = 4 * MAX_ELEMENTS
 """Assignments, configs and tags of all topics together; about 1 us each (hazard A27)."""
 
@@ -87,13 +90,22 @@ class TopicMutations:
     validate_only: bool
     tail: bytes
 
-    def encode(self, topics: Sequence[TopicMutation]) -> bytes:
-        """The request frame with only these topics."""
+    def encode(self, topics: Sequence[TopicMutation], *, validation_id: int | None = None) -> bytes:
+        """The request frame with only these topics.
+
+        Args:
+            topics: of this request.
+            validation_id: a correlation id; with one they are only to be validated (`validate_only` has a place).
+        """
         out = bytearray(self.head)
         write_array_length(out, len(topics), compact=self.api.flexible)
         for topic in topics:
             out += topic.raw
+        tail_at = len(out)
         out += self.tail
+        if validation_id is not None:
+            out[_CORRELATION_ID_AT : _CORRELATION_ID_AT + 4] = validation_id.to_bytes(4, "big", signed=True)
+            out[tail_at + _TIMEOUT_BYTES] = 1
         return framed(out)
 
 

@@ -7,6 +7,11 @@ would refuse for these reasons costs nothing: such a topic yields the refusal in
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
+
+INTERNAL_TOPICS: Final = frozenset({b"__consumer_offsets", b"__transaction_state", b"__share_group_state"})
+INTERNAL_TOPIC_PARTITIONS: Final = 50
+"""What brokers create them with unless configured otherwise (offsets.topic.num.partitions and its sisters)."""
 
 
 class CostError(StrEnum):
@@ -41,6 +46,13 @@ def create_topics_permits(
     if num_partitions == 0 or num_partitions < -1:
         return CostError.INVALID_PARTITIONS
     return default_num_partitions if num_partitions == -1 else num_partitions
+
+
+def auto_create_permits(name: bytes, default_num_partitions: int) -> int:
+    """The permits for a topic that a broker creates because Metadata names it."""
+    if name in INTERNAL_TOPICS:
+        return max(default_num_partitions, INTERNAL_TOPIC_PARTITIONS)
+    return default_num_partitions
 
 
 def create_partitions_permits(

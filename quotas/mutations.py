@@ -245,6 +245,15 @@ class MutationQuotas:
         tracker.bind(match, self._limits.version)
         return tracker.meter.throttle_time_ms(now_ms=now_ms)
 
+    def held_ms(self, user: str, client_id: str, *, now_ms: int) -> int:
+        """How long a permissive request has to wait before it is decided, 0 for not at all.
+
+        A client that can not be refused goes into debt by one more request on each new connection. Within one window
+        of debt that is Kafka's own behaviour; beyond it the debt is worked off first.
+        """
+        window_ms = self._settings.window_num * self._settings.window_ms
+        return max(0, self.throttle_time_ms(user, client_id, now_ms=now_ms) - window_ms)
+
     def count_throttle(self, user: str, client_id: str, throttle_time_ms: int, *, now_ms: int) -> None:
         """Counts a request that this quota made wait, once `quotas.combine` has counted it for this family."""
         match = resolve(self._limits, KEY, user, client_id)

@@ -4,7 +4,8 @@ A client with a mutation quota is asked for in two steps: first without the perm
 turned out to be unknown, each is charged as CreateTopics would be (strict, one by one, in the order of the answer),
 and the request goes on as it came. In debt it does not, so the topic stays unknown and nothing is throttled: what a
 broker in the same situation answers. Nothing else of the connection is looked at meanwhile, so that many requests
-at once cannot all find the same tokens. A topic under way is charged once; clients ask again until it is there.
+at once cannot all find the same tokens. A topic under way is charged once and asked for once: clients ask until it is
+there, and a second permission would create it again when it has been deleted meanwhile.
 
 Where no client has such a quota and usage records are kept, requests go on as they come; what they create is counted.
 """
@@ -34,6 +35,7 @@ from protocol.metadata import (
     upgrade_question,
 )
 from protocol.topic_names import is_valid_topic_name
+from quotas.mutation_cost import auto_create_permits
 from quotas.mutations import MutationDecision
 
 CREATION_NOTE_MS: Final = 10_000
@@ -141,11 +143,9 @@ class MetadataHandler:
         charged: dict[bytes, MutationDecision],
         now_ms: int,
     ) -> bool:
-        """Whether this unknown topic may be created; if so, and unless that is paid for, it is charged."""
-        if not is_valid_topic_name(name):
+        """Whether this unknown topic is to be created; if so it is charged."""
+        if not is_valid_topic_name(name) or not self._is_new(name, now_ms):
             return False
-        if not self._is_new(name, now_ms):
-            return True
         decision = self._charge(user, client_id, name, strict=True, now_ms=now_ms)
         if decision.accepted:
             charged[name] = decision
@@ -167,7 +167,10 @@ class MetadataHandler:
         """Give back what was charged for topics that the broker does not create after all (not allowed, there)."""
         under_way = set(topics_in_error(answer, api, _BEING_CREATED))
         for name, decision in charged.items():
-            if name not in under_way:
+            if name in under_way:
+                # Who deletes it before Metadata shows it pays for what was created.
+                self._context.recent_topics.note(name, self._permits(name), now_ms=now_ms)
+            else:
                 self._context.mutations.refund(decision, now_ms=now_ms)
                 self._context.recently_created.pop(name, None)
 
@@ -176,8 +179,9 @@ class MetadataHandler:
     def _charge(
         self, user: str, client_id: str, name: bytes, *, strict: bool, now_ms: int
     ) -> MutationDecision:
-        permits = self._context.topology.cluster.default_num_partitions
-        decision = self._context.mutations.charge(user, client_id, permits, strict=strict, now_ms=now_ms)
+        decision = self._context.mutations.charge(
+            user, client_id, self._permits(name), strict=strict, now_ms=now_ms
+        )
         if decision.accepted:
             self._note(name, now_ms)
         if self._context.usage is not None:
@@ -193,6 +197,9 @@ class MetadataHandler:
                 now_ms=now_ms,
             )
         return decision
+
+    def _permits(self, name: bytes) -> int:
+        return auto_create_permits(name, self._context.topology.cluster.default_num_partitions)
 
     def _tell(self, created: int) -> None:
         if created:

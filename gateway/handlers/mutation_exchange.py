@@ -1,7 +1,13 @@
 """One CreateTopics, CreatePartitions or DeleteTopics request from its accepted to its reply.
 
-`start` -> (the cluster's answers) -> `_decide` -> (the broker's reply) -> `_merge`. Everything happens on the
-client's own upstream connection, so what the cluster tells is what it would tell this principal.
+`start` -> (the cluster's answers) -> `_validate` -> (the broker's) -> `_decide` -> (the broker's reply) -> `_merge`.
+Everything happens on the client's own upstream connection, so what the cluster tells is what it would tell this
+principal.
+
+The rule: what could create partitions goes to the broker only when it is paid for. Metadata is of a moment ago and
+of this principal, so a topic that seems to cost nothing (it is there, its name is wrong, it stands twice) is only
+validated; the broker's refusal is the client's answer. What the broker would do after all is charged as asked
+(docs/decisions/0011-mutation-cost.md).
 """
 
 from __future__ import annotations
@@ -9,9 +15,11 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from gateway.handlers.context import HandlerContext
+from gateway.handlers.recent_topics import NOTE_MS, OpenCharge
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import CollectedAnswer
 from gateway.session.routes import Session
@@ -20,12 +28,13 @@ from gateway.usage.row import UsageRow
 from protocol import codec, throttle
 from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
-from protocol.errors import ProtocolError, UpstreamDesync
+from protocol.errors import ProtocolError
 from protocol.headers import correlation_id_of
 from protocol.topic_mutations import NO_TOPIC_ID, TopicIdentity, TopicMutation, TopicMutations
 from protocol.topic_names import is_valid_topic_name
 from protocol.topic_results import (
     TopicResult,
+    TopicResults,
     encode_topic_results,
     has_topic_id,
     make_result,
@@ -35,8 +44,8 @@ from quotas.combine import ThrottledBy
 from quotas.mutation_cost import create_partitions_permits, create_topics_permits, delete_topics_permits
 from quotas.mutations import MutationDecision, RequestDecision
 
-MAX_PARTITIONS_PER_REQUEST: Final = 10_000
-"""Above this in total KRaft refuses every topic of a CreateTopics request, before it charges."""
+_MAY_BE_DONE: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN})
+"""Live: CreatePartitions by more than 10,000 is answered with the second by Kafka 4.3.1, and carried out."""
 
 
 class MutationExchange:
@@ -44,19 +53,25 @@ class MutationExchange:
 
     __slots__ = (
         "_answers_due",
+        "_asked_ms",
         "_client_id",
         "_context",
         "_correlation_id",
         "_decision",
+        "_due",
         "_frame",
         "_known",
+        "_late",
         "_only_told",
+        "_proven",
         "_refused",
         "_repeated",
         "_request",
         "_session",
         "_topics",
+        "_unproven",
         "_usage",
+        "_validated",
     )
 
     def __init__(
@@ -83,6 +98,12 @@ class MutationExchange:
         self._known: dict[TopicIdentity, codec.TopicFacts] = {}
         self._repeated: set[TopicIdentity] = set()  # topics that stand in the request more than once
         self._answers_due = 0
+        self._asked_ms = 0
+        self._due: dict[bytes, OpenCharge] = {}  # of earlier requests that timed out
+        self._validated = TopicResults(0, (), b"\x00" if request.api.flexible else b"")
+        self._proven: set[TopicIdentity] = set()  # refused by the broker already
+        self._unproven: set[TopicIdentity] = set()  # seemed to cost nothing, and the broker would do it
+        self._late = False  # something was charged after it was done
         self._topics: dict[TopicIdentity, MutationDecision] = {}  # what each single topic was charged
         self._refused: set[TopicIdentity] = set()
         self._decision: RequestDecision | None = None
@@ -90,14 +111,17 @@ class MutationExchange:
         self._only_told = False  # in usage records: no such quota is set
 
     def start(self, now_ms: int) -> None:
-        """Ask the cluster what it knows of the topics; decide when it has told."""
+        """Ask the cluster what it knows of the topics; go on when it has told."""
         self._session.mute(MuteReason.AWAITING_REPLY)
+        self._asked_ms = now_ms
+        self._due = self._context.recent_topics.take_due(self._session.user, self._client_id, now_ms=now_ms)
         self._look_up(self._request.topics)
         if not self._answers_due:
-            self._decide(now_ms)
+            self._validate(now_ms)
 
     def _look_up(self, topics: tuple[TopicMutation, ...]) -> None:
         names = {topic.name for topic in topics if topic.name is not None and is_valid_topic_name(topic.name)}
+        names |= self._due.keys()
         ids = {topic.topic_id for topic in topics if topic.name is None and topic.topic_id != NO_TOPIC_ID}
         # Results that tell topic ids are only as Kafka's when the ids are known. A broker that has such results has
         # version 10 (both are of Kafka 2.8); to be asked by id, it must have version 12 (Kafka 3.1).
@@ -117,27 +141,82 @@ class MutationExchange:
                 self._known[(None, topic.topic_id) if by_id else (topic.name, NO_TOPIC_ID)] = topic
             self._answers_due -= 1
             if not self._answers_due:
-                self._decide(now_ms)
+                self._refund_undone(now_ms)
+                self._validate(now_ms)
 
         self._session.ask_upstream(question, codec.OWN_CORRELATION_ID, on_reply)
 
+    def _refund_undone(self, now_ms: int) -> None:
+        """Give back what earlier requests were charged that timed out, and of which the cluster now shows nothing."""
+        for name, charge in self._due.items():
+            known = self._known.get((name, NO_TOPIC_ID))
+            if known is None or known.error_code not in (
+                ErrorCode.NONE,
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ):
+                continue
+            # A topic that is not there has no partitions; one that was made in part is paid for in part.
+            if charge.key is ApiKey.DELETE_TOPICS:
+                undone = known.partition_count
+            else:
+                undone = charge.partitions - known.partition_count
+            self._context.mutations.refund(charge.decision, undone, now_ms=now_ms)
+
+    # -- what seems to cost nothing --------------------------------------------------------------------------
+
+    def _validate(self, now_ms: int) -> None:
+        """Have the broker say itself what is wrong with topics that seem to cost nothing."""
+        request = self._request
+        self._repeated = self._find_repeated()
+        creates = request.api.key is not ApiKey.DELETE_TOPICS
+        limited = self._context.mutations.is_limited(self._session.user, self._client_id)
+        free = [topic for topic in request.topics if not self._permits(topic)]
+        if not (creates and limited and free) or request.validate_only:
+            self._decide(now_ms)
+        elif request.api.key is ApiKey.CREATE_TOPICS and request.api.version == 0:
+            # There is no other way to ask than to have it done.
+            self._unproven = {topic.identity for topic in free if self._single(topic)}
+            self._decide(now_ms)
+        else:
+            question = request.encode(free, validation_id=codec.OWN_CORRELATION_ID)
+            on_reply = partial(self._on_validated, {topic.identity for topic in free})
+            self._session.ask_upstream(question, codec.OWN_CORRELATION_ID, on_reply)
+
+    def _on_validated(self, free: set[TopicIdentity], frame: bytes, now_ms: int) -> None:
+        answer = parse_topic_results(frame, self._request.api)
+        by_identity = self._by_identity(answer.results)
+        for identity in free:
+            result = by_identity.get(identity)
+            refused = result is not None and result.error_code != ErrorCode.NONE
+            (self._proven if refused else self._unproven).add(identity)
+        kept = tuple(result for result in answer.results if result.error_code != ErrorCode.NONE)
+        self._validated = replace(answer, results=kept)
+        self._decide(now_ms)
+
     # -- deciding --------------------------------------------------------------------------------------------
 
-    def _partitions_now(self, topic: TopicMutation, now_ms: int) -> int | None:
+    def _partitions_now(self, topic: TopicMutation) -> int | None:
         """How many partitions this topic has, None when it does not exist."""
         called = topic.topic_id if topic.name is None else topic.name
-        noted = self._context.recent_topics.partitions(called, now_ms=now_ms)
+        # As of the question: an answer that the client let wait knows nothing of what was done meanwhile.
+        noted = self._context.recent_topics.partitions(called, now_ms=self._asked_ms)
         if noted is not None:
             return noted or None
         known = self._known.get(topic.identity)
         return known.partition_count if known is not None and known.error_code == ErrorCode.NONE else None
 
-    def _permits(self, topic: TopicMutation, now_ms: int) -> float:
-        """What this topic costs; 0 when the broker will refuse it anyway."""
-        known = self._known.get(topic.identity)
-        current = self._partitions_now(topic, now_ms)
-        if known is not None and known.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+    def _permits(self, topic: TopicMutation) -> float:
+        """What this topic costs; 0 when it seems that the broker will refuse it."""
+        if topic.identity in self._proven:
             return 0
+        if topic.identity in self._unproven:
+            return self._permits_as_asked(topic)
+        return self._permits_as_known(topic) if self._single(topic) else 0
+
+    def _permits_as_known(self, topic: TopicMutation) -> float:
+        """What this topic costs if the cluster is as it has told."""
+        known = self._known.get(topic.identity)
+        current = self._partitions_now(topic)
         if self._request.api.key is ApiKey.CREATE_TOPICS:
             if current is not None or not is_valid_topic_name(topic.name or b""):
                 return 0
@@ -147,12 +226,26 @@ class MutationExchange:
                 self._context.topology.cluster.default_num_partitions,
                 replication_factor=topic.replication_factor,
             )
+        elif current is None and known and known.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return self._permits_as_asked(topic)  # it may be there, and the client allowed to change it
         elif self._request.api.key is ApiKey.CREATE_PARTITIONS:
             assignments = None if topic.assignment_count < 0 else topic.assignment_count
             cost = create_partitions_permits(current, topic.num_partitions, assignments)
         else:
             cost = delete_topics_permits(current)
         return cost if isinstance(cost, int) else 0
+
+    def _permits_as_asked(self, topic: TopicMutation) -> int:
+        """What a topic costs at most, whatever the cluster looks like; of a deletion only a guess can be made."""
+        default = self._context.topology.cluster.default_num_partitions
+        if topic.assignment_count > 0:
+            return topic.assignment_count
+        if self._request.api.key is ApiKey.CREATE_TOPICS:
+            return topic.num_partitions if topic.num_partitions > 0 else default
+        if self._request.api.key is ApiKey.CREATE_PARTITIONS:
+            return max(topic.num_partitions - 1, 1)
+        called = topic.topic_id if topic.name is None else topic.name
+        return self._context.recent_topics.last_partitions(called) or default
 
     def _find_repeated(self) -> set[TopicIdentity]:
         """Topics that are named twice, or by their name and by their id."""
@@ -170,11 +263,9 @@ class MutationExchange:
     def _decide(self, now_ms: int) -> None:
         """Charge in wire order, forward what was admitted or answer here."""
         request = self._request
-        self._repeated = self._find_repeated()
-        # A topic that stands twice is refused by the broker, uncharged.
-        permits = [self._permits(topic, now_ms) if self._single(topic) else 0 for topic in request.topics]
-        if request.api.key is ApiKey.CREATE_TOPICS and sum(permits) > MAX_PARTITIONS_PER_REQUEST:
-            permits = [0] * len(permits)
+        if not request.api.strict and self._hold(now_ms):
+            return
+        permits = [self._permits(topic) for topic in request.topics]
         decision = self._context.mutations.charge_request(
             self._session.user,
             self._client_id,
@@ -187,20 +278,29 @@ class MutationExchange:
         self._only_told = not self._context.mutations_enabled
         admitted = []
         for topic, decided in zip(request.topics, decision.topics, strict=True):
-            if decided.accepted:
+            if not decided.accepted:
+                self._refused.add(topic.identity)
+            elif topic.identity not in self._proven:
                 admitted.append(topic)
                 self._topics[topic.identity] = decided
-            else:
-                self._refused.add(topic.identity)
         self._observe(decision, now_ms)
         if admitted or not request.topics:
             answer = CollectedAnswer(self._on_broker_reply)
-            frame = request.encode(admitted) if self._refused else self._frame
+            frame = request.encode(admitted) if len(admitted) < len(request.topics) else self._frame
             self._session.forward(frame, request.api, answer)
         else:
-            self._session.reply(self._merge((), 0, None, now_ms))
+            self._session.reply(self._merge(TopicResults(0, (), self._validated.tail), now_ms))
             self._session.release(MuteReason.AWAITING_REPLY)
         self._frame = b""
+
+    def _hold(self, now_ms: int) -> bool:
+        """Whether another connection went far into debt since this request came in; then it waits and begins anew."""
+        held_ms = self._context.mutations.held_ms(self._session.user, self._client_id, now_ms=now_ms)
+        if held_ms:
+            self._session.put_back(self._frame)
+            self._session.throttle(held_ms, now_ms=now_ms)
+            self._session.release(MuteReason.AWAITING_REPLY)
+        return held_ms > 0
 
     def _observe(self, decision: RequestDecision, now_ms: int) -> None:
         request, usage = self._request, self._context.usage
@@ -235,8 +335,8 @@ class MutationExchange:
             return frame
         answer = parse_topic_results(frame, api)
         self._settle(answer.results, now_ms)
-        if self._refused:
-            reply = self._merge(answer.results, answer.throttle_time_ms, answer.tail, now_ms)
+        if self._refused or self._proven:
+            reply = self._merge(answer, now_ms)
         else:
             patched = bytearray(frame)
             final_ms = throttle.patch(patched, api, self._throttle_left_ms(now_ms))
@@ -246,14 +346,17 @@ class MutationExchange:
         return reply
 
     def _throttle_left_ms(self, now_ms: int) -> int:
+        """What the client has to wait for: what was decided, unless permits were given back or taken since."""
         assert self._decision is not None
-        return self._decision.throttle_time_ms_at(now_ms=now_ms)
+        decided_ms = self._decision.throttle_time_ms_at(now_ms=now_ms)
+        owed_ms = self._context.mutations.throttle_time_ms(self._session.user, self._client_id, now_ms=now_ms)
+        return owed_ms if self._late else min(decided_ms, owed_ms)
 
-    def _merge(
-        self, results: tuple[TopicResult, ...], upstream_ms: int, tail: bytes | None, now_ms: int
-    ) -> bytes:
+    def _merge(self, answer: TopicResults, now_ms: int) -> bytes:
         """The reply in request order; what the broker answered under no name of the request comes last."""
         api = self._request.api
+        results = self._validated.results + answer.results
+        upstream_ms = max(answer.throttle_time_ms, self._validated.throttle_time_ms)
         by_identity = self._by_identity(results)
         merged = []
         for topic in self._request.topics:
@@ -265,7 +368,7 @@ class MutationExchange:
         merged += [result for result in results if id(result) not in placed]
         throttle_time_ms = max(self._throttle_left_ms(now_ms), upstream_ms)
         self._throttle(throttle_time_ms, upstream_ms, now_ms)
-        return encode_topic_results(self._correlation_id, throttle_time_ms, merged, api, tail=tail)
+        return encode_topic_results(self._correlation_id, throttle_time_ms, merged, api, tail=answer.tail)
 
     def _refusal(self, topic: TopicMutation) -> TopicResult:
         """As Kafka writes it: with the name and the id that belong together, when the topic exists."""
@@ -311,7 +414,6 @@ class MutationExchange:
 
     def _settle(self, results: tuple[TopicResult, ...], now_ms: int) -> None:
         """Give back what was charged for topics that the broker refused, charge what it did against expectation."""
-        open_questions = []
         by_identity = self._by_identity(results)
         topics = {topic.identity: topic for topic in self._request.topics}
         for identity, topic in topics.items():
@@ -319,15 +421,13 @@ class MutationExchange:
             result = by_identity.get(identity)
             if decided is None or result is None:
                 continue
-            if result.error_code == ErrorCode.REQUEST_TIMED_OUT:
-                open_questions.append((topic, decided))
+            if result.error_code in _MAY_BE_DONE and not self._request.validate_only:
+                self._leave_open(topic, decided)
             elif result.error_code != ErrorCode.NONE:
                 self._context.mutations.refund(decided, now_ms=now_ms)
             elif not self._request.validate_only:
                 self._reconcile(topic, decided, result, now_ms)
                 self._note(topic, result, now_ms)
-        if open_questions:
-            self._look_again(open_questions)
 
     def _reconcile(
         self, topic: TopicMutation, decided: MutationDecision, result: TopicResult, now_ms: int
@@ -335,7 +435,8 @@ class MutationExchange:
         """Correct a charge that was guessed from the cluster's default, or that was not made at all."""
         if decided.permits and not decided.charged:
             return  # only watched, or the quota is gone
-        actual = decided.charged or self._permits(topic, now_ms) or self._likely_permits(topic)
+        # The topic may have become another one meanwhile, as recent topics now tell.
+        actual = max(decided.charged, self._permits_as_known(topic)) or self._permits_as_asked(topic)
         if result.num_partitions > 0:
             actual = result.num_partitions
             if topic.num_partitions == -1 and topic.assignment_count <= 0:
@@ -343,6 +444,7 @@ class MutationExchange:
         if actual < decided.charged:
             self._context.mutations.refund(decided, decided.charged - actual, now_ms=now_ms)
         elif actual > decided.charged:
+            self._late = True
             self._context.mutations.charge(
                 self._session.user, self._client_id, actual - decided.charged, strict=False, now_ms=now_ms
             )
@@ -354,47 +456,33 @@ class MutationExchange:
             partitions = 0
         elif result.num_partitions > 0:
             partitions = result.num_partitions
-        elif key is ApiKey.CREATE_TOPICS and topic.num_partitions == -1:
-            partitions = topic.assignment_count
-            if partitions <= 0:
-                partitions = self._context.topology.cluster.default_num_partitions
+        elif key is ApiKey.CREATE_TOPICS:
+            partitions = self._permits_as_asked(topic)
         else:
             partitions = topic.num_partitions
         for called in {topic.name, result.name, topic.topic_id, result.topic_id}:
             if called is not None and called != NO_TOPIC_ID:
                 self._context.recent_topics.note(called, partitions, now_ms=now_ms)
+                if not partitions:
+                    self._context.recently_created.pop(called, None)
 
-    def _likely_permits(self, topic: TopicMutation) -> int:
-        """What a topic cost that was not charged because Metadata, which lags, did not show it as it is."""
-        if self._request.api.key is ApiKey.CREATE_PARTITIONS:
-            return max(topic.num_partitions - 1, 1)
-        return max(topic.num_partitions, topic.assignment_count, 1)
+    def _leave_open(self, topic: TopicMutation, decided: MutationDecision) -> None:
+        """The answer says nothing of what was done: keep the charge until Metadata has caught up.
 
-    def _look_again(self, questions: list[tuple[TopicMutation, MutationDecision]]) -> None:
-        """REQUEST_TIMED_OUT says nothing of what was done: see whether the topics are there, then keep or refund."""
-        by_name = {}
-        for topic, decided in questions:
-            known = self._known.get(topic.identity)
-            if known is not None and decided.charged:
-                by_name[known.name] = (topic, decided)
-        if not by_name:
-            return
-
-        def on_reply(frame: bytes, now_ms: int) -> None:
-            for facts in codec.read_metadata(frame, codec.METADATA_BY_NAME).topics:
-                if facts.name not in by_name:
-                    raise UpstreamDesync("Metadata of a topic that nobody asked for")
-                topic, decided = by_name[facts.name]
-                if not self._was_done(topic, facts):
-                    self._context.mutations.refund(decided, now_ms=now_ms)
-
-        question = codec.metadata_by_name_request(sorted(by_name), client_id=self._client_id)
-        self._session.ask_upstream(question, codec.OWN_CORRELATION_ID, on_reply)
-
-    def _was_done(self, topic: TopicMutation, facts: codec.TopicFacts) -> bool:
-        exists = facts.error_code == ErrorCode.NONE
-        if self._request.api.key is ApiKey.CREATE_TOPICS:
-            return exists
-        if self._request.api.key is ApiKey.DELETE_TOPICS:
-            return not exists
-        return exists and facts.partition_count >= topic.num_partitions
+        The controller begins nothing after the client's own deadline, so what is done is seen `NOTE_MS` after it.
+        """
+        known = self._known.get(topic.identity)
+        name = topic.name if known is None else known.name
+        if decided.charged and name:
+            due_ms = self._asked_ms + max(self._request.timeout_ms, 0) + NOTE_MS
+            charge = OpenCharge(
+                self._session.user,
+                self._client_id,
+                self._request.api.key,
+                topic.num_partitions
+                if self._request.api.key is ApiKey.CREATE_PARTITIONS
+                else int(decided.charged),
+                decided,
+                due_ms,
+            )
+            self._context.recent_topics.leave_open(name, charge)

@@ -6,7 +6,8 @@ topics that the broker refused. The client's connection is muted meanwhile, so r
 decided one after the other, as in Kafka.
 
 Kafka validates before it charges (live: in debt a topic that exists is still answered with error 36). A gateway can
-only know what Metadata tells; what it cannot know is refunded when the broker's answer shows it.
+only know what Metadata tells; what it cannot know is refunded when the broker's answer shows it. A request that is
+too old to be refused waits, unread, while its client owes more than one window's worth.
 
 While no such quota is set and usage records are kept, the exchange charges nothing and refuses nothing, and what
 cannot be taken apart is relayed as it comes: a record must not cost a client its request.
@@ -49,6 +50,14 @@ class TopicMutationHandler:
             FrameTooLarge: it would have to be charged, and is larger than what is held whole.
         """
         context = self._context
+        if context.mutations_enabled and not route.api.strict:
+            client_id = session.client_id_at(data, at, client_id_length)
+            if client_id is None:
+                return HeadDecision.MORE
+            held_ms = context.mutations.held_ms(session.user, client_id, now_ms=now_ms)
+            if held_ms:
+                session.throttle(held_ms, now_ms=now_ms)
+                return HeadDecision.WAIT
         if context.mutations_seen and size <= MAX_REQUEST_BYTES:
             return HeadDecision.COLLECT
         if context.mutations_enabled:

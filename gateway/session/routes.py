@@ -97,6 +97,9 @@ class Session(Protocol):
     def release(self, reason: MuteReason) -> None:
         """Take a reason away from within a handler; what is held goes on once the handler has returned."""
 
+    def put_back(self, frame: bytes) -> None:
+        """Look at this whole request again, before all that came after it, once the client is read again."""
+
     @property
     def times_requests(self) -> bool:
         """Whether the time of requests is measured (KIP-124)."""

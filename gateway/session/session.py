@@ -597,6 +597,13 @@ class ClientSession:
         """See `Session`."""
         self.muted &= ~int(reason)
 
+    def put_back(self, frame: bytes) -> None:
+        """See `Session`. A client that has half-closed meanwhile counts as gone, as one that is throttled does."""
+        if self.muted & MuteReason.HALF_CLOSED:
+            self._held.clear()
+        else:
+            self._held.insert(0, frame)
+
     def _resume(self, now_ms: int) -> None:
         ended = self.muted & _INPUT_ENDED
         self.muted &= ~ended

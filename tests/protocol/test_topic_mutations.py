@@ -106,6 +106,20 @@ def test_validate_only_is_read_where_the_version_has_it(name: str, version: int)
     assert parse(name, version, request(name, version, rows, validate_only=True)).validate_only == has_flag
 
 
+@every_case(
+    ("name", "version"), [each for each in EVERY if each != ("CreateTopics", 0) and "Create" in each[0]]
+)
+def test_a_part_that_is_only_to_be_validated_differs_in_the_flag_and_the_correlation_id(
+    name: str, version: int
+) -> None:
+    rows = topic_rows(name, version)
+    parsed = parse(name, version, request(name, version, rows))
+    expected = request(name, version, rows[1:3], validate_only=True).replace(
+        pack(">i", HEADER["correlation_id"]), pack(">i", -77), 1
+    )
+    assert parsed.encode(parsed.topics[1:3], validation_id=-77) == expected
+
+
 def test_topics_of_a_deletion_are_identified_by_name_or_by_id() -> None:
     by_name, by_id, *_ = parse(
         "DeleteTopics", 6, request("DeleteTopics", 6, topic_rows("DeleteTopics", 6))

@@ -48,7 +48,7 @@ def permitted(c: Conversation) -> list[list[str]]:
     """The topics that each request let the broker create."""
     return [
         [topic.name for topic in body.topics]
-        for _, _, body in c.cluster.received
+        for body in c.cluster.asked("Metadata")
         if body.allow_auto_topic_creation
     ]
 
@@ -233,15 +233,55 @@ def test_connections_of_one_client_do_not_create_more_than_the_tokens_allow() ->
     assert permitted(c) == [["t0"], ["t1"], ["t2"]]
 
 
-def test_a_topic_that_is_paid_for_may_be_created_even_in_debt() -> None:
+def test_a_topic_under_way_is_not_created_a_second_time_for_one_charge() -> None:
     c = Conversation(controller_mutation_rate=2)
+    for _ in range(3):
+        ask(c, "new")
+        ask(c.another(), "new", "newer")
+    assert permitted(c) == [["new"], ["newer"]]
+    assert (c.core.tokens, c.core.observer.auto_created) == (18, 2)
+
+
+def delete(c: Conversation, name: str) -> int:
+    """Exchange a DeleteTopics request; its error code."""
+    answer = c.exchange("DeleteTopics", 6, topics=[{"name": name}], timeout_ms=1_000)
+    return int(answer.responses[0].error_code)
+
+
+def test_creating_by_metadata_and_deleting_in_turns_is_charged_each_time() -> None:
+    c = Conversation(controller_mutation_rate=1, default_num_partitions=3)
+    created = 0
+    for _ in range(30):
+        before = len(permitted(c))
+        ask(c, "new")
+        if len(permitted(c)) > before:
+            created += 1
+            c.cluster.create("new", 3)
+        if c.session.reading_client:
+            delete(c, "new")
+        c = c.another()
+    assert created == 2, "each turn costs six of ten permits; one more goes into debt"
+    assert c.core.tokens == 10 - 2 * 6
+
+
+def test_a_topic_deleted_before_metadata_shows_it_costs_what_was_created() -> None:
+    c = Conversation(controller_mutation_rate=2, default_num_partitions=3)
     ask(c, "new")
-    c.core.spend(30)
-    ask(c, "new")
-    assert permitted(c) == [["new"], ["new"]]
-    ask(c, "new", "newer")
-    assert permitted(c)[2:] == [["new"]]
-    assert c.core.observer.auto_created == 1
+    look = c.client_sends(
+        wire.request("DeleteTopics", 6, topics=[{"name": "new"}], timeout_ms=1)
+    ).take_upstream()
+    late = c.cluster.answer(look)
+    c.cluster.create("new", 3)
+    c.upstream_answers(late)
+    c.serve()
+    assert c.core.tokens == 20 - 3 - 3
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__share_group_state"])
+def test_internal_topics_are_charged_with_as_many_partitions_as_brokers_give_them(name: str) -> None:
+    c = Conversation(controller_mutation_rate=2, default_num_partitions=3)
+    ask(c, name)
+    assert c.core.tokens == 20 - 50
 
 
 @pytest.mark.parametrize("version", [1, 12])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.handlers.mutation_exchange import MAX_PARTITIONS_PER_REQUEST
+from gateway.handlers.recent_topics import NOTE_MS
 from protocol.api_keys import ApiKey
 from quotas.entities import QuotaEntity
 from quotas.mutations import MutationSettings, ValidateOnly
@@ -82,7 +82,8 @@ def test_partial_acceptance_forwards_the_admitted_topics_alone_and_merges_in_req
     c.cluster.errors["bad name"] = 17
     reply = create(c, ("a", 10), ("exists", 1), ("b", 15), ("c", 1), ("bad name", 1), ("d", 1))
     assert codes(reply) == [("a", 0), ("exists", 36), ("b", 0), ("c", 89), ("bad name", 17), ("d", 89)]
-    assert forwarded(c) == [["a", "exists", "b", "bad name"]]
+    assert forwarded(c) == [["exists", "bad name"], ["a", "b"]]
+    assert [body.validate_only for body in c.cluster.asked("CreateTopics")] == [True, False]
     assert reply.throttle_time_ms == 2_500
     c.muted_for(2_500)
 
@@ -211,22 +212,107 @@ def test_a_name_that_kafka_does_not_take_is_uncharged_and_not_asked_about(name: 
     assert c.core.tokens == FULL - 5
 
 
-def test_topics_that_the_client_may_not_see_are_uncharged() -> None:
-    c = talk({"secret": 30})
+@pytest.mark.parametrize(("spent", "code"), [(0, 29), (30, 89)])
+def test_topics_that_the_client_may_not_see_are_charged_until_the_broker_has_refused_them(
+    spent: int, code: int
+) -> None:
+    c = talk({"secret": 30}, spent=spent)
     c.cluster.hidden.add("secret")
     c.cluster.errors["secret"] = 29
-    assert codes(delete(c, "secret")) == [("secret", 29)]
+    assert codes(delete(c, "secret")) == [("secret", code)]
+    assert codes(grow(c.another(), "secret", 60)) == [("secret", code)]
+    assert c.core.tokens == FULL - spent
+
+
+def grow(c: Conversation, name: str, count: int, version: int = 3) -> Any:
+    """Exchange a CreatePartitions request for one topic."""
+    topics = [{"name": name, "count": count, "assignments": None}]
+    return c.exchange("CreatePartitions", version, topics=topics, timeout_ms=1_000)
+
+
+@pytest.mark.parametrize(("partitions", "cost"), [(5, 5), (-1, 4)])
+def test_topics_that_the_client_may_create_and_not_see_are_charged_as_asked(
+    partitions: int, cost: int
+) -> None:
+    c = talk(default_num_partitions=4)
+    c.cluster.hidden.add("mine")
+    assert codes(create(c, ("mine", partitions), version=4)) == [("mine", 0)]
+    assert c.core.tokens == FULL - cost
+
+
+@pytest.mark.parametrize("version", [2, 4, 7])
+def test_names_that_the_broker_takes_out_before_it_counts_make_nothing_free(version: int) -> None:
+    c = talk(spent=30)
+    c.cluster.errors["__cluster_metadata"] = 29
+    code = 89 if version >= 6 else 0
+    assert codes(create(c, ("a", 300), ("__cluster_metadata", 10_001), version=version))[0] == ("a", code)
+    assert c.core.tokens == FULL - 30 - (0 if code else 300)
+
+
+def test_more_partitions_than_a_request_may_create_are_given_back() -> None:
+    c = talk(rate=2_000)
+    c.cluster.errors = {"a": 44, "b": 44}
+    reply = create(c, ("a", 6_000), ("b", 4_001))
+    assert (codes(reply), reply.throttle_time_ms) == ([("a", 44), ("b", 44)], 0)
+    assert c.core.tokens == 20_000
+
+
+# -- what only seems to cost nothing ---------------------------------------------------------------------------
+
+
+def answer_one(c: Conversation, name: str) -> None:
+    """The cluster answers the one request that has reached it, which is of this API."""
+    c.upstream_answers(c.cluster.answer(c.take_upstream()))
+    assert c.cluster.received[-1][0] == name
+
+
+@pytest.mark.parametrize(("spent", "code"), [(0, 0), (30, 89)])
+def test_a_topic_deleted_behind_the_question_is_charged_before_it_is_created_again(
+    spent: int, code: int
+) -> None:
+    c = talk({"a": 1}, spent=spent).client_sends(create_topics(1, ("a", 50)))
+    answer_one(c, "Metadata")
+    del c.cluster.topics["a"]
+    c.serve()
+    assert codes(wire.decode_response("CreateTopics", 7, c.take_client())) == [("a", code)]
+    assert c.core.tokens == FULL - spent - (0 if code else 50)
+
+
+@pytest.mark.parametrize(("version", "spent", "code"), [(2, 0, 0), (3, 0, 0), (3, 30, 89)])
+def test_a_topic_created_behind_the_question_is_charged_before_it_grows(
+    version: int, spent: int, code: int
+) -> None:
+    c = talk(spent=spent)
+    topics = [{"name": "a", "count": 50, "assignments": None}]
+    c.client_sends(wire.request("CreatePartitions", version, topics=topics, timeout_ms=1))
+    answer_one(c, "Metadata")
+    c.cluster.create("a", 1)
+    c.serve()
+    assert codes(wire.decode_response("CreatePartitions", version, c.take_client())) == [("a", code)]
+    assert c.core.tokens == FULL - spent - (0 if code else 49)
+
+
+def test_before_there_was_validation_an_existing_topic_is_charged_until_it_is_refused() -> None:
+    c = talk({"a": 1}).client_sends(wire.request("CreateTopics", 0, topics=creatable(("a", 5)), timeout_ms=1))
+    answer_one(c, "Metadata")
+    assert c.core.tokens == FULL - 5
+    c.serve()
+    assert codes(wire.decode_response("CreateTopics", 0, c.take_client())) == [("a", 36)]
     assert c.core.tokens == FULL
 
 
-def test_more_partitions_than_a_request_may_create_are_uncharged_and_the_brokers_to_refuse() -> None:
-    assert MAX_PARTITIONS_PER_REQUEST == 10_000
-    c = talk(rate=2_000, spent=15_000)
-    c.cluster.errors = {"a": 44, "b": 44}
-    assert codes(create(c, ("a", 6_000), ("b", 4_001))) == [("a", 44), ("b", 44)]
-    assert c.core.tokens == 5_000
-    c.cluster.errors = {}
-    assert codes(create(c, ("a", 6_000), ("b", 4_000))) == [("a", 0), ("b", 89)]
+def test_names_that_differ_in_case_are_different_topics() -> None:
+    c = talk()
+    assert codes(create(c, ("a", 30), ("A", 30))) == [("a", 0), ("A", 89)]
+
+
+def test_an_answer_that_the_client_let_wait_does_not_hide_what_others_did_since() -> None:
+    c = talk({"a": 30}).client_sends(wire.request("DeleteTopics", 6, topics=[{"name": "a"}], timeout_ms=1))
+    late = c.cluster.answer(c.take_upstream())
+    assert codes(grow(c.another(), "a", 45)) == [("a", 0)]
+    c.at(60_000).upstream_answers(late)
+    c.serve()
+    assert c.core.tokens == FULL - 45
 
 
 def test_an_empty_request_is_the_brokers_to_answer() -> None:
@@ -321,7 +407,7 @@ def test_deleting_by_topic_id_is_charged_by_what_the_id_stands_for() -> None:
 # -- refunds -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error_code", [3, 17, 29, 36, 37, 38, 39, 40, 41, 42, 44, 60, 89, -1])
+@pytest.mark.parametrize("error_code", [3, 17, 29, 36, 37, 38, 39, 40, 41, 42, 44, 60, 89])
 def test_what_the_broker_refused_is_given_back(error_code: int) -> None:
     c = talk()
     c.cluster.errors["a"] = error_code
@@ -340,43 +426,71 @@ def test_the_brokers_own_refusal_by_quota_is_passed_on_with_its_throttle() -> No
     c.muted_for(7_000)
 
 
+@pytest.mark.parametrize("version", range(2, 8))
+def test_a_client_waits_for_the_debt_that_is_left_after_refunds(version: int) -> None:
+    c = talk()
+    c.cluster.errors["wrong"] = 40
+    reply = create(c, ("wrong", 60), ("b", 5), version=version)
+    code = 89 if version >= 6 else 0
+    assert (codes(reply), reply.throttle_time_ms) == ([("wrong", 40), ("b", code)], 0)
+    c.reading()
+
+
+def test_what_is_charged_late_is_waited_for() -> None:
+    c = talk(default_num_partitions=1)
+    c.cluster.default_num_partitions = 30
+    assert create(c, ("a", -1)).throttle_time_ms == 5_000
+    c.muted_for(5_000)
+
+
+@pytest.mark.parametrize("error_code", [7, -1])
 @pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize(
     ("name", "version"), [("CreateTopics", 7), ("CreatePartitions", 3), ("DeleteTopics", 6)]
 )
-def test_after_a_timeout_the_cluster_is_looked_at_again(name: str, version: int, done: bool) -> None:
+def test_after_an_answer_that_leaves_it_open_permits_are_given_back_once_the_cluster_agrees(
+    name: str, version: int, done: bool, error_code: int
+) -> None:
     c = talk({} if name == "CreateTopics" else {"a": 8})
-    c.cluster.errors["a"] = 7
+    c.cluster.errors["a"] = error_code
     c.cluster.done_late = {"a"} if done else set()
     fields = {
         "CreateTopics": creatable(("a", 8)),
         "CreatePartitions": [{"name": "a", "count": 16, "assignments": None}],
         "DeleteTopics": [{"name": "a", "topic_id": NO_ID}],
     }
-    reply = c.exchange(name, version, topics=fields[name], timeout_ms=0)
-    assert codes(reply) == [("a", 7)]
-    assert c.core.tokens == FULL - (8 if done else 0)
-    assert [api for api, _, _ in c.cluster.received] == ["Metadata", name, "Metadata"]
+    reply = c.exchange(name, version, topics=fields[name], timeout_ms=1_000)
+    assert codes(reply) == [("a", error_code)]
+    # Not before nothing more can come of it and Metadata has caught up, and not by somebody else's request.
+    create(c.after(1_000 + NOTE_MS - 1), ("b", 1))
+    c.core.spend(50)
+    owed = c.core.tokens
+    create(c.after(1), ("c", 1))
+    assert sorted(topic.name for topic in c.cluster.asked("Metadata")[-1].topics) == ["a", "c"]
+    assert c.core.tokens == pytest.approx(owed + (0 if done else 8), abs=0.01)
+    create(c.after(60_000), ("d", 1))
+    assert [topic.name for topic in c.cluster.asked("Metadata")[-1].topics] == ["d"]
 
 
-@pytest.mark.parametrize("done", [True, False])
-def test_after_a_timeout_topics_deleted_by_id_are_looked_at_by_their_names(done: bool) -> None:
-    c = talk({"a": 8})
-    c.cluster.errors["a"] = 7
-    c.cluster.done_late = {"a"} if done else set()
-    c.exchange("DeleteTopics", 6, topics=[{"name": None, "topic_id": c.cluster.ids["a"]}], timeout_ms=0)
-    assert c.core.tokens == FULL - (8 if done else 0)
+def test_after_a_timeout_what_was_done_and_undone_is_not_given_back() -> None:
+    c = talk()
+    c.cluster.errors, c.cluster.done_late = {"a": 7}, {"a"}
+    create(c, ("a", 8))
+    c.cluster.errors = {}
+    assert codes(delete(c, "a")) == [("a", 0)]
+    assert c.core.tokens == FULL - 8 - 8
+    create(c.after(5_000), ("b", 1))
+    assert c.core.tokens == FULL - 8 - 8 + 10 - 1
 
 
-def test_the_look_after_a_timeout_does_not_delay_the_reply_or_the_next_request() -> None:
+def test_after_a_timeout_others_do_not_get_the_permits() -> None:
     c = talk()
     c.cluster.errors["a"] = 7
-    c.client_sends(create_topics(1, ("a", 8)), heartbeat(2))
-    for _ in range(2):
-        c.upstream_answers(c.cluster.answer(next(frames_of(c.take_upstream()))))
-    assert wire.correlation_id_of(c.take_client()) == 1
-    question, following = frames_of(c.take_upstream())
-    assert (question[4:6], following) == (b"\x00\x03", heartbeat(2))
+    create(c, ("a", 8))
+    other = c.another().after(5_000)
+    other.session.user = "somebody else"
+    create(other, ("b", 1))
+    assert [topic.name for topic in c.cluster.asked("Metadata")[-1].topics] == ["b"]
 
 
 def test_a_topic_that_metadata_did_not_show_is_charged_once_it_was_deleted() -> None:

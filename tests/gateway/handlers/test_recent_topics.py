@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.handlers.recent_topics import MOST_NOTES, NOTE_MS, RecentTopics
+from gateway.handlers.recent_topics import MOST_NOTES, NOTE_MS, OpenCharge, RecentTopics
+from protocol.api_keys import ApiKey
 from protocol.error_codes import ErrorCode
+from quotas.mutations import MutationDecision
+from quotas.resolution import Rule, TrackerKey
 from testkit.cluster import ScriptedCluster
 from testkit.conversation import Conversation
 from testkit.frames import creatable
@@ -113,3 +116,30 @@ def test_the_latest_note_counts() -> None:
     recent.note(b"a", 3, now_ms=0)
     recent.note(b"a", 0, now_ms=1)
     assert recent.partitions(b"a", now_ms=2) == 0
+
+
+def test_a_topic_that_metadata_has_not_shown_for_long_costs_what_it_was_created_with_once_it_was_deleted() -> (
+    None
+):
+    c = talk()
+    create(c, "a", 5)
+    c.after(10 * NOTE_MS)
+    c.exchange("DeleteTopics", 6, topics=[{"name": "a"}], timeout_ms=1_000)
+    assert c.core.tokens == FULL - 5
+
+
+def open_charge(client_id: str, due_ms: int) -> OpenCharge:
+    decision = MutationDecision(True, 0, 3, TrackerKey("", client_id), Rule.CLIENT, 1.0, 3)
+    return OpenCharge("u", client_id, ApiKey.CREATE_TOPICS, 3, decision, due_ms)
+
+
+def test_open_charges_are_bounded_and_their_client_s_alone() -> None:
+    recent = RecentTopics()
+    for number in range(MOST_NOTES + 1):
+        recent.leave_open(b"%d" % number, open_charge("x" if number % 2 else "y", 10))
+    assert recent.take_due("u", "x", now_ms=9) == {}
+    assert recent.take_due("somebody else", "x", now_ms=10) == {}
+    assert len(recent.take_due("u", "x", now_ms=10)) == MOST_NOTES // 2
+    assert recent.take_due("u", "x", now_ms=10) == {}
+    due = recent.take_due("u", "y", now_ms=10)
+    assert (len(due), b"0" in due) == (MOST_NOTES // 2, False)

@@ -17,7 +17,7 @@ from quotas.usage_record import Event
 from testkit import wire
 from testkit.cluster import NO_ID, ScriptedCluster
 from testkit.conversation import Conversation
-from testkit.frames import create_topics
+from testkit.frames import create_topics, heartbeat
 
 REQUESTS = {
     "CreateTopics": create_topics(1, ("a", 1)),
@@ -215,3 +215,69 @@ def test_a_broker_that_takes_a_topic_named_twice_has_it_charged_once() -> None:
     c.take_upstream()
     c.upstream_answers(wire.response("DeleteTopics", 5, responses=[done])).reading()
     assert c.core.tokens == 20 - 7
+
+
+# -- old clients in debt ---------------------------------------------------------------------------------------
+
+
+def test_beyond_one_window_of_debt_a_request_that_can_not_be_refused_waits_unread_on_every_connection() -> (
+    None
+):
+    c = Conversation(controller_mutation_rate=2)
+    c.core.spend(20 + 20 + 6)
+    topics = [{"name": "a", "num_partitions": 1, "replication_factor": 1}]
+    old = wire.request("CreateTopics", 4, topics=topics, timeout_ms=1)
+    for connection in (c, c.another()):
+        connection.client_sends(old).upstream_sees().still_muted()
+    c.at(2_999).upstream_sees()
+    c.at(3_000)
+    assert c.take_upstream()[4:6] == b"\x00\x03"
+
+
+def test_within_one_window_of_debt_old_clients_are_served_as_by_kafka() -> None:
+    c = Conversation(controller_mutation_rate=2)
+    c.core.spend(20 + 20)
+    topics = [{"name": "a", "num_partitions": 1, "replication_factor": 1}]
+    reply = c.exchange("CreateTopics", 4, topics=topics, timeout_ms=1)
+    assert (reply.topics[0].error_code, reply.throttle_time_ms) == (0, 10_500)
+
+
+def test_an_old_client_whose_id_has_not_been_received_whole_is_decided_when_it_has() -> None:
+    c = Conversation(controller_mutation_rate=2)
+    c.core.spend(20 + 20 + 6)
+    topics = [{"name": "a", "num_partitions": 1, "replication_factor": 1}]
+    c.client_sends(wire.request("CreateTopics", 4, topics=topics, timeout_ms=1), piece_bytes=15)
+    c.upstream_sees().still_muted().at(3_000)
+    assert c.take_upstream()[4:6] == b"\x00\x03"
+
+
+def test_of_old_requests_sent_at_once_those_wait_that_find_the_debt_of_the_others() -> None:
+    c = Conversation(controller_mutation_rate=2)
+    connections = [c, *(c.another() for _ in range(3))]
+    for number, connection in enumerate(connections):
+        topics = [{"name": f"t{number}", "num_partitions": 40, "replication_factor": 1}]
+        connection.client_sends(
+            wire.request("CreateTopics", 4, correlation_id=number, topics=topics, timeout_ms=1),
+            heartbeat(100 + number),
+        )
+    for connection in connections:
+        connection.serve()
+    # Twenty tokens: the first two find no more than one window of debt.
+    assert sorted(c.cluster.topics) == ["t0", "t1"]
+    assert c.core.tokens == 20 - 2 * 40
+    last = connections[3]
+    assert last.take_client() == b""
+    last.at(19_999).upstream_sees().still_muted()
+    last.at(20_000).serve()
+    assert sorted(c.cluster.topics) == ["t0", "t1", "t3"]
+    assert wire.correlation_id_of(last.take_client()) == 3
+
+
+def test_an_old_request_that_has_to_wait_after_all_is_dropped_when_its_client_has_half_closed() -> None:
+    c = Conversation(controller_mutation_rate=2)
+    topics = [{"name": "a", "num_partitions": 1, "replication_factor": 1}]
+    c.client_sends(wire.request("CreateTopics", 4, topics=topics, timeout_ms=1)).client_half_closes().alive()
+    c.core.spend(60)
+    assert [frame[4:6] for frame in c.serve()] == [b"\x00\x03"]
+    c.closed(CloseCause.CLIENT_CLOSED)
+    assert c.cluster.topics == {}
