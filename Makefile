@@ -180,6 +180,18 @@ campaign-fidelity: $(VENV)/.pipeline-up-to-date kafka ## what simulate says besi
 campaign-crash: $(VENV)/.up-to-date ## SIGKILL and failing calls at every system call of an alteration of quotas, 5 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.crash $(ARGS)
 
+# In a folder of its own: nothing else needs a mutation tester.
+MUTATION := $(CACHE)/mutation
+
+$(MUTATION)/.up-to-date: benchmarks/mutation/requirements.txt $(VENV)/.up-to-date
+	@rm -rf $(MUTATION)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps --target $(MUTATION) -r $<
+	@touch $@
+
+.PHONY: campaign-mutation
+campaign-mutation: $(MUTATION)/.up-to-date ## the share of small faults in quotas, session and protocol that unit tests find, 25 minutes [ARGS=...]
+	PYTHONHASHSEED=0 PYTHONPATH=$(MUTATION) $(BIN)/python -m benchmarks.mutation $(ARGS)
+
 # --- keeping it --------------------------------------------------------------------------------------------
 
 LOCK := $(CACHE)/pip-tools/bin/pip-compile -q --generate-hashes --allow-unsafe --strip-extras --no-annotate \
