@@ -97,7 +97,7 @@ class Campaign:
             seconds: how long at most, without shrinking.
             at_once: scripts.
             shrunk_per_kind: how many findings of a kind are shrunk.
-            ends_at: kinds of violations at which it ends at once.
+            ends_at: kinds of violations at which it ends at once; only these are shrunk then.
             tell: is given lines of progress.
         """
         self._stage = stage
@@ -216,7 +216,8 @@ class Campaign:
         shrunk: Counter[str] = Counter()
         for finding in self._report.findings:
             kind = finding.violation.kind
-            if kind in OF_THE_PROCESS or shrunk[kind] >= self._shrunk_per_kind:
+            wanted = kind not in OF_THE_PROCESS and (not self._ends_at or kind in self._ends_at)
+            if not wanted or shrunk[kind] >= self._shrunk_per_kind:
                 continue
             shrunk[kind] += 1
 

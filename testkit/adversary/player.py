@@ -175,6 +175,14 @@ class _Connection(asyncio.Protocol):
                 transport.abort()
 
 
+def _other(step: Step, at: int) -> Step:
+    """The request of this step, for other topics each time it is to make some."""
+    if not at or step["api"] != "CreateTopics":
+        return step
+    topics = [[name + 1_000 * at if isinstance(name, int) else name, count] for name, count in step["topics"]]
+    return {**step, "topics": topics}
+
+
 class Player:
     """Plays one script once."""
 
@@ -257,8 +265,8 @@ class Player:
             *(self._open(at) for at in range(step["connections"])), return_exceptions=True
         )
         connections = [each for each in opened if isinstance(each, _Connection)]
-        for connection in connections:
-            self._write(connection, step)
+        for at, connection in enumerate(connections):
+            self._write(connection, _other(step, at))
         await self._replies(connections)
         for connection in connections:
             connection.end("close")
@@ -276,8 +284,8 @@ class Player:
             for begin, end in itertools.pairwise([0, *ends]):
                 connection.write(frame[begin:end])
                 await asyncio.sleep(0.005)
-        for _ in range(step.get("copies", 0 if "cuts" in step else 1)):
-            self._write(connection, step)
+        for at in range(step.get("copies", 0 if "cuts" in step else 1)):
+            self._write(connection, _other(step, at))
         if step.get("waits"):
             await self._replies([connection])
         else:

@@ -122,12 +122,17 @@ class Maker:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._dice = random.Random(seed)
-        self._apis = self._dice.choice(list(_APIS.values()))
+        self._apis = self._dice.choices(list(_APIS.values()), weights=[2, 2, 3, 1, 1, 1])[0]
         # Habits of this client.
         self._connections = self._dice.randint(1, CONNECTIONS)
         self._reconnects = self._dice.random() < 0.35
-        self._pads = self._dice.random() < 0.4
-        self._version = self._dice.choice(["newest", "oldest", "any", "any"])
+        self._pads = self._dice.random() < 0.5
+        # Of one size each: a request that is far larger than the others would excuse them in the formula.
+        self._topics = self._dice.choice([1, 1, 1, 4])
+        self._partitions = self._dice.choice([-1, 2, 8, 12])
+        self._padding = self._dice.choice([1, 9_995, 10_001, 10_001])
+        self._waits = self._dice.choice([0.2, 0.7, 0.95])
+        self._version = self._dice.choices(["newest", "oldest", "any"], weights=[4, 2, 4])[0]
         self._records_bytes = self._dice.choice([100, 5_000, 20_000, 60_000])
         self._max_bytes = self._dice.choice([1, 20_000, 1_000_000, 50_000_000])
 
@@ -170,7 +175,7 @@ class Maker:
             step["cuts"] = sorted(round(dice.random(), 3) for _ in range(dice.randint(1, 3)))
         elif dice.random() < 0.05:
             step["stops_at"] = round(dice.random(), 3)
-        if dice.random() < 0.6:
+        if dice.random() < self._waits:
             step["waits"] = True
         return step
 
@@ -207,20 +212,17 @@ class Maker:
 
     def _create_topics(self) -> Step:
         dice = self._dice
-        topics: list[list[int | str]] = [self._creatable() for _ in range(dice.choice([1, 1, 1, 2, 4]))]
+        topics: list[list[int | str]] = [[self._name(), self._partitions] for _ in range(self._topics)]
         if dice.random() < 0.1:
             topics.append(topics[0])
-        if self._pads and dice.random() < 0.7:
-            topics.append([METADATA_TOPIC, dice.choice([1, 9_995, 10_001])])
+        if self._pads and dice.random() < 0.9:
+            topics.append([METADATA_TOPIC, self._padding])
         if dice.random() < 0.1:
             topics.append([dice.choice(SPECIAL_NAMES), 1])
         return {"topics": topics, "validates": dice.random() < 0.05}
 
-    def _creatable(self) -> list[int | str]:
-        return [self._name(), self._dice.choice([-1, 1, 2, 3, 8, 12])]
-
     def _name(self) -> int:
-        return self._dice.choice([self._dice.randrange(4), self._dice.randrange(1000)])
+        return self._dice.choice([self._dice.randrange(4), *(self._dice.randrange(1000) for _ in range(3))])
 
     def _create_partitions(self) -> Step:
         return {"topics": [[self._dice.randrange(4), self._dice.choice([2, 4, 9, 14])]]}
@@ -236,7 +238,7 @@ class Maker:
         dice = self._dice
         if dice.random() < 0.1:
             return {"topics": None, "creates": True}
-        topics: list[int | str] = [self._name() for _ in range(dice.choice([1, 1, 2, 6]))]
+        topics: list[int | str] = [self._name() for _ in range(self._topics)]
         if dice.random() < 0.1:
             topics.append(dice.choice([*SPECIAL_NAMES, METADATA_TOPIC]))
         return {"topics": topics, "creates": dice.random() < 0.9}
