@@ -22,7 +22,10 @@ AUTO_PARTITIONS: Final = 3
 """Of topics that Metadata creates: the broker's num.partitions."""
 
 REPLY_S: Final = 0.2
-"""How long a client waits for replies before it goes on; a muted one gets none for longer than that."""
+"""How long a client waits for a reply before it goes on; a muted one gets none for longer than that."""
+
+STORM_S: Final = 1.0
+"""How long for those of many connections at once."""
 
 _CONNECT_S: Final = 5.0
 _FETCH_HEAD_BYTES: Final = 19
@@ -267,7 +270,7 @@ class Player:
         connections = [each for each in opened if isinstance(each, _Connection)]
         for at, connection in enumerate(connections):
             self._write(connection, _other(step, at))
-        await self._replies(connections)
+        await self._replies(connections, STORM_S)
         for connection in connections:
             connection.end("close")
 
@@ -291,9 +294,9 @@ class Player:
         else:
             await asyncio.sleep(0)
 
-    async def _replies(self, connections: Iterable[_Connection]) -> None:
+    async def _replies(self, connections: Iterable[_Connection], within_s: float = REPLY_S) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(REPLY_S):
+            async with asyncio.timeout(within_s):
                 for connection in connections:
                     await connection.idle.wait()
 

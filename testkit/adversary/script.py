@@ -129,7 +129,7 @@ class Maker:
         self._pads = self._dice.random() < 0.5
         # Of one size each: a request that is far larger than the others would excuse them in the formula.
         self._topics = self._dice.choice([1, 1, 1, 4])
-        self._partitions = self._dice.choice([-1, 2, 8, 12])
+        self._partitions = self._dice.choice([-1, 2, 8, 12] if self._topics == 1 else [-1, 1, 2])
         self._padding = self._dice.choice([1, 9_995, 10_001, 10_001])
         self._waits = self._dice.choice([0.2, 0.7, 0.95])
         self._version = self._dice.choices(["newest", "oldest", "any"], weights=[4, 2, 4])[0]
@@ -167,7 +167,10 @@ class Maker:
             case "deaf":
                 return {"do": what, "connection": connection}
             case "storm":
-                return {**self._request(), "do": what, "connections": dice.choice([5, 10, 30])}
+                # What gets through a hole must not be more than the broker can make in the time.
+                request = self._request()
+                most = dice.choice([5, 10] if request["api"] == "CreateTopics" else [5, 10, 30])
+                return {**request, "do": what, "connections": most}
         step = {**self._request(), "do": what, "connection": connection}
         if dice.random() < 0.15:
             step["copies"] = dice.choice([2, 5, 12])

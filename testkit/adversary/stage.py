@@ -47,6 +47,7 @@ SETTLING_S: Final = 1.5
 
 _LOOK_S: Final = 1.0
 _START_S: Final = 30.0
+_BROKER_S: Final = 120.0
 _SMALL_BYTES, _BIG_BYTES = 15_000, 3 * QUOTA_BYTES_PER_S
 _PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
@@ -207,7 +208,7 @@ class Stage:
         )
 
     async def _inspect(self) -> None:
-        while True:
+        for turn in itertools.count():
             await asyncio.sleep(_LOOK_S)
             due_ms = now_ms() - SETTLING_S * 1_000
             due = [each for each in self._waiting if each[0].ended_ms <= due_ms]
@@ -215,7 +216,13 @@ class Stage:
                 continue
             self._waiting = [each for each in self._waiting if each[0].ended_ms > due_ms]
             names = [outcome.name for outcome, _, _ in due]
-            partitions, sizes = await asyncio.to_thread(self._look, names)
+            try:
+                partitions, sizes = await asyncio.to_thread(self._look, names, f"canary-{turn}")
+            except BaseException as exc:
+                for _, _, found in due:
+                    if not found.done():
+                        found.set_exception(exc)
+                raise
             for outcome, lent, found in due:
                 grown = sizes.get(lent.name, 0) - self._sizes.get(lent.name, 0)
                 self._sizes[lent.name] = sizes.get(lent.name, 0)
@@ -223,19 +230,27 @@ class Stage:
                 if not found.cancelled():
                     found.set_result(Found(partitions[outcome.name], grown))
 
-    def _look(self, names: Sequence[str]) -> tuple[Counter[str], Mapping[str, int]]:
+    def _look(self, names: Sequence[str], canary: str) -> tuple[Counter[str], Mapping[str, int]]:
         """How many partitions these clients' topics have, which are then deleted, and sizes of written topics."""
-        with WireClient(self.cluster.brokers[1]) as client:
-            topics = client.ask("Metadata", 12, topics=None, allow_auto_topic_creation=False).body.topics
+        with WireClient(self.cluster.brokers[1], timeout_s=_BROKER_S) as client:
+            # The broker's Metadata lags behind its controller: what was decided before the canary shows with it.
+            topic = {"name": canary, "num_partitions": 1, "replication_factor": 1}
+            client.ask("CreateTopics", 7, topics=[topic], timeout_ms=30_000)
+            deadline_s = time.monotonic() + _BROKER_S
+            while True:
+                topics = client.ask("Metadata", 12, topics=None, allow_auto_topic_creation=False).body.topics
+                if any(topic.name == canary for topic in topics):
+                    break
+                assert time.monotonic() < deadline_s, "the broker did not catch up"
+                time.sleep(0.05)
             partitions: Counter[str] = Counter()
-            theirs = []
+            theirs = [canary]
             for topic in topics:
                 owner = topic.name.rpartition("-")[0]
                 if owner in names:
                     partitions[owner] += len(topic.partitions)
                     theirs.append(topic.name)
-            if theirs:
-                client.ask("DeleteTopics", 5, topic_names=theirs, timeout_ms=30_000)
+            client.ask("DeleteTopics", 5, topic_names=theirs, timeout_ms=30_000)
             return partitions, self._written(client)
 
     def _written(self, client: WireClient) -> dict[str, int]:
@@ -290,18 +305,19 @@ class Stage:
 
     def _ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self._admin}/readyz", timeout=2):
+            with urllib.request.urlopen(f"{self.admin}/readyz", timeout=2):
                 return True
         except OSError:
             return False
 
     @property
-    def _admin(self) -> str:
+    def admin(self) -> str:
+        """Where the admin port answers."""
         return f"http://{HOST}:{self._ports + 4 * LISTENERS}"
 
     def metrics(self) -> str:
         """All metrics of the gateway, as Prometheus gets them."""
-        with urllib.request.urlopen(f"{self._admin}/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(f"{self.admin}/metrics", timeout=20) as answer:
             return str(answer.read().decode())
 
     def _configuration(self) -> str:
@@ -312,7 +328,7 @@ class Stage:
         login = f'{{ mechanism = "PLAIN", username = "{HONEST}", password_file = "{password_file}" }}'
         text = f"""
 upstream.bootstrap = ["{broker}"]
-admin.bind = "{self._admin.removeprefix("http://")}"
+admin.bind = "{self.admin.removeprefix("http://")}"
 quota_store.kind = "memory"
 client_quota.window_num = {WINDOW_NUM}
 mutation_quota.window_num = {WINDOW_NUM}

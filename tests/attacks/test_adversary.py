@@ -23,7 +23,7 @@ async def _run(stage: Stage, **options: Any) -> Report:
     strict=True, reason="byte rates do not hold over connections yet; FindCoordinator of 10,001 keys"
 )
 async def test_k16_random_clients_get_no_more_than_their_quotas() -> None:
-    report = await _run(Stage(), seconds=120)
+    report = await _run(Stage(), seconds=120, shrunk_per_kind=1)
     assert [(finding.violation, finding.script.text()) for finding in report.findings] == []
     assert report.episodes > 100
     assert len(report.honest_ms) > 100
