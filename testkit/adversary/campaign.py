@@ -116,6 +116,7 @@ class Campaign:
         self._recent: deque[tuple[Script, Outcome | None]] = deque(maxlen=4_000)
         self._playing: dict[int, Script] = {}
         self._ports: dict[int, Script] = {}
+        self._ports_in_error: set[int] = set()
 
     async def run(self) -> Report:
         """Play, then shrink."""
@@ -234,12 +235,11 @@ class Campaign:
 
     async def _does(self, script: Script, kind: str) -> bool:
         outcome, found = await self._stage.play(script)
-        self._ports.update(dict.fromkeys(outcome.ports, script))
         violations = judge(script, outcome, found)
         if kind == "error":
-            violations += [
-                violation
-                for violation, port in await asyncio.to_thread(self._watch.look)
-                if port in outcome.ports
-            ]
+            # Whichever of the scripts at once looks first sees the lines of all of them.
+            happened = await asyncio.to_thread(self._watch.look)
+            self._ports_in_error |= {port for _, port in happened if port is not None}
+            if not self._ports_in_error.isdisjoint(outcome.ports):
+                return True
         return any(violation.kind == kind for violation in violations)
