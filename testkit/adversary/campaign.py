@@ -22,6 +22,9 @@ OF_THE_PROCESS: Final = frozenset({"stall", "memory", "honest", "ended"})
 """Violations that no single script can be told to be the cause of without playing it alone."""
 
 _LOOK_S: Final = 0.5
+_PLAYED_MS: Final = 10_000.0
+"""Every script that was under way so long ago has ended."""
+
 _LATE_MS: Final = 2_000.0
 """How long after the end of a script something may still be its doing."""
 
@@ -117,6 +120,7 @@ class Campaign:
         self._playing: dict[int, Script] = {}
         self._ports: dict[int, Script] = {}
         self._ports_in_error: set[int] = set()
+        self._unplaced: list[tuple[float, Violation, int]] = []
 
     async def run(self) -> Report:
         """Play, then shrink."""
@@ -132,6 +136,7 @@ class Campaign:
             report.honest_ms = sorted(took for client in self._honest for took in client.took_ms)
             looking.cancel()
             await self._look()
+            self._place(now_ms())
             await self._shrink()
         finally:
             for task in (*beside, looking):
@@ -189,8 +194,16 @@ class Campaign:
             await asyncio.sleep(_LOOK_S)
             await self._look()
 
+    def _place(self, before_ms: float) -> None:
+        """Find the scripts of violations by their ports, once these scripts have ended: ports are used again."""
+        for when_ms, violation, port in self._unplaced:
+            if when_ms <= before_ms and (script := self._ports.get(port)) is not None:
+                self._found(violation, script)
+        self._unplaced = [each for each in self._unplaced if each[0] > before_ms]
+
     async def _look(self) -> None:
         now = now_ms()
+        self._place(now - _PLAYED_MS)
         happened = await asyncio.to_thread(self._watch.look)
         for at, client in enumerate(self._honest):
             happened += [
@@ -198,11 +211,10 @@ class Campaign:
             ]
             self._honest_told[at] = len(client.faults)
         for violation, port in happened:
-            about = self._ports.get(port or 0)
             if violation.kind == "ended":
                 self._ended = True
-            if about is not None:
-                self._found(violation, about)
+            if port is not None:
+                self._unplaced.append((now, violation, port))
                 continue
             suspects = list(self._playing.values())
             suspects += [

@@ -218,6 +218,8 @@ class Stage:
             names = [outcome.name for outcome, _, _ in due]
             try:
                 partitions, sizes = await asyncio.to_thread(self._look, names, f"canary-{turn}")
+            except asyncio.CancelledError:
+                raise
             except BaseException as exc:
                 for _, _, found in due:
                     if not found.done():
