@@ -1,6 +1,8 @@
 """Fetch requests and replies, as far as the consumer byte rate must know them (KIP-13).
 
-Layout up to the fields that matter: [replica_id (v0-14)] max_wait_ms min_bytes [max_bytes (v3+)].
+Layout of requests up to the fields that matter: [replica_id (v0-14)] max_wait_ms min_bytes [max_bytes (v3+)]
+[isolation_level (v4+)] [session_id session_epoch (v7+)]; of replies: [throttle_time_ms (v1+)] [error_code session_id
+(v7+)] topics.
 """
 
 from __future__ import annotations
@@ -9,12 +11,15 @@ from struct import Struct
 from typing import Final
 
 from protocol.api_keys import Api
-from protocol.headers import HEAD_BYTES, body_offset
-from protocol.primitives import skip
+from protocol.error_codes import ErrorCode
+from protocol.headers import HEAD_BYTES, body_offset, correlation_id_of, response_body_offset
+from protocol.primitives import framed, skip
 
 _INT32: Final = Struct(">i")
 _SIZES: Final = Struct(">ii")
+_BEFORE_TOPICS: Final = Struct(">ihi")  # throttle_time_ms, error code, session id
 _FIRST_VERSION_WITH_MAX_BYTES: Final = 3
+_FIRST_VERSION_WITH_SESSIONS: Final = 7
 _FIRST_VERSION_WITHOUT_REPLICA_ID: Final = 15
 
 FLEXIBLE_HEADER_BYTES: Final = 1
@@ -83,3 +88,59 @@ def counted_bytes(payload_bytes: int, api: Api) -> int:
         api: the reply's version.
     """
     return payload_bytes - FLEXIBLE_HEADER_BYTES if api.flexible_header else payload_bytes
+
+
+def without_records(frame: bytes, api: Api) -> bytes:
+    """A reply that says that there is nothing now, to a request that the broker does not see.
+
+    What an incremental request says of its session (KIP-227) is lost with it: offsets, partitions added, forgotten.
+    So the client is told to begin a session anew, which its next request does, and closes the old one.
+
+    Args:
+        frame: the whole request.
+        api: its version.
+
+    Raises:
+        ProtocolError: the request ends before these fields.
+    """
+    error_code = 0
+    if api.version >= _FIRST_VERSION_WITH_SESSIONS:
+        at = body_offset(frame, flexible=api.flexible)
+        at += 4 if api.version >= _FIRST_VERSION_WITHOUT_REPLICA_ID else 8
+        at += 4 + 4 + 1 + 4  # min_bytes, max_bytes, isolation_level, session_id
+        skip(frame, at, 4)
+        if _INT32.unpack_from(frame, at)[0] > 0:
+            error_code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    out = bytearray(_INT32.pack(correlation_id_of(frame)))
+    if api.flexible_header:
+        out.append(0)
+    out += _BEFORE_TOPICS.pack(0, error_code, 0)[: _bytes_before_topics(api)]
+    return _with_no_topics(out, api)
+
+
+def emptied(head: bytes, api: Api) -> bytes:
+    """The whole reply that begins so, without what its topics hold; its session goes on.
+
+    The broker has seen the request, and tells the same of each partition again that it has records for.
+
+    Args:
+        head: the first bytes of a reply frame, at least up to its topics.
+        api: its version.
+
+    Raises:
+        ProtocolError: the reply ends before its topics.
+    """
+    at = response_body_offset(head, flexible_header=api.flexible_header)
+    return _with_no_topics(bytearray(head[4 : skip(head, at, _bytes_before_topics(api))]), api)
+
+
+def _bytes_before_topics(api: Api) -> int:
+    return (
+        _BEFORE_TOPICS.size if api.version >= _FIRST_VERSION_WITH_SESSIONS else 4 if api.version >= 1 else 0
+    )
+
+
+def _with_no_topics(payload: bytearray, api: Api) -> bytes:
+    """The frame of a reply: an empty array, and empty tags where there are any."""
+    payload += b"\1\0" if api.flexible else b"\0\0\0\0"
+    return framed(payload)

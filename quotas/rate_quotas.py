@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from quotas.entities import QuotaKey
 from quotas.limits import Limits
-from quotas.rate import MAX_THROTTLE_MS, SampledRate
+from quotas.rate import MAX_THROTTLE_MS, SampledRate, clamp_throttle_ms
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
 from quotas.throttle_stats import ThrottleStats, average_throttle_ms
 from quotas.trackers import UNLIMITED, TrackerTable
@@ -26,6 +26,9 @@ Scope: TypeAlias = int | None
 _SHARED_RECHECK_MS: Final = 1_000
 
 _PERCENT_SECONDS_PER_NS: Final = 100 / 1e9
+
+_BOUND_WINDOWS: Final = 2
+_MOST_MS_PER_UNIT: Final = 1e12  # of a limit near 0, so that no product of it is infinite
 
 
 class ScopedKey(NamedTuple):
@@ -64,22 +67,43 @@ class RateSnapshot:
 
 
 class RateTracker:
-    """One counter. Get it from `RateQuotas.tracker` for every event; that call is cheap and always right."""
+    """One counter. Get it from `RateQuotas.tracker` for every event; that call is cheap and always right.
+
+    Kafka's Rate says how long a connection is muted, and forgets a record S windows after it. What it does not bound
+    is the sum over many connections, each of which gets one more request through. So the counter has a second
+    measure, a leaky bucket: every unit fills it by its time at the limit, it empties with time, and while it holds
+    more than two windows (2 x S samples) nothing passes. In any span of time the counter thus passes at most
+    limit x (time + 2 windows), and the one request that went beyond (hazards K03, K04).
+
+    Attributes:
+        blocked_until_ms: nothing of this counter passes before.
+        left_until_ms: the end of the longest mute that a connection left behind when it ended; see `ThrottleState`.
+        fetches: requests under way whose answers will be recorded.
+        last_value: of the Fetch answer, or the request's time, that was recorded last: what the next may cost.
+        window_ms: how long a record is remembered: S samples.
+    """
 
     __slots__ = (
         "_allowance",
         "_allowance_s",
+        "_bound_ms",
         "_cap_ms",
-        "_expiry_ms",
         "_forgotten",
         "_limit",
         "_meter",
+        "_ms_per_unit",
         "_observe",
+        "_reserved_until_ms",
+        "blocked_until_ms",
+        "fetches",
         "good_until_ms",
+        "last_value",
+        "left_until_ms",
         "match",
         "shared",
         "throttles",
         "version",
+        "window_ms",
     )
 
     def __init__(
@@ -93,26 +117,42 @@ class RateTracker:
     ) -> None:
         self._meter = SampledRate(settings.window_num, settings.window_ms, now_ms=now_ms)
         self._allowance_s = (settings.window_num - 1) * settings.window_ms / 1000
-        self._expiry_ms = settings.window_num * settings.window_ms
+        self.window_ms = settings.window_num * settings.window_ms
+        self._bound_ms = _BOUND_WINDOWS * self.window_ms
+        self._ms_per_unit = 0.0  # 0: not bounded
+        self.blocked_until_ms: float = now_ms - self._bound_ms  # so early when the bucket is empty
+        self._reserved_until_ms: float = 0
+        self.left_until_ms = 0
+        self.fetches = 0
+        self.last_value = 0.0
         self._cap_ms = cap_ms
         self._forgotten = forgotten
         self.throttles = ThrottleStats()
         self.shared = shared
         self.good_until_ms: float = math.inf  # a look-up before then need not be made again
-        self.bind(Match(None, Rule.NONE, TrackerKey("", "")), 0)
+        self.bind(Match(None, Rule.NONE, TrackerKey("", "")), 0, now_ms=now_ms)
 
     @property
     def last_ms(self) -> int:
         """When something was recorded last."""
         return self._meter.last_ms
 
-    def bind(self, match: Match, version: int) -> None:
+    def bind(self, match: Match, version: int, *, now_ms: int) -> None:
         """Puts a limit in force, also on what was recorded before."""
         self.match = match
         self.version = version
         self._limit = UNLIMITED if match.limit is None else match.limit
         self._observe = match.observe
         self._allowance = _allowance(self._limit, self._allowance_s)
+        unbounded = match.limit is None or match.observe
+        ms_per_unit = 0.0 if unbounded else min(1000 / self._limit, _MOST_MS_PER_UNIT)
+        if ms_per_unit != self._ms_per_unit:
+            empty_ms = now_ms - self._bound_ms
+            if self._ms_per_unit:
+                held_ms = max(0.0, self.blocked_until_ms - empty_ms)
+                self.blocked_until_ms = empty_ms + held_ms / self._ms_per_unit * ms_per_unit
+            self._ms_per_unit = ms_per_unit
+            self.left_until_ms = 0
 
     def record(self, value: float, *, now_ms: int) -> int:
         """Counts, and tells how long the client has to wait for it.
@@ -122,9 +162,18 @@ class RateTracker:
             now_ms: the present.
 
         Returns:
-            throttle_time_ms, capped as the family demands; 0 in observe mode, which only counts it.
+            throttle_time_ms: until the average is within the limit and the next request may pass; where the family
+            has a cap, up to that and for the average alone. 0 in observe mode, which only counts it.
         """
         throttle_time_ms = self._meter.record_and_check(value, self._limit, self._allowance, now_ms=now_ms)
+        blocked_ms = self.blocked_until_ms
+        empty_ms = now_ms - self._bound_ms
+        if blocked_ms < empty_ms:
+            blocked_ms = empty_ms
+        blocked_ms += value * self._ms_per_unit
+        self.blocked_until_ms = blocked_ms
+        if blocked_ms > now_ms and self._cap_ms == MAX_THROTTLE_MS:
+            return max(throttle_time_ms, self.reserve(value, now_ms=now_ms))
         if not throttle_time_ms:
             return 0
         if self._observe:
@@ -132,13 +181,40 @@ class RateTracker:
             return 0
         return min(throttle_time_ms, self._cap_ms)
 
+    def reserve(self, value: float, *, now_ms: int) -> int:
+        """How long a request has to wait that is not let pass now: until `blocked_until_ms`, or after others.
+
+        Requests that wait get times one behind the other, so that those of a thousand connections do not come at once
+        for the one that may pass. Within a window of time that is; further ones begin at its start again, and one
+        that has to wait longer gets its time when it asks again.
+
+        Args:
+            value: what the request will be recorded as, as far as that is known.
+            now_ms: the present.
+
+        Returns:
+            Milliseconds, at least 1.
+        """
+        first_ms, at_ms = self.blocked_until_ms, self._reserved_until_ms
+        if not first_ms <= at_ms < first_ms + self.window_ms:
+            at_ms = first_ms
+        if first_ms - now_ms <= self.window_ms:
+            self._reserved_until_ms = at_ms + value * self._ms_per_unit
+        return max(1, clamp_throttle_ms(math.ceil(at_ms - now_ms)))
+
+    def _pour(self, value: float, now_ms: int) -> None:
+        empty_ms = now_ms - self._bound_ms
+        self.blocked_until_ms = max(self.blocked_until_ms, empty_ms) + value * self._ms_per_unit
+
     def record_unchecked(self, value: float, *, now_ms: int) -> None:
         """Counts what no answer can carry any more; it weighs on the next request."""
         self._meter.record(value, now_ms=now_ms)
+        self._pour(value, now_ms)
 
     def unrecord(self, value: float, *, now_ms: int) -> None:
         """Takes back what was recorded and then not delivered."""
         self._meter.record(-value, now_ms=now_ms)
+        self._pour(-value, now_ms)
 
     def throttle_time_ms(self, *, now_ms: int) -> int:
         """How long a client would have to wait now, without recording anything; 0 in observe mode."""
@@ -157,7 +233,7 @@ class RateTracker:
     def rough_rate(self, *, now_ms: int) -> float:
         """The average per second, up to a window too high; cheap."""
         # A sample is forgotten so long after its last event: then nothing is left to look at.
-        idle = now_ms - self.last_ms >= self._expiry_ms
+        idle = now_ms - self.last_ms >= self.window_ms
         return 0.0 if idle or not self._allowance_s else self._meter.held / self._allowance_s
 
     def max_in_window(self) -> int | None:
@@ -168,7 +244,10 @@ class RateTracker:
 
     def forgettable(self, *, now_ms: int) -> bool:
         """Whether a new counter would decide the same."""
-        return self.match.limit is None or self._meter.total(now_ms=now_ms) <= 0
+        if self.match.limit is None:
+            return True
+        empty = self.blocked_until_ms <= now_ms - self._bound_ms and self.left_until_ms <= now_ms
+        return empty and self._meter.total(now_ms=now_ms) <= 0
 
     def forget(self) -> None:
         """The table dropped this counter: its totals live on, and its holders look again."""
@@ -253,7 +332,7 @@ class RateQuotas:
                 continue
             if tracker.version != self._limits.version and self._limits.enabled(self._key):
                 match = match_of_tracker(self._limits, self._key, key.tracker_key)
-                tracker.bind(match, self._limits.version)
+                tracker.bind(match, self._limits.version, now_ms=now_ms)
             rows.append(
                 _row(
                     key,
@@ -287,7 +366,7 @@ class RateQuotas:
         match = resolve(self._limits, self._key, user, client_id)
         limit = UNLIMITED if match.limit is None else match.limit
         tracker = self._table.find_or_make(ScopedKey(scope, match.tracker_key), limit, now_ms=now_ms)
-        tracker.bind(match, version)
+        tracker.bind(match, version, now_ms=now_ms)
         if tracker.shared:
             tracker.good_until_ms = now_ms + _SHARED_RECHECK_MS
         self._bound[scope, user, client_id] = tracker
@@ -302,7 +381,7 @@ class ByteRateQuotas(RateQuotas):
 
     The bytes of a Produce are those of the whole frame without its length prefix, errors included. The wait is not
     capped: one frame far over the quota can cost minutes. The caller may put a ceiling on how long it mutes at once,
-    because the samples keep the debt.
+    because `RateTracker.blocked_until_ms` keeps the debt.
     """
 
     def __init__(self, limits: Limits, key: QuotaKey, settings: RateSettings) -> None:
@@ -331,8 +410,8 @@ class RequestTimeQuotas(RateQuotas):
     """request_percentage (KIP-124; Kafka's ClientRequestQuotaManager).
 
     Unit: percent of one thread, 100 being one core busy all the time. What counts as the time of a request is the
-    caller's to measure; it arrives here in nanoseconds. The wait is capped at one window, so a client far over its
-    quota gets the same short time again and again until its samples have left.
+    caller's to measure; it arrives here in nanoseconds. The wait is capped at one sample's time, so a client far over
+    its quota gets the same short time again and again, until the counter is blocked.
     """
 
     def __init__(self, limits: Limits, settings: RateSettings) -> None:
@@ -343,7 +422,10 @@ class RequestTimeQuotas(RateQuotas):
     def record(self, user: str, client_id: str, time_ns: int, *, scope: Scope = None, now_ms: int) -> int:
         """Counts the time of a request that is being answered, and returns how long its client has to wait."""
         tracker = self.tracker(user, client_id, scope=scope, now_ms=now_ms)
-        return 0 if tracker is None else tracker.record(time_ns * _PERCENT_SECONDS_PER_NS, now_ms=now_ms)
+        if tracker is None:
+            return 0
+        tracker.last_value = time_ns * _PERCENT_SECONDS_PER_NS
+        return tracker.record(tracker.last_value, now_ms=now_ms)
 
     def record_unchecked(
         self, user: str, client_id: str, time_ns: int, *, scope: Scope = None, now_ms: int

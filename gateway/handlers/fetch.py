@@ -6,7 +6,11 @@ answers empty: a gateway would have paid for the transfer already, and a batch l
 arrive (hazards C12, C13; docs/behaviour.md).
 
 A client with a limit has one Fetch under way per connection, as everywhere in Kafka: many at once would all be
-answered in full before the first of them is counted.
+answered in full before the first of them is counted. Those of all its connections share the window between them.
+
+While the counter is blocked nothing is forwarded: a request waits up to one window, which no client takes for a
+failure; where it would be longer it is answered empty with the wait, as Kafka does. An answer that comes while the
+counter is blocked, because others under way have used it up, is emptied and not recorded (hazard K03).
 """
 
 from __future__ import annotations
@@ -20,9 +24,10 @@ from gateway.session.response_queue import Answer, HeadAnswer, Pending
 from gateway.session.routes import HeadDecision, Route, Session
 from gateway.session.throttle_state import CachedSensor
 from protocol.api_keys import Api
-from protocol.fetch import asks_within, clamp_max_bytes, counted_bytes
+from protocol.fetch import asks_within, clamp_max_bytes, counted_bytes, emptied, without_records
 from protocol.headers import CLIENT_ID_AT, HEAD, HEAD_BYTES
 from quotas.combine import ThrottledBy
+from quotas.rate_quotas import RateTracker
 
 
 class FetchHandler:
@@ -53,7 +58,7 @@ class FetchHandler:
         known = _counter(quotas, session, data, at, client_id_length, now_ms)
         if known is None:
             return HeadDecision.MORE
-        _, _, _, tracker, _, _, sized = known
+        tracker, sized = known[3], known[6]
         if sized is not None and not session.times_requests:
             answer: Answer = sized[route.api.flexible_header]
             session.responses.pending.append(Pending(correlation_id, answer))
@@ -63,29 +68,50 @@ class FetchHandler:
             if session.responses.awaits_head:
                 session.mute(MuteReason.AWAITING_FETCH)
                 return HeadDecision.WAIT
-            if size <= MAX_REQUEST_BYTES and not asks_within(
-                data, at, client_id_length, route.api, most_bytes
-            ):
+            assert tracker is not None
+            held = size > MAX_REQUEST_BYTES
+            wait_ms = _wait_ms(session, tracker, now_ms)
+            if wait_ms > 0 and (held or wait_ms <= tracker.window_ms):
+                return _hold(session, route.api, known, now_ms)
+            share = most_bytes // (tracker.fetches + 1)
+            if wait_ms > 0 or not (held or asks_within(data, at, client_id_length, route.api, share)):
                 return HeadDecision.COLLECT
+            session.throttling.fetch_begins(tracker)
         answer = HeadAnswer(partial(self._on_reply, session, route.api, known))
         session.responses.pending.append(Pending(correlation_id, answer))
         return HeadDecision.RELAY
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
-        """See `RequestHandler`: only requests come here that may ask for too much."""
+        """See `RequestHandler`: only requests come here that may ask for too much, or at the wrong time."""
         assert self._quotas is not None
         known = _counter(self._quotas, session, frame, 0, HEAD.unpack_from(frame, 0)[3], now_ms)
         assert known is not None  # the frame is whole
-        most_bytes = None if known.tracker is None else known.tracker.max_in_window()
-        if most_bytes is not None:
-            frame = clamp_max_bytes(frame, route.api, most_bytes)
+        tracker = known.tracker
+        most_bytes = None if tracker is None else tracker.max_in_window()
+        if tracker is not None and most_bytes is not None:
+            if _wait_ms(session, tracker, now_ms) > 0:
+                self._answer_empty(session, route.api, frame, known, now_ms)
+                return
+            frame = clamp_max_bytes(frame, route.api, most_bytes // (tracker.fetches + 1))
+            session.throttling.fetch_begins(tracker)
         answer = HeadAnswer(partial(self._on_reply, session, route.api, known))
         session.forward(frame, route.api, answer)
+
+    def _answer_empty(
+        self, session: Session, api: Api, frame: bytes, known: CachedSensor, now_ms: int
+    ) -> None:
+        assert known.tracker is not None
+        timed = session.start_timing(frame, api)
+        empty = without_records(frame, api)
+        wanted_ms = _reserve(session, known.tracker, now_ms)
+        told = session.throttle_reply(empty, api, ThrottledBy.FETCH, known, wanted_ms, now_ms=now_ms)
+        session.answer(told, timed, now_ms=now_ms)
 
     def _on_reply(
         self, session: Session, api: Api, asked: CachedSensor, head: bytes, size: int, now_ms: int
     ) -> bytes | None:
         session.release(MuteReason.AWAITING_FETCH)
+        session.throttling.fetch_ends()
         quotas = self._quotas
         assert quotas is not None
         # Looked up again: a quota that changed while the broker was waiting for records applies to this answer.
@@ -96,12 +122,17 @@ class FetchHandler:
                 session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
             )
         tracker, row = known.tracker, known.row
+        if tracker is not None and now_ms < tracker.blocked_until_ms:
+            wanted_ms = tracker.reserve(tracker.last_value, now_ms=now_ms)
+            empty = emptied(head, api)
+            return session.throttle_reply(empty, api, ThrottledBy.FETCH, known, wanted_ms, now_ms=now_ms)
+        delivered_bytes = counted_bytes(size, api)
         if row is not None:
-            row.count(counted_bytes(size, api))
+            row.count(delivered_bytes)
         if tracker is None:
             return None
-        wanted_ms = tracker.record(counted_bytes(size, api), now_ms=now_ms)
-        wanted_ms = session.throttling.within_ceiling(wanted_ms, tracker, now_ms=now_ms)
+        tracker.last_value = delivered_bytes
+        wanted_ms = tracker.record(delivered_bytes, now_ms=now_ms)
         if wanted_ms <= 0:
             return None
         return session.throttle_reply(head, api, ThrottledBy.FETCH, known, wanted_ms, now_ms=now_ms)
@@ -124,10 +155,31 @@ def _counter(
         if client_id is None:
             return None
         raw = data[at + CLIENT_ID_AT : at + HEAD_BYTES + max(client_id_length, 0)]
+        before = known
         known = session.throttling.fetch_sensor = quotas.fetch_sensor(
             session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
         )
+        session.throttling.inherit(known.tracker, before)
     return known
+
+
+def _wait_ms(session: Session, tracker: RateTracker, now_ms: int) -> float:
+    """How long nothing of this counter passes on this connection."""
+    return max(tracker.blocked_until_ms, session.throttling.inherited_until_ms) - now_ms
+
+
+def _reserve(session: Session, tracker: RateTracker, now_ms: int) -> int:
+    """How long a request is to wait that must not pass now."""
+    wait_ms = session.throttling.inherited_until_ms - now_ms
+    if now_ms < tracker.blocked_until_ms:
+        wait_ms = max(wait_ms, tracker.reserve(tracker.last_value, now_ms=now_ms))
+    return wait_ms
+
+
+def _hold(session: Session, api: Api, known: CachedSensor, now_ms: int) -> HeadDecision:
+    assert known.tracker is not None
+    wanted_ms = _reserve(session, known.tracker, now_ms)
+    return session.hold(api, ThrottledBy.FETCH, known, wanted_ms, now_ms=now_ms)
 
 
 def _valid(known: CachedSensor, quotas: ClientQuotas, session: Session, now_ms: int) -> bool:

@@ -2,7 +2,9 @@
 
 acks decide whether a reply is owed. The frame's bytes are counted when its head is seen: a client over its quota is
 muted from then on, so the next frame waits even when it came in the same segment, and its reply carries what is
-left of the throttle (KIP-219). acks=0 has no reply and is muted all the same. Records are never looked at.
+left of the throttle (KIP-219). acks=0 has no reply and is muted all the same. While the counter is blocked, and on
+new connections while a mute that others left is not over, a request is held instead (hazard K04). Records are never
+looked at.
 From v10 on a reply may name brokers' addresses (KIP-951), so it is collected; older ones are relayed.
 """
 
@@ -75,18 +77,25 @@ class ProduceHandler:
             ):
                 client_id = session.client_id_at(data, at, client_id_length) or ""
                 raw = data[at + CLIENT_ID_AT : at + head_bytes]
+                before = known
                 known = throttling.produce_sensor = quotas.produce_sensor(
                     session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
                 )
+                throttling.inherit(known.tracker, before)
+                wanted_ms = throttling.inherited_until_ms - now_ms
+                if known.tracker is not None and wanted_ms > 0:
+                    return session.hold(api, ThrottledBy.PRODUCE, known, wanted_ms, now_ms=now_ms)
             tracker, row = known[3], known[4]
+            if tracker is not None and now_ms < tracker.blocked_until_ms:
+                wanted_ms = tracker.reserve(size, now_ms=now_ms)
+                return session.hold(api, ThrottledBy.PRODUCE, known, wanted_ms, now_ms=now_ms)
             if row is not None:
                 row.count(size)
             if tracker is not None:
                 wanted_ms = tracker.record(size, now_ms=now_ms)
-                if wanted_ms > 0 or now_ms < throttling.owed_until_ms:
-                    wanted_ms = throttling.within_ceiling(wanted_ms, tracker, now_ms=now_ms)
                 if wanted_ms > 0:
-                    session.throttle(wanted_ms, now_ms=now_ms)
+                    wanted_ms = min(wanted_ms, throttling.max_mute_ms)
+                    session.throttle(wanted_ms, tracker, now_ms=now_ms)
                     until_ms = now_ms + wanted_ms
                     answer = CollectedAnswer(partial(self._on_reply, session, api, known, until_ms))
                     if acks == 0:

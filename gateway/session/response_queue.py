@@ -26,7 +26,10 @@ Passes: TypeAlias = Callable[[bytes, int, int], bool]
 """(received bytes, where the reply's frame begins, its payload size) -> whether it may go as it is."""
 
 OnHead: TypeAlias = Callable[[bytes, int, int], bytes | None]
-"""(the first bytes of a reply frame; its payload size; now_ms) -> them with a throttle time, None to leave them."""
+"""(the first bytes of a reply frame; its payload size; now_ms) -> them with a throttle time, None to leave them.
+
+A frame of another size stands for the whole reply: what follows of the broker's is dropped.
+"""
 
 _REPLY_HEAD_BYTES: Final = REPLY_HEAD.size
 _SEEN_HEAD_BYTES: Final = 64
@@ -121,6 +124,7 @@ class ResponseQueue:
     """
 
     __slots__ = (
+        "_dropping",
         "_locals",
         "_max_response_bytes",
         "_partial",
@@ -142,6 +146,7 @@ class ResponseQueue:
         self._max_response_bytes = max_response_bytes
         self._locals = 0
         self._relay_left = 0  # bytes of the current reply that are still to be relayed
+        self._dropping = False  # or dropped
         self._partial = bytearray()  # a reply that is collected, or the start of one
         self._wanted_bytes = 0
 
@@ -213,12 +218,15 @@ class ResponseQueue:
             received = len(data)
             if self._relay_left > received:
                 self._relay_left -= received
-                self.to_client.append(data)
+                if not self._dropping:
+                    self.to_client.append(data)
                 return
             at = self._relay_left
             self._relay_left = 0
-            if self._locals:
-                self.to_client.append(data[:at])
+            if self._locals or self._dropping:
+                if not self._dropping:
+                    self.to_client.append(data[:at])
+                self._dropping = False
                 self._flush_locals()
                 data = data[at:]
                 at = 0
@@ -275,6 +283,9 @@ class ResponseQueue:
                     start = at + wanted
                     if reply is not None:
                         self.to_client.append(reply)
+                        if reply[:_SIZE_BYTES] != seen[:_SIZE_BYTES] and wanted < 4 + size:
+                            start = end
+                            self._dropping = end > received
                 at = end
             if self._locals and at <= received:
                 self._emit(data, start, at)

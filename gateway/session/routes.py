@@ -21,6 +21,7 @@ from protocol.api_keys import Api, ApiKey, all_offered, describe
 from protocol.errors import ProtocolError
 from protocol.headers import api_number
 from quotas.combine import ThrottledBy
+from quotas.rate_quotas import RateTracker
 
 
 class HeadDecision(Enum):
@@ -105,11 +106,24 @@ class Session(Protocol):
     def times_requests(self) -> bool:
         """Whether the time of requests is measured (KIP-124)."""
 
-    def throttle(self, throttle_time_ms: int, *, now_ms: int) -> int:
+    def throttle(self, throttle_time_ms: int, tracker: RateTracker | None = None, *, now_ms: int) -> int:
         """Read nothing more from the client for this long (KIP-219); a longer mute stays.
+
+        Args:
+            throttle_time_ms: how long; 0 for not at all.
+            tracker: the byte rate's counter that asks for it; None for another quota.
+            now_ms: the time.
 
         Returns:
             When the mute is over.
+        """
+
+    def hold(
+        self, api: Api, by: ThrottledBy, sensor: CachedSensor, wanted_ms: int, *, now_ms: int
+    ) -> HeadDecision:
+        """Mute the client before the request whose head was seen, and record the wait; returns WAIT.
+
+        The arguments are those of `throttle_reply`.
         """
 
     def throttle_reply(
@@ -122,7 +136,7 @@ class Session(Protocol):
             api: the version of the reply.
             by: the family of the quota that asks for the wait.
             sensor: what the request was counted by.
-            wanted_ms: how long the quota wants the client to wait, >= 0.
+            wanted_ms: how long the quota wants the client to wait, >= 0; told and waited for up to the ceiling.
             now_ms: the time.
 
         Returns:

@@ -40,6 +40,7 @@ from protocol.api_keys import Api
 from protocol.errors import ProtocolError
 from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, read_client_id
 from quotas.combine import ThrottledBy, combine
+from quotas.rate_quotas import RateTracker
 
 NEVER_MS: Final = 2**62
 _RELAY: Final = HeadDecision.RELAY
@@ -245,6 +246,7 @@ class ClientSession:
     def _take_requests(self, data: bytes, start: int, at: int, now_ms: int) -> None:
         """Take the requests that start in `data[at:]`; `data[start:at]` is the end of an earlier, relayed one."""
         received = len(data)
+        client_id = None
         parser = self._parser
         pending = self.responses.pending
         timing = self._begin_chunk()
@@ -260,6 +262,12 @@ class ClientSession:
                 route = parser.read_head(data, at)
                 if route is None:
                     break
+                if timing:
+                    client_id = self.client_id_at(data, at, parser.client_id_length)
+                    if client_id is None:
+                        break
+                    if self._hold_for_time(route.api, client_id, now_ms):
+                        continue
                 owed = len(pending)
                 head = route.head
                 if head is not None:
@@ -280,7 +288,7 @@ class ClientSession:
                     pending.append(Pending(parser.correlation_id))
                 if decision is _RELAY:
                     if timing:
-                        self._time(route.api, data, at, owed)
+                        self._time(route.api, client_id or "", owed)
                     route.requests += 1
                     at = parser.frame_end
                     if owed >= most_in_flight and pending:  # empty behind acks=0: no reply would wake us
@@ -351,14 +359,27 @@ class ClientSession:
         if len(self.responses) >= self.throttling.most_in_flight:
             self.muted |= _IN_FLIGHT_FULL
 
-    def _time(self, api: Api, data: bytes, at: int, owed: int) -> None:
+    def _hold_for_time(self, api: Api, client_id: str, now_ms: int) -> bool:
+        """Mute the client when the time of its requests is used up, on whatever connections (KIP-124)."""
+        assert self.meter is not None
+        throttling = self.throttling
+        if throttling.held_for_time:
+            throttling.held_for_time = False
+            return False
+        wait_ms = self.meter.quotas.request_wait_ms(
+            api.key, self.user, client_id, self.broker_id, now_ms=now_ms
+        )
+        throttling.held_for_time = wait_ms > 0
+        self.throttle(wait_ms, now_ms=now_ms)
+        return wait_ms > 0
+
+    def _time(self, api: Api, client_id: str, owed: int) -> None:
         """Have the time of a relayed request measured (KIP-124); acks=0 owes no reply and is exempt."""
         assert self.meter is not None
         pending = self.responses.pending
         if len(pending) == owed:
             self.meter.exempt_event = True
         else:
-            client_id = self.client_id_at(data, at, self._parser.client_id_length) or ""
             pending[-1].timed = self.meter.start(api, client_id)
 
     def _expect_rest(self, missing_bytes: int, now_ms: int) -> None:
@@ -380,10 +401,19 @@ class ClientSession:
 
     def _end_input(self, cause: CloseCause) -> None:
         """Nothing more is taken from the client; close once it has everything it is owed."""
+        if not self._held:
+            self._give_up_rest()
         self.muted |= int(MuteReason.HALF_CLOSED)
         if self._end_cause is None:
             self._end_cause = cause
         self._close_if_served()
+
+    def _give_up_rest(self) -> None:
+        """The rest of the frame under way will not come: its earlier ones are answered, and no reply to it (K15)."""
+        self._frame_deadline_ms = NEVER_MS
+        parser, pending = self._parser, self.responses.pending
+        if parser.relay_left and pending and pending[-1].correlation_id == parser.correlation_id:
+            pending.pop()
 
     def _close_if_served(self) -> None:
         # Leaving early is no way around the delay of a failure (KIP-306): it ends with the answer.
@@ -404,6 +434,7 @@ class ClientSession:
         """Both legs are gone; what is held behind a mute is dropped, since no reply could be delivered."""
         self.on_output_ready = None
         self._held.clear()
+        self.throttling.leave()
 
     # -- from the broker -------------------------------------------------------------------------------------
 
@@ -492,16 +523,27 @@ class ClientSession:
         """See `Session`."""
         return self.meter is not None and self.meter.on
 
-    def throttle(self, throttle_time_ms: int, *, now_ms: int) -> int:
+    def throttle(self, throttle_time_ms: int, tracker: RateTracker | None = None, *, now_ms: int) -> int:
         """See `Session`."""
         if throttle_time_ms <= 0:
             return now_ms
         request_row = None if self.meter is None else self.meter.row
-        until_ms = self.throttling.extend(throttle_time_ms, request_row, now_ms=now_ms)
+        until_ms = self.throttling.extend(throttle_time_ms, request_row, tracker, now_ms=now_ms)
         self.muted |= _THROTTLED
         if until_ms < self.wake_at_ms:
             self.wake_at_ms = until_ms
         return until_ms
+
+    def hold(
+        self, api: Api, by: ThrottledBy, sensor: CachedSensor, wanted_ms: int, *, now_ms: int
+    ) -> HeadDecision:
+        """See `Session`."""
+        assert self.meter is not None
+        assert sensor.tracker is not None
+        wait_ms = min(wanted_ms, self.throttling.max_mute_ms)
+        self.throttle(wait_ms, sensor.tracker, now_ms=now_ms)
+        self.meter.quotas.record_throttle(api.key, by, sensor.tracker, wait_ms, now_ms=now_ms, row=sensor.row)
+        return HeadDecision.WAIT
 
     def throttle_reply(
         self, reply: bytes, api: Api, by: ThrottledBy, sensor: CachedSensor, wanted_ms: int, *, now_ms: int
@@ -510,8 +552,9 @@ class ClientSession:
         assert self.meter is not None
         assert sensor.tracker is not None
         patched = bytearray(reply)
+        wanted_ms = min(wanted_ms, self.throttling.max_mute_ms)
         final_ms = throttle.patch(patched, api, wanted_ms)
-        self.throttle(final_ms, now_ms=now_ms)
+        self.throttle(final_ms, sensor.tracker, now_ms=now_ms)
         if self.meter.claim(by, wanted_ms, final_ms):
             self.meter.quotas.record_throttle(
                 api.key, by, sensor.tracker, wanted_ms, now_ms=now_ms, row=sensor.row
@@ -616,6 +659,8 @@ class ClientSession:
         except ProtocolError as exc:
             self.refuse(exc)
         self.muted |= ended
+        if ended & MuteReason.HALF_CLOSED and not self._held:
+            self._give_up_rest()
         self._close_if_served()
 
     def client_half_closed(self) -> None:
@@ -625,8 +670,6 @@ class ClientSession:
         """
         if self.muted & _THROTTLED:
             self._held.clear()
-        if self._parser.mid_frame:
-            self.close(CloseCause.CLIENT_CLOSED)
         self._end_input(CloseCause.CLIENT_CLOSED)
 
     def drain(self) -> None:

@@ -1,7 +1,7 @@
 """Throttles of one connection: until when it is muted, what is due later, and what its requests are counted by. Pure.
 
-The mute ceiling (`SessionSettings.max_mute_ms`) is applied here and nowhere else: no mute is longer, and what a quota
-asks for beyond it is due at the connection's next requests (hazard C07).
+No mute is longer than the ceiling (`SessionSettings.max_mute_ms`); what a quota asks for beyond it is kept by the
+counter, `RateTracker.blocked_until_ms`, and is due at the next requests of any connection (hazard C07).
 """
 
 from __future__ import annotations
@@ -40,58 +40,89 @@ class ThrottleState:
 
     Attributes:
         until_ms: when the last throttle is over.
-        owed_until_ms: when the rest of a throttle above the ceiling is over.
+        inherited_until_ms: when the mute is over that an earlier connection left behind (hazards K03, K04).
+        held_for_time: the next request has been held for the request quota, and passes.
+        max_mute_ms: see the module.
         most_in_flight: how many requests may be without a reply; fewer while the request quota throttles.
         produce_sensor, fetch_sensor: what the last one was counted by, for whom and as of which limits.
     """
 
     __slots__ = (
+        "_fetching",
         "_max_in_flight_requests",
-        "_max_mute_ms",
+        "_muting",
         "fetch_sensor",
+        "held_for_time",
+        "inherited_until_ms",
+        "max_mute_ms",
         "most_in_flight",
-        "owed_until_ms",
         "produce_sensor",
         "until_ms",
     )
 
     def __init__(self, settings: SessionSettings) -> None:
         self._max_in_flight_requests = settings.max_in_flight_requests
-        self._max_mute_ms = settings.max_mute_ms
+        self.max_mute_ms = settings.max_mute_ms
         self.until_ms = 0
-        self.owed_until_ms = 0
+        self.inherited_until_ms = 0
+        self.held_for_time = False
         self.most_in_flight = settings.max_in_flight_requests
         self.produce_sensor: CachedSensor | None = None
         self.fetch_sensor: CachedSensor | None = None
+        self._muting: RateTracker | None = None  # what asked for the throttle that ends last
+        self._fetching: RateTracker | None = None  # what the answer under way will be counted by
 
-    def within_ceiling(self, throttle_time_ms: int, tracker: RateTracker, *, now_ms: int) -> int:
-        """How much of a throttle is issued at once; the rest is noted, for the connection's next requests.
-
-        A counter forgets a request eleven windows after it, so the rest has to be remembered here.
+    def inherit(self, tracker: RateTracker | None, before: CachedSensor | None) -> None:
+        """The connection's requests are counted by another counter than before: it serves what others left there.
 
         Args:
-            throttle_time_ms: what the counter asks for; 0 for nothing.
-            tracker: the counter; where no limit is enforced any more the rest is not due either.
-            now_ms: the time.
+            tracker: the counter.
+            before: what its last request of this kind was counted by.
         """
-        if throttle_time_ms <= 0 and now_ms >= self.owed_until_ms:
-            return 0
-        if tracker.max_in_window() is not None:
-            throttle_time_ms = max(throttle_time_ms, self.owed_until_ms - now_ms)
-        if throttle_time_ms > self._max_mute_ms:
-            self.owed_until_ms = now_ms + throttle_time_ms
-        return min(throttle_time_ms, self._max_mute_ms)
+        if tracker is not None and (before is None or before.tracker is not tracker):
+            limited = tracker.max_in_window() is not None
+            self.inherited_until_ms = tracker.left_until_ms if limited else 0
 
-    def extend(self, throttle_time_ms: int, request_row: UsageRow | None, *, now_ms: int) -> int:
+    def fetch_begins(self, tracker: RateTracker) -> None:
+        """A Fetch is forwarded whose answer counts; no other of this connection is under way."""
+        self._fetching = tracker
+        tracker.fetches += 1
+
+    def fetch_ends(self) -> None:
+        """It is answered, or the connection has ended."""
+        if self._fetching is not None:
+            self._fetching.fetches -= 1
+            self._fetching = None
+
+    def leave(self) -> None:
+        """The connection has ended; what is left of its mute is for the next ones."""
+        self.fetch_ends()
+        if self._muting is not None:
+            self._muting.left_until_ms = max(self._muting.left_until_ms, self.until_ms)
+
+    def extend(
+        self,
+        throttle_time_ms: int,
+        request_row: UsageRow | None,
+        tracker: RateTracker | None,
+        *,
+        now_ms: int,
+    ) -> int:
         """A throttle begins; a longer one that is under way stays. Returns when it is over.
 
         Args:
             throttle_time_ms: > 0.
             request_row: the usage record of the client's request time. This one and those of the sensors note
                 that the client may have wanted more than it was seen to want.
+            tracker: the byte rate's counter that asks for it; None for another quota.
             now_ms: the time.
         """
-        until_ms = self.until_ms = max(self.until_ms, now_ms + min(throttle_time_ms, self._max_mute_ms))
+        until_ms = now_ms + min(throttle_time_ms, self.max_mute_ms)
+        if until_ms > self.until_ms:
+            if tracker is not None or now_ms >= self.until_ms:
+                self._muting = tracker
+            self.until_ms = until_ms
+        until_ms = self.until_ms
         for sensor in (self.produce_sensor, self.fetch_sensor):
             if sensor is not None and sensor.row is not None:
                 sensor.row.mute(until_ms, now_ms=now_ms)

@@ -111,3 +111,22 @@ def precedence_model(
     if shapes == {(True, True)}:
         return None, f"{user}:{client_id}"
     return None, f"{user}:" if shapes == {(True, False)} else f":{client_id}"
+
+
+@dataclass
+class BoundModel:
+    """In no span of time passes more than limit x (time + bound), and the request that went beyond."""
+
+    limit: float
+    bound_ms: int
+    passed: list[tuple[int, float]] = field(default_factory=list)
+
+    def holds(self) -> bool:
+        """Every span that begins and ends with something that passed is looked at."""
+        for i, (from_ms, _) in enumerate(self.passed):
+            total = Fraction(0)
+            for until_ms, value in self.passed[i:]:
+                if total > Fraction(self.limit) * (until_ms - from_ms + self.bound_ms) / 1000 + 1:
+                    return False  # it passed although so much had gone before
+                total += Fraction(value)
+        return True

@@ -13,13 +13,18 @@ from quotas.entities import QuotaKey
 from testkit import wire
 from testkit.conversation import Conversation
 from testkit.core import START_MS, session_settings
-from testkit.frames import create_topics, heartbeat
+from testkit.frames import create_topics, heartbeat, heartbeat_reply
 
 VERSIONS = range(16)
 
 
 def fetch(
-    correlation_id: int = 1, *, version: int = 12, max_bytes: int = 50_000_000, min_bytes: int = 1
+    correlation_id: int = 1,
+    *,
+    version: int = 12,
+    max_bytes: int = 50_000_000,
+    min_bytes: int = 1,
+    session_epoch: int = 5,
 ) -> bytes:
     """A Fetch request."""
     return wire.request(
@@ -30,7 +35,7 @@ def fetch(
         min_bytes=min_bytes,
         max_bytes=max_bytes,
         session_id=77,
-        session_epoch=5,
+        session_epoch=session_epoch,
         topics=[],
         forgotten_topics_data=[],
     )
@@ -56,6 +61,16 @@ def fetch_reply(counted: int, correlation_id: int = 1, *, version: int = 12, **f
         records -= 1
     assert len(reply(records)) == wanted
     return reply(records)
+
+
+def empty_reply(
+    version: int, throttle_time_ms: int, error_code: int = 0, *, session_id: int = 0, correlation_id: int = 1
+) -> bytes:
+    """A reply without topics."""
+    fields: dict[str, Any] = {"throttle_time_ms": throttle_time_ms} if version >= 1 else {}
+    if version >= 7:
+        fields |= {"error_code": error_code, "session_id": session_id}
+    return wire.response("Fetch", version, correlation_id=correlation_id, responses=[], **fields)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -133,10 +148,48 @@ def test_c07_a_longer_debt_than_the_ceiling_is_told_and_waited_for_bit_by_bit() 
     )
     c.upstream_answers(fetch_reply(1_500)).client_sees(fetch_reply(1_500, throttle_time_ms=20_000))
     # 1,500 bytes at 10 a second ask for 140 seconds. The counter has forgotten them after eleven.
-    for _ in range(6):
-        c.muted_for(20_000).client_sends(fetch()).upstream_answers(fetch_reply(60))
-        c.client_sees(fetch_reply(60, throttle_time_ms=20_000)).take_upstream()
-    c.muted_for(20_000).client_sends(fetch()).upstream_answers(fetch_reply(60)).client_sees(fetch_reply(60))
+    for told_ms in [20_000] * 5:
+        c.muted_for(20_000).take_upstream()
+        c.client_sends(fetch()).upstream_sees().client_sees(empty_reply(12, told_ms, error_code=71))
+    # Less than a window is left, so that the client hardly notices.
+    c.muted_for(20_000).client_sends(fetch()).upstream_sees().client_sees().muted_for(8_000)
+    c.upstream_sees(fetch(max_bytes=100)).upstream_answers(fetch_reply(60))
+    c.client_sees(fetch_reply(60, throttle_time_ms=6_000))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("epoch", "error_code"), [(-1, 0), (0, 0), (5, 71)])
+def test_k03_a_fetch_that_would_wait_long_is_answered_empty_on_any_connection(
+    version: int, epoch: int, error_code: int
+) -> None:
+    c = Conversation(consumer_byte_rate=100).client_sends(fetch()).upstream_answers(fetch_reply(5_000))
+    request = fetch(version=version, session_epoch=epoch)
+    other = c.another().client_sends(heartbeat(9), request, piece_bytes=11).upstream_sees(heartbeat(9))
+    other.client_sees().upstream_answers(heartbeat_reply(9))
+    other.client_sees(heartbeat_reply(9), empty_reply(version, 28_000, error_code)).still_muted()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("piece_bytes", [None, 65, 1])
+def test_k03_answers_under_way_when_the_quota_is_used_up_are_emptied(
+    version: int, piece_bytes: int | None
+) -> None:
+    c = Conversation(consumer_byte_rate=100)
+    other = c.another().client_sends(heartbeat(1), fetch(2, version=version), heartbeat(3))
+    c.client_sends(fetch()).upstream_answers(fetch_reply(3_000))
+    answer = fetch_reply(9_000, 2, version=version)
+    other.upstream_answers(heartbeat_reply(1), answer, heartbeat_reply(3), piece_bytes=piece_bytes)
+    told = empty_reply(version, 8_000, 0, correlation_id=2, session_id=77)
+    other.client_sees(heartbeat_reply(1), told, heartbeat_reply(3)).muted_until(8_000)
+
+
+def test_k03_fetches_under_way_share_the_window() -> None:
+    c = Conversation(consumer_byte_rate=100).client_sends(fetch()).upstream_sees(fetch(max_bytes=1_000))
+    other = c.another().client_sends(fetch()).upstream_sees(fetch(max_bytes=500))
+    c.another().client_sends(fetch()).upstream_sees(fetch(max_bytes=333))
+    c.upstream_answers(fetch_reply(100))
+    other.session.ended()
+    c.client_sends(fetch()).upstream_sees(fetch(max_bytes=500))
 
 
 def test_a_quota_that_changes_during_a_long_poll_applies_to_its_answer() -> None:

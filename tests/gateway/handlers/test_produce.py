@@ -144,12 +144,37 @@ def test_c07_a_longer_debt_than_the_ceiling_is_told_and_waited_for_bit_by_bit() 
     c = Conversation(producer_byte_rate=10, settings=session_settings(max_mute_ms=20_000))
     c.client_sends(sized(1_100)).upstream_answers(produce_reply(1))
     c.client_sees(produce_reply(1, throttle_time_ms=20_000)).muted_until(20_000)
-    # 1,100 bytes at 10 a second ask for 100 seconds; what is sent meanwhile costs nothing more, but waits too.
-    for left_ms in (80_000, 60_000, 40_000, 20_000):
-        assert left_ms == 100_000 - (c.clock.now_ms - c.core.started_ms)
-        c.client_sends(sized(60, 2)).upstream_answers(produce_reply(2))
-        c.client_sees(produce_reply(2, throttle_time_ms=20_000)).muted_for(20_000)
-    c.client_sends(sized(60, 3)).upstream_answers(produce_reply(3)).client_sees(produce_reply(3)).reading()
+    # 1,100 bytes are the quota of 110 seconds; at 22 of them the next request passes.
+    c.client_sends(sized(60, 2)).at(87_999).upstream_sees(sized(1_100))
+    c.at(88_000).upstream_sees(sized(60, 2)).upstream_answers(produce_reply(2))
+    c.client_sees(produce_reply(2, throttle_time_ms=6_000)).muted_until(94_000)
+
+
+@pytest.mark.parametrize("acks", [1, 0])
+def test_k04_beyond_two_windows_nothing_passes_on_any_connection(acks: int) -> None:
+    c = Conversation(producer_byte_rate=100)
+    passed_at = []
+    for _ in range(40):  # each on a new connection, all at once
+        other = c.another().client_sends(sized(500, acks=acks)[:30], sized(500, acks=acks)[30:])
+        passed_at.append(other)
+    seen = [len(other.take_upstream()) > 0 for other in passed_at]
+    assert seen == [True] * 5 + [False] * 35
+    for second in range(8, 60):
+        for other in passed_at:
+            c.at(second * 1_000)
+            other.at(second * 1_000)
+    passed = 5 + sum(len(other.take_upstream()) > 0 for other in passed_at)
+    assert passed * 500 <= 100 * (59 + 22) + 500
+    assert passed >= 14
+
+
+def test_k04_a_new_connection_serves_the_mute_of_one_that_left() -> None:
+    c = Conversation(producer_byte_rate=100).client_sends(sized(1_500)).client_half_closes()
+    c.session.ended()
+    other = c.another().client_sends(sized(60)).upstream_sees().still_muted()
+    third = c.another().at(4_999).client_sends(heartbeat(1), sized(60, 2)).upstream_sees(heartbeat(1))
+    third.at(5_000).upstream_sees(sized(60, 2))
+    other.at(5_000).upstream_sees(sized(60))
 
 
 def test_what_is_left_of_a_debt_is_not_due_once_nobody_has_to_wait() -> None:

@@ -20,8 +20,8 @@ from testkit.frames import creatable, heartbeat, heartbeat_reply, metadata, prod
 
 FREE_NS = 100_000_000
 """What ten windows' share of one percent of a core allows."""
-TOO_MUCH_NS = 1_000_000_000
-"""Far more: the wait is cut at one window, 1000 ms."""
+TOO_MUCH_NS = 150_000_000
+"""More: the wait is cut at one sample's time, 1000 ms. Less than blocks the counter."""
 
 
 def busy(ns: int = TOO_MUCH_NS, **quotas: Any) -> Conversation:
@@ -112,7 +112,7 @@ def test_c19_every_relayed_reply_carries_it_in_its_place_and_is_otherwise_unchan
             assert told.throttle_time_ms == 1_000, (name, version)
             told.throttle_time_ms = theirs.throttle_time_ms
         assert told.encode() == theirs.encode(), (name, version)
-        c.muted_for(1_000)
+        c.muted_for(1_000).after(30_000)
 
 
 def test_a_collected_and_rewritten_reply_carries_it_too() -> None:
@@ -193,10 +193,18 @@ def test_requests_sent_ahead_by_a_client_over_its_quota_are_served_one_by_one() 
     )
     c.client_sends(*(heartbeat(i) for i in range(5, 10)))
     for i in range(5, 7):
-        spend(c, TOO_MUCH_NS)
+        spend(c, FREE_NS // 4)
         c.after(999).upstream_sees().after(1).upstream_sees(heartbeat(i)).upstream_answers(heartbeat_reply(i))
     c.after(60_000).upstream_sees(heartbeat(7)).upstream_answers(heartbeat_reply(7))
     c.upstream_sees(heartbeat(8), heartbeat(9)).reading()
+
+
+def test_k16_time_used_up_holds_requests_of_all_connections_for_at_most_a_window() -> None:
+    c = busy(400_000_000).client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1))
+    cut = heartbeat(1)[:16]  # a client id in pieces is nobody else's
+    other = c.another().client_sends(cut).client_sends(heartbeat(1)[16:], heartbeat(2)).upstream_sees()
+    other.after(11_000).upstream_sees(heartbeat(1)).still_muted()
+    other.after(6_999).upstream_sees().after(1).upstream_sees(heartbeat(2)).reading()
 
 
 def test_a_client_over_a_quota_that_is_removed_sends_ahead_again() -> None:

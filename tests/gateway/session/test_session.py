@@ -238,6 +238,21 @@ def test_b07_a_half_close_behind_back_pressure_serves_what_was_sent() -> None:
     c.upstream_answers(heartbeat_reply(2)).closed(CloseCause.CLIENT_CLOSED)
 
 
+@pytest.mark.parametrize("cut_off", [produce(3, size=500), metadata(3, "a"), produce(3, size=500, acks=0)])
+@pytest.mark.parametrize("reason", [None, MuteReason.UPSTREAM_FULL])
+def test_k15_a_fin_in_the_middle_of_a_request_lets_earlier_ones_have_their_replies(
+    cut_off: bytes, reason: MuteReason | None
+) -> None:
+    c = Conversation().client_sends(heartbeat(1))
+    if reason is not None:
+        c.mute(reason)
+    c.push(heartbeat(2) + cut_off[:-1]).client_half_closes().alive().after(120_000).alive()
+    if reason is not None:
+        c.unmute(reason)
+    c.upstream_answers(heartbeat_reply(1)).alive().upstream_answers(heartbeat_reply(2))
+    c.client_sees(heartbeat_reply(1), heartbeat_reply(2)).closed(CloseCause.CLIENT_CLOSED)
+
+
 def test_b07_a_half_close_with_nothing_owed_closes_at_once() -> None:
     c = Conversation().client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1))
     c.client_half_closes().closed(CloseCause.CLIENT_CLOSED)
