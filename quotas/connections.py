@@ -20,7 +20,7 @@ from typing import Final
 from quotas.ip_limits import UNLIMITED, IpLimit, IpLimits, normalise
 from quotas.limits import Limits
 from quotas.rate import SampledRate
-from quotas.trackers import TrackerTable
+from quotas.trackers import Kind, TrackerTable
 
 
 class AdmissionDecision(StrEnum):
@@ -108,14 +108,19 @@ class ConnectionsSnapshot:
 
 
 class _IpTracker:
-    __slots__ = ("last_ms", "rate")
+    __slots__ = ("kind", "last_ms", "limit_per_s", "rate")
 
-    def __init__(self, rate: SampledRate, now_ms: int) -> None:
+    def __init__(self, rate: SampledRate, limit_per_s: float, now_ms: int) -> None:
+        self.kind: Kind = ""
+        self.limit_per_s = limit_per_s
         self.rate = rate
         self.last_ms = now_ms
 
     def forgettable(self, *, now_ms: int) -> bool:
         return self.rate.total(now_ms=now_ms) <= 0
+
+    def absorb(self, other: _IpTracker, *, now_ms: int) -> None:
+        self.rate.record(other.rate.total(now_ms=now_ms), now_ms=now_ms)
 
     def forget(self) -> None:
         pass
@@ -158,7 +163,7 @@ class ConnectionQuotas:
         self._rate = self._new_rate(now_ms)
         self._listener_rates: dict[str, SampledRate] = {}
         self._ip_trackers: TrackerTable[str, _IpTracker] = TrackerTable(
-            lambda _key, _limit, made_ms: _IpTracker(self._new_rate(made_ms), made_ms),
+            lambda _key, limit, made_ms: _IpTracker(self._new_rate(made_ms), limit, made_ms),
             max_trackers=max_ip_trackers,
             idle_expiry_ms=3_600_000,
         )
@@ -345,7 +350,10 @@ class ConnectionQuotas:
         limit = self._ip_limits.limit(ip)
         if limit.rate_per_s >= UNLIMITED:
             return 0, False
-        tracker = self._ip_trackers.find_or_make(limit.tracker_key, float(limit.rate_per_s), now_ms=now_ms)
+        tracker = self._ip_trackers.find_or_make(
+            limit.tracker_key, float(limit.rate_per_s), limit.kind, now_ms=now_ms
+        )
+        tracker.limit_per_s = limit.rate_per_s
         tracker.last_ms = now_ms
         hold_ms = self._wait_ms(tracker.rate, limit.rate_per_s, 1, now_ms)
         if hold_ms > 0:

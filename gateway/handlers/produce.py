@@ -76,7 +76,13 @@ class ProduceHandler:
                 client_id = session.client_id_at(data, at, client_id_length) or ""
                 raw = data[at + CLIENT_ID_AT : at + head_bytes]
                 known = throttling.produce_sensor = quotas.produce_sensor(
-                    session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
+                    session.listener,
+                    session.user,
+                    client_id,
+                    raw,
+                    session.broker_id,
+                    kind=session.kind,
+                    now_ms=now_ms,
                 )
             tracker, row = known[3], known[4]
             if row is not None:

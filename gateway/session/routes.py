@@ -21,6 +21,7 @@ from protocol.api_keys import Api, ApiKey, all_offered, describe
 from protocol.errors import ProtocolError
 from protocol.headers import api_number
 from quotas.combine import ThrottledBy
+from quotas.trackers import Kind
 
 
 class HeadDecision(Enum):
@@ -51,6 +52,13 @@ class Session(Protocol):
     authentication: Authentication | None
     responses: ResponseQueue
     throttling: ThrottleState
+
+    @property
+    def kind(self) -> Kind:
+        """Which clients share a counter with this one when there are too many; see `quotas.trackers`.
+
+        Of clients without a name it is the listener and the network that they come from.
+        """
 
     # -- requests and replies --------------------------------------------------------------------------------
 
