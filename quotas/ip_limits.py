@@ -18,6 +18,9 @@ KEY: Final = QuotaKey.CONNECTION_CREATION_RATE
 
 UNLIMITED: Final = 2**31 - 1  # Kafka's Int.MAX: such a limit is off
 
+IPV6_PREFIX_BITS: Final = 64
+"""IPv6 addresses that agree in so many leading bits are one client unless configured otherwise."""
+
 _REMEMBERED: Final = 4096
 _SITE_BITS: Final = 48
 
@@ -71,7 +74,7 @@ class IpLimit:
 class IpLimits:
     """Looks up connection rates; what was found is kept until `Limits.address_version` is another."""
 
-    def __init__(self, limits: Limits, *, ipv6_prefix_bits: int = 128) -> None:
+    def __init__(self, limits: Limits, *, ipv6_prefix_bits: int = IPV6_PREFIX_BITS) -> None:
         """Reads nothing yet.
 
         Args:

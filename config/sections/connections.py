@@ -13,6 +13,7 @@ from pydantic import Field
 from config.ip_address import Address
 from config.section_base import Count, CountOrZero, MaxTrackers, Section, SmallCount
 from quotas.connections import AfterHold
+from quotas.ip_limits import IPV6_PREFIX_BITS
 
 
 class ConnectionSettings(Section, frozen=True):
@@ -45,5 +46,5 @@ class ConnectionSettings(Section, frozen=True):
     max_tls_handshakes_per_second: SmallCount = 200
     protected_slots: SmallCount = 32
     failed_authentication_delay_ms: Annotated[int, Field(ge=0, le=60_000)] = 100
-    ipv6_prefix_bits: Annotated[int, Field(ge=1, le=128)] = 128
+    ipv6_prefix_bits: Annotated[int, Field(ge=1, le=128)] = IPV6_PREFIX_BITS
     max_trackers: MaxTrackers = 10_000
