@@ -25,6 +25,8 @@ from collections.abc import Callable, Hashable, ItemsView, Iterator
 from itertools import chain, islice
 from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
+from quotas.group_sizes import GroupSizes
+
 UNLIMITED: Final = float(2**63 - 1)  # what Kafka's sensors are bound by when nothing is configured
 
 Kind: TypeAlias = str | tuple[str, str]
@@ -85,8 +87,7 @@ class TrackerTable(Generic[K, T]):
         self._idle_expiry_ms = idle_expiry_ms
         self._own: dict[K, T] = {}
         self._by_kind: dict[Kind, dict[K, T]] = {}
-        self._by_size: dict[int, dict[Kind, None]] = {}  # kinds by how many counters they have
-        self._largest = 0
+        self._sizes: GroupSizes[Kind] = GroupSizes()
         # By kind, by the hash of a kind, by nothing but the limit.
         self._shared: tuple[dict[tuple[Kind | int | None, float], T], ...] = ({}, {}, {})
 
@@ -139,9 +140,8 @@ class TrackerTable(Generic[K, T]):
             tracker.absorb(shared, now_ms=now_ms)
         tracker.kind = kind
         self._own[key] = tracker
-        counters = self._by_kind.setdefault(kind, {})
-        counters[key] = tracker
-        self._resized(kind, len(counters) - 1, len(counters))
+        self._by_kind.setdefault(kind, {})[key] = tracker
+        self._sizes.add(kind)
         return tracker
 
     def expire(self, *, now_ms: int) -> None:
@@ -152,11 +152,10 @@ class TrackerTable(Generic[K, T]):
 
     def _has_place_for(self, kind: Kind) -> bool:
         # Two more: otherwise both kinds would take the place from each other in turns.
-        size = len(self._by_kind.get(kind, ()))
-        return len(self._own) < self._max_trackers or self._largest >= size + 2
+        return len(self._own) < self._max_trackers or self._sizes.largest >= self._sizes[kind] + 2
 
     def _take_from_largest(self, *, now_ms: int) -> None:
-        kind = next(iter(self._by_size[self._largest]))
+        kind = self._sizes.largest_group()
         counters = self._by_kind[kind]
         key = min(islice(counters, _SWEEP_WHEN_FULL), key=lambda each: counters[each].last_ms)
         tracker = self._own.pop(key)
@@ -197,19 +196,9 @@ class TrackerTable(Generic[K, T]):
     def _left(self, key: K, tracker: T) -> None:
         counters = self._by_kind[tracker.kind]
         del counters[key]
-        self._resized(tracker.kind, len(counters) + 1, len(counters))
+        self._sizes.remove(tracker.kind)
         if not counters:
             del self._by_kind[tracker.kind]
-
-    def _resized(self, kind: Kind, was: int, size: int) -> None:
-        """Keep `_by_size`; sizes change by one, so the largest is never far."""
-        if was:
-            del self._by_size[was][kind]
-            if not self._by_size[was]:
-                del self._by_size[was]
-        if size:
-            self._by_size.setdefault(size, {})[kind] = None
-        self._largest = max(self._largest, size) if self._largest in self._by_size else size
 
 
 def _bucket(kind: Kind) -> int:
