@@ -34,7 +34,7 @@ class ConnectionSettings(Section, frozen=True):
         failed_authentication_delay_ms: Kafka's connection.failed.authentication.delay.ms, and its default; at most
             60 s, since a socket is kept for as long.
         ipv6_prefix_bits: IPv6 addresses that agree in so many leading bits are one client; 128: each is its own.
-        max_trackers: how many addresses are told apart by their rates; addresses beyond share one counter.
+        max_trackers: how many addresses are told apart by their rates; beyond, those of one network share one.
     """
 
     max_connections: Count | None = None
