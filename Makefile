@@ -159,6 +159,14 @@ campaign-tls: $(VENV)/.up-to-date ## a storm of 300 handshakes a second beside a
 campaign-accuracy: $(VENV)/.up-to-date kafka ## how exactly byte rates hold: four client families and a cheater, 4 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.accuracy $(ARGS)
 
+.PHONY: campaign-adversary
+campaign-adversary: $(VENV)/.up-to-date kafka ## random clients look for ways around their quotas, 30 minutes [ARGS="--seed N --episodes N --replay FILE"]
+	$(BIN)/python -m benchmarks.adversary $(ARGS)
+
+.PHONY: campaign-overload
+campaign-overload: $(VENV)/.up-to-date kafka ## all attacks at once on a gateway in 512 MiB, 7 minutes, as root [ARGS=...]
+	$(BIN)/python -m benchmarks.adversary.overload $(ARGS)
+
 .PHONY: campaign-order
 campaign-order: $(VENV)/.up-to-date ## two million small frames through all quotas with chaos in the timing, 3 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.order $(ARGS)
@@ -179,6 +187,18 @@ campaign-fidelity: $(VENV)/.pipeline-up-to-date kafka ## what simulate says besi
 .PHONY: campaign-crash
 campaign-crash: $(VENV)/.up-to-date ## SIGKILL and failing calls at every system call of an alteration of quotas, 5 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.crash $(ARGS)
+
+# In a folder of its own: nothing else needs a mutation tester.
+MUTATION := $(CACHE)/mutation
+
+$(MUTATION)/.up-to-date: benchmarks/mutation/requirements.txt $(VENV)/.up-to-date
+	@rm -rf $(MUTATION)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps --target $(MUTATION) -r $<
+	@touch $@
+
+.PHONY: campaign-mutation
+campaign-mutation: $(MUTATION)/.up-to-date ## the share of small faults in quotas, session and protocol that unit tests find, 25 minutes [ARGS=...]
+	PYTHONHASHSEED=0 PYTHONPATH=$(MUTATION) $(BIN)/python -m benchmarks.mutation $(ARGS)
 
 # --- keeping it --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,81 @@
+"""``python -m benchmarks.adversary``: 10,000 scripts in half an hour; results are kept. 1 when anything was found."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.adversary.report import as_rows, page
+from benchmarks.keep import keep_results
+from benchmarks.relay.machine import describe_machine, load_average
+from testkit.adversary.campaign import Campaign, Report
+from testkit.adversary.script import Script
+from testkit.adversary.stage import Stage
+from testkit.adversary.verdict import judge
+from testkit.adversary.watch import Watch
+
+RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
+HOLED: Final = (sys.executable, "-m", "testkit.adversary.holed_gateway")
+
+
+def main() -> int:
+    """Run and report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.adversary", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="the first one")
+    parser.add_argument("--episodes", type=int, default=10_000)
+    parser.add_argument("--minutes", type=float, default=30.0, help="at most, without shrinking")
+    parser.add_argument("--at-once", type=int, default=24)
+    parser.add_argument("--planted", action="store_true", help="a gateway with a hole; ends when it is found")
+    parser.add_argument(
+        "--replay", type=Path, metavar="FILE", help="play this script three times, and nothing else"
+    )
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if options.replay is not None:
+        return asyncio.run(_replay(Script.parse(options.replay.read_text()), planted=options.planted))
+    document: dict[str, Any] = {
+        "command": " ".join(["python -m benchmarks.adversary", *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": describe_machine(),
+    }
+    report = asyncio.run(_run(options))
+    document |= {"load_average_after": load_average(), **as_rows(report)}
+    text = page(document, report)
+    if not options.planted:
+        keep_results(document, text, options.output, "adversary")
+    print(text)
+    return int(bool(report.findings))
+
+
+async def _run(options: argparse.Namespace) -> Report:
+    async with Stage(program=HOLED if options.planted else ()) as stage:
+        campaign = Campaign(
+            stage,
+            first_seed=options.seed,
+            episodes=options.episodes,
+            seconds=options.minutes * 60,
+            at_once=options.at_once,
+            ends_at=frozenset({"partitions"} if options.planted else ()),
+            tell=lambda line: print(line, flush=True),
+        )
+        return await campaign.run()
+
+
+async def _replay(script: Script, *, planted: bool) -> int:
+    failed = 0
+    async with Stage(program=HOLED if planted else ()) as stage:
+        watch = Watch(stage)
+        for _ in range(3):
+            outcome, found = await stage.play(script)
+            violations = judge(script, outcome, found) + [violation for violation, _ in watch.look()]
+            failed += bool(violations)
+            print(outcome, found, *violations, sep="\n")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""``python -m benchmarks.adversary.overload``: all attacks at once on a gateway in 512 MiB, five minutes.
+
+1 when it was killed for the want of memory, an honest client was not served, or it was not back to normal in time.
+Needs root, for the control group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.adversary.attacks import ATTACKS, attack
+from benchmarks.adversary.memory_cgroup import MemoryGroup, memory_group
+from benchmarks.adversary.report import quantile
+from benchmarks.keep import keep_results
+from benchmarks.relay.machine import describe_machine, load_average
+from testkit.adversary.honest import HonestClient
+from testkit.adversary.stage import Stage
+
+RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
+LIMIT_BYTES: Final = 512 << 20
+RECOVERY_S: Final = 10.0
+MOST_SLOWER: Final = 2.0
+"""Times as long as before may a request take at the median once all is over: others use the machine too."""
+
+_MEASURED_S: Final = 15.0
+
+
+@dataclass(slots=True)
+class Phase:
+    """What honest clients saw for a while.
+
+    Attributes:
+        requests: answered.
+        p50_ms, p99_ms, most_ms: how long that took.
+        faults: requests that were not, or with an error.
+        rss_mib: of the gateway at the end; 0 when it has ended.
+    """
+
+    requests: int
+    p50_ms: float
+    p99_ms: float
+    most_ms: float
+    faults: list[str]
+    rss_mib: int
+
+
+@dataclass(slots=True)
+class Overload:
+    """A run.
+
+    Attributes:
+        before, during, after: phases; the last one begins `RECOVERY_S` after the attacks have ended.
+        seconds: that the attacks lasted; shorter than asked for when the gateway ended.
+        killed: processes that the kernel killed for the want of memory.
+        ended: whether the gateway has ended, for whatever reason.
+        most_mib: the group's.
+        stalls: lines in which the loop's watchdog told of one.
+    """
+
+    before: Phase | None = None
+    during: Phase | None = None
+    after: Phase | None = None
+    seconds: float = 0.0
+    killed: int = 0
+    ended: bool = False
+    most_mib: int = 0
+    stalls: list[str] = field(default_factory=list)
+
+    def faults(self) -> list[str]:
+        """What is not as it must be."""
+        faults = []
+        if self.killed or self.ended:
+            faults.append(
+                f"the gateway ended after {self.seconds:.0f} s; {self.killed} killed for the want of memory"
+            )
+        if self.during is not None:
+            faults += [f"during the attacks: {fault}" for fault in self.during.faults[:5]]
+        if self.before is None or self.after is None:
+            return faults
+        faults += [f"after the attacks: {fault}" for fault in self.after.faults[:5]]
+        if self.after.p50_ms > MOST_SLOWER * self.before.p50_ms:
+            faults.append(
+                f"not back to normal after {RECOVERY_S:.0f} s: {self.after.p50_ms:.0f} ms at the median"
+            )
+        return faults
+
+
+def main() -> int:
+    """Run and report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.adversary.overload", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--only", action="append", choices=sorted(ATTACKS), help="only these attacks")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    names = options.only or list(ATTACKS)
+    document: dict[str, Any] = {
+        "command": " ".join(["python -m benchmarks.adversary.overload", *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": describe_machine(),
+        "attacks": names,
+    }
+    with memory_group(LIMIT_BYTES) as group:
+        result = asyncio.run(_run(group, names, options.seconds))
+    document |= {"load_average_after": load_average(), **asdict(result), "faults": result.faults()}
+    page = _page(document, result)
+    keep_results(document, page, options.output, "overload")
+    print(page)
+    return int(bool(result.faults()))
+
+
+async def _run(group: MemoryGroup, names: Sequence[str], seconds: float) -> Overload:
+    result = Overload()
+    async with Stage(prefix=group.prefix) as stage:
+        clients = [HonestClient(stage, user=user) for user in (False, True)]
+        beside = [asyncio.create_task(client.run()) for client in clients]
+        await asyncio.sleep(_MEASURED_S)
+        _phase(clients, stage)  # what came first is slower
+        await asyncio.sleep(_MEASURED_S)
+        result.before = _phase(clients, stage)
+        attacks = [
+            asyncio.create_task(attack(stage, ATTACKS[name][0]))
+            for name in names
+            for _ in range(ATTACKS[name][1])
+        ]
+        began_s = time.monotonic()
+        while time.monotonic() < began_s + seconds and stage.gateway_runs:  # noqa: ASYNC110 - a process has no event
+            await asyncio.sleep(0.2)
+        result.seconds = time.monotonic() - began_s
+        result.during = _phase(clients, stage)
+        for task in attacks:
+            task.cancel()
+        await asyncio.gather(*attacks, return_exceptions=True)
+        await asyncio.sleep(RECOVERY_S if stage.gateway_runs else 0)
+        _phase(clients, stage)
+        if stage.gateway_runs:
+            await asyncio.sleep(_MEASURED_S)
+            result.after = _phase(clients, stage)
+        result.ended = not stage.gateway_runs
+        lines = stage.log_file.read_text(errors="replace").splitlines()
+        result.stalls = [line for line in lines if "event=event_loop_stalled" in line]
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        result.killed, result.most_mib = group.killed, group.most_bytes >> 20
+    return result
+
+
+def _phase(clients: Sequence[HonestClient], stage: Stage) -> Phase:
+    """What the clients saw since the last time; told once."""
+    took = sorted(each for client in clients for each in client.took_ms)
+    faults = [text for client in clients for _, text in client.faults]
+    for client in clients:
+        client.took_ms.clear()
+        client.faults.clear()
+    p50_ms, p99_ms, most_ms = (round(quantile(took, part), 1) for part in (0.5, 0.99, 1.0))
+    return Phase(len(took), p50_ms, p99_ms, most_ms, faults, stage.rss_bytes() >> 20)
+
+
+def _page(document: Mapping[str, Any], result: Overload) -> str:
+    machine = document["machine"]
+    lines = [
+        "# All attacks at once, in 512 MiB",
+        "",
+        f"`{document['command']}`, {document['started']}, commit {machine.get('commit', '?')}; "
+        f"load average before {machine['load_average_before']}, after {document['load_average_after']}.",
+        "",
+        f"The gateway alone is in a control group of {LIMIT_BYTES >> 20} MiB; the broker, the attackers and two "
+        f"honest clients are outside. Attacks, for {result.seconds:.0f} s: {', '.join(document['attacks'])}.",
+        "",
+        "**" + ("; ".join(result.faults()) or "Nothing to complain of") + ".**",
+        "",
+        f"The group's most: {result.most_mib} MiB; killed for the want of memory: {result.killed}; lines of stalls: "
+        f"{len(result.stalls)}.",
+        "",
+        "| honest clients | answered | p50 | p99 | longest | not answered | gateway's memory at the end |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, phase in (("before", result.before), ("during", result.during), ("after", result.after)):
+        if phase is not None:
+            lines.append(
+                f"| {name} | {phase.requests:,} | {phase.p50_ms:.0f} ms | {phase.p99_ms:.0f} ms | "
+                f"{phase.most_ms:.0f} ms | {len(phase.faults)} | {phase.rss_mib} MiB |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""How many small faults in the pure code the unit tests find."""

@@ -1,0 +1,246 @@
+"""Runs of the unit tests, each in a process forked from one that has collected them; no file is changed.
+
+A mutant is a function with other code, so that nothing but the tests themselves is run for it. What imports have
+computed stays as it is: code that they run is no place for a mutant.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import resource
+import signal
+import sys
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, Final, TypeAlias
+
+import coverage
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+from benchmarks.mutation.mutants import Mutant
+
+ARGUMENTS: Final = (
+    *("-m", "not integration and not spark", "--ignore=tests/integration", "--ignore=tests/pipeline"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of hypothesis
+    *("-o", "addopts=--strict-markers --strict-config"),
+    *(f"-pno:{name}" for name in ("randomly", "cacheprovider", "xdist", "rerunfailures", "terminal")),
+    "tests",
+)
+
+OUTSIDE: Final = {"socket.__new__", "subprocess.Popen", "os.fork", "_thread.start_new_thread"}
+"""Audit events of tests that depend on more than the code."""
+
+LEAST_CPU_S: Final = 5
+TIMES_THE_CPU: Final = 5
+"""What a test may take with a mutant, beside what it took without."""
+
+MEMORY_BYTES: Final = 4 << 30
+
+Outcome: TypeAlias = tuple[str, str]
+"""`killed` and the first test that failed, `timeout` and the signal, or `survived`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What the tests do without a mutant. A test with parameters is one test.
+
+    Attributes:
+        seconds: of CPU, by test, measuring included.
+        by_line: tests by file and line; "" is one of them if imports or the collection of tests run the line.
+    """
+
+    seconds: dict[str, float]
+    by_line: dict[str, dict[int, list[str]]]
+
+    def tests_of(self, file: str, lines: Iterable[int]) -> dict[str, float] | None:
+        """Tests that run one of these lines, with their seconds; none where imports run it, too."""
+        tests = {test for line in lines for test in self.by_line[file].get(line, ())}
+        return None if "" in tests else {test: self.seconds[test] for test in tests if test in self.seconds}
+
+
+class _Session:
+    """A pytest that collects, and leaves the rest to `work`.
+
+    Examples are the same each time, and none is kept; one that fails is not made smaller.
+    """
+
+    def __init__(self, work: Callable[[_Session, list[pytest.Item]], None]) -> None:
+        self.failed: list[str] = []
+        self._work = work
+
+    def run(self) -> None:
+        code = pytest.main([*ARGUMENTS], plugins=[self])
+        if code != pytest.ExitCode.OK:
+            raise SystemExit(f"pytest ended with {code!r}: {self.failed}")
+
+    def first_failure(self, items: Sequence[pytest.Item], seconds: dict[str, float]) -> list[str]:
+        """Runs these tests, the quick ones first, until one fails, and says which."""
+        chosen = sorted(
+            (item for item in items if name(item) in seconds), key=lambda item: seconds[name(item)]
+        )
+        for item, following in zip(chosen, [*chosen[1:], None], strict=True):
+            # By its CPU time, as the machine may be busy; by the clock if it does nothing at all.
+            cpu_s = LEAST_CPU_S + TIMES_THE_CPU * seconds[name(item)]
+            signal.setitimer(signal.ITIMER_PROF, cpu_s)
+            signal.setitimer(signal.ITIMER_REAL, 30 * cpu_s)
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self.failed:
+                break
+        return self.failed
+
+    def pytest_sessionstart(self) -> None:
+        settings.register_profile(
+            "mutation",
+            settings.get_profile("quick"),
+            derandomize=True,
+            database=None,
+            phases=[Phase.explicit, Phase.generate],
+            suppress_health_check=[HealthCheck.too_slow],
+        )
+        settings.load_profile("mutation")
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if self.failed:
+            return None
+        # A test with an event loop may depend on what the machine does beside it.
+        self._work(self, [item for item in session.items if not item.get_closest_marker("asyncio")])
+        return True
+
+
+def name(item: pytest.Item) -> str:
+    """Of the test, for all its parameters."""
+    return item.nodeid.partition("[")[0]
+
+
+def try_mutants(
+    files: Sequence[Path],
+    choose: Callable[[Covered], Iterable[Mutant]],
+    report: Callable[[Mutant, Outcome], None],
+) -> None:
+    """Tells the outcome of each mutant of these files that is chosen.
+
+    Raises:
+        SystemExit: a test fails without a mutant.
+    """
+    measuring = coverage.Coverage(data_file=None, config_file=False, include=[str(file) for file in files])
+
+    def work(session: _Session, items: list[pytest.Item]) -> None:
+        covered = _forked(lambda: _measured(session, items, measuring, files))
+        measuring.stop()
+        if not isinstance(covered, Covered):
+            raise SystemExit(f"without a mutant: {covered}")
+        if control := _forked(lambda: session.first_failure(items, covered.seconds)):
+            raise SystemExit(f"without a mutant, once more: {control}")
+        functions = [each for each in gc.get_objects() if type(each) is FunctionType]
+        gc.freeze()
+        for mutant in choose(covered):
+            seconds = covered.tests_of(mutant.file, mutant.covering)
+            told = _forked(lambda: _tried(session, items, functions, mutant, seconds)) if seconds else []  # noqa: B023
+            if isinstance(told, list):
+                report(
+                    mutant,
+                    ("killed", told[0]) if told else ("survived", "" if seconds else "no test runs it"),
+                )
+            elif told in (-signal.SIGPROF, -signal.SIGALRM):
+                report(mutant, ("timeout", signal.Signals(-told).name))
+            else:
+                raise SystemExit(
+                    f"{mutant.file}:{mutant.line} {mutant.operator}: its process ended with {told}"
+                )
+
+    measuring.start()
+    _Session(work).run()
+
+
+def _measured(
+    session: _Session, items: list[pytest.Item], measuring: coverage.Coverage, files: Sequence[Path]
+) -> Covered | list[str]:
+    running = ""
+    outside: set[str] = set()
+    seconds: dict[str, float] = defaultdict(float)
+    sys.addaudithook(lambda event, _: outside.add(running) if event in OUTSIDE else None)
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        running = name(item)
+        measuring.switch_context(running)
+        began_s = time.process_time()
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+        seconds[running] += time.process_time() - began_s
+    measuring.stop()
+    if failed := [test for test in session.failed if test.partition("[")[0] not in outside]:
+        return failed
+    data = measuring.get_data()
+    return Covered(
+        {test: value for test, value in seconds.items() if test not in outside},
+        {str(file): data.contexts_by_lineno(str(file.resolve())) for file in files},
+    )
+
+
+def _tried(
+    session: _Session,
+    items: list[pytest.Item],
+    functions: Sequence[FunctionType],
+    mutant: Mutant,
+    seconds: dict[str, float],
+) -> list[str]:
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    path = str(Path(mutant.file).resolve())
+    old, new = (list(_codes(_compile(text, path))) for text in (Path(path).read_text(), mutant.source))
+    changes = [(before, after) for before, after in zip(old, new, strict=True) if before != after]
+    changed = False
+    for function in functions:
+        if function.__code__.co_filename == path:
+            for before, after in changes:
+                if function.__code__ == before:
+                    function.__code__ = after
+                    changed = True
+                    break
+    assert changed, f"no function has line {mutant.line} of {path}"
+    return session.first_failure(items, seconds)
+
+
+def _compile(source: str, path: str) -> CodeType:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about comparisons with `is`, say
+        return compile(source, path, "exec", dont_inherit=True)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+def _forked(work: Callable[[], Any]) -> Any:
+    """What the work returns; the process's exit code if it came to none."""
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe(duplex=False)
+    process = fork.Process(target=_told, args=(there, work))
+    process.start()
+    there.close()
+    try:
+        told = here.recv()
+    except EOFError:
+        told = None
+    process.join()
+    return process.exitcode if told is None else told
+
+
+def _told(there: Connection, work: Callable[[], Any]) -> None:
+    there.send(work())

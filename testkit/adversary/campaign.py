@@ -1,0 +1,257 @@
+"""Many scripts, several at a time, honest clients beside them; what was found, with the shortest script for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from testkit.adversary.honest import HonestClient
+from testkit.adversary.player import Outcome
+from testkit.adversary.script import Script, make_script
+from testkit.adversary.shrink import shrink
+from testkit.adversary.stage import Found, Stage
+from testkit.adversary.verdict import Violation, judge
+from testkit.adversary.watch import Watch
+from testkit.wire_client import now_ms
+
+OF_THE_PROCESS: Final = frozenset({"stall", "memory", "honest", "ended"})
+"""Violations that no single script can be told to be the cause of without playing it alone."""
+
+_LOOK_S: Final = 0.5
+_PLAYED_MS: Final = 10_000.0
+"""Every script that was under way so long ago has ended."""
+
+_LATE_MS: Final = 2_000.0
+"""How long after the end of a script something may still be its doing."""
+
+
+@dataclass(slots=True)
+class Finding:
+    """A violation and the script that did it.
+
+    Attributes:
+        violation: the first of its kind that this script did.
+        script: as it was made, or what is left of it.
+        steps: of the script as it was made.
+        repeated: whether it happened again when the script was played alone; None: not tried.
+    """
+
+    violation: Violation
+    script: Script
+    steps: int
+    repeated: bool | None = None
+
+
+@dataclass(slots=True)
+class Report:
+    """What a campaign came to.
+
+    Attributes:
+        episodes, requests, connections: played.
+        seconds: it took, without shrinking.
+        findings: one for each script and kind; the first ones of each kind are shrunk.
+        honest_ms: how long requests of honest clients took, sorted.
+        most_rss_bytes, most_stall_cpu_ms, measures_stalls: see `Watch`.
+        apis: how many requests of each.
+    """
+
+    episodes: int = 0
+    requests: int = 0
+    connections: int = 0
+    seconds: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+    honest_ms: list[float] = field(default_factory=list)
+    most_rss_bytes: int = 0
+    most_stall_cpu_ms: int = 0
+    measures_stalls: bool = False
+    apis: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many scripts did what."""
+        return Counter(finding.violation.kind for finding in self.findings)
+
+
+class Campaign:
+    """See the module."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        first_seed: int = 1,
+        episodes: int = 10_000,
+        seconds: float = 1_800,
+        at_once: int = 24,
+        shrunk_per_kind: int = 2,
+        ends_at: frozenset[str] = frozenset(),
+        tell: Callable[[str], None] = print,
+    ) -> None:
+        """Nothing is played yet.
+
+        Args:
+            stage: running.
+            first_seed: the seeds are those from it on.
+            episodes: how many scripts at most.
+            seconds: how long at most, without shrinking.
+            at_once: scripts.
+            shrunk_per_kind: how many findings of a kind are shrunk.
+            ends_at: kinds of violations at which it ends at once; only these are shrunk then.
+            tell: is given lines of progress.
+        """
+        self._stage = stage
+        self._seeds = iter(range(first_seed, first_seed + episodes))
+        self._seconds = seconds
+        self._at_once = at_once
+        self._shrunk_per_kind = shrunk_per_kind
+        self._ends_at = ends_at
+        self._tell = tell
+        self._watch = Watch(stage)
+        self._honest = [HonestClient(stage, user=user) for user in (False, True)]
+        self._honest_told = [0, 0]
+        self._report = Report()
+        self._ended = False
+        # Scripts that are played or have just been, for what is noticed later.
+        self._recent: deque[tuple[Script, Outcome | None]] = deque(maxlen=4_000)
+        self._playing: dict[int, Script] = {}
+        self._ports: dict[int, Script] = {}
+        self._ports_in_error: set[int] = set()
+        self._unplaced: list[tuple[float, Violation, int]] = []
+
+    async def run(self) -> Report:
+        """Play, then shrink."""
+        report = self._report
+        report.measures_stalls = await asyncio.to_thread(lambda: self._watch.measures_stalls)
+        self._watch.look()
+        beside = [asyncio.create_task(client.run()) for client in self._honest]
+        looking = asyncio.create_task(self._look_now_and_then())
+        began_s = time.monotonic()
+        try:
+            await asyncio.gather(*(self._play_some(began_s + self._seconds) for _ in range(self._at_once)))
+            report.seconds = time.monotonic() - began_s
+            report.honest_ms = sorted(took for client in self._honest for took in client.took_ms)
+            looking.cancel()
+            await self._look()
+            self._place(now_ms())
+            await self._shrink()
+        finally:
+            for task in (*beside, looking):
+                task.cancel()
+            await asyncio.gather(*beside, looking, return_exceptions=True)
+        report.most_rss_bytes = self._watch.most_rss_bytes
+        report.most_stall_cpu_ms = self._watch.most_stall_cpu_ms
+        return report
+
+    # -- playing ---------------------------------------------------------------------------------------------
+
+    async def _play_some(self, until_s: float) -> None:
+        judging: set[asyncio.Task[None]] = set()
+        while not self._ended and time.monotonic() < until_s:
+            seed = next(self._seeds, None)
+            if seed is None:
+                break
+            script = make_script(seed)
+            self._playing[seed] = script
+            outcome, found = await self._stage.start(script)
+            del self._playing[seed]
+            self._recent.append((script, outcome))
+            self._ports.update(dict.fromkeys(outcome.ports, script))
+            task = asyncio.create_task(self._judge(script, outcome, found))
+            judging.add(task)
+            task.add_done_callback(judging.discard)
+        await asyncio.gather(*judging)
+
+    async def _judge(self, script: Script, outcome: Outcome, found: asyncio.Future[Found]) -> None:
+        report = self._report
+        violations = judge(script, outcome, await found)
+        report.episodes += 1
+        report.requests += outcome.requests
+        report.connections += len(outcome.ports)
+        report.apis.update(step["api"] for step in script.steps if "api" in step)
+        for violation in violations:
+            self._found(violation, script)
+        if report.episodes % 500 == 0:
+            rss = self._watch.most_rss_bytes >> 20
+            self._tell(f"{report.episodes} episodes, {rss} MiB, {dict(report.kinds)}")
+
+    def _found(self, violation: Violation, script: Script) -> None:
+        if any(
+            each.script is script and each.violation.kind == violation.kind for each in self._report.findings
+        ):
+            return
+        self._tell(f"seed {script.seed}: {violation.kind}: {violation.detail}")
+        self._report.findings.append(Finding(violation, script, len(script.steps)))
+        self._ended = self._ended or violation.kind in self._ends_at
+
+    # -- the process -----------------------------------------------------------------------------------------
+
+    async def _look_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self._look()
+
+    def _place(self, before_ms: float) -> None:
+        """Find the scripts of violations by their ports, once these scripts have ended: ports are used again."""
+        for when_ms, violation, port in self._unplaced:
+            if when_ms <= before_ms and (script := self._ports.get(port)) is not None:
+                self._found(violation, script)
+        self._unplaced = [each for each in self._unplaced if each[0] > before_ms]
+
+    async def _look(self) -> None:
+        now = now_ms()
+        self._place(now - _PLAYED_MS)
+        happened = await asyncio.to_thread(self._watch.look)
+        for at, client in enumerate(self._honest):
+            happened += [
+                (Violation("honest", text), None) for _, text in client.faults[self._honest_told[at] :]
+            ]
+            self._honest_told[at] = len(client.faults)
+        for violation, port in happened:
+            if violation.kind == "ended":
+                self._ended = True
+            if port is not None:
+                self._unplaced.append((now, violation, port))
+                continue
+            suspects = list(self._playing.values())
+            suspects += [
+                script for script, outcome in self._recent if outcome and now - outcome.ended_ms < _LATE_MS
+            ]
+            for suspect in suspects[-1:] or [make_script(0)]:
+                self._found(violation, suspect)
+
+    # -- shrinking -------------------------------------------------------------------------------------------
+
+    async def _shrink(self) -> None:
+        shrunk: Counter[str] = Counter()
+        for finding in self._report.findings:
+            kind = finding.violation.kind
+            wanted = kind not in OF_THE_PROCESS and (not self._ends_at or kind in self._ends_at)
+            if not wanted or shrunk[kind] >= self._shrunk_per_kind:
+                continue
+            shrunk[kind] += 1
+
+            async def fails(scripts: list[Script], kind: str = kind) -> list[bool]:
+                return list(await asyncio.gather(*(self._does(script, kind) for script in scripts)))
+
+            finding.repeated = any(await fails([finding.script] * 3))
+            if finding.repeated:
+                finding.script = await shrink(finding.script, fails)
+            again = "again" if finding.repeated else "not again"
+            self._tell(
+                f"\n{kind}, {again} when played alone: {finding.violation.detail}\n{finding.script.text()}"
+            )
+
+    async def _does(self, script: Script, kind: str) -> bool:
+        outcome, found = await self._stage.play(script)
+        violations = judge(script, outcome, found)
+        if kind == "error":
+            # Whichever of the scripts at once looks first sees the lines of all of them.
+            happened = await asyncio.to_thread(self._watch.look)
+            self._ports_in_error |= {port for _, port in happened if port is not None}
+            if not self._ports_in_error.isdisjoint(outcome.ports):
+                return True
+        return any(violation.kind == kind for violation in violations)

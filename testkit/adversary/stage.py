@@ -1,0 +1,371 @@
+"""Where scripts are played: a real broker, a gateway in a process of its own, topics to write to and to read.
+
+Every client without authentication has a quota for its client id alone, every user one for itself: both come from
+default quotas, so that any number of scripts has an entity each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from uuid import UUID
+
+from embedded_kafka.kafka import KafkaCluster
+from testkit.adversary.player import AUTO_PARTITIONS, Login, Outcome, Player
+from testkit.adversary.requests import batch
+from testkit.adversary.script import LISTENERS, Script
+from testkit.gateway import free_ports
+from testkit.raw_client import HOST
+from testkit.wire_client import WireClient, now_ms
+
+QUOTA_BYTES_PER_S: Final = 20_000
+MUTATIONS_PER_S: Final = 2.0
+WINDOW_NUM: Final = 2
+WINDOW_S: Final = WINDOW_NUM * 1.0
+"""Of both kinds of quota: the shortest that still has a past."""
+
+HONEST: Final = "honest"
+PASSWORD: Final = "canary-of-the-stage"
+USERS: Final = 12_000
+WRITE_TOPICS: Final = 64
+SETTLING_S: Final = 1.5
+"""After the end of a script: what it had under way has arrived at the broker, and shows there."""
+
+_LOOK_S: Final = 1.0
+_START_S: Final = 30.0
+_BROKER_S: Final = 120.0
+_SMALL_BYTES, _BIG_BYTES = 15_000, 3 * QUOTA_BYTES_PER_S
+_PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the broker says of a client that has gone.
+
+    Attributes:
+        partitions: of all topics that it made and left.
+        produced_bytes: by which its topic has grown.
+    """
+
+    partitions: int
+    produced_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """A topic that one script at a time writes to."""
+
+    name: str
+    topic_id: UUID
+
+
+class Stage:
+    """See the module; an asynchronous context manager.
+
+    Attributes:
+        cluster: one broker.
+        gateway_pid: the gateway's process.
+        log_file: what the gateway says.
+    """
+
+    def __init__(
+        self,
+        *,
+        program: Sequence[str] = (),
+        prefix: Sequence[str] = (),
+        more_configuration: str = "",
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            program: what runs instead of `sluice`, with the same arguments.
+            prefix: a command that runs it.
+            more_configuration: of the gateway, as TOML text.
+        """
+        self._folder = Path(tempfile.mkdtemp(prefix="sluice-adversary-"))
+        self._program = [*prefix, *(program or [str(Path(sys.executable).with_name("sluice"))])]
+        self._more_configuration = more_configuration
+        users = " ".join(f'user_{name}="{PASSWORD}"' for name in (HONEST, *map(_user, range(USERS))))
+        self.cluster = KafkaCluster(
+            properties={
+                "num.partitions": AUTO_PARTITIONS,
+                "auto.create.topics.enable": "true",
+                "log.segment.delete.delay.ms": 500,
+                "log.retention.ms": -1,
+                "log.index.size.max.bytes": 65_536,
+                "group.coordinator.append.linger.ms": 0,
+                "sasl.enabled.mechanisms": "PLAIN",
+                "listener.name.sasl.plain.sasl.jaas.config": f"{_PLAIN} {users};",
+            },
+            listeners={"SASL": "SASL_PLAINTEXT"},
+        )
+        self._ports = free_ports(4 * LISTENERS + 1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log_file = self._folder / "gateway.log"
+        self._numbers = itertools.count()
+        self._nonce = f"{os.getpid():x}-{time.time_ns() // 1_000_000 % 10**7:x}"
+        self._write_topics: asyncio.Queue[Lent] = asyncio.Queue()
+        self._read_topics: list[tuple[str, UUID]] = []
+        self._sizes: dict[str, int] = {}
+        self._waiting: list[tuple[Outcome, Lent, asyncio.Future[Found]]] = []
+        self._inspector: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await asyncio.to_thread(self._start)
+        except BaseException:
+            self._stop()
+            raise
+        self._inspector = asyncio.create_task(self._inspect())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._inspector is not None:
+            self._inspector.cancel()
+            await asyncio.gather(self._inspector, return_exceptions=True)
+        await asyncio.to_thread(self._stop)
+
+    @property
+    def gateway_pid(self) -> int:
+        """The gateway's process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def gateway_runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def plain(self) -> tuple[tuple[str, int], ...]:
+        """The listeners without authentication."""
+        return tuple((HOST, self._ports + 2 * at) for at in range(LISTENERS))
+
+    @property
+    def sasl(self) -> tuple[tuple[str, int], ...]:
+        """The listeners with it."""
+        return tuple((HOST, self._ports + 2 * at) for at in range(LISTENERS, 2 * LISTENERS))
+
+    @property
+    def readable(self) -> tuple[str, UUID]:
+        """A topic to read: name and id."""
+        return self._read_topics[0]
+
+    def rss_bytes(self) -> int:
+        """Resident memory of the gateway; 0 when it has ended."""
+        try:
+            pages = int(Path(f"/proc/{self.gateway_pid}/statm").read_text(encoding="ascii").split()[1])
+        except (OSError, IndexError):
+            return 0
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    async def play(self, script: Script) -> tuple[Outcome, Found]:
+        """Play a script as an entity that no other has been, and ask the broker what it got."""
+        outcome, found = await self.start(script)
+        return outcome, await found
+
+    async def start(self, script: Script) -> tuple[Outcome, asyncio.Future[Found]]:
+        """Play a script; what the broker says comes later."""
+        lent = await self._write_topics.get()
+        login = self._login(script, lent)
+        outcome = await Player(script, login).play()
+        found: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        self._waiting.append((outcome, lent, found))
+        return outcome, found
+
+    def restart_gateway(self) -> None:
+        """After it has ended."""
+        self._stop_gateway()
+        self._start_gateway()
+
+    # -- what is asked of the broker -------------------------------------------------------------------------
+
+    def _login(self, script: Script, lent: Lent) -> Login:
+        at = next(self._numbers)
+        user = script.identity == "user"
+        return Login(
+            addresses=self.sasl if user else self.plain,
+            name=_user(at % USERS) if user else f"c{self._nonce}-{at}",
+            password=PASSWORD if user else None,
+            write_topic=(lent.name, lent.topic_id),
+            read_topics=(self._read_topics[0], self._read_topics[1]),
+        )
+
+    async def _inspect(self) -> None:
+        for turn in itertools.count():
+            await asyncio.sleep(_LOOK_S)
+            due_ms = now_ms() - SETTLING_S * 1_000
+            due = [each for each in self._waiting if each[0].ended_ms <= due_ms]
+            if not due:
+                continue
+            self._waiting = [each for each in self._waiting if each[0].ended_ms > due_ms]
+            names = [outcome.name for outcome, _, _ in due]
+            try:
+                partitions, sizes = await asyncio.to_thread(self._look, names, f"canary-{turn}")
+            except asyncio.CancelledError:
+                raise
+            except BaseException as exc:
+                for _, _, found in due:
+                    if not found.done():
+                        found.set_exception(exc)
+                raise
+            for outcome, lent, found in due:
+                grown = sizes.get(lent.name, 0) - self._sizes.get(lent.name, 0)
+                self._sizes[lent.name] = sizes.get(lent.name, 0)
+                self._write_topics.put_nowait(lent)
+                if not found.cancelled():
+                    found.set_result(Found(partitions[outcome.name], grown))
+
+    def _look(self, names: Sequence[str], canary: str) -> tuple[Counter[str], Mapping[str, int]]:
+        """How many partitions these clients' topics have, which are then deleted, and sizes of written topics."""
+        with WireClient(self.cluster.brokers[1], timeout_s=_BROKER_S) as client:
+            # The broker's Metadata lags behind its controller: what was decided before the canary shows with it.
+            topic = {"name": canary, "num_partitions": 1, "replication_factor": 1}
+            client.ask("CreateTopics", 7, topics=[topic], timeout_ms=30_000)
+            deadline_s = time.monotonic() + _BROKER_S
+            while True:
+                topics = client.ask("Metadata", 12, topics=None, allow_auto_topic_creation=False).body.topics
+                if any(topic.name == canary for topic in topics):
+                    break
+                assert time.monotonic() < deadline_s, "the broker did not catch up"
+                time.sleep(0.05)
+            partitions: Counter[str] = Counter()
+            theirs = [canary]
+            for topic in topics:
+                owner = topic.name.rpartition("-")[0]
+                if owner in names:
+                    partitions[owner] += len(topic.partitions)
+                    theirs.append(topic.name)
+            client.ask("DeleteTopics", 5, topic_names=theirs, timeout_ms=30_000)
+            return partitions, self._written(client)
+
+    def _written(self, client: WireClient) -> dict[str, int]:
+        wanted = [{"topic": f"write-{at}", "partitions": [0]} for at in range(WRITE_TOPICS)]
+        (folder,) = client.ask("DescribeLogDirs", 4, topics=wanted).body.results
+        return {topic.name: topic.partitions[0].partition_size for topic in folder.topics}
+
+    # -- starting and stopping -------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self.cluster.start()
+        with WireClient(self.cluster.brokers[1]) as client:
+            names = ["read-small", "read-big", *(f"write-{at}" for at in range(WRITE_TOPICS))]
+            topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in names]
+            client.ask("CreateTopics", 7, topics=topics, timeout_ms=30_000, validate_only=False)
+            deadline_s = time.monotonic() + _START_S
+            while True:
+                wanted = [{"name": name} for name in names]
+                answer = client.ask("Metadata", 12, topics=wanted, allow_auto_topic_creation=False).body
+                if all(topic.error_code == 0 for topic in answer.topics):
+                    break
+                assert time.monotonic() < deadline_s, "topics did not get ready"
+                time.sleep(0.1)
+            ids = {topic.name: topic.topic_id for topic in answer.topics}
+            for name, size, count in (("read-small", _SMALL_BYTES, 250), ("read-big", _BIG_BYTES, 10)):
+                self._read_topics.append((name, ids[name]))
+                data = [{"name": name, "partition_data": [{"index": 0, "records": batch(size)}]}]
+                written = 0
+                while written < count:  # the leader itself may be the last to know that it is
+                    reply = client.ask("Produce", 9, acks=1, timeout_ms=30_000, topic_data=data)
+                    written += reply.body.responses[0].partition_responses[0].error_code == 0
+                    assert time.monotonic() < deadline_s, f"{name} did not get ready"
+        for at in range(WRITE_TOPICS):
+            self._write_topics.put_nowait(Lent(f"write-{at}", ids[f"write-{at}"]))
+        self._start_gateway()
+
+    def _start_gateway(self) -> None:
+        file = self._folder / "gateway.toml"
+        file.write_text(self._configuration(), encoding="utf-8")
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._program, "serve", "--config", str(file)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+        deadline_s = time.monotonic() + _START_S
+        while not self._ready():
+            if not self.gateway_runs or time.monotonic() > deadline_s:
+                raise RuntimeError(f"the gateway did not get ready:\n{self.log_file.read_text()[-3000:]}")
+            time.sleep(0.1)
+
+    def _ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.admin}/readyz", timeout=2):
+                return True
+        except OSError:
+            return False
+
+    @property
+    def admin(self) -> str:
+        """Where the admin port answers."""
+        return f"http://{HOST}:{self._ports + 4 * LISTENERS}"
+
+    def metrics(self) -> str:
+        """All metrics of the gateway, as Prometheus gets them."""
+        with urllib.request.urlopen(f"{self.admin}/metrics", timeout=20) as answer:
+            return str(answer.read().decode())
+
+    def _configuration(self) -> str:
+        password_file = self._folder / "password"
+        password_file.write_text(PASSWORD + "\n", encoding="utf-8")
+        password_file.chmod(0o600)
+        broker, sasl = self.cluster.brokers[1], self.cluster.listeners["SASL"][1]
+        login = f'{{ mechanism = "PLAIN", username = "{HONEST}", password_file = "{password_file}" }}'
+        text = f"""
+upstream.bootstrap = ["{broker}"]
+admin.bind = "{self.admin.removeprefix("http://")}"
+quota_store.kind = "memory"
+client_quota.window_num = {WINDOW_NUM}
+mutation_quota.window_num = {WINDOW_NUM}
+[[upstreams]]
+name = "sasl"
+bootstrap = ["{sasl}"]
+security_protocol = "SASL_PLAINTEXT"
+sasl = {login}
+"""
+        for at, (host, port) in enumerate((*self.plain, *self.sasl)):
+            text += f'[[listeners]]\nname = "l{at}"\nbind = "{host}:{port}"\nfirst_broker_port = {port + 1}\n'
+            text += "lowest_broker_id = 1\nbroker_ports = 1\n"
+            if at >= LISTENERS:
+                text += 'security_protocol = "SASL_PLAINTEXT"\nupstream = "sasl"\n'
+        quotas = (
+            f"producer_byte_rate = {QUOTA_BYTES_PER_S}\nconsumer_byte_rate = {QUOTA_BYTES_PER_S}\n"
+            f"controller_mutation_rate = {MUTATIONS_PER_S}\n"
+        )
+        for entity in ('user = "ANONYMOUS"\ndefault_client_id = true', "default_user = true"):
+            text += f"[[quotas]]\n{entity}\n{quotas}"
+        plenty = "producer_byte_rate = 100000000\nconsumer_byte_rate = 100000000\ncontroller_mutation_rate = 1000.0\n"
+        for entity in (f'user = "ANONYMOUS"\nclient_id = "{HONEST}"', f'user = "{HONEST}"'):
+            text += f"[[quotas]]\n{entity}\n{plenty}"
+        return text + self._more_configuration
+
+    def _stop_gateway(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def _stop(self) -> None:
+        self._stop_gateway()
+        self.cluster.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _user(at: int) -> str:
+    return f"u{at}"

@@ -1,0 +1,76 @@
+"""What must hold for the gateway's process, whichever client did it: its memory, its loop, its log."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from testkit.adversary.stage import Stage
+from testkit.adversary.verdict import Violation
+
+MAX_RSS_BYTES: Final = 320 << 20
+"""Some 95 of it are the process itself, the rest what thirty clients with requests below 1 MB can make it hold."""
+
+STALL_CPU_MS: Final = 50
+"""Of CPU time between two signs of life of the loop. Many events can be due in between, so that 20 ms for a
+single one allow no tighter bound here. CPU time, since the machine has other users."""
+
+BUGS: Final = frozenset({"internal_error", "upstream_malformed", "upstream_desync"})
+"""Why no connection may end in front of a broker that works."""
+
+_FIELD: Final = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
+STALL_METRIC: Final = "gateway_event_loop_stall_seconds"
+
+
+class Watch:
+    """Looks at a stage's gateway from time to time.
+
+    Attributes:
+        most_rss_bytes: seen so far.
+        most_stall_cpu_ms: the longest that the loop's watchdog has told of.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._at = 0
+        self._too_large = False
+        self.most_rss_bytes = 0
+        self.most_stall_cpu_ms = 0
+
+    @property
+    def measures_stalls(self) -> bool:
+        """Whether the gateway tells of them at all."""
+        return STALL_METRIC in self._stage.metrics()
+
+    def look(self) -> list[tuple[Violation, int | None]]:
+        """What has happened since the last look, and the port of the client that it was about, if known."""
+        found: list[tuple[Violation, int | None]] = []
+        if not self._stage.gateway_runs:
+            found.append((Violation("ended", "the gateway's process has ended"), None))
+        rss = self._stage.rss_bytes()
+        self.most_rss_bytes = max(self.most_rss_bytes, rss)
+        if rss > MAX_RSS_BYTES and not self._too_large:
+            self._too_large = True
+            found.append((Violation("memory", f"{rss >> 20} MiB, bound {MAX_RSS_BYTES >> 20} MiB"), None))
+        with self._stage.log_file.open("rb") as log:
+            log.seek(self._at)
+            data = log.read()
+        whole = data.rpartition(b"\n")[0]
+        self._at += len(whole) + bool(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            found += self._judge(line)
+        return found
+
+    def _judge(self, line: str) -> list[tuple[Violation, int | None]]:
+        fields = {key: value.strip('"') for key, value in _FIELD.findall(line)}
+        port = fields.get("peer", "").rpartition(":")[2]
+        peer = int(port) if port.isdigit() else None
+        if fields.get("event") == "event_loop_stalled":
+            cpu_ms = int(fields["cpu_ms"])
+            self.most_stall_cpu_ms = max(self.most_stall_cpu_ms, cpu_ms)
+            if cpu_ms <= STALL_CPU_MS:
+                return []
+            return [(Violation("stall", f"{cpu_ms} ms of CPU time in {fields['handler']}"), None)]
+        if fields.get("level") in ("error", "critical") or fields.get("cause") in BUGS:
+            return [(Violation("error", line[:400]), peer)]
+        return []

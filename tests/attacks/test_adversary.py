@@ -1,0 +1,38 @@
+"""Random clients find no way around their quotas in two minutes, and the one that is planted before long."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from testkit.adversary.campaign import Campaign, Report
+from testkit.adversary.stage import Stage
+
+pytestmark = pytest.mark.integration
+
+
+async def _run(stage: Stage, **options: Any) -> Report:
+    async with stage:
+        return await Campaign(stage, **options).run()
+
+
+@pytest.mark.asyncio
+@pytest.mark.xfail(
+    strict=True, reason="byte rates do not hold over connections yet; FindCoordinator of 10,001 keys"
+)
+async def test_k16_random_clients_get_no_more_than_their_quotas() -> None:
+    report = await _run(Stage(), seconds=120, shrunk_per_kind=1)
+    assert [(finding.violation, finding.script.text()) for finding in report.findings] == []
+    assert report.episodes > 100
+    assert len(report.honest_ms) > 100
+
+
+@pytest.mark.asyncio
+async def test_k01_a_hole_that_was_put_back_is_found_and_the_script_for_it_is_short() -> None:
+    holed = Stage(program=(sys.executable, "-m", "testkit.adversary.holed_gateway"))
+    report = await _run(holed, episodes=500, seconds=300, ends_at=frozenset({"partitions"}))
+    found = [finding for finding in report.findings if finding.violation.kind == "partitions"]
+    assert found, "not found in 500 scripts"
+    assert len(found[0].script.steps) <= found[0].steps
