@@ -6,6 +6,9 @@ rate of the address: over it the socket is held unread and closed, or looked at 
 and it uses up none of the listener's rate. Last the number of connections of the address: over it the socket
 is closed.
 
+Unlike Kafka's, a connection that is refused for a count uses up no rate but that of its address, and one of an
+address that has all its connections does not wait: others would wait behind it (hazard K19).
+
 A listener has the limits given to it and, unless it is the protected one, those of the gateway. Kafka's listeners
 also take over the broker's numbers as their own, which then bind the protected listener too; here they do not.
 """
@@ -17,10 +20,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from quotas.ip_limits import UNLIMITED, IpLimit, IpLimits, normalise
+from quotas.ip_limits import IPV6_PREFIX_BITS, UNLIMITED, IpLimit, IpLimits, normalise
 from quotas.limits import Limits
 from quotas.rate import SampledRate
-from quotas.trackers import TrackerTable
+from quotas.trackers import Kind, TrackerTable
 
 
 class AdmissionDecision(StrEnum):
@@ -71,7 +74,7 @@ class Admission:
 
 _ADMITTED: Final = Admission(AdmissionDecision.ADMIT)
 _TOO_MANY_OF_ONE: Final = Admission(AdmissionDecision.REFUSE, AdmissionCause.IP_COUNT)
-_NOBODY_MORE_HELD: Final = Admission(AdmissionDecision.REFUSE, AdmissionCause.HELD_FULL)
+_TOO_MANY_HELD: Final = Admission(AdmissionDecision.REFUSE, AdmissionCause.HELD_FULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +111,19 @@ class ConnectionsSnapshot:
 
 
 class _IpTracker:
-    __slots__ = ("last_ms", "rate")
+    __slots__ = ("kind", "last_ms", "limit_per_s", "rate")
 
-    def __init__(self, rate: SampledRate, now_ms: int) -> None:
+    def __init__(self, rate: SampledRate, limit_per_s: float, now_ms: int) -> None:
+        self.kind: Kind = ""
+        self.limit_per_s = limit_per_s
         self.rate = rate
         self.last_ms = now_ms
 
     def forgettable(self, *, now_ms: int) -> bool:
         return self.rate.total(now_ms=now_ms) <= 0
+
+    def absorb(self, other: _IpTracker, *, now_ms: int) -> None:
+        self.rate.record(other.rate.total(now_ms=now_ms), now_ms=now_ms)
 
     def forget(self) -> None:
         pass
@@ -136,7 +144,7 @@ class ConnectionQuotas:
         window_num: int = 11,
         window_ms: int = 1_000,
         max_ip_trackers: int = 10_000,
-        ipv6_prefix_bits: int = 128,
+        ipv6_prefix_bits: int = IPV6_PREFIX_BITS,
         now_ms: int,
     ) -> None:
         """Starts with no connections.
@@ -158,7 +166,7 @@ class ConnectionQuotas:
         self._rate = self._new_rate(now_ms)
         self._listener_rates: dict[str, SampledRate] = {}
         self._ip_trackers: TrackerTable[str, _IpTracker] = TrackerTable(
-            lambda _key, _limit, made_ms: _IpTracker(self._new_rate(made_ms), made_ms),
+            lambda _key, limit, made_ms: _IpTracker(self._new_rate(made_ms), limit, made_ms),
             max_trackers=max_ip_trackers,
             idle_expiry_ms=3_600_000,
         )
@@ -189,6 +197,8 @@ class ConnectionQuotas:
             waited: the same socket was answered with WAIT before and the wait is over, so it is not recorded
                 again.
         """
+        if self._has_all(ip):
+            return self._admit_address(listener, ip, now_ms, recorded=waited)
         return self._must_wait(listener, now_ms, waited) or self._admit_address(listener, ip, now_ms)
 
     def reserve(self, listener: str, *, now_ms: int, waited: bool = False) -> Admission:
@@ -227,20 +237,22 @@ class ConnectionQuotas:
                 return Admission(AdmissionDecision.WAIT, cause, wait_ms)
         return None if self.has_slot(listener) else Admission(AdmissionDecision.WAIT, AdmissionCause.NO_SLOT)
 
-    def _admit_address(self, listener: str, ip: str, now_ms: int) -> Admission:
+    def _admit_address(self, listener: str, ip: str, now_ms: int, *, recorded: bool = True) -> Admission:
         hold_ms, observed = self._record_ip(ip, now_ms)
-        if observed:
+        if hold_ms == 0 or observed:
             admission = self._count(listener, ip)
-            if hold_ms > 0 and admission.decision is AdmissionDecision.ADMIT:
-                return Admission(AdmissionDecision.ADMIT, AdmissionCause.IP_RATE, hold_ms)
-            return admission
-        if hold_ms > 0:
-            self._record_accept(listener, -1, now_ms)
-            if self._held >= self.configured.max_held:
-                return _NOBODY_MORE_HELD
+            if admission.decision is AdmissionDecision.ADMIT:
+                return (
+                    Admission(admission.decision, AdmissionCause.IP_RATE, hold_ms) if hold_ms else admission
+                )
+        elif self._held >= self.configured.max_held:
+            admission = _TOO_MANY_HELD
+        else:
             self._held += 1
-            return Admission(AdmissionDecision.HOLD, AdmissionCause.IP_RATE, hold_ms, now_ms + hold_ms)
-        return self._count(listener, ip)
+            admission = Admission(AdmissionDecision.HOLD, AdmissionCause.IP_RATE, hold_ms, now_ms + hold_ms)
+        if recorded:
+            self._record_accept(listener, -1, now_ms)
+        return admission
 
     def after_hold(self, listener: str, ip: str, held: Admission, *, now_ms: int) -> Admission:
         """Decides about a held socket.
@@ -265,10 +277,12 @@ class ConnectionQuotas:
         hold_ms, observed = self._record_ip(ip, now_ms)
         if hold_ms > 0 and not observed:
             return Admission(AdmissionDecision.REFUSE, AdmissionCause.IP_RATE)
-        self._record_accept(listener, 1, now_ms)
         if not self.has_slot(listener):
             return Admission(AdmissionDecision.REFUSE, AdmissionCause.NO_SLOT)
-        return self._count(listener, ip)
+        admission = self._count(listener, ip)
+        if admission.decision is AdmissionDecision.ADMIT:
+            self._record_accept(listener, 1, now_ms)
+        return admission
 
     def abandon_hold(self, held: Admission) -> None:
         """Tells that a held socket went away, for instance because the gateway stops."""
@@ -345,7 +359,10 @@ class ConnectionQuotas:
         limit = self._ip_limits.limit(ip)
         if limit.rate_per_s >= UNLIMITED:
             return 0, False
-        tracker = self._ip_trackers.find_or_make(limit.tracker_key, float(limit.rate_per_s), now_ms=now_ms)
+        tracker = self._ip_trackers.find_or_make(
+            limit.tracker_key, float(limit.rate_per_s), limit.kind, now_ms=now_ms
+        )
+        tracker.limit_per_s = limit.rate_per_s
         tracker.last_ms = now_ms
         hold_ms = self._wait_ms(tracker.rate, limit.rate_per_s, 1, now_ms)
         if hold_ms > 0:
@@ -360,17 +377,19 @@ class ConnectionQuotas:
         return min(self._window_ms, rate.record_and_check(count, limit, allowance, now_ms=now_ms))
 
     def _count(self, listener: str, ip: str) -> Admission:
+        if self._has_all(ip):
+            return _TOO_MANY_OF_ONE
         client = self._client(ip)
+        self._total += 1
+        self._by_listener[listener] += 1
+        self._by_ip[client] = self._by_ip.get(client, 0) + 1
+        return _ADMITTED
+
+    def _has_all(self, ip: str) -> bool:
         most = self.configured.max_connections_per_ip
         if self._ip_overrides:
             most = self._ip_overrides.get(normalise(ip), most)
-        count = self._by_ip.get(client, 0)
-        if most is not None and count >= most:
-            return _TOO_MANY_OF_ONE
-        self._total += 1
-        self._by_listener[listener] += 1
-        self._by_ip[client] = count + 1
-        return _ADMITTED
+        return most is not None and self.connections_of(ip) >= most
 
     def _client(self, ip: str) -> str:
         return normalise(ip, self._ipv6_prefix_bits)

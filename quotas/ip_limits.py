@@ -7,7 +7,7 @@ gives every address a counter of its own; the addresses of a block share one, wh
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
@@ -18,7 +18,11 @@ KEY: Final = QuotaKey.CONNECTION_CREATION_RATE
 
 UNLIMITED: Final = 2**31 - 1  # Kafka's Int.MAX: such a limit is off
 
+IPV6_PREFIX_BITS: Final = 64
+"""IPv6 addresses that agree in so many leading bits are one client unless configured otherwise."""
+
 _REMEMBERED: Final = 4096
+_SITE_BITS: Final = 48
 
 
 @lru_cache(maxsize=4096)
@@ -43,6 +47,19 @@ def normalise(text: str, ipv6_prefix_bits: int = 128) -> str:
     return str(address)
 
 
+@lru_cache(maxsize=4096)
+def network_of(text: str) -> str:
+    """The network whose addresses are taken to be of one kind: a /24 of IPv4, a /48 of IPv6.
+
+    Sites get a /48 or less of IPv6: one that had each /64 as a kind of its own would be 65,536 of them.
+
+    Raises:
+        ValueError: the text is no address.
+    """
+    own = normalise(text, _SITE_BITS)
+    return own if ":" in own else own.rpartition(".")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class IpLimit:
     """The connection rate of one address."""
@@ -50,12 +67,14 @@ class IpLimit:
     rate_per_s: int  # UNLIMITED is off
     tracker_key: str  # the address, or the block whose addresses are counted together
     observe: bool = False  # computed and reported, and no connection is held
+    # Of the addresses that share a counter when there are too many; a block is of its own.
+    kind: str = field(default="", compare=False)
 
 
 class IpLimits:
     """Looks up connection rates; what was found is kept until `Limits.address_version` is another."""
 
-    def __init__(self, limits: Limits, *, ipv6_prefix_bits: int = 128) -> None:
+    def __init__(self, limits: Limits, *, ipv6_prefix_bits: int = IPV6_PREFIX_BITS) -> None:
         """Reads nothing yet.
 
         Args:
@@ -92,4 +111,5 @@ class IpLimits:
         if rate is None:
             return IpLimit(UNLIMITED, client)
         # Truncated, as Kafka does.
-        return IpLimit(int(rate), counted_by, limits.observes(entity))
+        kind = network_of(address) if counted_by == client else counted_by
+        return IpLimit(int(rate), counted_by, limits.observes(entity), kind)

@@ -39,6 +39,9 @@ class Meter(Protocol):
     def full(self, *, now_ms: int) -> bool:
         """Whether forgetting this meter would change nothing."""
 
+    def taken(self, *, now_ms: int) -> float:
+        """The permits that a new meter would have to record to stand where this one does."""
+
 
 class _RateMeter:
     def __init__(self, rate_per_s: float, *, window_num: int, window_ms: int, now_ms: int) -> None:
@@ -59,6 +62,9 @@ class _RateMeter:
     def full(self, *, now_ms: int) -> bool:
         return self._rate.total(now_ms=now_ms) <= 0
 
+    def taken(self, *, now_ms: int) -> float:
+        return self._rate.total(now_ms=now_ms)
+
 
 class _SpreadMeter:
     def __init__(self, rate_per_s: float, *, window_num: int, window_ms: int, now_ms: int) -> None:
@@ -76,6 +82,9 @@ class _SpreadMeter:
 
     def full(self, *, now_ms: int) -> bool:
         return self._rate.total(now_ms=now_ms) <= 0
+
+    def taken(self, *, now_ms: int) -> float:
+        return self._rate.total(now_ms=now_ms)
 
 
 class _MakeMeter(Protocol):

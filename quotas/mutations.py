@@ -6,7 +6,7 @@ too old to know error 89, always accepts and looks afterwards. So a strict reque
 throttled itself, and the same request from an old client is.
 
 The number of counters is bounded. Only one that is full may be forgotten, since forgetting a debt would be a
-way to get rid of it; when every counter holds a debt, newcomers with the same limit share one.
+way to get rid of it; when every counter holds a debt, clients of one kind share one (`quotas/trackers.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quotas.mutation_meters import Meter, MutationAlgorithm, meter_factory
 from quotas.rate import SampledRate
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
 from quotas.throttle_stats import METRIC_WINDOW_MS, METRIC_WINDOW_NUM, ThrottleStats, average_throttle_ms
-from quotas.trackers import UNLIMITED, TrackerTable
+from quotas.trackers import UNLIMITED, Kind, TrackerTable
 
 KEY: Final = QuotaKey.CONTROLLER_MUTATION_RATE
 
@@ -58,7 +58,8 @@ class MutationDecision:
     rule: Rule
     limit: float | None  # permits per second; None is unlimited
     charged: float = 0.0  # permits taken, 0 when refused, free or not counted
-    shared: bool = False  # charged to the counter that overflowing clients share
+    shared: bool = False  # charged to the counter that overflowing clients of this kind share
+    kind: Kind = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,12 @@ class TrackerSnapshot:
 
 
 class _Tracker:
-    __slots__ = ("_forgotten", "last_ms", "match", "meter", "rate", "shared", "throttles", "version")
+    __slots__ = ("_forgotten", "kind", "last_ms", "match", "meter", "rate", "shared", "throttles", "version")
 
     def __init__(self, meter: Meter, forgotten: ThrottleStats, *, shared: bool, now_ms: int) -> None:
         self.meter = meter
         self.shared = shared
+        self.kind: Kind = ""
         self.last_ms = now_ms
         self.match = Match(None, Rule.NONE, TrackerKey("", ""))
         self.version = 0  # of the limits that `match` was found in
@@ -109,6 +111,13 @@ class _Tracker:
         self.match = match
         self.version = version
         self.meter.rate_per_s = UNLIMITED if match.limit is None else match.limit
+
+    @property
+    def limit_per_s(self) -> float:
+        return self.meter.rate_per_s
+
+    def absorb(self, other: _Tracker, *, now_ms: int) -> None:
+        self.meter.record(other.meter.taken(now_ms=now_ms), now_ms=now_ms)
 
     def forgettable(self, *, now_ms: int) -> bool:
         return self.match.limit is None or self.meter.full(now_ms=now_ms)
@@ -138,7 +147,14 @@ class MutationQuotas:
         )
 
     def charge(
-        self, user: str, client_id: str, permits: float, *, strict: bool, now_ms: int
+        self,
+        user: str,
+        client_id: str,
+        permits: float,
+        *,
+        strict: bool,
+        kind: Kind | None = None,
+        now_ms: int,
     ) -> MutationDecision:
         """Decides one topic, and takes its permits when it is accepted.
 
@@ -148,6 +164,7 @@ class MutationQuotas:
             permits: partitions created or deleted. 0 is a topic that the broker will refuse anyway: always
                 accepted, nothing is looked at.
             strict: whether the client can read error 89.
+            kind: which clients it shares a counter with when there are too many; None: those of its user.
             now_ms: the present.
 
         Raises:
@@ -158,7 +175,8 @@ class MutationQuotas:
         match = resolve(self._limits, KEY, user, client_id)
         if permits == 0 or not self._limits.enabled(KEY):
             return MutationDecision(True, 0, permits, match.tracker_key, match.rule, match.limit)
-        tracker = self._tracker(match, now_ms=now_ms)
+        kind = user if kind is None else kind
+        tracker = self._tracker(match, kind, now_ms=now_ms)
         shared = tracker.shared
         meter = tracker.meter
         if strict and match.limit is not None:
@@ -170,7 +188,13 @@ class MutationQuotas:
             if throttle_time_ms > 0:
                 tracker.throttles.refused_total += 1
                 return MutationDecision(
-                    False, throttle_time_ms, permits, match.tracker_key, match.rule, match.limit, 0.0, shared
+                    False,
+                    throttle_time_ms,
+                    permits,
+                    match.tracker_key,
+                    match.rule,
+                    match.limit,
+                    shared=shared,
                 )
         meter.record(permits, now_ms=now_ms)
         tracker.rate.record(permits, now_ms=now_ms)
@@ -179,7 +203,7 @@ class MutationQuotas:
             tracker.throttles.would_throttle_total += 1
             throttle_time_ms = 0
         return MutationDecision(
-            True, throttle_time_ms, permits, match.tracker_key, match.rule, match.limit, permits, shared
+            True, throttle_time_ms, permits, match.tracker_key, match.rule, match.limit, permits, shared, kind
         )
 
     def charge_request(
@@ -190,6 +214,7 @@ class MutationQuotas:
         *,
         strict: bool,
         validate_only: bool = False,
+        kind: Kind | None = None,
         now_ms: int,
     ) -> RequestDecision:
         """Decides the topics of one request in the given order; accepting some and refusing others is normal.
@@ -200,11 +225,14 @@ class MutationQuotas:
             permits: per topic; 0 for one that the broker will refuse anyway.
             strict: whether the client can read error 89.
             validate_only: the request's flag; what it costs is a setting.
+            kind: as for `charge`.
             now_ms: the present.
         """
         if validate_only and self._settings.validate_only is ValidateOnly.KIP:
             permits = [0.0] * len(permits)
-        topics = tuple(self.charge(user, client_id, each, strict=strict, now_ms=now_ms) for each in permits)
+        topics = tuple(
+            self.charge(user, client_id, each, strict=strict, kind=kind, now_ms=now_ms) for each in permits
+        )
         violations = [topic.throttle_time_ms for topic in topics if topic.throttle_time_ms > 0]
         return RequestDecision(topics, violations[-1] if violations else 0, now_ms)
 
@@ -220,7 +248,7 @@ class MutationQuotas:
         if amount <= 0:
             return
         tracker = (
-            self._trackers.find_shared(UNLIMITED if decision.limit is None else decision.limit)
+            self._trackers.find_shared(UNLIMITED if decision.limit is None else decision.limit, decision.kind)
             if decision.shared
             else self._trackers.find_own(decision.tracker_key)
         )
@@ -234,31 +262,33 @@ class MutationQuotas:
         match = resolve(self._limits, KEY, user, client_id)
         return match.limit is not None and not match.observe
 
-    def throttle_time_ms(self, user: str, client_id: str, *, now_ms: int) -> int:
+    def throttle_time_ms(self, user: str, client_id: str, *, kind: Kind | None = None, now_ms: int) -> int:
         """How long this client's debt lasts, 0 when it has none. Charges nothing."""
         match = resolve(self._limits, KEY, user, client_id)
         if match.limit is None or match.observe:
             return 0
-        tracker = self._trackers.find(match.tracker_key, match.limit)
+        tracker = self._trackers.find(match.tracker_key, match.limit, user if kind is None else kind)
         if tracker is None:
             return 0
         tracker.bind(match, self._limits.version)
         return tracker.meter.throttle_time_ms(now_ms=now_ms)
 
-    def held_ms(self, user: str, client_id: str, *, now_ms: int) -> int:
+    def held_ms(self, user: str, client_id: str, *, kind: Kind | None = None, now_ms: int) -> int:
         """How long a permissive request has to wait before it is decided, 0 for not at all.
 
         A client that can not be refused goes into debt by one more request on each new connection. Within one window
         of debt that is Kafka's own behaviour; beyond it the debt is worked off first.
         """
         window_ms = self._settings.window_num * self._settings.window_ms
-        return max(0, self.throttle_time_ms(user, client_id, now_ms=now_ms) - window_ms)
+        return max(0, self.throttle_time_ms(user, client_id, kind=kind, now_ms=now_ms) - window_ms)
 
-    def count_throttle(self, user: str, client_id: str, throttle_time_ms: int, *, now_ms: int) -> None:
+    def count_throttle(
+        self, user: str, client_id: str, throttle_time_ms: int, *, kind: Kind | None = None, now_ms: int
+    ) -> None:
         """Counts a request that this quota made wait, once `quotas.combine` has counted it for this family."""
         match = resolve(self._limits, KEY, user, client_id)
         limit = UNLIMITED if match.limit is None else match.limit
-        tracker = self._trackers.find(match.tracker_key, limit)
+        tracker = self._trackers.find(match.tracker_key, limit, user if kind is None else kind)
         if tracker is not None:
             tracker.throttles.record(throttle_time_ms, now_ms=now_ms)
 
@@ -304,9 +334,9 @@ class MutationQuotas:
     def _make_tracker(self, key: TrackerKey | None, limit: float, now_ms: int) -> _Tracker:
         return _Tracker(self._make_meter(limit, now_ms), self._forgotten, shared=key is None, now_ms=now_ms)
 
-    def _tracker(self, match: Match, *, now_ms: int) -> _Tracker:
+    def _tracker(self, match: Match, kind: Kind, *, now_ms: int) -> _Tracker:
         limit = UNLIMITED if match.limit is None else match.limit
-        tracker = self._trackers.find_or_make(match.tracker_key, limit, now_ms=now_ms)
+        tracker = self._trackers.find_or_make(match.tracker_key, limit, kind, now_ms=now_ms)
         tracker.bind(match, self._limits.version)
         tracker.last_ms = now_ms
         return tracker

@@ -18,7 +18,7 @@ from quotas.limits import Limits
 from quotas.rate import MAX_THROTTLE_MS, SampledRate, clamp_throttle_ms
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
 from quotas.throttle_stats import ThrottleStats, average_throttle_ms
-from quotas.trackers import UNLIMITED, TrackerTable
+from quotas.trackers import UNLIMITED, Kind, TrackerTable
 
 Scope: TypeAlias = int | None
 
@@ -97,6 +97,7 @@ class RateTracker:
         "blocked_until_ms",
         "fetches",
         "good_until_ms",
+        "kind",
         "last_value",
         "left_until_ms",
         "match",
@@ -129,6 +130,7 @@ class RateTracker:
         self._forgotten = forgotten
         self.throttles = ThrottleStats()
         self.shared = shared
+        self.kind: Kind = ""
         self.good_until_ms: float = math.inf  # a look-up before then need not be made again
         self.bind(Match(None, Rule.NONE, TrackerKey("", "")), 0, now_ms=now_ms)
 
@@ -136,6 +138,11 @@ class RateTracker:
     def last_ms(self) -> int:
         """When something was recorded last."""
         return self._meter.last_ms
+
+    @property
+    def limit_per_s(self) -> float:
+        """The limit in force."""
+        return self._limit
 
     def bind(self, match: Match, version: int, *, now_ms: int) -> None:
         """Puts a limit in force, also on what was recorded before."""
@@ -151,8 +158,8 @@ class RateTracker:
             if self._ms_per_unit:
                 held_ms = max(0.0, self.blocked_until_ms - empty_ms)
                 self.blocked_until_ms = empty_ms + held_ms / self._ms_per_unit * ms_per_unit
+                self.left_until_ms = 0
             self._ms_per_unit = ms_per_unit
-            self.left_until_ms = 0
 
     def record(self, value: float, *, now_ms: int) -> int:
         """Counts, and tells how long the client has to wait for it.
@@ -249,6 +256,14 @@ class RateTracker:
         empty = self.blocked_until_ms <= now_ms - self._bound_ms and self.left_until_ms <= now_ms
         return empty and self._meter.total(now_ms=now_ms) <= 0
 
+    def absorb(self, other: RateTracker, *, now_ms: int) -> None:
+        """Counts what another counter of the same limit holds, as if it were recorded now."""
+        self._meter.record(other._meter.total(now_ms=now_ms), now_ms=now_ms)
+        empty_ms = now_ms - self._bound_ms
+        held_ms = max(0.0, other.blocked_until_ms - empty_ms)
+        self.blocked_until_ms = max(self.blocked_until_ms, empty_ms) + held_ms
+        self.left_until_ms = max(self.left_until_ms, other.left_until_ms)
+
     def forget(self) -> None:
         """The table dropped this counter: its totals live on, and its holders look again."""
         self.good_until_ms = -math.inf
@@ -284,23 +299,28 @@ class RateQuotas:
             self._make, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
         # The counter of each client that was looked up since the limits last changed.
-        self._bound: dict[tuple[Scope, str, str], RateTracker] = {}
+        self._bound: dict[tuple[Scope, str, str, Kind], RateTracker] = {}
         self._bound_version = limits.version
 
-    def tracker(self, user: str, client_id: str, *, scope: Scope = None, now_ms: int) -> RateTracker | None:
+    def tracker(
+        self, user: str, client_id: str, *, kind: Kind | None = None, scope: Scope = None, now_ms: int
+    ) -> RateTracker | None:
         """What this client is counted by, None when the key has no quota at all and nothing is counted.
 
         Args:
             user: the principal's name.
             client_id: of this request, "" for none.
+            kind: which clients it shares a counter with when there are too many; None: those of its user.
             scope: a broker id to count per broker, None to count for the whole gateway.
             now_ms: the present.
         """
+        if kind is None:
+            kind = user
         if self._bound_version == self._limits.version:
-            tracker = self._bound.get((scope, user, client_id))
+            tracker = self._bound.get((scope, user, client_id, kind))
             if tracker is not None and now_ms < tracker.good_until_ms:
                 return tracker
-        return self._find(user, client_id, scope, now_ms)
+        return self._find(user, client_id, kind, scope, now_ms)
 
     def expire(self, *, now_ms: int) -> None:
         """Forgets clients that have long been silent; for every now and then, see `TrackerTable.expire`."""
@@ -355,7 +375,7 @@ class RateQuotas:
             rows.append(_row(key, rest[:shared], match, totals, rate, other=True, now_ms=now_ms))
         return rows
 
-    def _find(self, user: str, client_id: str, scope: Scope, now_ms: int) -> RateTracker | None:
+    def _find(self, user: str, client_id: str, kind: Kind, scope: Scope, now_ms: int) -> RateTracker | None:
         version = self._limits.version
         # Clients may outnumber counters, many ids to one user; the cache is dropped rather than managed.
         if self._bound_version != version or len(self._bound) >= 4 * self._settings.max_trackers:
@@ -365,11 +385,12 @@ class RateQuotas:
             return None
         match = resolve(self._limits, self._key, user, client_id)
         limit = UNLIMITED if match.limit is None else match.limit
-        tracker = self._table.find_or_make(ScopedKey(scope, match.tracker_key), limit, now_ms=now_ms)
+        key = ScopedKey(scope, match.tracker_key)
+        tracker = self._table.find_or_make(key, limit, kind, now_ms=now_ms)
         tracker.bind(match, version, now_ms=now_ms)
         if tracker.shared:
             tracker.good_until_ms = now_ms + _SHARED_RECHECK_MS
-        self._bound[scope, user, client_id] = tracker
+        self._bound[scope, user, client_id, kind] = tracker
         return tracker
 
     def _make(self, key: ScopedKey | None, limit: float, now_ms: int) -> RateTracker:
@@ -419,9 +440,18 @@ class RequestTimeQuotas(RateQuotas):
         super().__init__(limits, QuotaKey.REQUEST_PERCENTAGE, settings, cap_ms=settings.window_ms)
         self.exempt_ns = 0  # time of requests that the quota does not apply to
 
-    def record(self, user: str, client_id: str, time_ns: int, *, scope: Scope = None, now_ms: int) -> int:
+    def record(
+        self,
+        user: str,
+        client_id: str,
+        time_ns: int,
+        *,
+        kind: Kind | None = None,
+        scope: Scope = None,
+        now_ms: int,
+    ) -> int:
         """Counts the time of a request that is being answered, and returns how long its client has to wait."""
-        tracker = self.tracker(user, client_id, scope=scope, now_ms=now_ms)
+        tracker = self.tracker(user, client_id, kind=kind, scope=scope, now_ms=now_ms)
         if tracker is None:
             return 0
         tracker.last_value = time_ns * _PERCENT_SECONDS_PER_NS

@@ -64,3 +64,7 @@ class TokenBucket:
     def full(self, *, now_ms: int) -> bool:
         """Whether forgetting this bucket would change nothing: a new one starts like this."""
         return self.tokens(now_ms=now_ms) >= self.burst
+
+    def taken(self, *, now_ms: int) -> float:
+        """The permits that a new bucket would have to record to stand where this one does."""
+        return self.burst - self.tokens(now_ms=now_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import select
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +35,8 @@ class FakeLoop:
         self.clock = clock
         self.scheduler = 0
         self._readers: dict[int, Callable[[], None]] = {}
-        self._timers: list[FakeTimer] = []
+        self._timers: list[tuple[int, int, FakeTimer]] = []  # a heap: due, in the order of setting
+        self._timers_set = 0
 
     @property
     def watched(self) -> list[int]:
@@ -43,10 +45,13 @@ class FakeLoop:
     @property
     def timers(self) -> int:
         """Timers that will fire."""
-        return sum(not timer.cancelled for timer in self._timers)
+        return sum(not timer.cancelled for _, _, timer in self._timers)
 
     def now_ms(self) -> int:
         return self.clock.now_ms
+
+    def time(self) -> float:
+        return self.clock.now_ms / 1000
 
     def add_reader(self, fd: int, call: Callable[..., None], *args: Any) -> None:
         self._readers[fd] = lambda: call(*args)
@@ -56,11 +61,14 @@ class FakeLoop:
 
     def call_later(self, delay_s: float, call: Callable[..., None], *args: Any) -> FakeTimer:
         timer = FakeTimer(self.clock.now_ms + round(delay_s * 1000), lambda: call(*args))
-        self._timers.append(timer)
+        self._timers_set += 1
+        heapq.heappush(self._timers, (timer.due_ms, self._timers_set, timer))
         return timer
 
     def turn(self) -> None:
         """Call each reader that has something to read, once."""
+        if not self._readers:
+            return
         poll = select.poll()
         for fd in self._readers:
             poll.register(fd, select.POLLIN)
@@ -80,9 +88,10 @@ class FakeLoop:
     def advance(self, ms: int) -> None:
         """Let time pass; timers fire at their time, and what is readable then is read."""
         end_ms = self.clock.now_ms + ms
-        while due := [each for each in self._timers if not each.cancelled and each.due_ms <= end_ms]:
-            timer = min(due, key=lambda each: each.due_ms)
-            self._timers.remove(timer)
+        while self._timers and self._timers[0][0] <= end_ms:
+            timer = heapq.heappop(self._timers)[2]
+            if timer.cancelled:
+                continue
             self.clock.advance_to(max(timer.due_ms, self.clock.now_ms))
             timer.call()
             self.run()

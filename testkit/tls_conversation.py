@@ -109,6 +109,7 @@ class TlsServer:
         transport: under test.
         socket, user: below and above it.
         failures: what its owner was told.
+        hellos: how many were told.
         waits, refuses: what the owner does: lets nobody begin; lets nobody in.
         loop, steps: those of the server that this one is beside, if there is one.
     """
@@ -127,6 +128,7 @@ class TlsServer:
         self.loop: Loop = Loop() if beside is None else beside.loop
         self.socket, self.user = Socket(), User()
         self.failures: list[TlsFailure] = []
+        self.hellos = 0
         self.waits, self.refuses = waits, refuses
         loop = cast(asyncio.AbstractEventLoop, self.loop)
         self.steps: HandshakeSteps = HandshakeSteps(loop, threaded=False) if beside is None else beside.steps
@@ -144,6 +146,7 @@ class TlsServer:
         self.client = client.wrap_bio(self._in, self._out, server_hostname="localhost")
 
     def hello(self, transport: TlsTransport) -> None:
+        self.hellos += 1
         if not self.waits:
             transport.proceed()
 
@@ -174,6 +177,10 @@ class TlsServer:
         """What the client has for the server arrives, in the turn that is; before that, what the server `said`."""
         self._in.write(said)
         self.deliver(self._out.read(), turns=False)
+
+    def client_sent(self) -> bytes:
+        """What the client has for the server."""
+        return self._out.read()
 
     def shake_hands(self, *, pieces: int = 0) -> TlsServer:
         for _ in range(4):

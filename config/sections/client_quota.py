@@ -19,7 +19,7 @@ class ClientQuotaSettings(Section, frozen=True):
         scope: what one counter covers. gateway: all brokers together; broker: each by itself, as a cluster does.
         request_time: what request_percentage counts. gateway: CPU time of this process; upstream: the time brokers
             take to answer requests that do not wait for other clients.
-        max_trackers: how many counters of each quota there may be; clients beyond share one.
+        max_trackers: how many counters of each quota there may be; beyond, those of one user or network share one.
         idle_expiry_ms: how long the counter of a silent client is kept; Kafka's sensors expire after an hour too.
     """
 

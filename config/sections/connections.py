@@ -13,6 +13,7 @@ from pydantic import Field
 from config.ip_address import Address
 from config.section_base import Count, CountOrZero, MaxTrackers, Section, SmallCount
 from quotas.connections import AfterHold
+from quotas.ip_limits import IPV6_PREFIX_BITS
 
 
 class ConnectionSettings(Section, frozen=True):
@@ -33,7 +34,7 @@ class ConnectionSettings(Section, frozen=True):
         failed_authentication_delay_ms: Kafka's connection.failed.authentication.delay.ms, and its default; at most
             60 s, since a socket is kept for as long.
         ipv6_prefix_bits: IPv6 addresses that agree in so many leading bits are one client; 128: each is its own.
-        max_trackers: how many addresses are told apart by their rates; addresses beyond share one counter.
+        max_trackers: how many addresses are told apart by their rates; beyond, those of one network share one.
     """
 
     max_connections: Count | None = None
@@ -45,5 +46,5 @@ class ConnectionSettings(Section, frozen=True):
     max_tls_handshakes_per_second: SmallCount = 200
     protected_slots: SmallCount = 32
     failed_authentication_delay_ms: Annotated[int, Field(ge=0, le=60_000)] = 100
-    ipv6_prefix_bits: Annotated[int, Field(ge=1, le=128)] = 128
+    ipv6_prefix_bits: Annotated[int, Field(ge=1, le=128)] = IPV6_PREFIX_BITS
     max_trackers: MaxTrackers = 10_000

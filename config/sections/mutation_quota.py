@@ -23,7 +23,7 @@ class MutationQuotaSettings(Section, frozen=True):
         validate_only: what requests that only validate cost. kip: nothing; kraft: as much as real ones.
         default_num_partitions: what -1 partitions counts until the cluster has told its num.partitions; Kafka's
             default.
-        max_trackers: how many counters there may be; clients beyond share one.
+        max_trackers: how many counters there may be; beyond, those of one user or network share one.
         idle_expiry_ms: how long the counter of a silent client is kept; Kafka's sensors expire after an hour too.
     """
 

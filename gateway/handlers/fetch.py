@@ -119,7 +119,13 @@ class FetchHandler:
         if not _valid(asked, quotas, session, now_ms):
             client_id, raw = asked.client_id, asked.raw_client_id
             known = session.throttling.fetch_sensor = quotas.fetch_sensor(
-                session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
+                session.listener,
+                session.user,
+                client_id,
+                raw,
+                session.broker_id,
+                kind=session.kind,
+                now_ms=now_ms,
             )
         tracker, row = known.tracker, known.row
         if tracker is not None and now_ms < tracker.blocked_until_ms:
@@ -157,7 +163,13 @@ def _counter(
         raw = data[at + CLIENT_ID_AT : at + HEAD_BYTES + max(client_id_length, 0)]
         before = known
         known = session.throttling.fetch_sensor = quotas.fetch_sensor(
-            session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
+            session.listener,
+            session.user,
+            client_id,
+            raw,
+            session.broker_id,
+            kind=session.kind,
+            now_ms=now_ms,
         )
         session.throttling.inherit(known.tracker, before)
     return known

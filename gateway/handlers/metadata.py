@@ -67,7 +67,7 @@ class MetadataHandler:
                 if self._context.mutations.is_limited(session.user, client_id):
                     self._look_first(session, api, frame, question, client_id)
                     return
-                on_reply = partial(self._count_created, session.user, client_id, api)
+                on_reply = partial(self._count_created, session, client_id, api)
         session.forward(frame, api, CollectedAnswer(on_reply))
 
     def _question(self, frame: bytes, api: Api) -> MetadataQuestion | None:
@@ -82,12 +82,12 @@ class MetadataHandler:
     def _rewrite(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         return rewrite_metadata(frame, api, self._context.topology.advertise)
 
-    def _count_created(self, user: str, client_id: str, api: Api, frame: bytes, now_ms: int) -> bytes:
+    def _count_created(self, session: Session, client_id: str, api: Api, frame: bytes, now_ms: int) -> bytes:
         """The answer to a client without a quota: what it creates is only counted."""
         if self._context.topology.cluster.auto_create_topics:
             created = [name for name in topics_in_error(frame, api, _UNKNOWN) if self._is_new(name, now_ms)]
             for name in created:
-                self._charge(user, client_id, name, strict=False, now_ms=now_ms)
+                self._charge(session, client_id, name, strict=False, now_ms=now_ms)
             self._tell(len(created))
         return self._rewrite(api, frame, now_ms)
 
@@ -118,9 +118,7 @@ class MetadataHandler:
         unknown = topics_in_error(answer, asked, _UNKNOWN)
         if unknown and self._context.topology.cluster.auto_create_topics:
             charged: dict[bytes, MutationDecision] = {}
-            admitted = [
-                name for name in unknown if self._admit(session.user, client_id, name, charged, now_ms)
-            ]
+            admitted = [name for name in unknown if self._admit(session, client_id, name, charged, now_ms)]
             self._tell(len(charged))
             if len(admitted) == len(unknown):
                 on_reply = partial(self._on_creating, session, api, charged)
@@ -137,7 +135,7 @@ class MetadataHandler:
 
     def _admit(
         self,
-        user: str,
+        session: Session,
         client_id: str,
         name: bytes,
         charged: dict[bytes, MutationDecision],
@@ -146,7 +144,7 @@ class MetadataHandler:
         """Whether this unknown topic is to be created; if so it is charged."""
         if not is_valid_topic_name(name) or not self._is_new(name, now_ms):
             return False
-        decision = self._charge(user, client_id, name, strict=True, now_ms=now_ms)
+        decision = self._charge(session, client_id, name, strict=True, now_ms=now_ms)
         if decision.accepted:
             charged[name] = decision
         return decision.accepted
@@ -177,10 +175,10 @@ class MetadataHandler:
     # -- what is charged -------------------------------------------------------------------------------------
 
     def _charge(
-        self, user: str, client_id: str, name: bytes, *, strict: bool, now_ms: int
+        self, session: Session, client_id: str, name: bytes, *, strict: bool, now_ms: int
     ) -> MutationDecision:
         decision = self._context.mutations.charge(
-            user, client_id, self._permits(name), strict=strict, now_ms=now_ms
+            session.user, client_id, self._permits(name), strict=strict, kind=session.kind, now_ms=now_ms
         )
         if decision.accepted:
             self._note(name, now_ms)
@@ -188,7 +186,7 @@ class MetadataHandler:
             record_mutations(
                 self._context.usage,
                 self._context.listener,
-                user,
+                session.user,
                 client_id,
                 ApiKey.CREATE_TOPICS.name.lower(),
                 [(name, decision)],

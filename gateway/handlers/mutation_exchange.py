@@ -272,6 +272,7 @@ class MutationExchange:
             permits,
             strict=request.api.strict,
             validate_only=request.validate_only,
+            kind=self._session.kind,
             now_ms=now_ms,
         )
         self._decision = decision
@@ -295,7 +296,10 @@ class MutationExchange:
 
     def _hold(self, now_ms: int) -> bool:
         """Whether another connection went far into debt since this request came in; then it waits and begins anew."""
-        held_ms = self._context.mutations.held_ms(self._session.user, self._client_id, now_ms=now_ms)
+        session = self._session
+        held_ms = self._context.mutations.held_ms(
+            session.user, self._client_id, kind=session.kind, now_ms=now_ms
+        )
         if held_ms:
             self._session.put_back(self._frame)
             self._session.throttle(held_ms, now_ms=now_ms)
@@ -349,7 +353,10 @@ class MutationExchange:
         """What the client has to wait for: what was decided, unless permits were given back or taken since."""
         assert self._decision is not None
         decided_ms = self._decision.throttle_time_ms_at(now_ms=now_ms)
-        owed_ms = self._context.mutations.throttle_time_ms(self._session.user, self._client_id, now_ms=now_ms)
+        session = self._session
+        owed_ms = self._context.mutations.throttle_time_ms(
+            session.user, self._client_id, kind=session.kind, now_ms=now_ms
+        )
         return owed_ms if self._late else min(decided_ms, owed_ms)
 
     def _merge(self, answer: TopicResults, now_ms: int) -> bytes:
@@ -398,7 +405,11 @@ class MutationExchange:
         ):
             context = self._context
             context.mutations.count_throttle(
-                self._session.user, self._client_id, throttle_time_ms, now_ms=now_ms
+                self._session.user,
+                self._client_id,
+                throttle_time_ms,
+                kind=self._session.kind,
+                now_ms=now_ms,
             )
             if self._usage is not None:
                 self._usage.delay(throttle_time_ms)
@@ -446,7 +457,12 @@ class MutationExchange:
         elif actual > decided.charged:
             self._late = True
             self._context.mutations.charge(
-                self._session.user, self._client_id, actual - decided.charged, strict=False, now_ms=now_ms
+                self._session.user,
+                self._client_id,
+                actual - decided.charged,
+                strict=False,
+                kind=self._session.kind,
+                now_ms=now_ms,
             )
 
     def _note(self, topic: TopicMutation, result: TopicResult, now_ms: int) -> None:

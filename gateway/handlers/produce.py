@@ -79,7 +79,13 @@ class ProduceHandler:
                 raw = data[at + CLIENT_ID_AT : at + head_bytes]
                 before = known
                 known = throttling.produce_sensor = quotas.produce_sensor(
-                    session.listener, session.user, client_id, raw, session.broker_id, now_ms=now_ms
+                    session.listener,
+                    session.user,
+                    client_id,
+                    raw,
+                    session.broker_id,
+                    kind=session.kind,
+                    now_ms=now_ms,
                 )
                 throttling.inherit(known.tracker, before)
                 wanted_ms = throttling.inherited_until_ms - now_ms

@@ -33,6 +33,7 @@ from gateway.upstream.connector import Connector
 from gateway.upstream.topology import Address, BrokerPorts, ClusterMap, Topology
 from gateway.usage.connections import ConnectionUsage
 from quotas.connections import ConnectionLimits, ConnectionQuotas, ListenerLimits
+from quotas.ip_limits import network_of
 from quotas.limits import Limits
 
 _log = structlog.get_logger("gateway.listener")
@@ -176,6 +177,7 @@ class Listener:
             self.settings,
             listener=self.name,
             peer=accepted.peer,
+            network=network_of(accepted.ip),
             broker_id=accepted.broker_id,
             quotas=self._quotas,
             sasl=self._sasl,

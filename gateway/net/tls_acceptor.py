@@ -26,6 +26,7 @@ from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
 from gateway.tls.transport import HandshakeRefused, TlsTransport
+from quotas.ip_limits import IPV6_PREFIX_BITS, normalise
 
 ANONYMOUS: Final = "ANONYMOUS"
 
@@ -45,6 +46,8 @@ class _Channel(Protocol):
 
     @property
     def session(self) -> _Session: ...
+    @property
+    def ip(self) -> str: ...
     def close(self, cause: CloseCause) -> None: ...
 
 
@@ -65,6 +68,7 @@ class TlsAcceptor:
         rules: MappingRules | None,
         metrics: TlsMetrics,
         all_utf8: bool = False,
+        protected: bool = False,
     ) -> None:
         """Make it.
 
@@ -79,7 +83,9 @@ class TlsAcceptor:
             rules: makes a user's name of a certificate's; None: certificates do not name users.
             metrics: counts.
             all_utf8: how texts in certificates are read; see `rfc2253_name`.
+            protected: whether this is the protected listener.
         """
+        self._protected = protected
         self._all_utf8 = all_utf8
         self._listener = listener
         self._identity = identity
@@ -133,8 +139,14 @@ class TlsAcceptor:
             transport.proceed()
             return True
 
-        if not self._handshake_limiter.request(transport, begin):
-            transport.refuse(TlsFailure.OVERLOADED)
+        self._handshake_limiter.request(
+            transport,
+            begin,
+            lambda: transport.refuse(TlsFailure.OVERLOADED),
+            network=normalise(self._channels[transport].ip, IPV6_PREFIX_BITS),
+            left_s=transport.left_s,
+            protected=self._protected,
+        )
 
     def secured(self, transport: TlsTransport) -> asyncio.Protocol:
         """See `TlsUser`."""

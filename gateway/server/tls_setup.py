@@ -25,7 +25,7 @@ LOOK_S: Final = 5.0
 """How often certificate files are looked at; a look is one system call for each of them."""
 
 MAX_WAITING: Final = 4_096
-"""Handshakes that wait for the rate limiter, of all listeners. Each is a counted connection with 4 KiB at most."""
+"""Handshakes that wait for the rate limiter, of all listeners. Each is a counted connection with 20 KiB at most."""
 
 _log = structlog.get_logger("gateway.tls")
 
@@ -117,6 +117,7 @@ class TlsParts:
             rules=MappingRules.parse(section.principal_mapping_rules) if by_certificate else None,
             metrics=self.metrics,
             all_utf8=section.certificate_texts == "utf8",
+            protected=listener.protected,
         )
 
     def upstream_tls(self, name: str, section: UpstreamSettings) -> BrokerTls | None:

@@ -21,6 +21,7 @@ from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
 from quotas.limits import Limits
 from quotas.rate_quotas import ByteRateQuotas, RateSettings, RateTracker, RequestTimeQuotas
+from quotas.trackers import Kind
 from quotas.usage_record import UsageApi
 
 WAITING_APIS: Final = frozenset(
@@ -114,30 +115,46 @@ class ClientQuotas:
         return (-1 if broker_id is None else broker_id) if self._per_broker else None
 
     def produce_tracker(
-        self, user: str, client_id: str, broker_id: int | None, *, now_ms: int
+        self, user: str, client_id: str, broker_id: int | None, *, kind: Kind | None = None, now_ms: int
     ) -> RateTracker | None:
         """What a producer's bytes are counted by; None when no producer_byte_rate is set at all."""
-        return self.produce.tracker(user, client_id, scope=self._scope(broker_id), now_ms=now_ms)
+        return self.produce.tracker(user, client_id, kind=kind, scope=self._scope(broker_id), now_ms=now_ms)
 
     def fetch_tracker(
-        self, user: str, client_id: str, broker_id: int | None, *, now_ms: int
+        self, user: str, client_id: str, broker_id: int | None, *, kind: Kind | None = None, now_ms: int
     ) -> RateTracker | None:
         """What a consumer's bytes are counted by; None when no consumer_byte_rate is set at all."""
-        return self.fetch.tracker(user, client_id, scope=self._scope(broker_id), now_ms=now_ms)
+        return self.fetch.tracker(user, client_id, kind=kind, scope=self._scope(broker_id), now_ms=now_ms)
 
     def produce_sensor(
-        self, listener: str, user: str, client_id: str, raw: bytes, broker_id: int | None, *, now_ms: int
+        self,
+        listener: str,
+        user: str,
+        client_id: str,
+        raw: bytes,
+        broker_id: int | None,
+        *,
+        kind: Kind | None = None,
+        now_ms: int,
     ) -> CachedSensor:
         """What a producer's requests are counted by."""
-        tracker = self.produce_tracker(user, client_id, broker_id, now_ms=now_ms)
+        tracker = self.produce_tracker(user, client_id, broker_id, kind=kind, now_ms=now_ms)
         row, version = self._row(listener, user, client_id, UsageApi.PRODUCE, broker_id, tracker)
         return CachedSensor(client_id, user, version, tracker, row, raw)
 
     def fetch_sensor(
-        self, listener: str, user: str, client_id: str, raw: bytes, broker_id: int | None, *, now_ms: int
+        self,
+        listener: str,
+        user: str,
+        client_id: str,
+        raw: bytes,
+        broker_id: int | None,
+        *,
+        kind: Kind | None = None,
+        now_ms: int,
     ) -> CachedSensor:
         """What a consumer's answers are counted by."""
-        tracker = self.fetch_tracker(user, client_id, broker_id, now_ms=now_ms)
+        tracker = self.fetch_tracker(user, client_id, broker_id, kind=kind, now_ms=now_ms)
         row, version = self._row(listener, user, client_id, UsageApi.FETCH, broker_id, tracker)
         sized = None
         if tracker is None and row is not None:
@@ -145,12 +162,21 @@ class ClientQuotas:
         return CachedSensor(client_id, user, version, tracker, row, raw, sized)
 
     def request_row(
-        self, listener: str, user: str, client_id: str, broker_id: int | None, *, now_ms: int
+        self,
+        listener: str,
+        user: str,
+        client_id: str,
+        broker_id: int | None,
+        *,
+        kind: Kind | None = None,
+        now_ms: int,
     ) -> UsageRow | None:
         """The usage record of a client's request time; None when none is kept."""
         if self.usage is None:
             return None
-        tracker = self.request_time.tracker(user, client_id, scope=self._scope(broker_id), now_ms=now_ms)
+        tracker = self.request_time.tracker(
+            user, client_id, kind=kind, scope=self._scope(broker_id), now_ms=now_ms
+        )
         return self.usage.row(listener, user, client_id, UsageApi.REQUEST, broker_id, tracker)
 
     def _row(
@@ -190,6 +216,7 @@ class ClientQuotas:
         *,
         busy_ns: int,
         answered_ns: int,
+        kind: Kind | None = None,
         now_ms: int,
         row: UsageRow | None = None,
     ) -> int:
@@ -201,6 +228,7 @@ class ClientQuotas:
             broker_id: the broker it went to.
             busy_ns: CPU time that the gateway spent on this connection since the last answer.
             answered_ns: when the answer came.
+            kind: see `quotas.trackers`; None: the user's.
             now_ms: the time.
             row: the usage record.
 
@@ -214,7 +242,7 @@ class ClientQuotas:
         if row is not None:
             row.count(time_ns / 1e6)
         return self.request_time.record(
-            user, timed.client_id, time_ns, scope=self._scope(broker_id), now_ms=now_ms
+            user, timed.client_id, time_ns, kind=kind, scope=self._scope(broker_id), now_ms=now_ms
         )
 
     def record_throttle(
@@ -240,12 +268,13 @@ class ClientQuotas:
         broker_id: int | None,
         throttle_time_ms: int,
         *,
+        kind: Kind | None = None,
         now_ms: int,
         row: UsageRow | None = None,
     ) -> None:
         """Record a wait with the request quota."""
         tracker = self.request_time.tracker(
-            user, timed.client_id, scope=self._scope(broker_id), now_ms=now_ms
+            user, timed.client_id, kind=kind, scope=self._scope(broker_id), now_ms=now_ms
         )
         if tracker is not None:
             self.record_throttle(

@@ -15,6 +15,7 @@ from gateway.usage.row import UsageRow
 from protocol import throttle
 from protocol.api_keys import Api
 from quotas.combine import ThrottledBy, combine
+from quotas.trackers import Kind
 
 
 class RequestMeter:
@@ -74,17 +75,22 @@ class RequestMeter:
         else:
             self.busy_ns += elapsed_ns
 
-    def answered(self, user: str, timed: TimedRequest, broker_id: int | None, *, now_ms: int) -> None:
+    def answered(
+        self, user: str, timed: TimedRequest, broker_id: int | None, *, kind: Kind | None = None, now_ms: int
+    ) -> None:
         """The reply is here: count the request's time and note how long the client has to wait for it."""
         busy_ns, self.busy_ns = self.busy_ns, 0
         self.specific_ms, self.specific_by = 0, ThrottledBy.NONE
-        self.row = self.quotas.request_row(self._listener, user, timed.client_id, broker_id, now_ms=now_ms)
+        self.row = self.quotas.request_row(
+            self._listener, user, timed.client_id, broker_id, kind=kind, now_ms=now_ms
+        )
         self.request_ms = self.quotas.record_request_time(
             user,
             timed,
             broker_id,
             busy_ns=busy_ns,
             answered_ns=self.event_ns,
+            kind=kind,
             now_ms=now_ms,
             row=self.row,
         )
@@ -101,7 +107,14 @@ class RequestMeter:
         return combine(by, wanted_ms, request_ms=self.request_ms, upstream_ms=final_ms).by is by
 
     def seal(
-        self, user: str, timed: TimedRequest, broker_id: int | None, reply: bytearray, *, now_ms: int
+        self,
+        user: str,
+        timed: TimedRequest,
+        broker_id: int | None,
+        reply: bytearray,
+        *,
+        kind: Kind | None = None,
+        now_ms: int,
     ) -> int:
         """Raise throttle_time_ms of the reply that `answered` was called for, and record the wait.
 
@@ -110,6 +123,7 @@ class RequestMeter:
             timed: the request.
             broker_id: the broker it went to.
             reply: the frame, or its head where that holds the field.
+            kind: see `quotas.trackers`; None: the user's.
             now_ms: the time.
 
         Returns:
@@ -122,6 +136,6 @@ class RequestMeter:
         longest = combine(self.specific_by, self.specific_ms, request_ms=wanted_ms, upstream_ms=final_ms)
         if longest.by is ThrottledBy.REQUEST:
             self.quotas.record_request_throttle(
-                user, timed, broker_id, wanted_ms, now_ms=now_ms, row=self.row
+                user, timed, broker_id, wanted_ms, kind=kind, now_ms=now_ms, row=self.row
             )
         return final_ms

@@ -22,6 +22,7 @@ from protocol.errors import ProtocolError
 from protocol.headers import api_number
 from quotas.combine import ThrottledBy
 from quotas.rate_quotas import RateTracker
+from quotas.trackers import Kind
 
 
 class HeadDecision(Enum):
@@ -52,6 +53,13 @@ class Session(Protocol):
     authentication: Authentication | None
     responses: ResponseQueue
     throttling: ThrottleState
+
+    @property
+    def kind(self) -> Kind:
+        """Which clients share a counter with this one when there are too many; see `quotas.trackers`.
+
+        Of clients without a name it is the listener and the network that they come from.
+        """
 
     # -- requests and replies --------------------------------------------------------------------------------
 

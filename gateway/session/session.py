@@ -41,8 +41,10 @@ from protocol.errors import ProtocolError
 from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, read_client_id
 from quotas.combine import ThrottledBy, combine
 from quotas.rate_quotas import RateTracker
+from quotas.trackers import Kind
 
 NEVER_MS: Final = 2**62
+_ANONYMOUS: Final = "ANONYMOUS"
 _RELAY: Final = HeadDecision.RELAY
 # Plain numbers: an operation on members of an enum costs a microsecond.
 _BACK_PRESSURE: Final = int(MuteReason.CONNECTING | MuteReason.UPSTREAM_FULL | MuteReason.CLIENT_FULL)
@@ -70,6 +72,7 @@ class ClientSession:
     """
 
     __slots__ = (
+        "_anonymous_kind",
         "_delayed_close",
         "_end_cause",
         "_frame_deadline_ms",
@@ -105,6 +108,7 @@ class ClientSession:
         *,
         listener: str,
         peer: str,
+        network: str = "",
         broker_id: int | None = None,
         quotas: ClientQuotas | None = None,
         sasl: SaslListener | None = None,
@@ -112,7 +116,8 @@ class ClientSession:
     ) -> None:
         self.listener = listener
         self.peer = peer
-        self.user = "ANONYMOUS"
+        self.user = _ANONYMOUS
+        self._anonymous_kind = (listener, network)
         self.to_upstream: list[bytes] = []
         self.to_client: list[bytes] = []
         self.on_output_ready: Callable[[], None] | None = None
@@ -454,7 +459,7 @@ class ClientSession:
     def request_answered(self, timed: TimedRequest, *, now_ms: int) -> None:
         """See `Timekeeper`."""
         assert self.meter is not None
-        self.meter.answered(self.user, timed, self.broker_id, now_ms=now_ms)
+        self.meter.answered(self.user, timed, self.broker_id, kind=self.kind, now_ms=now_ms)
 
     def seal_reply(self, timed: TimedRequest, reply: bytes, *, now_ms: int) -> bytes:
         """See `Timekeeper`."""
@@ -464,7 +469,7 @@ class ClientSession:
             return reply
         self.throttling.one_at_a_time()
         sealed = bytearray(reply)
-        final_ms = self.meter.seal(self.user, timed, self.broker_id, sealed, now_ms=now_ms)
+        final_ms = self.meter.seal(self.user, timed, self.broker_id, sealed, kind=self.kind, now_ms=now_ms)
         self.throttle(final_ms, now_ms=now_ms)
         return bytes(sealed)
 
@@ -517,6 +522,11 @@ class ClientSession:
             return reply
         self.request_answered(timed, now_ms=now_ms)
         return self.seal_reply(timed, reply, now_ms=now_ms)
+
+    @property
+    def kind(self) -> Kind:
+        """See `Session`."""
+        return self._anonymous_kind if self.user == _ANONYMOUS else self.user
 
     @property
     def times_requests(self) -> bool:

@@ -7,6 +7,7 @@ found out before it has cost others anything (hazard H23).
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import Final
 
 _HEADER_BYTES: Final = 5
@@ -20,6 +21,10 @@ SLICE_BYTES: Final = 65_536
 PLAIN_BYTES: Final = 2 * SLICE_BYTES
 FULL_BYTES: Final = PLAIN_BYTES - RECORD_BYTES  # what may be in it when one more record is decrypted
 _HELLO_BYTES: Final = 4_096
+_LONGEST_HELLO_BYTES: Final = 16_384
+_HANDSHAKE: Final = 22
+_CLIENT_HELLO: Final = 1
+_MESSAGE_HEADER_BYTES: Final = 4
 
 
 class RecordWalk:
@@ -59,6 +64,61 @@ class RecordWalk:
             at = size
         self.skip = at - size
         return records
+
+
+class Hello(Enum):
+    """What the first bytes of a client are."""
+
+    PART = auto()
+    WHOLE = auto()
+    NOT_HELLO = auto()  # records of TLS, and not a ClientHello of a sensible size
+    NOT_TLS = auto()
+
+
+class HelloWalk:
+    """Finds the end of a ClientHello, which may be in several records; no byte is looked at twice.
+
+    Until it is whole OpenSSL sees nothing of it, and neither does it take a place in a queue (hazard K09).
+    """
+
+    __slots__ = ("_at", "_message", "_missing")
+
+    def __init__(self) -> None:
+        self._at = 0  # where the next record begins
+        self._message = b""  # the header of the handshake message
+        self._missing = _MESSAGE_HEADER_BYTES  # of the message, beyond the records before that
+
+    def look(self, received: bytes) -> Hello:
+        """What all that has been received is."""
+        while len(received) > self._at:
+            first = received[self._at : self._at + _HEADER_BYTES]
+            if first[0] != _HANDSHAKE or (len(first) > 1 and first[1] != 3):
+                return Hello.NOT_HELLO if 20 <= first[0] <= 24 or self._at else Hello.NOT_TLS
+            if len(first) < _HEADER_BYTES:
+                return Hello.PART
+            size = first[3] << 8 | first[4]
+            if not size or self._at + size > _LONGEST_HELLO_BYTES:
+                return Hello.NOT_HELLO
+            begin, end = self._at + _HEADER_BYTES, self._at + _HEADER_BYTES + size
+            if not self._message and len(received) > begin and received[begin] != _CLIENT_HELLO:
+                return Hello.NOT_HELLO
+            if len(received) < end:
+                return Hello.PART
+            self._count(received[begin : min(end, begin + _MESSAGE_HEADER_BYTES)], size)
+            if self._missing <= 0:
+                return Hello.WHOLE
+            if self._missing > _LONGEST_HELLO_BYTES:
+                return Hello.NOT_HELLO
+            self._at = end
+        return Hello.PART
+
+    def _count(self, first: bytes, size: int) -> None:
+        had = len(self._message)
+        if had < _MESSAGE_HEADER_BYTES:
+            self._message += first[: _MESSAGE_HEADER_BYTES - had]
+            if len(self._message) == _MESSAGE_HEADER_BYTES:
+                self._missing += int.from_bytes(self._message[1:], "big")
+        self._missing -= size
 
 
 class ReceiveBuffer:

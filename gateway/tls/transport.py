@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import ssl
 from collections.abc import Iterable
 from enum import Enum, auto
@@ -17,7 +18,15 @@ from typing import Any, Final, Protocol, cast
 
 from gateway.observability.events import TlsFailure
 from gateway.tls.handshake_steps import HandshakeSteps
-from gateway.tls.records import FULL_BYTES, RECORD_BYTES, SLICE_BYTES, ReceiveBuffer, RecordWalk
+from gateway.tls.records import (
+    FULL_BYTES,
+    RECORD_BYTES,
+    SLICE_BYTES,
+    Hello,
+    HelloWalk,
+    ReceiveBuffer,
+    RecordWalk,
+)
 
 _ALERT_BYTES: Final = 256
 _LONGEST_HANDSHAKE_BYTES: Final = 256 * 1024
@@ -84,7 +93,7 @@ class TlsUser(Protocol):
     """The owner of a transport. Exactly one of `secured` and `failed` is called, once."""
 
     def hello(self, transport: TlsTransport) -> None:
-        """The client's first bytes are here: call `proceed`, at once or later."""
+        """A client's whole hello is here: call `proceed`, at once or later."""
 
     def secured(self, transport: TlsTransport) -> asyncio.Protocol:
         """The handshake is done; returns the protocol that gets the bytes. May raise `HandshakeRefused`."""
@@ -97,8 +106,8 @@ class TlsUser(Protocol):
 
 
 class _State(Enum):
-    SILENT = auto()  # nothing has come yet
-    WAITING = auto()  # the first bytes are here, the handshake may not begin yet
+    SILENT = auto()  # no whole hello has come yet
+    WAITING = auto()  # it is here, the handshake may not begin yet
     SHAKING_HANDS = auto()
     OPEN = auto()
     OVER = auto()  # the handshake failed, or was given up
@@ -147,6 +156,8 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._late = b""  # has come while a step was due, or is left of many tiny records
         self._outcome: ssl.SSLError | None = _UNFINISHED
         self._records, self._bites = RecordWalk(), RecordWalk()
+        self._hello, self._hello_walk = b"", HelloWalk()
+        self._deadline_s = math.inf if timeout_ms is None else loop.time() + timeout_ms / 1000
         self._deadline: asyncio.TimerHandle | None = None
         if timeout_ms is not None:
             self._deadline = loop.call_later(timeout_ms / 1000, self._give_up, TlsFailure.TIMEOUT)
@@ -184,17 +195,17 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
                     self._read(nbytes)
             return
         self._handshake_bytes += nbytes
-        if self._due:
-            self._late += received
-        else:
-            self._incoming.write(received)
         if self._state is _State.SILENT:
-            self._state = _State.WAITING
-            self._owner.hello(self)
-        elif self._handshake_bytes > _LONGEST_HANDSHAKE_BYTES:
-            self._give_up(TlsFailure.PROTOCOL)
-        elif self._state is _State.SHAKING_HANDS and not self._due:
-            self._submit()
+            self._take_hello(received)
+        else:
+            if self._due:
+                self._late += received
+            else:
+                self._incoming.write(received)
+            if self._handshake_bytes > _LONGEST_HANDSHAKE_BYTES:
+                self._give_up(TlsFailure.PROTOCOL)
+            elif self._state is _State.SHAKING_HANDS and not self._due:
+                self._submit()
         if self._socket is not None and (self._late or self._state is _State.WAITING):
             self._held = True  # what comes before then is the kernel's to keep
             self._socket.pause_reading()
@@ -230,6 +241,23 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._user.resume_writing()
 
     # -- handshake -------------------------------------------------------------------------------------------
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the time for the handshake."""
+        return self._deadline_s - self._loop.time()
+
+    def _take_hello(self, received: memoryview) -> None:
+        self._hello += received
+        hello = self._hello_walk.look(self._hello)
+        if hello is Hello.WHOLE:
+            self._incoming.write(self._hello)
+            self._hello = b""
+            self._state = _State.WAITING
+            self._owner.hello(self)
+        elif hello is not Hello.PART:
+            self._hello = b""
+            self._give_up(TlsFailure.NOT_TLS if hello is Hello.NOT_TLS else TlsFailure.PROTOCOL)
 
     def proceed(self) -> None:
         """Begin the handshake; see `TlsUser.hello`."""

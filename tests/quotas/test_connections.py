@@ -329,6 +329,54 @@ def test_addresses_of_a_block_share_its_rate(clock: FakeClock) -> None:
     assert quotas.admit("EXT", "10.0.1.1", now_ms=clock.now_ms).decision is AdmissionDecision.ADMIT
 
 
+def test_k19_refused_for_the_count_of_its_address_a_connection_takes_no_rate_and_does_not_wait(
+    clock: FakeClock,
+) -> None:
+    quotas = _quotas(clock, max_connections_per_ip=1, max_connection_creation_rate=1, max_connections=12)
+    for i in range(1, 10):
+        assert quotas.admit("EXT", f"10.0.1.{i}", now_ms=clock.now_ms).decision is AdmissionDecision.ADMIT
+        for _ in range(5):
+            refused = quotas.admit("EXT", "10.0.1.1", now_ms=clock.now_ms)
+            assert (refused.decision, refused.cause) == (AdmissionDecision.REFUSE, AdmissionCause.IP_COUNT)
+    assert quotas.admit("EXT", "10.0.2.1", now_ms=clock.now_ms).decision is AdmissionDecision.ADMIT
+    # Behind a load balancer the address is known only after the wait: what it has used is given back.
+    waits = quotas.admit("EXT", "10.0.2.2", now_ms=clock.now_ms)
+    assert waits.decision is AdmissionDecision.WAIT
+    assert quotas.reserve("EXT", now_ms=clock.advance(20_000)).decision is AdmissionDecision.ADMIT
+    before = quotas.snapshot(now_ms=clock.now_ms).accept_rate
+    refused = quotas.admit_reserved("EXT", "10.0.1.1", now_ms=clock.now_ms)
+    assert (refused.decision, refused.cause) == (AdmissionDecision.REFUSE, AdmissionCause.IP_COUNT)
+    assert quotas.snapshot(now_ms=clock.now_ms).accept_rate < before
+    # Without a slot it does not wait either.
+    for i in range(2):
+        assert quotas.admit("EXT", f"10.0.3.{i}", now_ms=clock.now_ms).decision is AdmissionDecision.ADMIT
+    assert quotas.admit("EXT", "10.0.3.9", now_ms=clock.now_ms).cause is AdmissionCause.NO_SLOT
+    assert quotas.admit("EXT", "10.0.1.1", now_ms=clock.now_ms).cause is AdmissionCause.IP_COUNT
+
+
+@pytest.mark.parametrize("prefix_bits", [64, 128])
+def test_k08_a_network_of_many_addresses_leaves_others_their_connection_rates(
+    prefix_bits: int, clock: FakeClock
+) -> None:
+    quotas = ConnectionQuotas(
+        _limits({DEFAULT: 1}),
+        ConnectionLimits(PLAIN),
+        max_ip_trackers=100,
+        ipv6_prefix_bits=prefix_bits,
+        now_ms=clock.now_ms,
+    )
+    for i in range(170):
+        address = f"2001:db8:7::{i + 1:x}" if prefix_bits == 128 else f"2001:db8:7:{i:x}::1"
+        for _ in range(2 if i < 100 else 12):
+            quotas.admit("EXT", address, now_ms=clock.now_ms)
+    held = quotas.admit("EXT", "2001:db8:7:ffff::1", now_ms=clock.now_ms)
+    assert held.decision is AdmissionDecision.HOLD, "by the counter that its network shares"
+    for honest in ("192.0.2.1", "192.0.2.2", "2001:db8:8::1"):
+        for _ in range(10):
+            assert quotas.admit("EXT", honest, now_ms=clock.now_ms).decision is AdmissionDecision.ADMIT
+    assert len(quotas.snapshot(now_ms=clock.now_ms).ip_rates) == 100
+
+
 def test_counting_wrong_is_found_out(clock: FakeClock) -> None:
     quotas = _quotas(clock)
     with pytest.raises(ValueError, match=r"10\.0\.0\.1"):
@@ -364,7 +412,6 @@ def test_two_halves_of_an_admission_are_the_whole(
     limits = {
         "listeners": {"EXT": ListenerLimits(max_connection_creation_rate=rate)},
         "max_connections": count,
-        "max_connections_per_ip": 3,
     }
     clock = FakeClock(now_ms=7_300_000)
     whole, halves = (_quotas(clock, {DEFAULT: 2}, **limits) for _ in range(2))

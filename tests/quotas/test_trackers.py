@@ -1,77 +1,143 @@
-from quotas.trackers import TrackerTable
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quotas.trackers import Kind, TrackerTable
 from testkit.clock import FakeClock
 
 
 class Counter:
+    """What has been taken from it never comes back by itself."""
+
     def __init__(self, key: str | None, limit: float, now_ms: int) -> None:
         self.key = key
-        self.limit = limit
+        self.limit_per_s = limit
         self.last_ms = now_ms
-        self.in_debt = False
+        self.kind: Kind = ""
+        self.taken = 0
         self.forgotten = False
 
     def forgettable(self, *, now_ms: int) -> bool:
-        return not self.in_debt
+        return self.taken == 0
+
+    def absorb(self, other: Counter, *, now_ms: int) -> None:
+        self.taken += other.taken
 
     def forget(self) -> None:
         self.forgotten = True
 
 
-def _table(max_trackers: int = 3) -> TrackerTable[str, Counter]:
-    return TrackerTable(Counter, max_trackers=max_trackers, idle_expiry_ms=1_000)
+class Table(TrackerTable[str, Counter]):
+    def __init__(self, max_trackers: int = 3) -> None:
+        super().__init__(Counter, max_trackers=max_trackers, idle_expiry_ms=1_000)
+
+    def take(
+        self, key: str, kind: str = "alice", *, limit: float = 1.0, taken: int = 1, now_ms: int = 0
+    ) -> Counter:
+        counter = self.find_or_make(key, limit, kind, now_ms=now_ms)
+        counter.taken += taken
+        counter.last_ms = now_ms
+        return counter
 
 
 def test_a_key_keeps_its_counter() -> None:
-    table = _table()
-    assert table.find("a", 1.0) is None
-    assert table.find_or_make("a", 1.0, now_ms=0) is table.find_or_make("a", 1.0, now_ms=5)
-    assert table.find("a", 1.0) is table.find_own("a")
+    table = Table()
+    assert table.find("a", 1.0, "alice") is None
+    assert table.take("a", taken=0) is table.take("a", taken=0, now_ms=5)
+    assert table.find("a", 1.0, "alice") is table.find_own("a")
 
 
 def test_hazard_c24_a_flood_of_ids_forgives_no_debt() -> None:
-    table = _table(max_trackers=10)
-    debtor = table.find_or_make("debtor", 1.0, now_ms=0)
-    debtor.in_debt = True
+    table = Table(10)
+    debtor = table.take("debtor")
     for i in range(1_000):
-        table.find_or_make(f"id-{i}", 1.0, now_ms=i)
-    assert table.find_or_make("debtor", 1.0, now_ms=10**9) is debtor
-    assert len(list(table.own())) <= 10
+        table.take(f"id-{i}", taken=0, now_ms=i)
+    assert table.take("debtor", now_ms=10**9) is debtor
+    assert len(table.own()) <= 10
 
 
-def test_newcomers_share_a_counter_per_limit_when_every_counter_is_in_debt() -> None:
-    table = _table()
+def test_newcomers_of_a_kind_share_a_counter_per_limit_when_every_counter_is_in_debt() -> None:
+    table = Table()
     for key in "abc":
-        table.find_or_make(key, 1.0, now_ms=0).in_debt = True
-    shared = table.find_or_make("d", 1.0, now_ms=0)
-    shared.in_debt = True
+        table.take(key)
+    shared = table.take("d")
     assert shared.key is None
-    assert table.find_or_make("e", 1.0, now_ms=0) is shared
-    assert table.find("e", 1.0) is shared
-    assert table.find_or_make("f", 2.0, now_ms=0) is not shared
+    assert table.take("e") is table.find("e", 1.0, "alice") is shared
+    assert table.take("f", limit=2.0) is not shared
     assert table.find_own("a") is not None
 
 
 def test_shared_counters_of_limits_no_longer_in_force_go_when_they_are_clear() -> None:
-    table = _table(max_trackers=1)
-    table.find_or_make("a", 1.0, now_ms=0).in_debt = True
+    table = Table(1)
+    table.take("a")
     for limit in range(100):
-        table.find_or_make("b", float(limit), now_ms=0)
+        table.take("b", limit=float(limit), taken=0)
     assert len(list(table.shared())) == 1
 
 
 def test_an_idle_counter_goes_when_others_come_and_a_busy_one_stays() -> None:
-    table = _table(max_trackers=100)
-    idle, busy = table.find_or_make("idle", 1.0, now_ms=0), table.find_or_make("busy", 1.0, now_ms=0)
-    busy.last_ms = 900
-    table.find_or_make("new", 1.0, now_ms=1_000)
+    table = Table(100)
+    idle, busy = table.take("idle", taken=0), table.take("busy", taken=0, now_ms=900)
+    table.take("new", now_ms=1_000)
     assert idle.forgotten
     assert table.find_own("idle") is None
     assert table.find_own("busy") is busy
 
 
 def test_a_counter_that_was_made_room_for_says_so(clock: FakeClock) -> None:
-    table = _table(max_trackers=1)
-    first = table.find_or_make("a", 1.0, now_ms=clock.now_ms)
-    second = table.find_or_make("b", 1.0, now_ms=clock.now_ms)
+    table = Table(1)
+    first = table.take("a", taken=0)
+    second = table.take("b", taken=0)
     assert first.forgotten
     assert second.key == "b"
+
+
+# -- K08 -----------------------------------------------------------------------------------------------------
+
+
+def test_k08_a_kind_that_fills_the_table_gives_way_and_keeps_its_debts() -> None:
+    table = Table(100)
+    for i in range(200):
+        table.take(f"mallory-{i}", "mallory")
+    for i in range(49):
+        assert table.take(f"alice-{i}", "alice").key == f"alice-{i}"
+    assert len(table.own()) == 100
+    (shared,) = table.shared()
+    assert shared.taken == 149, "100 that found no place, and 49 whose place was needed"
+    assert table.find("alice-99", 1.0, "alice") is None
+
+
+def test_k08_shared_counters_are_bounded_however_many_kinds_and_limits_there_are() -> None:
+    table = Table(16)
+    for i in range(5_000):
+        table.take(f"a-{i}", f"kind-{i}", limit=float(i % 5))
+    assert len(table.own()) == 16
+    assert len(list(table.shared())) <= 16 + 16 + 5
+
+
+_calls = st.lists(
+    st.tuples(st.sampled_from(["x", "x", "x", "y", "z"]), st.integers(0, 12), st.integers(0, 2)), max_size=120
+)
+
+
+@given(_calls)
+def test_k08_a_kind_below_its_share_shares_nothing_and_nothing_is_forgiven(
+    calls: list[tuple[str, int, int]],
+) -> None:
+    table = Table(8)
+    taken: dict[tuple[str, str], int] = {}
+    for kind, number, amount in calls:
+        key = f"{kind}{number}"
+        own = {own_key: counter.kind for own_key, counter in table.own()}
+        kinds = {*own.values(), kind}
+        of_kind = [own_key for own_key, own_kind in own.items() if own_kind == kind]
+        counter = table.take(key, kind, taken=amount)
+        if key in own or len(of_kind) < 8 // len(kinds):
+            assert counter.key == key
+        assert counter.kind == kind
+        assert len(table.own()) <= 8
+        taken[key, kind] = taken.get((key, kind), 0) + amount
+        for (each, its_kind), expected in taken.items():
+            found = table.find(each, 1.0, its_kind)
+            assert expected <= (0 if found is None else found.taken)

@@ -41,10 +41,12 @@ class Model:
         return listener == "ADMIN" or total is None or len(self.open) < total
 
     def accept(self, listener: str, ip: str, now_ms: int) -> tuple[str, int]:
-        recorded = [listener] if listener == "ADMIN" else [listener, "gateway"]
+        most = self.limits["ip_count"]
+        has_all = most is not None and sum(at == ip for _, at in self.open) >= most
+        recorded = [] if has_all else [listener] if listener == "ADMIN" else [listener, "gateway"]
         bounds = {listener: self.limits["listener_rate"], "gateway": self.limits["rate"]}
-        wait_ms = max(self.wait_ms(name, bounds[name], now_ms) for name in recorded)
-        if wait_ms or not self.has_slot(listener):
+        wait_ms = max((self.wait_ms(name, bounds[name], now_ms) for name in recorded), default=0)
+        if not has_all and (wait_ms or not self.has_slot(listener)):
             return "wait", wait_ms
         if self.limits["ip_rate"] is not None:
             hold_ms = self.wait_ms(ip, self.limits["ip_rate"], now_ms)
@@ -52,10 +54,7 @@ class Model:
                 for name in [ip, *recorded]:
                     self.rates[name].record(-1, now_ms)
                 return "hold", hold_ms
-        if (
-            self.limits["ip_count"] is not None
-            and sum(at == ip for _, at in self.open) >= self.limits["ip_count"]
-        ):
+        if has_all:
             return "refuse", 0
         self.open.append((listener, ip))
         return "admit", 0

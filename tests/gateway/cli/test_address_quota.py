@@ -17,8 +17,6 @@ bootstrap = ["k:1"]
 [[listeners]]
 name = "a"
 bind = "127.0.0.1:19092"
-[connections]
-ipv6_prefix_bits = 64
 [[quotas]]
 ip = "10.0.0.7"
 connection_creation_rate = 50

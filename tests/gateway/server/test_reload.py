@@ -63,7 +63,7 @@ def test_setting_that_can_change_is_in_force_afterwards(section: str, value: Any
         ("mutation_quota", {"window_num": 5}, "mutation_quota.window_num"),
         ("client_ids", {"empty": "as_named"}, "client_ids.empty"),
         ("limits", {"max_frame_bytes": 5000}, "limits.max_frame_bytes"),
-        ("connections", {"ipv6_prefix_bits": 64}, "connections.ipv6_prefix_bits"),
+        ("connections", {"ipv6_prefix_bits": 56}, "connections.ipv6_prefix_bits"),
     ],
 )
 def test_setting_that_can_not_change_waits_for_the_restart_and_the_rest_is_applied(

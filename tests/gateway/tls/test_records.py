@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tls.records import RecordWalk
+from gateway.tls.records import Hello, HelloWalk, RecordWalk
+from testkit.frames import heartbeat
 
 
 def record(size: int) -> bytes:
@@ -42,3 +44,53 @@ def test_any_segments_give_the_same_count(sizes: list[int], cuts: list[int]) -> 
         counted += walk.count(memoryview(data)[at : at + step])
         at, turn = at + step, turn + 1
     assert counted == len(sizes)
+
+
+# -- K09 -----------------------------------------------------------------------------------------------------
+
+
+def tls_record(payload: bytes, content_type: int = 22) -> bytes:
+    return bytes([content_type, 3, 1]) + len(payload).to_bytes(2, "big") + payload
+
+
+def hello(size: int) -> bytes:
+    """A ClientHello, without its records."""
+    return b"\x01" + (size - 4).to_bytes(3, "big") + bytes(size - 4)
+
+
+def look_at(data: bytes, pieces: int) -> tuple[Hello, int]:
+    """What is found, and after how many bytes."""
+    looks = HelloWalk()
+    for end in [*range(pieces, len(data), pieces), len(data)]:
+        found = looks.look(data[:end])
+        if found is not Hello.PART:
+            return found, end
+    return Hello.PART, len(data)
+
+
+@pytest.mark.parametrize("size", [4, 5, 517, 1_800, 16_000])
+@pytest.mark.parametrize("fragment", [1, 3, 700, 16_384])
+def test_k09_a_hello_is_whole_with_its_last_byte_however_it_is_cut(size: int, fragment: int) -> None:
+    message = hello(min(size, 2_000 if fragment < 10 else size))
+    data = b"".join(tls_record(message[at : at + fragment]) for at in range(0, len(message), fragment))
+    assert look_at(data, 1) == (Hello.WHOLE, len(data))
+    assert look_at(data, len(data)) == (Hello.WHOLE, len(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (heartbeat(1), Hello.NOT_TLS),
+        (tls_record(b"\x02\x28", 21), Hello.NOT_HELLO),
+        (tls_record(hello(100)[:50]) + tls_record(b"\x01\x00", 21), Hello.NOT_HELLO),
+        (b"\x16\x02", Hello.NOT_HELLO),
+        (b"\x16\x03\x01\xff\xff", Hello.NOT_HELLO),
+        (tls_record(b""), Hello.NOT_HELLO),
+        (tls_record(b"\x02"), Hello.NOT_HELLO),
+        (tls_record(b"\x01\xff\xff\xff"), Hello.NOT_HELLO),
+        (tls_record(hello(65_000)[:9_000]) * 2, Hello.NOT_HELLO),
+    ],
+)
+def test_k09_what_does_not_become_a_hello_is_found_out_at_once(data: bytes, found: Hello) -> None:
+    assert look_at(data, 1) == (found, look_at(data, 1)[1])
+    assert look_at(data + hello(100), 7)[0] is found
