@@ -59,6 +59,7 @@ from quotas.layered_quotas import LayeredQuotas
 from quotas.mutations import MutationQuotas
 
 _DRAIN_POLL_S: Final = 0.02
+_SWITCH_S: Final = 0.0005
 _STORE_GRACE_S: Final = 5.0
 """Beyond the time of an alteration; a topic store asks for 2 s when one has failed."""
 
@@ -176,6 +177,7 @@ class Gateway:
             self.operations,
             ready=self.why_not_ready,
             remote_changes=config.admin.remote_changes,
+            allowed_hosts=config.admin.allowed_hosts,
             quotas=QuotaRoutes(self.live_quotas, lambda: self.operations.config),
         )
 
@@ -339,6 +341,8 @@ class Gateway:
 
 
 async def _serve(config: Config, banner: str | None, source: ConfigSource | None) -> int:
+    # A thread that computes, such as one that writes many quotas, holds up each callback of the loop for this long.
+    sys.setswitchinterval(_SWITCH_S)
     loop = asyncio.get_running_loop()
     gateway = Gateway(config, source)
     stop = asyncio.Event()

@@ -34,6 +34,27 @@ class QuotaChange:
     value: float | None
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class LayeredSnapshot:
+    """All quotas at one moment, by key.
+
+    Attributes:
+        in_force: what counts.
+        overrides: what the store says.
+        base: what the configuration file says.
+    """
+
+    in_force: Mapping[QuotaKey, Mapping[QuotaEntity, float]]
+    overrides: Mapping[QuotaKey, Mapping[QuotaEntity, float]]
+    base: Mapping[QuotaKey, Mapping[QuotaEntity, float]]
+
+    def rows(self) -> Iterator[tuple[QuotaEntity, QuotaKey, float, Source, float | None]]:
+        """Each quota in force with where it came from and what the file says of it."""
+        for entity, key, value in _items(self.in_force):
+            source: Source = "store" if entity in self.overrides[key] else "file"
+            yield entity, key, value, source, self.base[key].get(entity)
+
+
 class LayeredQuotas:
     """See the module.
 
@@ -113,6 +134,11 @@ class LayeredQuotas:
     def overrides(self) -> Iterator[tuple[QuotaEntity, QuotaKey, float]]:
         """Everything that the store says, by key and then in the order it was set first."""
         return _items(self._overrides)
+
+    def snapshot(self) -> LayeredSnapshot:
+        """What is set now, for work that takes longer than until the next change."""
+        overrides = {key: values.copy() for key, values in self._overrides.items()}
+        return LayeredSnapshot(self.limits.snapshot(), overrides, self._base)
 
     def _apply(self, entity: QuotaEntity, key: QuotaKey, value: float | None) -> None:
         if value is not None:

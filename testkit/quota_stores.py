@@ -36,7 +36,7 @@ class Seen:
         self.values: dict[Slot, Value] = {}
         self.calls: list[tuple[Sequence[StoredChange], int]] = []
 
-    def __call__(self, changes: Sequence[StoredChange], version: int) -> None:
+    async def __call__(self, changes: Sequence[StoredChange], version: int) -> None:
         self.calls.append((tuple(changes), version))
         for change in changes:
             if change.value is None:

@@ -7,7 +7,7 @@ import json
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -38,7 +38,14 @@ def add_argument(parser: argparse.ArgumentParser, *, below: bool = False) -> Non
 
 
 def ask(
-    url: str, path: str, *, method: str = "GET", body: Any = None, max_bytes: int = _MAX_ANSWER_BYTES
+    url: str,
+    path: str,
+    *,
+    method: str = "GET",
+    body: Any = None,
+    lines: Iterable[Any] | None = None,
+    max_bytes: int = _MAX_ANSWER_BYTES,
+    timeout_s: float = _TIMEOUT_S,
 ) -> tuple[int, Any]:
     """One exchange with the admin port.
 
@@ -47,7 +54,9 @@ def ask(
         path: begins with a slash.
         method: of the request.
         body: sent as JSON; None for no body.
+        lines: each sent as a line of JSON, in place of a body.
         max_bytes: of the answer that are read.
+        timeout_s: for each step of it.
 
     Returns:
         The HTTP status and the answer's JSON.
@@ -57,11 +66,14 @@ def ask(
     """
     data = None if body is None else json.dumps(body).encode()
     headers = {} if data is None else {"Content-Type": "application/json"}
+    if lines is not None:
+        data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        headers = {"Content-Type": "application/x-ndjson"}
     request = urllib.request.Request(url + path, data, headers, method=method)
     # The machine's proxy is for other places, and a redirect would lead to one.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
     try:
-        with opener.open(request, timeout=_TIMEOUT_S) as answer:
+        with opener.open(request, timeout=timeout_s) as answer:
             status, text = answer.status, answer.read(max_bytes)
     except urllib.error.HTTPError as exc:
         with exc:

@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from config import ConfigError
 from gateway.cli import admin_port
@@ -17,6 +18,7 @@ from gateway.cli.table import number
 from gateway.quota_admin.store.quota_json import entity_json, entity_of
 
 _MAX_TEXT_BYTES: Final = 32 * 1024 * 1024
+_TIMEOUT_S: Final = 120.0
 
 
 def add_parser(commands: Any) -> None:
@@ -49,25 +51,35 @@ def run(arguments: argparse.Namespace) -> int:
         {"entity": entity_json(entity), "quota": key.value, "limit": value}
         for (entity, key), value in _read(arguments.file).items()
     ]
-    body = {"quotas": quotas, "prune": arguments.prune, "dry_run": arguments.dry_run, "user": _user()}
-    return admin_port.exit_code(
-        arguments.admin, partial(_exchange, arguments.admin, body), what=" that takes quotas"
-    )
+    options = {"user": _user()}
+    if arguments.prune:
+        options["prune"] = "true"
+    if arguments.dry_run:
+        options["dry_run"] = "true"
+    exchange = partial(_exchange, arguments.admin, quotas, options)
+    return admin_port.exit_code(arguments.admin, exchange, what=" that takes quotas")
 
 
-def _exchange(url: str, body: dict[str, Any]) -> int:
+def _exchange(url: str, quotas: list[dict[str, Any]], options: dict[str, str]) -> int:
     status, answer = admin_port.ask(
-        url, "/quotas/import", method="POST", body=body, max_bytes=MAX_ANSWER_BYTES
+        url,
+        f"/quotas/import?{urlencode(options)}",
+        method="POST",
+        lines=quotas,
+        max_bytes=MAX_ANSWER_BYTES,
+        timeout_s=_TIMEOUT_S,
     )
     if status != 200:
         for line in answer.get("faults", []):
             print(f"sluice: {line}", file=sys.stderr)
+        if (more := answer.get("fault_count", 0) - len(answer.get("faults", []))) > 0:
+            print(f"sluice: and {more} more", file=sys.stderr)
         print(f"sluice: refused: {answer['error']}", file=sys.stderr)
         return 1
-    lines = [_told(change) for change in answer["changes"]]
+    lines = [_told(change) for change in sorted(answer["changes"], key=_order)]
     if not lines:
         lines.append("no difference")
-    elif body["dry_run"]:
+    elif "dry_run" in options:
         lines.append(f"{len(lines)} to change; nothing was, since this is a dry run")
     else:
         lines.append(f"{len(lines)} changed, version {answer['version']}")
@@ -98,6 +110,10 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return ""
+
+
+def _order(change: dict[str, Any]) -> tuple[str, str]:
+    return str(entity_of(change["entity"])), change["quota"]
 
 
 def _told(change: dict[str, Any]) -> str:

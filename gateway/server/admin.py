@@ -8,9 +8,10 @@ and /quotas, which is in `gateway.server.quota_routes`.
 
 There is no password. What changes something is only taken from this machine, unless the configuration says otherwise,
 and never from a web page: no request with an Origin header, which browsers put into every request of this kind, and
-only bodies declared as JSON, which a form on a foreign page can't send.
+only bodies declared as JSON, which a form on a foreign page can't send. Nothing is answered to a request under a host
+name that is not ours: a foreign page whose name leads here could read it (DNS rebinding, hazard K22).
 
-aiohttp serves it, with its own bounds on header and request sizes.
+aiohttp serves it, with its own bounds on header and request sizes; `gateway.server.admin_connections` accepts.
 """
 
 from __future__ import annotations
@@ -18,22 +19,29 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from gateway.observability.events import ReloadResult
+from gateway.server.admin_connections import IDLE_S, AdminConnections
 from gateway.server.operations import Operations
 from gateway.server.quota_routes import QuotaRoutes
 from quotas.limits import Enforcement
 
 _MAX_BODY_BYTES: Final = 16 * 1024
+
+_JSON: Final = "application/json"
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+ChangingHandler: TypeAlias = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
 
 
 class AdminServer:
@@ -46,6 +54,7 @@ class AdminServer:
         *,
         ready: Callable[[], str | None],
         remote_changes: bool = False,
+        allowed_hosts: Collection[str] = (),
         quotas: QuotaRoutes | None = None,
     ) -> None:
         """Make it; nothing is bound yet.
@@ -55,14 +64,17 @@ class AdminServer:
             operations: what can be changed.
             ready: why clients cannot be served right now, None when they can.
             remote_changes: whether other machines may change something.
+            allowed_hosts: names it is asked under, in lower case, beside localhost and that it is bound to.
             quotas: serves /quotas; None: there is no such path.
         """
         self._metrics = metrics
         self._operations = operations
         self._ready = ready
         self._remote_changes = remote_changes
+        self._allowed_hosts = {"localhost", *allowed_hosts}
         self._quotas = quotas
         self._runner: web.AppRunner | None = None
+        self._connections: AdminConnections | None = None
         self._rendering: asyncio.Task[bytes] | None = None
         self.port = 0
 
@@ -72,30 +84,60 @@ class AdminServer:
         Raises:
             OSError: the port cannot be bound.
         """
-        application = web.Application(client_max_size=_MAX_BODY_BYTES)
-        application.router.add_get("/metrics", self._serve_metrics)
-        application.router.add_get("/healthz", self._serve_health)
-        application.router.add_get("/readyz", self._serve_readiness)
-        application.router.add_get("/enforcement", self._serve_enforcement)
-        application.router.add_put("/enforcement", self._guarded(self._set_enforcement))
-        application.router.add_post("/reload", self._guarded(self._reload))
+        self._allowed_hosts.add(host.lower())
+        application = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[self._watched])
+        # A body that unpacks to more than was sent would have no bound.
+        self._runner = web.AppRunner(
+            application, access_log=None, keepalive_timeout=IDLE_S, shutdown_timeout=1, auto_decompress=False
+        )
+        connections = self._connections = AdminConnections(self._handler)
+        router = application.router
+        router.add_get("/metrics", self._serve_metrics)
+        router.add_get("/healthz", self._serve_health)
+        router.add_get("/readyz", self._serve_readiness)
+        router.add_get("/enforcement", self._serve_enforcement)
+        router.add_put("/enforcement", self._guarded(self._set_enforcement))
+        router.add_post("/reload", self._guarded(self._reload))
         if self._quotas is not None:
-            self._quotas.add_to(application.router, self._guarded)
-        self._runner = web.AppRunner(application, access_log=None, keepalive_timeout=75, shutdown_timeout=1)
+            self._quotas.add_to(router, connections, self._changing)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
         try:
-            await site.start()
+            self.port = await connections.listen(host, port)
         except OSError:
             await self.stop()
             raise
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         """Close the port and its connections."""
+        if self._connections is not None:
+            self._connections.stop()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    @web.middleware
+    async def _watched(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Every request, under a name of ours; its connection stays while it is worked on."""
+        named = request.headers.get("Host")
+        if named is not None and not self._ours(named):
+            return _refusal(421, "not under this host name; admin.allowed_hosts has those that are answered")
+        with self.connections.working(request.protocol):
+            return await handler(request)
+
+    def _ours(self, named: str) -> bool:
+        host = host_of(named)
+        return is_address(host) or host.lower() in self._allowed_hosts
+
+    def _handler(self) -> RequestHandler:
+        assert self._runner is not None
+        assert self._runner.server is not None
+        return self._runner.server()
+
+    @property
+    def connections(self) -> AdminConnections:
+        """Of the port, which is bound."""
+        assert self._connections is not None
+        return self._connections
 
     # -- looking ---------------------------------------------------------------------------------------------
 
@@ -119,28 +161,33 @@ class AdminServer:
 
     # -- changing --------------------------------------------------------------------------------------------
 
-    def _guarded(
-        self, handle: Callable[[Any, str], Awaitable[web.Response]], *, max_bytes: int = _MAX_BODY_BYTES
-    ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        """Hand over the body, and the caller's address, of a request that may change something."""
+    def _changing(self, handle: ChangingHandler, content_type: str = _JSON) -> Handler:
+        """A handler of requests that change something, for those that may; it gets the caller's address too."""
 
-        async def guarded(request: web.Request) -> web.Response:
+        async def changing(request: web.Request) -> web.StreamResponse:
             if "Origin" in request.headers:
                 return _refusal(403, "not from a web page")
             if not self._remote_changes and not is_this_machine(request.remote):
                 return _refusal(403, "only from this machine, since admin.remote_changes is false")
-            if request.content_type != "application/json":
-                return _refusal(415, "the body has to be application/json")
+            if request.content_type != content_type:
+                return _refusal(415, f"the body has to be {content_type}")
+            return await handle(request, f"admin port, {request.remote}")
+
+        return changing
+
+    def _guarded(self, handle: Callable[[Any, str], Awaitable[web.Response]]) -> Handler:
+        """The same, for a small body in JSON."""
+
+        async def guarded(request: web.Request, caller: str) -> web.StreamResponse:
+            with self.connections.waiting(request.protocol, self.connections.deadline()):
+                text = await request.read()
             try:
-                text = await request.clone(client_max_size=max_bytes).read()
-                # A large one would hold up the clients.
-                small = len(text) <= _MAX_BODY_BYTES
-                body = json.loads(text) if small else await asyncio.to_thread(json.loads, text)
+                body = json.loads(text)
             except (ValueError, RecursionError):
                 return _refusal(400, "the body is not JSON")
-            return await handle(body, f"admin port, {request.remote}")
+            return await handle(body, caller)
 
-        return guarded
+        return self._changing(guarded)
 
     async def _set_enforcement(self, body: Any, by: str) -> web.Response:
         wanted = body.get("mode") if isinstance(body, dict) else None
@@ -164,6 +211,22 @@ def is_this_machine(address: str | None) -> bool:
         return False
     mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
     return (mapped or ip).is_loopback
+
+
+def host_of(named: str) -> str:
+    """The host in the value of a Host header, without port and brackets."""
+    if named.startswith("["):
+        return named[1:].partition("]")[0]
+    return named.partition(":")[0].rstrip(".")
+
+
+def is_address(host: str) -> bool:
+    """Whether this is an address and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _refusal(status: int, reason: str) -> web.Response:

@@ -2,17 +2,19 @@
 
     GET  /quotas            every quota in force and where it came from; what `sluice quotas` needs to explain it
     GET  /quotas/history    ?limit=N: the latest changes, the last one first
-    POST /quotas/import     {"quotas": [...], "prune": false, "dry_run": false}: make the store say this
+    POST /quotas/import     ?prune=true&dry_run=true&user=NAME: make the store say what the body does, a quota a line:
+                            {"entity": [{"type": "user", "name": "alice"}], "quota": "producer_byte_rate", "limit": 5}
 
-An import is one alteration: one fault, and nothing is changed.
+An import is one alteration: one fault, and nothing is changed. One is made at a time. All of it is done in slices,
+since there may be a hundred thousand quotas (hazards K21, L04).
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
+from weakref import ref
 
 from aiohttp import web
 
@@ -20,19 +22,33 @@ from config import Config
 from gateway.quota_admin.store.audit import audit_change
 from gateway.quota_admin.store.interface import Alteration, StoreError
 from gateway.quota_admin.store.live import LiveQuotas
-from gateway.quota_admin.store.quota_json import change_json, entity_json, history_json, quotas_of
+from gateway.quota_admin.store.quota_json import QuotaRows, change_json, entity_json, history_json
+from gateway.server.admin_bodies import BodyTooLargeError, RowWriter, read_lines
+from gateway.server.admin_connections import AdminConnections
+from gateway.slices import Slices, free, keep_for_good, without_collections
 from quotas.entities import QuotaEntity, QuotaKey
-from quotas.layered_quotas import QuotaChange
+from quotas.layered_quotas import LayeredSnapshot, QuotaChange
 
 MAX_IMPORT_BYTES: Final = 64 * 1024 * 1024
 MAX_HISTORY: Final = 100_000
+IMPORT_TYPE: Final = "application/x-ndjson"
 
 _BY: Final = "admin port"
 _MAX_NAME: Final = 64
-_LINES_AT_ONCE: Final = 100
+_LEAST_LINES: Final = 10_000
+"""That may be read although so many quotas can't be kept, which the store says."""
+_MANY: Final = 5_000
 
-Handle: TypeAlias = Callable[[Any, str], Awaitable[web.Response]]
-Guard: TypeAlias = Callable[..., Callable[[web.Request], Awaitable[web.Response]]]
+Changes: TypeAlias = list[tuple[QuotaChange, float | None]]
+"""Each with the override before it."""
+
+Handle: TypeAlias = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
+Changing: TypeAlias = Callable[[Handle, str], Callable[[web.Request], Awaitable[web.StreamResponse]]]
+
+
+class _RefusedError(Exception):
+    def __init__(self, status: int, error: str, **more: Any) -> None:
+        self.response = web.json_response({"error": error, **more}, status=status)
 
 
 class QuotaRoutes:
@@ -47,24 +63,27 @@ class QuotaRoutes:
         """
         self._live = live
         self._config = config
+        self._importing = False
+        self._snapshot: Callable[[], LayeredSnapshot | None] = lambda: None
+        self._snapshot_version = 0
 
-    def add_to(self, router: web.UrlDispatcher, guarded: Guard) -> None:
+    def add_to(self, router: web.UrlDispatcher, connections: AdminConnections, changing: Changing) -> None:
         """Serve them.
 
         Args:
             router: of the admin port.
-            guarded: makes a handler of one that gets a body and the caller's address; takes ``max_bytes``.
+            connections: of the admin port.
+            changing: makes a handler that only those come to who may change something, of one that gets the caller's
+                address too, and the type of the body.
         """
+        self._connections = connections
+        self._writer = RowWriter(connections)
         router.add_get("/quotas", self._serve_quotas)
         router.add_get("/quotas/history", self._serve_history)
-        router.add_post("/quotas/import", guarded(self._import, max_bytes=MAX_IMPORT_BYTES))
+        router.add_post("/quotas/import", changing(self._import, IMPORT_TYPE))
 
-    async def _serve_quotas(self, _request: web.Request) -> web.Response:
+    async def _serve_quotas(self, request: web.Request) -> web.StreamResponse:
         quotas, config = self._live.quotas, self._config()
-        rows = [
-            (entity, key, value, quotas.source(entity, key), quotas.base(entity, key))
-            for entity, key, value in quotas.limits.items()
-        ]
         head = {
             "version": self._live.store.version,
             "kind": config.quota_store.kind,
@@ -76,11 +95,28 @@ class QuotaRoutes:
             "client_ids": config.client_ids.model_dump(mode="json"),
             "connections": {"ipv6_prefix_bits": config.connections.ipv6_prefix_bits},
         }
-        # A hundred thousand of them take their time.
-        body = await asyncio.to_thread(_quotas_text, head, rows)
-        return web.Response(text=body, content_type="application/json")
+        rows = (
+            {
+                "entity": entity_json(entity),
+                "quota": key.value,
+                "limit": value,
+                "source": source,
+                "file": base,
+            }
+            for entity, key, value, source, base in self._quotas_now().rows()
+        )
+        return await self._writer.answer(request, head, "quotas", rows)
 
-    async def _serve_history(self, request: web.Request) -> web.Response:
+    def _quotas_now(self) -> LayeredSnapshot:
+        """One copy for all that ask for the same, for as long as one of them needs it."""
+        version = self._live.quotas.limits.version
+        snapshot = self._snapshot() if version == self._snapshot_version else None
+        if snapshot is None:
+            snapshot = self._live.quotas.snapshot()
+            self._snapshot, self._snapshot_version = ref(snapshot), version
+        return snapshot
+
+    async def _serve_history(self, request: web.Request) -> web.StreamResponse:
         text = request.query.get("limit", "100")
         if len(text) > 9 or not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_HISTORY:
             return web.json_response({"error": f"limit has to be 1..{MAX_HISTORY}"}, status=400)
@@ -88,61 +124,105 @@ class QuotaRoutes:
             entries = await self._live.history(int(text))
         except StoreError as exc:
             return web.json_response({"error": str(exc)}, status=503)
-        return web.json_response({"history": [history_json(entry) for entry in entries]})
+        answer = await self._writer.answer(request, {}, "history", map(history_json, entries))
+        await free(entries)
+        return answer
 
-    async def _import(self, body: Any, caller: str) -> web.Response:
-        if not isinstance(body, dict):
-            return web.json_response({"error": "the body has to be an object"}, status=400)
-        wanted, faults = await asyncio.to_thread(quotas_of, body.get("quotas"))
-        if faults:
-            return web.json_response({"error": "the quotas are not valid", "faults": faults}, status=422)
-        dry_run = body.get("dry_run") is True
+    # -- import ----------------------------------------------------------------------------------------------
+
+    async def _import(self, request: web.Request, caller: str) -> web.StreamResponse:
+        if self._importing:
+            return web.json_response({"error": "another import is under way"}, status=409)
+        self._importing = True
         try:
+            lines = await read_lines(
+                request,
+                self._connections,
+                max_bytes=MAX_IMPORT_BYTES,
+                max_lines=max(_LEAST_LINES, self._config().quota_store.max_quotas),
+            )
+            # Its peer is not waited for in here.
+            with without_collections():
+                head, changes = await self._carry_out(lines, caller, request.query)
+                if head["made"] and len(changes) > _MANY:
+                    keep_for_good()
+        except BodyTooLargeError as exc:
+            return web.json_response({"error": str(exc)}, status=413)
+        except StoreError as exc:
+            return web.json_response({"error": str(exc)}, status=503)
+        except _RefusedError as exc:
+            return exc.response
+        finally:
+            self._importing = False
+        answer = await self._writer.answer(request, head, "changes", _told(changes))
+        await free(changes)
+        return answer
+
+    async def _carry_out(
+        self, lines: list[bytes], caller: str, query: Mapping[str, str]
+    ) -> tuple[dict[str, Any], Changes]:
+        dry_run = query.get("dry_run") == "true"
+        rows = await _parsed(lines)
+        try:
+            if rows.fault_count:
+                raise _RefusedError(
+                    422, "the quotas are not valid", faults=rows.faults, fault_count=rows.fault_count
+                )
             if not dry_run:
                 # What another gateway has made a moment ago may be what this one is to replace.
                 await self._live.catch_up()
-        except StoreError as exc:
-            return web.json_response({"error": str(exc)}, status=503)
-        changes = self._differences(wanted, prune=body.get("prune") is True)
-        told = [change_json(change, old) for change, old in changes]
+            changes = await self._differences(rows.found, prune=query.get("prune") == "true")
+        finally:
+            await free(rows.found)
         if dry_run or not changes:
-            return web.json_response({"version": self._live.store.version, "made": False, "changes": told})
+            return {"version": self._live.store.version, "made": False}, changes
         # Not authenticated: any name may be given. It is for the history only.
-        name = "".join(each for each in str(body.get("user") or "")[:_MAX_NAME] if each.isprintable())
+        name = "".join(each for each in query.get("user", "")[:_MAX_NAME] if each.isprintable())
         via = f"{caller}, {name}" if name else caller
-        try:
-            version = await self._live.alter(Alteration(_BY, via, tuple(change for change, _ in changes)))
-        except StoreError as exc:
-            return web.json_response({"error": str(exc)}, status=503)
-        for at, (change, old) in enumerate(changes):
-            if at % _LINES_AT_ONCE == 0:
-                await asyncio.sleep(0)  # a hundred thousand lines take seconds
+        version = await self._live.alter(Alteration(_BY, via, tuple(change for change, _ in changes)))
+        slices = Slices()
+        for change, old in changes:
+            if slices.over:
+                await slices.next()
             audit_change(change, old, by=_BY, via=via)
-        return web.json_response({"version": version, "made": True, "changes": told})
+        return {"version": version, "made": True}, changes
 
-    def _differences(
-        self, wanted: dict[tuple[QuotaEntity, QuotaKey], float], *, prune: bool
-    ) -> list[tuple[QuotaChange, float | None]]:
-        quotas = self._live.quotas
-        changes = [
-            (QuotaChange(*at, value), old)
-            for at, value in wanted.items()
-            if (old := quotas.override(*at)) != value
-        ]
-        if prune:
-            changes.extend(
-                (QuotaChange(entity, key, None), value)
-                for entity, key, value in quotas.overrides()
-                if (entity, key) not in wanted
-            )
-        return sorted(changes, key=lambda item: (str(item[0].entity), item[0].key))
+    async def _differences(
+        self, wanted: Mapping[tuple[QuotaEntity, QuotaKey], float], *, prune: bool
+    ) -> Changes:
+        overrides = self._live.quotas.snapshot().overrides
+        changes: Changes = []
+        slices = Slices()
+        for (entity, key), value in wanted.items():
+            if slices.over:
+                await slices.next()
+            if (old := overrides[key].get(entity)) != value:
+                changes.append((QuotaChange(entity, key, value), old))
+        for key, values in overrides.items() if prune else ():
+            for entity, value in values.items():
+                if slices.over:
+                    await slices.next()
+                if (entity, key) not in wanted:
+                    changes.append((QuotaChange(entity, key, None), value))
+        return changes
 
 
-def _quotas_text(
-    head: dict[str, Any], rows: Sequence[tuple[QuotaEntity, QuotaKey, float, str | None, float | None]]
-) -> str:
-    quotas = [
-        {"entity": entity_json(entity), "quota": key.value, "limit": value, "source": source, "file": base}
-        for entity, key, value, source, base in rows
-    ]
-    return json.dumps({**head, "quotas": quotas})
+async def _parsed(lines: list[bytes]) -> QuotaRows:
+    """The quotas of these lines, which are let go of."""
+    rows = QuotaRows()
+    slices = Slices(every=1)
+    lines.reverse()
+    at = 0
+    while lines:
+        if slices.over:
+            await slices.next()
+        try:
+            rows.add(json.loads(lines.pop()))
+        except (ValueError, RecursionError):
+            rows.add_fault(at, "is not JSON")
+        at += 1
+    return rows
+
+
+def _told(changes: Changes) -> Iterator[dict[str, Any]]:
+    return (change_json(change, old) for change, old in changes)

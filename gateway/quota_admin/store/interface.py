@@ -10,10 +10,11 @@ which is one of all brokers: every gateway that shares the store has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from gateway.slices import Slices, free
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.layered_quotas import QuotaChange
 
@@ -73,6 +74,43 @@ def effective(
     return [(change, old) for change, old in found if change.value != old]
 
 
+class Effective(NamedTuple):
+    """What an alteration comes to; see `effective`.
+
+    Attributes:
+        changes: those that change something, each with the value it replaces.
+        slots: how many it names.
+        growth: how many more quotas there are afterwards.
+    """
+
+    changes: list[tuple[StoredChange, Value | None]]
+    slots: int
+    growth: int
+
+
+async def effective_in_slices(
+    changes: Iterable[StoredChange], value_of: Callable[[Slot], Value | None]
+) -> Effective:
+    """`effective` and `growth`, in the loop."""
+    slices = Slices()
+    last = {}
+    for change in changes:
+        if slices.over:
+            await slices.next()
+        last[slot_of(change)] = change
+    found: list[tuple[StoredChange, Value | None]] = []
+    grown = 0
+    for slot, change in last.items():
+        if slices.over:
+            await slices.next()
+        if change.value != (old := value_of(slot)):
+            found.append((change, old))
+            grown += growth(found[-1:])
+    slots = len(last)
+    await free(last)
+    return Effective(found, slots, grown)
+
+
 def growth(changes: Iterable[tuple[StoredChange, Value | None]]) -> int:
     """How many more quotas there are after these changes, which `effective` has returned."""
     return sum(
@@ -82,8 +120,8 @@ def growth(changes: Iterable[tuple[StoredChange, Value | None]]) -> int:
     )
 
 
-OnChange: TypeAlias = Callable[[Sequence[StoredChange], int], None]
-"""Takes changes that are durable and valid, with the version that has them; runs on the loop."""
+OnChange: TypeAlias = Callable[[Sequence[StoredChange], int], Awaitable[None]]
+"""Takes changes that are durable and valid, with the version that has them; runs on the loop, one call at a time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,15 @@ from gateway.quota_admin.store.interface import (
     StoredChange,
     StoreError,
 )
+from gateway.slices import Slices
 from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import validate
 
 MAX_WAITING: Final = 1_000
 """Alterations that wait for others; each connection has at most one."""
+
+_AT_ONCE: Final = 50
+"""Changes that come into force together: some tenths of a millisecond."""
 
 _log = structlog.get_logger("gateway.store")
 
@@ -128,13 +132,16 @@ class LiveQuotas:
                 raise StoreError("the gateway is shutting down")
             if not self._opened:
                 raise StoreError("the quota store was not read yet")
-            # Once stored, what is not valid would be taken for damage at the next start.
-            for change in alteration.changes:
-                _require_valid(change)
             if self._waiting >= MAX_WAITING:
                 raise StoreError("too many alterations wait already")
             self._waiting += 1
             try:
+                # Once stored, what is not valid would be taken for damage at the next start.
+                slices = Slices()
+                for change in alteration.changes:
+                    if slices.over:
+                        await slices.next()
+                    _require_valid(change)
                 limits = [change for change in alteration.changes if isinstance(change, LimitChange)]
                 version = await (
                     self._write_limits(alteration, limits) if limits else self.store.write(alteration)
@@ -180,9 +187,14 @@ class LiveQuotas:
                     raise StoreError(str(exc)) from exc
             return await self.store.write(alteration)
 
-    def _on_change(self, changes: Sequence[StoredChange], version: int) -> None:
-        # They were looked at before they were written, and by the store when it read them.
-        self.quotas.apply((c for c in changes if isinstance(c, QuotaChange)), checked=True)
+    async def _on_change(self, changes: Sequence[StoredChange], version: int) -> None:
+        slices = Slices(every=1)
+        for at in range(0, len(changes), _AT_ONCE):
+            if at and slices.over:
+                await slices.next()
+            part = changes[at : at + _AT_ONCE]
+            # They were looked at before they were written, and by the store when it read them.
+            self.quotas.apply((c for c in part if isinstance(c, QuotaChange)), checked=True)
         if limits := [change for change in changes if isinstance(change, LimitChange)]:
             self.kept_limits = _merged(self.kept_limits, limits)
             self._put_limits_in_force()

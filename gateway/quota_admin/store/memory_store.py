@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable
@@ -11,13 +12,15 @@ from gateway.quota_admin.store.interface import (
     HistoryEntry,
     OnChange,
     Slot,
+    StoredChange,
     StoreError,
     Value,
     check_count,
-    effective,
-    growth,
+    effective_in_slices,
     slot_of,
 )
+from gateway.quota_admin.store.writing import WritesInProgress
+from gateway.slices import Slices, free
 
 
 class MemoryStore:
@@ -47,37 +50,49 @@ class MemoryStore:
         self._values: dict[Slot, Value] = {}
         self._quotas = 0
         self._history: deque[HistoryEntry] = deque(maxlen=max_history)
-        self._on_change: OnChange = lambda _changes, _version: None
+        self._on_change: OnChange
+        self._one_at_a_time = asyncio.Lock()
+        self._writing = WritesInProgress()
 
     async def open(self, on_change: OnChange) -> None:
         """There is nothing to load."""
         self._on_change = on_change
-        on_change((), self.version)
+        await on_change((), self.version)
 
     async def write(self, alteration: Alteration) -> int:
         """See `QuotaStore`."""
         if self.read_only is not None:
             raise StoreError(self.read_only)
-        changes = effective(alteration.changes, self._values.get)
-        if not changes:
-            return self.version
-        grown = growth(changes)
-        check_count(self._quotas + grown, self._max_quotas, grows=grown > 0)
-        self._quotas += grown
-        self.version += 1
-        for change, old in changes:
-            slot = slot_of(change)
-            if change.value is None:
-                del self._values[slot]
-            else:
-                self._values[slot] = change.value
-            self._history.append(
-                HistoryEntry(
-                    self.version, self._now_ms(), alteration.by, alteration.via, *slot, old, change.value
-                )
-            )
-        self._on_change([change for change, _ in changes], self.version)
+        return await self._writing.carry_out(self._write(alteration))
+
+    async def _write(self, alteration: Alteration) -> int:
+        async with self._one_at_a_time:
+            changes, _, grown = await effective_in_slices(alteration.changes, self._values.get)
+            if not changes:
+                return self.version
+            check_count(self._quotas + grown, self._max_quotas, grows=grown > 0)
+            self._quotas += grown
+            self.version += 1
+            slices = Slices()
+            for change, old in changes:
+                if slices.over:
+                    await slices.next()
+                self._set(change, old, alteration)
+            await self._on_change([change for change, _ in changes], self.version)
+            await free(changes)
         return self.version
+
+    def _set(self, change: StoredChange, old: Value | None, alteration: Alteration) -> None:
+        slot = slot_of(change)
+        if change.value is None:
+            del self._values[slot]
+        else:
+            self._values[slot] = change.value
+        self._history.append(
+            HistoryEntry(
+                self.version, self._now_ms(), alteration.by, alteration.via, *slot, old, change.value
+            )
+        )
 
     async def catch_up(self) -> None:
         """There are no others."""

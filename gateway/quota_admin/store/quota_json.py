@@ -12,6 +12,9 @@ from quotas.limits import validate
 BROKER: Final = "broker"
 """The type of the entity in the history of limits of brokers."""
 
+MAX_FAULTS: Final = 100
+MAX_FAULT_CHARS: Final = 500
+
 
 def slot_entity_json(entity: QuotaEntity | None) -> list[dict[str, str | None]]:
     """Of a slot of the store: without an entity, all brokers, whose name is null as that of other defaults."""
@@ -68,34 +71,61 @@ def history_json(entry: HistoryEntry) -> dict[str, Any]:
     }
 
 
+class QuotaRows:
+    """Quotas that are read one by one.
+
+    Attributes:
+        found: those that are valid.
+        faults: a line for each of the first that are not.
+        fault_count: how many are not.
+    """
+
+    def __init__(self, *, kept: bool = False) -> None:
+        """None was read.
+
+        Args:
+            kept: see `quotas.limits.validate`.
+        """
+        self.found: dict[tuple[QuotaEntity, QuotaKey], float] = {}
+        self.faults: list[str] = []
+        self.fault_count = 0
+        self._kept = kept
+        self._count = 0
+
+    def add(self, row: Any) -> None:
+        """The next, from a client: ``{"entity": ..., "quota": ..., "limit": ...}``."""
+        at, self._count = self._count, self._count + 1
+        try:
+            entity, key, limit = entity_of(row["entity"]), row["quota"], row["limit"]
+            if isinstance(limit, bool) or not isinstance(limit, (int, float)):
+                raise ValueError(f"{key} is no number")
+            if (fault := validate(entity, key, float(limit), kept=self._kept)) is not None:
+                raise ValueError(f"{entity}: {fault}")
+            if (entity, QuotaKey(key)) in self.found:
+                raise ValueError(f"{entity} has {key} twice")
+            self.found[entity, QuotaKey(key)] = float(limit)
+        except (TypeError, KeyError) as exc:
+            self.add_fault(at, f"needs entity, quota and limit ({exc})")
+        except (ValueError, OverflowError) as exc:
+            self.add_fault(at, str(exc))
+
+    def add_fault(self, at: int, text: str) -> None:
+        """What is wrong with one of them, by its place."""
+        self.fault_count += 1
+        if len(self.faults) < MAX_FAULTS:
+            self.faults.append(f"quotas.{at}: {text[:MAX_FAULT_CHARS]}")
+
+
 def quotas_of(
     value: Any, *, kept: bool = False
 ) -> tuple[dict[tuple[QuotaEntity, QuotaKey], float], list[str]]:
-    """The quotas of a list of ``{"entity": ..., "quota": ..., "limit": ...}``, and a line for each fault in it.
-
-    Args:
-        value: the list, from a client.
-        kept: see `quotas.limits.validate`.
-    """
-    found: dict[tuple[QuotaEntity, QuotaKey], float] = {}
-    faults: list[str] = []
+    """The quotas of a list, and a line for each of the first faults in it; see `QuotaRows`."""
     if not isinstance(value, list):
-        return found, ["quotas has to be a list"]
-    for at, each in enumerate(value):
-        try:
-            entity, key, limit = entity_of(each["entity"]), each["quota"], each["limit"]
-            if isinstance(limit, bool) or not isinstance(limit, (int, float)):
-                raise ValueError(f"{key} is no number")
-            if (fault := validate(entity, key, float(limit), kept=kept)) is not None:
-                raise ValueError(f"{entity}: {fault}")
-            if (entity, QuotaKey(key)) in found:
-                raise ValueError(f"{entity} has {key} twice")
-            found[entity, QuotaKey(key)] = float(limit)
-        except (TypeError, KeyError) as exc:
-            faults.append(f"quotas.{at}: needs entity, quota and limit ({exc})")
-        except (ValueError, OverflowError) as exc:
-            faults.append(f"quotas.{at}: {exc}")
-    return found, faults
+        return {}, ["quotas has to be a list"]
+    rows = QuotaRows(kept=kept)
+    for each in value:
+        rows.add(each)
+    return rows.found, rows.faults
 
 
 def _value(value: float | str | None) -> float | str | None:

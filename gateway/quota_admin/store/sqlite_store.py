@@ -46,7 +46,7 @@ class SqliteStore:
         self._now_ms = now_ms
         self._max_history = max_history
         self._old_history: list[HistoryEntry] = []
-        self._on_change: OnChange = lambda _changes, _version: None
+        self._on_change: OnChange
         self._thread: ThreadPoolExecutor | None = None
         self._one_at_a_time = asyncio.Lock()
         self._writing = WritesInProgress()
@@ -63,7 +63,7 @@ class SqliteStore:
             self.version = self._file.state.version
             if self.read_only is not None:
                 _log.warning("quota_store_read_only", reason=self.read_only)
-            on_change(changes, self.version)
+            await on_change(changes, self.version)
         finally:
             if collects:
                 gc.enable()
@@ -105,7 +105,7 @@ class SqliteStore:
             changes, version = await loop.run_in_executor(self._open_thread, self._make, alteration)
             self.version = version
             if changes:
-                self._on_change(changes, version)
+                await self._on_change(changes, version)
                 # Not waited for; the next alteration comes after it in the same thread.
                 loop.run_in_executor(self._open_thread, self._tidy)
         return version

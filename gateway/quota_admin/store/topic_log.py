@@ -192,7 +192,7 @@ class TopicLog:
         at_ms: int,
         max_history: int,
     ) -> list[Written]:
-        """The records of an alteration, the history of what was too long ago removed.
+        """The records of an alteration, the history of what was too long ago removed. May be called in a thread.
 
         Args:
             name: of the alteration; new.
@@ -206,7 +206,7 @@ class TopicLog:
             value = None if change.value is None else _json({"format": FORMAT, "value": change.value})
             written.append(Written(_json(_record_key(change)), value))
         written.extend(
-            self._forget(sum(past.size for past in self._past.values()) + len(changes) - max_history)
+            self._forget(sum(past.size for past in list(self._past.values())) + len(changes) - max_history)
         )
         parts = list(_parts(changes))
         for number, part in enumerate(parts):
@@ -228,7 +228,7 @@ class TopicLog:
             if too_many <= 0:
                 return
             too_many -= past.size
-            for number in past.parts:
+            for number in list(past.parts):
                 yield Written(_json({"history": name, "part": number}), None)
 
     # -- reading ---------------------------------------------------------------------------------------------

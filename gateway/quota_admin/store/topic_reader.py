@@ -8,7 +8,8 @@ import logging
 import operator
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any, Final, NoReturn
 
 import structlog
@@ -157,8 +158,8 @@ class TopicReader:
         topic: str,
         client: Mapping[str, Any],
         loop: asyncio.AbstractEventLoop,
-        receive: Callable[[Sequence[Record], int | None], None],
-        lost: Callable[[str], None],
+        receive: Callable[[Sequence[Record], int | None], Awaitable[None]],
+        lost: Callable[[str], Awaitable[None]],
     ) -> None:
         """Nothing is read yet.
 
@@ -167,13 +168,16 @@ class TopicReader:
             client: librdkafka's settings for reaching the cluster.
             loop: where records are handed over.
             receive: the next records, and the offset of the end if it was reached with them.
-            lost: why the topic can't be read on; what comes next is from its beginning.
+            lost: why the topic can't be read on; what comes next is from its beginning. It and `receive` are called
+                one at a time.
         """
         self._topic = topic
         self._loop = loop
         self._receive = receive
         self._lost = lost
         self._stopped = threading.Event()
+        self._read: asyncio.Queue[tuple[Callable[..., Awaitable[None]], tuple[object, ...]]] = asyncio.Queue()
+        self._delivering: asyncio.Task[None] | None = None
         self._ahead = threading.BoundedSemaphore(_MAX_AHEAD)
         self._consumer = Consumer(
             {
@@ -194,13 +198,20 @@ class TopicReader:
         self._thread = threading.Thread(target=self._run, name="quota-reader", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin; to be called in the loop."""
+        self._delivering = self._loop.create_task(self._deliver())
         self._thread.start()
 
-    def stop(self) -> None:
-        """End it, and wait for that."""
+    async def stop(self, executor: Executor) -> None:
+        """End it, and wait for that.
+
+        Args:
+            executor: where the thread is waited for.
+        """
         self._stopped.set()
-        self._thread.join()
+        await self._loop.run_in_executor(executor, self._thread.join)
+        if self._delivering is not None:
+            self._delivering.cancel()
 
     def _run(self) -> None:
         try:
@@ -244,20 +255,26 @@ class TopicReader:
             if end is not None:
                 self._told = ""
 
-    def _hand_over(self, take: Callable[..., None], *what: object) -> None:
+    def _hand_over(self, take: Callable[..., Awaitable[None]], *what: object) -> None:
         while not self._ahead.acquire(timeout=_POLL_S):
             if self._stopped.is_set():
                 return
         try:
-            self._loop.call_soon_threadsafe(self._handed_over, take, *what)
+            self._loop.call_soon_threadsafe(self._read.put_nowait, (take, what))
         except RuntimeError:
             # The loop has ended before us.
             self._stopped.set()
 
-    def _handed_over(self, take: Callable[..., None], *what: object) -> None:
-        self._ahead.release()
-        if not self._stopped.is_set():
-            take(*what)
+    async def _deliver(self) -> None:
+        while True:
+            take, what = await self._read.get()
+            try:
+                if not self._stopped.is_set():
+                    await take(*what)
+            except Exception as exc:  # noqa: BLE001  (a bug of ours; what comes next must be seen nevertheless)
+                _log.error("quota_topic_not_applied", topic=self._topic, exc_info=exc)
+            finally:
+                self._ahead.release()
 
 
 # For names that are no UTF-8 confluent-kafka gives a list with holes and an error as well. An interpreter that has

@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -33,14 +34,14 @@ from gateway.quota_admin.store.interface import (
     StoreError,
     Value,
     check_count,
-    effective,
-    growth,
+    effective_in_slices,
     slot_of,
 )
 from gateway.quota_admin.store.topic_log import Record, TopicLog, Written
 from gateway.quota_admin.store.topic_reader import TopicReader, end_offset, have_topic
 from gateway.quota_admin.store.topic_writer import TopicWriter
 from gateway.quota_admin.store.writing import WritesInProgress
+from gateway.slices import Slices
 
 _RETRY_S: Final = 1.0
 _ASK_S: Final = 5.0
@@ -98,7 +99,7 @@ class TopicStore:
         self._reading = self.log
         self._settings = settings
         self._now_ms = now_ms
-        self._on_change: OnChange = lambda _changes, _version: None
+        self._on_change: OnChange
         self._thread: ThreadPoolExecutor | None = None
         self._reader: TopicReader | None = None
         self._writer = TopicWriter(settings.topic, settings.client)
@@ -153,7 +154,7 @@ class TopicStore:
         if self.log.newer is not None:
             raise StoreError(f"topic {self._settings.topic}: {self.log.newer}")
         self._loaded = True
-        on_change(self.log.values(), self.version)
+        await on_change(self.log.values(), self.version)
         # So that the first alteration does not wait for it; a failure shows there.
         loop.run_in_executor(self._thread, self._prepare)
 
@@ -162,11 +163,13 @@ class TopicStore:
         if self.read_only is not None:
             raise StoreError(self.read_only)
         # The caller takes these for made already, and won't write a line about them.
-        seem_made = {
-            slot
-            for change in alteration.changes
-            if self.log.value_of(slot := slot_of(change)) == change.value
-        }
+        seem_made = set()
+        slices = Slices()
+        for change in alteration.changes:
+            if slices.over:
+                await slices.next()
+            if self.log.value_of(slot := slot_of(change)) == change.value:
+                seem_made.add(slot)
         return await self._writing.carry_out(self._write(alteration, seem_made, self._deadline()))
 
     async def catch_up(self) -> None:
@@ -188,20 +191,24 @@ class TopicStore:
         self._thread = None
         loop = asyncio.get_running_loop()
         if self._reader is not None:
-            await loop.run_in_executor(thread, self._reader.stop)
+            await self._reader.stop(thread)
         await loop.run_in_executor(thread, self._writer.drop)
         thread.shutdown()
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def _receive(self, records: Sequence[Record], end: int | None) -> None:
+    async def _receive(self, records: Sequence[Record], end: int | None) -> None:
         bad = self._reading.bad_records
-        for applied in self._reading.feed(records):
-            if applied.alteration is not None:
-                self._remember(applied.alteration, applied.version)
-            # Before the end everything is handed over at once, from the log.
-            if self._follows and applied.changes:
-                self._on_change(applied.changes, applied.version)
+        slices = Slices(every=1)
+        for record in records:
+            if slices.over:
+                await slices.next()
+            for applied in self._reading.feed((record,)):
+                # Before the end everything is handed over at once, from the log.
+                if self._follows and applied.changes:
+                    await self._on_change(applied.changes, applied.version)
+                if applied.alteration is not None:
+                    self._remember(applied.alteration, applied.version)
         if self._reading.bad_records > bad:
             _log.error(
                 "quota_store_bad_records",
@@ -211,7 +218,7 @@ class TopicStore:
             )
         self._reached = max(end or 0, records[-1].offset + 1 if records else 0, self._reached)
         if end is not None:
-            self._reach_end()
+            await self._reach_end()
         if self._follows:
             for name in self._awaited.keys() & self._seen.keys():
                 self._awaited[name].set()
@@ -224,15 +231,15 @@ class TopicStore:
     def _follows(self) -> bool:
         return self._loaded and self.stale is None
 
-    def _reach_end(self) -> None:
+    async def _reach_end(self) -> None:
         if not self._read_to_end.is_set():
             self.stale = None
             self.log.read_to_end()
             self._read_to_end.set()
         elif self.stale is not None:
-            self._take_what_was_read_again()
+            await self._take_what_was_read_again()
 
-    def _begin_again(self, why: str) -> None:
+    async def _begin_again(self, why: str) -> None:
         """The topic is read from its beginning again; until its end what was in force stays so."""
         self._reading = TopicLog()
         self._reached = 0
@@ -240,7 +247,7 @@ class TopicStore:
             self.log = self._reading
         self.stale = f"quota topic {self._settings.topic} can't be followed: {why}"
 
-    def _take_what_was_read_again(self) -> None:
+    async def _take_what_was_read_again(self) -> None:
         before, now = self.log, self._reading
         if now.newer is not None:
             self.stale = f"quota topic {self._settings.topic}: {now.newer}"
@@ -254,7 +261,7 @@ class TopicStore:
         changes = now.differences(before)
         _log.warning("quota_topic_read_again", topic=self._settings.topic, changes=len(changes))
         if changes:
-            self._on_change(changes, self.version)
+            await self._on_change(changes, self.version)
 
     def _remember(self, name: str, version: int) -> None:
         self._seen[name] = version
@@ -301,19 +308,24 @@ class TopicStore:
 
     async def _write_next(self, alteration: Alteration, seem_made: Set[Slot], deadline: float) -> int:
         self._check_usable()
-        changes = effective(alteration.changes, self.log.value_of)
-        if len(changes) < len({slot_of(change) for change in alteration.changes}):
+        changes, slots, grown = await effective_in_slices(alteration.changes, self.log.value_of)
+        if len(changes) < slots:
             # What seems to change nothing may do so after what another gateway has made a moment ago.
             await self._catch_up(deadline)
-            changes = effective(alteration.changes, self.log.value_of)
+            changes, _, grown = await effective_in_slices(alteration.changes, self.log.value_of)
         if not changes:
             return self.version
-        grown = growth(changes)
         check_count(self.log.size + grown, self._settings.max_quotas, grows=grown > 0)
         name = str(uuid.uuid4())
-        records = self.log.write(
-            name, alteration, changes, at_ms=self._now_ms(), max_history=self._settings.max_history
+        write = partial(
+            self.log.write,
+            name,
+            alteration,
+            changes,
+            at_ms=self._now_ms(),
+            max_history=self._settings.max_history,
         )
+        records = await asyncio.get_running_loop().run_in_executor(self._thread, write)
         self._awaited[name] = asyncio.Event()
         try:
             version = await self._commit(name, records, deadline)

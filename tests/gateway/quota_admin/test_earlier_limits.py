@@ -18,7 +18,7 @@ from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
 from testkit.broker_limits import TEXT, ScriptedLimits
 from testkit.gateway import gateway_config, running_gateway
-from testkit.quota_stores import limit_alteration, sqlite_store
+from testkit.quota_stores import Seen, limit_alteration, sqlite_store
 
 MAX, RATE = "max.connections", "max.connection.creation.rate"
 GONE = "listener.name.gone.max.connections"
@@ -58,7 +58,7 @@ def test_limits_are_taken_over_once(tmp_path: Path, before_formats: bool) -> Non
         assert (tmp_path / TAKEN_OVER).read_text() == text
 
         store = sqlite_store(tmp_path)
-        await store.open(lambda _changes, _version: None)
+        await store.open(Seen())
         await store.write(limit_alteration(max_connections=None, max_connection_creation_rate="8"))
         found = [(entry.by, entry.via, entry.key, entry.new) for entry in await store.history(10)]
         assert found[2:] == [("sluice", FILE_NAME, key, limits[key]) for key in (GONE, MAX, RATE)]

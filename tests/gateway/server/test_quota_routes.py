@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from testkit.raw_client import HOST
 pytestmark = pytest.mark.asyncio
 
 ALICE_JSON = [{"type": "user", "name": "alice"}]
+LINES = {"Content-Type": "application/x-ndjson"}
 ONE = {"entity": ALICE_JSON, "quota": "producer_byte_rate", "limit": 5}
 
 
@@ -30,6 +32,11 @@ async def ask(running: RunningGateway, method: str, path: str, **options: Any) -
     url = f"http://{HOST}:{running.gateway.admin.port}{path}"
     async with aiohttp.ClientSession() as session, session.request(method, url, **options) as answer:
         return answer.status, await answer.json()
+
+
+async def import_(running: RunningGateway, *rows: Any, query: str = "") -> tuple[int, Any]:
+    body = "\n".join(json.dumps(row) for row in rows)
+    return await ask(running, "POST", f"/quotas/import{query}", data=body, headers=LINES)
 
 
 async def test_all_in_force_is_told_with_where_it_came_from(running: RunningGateway) -> None:
@@ -50,7 +57,7 @@ async def test_all_in_force_is_told_with_where_it_came_from(running: RunningGate
 
 
 async def test_import_makes_one_alteration_and_tells_the_difference(running: RunningGateway) -> None:
-    status, answer = await ask(running, "POST", "/quotas/import", json={"quotas": [ONE]})
+    status, answer = await import_(running, ONE)
     assert (status, answer["made"], answer["version"]) == (200, True, 1)
     assert answer["changes"] == [
         {"entity": ALICE_JSON, "quota": "producer_byte_rate", "old": None, "new": 5.0}
@@ -61,8 +68,7 @@ async def test_import_makes_one_alteration_and_tells_the_difference(running: Run
 
 
 async def test_name_that_the_caller_gives_is_cut_and_shown_as_told_by_him(running: RunningGateway) -> None:
-    body = {"quotas": [ONE], "user": "mallory\x1b[2J" + "x" * 1000}
-    assert (await ask(running, "POST", "/quotas/import", json=body))[0] == 200
+    assert (await import_(running, ONE, query=f"?user=mallory%1b[2J{'x' * 1000}"))[0] == 200
     (entry,) = (await ask(running, "GET", "/quotas/history"))[1]["history"]
     assert entry["by"] == "admin port"
     assert entry["via"].isprintable()
@@ -70,33 +76,31 @@ async def test_name_that_the_caller_gives_is_cut_and_shown_as_told_by_him(runnin
 
 
 @pytest.mark.parametrize(
-    ("options", "status"),
+    ("rows", "headers", "status"),
     [
-        ({"json": {"quotas": [ONE]}, "headers": {"Origin": "http://127.0.0.1:9644"}}, 403),
-        ({"data": b'{"quotas":[]}', "headers": {"Content-Type": "text/plain"}}, 415),
-        ({"data": b"{", "headers": {"Content-Type": "application/json"}}, 400),
-        ({"json": [1]}, 400),
-        ({"json": {}}, 422),
-        ({"json": {"quotas": {"a": 1}}}, 422),
-        ({"json": {"quotas": [7]}}, 422),
-        ({"json": {"quotas": [{**ONE, "limit": "5"}]}}, 422),
-        ({"json": {"quotas": [{**ONE, "limit": True}]}}, 422),
-        ({"json": {"quotas": [{**ONE, "limit": -1}]}}, 422),
-        ({"json": {"quotas": [{**ONE, "limit": 10**400}]}}, 422),
-        ({"json": {"quotas": [{**ONE, "quota": "speed"}]}}, 422),
-        ({"json": {"quotas": [{**ONE, "quota": None}]}}, 422),
-        ({"json": {"quotas": [{**ONE, "entity": []}]}}, 422),
-        ({"json": {"quotas": [{**ONE, "entity": "user=alice"}]}}, 422),
-        ({"json": {"quotas": [{**ONE, "entity": [{"type": "group", "name": "a"}]}]}}, 422),
-        ({"json": {"quotas": [{**ONE, "entity": [*ALICE_JSON, *ALICE_JSON]}]}}, 422),
-        ({"json": {"quotas": [{**ONE, "entity": [{"type": "user", "name": 7}]}]}}, 422),
-        ({"json": {"quotas": [ONE, ONE]}}, 422),
+        ([ONE], {"Origin": "http://127.0.0.1:9644"}, 403),
+        ([ONE], {"Content-Type": "application/json"}, 415),
+        ([[1]], {}, 422),
+        ([7], {}, 422),
+        ([{**ONE, "limit": "5"}], {}, 422),
+        ([{**ONE, "limit": True}], {}, 422),
+        ([{**ONE, "limit": -1}], {}, 422),
+        ([{**ONE, "limit": 10**400}], {}, 422),
+        ([{**ONE, "quota": "speed"}], {}, 422),
+        ([{**ONE, "quota": None}], {}, 422),
+        ([{**ONE, "entity": []}], {}, 422),
+        ([{**ONE, "entity": "user=alice"}], {}, 422),
+        ([{**ONE, "entity": [{"type": "group", "name": "a"}]}], {}, 422),
+        ([{**ONE, "entity": [*ALICE_JSON, *ALICE_JSON]}], {}, 422),
+        ([{**ONE, "entity": [{"type": "user", "name": 7}]}], {}, 422),
+        ([ONE, ONE], {}, 422),
     ],
 )
 async def test_what_is_not_valid_or_not_allowed_changes_nothing(
-    running: RunningGateway, options: dict[str, Any], status: int
+    running: RunningGateway, rows: list[Any], headers: dict[str, str], status: int
 ) -> None:
-    found, answer = await ask(running, "POST", "/quotas/import", **options)
+    body = "\n".join(json.dumps(row) for row in rows)
+    found, answer = await ask(running, "POST", "/quotas/import", data=body, headers={**LINES, **headers})
     assert found == status
     assert answer["error"]
     assert running.gateway.limits.get(ALICE, PRODUCE) == 100
@@ -110,7 +114,7 @@ async def test_store_that_refuses_is_told_and_nothing_changes(
         raise StoreError("disk full")
 
     monkeypatch.setattr(running.gateway.live_quotas.store, "write", refuse)
-    assert await ask(running, "POST", "/quotas/import", json={"quotas": [ONE]}) == (
+    assert await import_(running, ONE) == (
         503,
         {"error": "disk full"},
     )
@@ -127,7 +131,7 @@ async def test_import_replaces_what_another_gateway_has_set_a_moment_ago(
         await live.alter(alteration((ALICE, PRODUCE, 10.0)))
 
     monkeypatch.setattr(live.store, "catch_up", catch_up)
-    status, answer = await ask(running, "POST", "/quotas/import", json={"quotas": [ONE]})
+    status, answer = await import_(running, ONE)
     assert (status, answer["made"]) == (200, True)
     assert running.gateway.limits.get(ALICE, PRODUCE) == ONE["limit"]
 
@@ -139,9 +143,9 @@ async def test_import_that_cannot_see_what_others_have_set_is_refused(
         raise StoreError("no broker")
 
     monkeypatch.setattr(running.gateway.live_quotas.store, "catch_up", catch_up)
-    answer = await ask(running, "POST", "/quotas/import", json={"quotas": [ONE]})
+    answer = await import_(running, ONE)
     assert answer == (503, {"error": "no broker"})
-    status, _ = await ask(running, "POST", "/quotas/import", json={"quotas": [ONE], "dry_run": True})
+    status, _ = await import_(running, ONE, query="?dry_run=true")
     assert status == 200
 
 

@@ -20,7 +20,16 @@ from gateway.quota_admin.store.topic_log import Record, TopicLog
 from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
 from testkit.broker_limits import ScriptedLimits
-from testkit.quota_stores import ALICE, AT_MS, PRODUCE, alteration, limit_alteration, opened, sqlite_store
+from testkit.quota_stores import (
+    ALICE,
+    AT_MS,
+    PRODUCE,
+    Seen,
+    alteration,
+    limit_alteration,
+    opened,
+    sqlite_store,
+)
 from testkit.quota_topic import QuotaTopic
 
 pytestmark = pytest.mark.asyncio
@@ -135,7 +144,7 @@ async def test_g04_limits_that_are_not_as_they_were_set_stop_the_start(
         database.execute(statement)
         database.commit()
     with pytest.raises(StoreError, match=rf"is damaged: .*{text}"):
-        await sqlite_store(tmp_path).open(lambda _changes, _version: None)
+        await sqlite_store(tmp_path).open(Seen())
 
 
 async def test_a_file_of_the_format_without_limits_is_upgraded_and_then_refused_by_its_program(
@@ -161,7 +170,7 @@ async def test_an_upgrade_waits_for_the_end_of_a_backup(tmp_path: Path) -> None:
         backup.execute("SELECT count(*) FROM quotas").fetchone()
         for _ in range(2):
             with pytest.raises(StoreError, match="can't be upgraded while another program reads it"):
-                await sqlite_store(tmp_path).open(lambda _changes, _version: None)
+                await sqlite_store(tmp_path).open(Seen())
     async with opened(sqlite_store(tmp_path)) as seen:
         assert seen.values == {(ALICE, PRODUCE): 5.0}
     assert format_in_file(path) == FORMAT
@@ -173,7 +182,7 @@ async def test_a_file_of_format_1_that_is_damaged_is_left_alone(tmp_path: Path) 
         database.execute("UPDATE quotas SET value = 6.0")
         database.commit()
     with pytest.raises(StoreError, match="checksum is wrong"):
-        await sqlite_store(tmp_path).open(lambda _changes, _version: None)
+        await sqlite_store(tmp_path).open(Seen())
     assert format_in_file(path) == 1
 
 

@@ -1,0 +1,120 @@
+"""Long bodies of the admin port: read line by line, and written row by row, in slices of the loop's time.
+
+Nothing is parsed before it is known to be small: a JSON text of 30 MB may have ten million values, and it is parsed,
+and let go of, in one piece (hazard K21).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from gateway.server.admin_connections import AdminConnections
+from gateway.slices import Slices
+
+MAX_LINE_BYTES: Final = 128 * 1024
+"""Two names as long as Kafka's format allows, as text."""
+
+_PIECE_BYTES: Final = 32 * 1024
+
+
+class BodyTooLargeError(Exception):
+    """A body, or a line of it, has more than may be; the text says what."""
+
+
+async def read_lines(
+    request: web.Request, connections: AdminConnections, *, max_bytes: int, max_lines: int
+) -> list[bytes]:
+    """The lines of a body, those without text left out. As bytes: nothing is made of them yet.
+
+    Args:
+        request: its head was read.
+        connections: where it waits for its peer.
+        max_bytes: of the body.
+        max_lines: with text.
+
+    Raises:
+        BodyTooLargeError: there is more; the rest was not read.
+        ConnectionError, OSError: the peer left, or took too long.
+    """
+    until = connections.deadline()
+    lines: list[bytes] = []
+    rest = b""
+    total = 0
+    slices = Slices(every=1)
+    while True:
+        with connections.waiting(request.protocol, until):
+            data = await request.content.read(_PIECE_BYTES)
+        total += len(data)
+        if total > max_bytes:
+            raise BodyTooLargeError(f"the body has more than {max_bytes} bytes")
+        *whole, rest = (rest + data).split(b"\n") if data else (rest, b"")
+        if max(map(len, (rest, *whole))) > MAX_LINE_BYTES:
+            raise BodyTooLargeError(f"a line has more than {MAX_LINE_BYTES} bytes")
+        lines += filter(bytes.strip, whole)
+        if len(lines) > max_lines:
+            raise BodyTooLargeError(f"there are more than {max_lines} lines")
+        if not data:
+            return lines
+        if slices.over:
+            await slices.next()
+
+
+class RowWriter:
+    """Writes answers with many rows. However many are asked for, one row is made at a time."""
+
+    def __init__(self, connections: AdminConnections) -> None:
+        """Nothing is written yet.
+
+        Args:
+            connections: where they wait for their peers.
+        """
+        self._connections = connections
+        self._turn = asyncio.Lock()
+
+    async def answer(
+        self, request: web.Request, head: Mapping[str, Any], name: str, rows: Iterable[Any]
+    ) -> web.StreamResponse:
+        """``{**head, name: [rows]}``, as JSON; what it takes is bounded by the deadline of the connection.
+
+        Args:
+            request: to be answered.
+            head: few values.
+            name: of the rows.
+            rows: each is made when its turn has come.
+        """
+        until = self._connections.deadline()
+        response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
+        text = f"{json.dumps(head)[:-1]}{', ' if head else ''}{json.dumps(name)}: ["
+        left = iter(rows)
+        first = True
+        try:
+            with self._connections.waiting(request.protocol, until):
+                await response.prepare(request)
+            while True:
+                async with self._turn:
+                    slices = Slices()
+                    part: list[str] = []
+                    for row in left:
+                        part.append(json.dumps(row))
+                        if slices.over:
+                            break
+                    # With the turn, so that many that are asked for at once have one slice together.
+                    await asyncio.sleep(0)
+                text += ("" if first or not part else ", ") + ", ".join(part)
+                first = first and not part
+                if not part:
+                    text += "]}"
+                with self._connections.waiting(request.protocol, until):
+                    await response.write(text.encode())
+                if not part:
+                    await response.write_eof()
+                    break
+                text = ""
+        except ConnectionError:
+            pass  # the peer left, or took too long
+        return response

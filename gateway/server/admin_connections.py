@@ -1,0 +1,216 @@
+"""Connections to the admin port: a fixed number of descriptors, and no place for peers that only wait (hazard K20).
+
+Accepting is ours, as for clients: the loop would accept as many as come. When all places are taken, the connection
+whose peer has kept us waiting for longest makes way for the next; what is being worked on stays, and while that is
+all there is, nothing is accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from aiohttp.web_protocol import RequestHandler
+
+MAX_CONNECTIONS: Final = 32
+ACCEPTS_PER_TURN: Final = 4
+"""Few, so that the request of a newcomer is read before as many others have come as there are places."""
+BACKLOG: Final = 128
+
+FIRST_REQUEST_S: Final = 10.0
+"""From accept to a whole head."""
+IDLE_S: Final = 75.0
+"""For a body to arrive, a reply to be taken, the next request to come: beyond the usual minute between scrapes."""
+_LOOK_S: Final = 1.0
+
+
+class AdminConnections:
+    """See the module."""
+
+    def __init__(
+        self,
+        make: Callable[[], RequestHandler],
+        *,
+        most: int = MAX_CONNECTIONS,
+        first_request_s: float = FIRST_REQUEST_S,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        """Nothing is bound yet; to be made in the running loop.
+
+        Args:
+            make: the HTTP side of a connection.
+            most: connections at a time.
+            first_request_s, idle_s: see the constants.
+        """
+        self._make = make
+        self._most = most
+        self._first_request_s = first_request_s
+        self._idle_s = idle_s
+        self._loop = asyncio.get_running_loop()
+        self._sockets: list[socket.socket] = []
+        self._accepting = False
+        # Connections that wait for their peer, and until when; the one that has waited longest comes first.
+        self._waiting: dict[RequestHandler, float] = {}
+        self._working: set[RequestHandler] = set()
+        self._attaching: set[asyncio.Task[None]] = set()
+        self._look: asyncio.TimerHandle | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Bind every address of a name, and accept.
+
+        Returns:
+            The port.
+
+        Raises:
+            OSError: it cannot be bound; nothing stays open.
+        """
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+                # Any free port: the same for all addresses.
+                self._bind(family, (address[0], port or self.port, *address[2:]))
+        except OSError:
+            self.stop()
+            raise
+        self._resume()
+        self._close_late()
+        return self.port
+
+    @property
+    def port(self) -> int:
+        """Where it is bound; 0: nowhere."""
+        return int(self._sockets[0].getsockname()[1]) if self._sockets else 0
+
+    @property
+    def count(self) -> int:
+        """Connections there are."""
+        return len(self._waiting) + len(self._working) + len(self._attaching)
+
+    def deadline(self) -> float:
+        """When a body that begins now has to be there."""
+        return self._loop.time() + self._idle_s
+
+    @contextmanager
+    def working(self, connection: RequestHandler) -> Iterator[None]:
+        """Meanwhile the peer waits for us: the connection is not closed."""
+        self._waiting.pop(connection, None)
+        self._working.add(connection)
+        try:
+            yield
+        finally:
+            self._working.discard(connection)
+            if connection.transport is not None:
+                self._waiting[connection] = self.deadline()
+            self._resume()
+
+    @contextmanager
+    def waiting(self, connection: RequestHandler, until: float) -> Iterator[None]:
+        """Within `working`: the connection waits for its peer after all, for a body, or to take a reply.
+
+        Args:
+            connection: of the request.
+            until: a `deadline`, the same for a whole body.
+
+        Raises:
+            ConnectionError: the peer is gone, or made way for another.
+        """
+        if connection.transport is None:
+            raise ConnectionResetError
+        self._working.discard(connection)
+        self._waiting[connection] = until
+        self._resume()
+        try:
+            yield
+        finally:
+            self._waiting.pop(connection, None)
+            self._working.add(connection)
+
+    def stop(self) -> None:
+        """Close the port; the connections are the HTTP server's to end."""
+        self._pause()
+        if self._look is not None:
+            self._look.cancel()
+        for listening in self._sockets:
+            listening.close()
+        self._sockets.clear()
+
+    # -- accepting -------------------------------------------------------------------------------------------
+
+    def _bind(self, family: int, address: tuple[object, ...]) -> None:
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        self._sockets.append(listening)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.setblocking(False)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+
+    def _resume(self) -> None:
+        if not self._accepting and self._sockets:
+            self._accepting = True
+            for listening in self._sockets:
+                self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+    def _pause(self) -> None:
+        if self._accepting:
+            self._accepting = False
+            for listening in self._sockets:
+                self._loop.remove_reader(listening.fileno())
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            if self.count >= self._most and not self._make_room():
+                self._pause()
+                return
+            try:
+                sock, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                return
+            except OSError:
+                # No descriptors: until the next look, or the next connection that is done with.
+                self._pause()
+                return
+            sock.setblocking(False)
+            task = self._loop.create_task(self._attach(sock))
+            self._attaching.add(task)
+            task.add_done_callback(self._attached)
+
+    def _attached(self, task: asyncio.Task[None]) -> None:
+        self._attaching.discard(task)
+        self._resume()
+
+    async def _attach(self, sock: socket.socket) -> None:
+        try:
+            _, connection = await self._loop.connect_accepted_socket(self._make, sock)
+        except OSError:
+            sock.close()
+            return
+        if connection not in self._working and connection not in self._waiting:
+            self._waiting[connection] = self._loop.time() + self._first_request_s
+
+    def _make_room(self) -> bool:
+        self._forget_closed()
+        if self.count >= self._most and self._waiting:
+            self._close(next(iter(self._waiting)))
+        return self.count < self._most
+
+    def _close_late(self) -> None:
+        self._look = self._loop.call_later(_LOOK_S, self._close_late)
+        self._forget_closed()
+        now = self._loop.time()
+        for connection in [each for each, deadline in self._waiting.items() if deadline <= now]:
+            self._close(connection)
+        self._resume()
+
+    def _close(self, connection: RequestHandler) -> None:
+        del self._waiting[connection]
+        if connection.transport is not None:
+            connection.transport.abort()
+
+    def _forget_closed(self) -> None:
+        for connection in [each for each in self._waiting if each.transport is None]:
+            del self._waiting[connection]
