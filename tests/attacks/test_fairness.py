@@ -56,11 +56,11 @@ async def test_k08_client_ids_of_one_network_leave_others_their_counters() -> No
         mallory, alice = await connect(running.port, ATTACKER), await connect(running.port, HONEST)
         for number in range(205):
             await throttle_ms(mallory, f"invented-{number}", 10)
-        assert await throttle_ms(mallory, "overflowing", 100_000) > 10_000
+        assert await throttle_ms(mallory, "overflowing", 21_000) > 10_000
         for number in range(3):
             assert await throttle_ms(alice, f"alice-{number}", 500) == 0
         again = await connect(running.port, ATTACKER)
-        assert await throttle_ms(again, "of the same kind", 10) > 10_000
+        assert await throttle_ms(again, "of the same kind", 10) > 5_000
 
 
 # -- K09 -----------------------------------------------------------------------------------------------------
