@@ -31,6 +31,8 @@ class _Store(Protocol):
     def stale(self) -> str | None: ...
     @property
     def bad_records(self) -> int: ...
+    @property
+    def unsigned_records(self) -> int: ...
 
 
 class _StoreCounts(Protocol):
@@ -164,6 +166,11 @@ class StoreMetrics(Collector):
             "gateway_quota_store_bad_records",
             "Records of the shared topic that are no quotas and were passed over.",
             value=live.store.bad_records,
+        )
+        yield CounterMetricFamily(
+            "gateway_quota_store_unsigned_records",
+            "Records of the shared topic that were passed over because they have no valid signature.",
+            value=live.store.unsigned_records,
         )
         yield CounterMetricFamily(
             "gateway_own_topic_refusals",

@@ -9,13 +9,18 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from embedded_kafka.kafka import KafkaCluster
+from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 from testkit import wire
+from testkit.secrets import CANARY
+from testkit.tap import Tap
 from testkit.wire_client import WireClient
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
@@ -26,6 +31,7 @@ QUOTAS: Final = f"__own_quotas_{uuid.uuid4().hex[:8]}"
 USAGE: Final = f"__own_usage_{uuid.uuid4().hex[:8]}"
 NONE, UNKNOWN, NOT_AUTHORISED, NOT_ATTEMPTED = 0, 3, 29, 55
 EVER: Final = 30_000
+SECRET: Final = f"{CANARY}own-topics"
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["no-quota", "mutation-quota"])
@@ -166,6 +172,12 @@ def test_k11_lengths_in_more_bytes_than_they_need_hide_no_name(
         body = wire.decode_response("Produce", 9, client.receive_frame())
         assert produce_codes(body, 9, ids) == {QUOTAS: NOT_AUTHORISED}
     assert end_of(broker, QUOTAS) == end
+
+
+def test_k11_the_gateway_says_at_its_start_that_anybody_may_write_past_it(gateway: GatewayProcess) -> None:
+    log = gateway.log_file.read_text()
+    assert "quota_topic_open_to_anybody" in log
+    eventually(lambda: f"topic {USAGE} is open to anybody" in gateway.log_file.read_text())
 
 
 # -- all else that names topics -------------------------------------------------------------------------------
@@ -324,3 +336,68 @@ def test_k11_a_topic_of_the_gateway_that_is_gone_is_made_by_no_question_of_a_cli
         assert {topic.name: topic.error_code for topic in topics}[USAGE] == UNKNOWN
     eventually(lambda: known(broker, name) != {})
     assert known(broker, USAGE) == {}
+
+
+# -- past the gateway ---------------------------------------------------------------------------------------
+
+
+def test_k11_what_others_write_into_signed_topics_past_the_gateway_counts_for_nothing(
+    tap: Tap, kafka: KafkaCluster, broker: WireClient, tmp_path: Path
+) -> None:
+    quotas, usage = (f"__signed_{what}_{uuid.uuid4().hex[:8]}" for what in ("quotas", "usage"))
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET + "\n")
+    tables = '[quota_admin]\nauthorize = "anyone"\n' + "".join(
+        f'[{section}]\nkind = "topic"\ntopic = "{name}"\nsecret_file = "{secret}"\n'
+        for section, name in (("quota_store", quotas), ("usage", usage))
+    )
+    folder = tmp_path / "gateway"  # everything in it is searched for the secret
+    folder.mkdir()
+    gateway = GatewayProcess(folder, kafka.brokers.values(), tap, GatewayOptions(tables=tables))
+    gateway.start()
+    try:
+        with WireClient(gateway.broker(1)) as client:
+            client.ask("AlterClientQuotas", 1, entries=[altered("alice", 7.0)], validate_only=False)
+        eventually(lambda: gateway.metric("gateway_quota_store_quotas", quota="producer_byte_rate") == 1)
+        key = b'{"quota":"user=mallory","key":"producer_byte_rate"}'
+        for value in (b'{"format":1,"value":1e15}', b'{"format":2}'):
+            records = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1 << 20)
+            records.append(timestamp=None, key=key, value=value, headers=[])
+            records.close()
+            body = produced(9, {}, quotas, records=bytes(records.buffer()))
+            assert produce_codes(broker.ask("Produce", 9, **body).body, 9, {}) == {quotas: NONE}
+        eventually(lambda: gateway.metric("gateway_quota_store_unsigned_records_total") == 2)
+        gateway.stop()
+        gateway.start()
+        assert gateway.metric("gateway_quota_store_unsigned_records_total") == 2
+        assert gateway.metric("gateway_quota_store_writable") == 1
+        assert gateway.metric("gateway_quota_store_quotas", quota="producer_byte_rate") == 1
+        signer = RecordSigner(usage, [SECRET.encode()])
+        lines = consumed(kafka, usage)
+        assert lines
+        assert all(signer.secret_of(*line) == 0 for line in lines)
+    finally:
+        gateway.stop()
+
+
+def altered(user: str, value: float) -> dict[str, Any]:
+    return {
+        "entity": [{"entity_type": "user", "entity_name": user}],
+        "ops": [{"key": "producer_byte_rate", "value": value, "remove": False}],
+    }
+
+
+def consumed(kafka: KafkaCluster, topic: str) -> list[tuple[bytes | None, bytes | None, bytes | None]]:
+    """Signature, key and value of the first records of a topic."""
+    settings = {"bootstrap.servers": kafka.bootstrap, "group.id": "any", "enable.auto.commit": False}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    try:
+        messages = consumer.consume(3, 10)
+        return [
+            (dict(each.headers() or ()).get(SIGNATURE_HEADER), each.key(), each.value())
+            for each in messages
+            if each.error() is None
+        ]
+    finally:
+        consumer.close()
