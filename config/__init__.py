@@ -8,6 +8,7 @@ neither the gateway nor the protocol.
 from config.host_port import HostPort
 from config.loader import ConfigError, default_config, load, parse, parse_bootstrap, replace_upstream
 from config.model import Config
+from config.secret_file import read_secret
 from config.sections.listeners import ListenerSettings
 from config.sections.quotas import CLIENT_KEYS, ENFORCED_KEYS, QuotaRule
 
@@ -23,5 +24,6 @@ __all__ = [
     "load",
     "parse",
     "parse_bootstrap",
+    "read_secret",
     "replace_upstream",
 ]

@@ -52,6 +52,7 @@ from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeS
 from gateway.session.mute import MuteReason
 from gateway.session.routes import build_routes
 from gateway.upstream.librdkafka import settings_if_needed
+from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.upstreams import MAIN, build_upstreams
 from gateway.usage.service import UsageService
 from quotas.connections import ConnectionQuotas
@@ -105,8 +106,13 @@ class Gateway:
         self._listeners = Listeners(on_port_failed=self._connection_metrics.broker_port_failed)
         self.listeners = self._listeners.by_name
         self.tls = TlsParts(config, self._loop)
+        self._own_topics = OwnTopics.of(config)
         self.upstreams = build_upstreams(
-            config, now_ms=now_ms, tls=self.tls.upstream_tls, on_change=self._listeners.follow
+            config,
+            now_ms=now_ms,
+            tls=self.tls.upstream_tls,
+            on_change=self._listeners.follow,
+            own_topics=self._own_topics,
         )
         self.cluster = self.upstreams[MAIN].cluster
         self.discovery = self.upstreams[MAIN].discovery
@@ -203,6 +209,7 @@ class Gateway:
             listener=section.name,
             quota_admin=self.quota_admin,
             broker_limits=self.settings.broker_limits if answers_limits else None,
+            own_topics=self._own_topics,
         )
         routes = build_routes(
             collecting_handlers(context, sasl=section.security_protocol.sasl),
@@ -248,7 +255,7 @@ class Gateway:
             self._reload_metrics,
             self.tls.metrics,
             QuotaAdminMetrics(self.quota_admin),
-            StoreMetrics(self.live_quotas, self._now_ms),
+            StoreMetrics(self.live_quotas, self._own_topics, self._now_ms),
             self._watchdog,
         ):
             self.registry.register(metrics)

@@ -271,6 +271,12 @@ MAX_VERSION: Final[dict[ApiKey, int]] = {
     ApiKey.DELETE_TOPICS: 6,
     ApiKey.DESCRIBE_CONFIGS: 4,
     ApiKey.CREATE_PARTITIONS: 3,
+    ApiKey.DELETE_RECORDS: 2,
+    # v4 is spoken between brokers.
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.ALTER_CONFIGS: 2,
+    ApiKey.ELECT_LEADERS: 2,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: 1,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: 1,
     ApiKey.ALTER_CLIENT_QUOTAS: 1,

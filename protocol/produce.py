@@ -18,6 +18,9 @@ from protocol.primitives import (
     Buffer,
     framed,
     read_array_length,
+    read_bytes_at,
+    read_int32,
+    read_nullable_string,
     read_uvarint,
     skip,
     skip_string,
@@ -75,7 +78,7 @@ def read_acks(frame: Buffer, at: int, end: int, client_id_length: int, api: Api)
             acks: int = _INT16.unpack_from(frame, body_at + 2)[0]
             return acks
     try:
-        acks_at = _walk_to_acks(memoryview(frame)[:known_end], body_at, api)
+        acks_at = walk_to_acks(memoryview(frame)[:known_end], body_at, api)
     except Truncated:
         if end >= frame_end:
             raise
@@ -85,7 +88,7 @@ def read_acks(frame: Buffer, at: int, end: int, client_id_length: int, api: Api)
     return int(_INT16.unpack_from(frame, acks_at)[0])
 
 
-def _walk_to_acks(received: memoryview, at: int, api: Api) -> int:
+def walk_to_acks(received: memoryview, at: int, api: Api) -> int:
     """Offset of acks; `Truncated` when not all of it has been received."""
     if api.version >= 9:
         at = skip_tags(received, at, most=MAX_HEADER_TAGS)
@@ -95,6 +98,40 @@ def _walk_to_acks(received: memoryview, at: int, api: Api) -> int:
         at = skip_string(received, at, compact=False)
     skip(received, at, 2)
     return at
+
+
+FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
+"""From this version on requests name topics by their ids (KIP-516)."""
+
+_NO_TOPICS_YET: Final = 6
+"""Bytes of acks and timeout, between the transactional id and the array of topics."""
+
+
+def only_topic(data: Buffer, body_at: int, end: int, api: Api) -> bytes | None:
+    """What a request calls its topic if it has exactly one; None when it has more, or none.
+
+    Args:
+        data: received bytes.
+        body_at: where the body begins, behind the client id; in flexible versions with the header's tags.
+        end: where the request ends, or what was received of it.
+        api: the request's version.
+
+    Raises:
+        Truncated: not enough of it was received.
+    """
+    received = memoryview(data)[:end]
+    at = walk_to_acks(received, body_at, api) + _NO_TOPICS_YET
+    # Not `read_array_length`: more elements may be announced than bytes have come.
+    if api.flexible:
+        count, at = read_uvarint(received, at)
+        count -= 1
+    else:
+        count, at = read_int32(received, at)
+    if count != 1:
+        return None
+    if api.version >= FIRST_VERSION_WITH_TOPIC_IDS:
+        return read_bytes_at(received, at, 16)[0]
+    return read_nullable_string(received, at, compact=api.flexible)[0] or b""
 
 
 _PLAIN_PARTITION_BYTES: Final = 33

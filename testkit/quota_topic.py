@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from gateway.quota_admin.store.topic_store import TopicStore, TopicStoreSettings
+from quotas.record_signature import RecordSigner
 from testkit.quota_stores import AT_MS
 
 
@@ -26,13 +27,13 @@ class Message:
         offset: int,
         key: bytes | None = None,
         value: bytes | None = None,
-        name: str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
         error: KafkaError | None = None,
     ) -> None:
         self._offset = offset
         self._key = key
         self._value = value
-        self._name = name
+        self._headers = headers or {}
         self._error = error
         self.unreadable = False
 
@@ -51,7 +52,10 @@ class Message:
     def headers(self) -> list[tuple[str, bytes]] | None:
         if self.unreadable:
             raise SystemError("returned a result with an exception set")
-        return None if self._name is None else [("alteration", self._name.encode())]
+        raw = {
+            key: value.encode() if isinstance(value, str) else value for key, value in self._headers.items()
+        }
+        return list(raw.items()) or None
 
 
 class QuotaTopic:
@@ -90,15 +94,26 @@ class QuotaTopic:
         return len(self.log)
 
     def store(
-        self, *, write_timeout_ms: int = 2_000, max_quotas: int = 1_000, max_history: int = 100
+        self,
+        *,
+        write_timeout_ms: int = 2_000,
+        max_quotas: int = 1_000,
+        max_history: int = 100,
+        secrets: Sequence[bytes] = (),
+        accept_unsigned: bool | None = None,
     ) -> TopicStore:
         """One that is not open yet."""
-        settings = TopicStoreSettings("quotas", None, max_quotas, max_history, write_timeout_ms, {})
+        signer = RecordSigner("quotas", secrets) if secrets else None
+        settings = TopicStoreSettings(
+            "quotas", None, max_quotas, max_history, write_timeout_ms, {}, signer, accept_unsigned
+        )
         return TopicStore(settings, now_ms=lambda: AT_MS)
 
-    def append(self, key: bytes, value: bytes | None, name: str | None = None) -> Message:
+    def append(
+        self, key: bytes, value: bytes | None, headers: Mapping[str, str | bytes] | None = None
+    ) -> Message:
         """Somebody writes."""
-        self.log.append(message := Message(len(self.log), key, value, name))
+        self.log.append(message := Message(len(self.log), key, value, headers))
         return message
 
 
@@ -159,7 +174,7 @@ class Producer:
 
     def __init__(self, topic: QuotaTopic) -> None:
         self._topic = topic
-        self._records: list[tuple[bytes, bytes | None, str]] = []
+        self._records: list[tuple[bytes, bytes | None, Mapping[str, str | bytes]]] = []
 
     def init_transactions(self, _timeout_s: float) -> None:
         """Nothing is left of an earlier one."""
@@ -168,10 +183,16 @@ class Producer:
         self._records = []
 
     def produce(
-        self, _topic: str, *, key: bytes, value: bytes | None, partition: int, headers: Mapping[str, str]
+        self,
+        _topic: str,
+        *,
+        key: bytes,
+        value: bytes | None,
+        partition: int,
+        headers: Mapping[str, str | bytes],
     ) -> None:
         assert partition == 0
-        self._records.append((key, value, headers["alteration"]))
+        self._records.append((key, value, headers))
 
     def commit_transaction(self, _timeout_s: float) -> None:
         self._topic.on_commit(self._commit)

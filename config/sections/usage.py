@@ -24,6 +24,7 @@ class UsageSettings(Section, frozen=True):
         keep_hours, keep_bytes: files of the directory beyond that are deleted, oldest first. A week, so that
             the pipeline may be away for days; 1,000 clients that are always active make 2 GB a day.
         topic: its name; made when it is not there and the gateway may.
+        secret_file: lines in a topic are signed with what is in it (None: not), so that the pipeline can tell them.
         topic_partitions, topic_replication_factor: of a topic that is made; -1 leaves it to the brokers.
         max_rows: clients in one line; all others share one row.
         max_events: controller mutations in one line; further ones are only counted.
@@ -41,6 +42,7 @@ class UsageSettings(Section, frozen=True):
     keep_hours: Annotated[int, Field(ge=1, le=24 * 3660)] = 168
     keep_bytes: Annotated[int, Field(ge=_MIB, le=2**53)] = _GIB
     topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,249}$")] = "__sluice_usage"
+    secret_file: NonEmpty | None = None
     topic_partitions: Annotated[int, Field(ge=-1, le=10_000)] = 1
     topic_replication_factor: Annotated[int, Field(ge=-1, le=1_000)] = -1
     max_rows: SmallCount = 10_000

@@ -15,6 +15,7 @@ from gateway.handlers.context import HandlerContext
 from gateway.handlers.describe_configs import DescribeConfigsHandler
 from gateway.handlers.fetch import FetchHandler
 from gateway.handlers.metadata import MetadataHandler
+from gateway.handlers.own_topics import GUARDED, OwnTopicsHandler, OwnTopicsProduceHandler
 from gateway.handlers.produce import ProduceHandler
 from gateway.handlers.sasl import sasl_handlers
 from gateway.handlers.topic_mutations import TopicMutationHandler
@@ -38,8 +39,13 @@ def collecting_handlers(context: HandlerContext, *, sasl: bool = False) -> Mappi
             ApiKey.ALTER_CLIENT_QUOTAS: AlterClientQuotasHandler(context.quota_admin),
         }
         if context.broker_limits is not None:
-            altering = BrokerLimitsHandler(context.quota_admin, context.broker_limits)
+            altering = BrokerLimitsHandler(context.quota_admin, context.broker_limits, context.own_topics)
             administered[ApiKey.INCREMENTAL_ALTER_CONFIGS] = altering
+    own = context.own_topics
+    if own:
+        guard = OwnTopicsHandler(own)
+        administered = dict.fromkeys(GUARDED, guard) | administered
+        administered[ApiKey.PRODUCE] = OwnTopicsProduceHandler(own, ProduceHandler(context))
     return {
         **administered,
         ApiKey.METADATA: MetadataHandler(context),
@@ -58,8 +64,10 @@ def collecting_handlers(context: HandlerContext, *, sasl: bool = False) -> Mappi
 def head_handlers(context: HandlerContext) -> Mapping[ApiKey, HeadHandler]:
     """Handlers for requests of which only the head is looked at."""
     topic_mutations = TopicMutationHandler(context)
+    produce = ProduceHandler(context)
+    own = context.own_topics
     return {
-        ApiKey.PRODUCE: ProduceHandler(context),
+        ApiKey.PRODUCE: OwnTopicsProduceHandler(own, produce) if own else produce,
         ApiKey.FETCH: FetchHandler(context),
         ApiKey.CREATE_TOPICS: topic_mutations,
         ApiKey.CREATE_PARTITIONS: topic_mutations,

@@ -7,6 +7,7 @@ and none of it is sent on. Otherwise the rest goes to the broker, and ours are m
 from __future__ import annotations
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
+from gateway.handlers.own_topics import OwnTopicsHandler
 from gateway.handlers.quota_rights import NOT_AUTHORISED, Refusal, decide
 from gateway.observability.events import AdminApi, AdminOutcome
 from gateway.quota_admin.broker_limits import BrokerLimits, Changes, LimitError
@@ -15,6 +16,7 @@ from gateway.quota_admin.store.interface import ALL_BROKERS, Alteration, LimitCh
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import TimedRequest
 from gateway.session.routes import Route, Session
+from gateway.upstream.own_topics import OwnTopics
 from protocol.broker_configs import (
     BROKER,
     ConfigsRequest,
@@ -27,6 +29,7 @@ from protocol.broker_configs import (
 )
 from protocol.error_codes import ErrorCode
 from protocol.headers import correlation_id_of
+from protocol.named_topics import TOPIC_RESOURCE
 
 
 class BrokerLimitsHandler:
@@ -34,9 +37,11 @@ class BrokerLimitsHandler:
 
     max_request_bytes = MAX_REQUEST_BYTES
 
-    def __init__(self, admin: QuotaAdmin, limits: BrokerLimits) -> None:
+    def __init__(self, admin: QuotaAdmin, limits: BrokerLimits, own_topics: OwnTopics) -> None:
         self._admin = admin
         self._limits = limits
+        self._own_topics = own_topics
+        self._others = OwnTopicsHandler(own_topics) if own_topics else None
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
@@ -46,10 +51,15 @@ class BrokerLimitsHandler:
             resource.resource_type == BROKER and any(op.name in keys for op in resource.ops)
             for resource in request.resources
         ):
-            session.forward(frame, route.api)
+            if self._others is None:
+                session.forward(frame, route.api)
+            else:
+                self._others.on_request(session, route, frame, now_ms=now_ms)
             return
         timed = session.start_timing(frame, route.api)
-        exchange = _Exchange(self._admin, self._limits, session, request, correlation_id_of(frame), timed)
+        exchange = _Exchange(
+            self._admin, self._limits, self._own_topics, session, request, correlation_id_of(frame), timed
+        )
         question = request.asking_for_the_right()
         decide(self._admin, session, question, exchange.read_outcome, exchange.decided, now_ms=now_ms)
 
@@ -61,6 +71,7 @@ class _Exchange:
         "_admin",
         "_correlation_id",
         "_limits",
+        "_own_topics",
         "_request",
         "_results",
         "_session",
@@ -72,6 +83,7 @@ class _Exchange:
         self,
         admin: QuotaAdmin,
         limits: BrokerLimits,
+        own_topics: OwnTopics,
         session: Session,
         request: ConfigsRequest,
         correlation_id: int,
@@ -79,6 +91,7 @@ class _Exchange:
     ) -> None:
         self._admin = admin
         self._limits = limits
+        self._own_topics = own_topics
         self._session = session
         self._request = request
         self._correlation_id = correlation_id
@@ -98,6 +111,12 @@ class _Exchange:
         """Check ours, and send on what is the broker's."""
         rest: list[ResourceOps] = []
         for at, resource in enumerate(self._request.resources):
+            if resource.resource_type == TOPIC_RESOURCE and resource.name.encode() in self._own_topics.names:
+                self._own_topics.refusals += 1
+                self._results[at] = ResourceResult(
+                    resource.resource_type, resource.name, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                )
+                continue
             ours, others = self._split(resource)
             if ours.ops:
                 fault = refusal or self._fault_of(ours)

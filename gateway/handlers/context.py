@@ -9,6 +9,7 @@ from gateway.observability.events import RequestObserver
 from gateway.quota_admin.broker_limits import BrokerLimits
 from gateway.quota_admin.rights import QuotaAdmin
 from gateway.session.client_quotas import ClientQuotas
+from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.topology import Topology
 from gateway.usage.table import UsageTable
 from quotas.entities import QuotaKey
@@ -35,6 +36,7 @@ class HandlerContext:
         listener: its name.
         quota_admin: answers Kafka's API for client quotas; None: the broker does.
         broker_limits: answers for connection limits of brokers; None: the broker does.
+        own_topics: the gateway's own, which clients must not change.
     """
 
     topology: Topology
@@ -48,6 +50,7 @@ class HandlerContext:
     listener: str = ""
     quota_admin: QuotaAdmin | None = None
     broker_limits: BrokerLimits | None = None
+    own_topics: OwnTopics = field(default_factory=OwnTopics)
 
     @property
     def mutations_enabled(self) -> bool:

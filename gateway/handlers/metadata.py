@@ -7,6 +7,8 @@ broker in the same situation answers. Nothing else of the connection is looked a
 at once cannot all find the same tokens. A topic under way is charged once and asked for once: clients ask until it is
 there, and a second permission would create it again when it has been deleted meanwhile.
 
+One of the gateway's own topics is created for no client: a request that names one is asked in two steps as well.
+
 Where no client has such a quota and usage records are kept, requests go on as they come; what they create is counted.
 """
 
@@ -60,14 +62,17 @@ class MetadataHandler:
         """See `RequestHandler`."""
         api = route.api
         on_reply = partial(self._rewrite, api)
-        if self._context.mutations_seen:
+        own = self._context.own_topics
+        if self._context.mutations_seen or own:
             question = self._question(frame, api)
             if question is not None and question.may_create and question.names:
                 client_id = session.client_id_of(frame)
-                if self._context.mutations.is_limited(session.user, client_id):
+                limited = self._context.mutations.is_limited(session.user, client_id)
+                if limited or not own.names.isdisjoint(question.names):
                     self._look_first(session, api, frame, question, client_id)
                     return
-                on_reply = partial(self._count_created, session, client_id, api)
+                if self._context.mutations_seen:
+                    on_reply = partial(self._count_created, session, client_id, api)
         session.forward(frame, api, CollectedAnswer(on_reply))
 
     def _question(self, frame: bytes, api: Api) -> MetadataQuestion | None:
@@ -75,7 +80,7 @@ class MetadataHandler:
         try:
             return parse_metadata_question(frame, api)
         except ProtocolError:
-            if self._context.mutations_enabled:
+            if self._context.mutations_enabled or self._context.own_topics:
                 raise
             return None
 
@@ -142,6 +147,8 @@ class MetadataHandler:
         now_ms: int,
     ) -> bool:
         """Whether this unknown topic is to be created; if so it is charged."""
+        if name in self._context.own_topics.names:
+            return False  # the gateway makes it itself, as it has to be
         if not is_valid_topic_name(name) or not self._is_new(name, now_ms):
             return False
         decision = self._charge(session, client_id, name, strict=True, now_ms=now_ms)

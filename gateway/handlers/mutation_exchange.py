@@ -63,6 +63,7 @@ class MutationExchange:
         "_known",
         "_late",
         "_only_told",
+        "_own",
         "_proven",
         "_refused",
         "_repeated",
@@ -101,6 +102,7 @@ class MutationExchange:
         self._asked_ms = 0
         self._due: dict[bytes, OpenCharge] = {}  # of earlier requests that timed out
         self._validated = TopicResults(0, (), b"\x00" if request.api.flexible else b"")
+        self._own: set[TopicIdentity] = set()  # the gateway's, refused whatever the quota says
         self._proven: set[TopicIdentity] = set()  # refused by the broker already
         self._unproven: set[TopicIdentity] = set()  # seemed to cost nothing, and the broker would do it
         self._late = False  # something was charged after it was done
@@ -168,9 +170,12 @@ class MutationExchange:
         """Have the broker say itself what is wrong with topics that seem to cost nothing."""
         request = self._request
         self._repeated = self._find_repeated()
+        self._find_own()
         creates = request.api.key is not ApiKey.DELETE_TOPICS
         limited = self._context.mutations.is_limited(self._session.user, self._client_id)
-        free = [topic for topic in request.topics if not self._permits(topic)]
+        free = [
+            topic for topic in request.topics if topic.identity not in self._own and not self._permits(topic)
+        ]
         if not (creates and limited and free) or request.validate_only:
             self._decide(now_ms)
         elif request.api.key is ApiKey.CREATE_TOPICS and request.api.version == 0:
@@ -207,7 +212,7 @@ class MutationExchange:
 
     def _permits(self, topic: TopicMutation) -> float:
         """What this topic costs; 0 when it seems that the broker will refuse it."""
-        if topic.identity in self._proven:
+        if topic.identity in self._proven or topic.identity in self._own:
             return 0
         if topic.identity in self._unproven:
             return self._permits_as_asked(topic)
@@ -260,6 +265,14 @@ class MutationExchange:
                     repeated |= {identity, other}
         return repeated
 
+    def _find_own(self) -> None:
+        own = self._context.own_topics
+        for topic in self._request.topics if own else ():
+            known = self._known.get(topic.identity)
+            if topic.name in own.names or topic.topic_id in own.ids or (known and own.owns(known)):
+                self._own.add(topic.identity)
+        own.refusals += bool(self._own)
+
     def _decide(self, now_ms: int) -> None:
         """Charge in wire order, forward what was admitted or answer here."""
         request = self._request
@@ -279,6 +292,8 @@ class MutationExchange:
         self._only_told = not self._context.mutations_enabled
         admitted = []
         for topic, decided in zip(request.topics, decision.topics, strict=True):
+            if topic.identity in self._own:
+                continue
             if not decided.accepted:
                 self._refused.add(topic.identity)
             elif topic.identity not in self._proven:
@@ -334,12 +349,15 @@ class MutationExchange:
         api = self._request.api
         if self._only_told:
             with suppress(ProtocolError):
-                self._settle(parse_topic_results(frame, api).results, now_ms)
+                answer = parse_topic_results(frame, api)
+                self._settle(answer.results, now_ms)
+                if self._own:
+                    frame = self._merge(answer, now_ms)
             self._session.release(MuteReason.AWAITING_REPLY)
             return frame
         answer = parse_topic_results(frame, api)
         self._settle(answer.results, now_ms)
-        if self._refused or self._proven:
+        if self._refused or self._proven or self._own:
             reply = self._merge(answer, now_ms)
         else:
             patched = bytearray(frame)
@@ -367,7 +385,9 @@ class MutationExchange:
         by_identity = self._by_identity(results)
         merged = []
         for topic in self._request.topics:
-            if topic.identity in self._refused:
+            if topic.identity in self._own:
+                merged.append(self._refusal(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            elif topic.identity in self._refused:
                 merged.append(self._refusal(topic))
             elif self._single(topic) and topic.identity in by_identity:
                 merged.append(by_identity[topic.identity])
@@ -377,12 +397,14 @@ class MutationExchange:
         self._throttle(throttle_time_ms, upstream_ms, now_ms)
         return encode_topic_results(self._correlation_id, throttle_time_ms, merged, api, tail=answer.tail)
 
-    def _refusal(self, topic: TopicMutation) -> TopicResult:
+    def _refusal(
+        self, topic: TopicMutation, error_code: ErrorCode = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    ) -> TopicResult:
         """As Kafka writes it: with the name and the id that belong together, when the topic exists."""
         known = self._known.get(topic.identity)
         if known is not None and known.error_code == ErrorCode.NONE:
             topic = replace(topic, name=known.name, topic_id=known.topic_id)
-        return make_result(topic, ErrorCode.THROTTLING_QUOTA_EXCEEDED, self._request.api)
+        return make_result(topic, error_code, self._request.api)
 
     def _by_identity(self, results: tuple[TopicResult, ...]) -> dict[TopicIdentity, TopicResult]:
         """Results by what the request called their topics."""

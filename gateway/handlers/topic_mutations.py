@@ -47,7 +47,7 @@ class TopicMutationHandler:
         """See `HeadHandler`.
 
         Raises:
-            FrameTooLarge: it would have to be charged, and is larger than what is held whole.
+            FrameTooLarge: it would have to be charged or searched, and is larger than what is held whole.
         """
         context = self._context
         if context.mutations_enabled and not route.api.strict:
@@ -58,9 +58,9 @@ class TopicMutationHandler:
             if held_ms:
                 session.throttle(held_ms, now_ms=now_ms)
                 return HeadDecision.WAIT
-        if context.mutations_seen and size <= MAX_REQUEST_BYTES:
+        if (context.mutations_seen or context.own_topics) and size <= MAX_REQUEST_BYTES:
             return HeadDecision.COLLECT
-        if context.mutations_enabled:
+        if context.mutations_enabled or context.own_topics:
             raise refuse_size(size, MAX_REQUEST_BYTES)
         if context.mutations_seen and context.usage is not None:
             context.usage.event_missed()
@@ -69,11 +69,17 @@ class TopicMutationHandler:
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
-        request = self._request(route, frame) if self._context.mutations_seen else None
-        if request is None:
+        context = self._context
+        request = self._request(route, frame) if context.mutations_seen or context.own_topics else None
+        if request is None or not (context.mutations_seen or self._may_be_own(request)):
             session.forward(frame, route.api)
             return
         MutationExchange(self._context, session, request, frame).start(now_ms)
+
+    def _may_be_own(self, request: TopicMutations) -> bool:
+        """Whether one of the topics is the gateway's; of one that is given by its id the cluster has to say."""
+        own = self._context.own_topics
+        return any(topic.name is None or topic.name in own.names for topic in request.topics)
 
     def _request(self, route: Route, frame: bytes) -> TopicMutations | None:
         """None when it can't be read and need not be: the broker says what is wrong with it."""
@@ -81,7 +87,7 @@ class TopicMutationHandler:
             return parse_topic_mutations(frame, route.api)
         except ProtocolError as fault:
             context = self._context
-            if context.mutations_enabled:
+            if context.mutations_enabled or context.own_topics:
                 raise
             if isinstance(fault, TooManyElements) and context.usage is not None:
                 context.usage.event_missed()

@@ -31,6 +31,8 @@ class _Store(Protocol):
     def stale(self) -> str | None: ...
     @property
     def bad_records(self) -> int: ...
+    @property
+    def unsigned_records(self) -> int: ...
 
 
 class _StoreCounts(Protocol):
@@ -40,6 +42,11 @@ class _StoreCounts(Protocol):
     def failures(self) -> int: ...
     @property
     def changed_at_ms(self) -> int | None: ...
+
+
+class _OwnTopics(Protocol):
+    @property
+    def refusals(self) -> int: ...
 
 
 class _LiveQuotas(Protocol):
@@ -118,8 +125,9 @@ class QuotaAdminMetrics(Collector):
 class StoreMetrics(Collector):
     """The quota store."""
 
-    def __init__(self, live: _LiveQuotas, now_ms: NowMs) -> None:
+    def __init__(self, live: _LiveQuotas, own_topics: _OwnTopics, now_ms: NowMs) -> None:
         self._live = live
+        self._own_topics = own_topics
         self._now_ms = now_ms
 
     def collect(self) -> Iterator[Metric]:
@@ -158,6 +166,16 @@ class StoreMetrics(Collector):
             "gateway_quota_store_bad_records",
             "Records of the shared topic that are no quotas and were passed over.",
             value=live.store.bad_records,
+        )
+        yield CounterMetricFamily(
+            "gateway_quota_store_unsigned_records",
+            "Records of the shared topic that were passed over because they have no valid signature.",
+            value=live.store.unsigned_records,
+        )
+        yield CounterMetricFamily(
+            "gateway_own_topic_refusals",
+            "Requests of clients that would have changed a topic of the gateway.",
+            value=self._own_topics.refusals,
         )
         if counts.changed_at_ms is not None:
             yield GaugeMetricFamily(

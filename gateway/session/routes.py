@@ -72,6 +72,15 @@ class Session(Protocol):
             answer: what becomes of the reply; None: it is relayed.
         """
 
+    def relay(self, frame: bytes, api: Api, owed: int) -> None:
+        """Send a whole request upstream whose reply a head handler has noted in `responses` already, if there is one.
+
+        Args:
+            frame: with its size.
+            api: its version.
+            owed: how many replies were noted before it.
+        """
+
     def ask_upstream(self, frame: bytes, correlation_id: int, on_reply: OnReply) -> None:
         """Send a question of our own on this client's upstream connection; its reply goes to `on_reply` alone."""
 

@@ -483,6 +483,12 @@ class ClientSession:
         self.responses.pending.append(pending)
         self.to_upstream.append(frame)
 
+    def relay(self, frame: bytes, api: Api, owed: int) -> None:
+        """See `Session`."""
+        if self.times_requests:
+            self._time(api, self.client_id_of(frame), owed)
+        self.to_upstream.append(frame)
+
     def ask_upstream(self, frame: bytes, correlation_id: int, on_reply: OnReply) -> None:
         """See `Session`."""
         self.responses.pending.append(Pending(correlation_id, CollectedAnswer(on_reply)))

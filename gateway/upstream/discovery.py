@@ -17,6 +17,7 @@ from gateway.clock import NowMs
 from gateway.observability.events import CloseCause
 from gateway.upstream.connector import Connector
 from gateway.upstream.login import BrokerLogin, LoginFailed
+from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.topology import ClusterMap
 from protocol import codec
 from protocol.errors import ProtocolError
@@ -24,6 +25,8 @@ from protocol.errors import ProtocolError
 CLIENT_ID: Final = "sluice-discovery"
 _ANSWER_TIMEOUT_S: Final = 5.0
 _RETRY_S: Final = 0.5
+_ASKS_SOON: Final = 40
+"""How often topics of the gateway that are not there yet are asked for again soon, before it becomes a habit."""
 _LARGEST_ANSWER: Final = 16 * 1024 * 1024
 _NOT_REACHED: Final = "not reached"
 _CONFIGS: Final = ("num.partitions", "auto.create.topics.enable")
@@ -113,6 +116,7 @@ class Discovery:
         on_change: Callable[[Sequence[int]], None],
         login: BrokerLogin | None = None,
         wants_login: bool = False,
+        own_topics: OwnTopics | None = None,
     ) -> None:
         """Make it; nothing is asked before `run`.
 
@@ -124,11 +128,14 @@ class Discovery:
             on_change: called after each answer with the ids of brokers that are gone for good.
             login: the gateway's credentials; None: it has none.
             wants_login: the brokers require authentication, so without a login they are not asked at all.
+            own_topics: told the ids of the gateway's own topics; None: they are not asked for.
         """
         self.reached = False
         self.trouble = _NOT_REACHED
         self._login = login
         self._wants_login = wants_login
+        self._own_topics = own_topics or OwnTopics()
+        self._asks_soon = _ASKS_SOON
         self._cluster = cluster
         self._connector = connector
         self._now_ms = now_ms
@@ -164,7 +171,11 @@ class Discovery:
                 )
             self.reached = True
             complained = False
-            await asyncio.sleep(self._refresh_ms / 1000)
+            wait_s = self._refresh_ms / 1000
+            if not self._own_topics.all_known and self._asks_soon:
+                self._asks_soon -= 1  # they are being made
+                wait_s = min(wait_s, _RETRY_S)
+            await asyncio.sleep(wait_s)
 
     async def _ask_once(self) -> None:
         facts = codec.read_metadata(
@@ -179,6 +190,19 @@ class Discovery:
         self._on_change(gone)
         if facts.brokers:
             await self._ask_configs(facts.brokers[0].broker_id)
+        if self._own_topics:
+            await self._ask_own_topics()
+
+    async def _ask_own_topics(self) -> None:
+        question = codec.metadata_by_name_request(
+            sorted(self._own_topics.names), client_id=CLIENT_ID, api=codec.METADATA_WITH_IDS
+        )
+        try:
+            facts = codec.read_metadata(await self._ask(None, question), codec.METADATA_WITH_IDS)
+        except (OSError, ProtocolError):
+            return  # too old to know ids, and then Produce does not name topics by them
+        for topic in facts.topics:
+            self._own_topics.learn(topic)
 
     async def _ask_configs(self, broker_id: int) -> None:
         question = codec.broker_configs_request(broker_id, _CONFIGS, client_id=CLIENT_ID)

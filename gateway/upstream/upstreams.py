@@ -19,6 +19,7 @@ from gateway.clock import NowMs
 from gateway.upstream.connector import Connector
 from gateway.upstream.discovery import CLIENT_ID, Discovery
 from gateway.upstream.login import BrokerLogin
+from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.proxy_header import ProxyHeaderSender
 from gateway.upstream.resolver import Resolver
 from gateway.upstream.tls import BrokerTls
@@ -71,6 +72,7 @@ def build_upstreams(
     now_ms: NowMs,
     tls: Callable[[str, UpstreamSettings], BrokerTls | None],
     on_change: Callable[[ClusterMap, Sequence[int]], None],
+    own_topics: OwnTopics,
 ) -> dict[str, Upstream]:
     """All of them by name; nothing is connected yet.
 
@@ -78,6 +80,7 @@ def build_upstreams(
         config: valid.
         now_ms: the clock.
         tls: makes the TLS of an upstream from its name and section; None for one without.
+        own_topics: told the ids of the gateway's own topics, through [upstream].
         on_change: told, after each answer, the upstream's cluster and the brokers that are gone for good.
     """
     resolver = Resolver(now_ms)
@@ -104,6 +107,7 @@ def build_upstreams(
             on_change=partial(on_change, cluster),
             login=BrokerLogin.of(section.sasl, client_id=CLIENT_ID),
             wants_login=section.security_protocol.sasl,
+            own_topics=own_topics if name == MAIN else None,
         )
         found[name] = Upstream(name, section, cluster, connector, discovery)
     return found

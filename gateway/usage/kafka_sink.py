@@ -15,7 +15,9 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from gateway.topic_access import open_to_anybody
 from gateway.usage.line import Line, Tally
+from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
 DEFAULT_TOPIC: Final = "__sluice_usage"
 
@@ -37,6 +39,7 @@ class TopicSettings:
         give_up_ms: how long a line is tried to be delivered.
         max_queued_bytes: what librdkafka holds at most.
         client: librdkafka's settings for reaching the cluster.
+        signer: signs the lines; None: they are not signed.
     """
 
     topic: str
@@ -46,6 +49,7 @@ class TopicSettings:
     give_up_ms: int
     max_queued_bytes: int
     client: Mapping[str, Any]
+    signer: RecordSigner | None = None
 
 
 class KafkaWriter:
@@ -103,6 +107,10 @@ class KafkaWriter:
             if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 # Another gateway may have made it, or will; lines that find none are counted as lost.
                 _log.warning("topic %s is not created: %s", settings.topic, error.str())
+        if settings.signer is None:
+            why = open_to_anybody(admin, settings.topic, timeout_s=_CREATE_S)
+            if why is not None:
+                _log.warning("topic %s is open to anybody: %s; see usage.secret_file", settings.topic, why)
 
     def _new_producer(self) -> Any:
         settings = self._settings
@@ -133,7 +141,11 @@ class KafkaWriter:
 
         try:
             self._producer.produce(
-                self._settings.topic, value=line.data, key=self._key, on_delivery=on_delivery
+                self._settings.topic,
+                value=line.data,
+                key=self._key,
+                on_delivery=on_delivery,
+                **self._signature(line.data),
             )
         except BufferError as exc:
             self._producer.poll(_POLL_S)
@@ -148,6 +160,10 @@ class KafkaWriter:
             raise OSError(f"topic {self._settings.topic}: {error.str()}") from exc
         self.pending.add(line)
         self._producer.poll(0)
+
+    def _signature(self, value: bytes) -> dict[str, Any]:
+        signer = self._settings.signer
+        return {} if signer is None else {"headers": {SIGNATURE_HEADER: signer.sign(self._key, value)}}
 
     def _give_up(self) -> None:
         """A producer that has lost its place in the order can not go on; the next line gets a new one."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from config import Config
+from config import Config, read_secret
 from gateway.clock import NowMs, wall_clock_ms
 from gateway.usage.connections import ConnectionUsage, connection_level
 from gateway.usage.file_sink import FileSettings, FileWriter
@@ -27,6 +27,7 @@ from gateway.usage.sink import ThreadedSink, Writer
 from gateway.usage.table import UsageTable
 from quotas.connections import ConnectionQuotas
 from quotas.mutations import MutationQuotas
+from quotas.record_signature import RecordSigner
 from quotas.usage_record import UsageApi
 
 STOP_S: Final = 5.0
@@ -63,6 +64,9 @@ class UsageService:
             loop: the gateway's.
             now_ms: its clock.
             client: librdkafka's settings for reaching the cluster; only records in a topic use them.
+
+        Raises:
+            ConfigError: the file with the secret can't be read.
         """
         section = config.usage
         self._loop = loop
@@ -78,6 +82,8 @@ class UsageService:
             )
             writer = FileWriter(files, gateway, boot)
         else:
+            file = section.secret_file
+            secrets = [] if file is None else [read_secret("usage.secret_file", file)]
             topic = TopicSettings(
                 topic=section.topic,
                 partitions=section.topic_partitions,
@@ -86,6 +92,7 @@ class UsageService:
                 give_up_ms=_GIVE_UP_MS,
                 max_queued_bytes=section.max_queued_bytes,
                 client=client,
+                signer=RecordSigner(section.topic, secrets) if secrets else None,
             )
             writer = KafkaWriter(topic, gateway)
         self.sink = ThreadedSink(writer, max_queued_bytes=section.max_queued_bytes)

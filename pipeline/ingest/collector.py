@@ -97,17 +97,20 @@ class Collector:
         yield from self._flush()
         yield from _torn(source, torn)
 
-    def messages(self, source: str, texts: Iterable[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
+    def messages(self, source: str, texts: Iterable[tuple[int, bytes | Torn]]) -> Iterator[pa.RecordBatch]:
         """Messages of one partition of a topic.
 
         Args:
             source: topic and partition.
-            texts: offset and value of each.
+            texts: offset and value of each, or why it is not read.
         """
         self._source = source
         torn: list[Torn] = []
         for offset, text in texts:
-            yield from self._take(text, offset, torn)
+            if isinstance(text, Torn):
+                torn.append(text)
+            else:
+                yield from self._take(text, offset, torn)
         yield from self._flush()
         yield from _torn(source, torn)
 

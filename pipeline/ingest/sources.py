@@ -54,7 +54,9 @@ def files_stream(spark: Any, folder: str, *, max_files: int, after: str = "keep"
     return reader.load(folder).select("path", "content")
 
 
-def topic_stream(spark: Any, place: str, *, max_messages: int, options: dict[str, str]) -> Any:
+def topic_stream(
+    spark: Any, place: str, *, max_messages: int, options: dict[str, str], signed: bool = False
+) -> Any:
     """The usage topic as a stream.
 
     Args:
@@ -62,6 +64,7 @@ def topic_stream(spark: Any, place: str, *, max_messages: int, options: dict[str
         place: TOPIC@HOST:PORT[,HOST:PORT...].
         max_messages: most messages in one batch.
         options: more of Kafka's consumer settings.
+        signed: with what signatures are checked by.
 
     Raises:
         JobError: `place` is written differently.
@@ -78,7 +81,9 @@ def topic_stream(spark: Any, place: str, *, max_messages: int, options: dict[str
     reader = reader.option("failOnDataLoss", "false").option("maxOffsetsPerTrigger", max_messages)
     for name, value in options.items():
         reader = reader.option(name if name.startswith("kafka.") else f"kafka.{name}", value)
-    return reader.load().select("topic", "partition", "offset", "value")
+    more = ("key", "headers") if signed else ()
+    reader = reader.option("includeHeaders", str(signed).lower())
+    return reader.load().select("topic", "partition", "offset", "value", *more)
 
 
 def stream(frame: Any, writer: Writer, checkpoint: str, trigger: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ import gc
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, Final
@@ -29,11 +29,13 @@ import pyarrow.compute as pc
 
 from pipeline.errors import JobError
 from pipeline.ingest.collector import Collector, Skip
+from pipeline.ingest.lines import KEPT_BYTES, Torn
 from pipeline.storage.index_files import index_path, last_offset_index, read_index_file
 from pipeline.storage.layout import BUCKETS, MANIFEST, RAW, quarantine_dir, raw_dir
 from pipeline.storage.offset_index import Entry, OffsetIndex, Run
 from pipeline.storage.raw_files import write_raw_file
 from pipeline.storage.store import Store, is_local, local_path, store_of
+from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
 _KEPT_INDEXES: Final = 20
 _IDENTITY: Final = "sluice.json"
@@ -49,15 +51,37 @@ def files_to_rows(batches: Iterable[pa.RecordBatch], skip: Skip) -> Iterator[pa.
                 yield from Collector(skip).file(path.as_py(), content.as_py())
 
 
-def messages_to_rows(batches: Iterable[pa.RecordBatch], skip: Skip) -> Iterator[pa.RecordBatch]:
-    """Messages of a topic (columns topic, partition, offset, value) to raw rows; runs in Spark's Python workers."""
+def messages_to_rows(
+    batches: Iterable[pa.RecordBatch], skip: Skip, *, secrets: Sequence[bytes] = ()
+) -> Iterator[pa.RecordBatch]:
+    """Messages of a topic (columns topic, partition, offset, value) to raw rows; runs in Spark's Python workers.
+
+    With secrets (and the columns key and headers) what is not signed with one of them is not read.
+    """
     with _without_collector():
-        for source, messages in groupby(_messages(batches), key=lambda message: message[0]):
+        found = _signed_messages(batches, secrets) if secrets else _messages(batches)
+        for source, messages in groupby(found, key=lambda message: message[0]):
             texts = ((offset, text) for _, offset, text in messages)
             yield from Collector(skip).messages(source, texts)
 
 
-def _messages(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, int, bytes]]:
+def _signed_messages(
+    batches: Iterable[pa.RecordBatch], secrets: Sequence[bytes]
+) -> Iterator[tuple[str, int, bytes | Torn]]:
+    signers: dict[str, RecordSigner] = {}
+    names = ("topic", "partition", "offset", "key", "value", "headers")
+    for batch in batches:
+        columns = [batch.column(name).to_pylist() for name in names]
+        for topic, partition, offset, key, value, headers in zip(*columns, strict=True):
+            signer = signers.get(topic) or signers.setdefault(topic, RecordSigner(topic, secrets))
+            signature = {header["key"]: header["value"] for header in headers or ()}.get(SIGNATURE_HEADER)
+            text: bytes | Torn = value or b""
+            if signer.secret_of(signature, key, value) is None:
+                text = Torn(offset, "no valid signature", (value or b"")[:KEPT_BYTES])
+            yield f"{topic}-{partition}", offset, text
+
+
+def _messages(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, int, bytes | Torn]]:
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in ("topic", "partition", "offset", "value")]
         for topic, partition, offset, value in zip(*columns, strict=True):

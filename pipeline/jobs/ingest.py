@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from pipeline.errors import JobError
@@ -14,6 +16,7 @@ from pipeline.spark.jars import connector_settings
 from pipeline.spark.session import open_session
 from pipeline.storage.index_files import day_name, read_offset_index
 from pipeline.storage.store import held
+from quotas.record_signature import MIN_SECRET_BYTES
 
 _SHOWN_GAPS: Final = 20
 
@@ -51,6 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="for Kafka's consumer: TLS, SASL",
     )
+    parser.add_argument(
+        "--secret-file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="of the topic only lines signed with what is in one of these are read; others go to quarantine",
+    )
     parser.add_argument("--jars", help="a folder with Spark's Kafka connector, instead of the pinned one")
     parser.add_argument("--packages", help="the connector's Maven coordinates, for Spark to fetch")
     add_master(parser)
@@ -61,6 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
     kind, _, place = arguments.source.partition(":")
     if kind not in ("files", "kafka") or not place:
         raise JobError(f"--from {arguments.source!r}: say files:DIR or kafka:TOPIC@HOST:PORT")
+    if arguments.secret_file and kind != "kafka":
+        raise JobError("--secret-file: only lines of a topic are signed")
+    secrets = [_secret(file) for file in arguments.secret_file]
     settings = connector_settings(arguments.jars, arguments.packages) if kind == "kafka" else {}
     out = arguments.out.rstrip("/")
     checkpoint = (arguments.checkpoint or f"{out}/checkpoint").rstrip("/")
@@ -72,14 +85,26 @@ def run(arguments: argparse.Namespace) -> int:
                 frame = files_stream(spark, place, max_files=arguments.max_files, after=arguments.after)
             else:
                 options = dict(option.partition("=")[::2] for option in arguments.kafka_option)
-                frame = topic_stream(spark, place, max_messages=arguments.max_messages, options=options)
-            collect = files_to_rows if kind == "files" else messages_to_rows
+                frame = topic_stream(
+                    spark, place, max_messages=arguments.max_messages, options=options, signed=bool(secrets)
+                )
+            collect = files_to_rows if kind == "files" else partial(messages_to_rows, secrets=secrets)
             writer = Writer(spark, out, checkpoint, collect)
             stream(frame, writer, checkpoint, trigger)
             _print_result(writer, out, spark)
         finally:
             spark.stop()
     return 0
+
+
+def _secret(file: str) -> bytes:
+    try:
+        secret = Path(file).read_bytes().rstrip(b"\r\n")
+    except OSError as exc:
+        raise JobError(f"--secret-file {file}: {exc.strerror}") from None
+    if len(secret) < MIN_SECRET_BYTES:
+        raise JobError(f"--secret-file {file}: a secret has at least {MIN_SECRET_BYTES} bytes")
+    return secret
 
 
 def _trigger(text: str) -> dict[str, Any]:

@@ -3,13 +3,18 @@ from __future__ import annotations
 import gzip
 import zlib
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.ingest.lines import KEPT_BYTES, Line, Torn, read_line, texts_of
+from pipeline.ingest.writer import messages_to_rows
+from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 from testkit.pipeline.usage_lines import BOOT, DAY, content, event, line, row
 
+SECRET = b"a secret of the gateways"
 THREE = [line(seq, row(units=seq + 1), events=(event(),)) for seq in range(3)]
 
 
@@ -93,3 +98,24 @@ def test_of_a_huge_unreadable_line_a_part_is_kept() -> None:
     torn = read_line(b"x" * (KEPT_BYTES + 1), position=0)
     assert isinstance(torn, Torn)
     assert len(torn.text) == KEPT_BYTES
+
+
+def test_k11_of_a_topic_only_signed_lines_are_read() -> None:
+    signature, other = (RecordSigner(topic, [SECRET]).sign(b"g", THREE[0]) for topic in ("usage", "quotas"))
+    headers = [None, [], [(SIGNATURE_HEADER, other)], [("x", b""), (SIGNATURE_HEADER, signature)]]
+    batch = pa.RecordBatch.from_pylist(
+        [
+            {
+                "topic": "usage",
+                "partition": 0,
+                "offset": offset,
+                "key": b"g",
+                "value": THREE[0],
+                "headers": [{"key": name, "value": value} for name, value in each or ()],
+            }
+            for offset, each in enumerate(headers)
+        ]
+    )
+    rows = pa.Table.from_batches(messages_to_rows([batch], frozenset(), secrets=[b"another" * 4, SECRET]))
+    assert rows.filter(pc.field("kind") == "torn")["at"].to_pylist() == [0, 1, 2]
+    assert rows.filter(pc.field("kind") == "lines")["position"].to_pylist() == [[3]]

@@ -16,7 +16,7 @@ from testkit.golden import golden
 
 # Advertised by Kafka 4.3.1 to clients, as recorded: key -> (lowest, highest).
 WITHHELD = {64, 78, 79, 80, 81, 83, 84, 85, 86, 87, 27}
-CAPPED = {1: 15, 55: 1}
+CAPPED = {1: 15, 24: 3, 55: 1}
 
 
 def offers(frame: bytes, version: int) -> dict[int, tuple[int, int]]:

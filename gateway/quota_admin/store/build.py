@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from config import Config
+from config import Config, read_secret
+from config.sections.quota_store import QuotaStoreSettings
 from gateway.clock import wall_clock_ms
 from gateway.quota_admin.store.interface import QuotaStore
 from gateway.quota_admin.store.memory_store import MemoryStore
 from gateway.quota_admin.store.sqlite_store import SqliteStore
+from quotas.record_signature import RecordSigner
 
 
 def build_store(config: Config, client: Mapping[str, Any]) -> QuotaStore:
@@ -19,6 +21,9 @@ def build_store(config: Config, client: Mapping[str, Any]) -> QuotaStore:
     Args:
         config: valid.
         client: librdkafka's settings for reaching the cluster; only the topic store uses them.
+
+    Raises:
+        ConfigError: a file with a secret can't be read.
     """
     section = config.quota_store
     if section.kind == "sqlite":
@@ -39,6 +44,14 @@ def build_store(config: Config, client: Mapping[str, Any]) -> QuotaStore:
             max_history=section.max_history,
             write_timeout_ms=section.write_timeout_ms,
             client=client,
+            signer=_signer(section),
+            accept_unsigned=section.accept_unsigned,
         )
         return TopicStore(settings, now_ms=wall_clock_ms)
     return MemoryStore(now_ms=wall_clock_ms, max_quotas=section.max_quotas, max_history=section.max_history)
+
+
+def _signer(section: QuotaStoreSettings) -> RecordSigner | None:
+    files = {"secret_file": section.secret_file, "previous_secret_file": section.previous_secret_file}
+    secrets = [read_secret(f"quota_store.{key}", file) for key, file in files.items() if file is not None]
+    return RecordSigner(section.topic, secrets) if secrets else None

@@ -27,7 +27,7 @@ class MemoryStore:
     """See the module.
 
     Attributes:
-        version, bad_records, stale: see `QuotaStore`.
+        version, bad_records, unsigned_records, stale: see `QuotaStore`.
         read_only: None; with a text, everything is refused with it.
     """
 
@@ -43,6 +43,7 @@ class MemoryStore:
         """
         self.version = 0
         self.bad_records = 0
+        self.unsigned_records = 0
         self.read_only: str | None = None
         self.stale: str | None = None
         self._now_ms = now_ms

@@ -25,7 +25,7 @@ class SqliteStore:
     """See the module.
 
     Attributes:
-        version, read_only, bad_records, stale: see `QuotaStore`; a bad record here is damage.
+        version, read_only, bad_records, unsigned_records, stale: see `QuotaStore`; a bad record here is damage.
     """
 
     def __init__(self, path: Path, *, now_ms: Callable[[], int], max_quotas: int, max_history: int) -> None:
@@ -39,6 +39,7 @@ class SqliteStore:
         """
         self.version = 0
         self.bad_records = 0
+        self.unsigned_records = 0
         self.read_only: str | None = None
         self.stale: str | None = None
         self._directory = DataDirectory(path)

@@ -12,13 +12,15 @@ were begun in: a gateway that has followed and one that reads later come to the 
 everywhere.
 
 Records that do not fit are passed over and counted: one stray record must not stop every gateway. A format that is
-newer than this program is passed over as well, and remembered: what is missing then is not known. Limits of brokers
-came later and are of format 1 nevertheless: programs that do not know them pass them over, count them, and go on with
-the quotas.
+newer than this program is passed over as well, and remembered: what is missing then is not known. With a signer
+records without a valid signature are passed over before anything of them is read, their format included. Limits of
+brokers came later and are of format 1 nevertheless: programs that do not know them pass them over, count them, and go
+on with the quotas.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +40,7 @@ from gateway.quota_admin.store.interface import (
 from quotas.entities import QuotaKey, parse_entity
 from quotas.layered_quotas import QuotaChange
 from quotas.limits import validate
+from quotas.record_signature import RecordSigner
 
 FORMAT: Final = 1
 ALTERATION_HEADER: Final = "alteration"
@@ -56,6 +59,7 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     alteration: str | None
+    signature: bytes | None = None
 
 
 class Written(NamedTuple):
@@ -110,10 +114,24 @@ class TopicLog:
         bad_records: how many were passed over.
         newer: what a newer program wrote; None: nothing.
         size: how many quotas there are.
+        signed, unsigned_records: how many had a valid signature, and how many were passed over because they had none.
     """
 
-    def __init__(self) -> None:
-        """Nothing was read."""
+    def __init__(self, signer: RecordSigner | None = None, *, accept_unsigned: bool = False) -> None:
+        """Nothing was read.
+
+        Args:
+            signer: knows the signatures; None: records need none.
+            accept_unsigned: records without any signature count too.
+        """
+        self.signed = 0
+        self.unsigned_records = 0
+        self._signer = signer
+        self._accept_unsigned = accept_unsigned
+        # The last record of each key, where the secret that signs has not signed it.
+        self._signed_otherwise: dict[bytes, Record] = {}
+        self._watched: dict[bytes, bytes | None] = {}
+        self._overtaken: dict[bytes, bytes | None] = {}
         self.version = 0
         self.bad_records = 0
         self.newer: str | None = None
@@ -150,6 +168,9 @@ class TopicLog:
         """
         applied = []
         for record in records:
+            if self._signer is not None and not self._counts(record, self._signer):
+                self.unsigned_records += 1
+                continue
             try:
                 ended = self._take(record)
             except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
@@ -158,6 +179,42 @@ class TopicLog:
             if ended is not None:
                 applied.append(ended)
         return applied
+
+    def _counts(self, record: Record, signer: RecordSigner) -> bool:
+        """Whether the signature lets a record be read; notes whether it has to be signed anew."""
+        key, value, signature = record.key, record.value, record.signature
+        secret = signer.secret_of(signature, key, value)
+        if secret is not None:
+            self.signed += 1
+        elif not self._accept_unsigned or signature is not None:
+            return False
+        if key is not None:
+            # In the order of the log.
+            self._signed_otherwise.pop(key, None)
+            if secret != 0:
+                self._signed_otherwise[key] = record
+            if key in self._watched and self._watched[key] != value:
+                self._overtaken[key] = value
+        return True
+
+    def sign_anew(self, most: int) -> list[Written]:
+        """Records that only count because another secret, or none, is accepted; to be written again as they are.
+
+        From now on it is noted when another gateway writes something else under their keys (`overtaken`).
+
+        Args:
+            most: how many at once; they are in the order of the log.
+        """
+        found = itertools.islice(self._signed_otherwise.items(), most)
+        again = [Written(key, record.value) for key, record in found]
+        self._watched, self._overtaken = dict(again), {}
+        return again
+
+    def overtaken(self) -> list[Written]:
+        """What others have written meanwhile under the keys that were written again: that is what they shall say."""
+        found = [Written(key, value) for key, value in self._overtaken.items()]
+        self._watched, self._overtaken = dict(found), {}
+        return found
 
     def read_to_end(self) -> None:
         """The topic was read to its end for the first time: `quotas` are all that there are.

@@ -26,6 +26,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Record
+from gateway.topic_access import open_to_anybody
+from quotas.record_signature import SIGNATURE_HEADER
 
 _BATCH: Final = 500
 _POLL_S: Final = 0.2
@@ -44,7 +46,12 @@ _client_log = logging.getLogger("gateway.store.kafka")
 
 
 def have_topic(
-    topic: str, client: Mapping[str, Any], *, replication_factor: int | None, timeout_s: float
+    topic: str,
+    client: Mapping[str, Any],
+    *,
+    replication_factor: int | None,
+    timeout_s: float,
+    signed: bool = False,
 ) -> None:
     """Make the topic if it is not there. Blocks.
 
@@ -53,6 +60,7 @@ def have_topic(
         client: librdkafka's settings for reaching the cluster.
         replication_factor: of one that is made; None: 3, or as many brokers as there are.
         timeout_s: for each question.
+        signed: records of others do not count, so it does not matter who may write.
 
     Raises:
         KafkaException: the brokers did not answer; it can be tried again.
@@ -89,6 +97,8 @@ def have_topic(
             raise
         _log.warning("quota_topic_not_checked", topic=topic, error=exc.args[0].str())
         return
+    if not signed and (why := open_to_anybody(admin, topic, timeout_s=timeout_s)) is not None:
+        _log.warning("quota_topic_open_to_anybody", topic=topic, detail=f"{why}; see quota_store.secret_file")
     if policy != "compact":
         raise StoreError(
             f'topic {topic} has cleanup.policy "{policy}", so brokers would delete quotas; it has to be "compact"'
@@ -284,11 +294,18 @@ _headers_of: Final = operator.methodcaller("headers")
 
 def _record(message: Any) -> Record:
     try:
-        names = [value for key, value in _headers_of(message) or () if key == ALTERATION_HEADER]
+        # Of several of one name the last counts.
+        headers = dict(_headers_of(message) or ())
     except Exception:  # noqa: BLE001  (a name that is no UTF-8, of a header that is none of ours, is a SystemError)
         return Record(message.offset(), None, None, None)  # which is no quota, and counted as such
-    name = names[-1].decode("ascii", "replace") if names and names[-1] is not None else None
-    return Record(message.offset(), message.key(), message.value(), name)
+    name = headers.get(ALTERATION_HEADER)
+    return Record(
+        message.offset(),
+        message.key(),
+        message.value(),
+        None if name is None else name.decode("ascii", "replace"),
+        headers.get(SIGNATURE_HEADER),
+    )
 
 
 def _text(exc: Exception) -> str:

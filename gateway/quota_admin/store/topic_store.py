@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -42,12 +43,16 @@ from gateway.quota_admin.store.topic_reader import TopicReader, end_offset, have
 from gateway.quota_admin.store.topic_writer import TopicWriter
 from gateway.quota_admin.store.writing import WritesInProgress
 from gateway.slices import Slices
+from quotas.record_signature import RecordSigner
 
 _RETRY_S: Final = 1.0
 _ASK_S: Final = 5.0
 _SETTLE_S: Final = 2.0
 """Time to learn what became of a transaction that failed, even when the alteration has had all of its own."""
 _REMEMBERED: Final = 1_000
+_UNSIGNED_LOG_S: Final = 60.0
+_SIGNED_AT_ONCE: Final = 2_000
+"""Records of one transaction; it holds up the alterations of other gateways."""
 
 _log = structlog.get_logger("gateway.store")
 
@@ -64,6 +69,8 @@ class TopicStoreSettings:
         write_timeout_ms: how long an alteration may take, the wait for others before it included; when it fails,
             up to 2 s more to learn what became of it.
         client: librdkafka's settings for reaching the cluster.
+        signer: signs records, and tells those that count; None: all do.
+        accept_unsigned: see `config.sections.quota_store`.
     """
 
     topic: str
@@ -72,6 +79,8 @@ class TopicStoreSettings:
     max_history: int
     write_timeout_ms: int
     client: Mapping[str, Any]
+    signer: RecordSigner | None = None
+    accept_unsigned: bool | None = None
 
 
 class _Doubt(Exception):
@@ -93,16 +102,16 @@ class TopicStore:
             settings: see there.
             now_ms: Unix time, for the history.
         """
-        self.log = TopicLog()
+        self._settings = settings
+        self.log = self._new_log()
         self.stale: str | None = None
         # What is read into: another one while the topic is read from its beginning again.
         self._reading = self.log
-        self._settings = settings
         self._now_ms = now_ms
         self._on_change: OnChange
         self._thread: ThreadPoolExecutor | None = None
         self._reader: TopicReader | None = None
-        self._writer = TopicWriter(settings.topic, settings.client)
+        self._writer = TopicWriter(settings.topic, settings.client, settings.signer)
         self._read_to_end = asyncio.Event()
         self._loaded = False
         self._one_at_a_time = asyncio.Lock()
@@ -116,6 +125,13 @@ class TopicStore:
         self._reached = 0
         self._progress = asyncio.Event()
         self._closing = False
+        self._unsigned_logged_s = -math.inf
+        self._unsigned_logged = 0
+        self._signing: asyncio.Future[int] | None = None
+
+    def _new_log(self) -> TopicLog:
+        settings = self._settings
+        return TopicLog(settings.signer, accept_unsigned=bool(settings.accept_unsigned))
 
     @property
     def read_only(self) -> str | None:
@@ -126,6 +142,11 @@ class TopicStore:
     def bad_records(self) -> int:
         """How many records were passed over."""
         return self.log.bad_records
+
+    @property
+    def unsigned_records(self) -> int:
+        """How many records were passed over because they have no valid signature."""
+        return self.log.unsigned_records
 
     @property
     def version(self) -> int:
@@ -153,10 +174,19 @@ class TopicStore:
         await self._read_to_end.wait()
         if self.log.newer is not None:
             raise StoreError(f"topic {self._settings.topic}: {self.log.newer}")
+        if self._settings.accept_unsigned is None and self.log.unsigned_records and not self.log.signed:
+            raise StoreError(
+                f"topic {self._settings.topic}: none of its {self.log.unsigned_records} records is signed with "
+                "quota_store.secret_file. Set accept_unsigned = true to keep records from before there was a secret, "
+                "or false to begin without them"
+            )
         self._loaded = True
         await on_change(self.log.values(), self.version)
         # So that the first alteration does not wait for it; a failure shows there.
         loop.run_in_executor(self._thread, self._prepare)
+        if self.log.sign_anew(1):
+            self._signing = asyncio.ensure_future(self._writing.carry_out(self._sign_anew()))
+            self._signing.add_done_callback(_log_not_signed)
 
     async def write(self, alteration: Alteration) -> int:
         """See `QuotaStore`."""
@@ -216,6 +246,7 @@ class TopicStore:
                 count=self._reading.bad_records - bad,
                 newer=self._reading.newer or "",
             )
+        self._log_unsigned()
         self._reached = max(end or 0, records[-1].offset + 1 if records else 0, self._reached)
         if end is not None:
             await self._reach_end()
@@ -226,6 +257,12 @@ class TopicStore:
                 # The caller knows that it is not sure, and has written no line.
                 _write_audit(*self._doubtful.pop(name), late=True)
         self._progress.set()
+
+    def _log_unsigned(self) -> None:
+        count, now_s = self._reading.unsigned_records, time.monotonic()
+        if count > self._unsigned_logged and now_s >= self._unsigned_logged_s + _UNSIGNED_LOG_S:
+            self._unsigned_logged, self._unsigned_logged_s = count, now_s
+            _log.error("quota_store_unsigned_records", topic=self._settings.topic, passed_over=count)
 
     @property
     def _follows(self) -> bool:
@@ -241,7 +278,8 @@ class TopicStore:
 
     async def _begin_again(self, why: str) -> None:
         """The topic is read from its beginning again; until its end what was in force stays so."""
-        self._reading = TopicLog()
+        self._reading = self._new_log()
+        self._unsigned_logged = 0
         self._reached = 0
         if not self._read_to_end.is_set():
             self.log = self._reading
@@ -339,6 +377,29 @@ class TopicStore:
         _write_audit(alteration, [item for item in changes if slot_of(item[0]) in seem_made])
         return version
 
+    async def _sign_anew(self) -> int:
+        """Write what another secret has signed, or none, again as it is, until all of it is signed with ours."""
+        count = 0
+        async with self._one_at_a_time:
+            deadline = self._deadline()
+            self._check_usable()
+            await self._catch_up(deadline)
+            while records := self.log.overtaken() or self.log.sign_anew(_SIGNED_AT_ONCE):
+                count += len(records)
+                deadline = self._deadline()
+                loop = asyncio.get_running_loop()
+                try:
+                    await loop.run_in_executor(self._thread, self._writer.open, deadline)
+                    await loop.run_in_executor(
+                        self._thread, self._writer.transaction, None, records, deadline
+                    )
+                except (KafkaException, BufferError) as exc:
+                    await loop.run_in_executor(self._thread, self._writer.drop)
+                    raise StoreError(f"not all records could be signed: {exc.args[0]}") from exc
+                await self._catch_up(deadline)
+        _log.info("quota_store_signed_anew", topic=self._settings.topic, records=count)
+        return self.version
+
     async def _commit(self, name: str, records: Sequence[Written], deadline: float) -> int:
         loop = asyncio.get_running_loop()
         topic = self._settings.topic
@@ -389,6 +450,7 @@ class TopicStore:
             self._settings.client,
             replication_factor=self._settings.replication_factor,
             timeout_s=_ASK_S,
+            signed=self._settings.signer is not None,
         )
 
     def _prepare(self) -> None:
@@ -397,6 +459,11 @@ class TopicStore:
 
     def _end_offset(self, deadline: float) -> int:
         return end_offset(self._settings.topic, self._settings.client, deadline=deadline)
+
+
+def _log_not_signed(signing: asyncio.Future[int]) -> None:
+    if not signing.cancelled() and (failure := signing.exception()) is not None:
+        _log.error("quota_store_not_signed_anew", error=str(failure))
 
 
 def _write_audit(

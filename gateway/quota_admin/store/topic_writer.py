@@ -15,6 +15,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException, Producer
 
 from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Written
+from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
 _TRANSACTION_MS: Final = 5_000
 """How long brokers wait for a gateway that died in a transaction, which holds up what others write meanwhile."""
@@ -25,13 +26,15 @@ _client_log = logging.getLogger("gateway.store.kafka")
 class TopicWriter:
     """See the module. All deadlines are by `time.monotonic`."""
 
-    def __init__(self, topic: str, client: Mapping[str, Any]) -> None:
+    def __init__(self, topic: str, client: Mapping[str, Any], signer: RecordSigner | None = None) -> None:
         """Nothing is connected yet.
 
         Args:
             topic: its name.
             client: librdkafka's settings for reaching the cluster.
+            signer: signs the records; None: they are not signed.
         """
+        self._signer = signer
         self._topic = topic
         self._client = client
         self._producer: Any = None
@@ -57,11 +60,11 @@ class TopicWriter:
             producer.init_transactions(max(0.1, deadline - time.monotonic()))
             self._producer = producer
 
-    def transaction(self, name: str, records: Sequence[Written], deadline: float) -> None:
+    def transaction(self, name: str | None, records: Sequence[Written], deadline: float) -> None:
         """Write all records, or none; it is open.
 
         Args:
-            name: of the alteration.
+            name: of the alteration; None: they are none together.
             records: of it.
             deadline: when to give up.
 
@@ -78,7 +81,7 @@ class TopicWriter:
                         key=record.key,
                         value=record.value,
                         partition=0,
-                        headers={ALTERATION_HEADER: name},
+                        headers=self._headers(name, record),
                     )
                     break
                 except BufferError:
@@ -92,6 +95,12 @@ class TopicWriter:
             except KafkaException as exc:
                 if not exc.args[0].retriable() or time.monotonic() > deadline:
                     raise
+
+    def _headers(self, name: str | None, record: Written) -> dict[str, str | bytes]:
+        headers: dict[str, str | bytes] = {} if name is None else {ALTERATION_HEADER: name}
+        if self._signer is not None:
+            headers[SIGNATURE_HEADER] = self._signer.sign(record.key, record.value)
+        return headers
 
     def settle(self, deadline: float) -> None:
         """Take up the transactional id again: afterwards the transaction before is made or ended.

@@ -10,6 +10,7 @@ from gateway.observability.operation_metrics import QuotaAdminMetrics, ReloadMet
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.memory_store import MemoryStore
+from gateway.upstream.own_topics import OwnTopics
 from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
 from testkit.quota_admin import ScriptedAlterations
@@ -38,7 +39,7 @@ async def test_series_follow_what_happens_to_the_store() -> None:
     store = MemoryStore(now_ms=lambda: AT_MS, max_quotas=2)
     live = LiveQuotas(LayeredQuotas(Limits()), store, now_ms=lambda: now_ms)
     registry = CollectorRegistry()
-    registry.register(StoreMetrics(live, lambda: now_ms))
+    registry.register(StoreMetrics(live, OwnTopics(), lambda: now_ms))
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"gateway_quota_store_{name}", labels)

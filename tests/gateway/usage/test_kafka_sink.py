@@ -78,6 +78,7 @@ class FakeAdmin:
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_sink, "Producer", FakeProducer)
     monkeypatch.setattr(kafka_sink, "AdminClient", FakeAdmin)
+    monkeypatch.setattr(kafka_sink, "open_to_anybody", lambda *_args, **_more: None)
     FakeProducer.made, FakeProducer.outcomes, FakeProducer.refusals = [], deque(), deque()
     FakeAdmin.failures, FakeAdmin.topics = deque(), []
 

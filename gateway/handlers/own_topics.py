@@ -1,0 +1,186 @@
+"""Requests that would write to, alter or delete the gateway's own topics (hazard K11).
+
+Such topics are cut out of a request and answered with TOPIC_AUTHORIZATION_FAILED, the rest of it goes on. The rest
+may be empty: the broker then answers an empty array, and what the request cost is counted as ever. CreateTopics,
+CreatePartitions, DeleteTopics and Metadata have handlers of their own, which do the same.
+These handlers are only in the table of a gateway that keeps its quotas or usage records in topics.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from gateway.handlers.context import MAX_REQUEST_BYTES
+from gateway.handlers.produce import ProduceHandler
+from gateway.session.response_queue import Answer, CollectedAnswer
+from gateway.session.routes import HeadDecision, Route, Session
+from gateway.upstream.own_topics import OwnTopics
+from protocol.api_keys import Api, ApiKey
+from protocol.error_codes import ErrorCode
+from protocol.errors import Truncated
+from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, refuse_size
+from protocol.named_topics import (
+    insert_results,
+    parse_named_topics,
+    refused_results,
+    refused_transaction,
+)
+from protocol.produce import FIRST_VERSION_WITH_TOPIC_IDS, only_topic
+
+GUARDED: Final = (
+    ApiKey.DELETE_RECORDS,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ALTER_CONFIGS,
+    ApiKey.ELECT_LEADERS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+)
+
+_SHORT: Final = 127
+"""Names from here on have lengths of two bytes; so may shorter ones, of clients that have something to hide."""
+
+_REFUSED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+class OwnTopicsHandler:
+    """APIs that name the topics they are about."""
+
+    max_request_bytes = MAX_REQUEST_BYTES
+
+    def __init__(self, own: OwnTopics) -> None:
+        self._own = own
+
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
+        """See `RequestHandler`."""
+        request = parse_named_topics(frame, route.api)
+        if not request.names_any(self._own.names):
+            session.forward(frame, route.api)
+            return
+        self._own.refusals += 1
+        if route.api.key is ApiKey.ADD_PARTITIONS_TO_TXN:
+            timed = session.start_timing(frame, route.api)
+            correlation_id = correlation_id_of(frame)
+            reply = refused_transaction(
+                request, self._own.names, correlation_id, _REFUSED, ErrorCode.OPERATION_NOT_ATTEMPTED
+            )
+            session.answer(reply, timed, now_ms=now_ms)
+            return
+        results, count = refused_results(request, self._own.names, _REFUSED)
+        on_reply = partial(_insert, route.api, results, count, None)
+        session.forward(request.without(self._own.names), route.api, CollectedAnswer(on_reply))
+
+
+class OwnTopicsProduceHandler:
+    """Produce: the first bytes decide about a request with one topic, one with several is looked through.
+
+    It is looked through in what was received, if it is whole there; otherwise it is collected first.
+    """
+
+    max_request_bytes = 2**31 - 1
+
+    def __init__(self, own: OwnTopics, produce: ProduceHandler) -> None:
+        """Args: own: the topics. produce: takes what names none of them."""
+        self._own = own
+        self._names = own.names
+        self._produce = produce
+
+    def _called(self, api: Api) -> frozenset[bytes]:
+        return self._own.ids if api.version >= FIRST_VERSION_WITH_TOPIC_IDS else self._names
+
+    def on_head(
+        self,
+        session: Session,
+        route: Route,
+        data: bytes,
+        at: int,
+        size: int,
+        correlation_id: int,
+        client_id_length: int,
+        *,
+        now_ms: int,
+    ) -> HeadDecision:
+        """See `HeadHandler`.
+
+        Raises:
+            FrameTooLarge: it names several topics, and is larger than what is held whole.
+        """
+        api = route.api
+        version = api.version
+        body_at = at + HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
+        # Nearly all have no tags, no transaction, one topic with a length of one byte.
+        if (
+            9 <= version < FIRST_VERSION_WITH_TOPIC_IDS
+            and data.startswith(b"\0\0", body_at)
+            and data[body_at + 8 : body_at + 9] == b"\2"
+            and (name_at := body_at + 10) <= len(data)
+            and (name_end := name_at - 1 + data[name_at - 1]) <= len(data)
+            and name_end - name_at < _SHORT
+        ):
+            if data[name_at:name_end] in self._names:
+                return HeadDecision.COLLECT
+        elif (
+            version >= FIRST_VERSION_WITH_TOPIC_IDS
+            and data.startswith(b"\0\0", body_at)
+            and data.startswith(b"\2", body_at + 8)
+            and len(data) >= body_at + 25
+        ):
+            if data[body_at + 9 : body_at + 25] in self._own.ids:
+                return HeadDecision.COLLECT
+        else:
+            decision = self._walk(data, at, size, body_at, api)
+            if decision is not HeadDecision.RELAY:
+                return decision
+        return self._produce.on_head(
+            session, route, data, at, size, correlation_id, client_id_length, now_ms=now_ms
+        )
+
+    def _walk(self, data: bytes, at: int, size: int, body_at: int, api: Api) -> HeadDecision:
+        """What is to be done with a request; RELAY: it names none of our topics."""
+        called_own = self._called(api)
+        frame_end = at + 4 + size
+        try:
+            called = only_topic(data, body_at, min(len(data), frame_end), api)
+        except Truncated:
+            if len(data) >= frame_end:
+                raise
+            return HeadDecision.MORE
+        if called is not None:
+            return HeadDecision.COLLECT if called in called_own else HeadDecision.RELAY
+        if len(data) >= frame_end:
+            request = parse_named_topics(data, api, at=at)
+            return HeadDecision.COLLECT if request.names_any(called_own) else HeadDecision.RELAY
+        if size > MAX_REQUEST_BYTES:
+            raise refuse_size(size, MAX_REQUEST_BYTES)
+        return HeadDecision.COLLECT
+
+    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
+        """See `RequestHandler`: what names our topics, or has been collected to be looked through."""
+        api = route.api
+        called_own = self._called(api)
+        size, _, correlation_id, client_id_length = HEAD.unpack_from(frame, 0)
+        request = parse_named_topics(frame, api)
+        results, count = refused_results(request, called_own, _REFUSED)
+        if count:
+            self._own.refusals += 1
+            frame = request.without(called_own)
+        pending = session.responses.pending
+        owed = len(pending)
+        # With its own size: what is refused counts as much as what is not, as in Kafka.
+        self._produce.on_head(session, route, frame, 0, size, correlation_id, client_id_length, now_ms=now_ms)
+        session.relay(frame, api, owed)
+        # Without acks no refusal can be told; what is refused is dropped.
+        if count and len(pending) > owed:
+            pending[-1].answer = CollectedAnswer(partial(_insert, api, results, count, pending[-1].answer))
+
+
+def _insert(
+    api: Api, results: bytes, count: int, inner: Answer | None, frame: bytes, now_ms: int
+) -> bytes | None:
+    """The broker's answer with our results in it; `inner` has it first."""
+    if isinstance(inner, CollectedAnswer):
+        answered = inner.on_reply(frame, now_ms)
+        if answered is None:
+            return None
+        frame = answered
+    return insert_results(frame, api, results, count)

@@ -1,0 +1,52 @@
+"""The topics that the gateway keeps its own records in, by name and, once the cluster has told them, by id. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from config import Config
+from protocol.codec import TopicFacts
+from protocol.error_codes import ErrorCode
+from protocol.topic_mutations import NO_TOPIC_ID
+
+
+class OwnTopics:
+    """What clients must not write to, alter or delete; one object for all listeners.
+
+    Attributes:
+        names: raw; empty when nothing is kept in topics.
+        ids: of those that are known to exist.
+        refusals: requests of which a part was refused.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names: Final = frozenset(name.encode() for name in names)
+        self.ids: frozenset[bytes] = frozenset()
+        self.refusals = 0
+        self._ids: dict[bytes, bytes] = {}
+
+    @classmethod
+    def of(cls, config: Config) -> OwnTopics:
+        """Those of a configuration."""
+        sections = (config.quota_store, config.usage)
+        return cls(*(section.topic for section in sections if section.kind == "topic"))
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self.names)
+
+    @property
+    def all_known(self) -> bool:
+        """Whether the ids of all are known."""
+        return len(self._ids) == len(self.names)
+
+    def learn(self, topic: TopicFacts) -> None:
+        """Note the id of a topic; the last one counts, since a topic that is made anew has another."""
+        if topic.name in self.names and topic.error_code == ErrorCode.NONE and topic.topic_id != NO_TOPIC_ID:
+            self._ids[topic.name] = topic.topic_id
+            self.ids = frozenset(self._ids.values())
+
+    def owns(self, topic: TopicFacts) -> bool:
+        """Whether a topic that the cluster has told of is one of them."""
+        self.learn(topic)
+        return topic.name in self.names
