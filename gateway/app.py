@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry
 
 from config import Config, ListenerSettings
 from config.sections.quota_admin import LimitsBy
-from gateway.clock import loop_clock
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.context import HandlerContext
 from gateway.handlers.recent_topics import RecentTopics
@@ -34,6 +33,7 @@ from gateway.quota_admin.rights import QuotaAdmin
 from gateway.quota_admin.store.build import build_store
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.live import LiveQuotas
+from gateway.runtime.clock import loop_clock
 from gateway.server.admin import AdminServer
 from gateway.server.connection_capacity import (
     DescriptorPlan,

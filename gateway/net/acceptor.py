@@ -28,11 +28,11 @@ from typing import Final, TypeAlias
 import structlog
 
 from config.sections.listeners import ProxyProtocolSettings
-from gateway.clock import NowMs
 from gateway.net.accepted_socket import AcceptedSocket, PlainSocket
 from gateway.net.proxy_acceptor import ProxyProtocolAcceptor
 from gateway.observability.events import ConnectionObserver
 from gateway.observability.logging_setup import flooded
+from gateway.runtime.clock import NowMs
 from gateway.upstream.keepalive import limit_unacknowledged, watch_peer
 from gateway.upstream.topology import Address
 from gateway.usage.connections import ConnectionUsage

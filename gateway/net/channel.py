@@ -15,12 +15,12 @@ from typing import Any, Final, Protocol, cast
 
 import structlog
 
-from gateway.clock import NowMs
 from gateway.net.batch_scheduler import BatchScheduler
 from gateway.net.lingering import Lingering
 from gateway.net.peer_close import peer_gone
 from gateway.net.stalled_write import StalledWriteDetector
 from gateway.observability.events import CloseCause, Side
+from gateway.runtime.clock import NowMs
 from gateway.session.mute import MuteReason
 from gateway.session.session import NEVER_MS, ClientSession
 from gateway.session.settings import SessionSettings

@@ -16,7 +16,6 @@ import structlog
 
 from config import ListenerSettings
 from config.sections.listeners import ProxyProtocolSettings
-from gateway.clock import NowMs
 from gateway.net.accepted_socket import AcceptedSocket
 from gateway.net.acceptor import ACCEPTS_PER_TURN, Acceptor
 from gateway.net.batch_scheduler import BatchScheduler
@@ -25,6 +24,7 @@ from gateway.net.lingering import Lingering
 from gateway.net.peer_close import PeerCloseDetector
 from gateway.net.tls_acceptor import TlsAcceptor
 from gateway.observability.events import CloseCause, ConnectionObserver
+from gateway.runtime.clock import NowMs
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.routes import Routes, SaslListener
 from gateway.session.session import ClientSession

@@ -16,11 +16,11 @@ import structlog
 
 from config.mapping_rules import MappingRules, NoRuleMatches
 from gateway.auth.principals import principal_name
-from gateway.clock import NowMs
 from gateway.net.peer_close import peer_gone
 from gateway.observability.events import CloseCause, TlsFailure
 from gateway.observability.logging_setup import flooded
 from gateway.observability.tls_metrics import TlsMetrics
+from gateway.runtime.clock import NowMs
 from gateway.tls.contexts import TlsIdentity
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps

@@ -19,8 +19,8 @@ from typing import Final, Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.clock import NowMs
 from gateway.observability.events import CloseCause, Side
+from gateway.runtime.clock import NowMs
 from quotas.connections import AdmissionCause, ConnectionQuotas
 
 OTHER: Final = "other"

@@ -9,8 +9,8 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.clock import NowMs
 from gateway.observability.events import AdminApi, AdminOutcome, ReloadResult
+from gateway.runtime.clock import NowMs
 from quotas.entities import QuotaKey
 from quotas.layered_quotas import LayeredQuotas
 

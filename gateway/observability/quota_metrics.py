@@ -16,7 +16,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.clock import NowMs
+from gateway.runtime.clock import NowMs
 from quotas.limits import Enforcement, Limits
 from quotas.mutations import MutationQuotas, TrackerSnapshot
 from quotas.rate_quotas import RateQuotas, RateSnapshot, RequestTimeQuotas, ScopedKey

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from gateway.clock import NowMs
 from gateway.quota_admin.rights import OnAltered
 from gateway.quota_admin.store.interface import Alteration, StoreError
 from gateway.quota_admin.store.live import LiveQuotas
+from gateway.runtime.clock import NowMs
 
 _log = structlog.get_logger("gateway.quota_admin")
 

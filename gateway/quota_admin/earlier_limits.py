@@ -18,10 +18,10 @@ from typing import Any, Final
 import structlog
 
 from config import Config
-from gateway.durable import sync_directory
 from gateway.quota_admin.broker_limits import BrokerLimits, LimitError, Values, checked_limit
 from gateway.quota_admin.store.interface import Alteration, LimitChange, StoreError
 from gateway.quota_admin.store.live import LiveQuotas
+from gateway.runtime.durable import sync_directory
 
 FILE_NAME: Final = "connection-limits.json"
 TAKEN_OVER: Final = f"{FILE_NAME}.taken-over"

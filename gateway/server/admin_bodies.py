@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from gateway.runtime.slices import Slices
 from gateway.server.admin_connections import AdminConnections
-from gateway.slices import Slices
 
 MAX_LINE_BYTES: Final = 128 * 1024
 """Two names as long as Kafka's format allows, as text."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from config import Config
-from gateway.clock import NowMs
 from gateway.quota_admin.broker_limits import BrokerLimits, Values
 from gateway.quota_admin.rights import QuotaAdmin
+from gateway.runtime.clock import NowMs
 from gateway.server.connection_capacity import connection_limits, plan_descriptors, session_settings
 from gateway.server.reload import ReloadPlan
 from gateway.session.settings import SessionSettings

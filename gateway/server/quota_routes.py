@@ -23,9 +23,9 @@ from gateway.quota_admin.store.audit import audit_change
 from gateway.quota_admin.store.interface import Alteration, StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.quota_json import QuotaRows, change_json, entity_json, history_json
+from gateway.runtime.slices import Slices, free, keep_for_good, without_collections
 from gateway.server.admin_bodies import BodyTooLargeError, RowWriter, read_lines
 from gateway.server.admin_connections import AdminConnections
-from gateway.slices import Slices, free, keep_for_good, without_collections
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.layered_quotas import LayeredSnapshot, QuotaChange
 

@@ -12,9 +12,9 @@ from config import Config, ConfigError, ListenerSettings
 from config.mapping_rules import MappingRules
 from config.sections.listeners import ListenerTls
 from config.sections.upstream import UpstreamSettings, UpstreamTls
-from gateway.clock import loop_clock
 from gateway.net.tls_acceptor import TlsAcceptor
 from gateway.observability.tls_metrics import TlsMetrics
+from gateway.runtime.clock import loop_clock
 from gateway.tls.contexts import TlsIdentity, reload_all
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps, may_use_another_core

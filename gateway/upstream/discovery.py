@@ -13,8 +13,8 @@ from typing import Final
 
 import structlog
 
-from gateway.clock import NowMs
 from gateway.observability.events import CloseCause
+from gateway.runtime.clock import NowMs
 from gateway.upstream.connector import Connector
 from gateway.upstream.login import BrokerLogin, LoginFailed
 from gateway.upstream.own_topics import OwnTopics

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from gateway.clock import NowMs
+from gateway.runtime.clock import NowMs
 
 Lookup: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
 """(host, port) -> numeric addresses; raises OSError."""

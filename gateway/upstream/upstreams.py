@@ -15,7 +15,7 @@ from typing import Final
 
 from config import Config
 from config.sections.upstream import SendProxyProtocol, UpstreamSettings
-from gateway.clock import NowMs
+from gateway.runtime.clock import NowMs
 from gateway.upstream.connector import Connector
 from gateway.upstream.discovery import CLIENT_ID, Discovery
 from gateway.upstream.login import BrokerLogin

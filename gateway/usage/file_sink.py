@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from gateway.clock import WallMs, wall_clock_ms
+from gateway.runtime.clock import WallMs, wall_clock_ms
 from gateway.usage.line import Line, Tally
 from gateway.usage.part_file import PartFile, recover
 from gateway.usage.retention import Retention, complete_files, left_parts, to_remove

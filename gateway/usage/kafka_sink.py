@@ -15,7 +15,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from gateway.topic_access import open_to_anybody
+from gateway.runtime.topic_access import open_to_anybody
 from gateway.usage.line import Line, Tally
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 

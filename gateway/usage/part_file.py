@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gateway.durable import sync_directory
+from gateway.runtime.durable import sync_directory
 from gateway.usage.line import Line, Tally
 
 PART: Final = ".part"

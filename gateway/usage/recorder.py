@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import orjson
 
-from gateway.clock import NowMs, WallMs, wall_clock_ms
+from gateway.runtime.clock import NowMs, WallMs, wall_clock_ms
 from gateway.usage.line import Line
 from gateway.usage.row import RowValues
 from gateway.usage.table import EventValues, UsageTable

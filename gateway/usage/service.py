@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 
 from config import Config, read_secret
-from gateway.clock import NowMs, wall_clock_ms
+from gateway.runtime.clock import NowMs, wall_clock_ms
 from gateway.usage.connections import ConnectionUsage, connection_level
 from gateway.usage.file_sink import FileSettings, FileWriter
 from gateway.usage.kafka_sink import KafkaWriter, TopicSettings

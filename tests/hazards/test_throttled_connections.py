@@ -293,7 +293,7 @@ async def test_f07_nothing_that_decides_reads_a_clock_of_its_own() -> None:
         "gateway/net/channel.py": {"perf_counter_ns"},
         "gateway/observability/logging_setup.py": {"now", "monotonic_ns"},
         # What is written down with the time of day.
-        "gateway/clock.py": {"time_ns"},
+        "gateway/runtime/clock.py": {"time_ns"},
         "gateway/usage/file_sink.py": {"time", "monotonic"},
         # Certificates are valid from day to day.
         "gateway/net/tls_acceptor.py": {"time"},

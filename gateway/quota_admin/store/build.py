@@ -8,10 +8,10 @@ from typing import Any
 
 from config import Config, read_secret
 from config.sections.quota_store import QuotaStoreSettings
-from gateway.clock import wall_clock_ms
 from gateway.quota_admin.store.interface import QuotaStore
 from gateway.quota_admin.store.memory_store import MemoryStore
 from gateway.quota_admin.store.sqlite_store import SqliteStore
+from gateway.runtime.clock import wall_clock_ms
 from quotas.record_signature import RecordSigner
 
 

@@ -14,8 +14,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from gateway.durable import sync_directory
 from gateway.quota_admin.store.interface import StoreError
+from gateway.runtime.durable import sync_directory
 
 _NOT_WRITABLE: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 

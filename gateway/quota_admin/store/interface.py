@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from gateway.slices import Slices, free
+from gateway.runtime.slices import Slices, free
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.layered_quotas import QuotaChange
 

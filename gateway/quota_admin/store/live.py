@@ -22,7 +22,7 @@ from gateway.quota_admin.store.interface import (
     StoredChange,
     StoreError,
 )
-from gateway.slices import Slices
+from gateway.runtime.slices import Slices
 from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import validate
 

@@ -20,7 +20,7 @@ from gateway.quota_admin.store.interface import (
     slot_of,
 )
 from gateway.quota_admin.store.writing import WritesInProgress
-from gateway.slices import Slices, free
+from gateway.runtime.slices import Slices, free
 
 
 class MemoryStore:

@@ -17,7 +17,6 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from gateway.durable import sync_file
 from gateway.quota_admin.broker_limits import LimitError, checked_limit
 from gateway.quota_admin.store.interface import (
     ALL_BROKERS,
@@ -46,6 +45,7 @@ from gateway.quota_admin.store.sqlite_format import (
     number_of,
     upgrade,
 )
+from gateway.runtime.durable import sync_file
 from quotas.entities import QuotaKey, parse_entity
 from quotas.layered_quotas import QuotaChange
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gateway.durable import sync_file
 from gateway.quota_admin.store.interface import StoreError, Value
+from gateway.runtime.durable import sync_file
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey, parse_entity
 
 APPLICATION_ID: Final = 0x534C5143  # "SLQC"

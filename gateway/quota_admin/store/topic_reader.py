@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Record
-from gateway.topic_access import open_to_anybody
+from gateway.runtime.topic_access import open_to_anybody
 from quotas.record_signature import SIGNATURE_HEADER
 
 _BATCH: Final = 500

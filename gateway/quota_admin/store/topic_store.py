@@ -42,7 +42,7 @@ from gateway.quota_admin.store.topic_log import Record, TopicLog, Written
 from gateway.quota_admin.store.topic_reader import TopicReader, end_offset, have_topic
 from gateway.quota_admin.store.topic_writer import TopicWriter
 from gateway.quota_admin.store.writing import WritesInProgress
-from gateway.slices import Slices
+from gateway.runtime.slices import Slices
 from quotas.record_signature import RecordSigner
 
 _RETRY_S: Final = 1.0

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.clock import loop_clock
+from gateway.runtime.clock import loop_clock
 
 
 class Loop:

@@ -1,0 +1,1 @@
+"""What all of the gateway stands on: clocks, durable files, long work in slices, rights on topics."""
