@@ -1,7 +1,5 @@
 """The client of the admin port and what its commands print; what they do is tested at the gateway."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import threading
@@ -168,9 +166,7 @@ def test_enforcement_is_shown_or_changed(
     assert asked == [(("http://gw:1", "/enforcement"), options)]
 
 
-def test_without_an_address_the_default_port_is_asked_and_an_unknown_mode_not_at_all(
-    answering: Any, run: Run
-) -> None:
+def test_without_address_default_port_is_asked_and_unknown_mode_not_at_all(answering: Any, run: Run) -> None:
     asked = answering((200, {"mode": "off", "configured": "off"}))
     run("enforcement")
     assert asked == [((DEFAULT_URL, "/enforcement"), {})]

@@ -1,7 +1,5 @@
 """``sluice kafka-tool`` becomes the tool, with its arguments as they are."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
@@ -21,9 +19,7 @@ class Become(Exception):
 @pytest.mark.parametrize("arguments", [
     [], ["--help"], ["--bootstrap-server", "k:1", "--alter", "--add-config", "a=1,b=2"], ["-x", "--", "y"],
 ])  # fmt: skip
-def test_the_tool_gets_its_arguments_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, arguments: list[str]
-) -> None:
+def test_tool_gets_its_arguments_as_they_are(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     def execvp(file: str, command: list[str]) -> None:
         raise Become(file, command)
 

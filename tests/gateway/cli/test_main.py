@@ -1,7 +1,5 @@
 """The command line as a whole: dispatch, exit codes, one clear line per error, no traceback (hazard F17)."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -38,17 +36,14 @@ def test_version_is_the_packages_and_no_command_is_answered_with_help(run: Run) 
     assert all(command in err for command in ("serve", "check-config", "quotas"))
 
 
-@pytest.mark.parametrize(
-    ("argv", "text"),
-    [
-        (["serf"], "invalid choice: 'serf'"),
-        (["serve", "--conf", "x"], "unrecognized arguments: --conf"),
-        (["serve", "--upstream", "kafka"], 'argument --upstream: "kafka" is not host:port with a port in 1..65535'),
-        (["check-config"], "arguments are required: FILE"),
-        (["quotas", "--client-id"], "argument --client-id: expected one argument"),
-        *((["quotas", "history", f"--limit={n}"], "1..100000") for n in ("0", "-1", "x", "1e3", "100001", "٣")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("argv", "text"), [
+    (["serf"], "invalid choice: 'serf'"),
+    (["serve", "--conf", "x"], "unrecognized arguments: --conf"),
+    (["serve", "--upstream", "kafka"], 'argument --upstream: "kafka" is not host:port with a port in 1..65535'),
+    (["check-config"], "arguments are required: FILE"),
+    (["quotas", "--client-id"], "argument --client-id: expected one argument"),
+    *((["quotas", "history", f"--limit={n}"], "1..100000") for n in ("0", "-1", "x", "1e3", "100001", "٣")),
+])  # fmt: skip
 def test_wrong_arguments_are_one_line_and_code_2(argv: list[str], text: str, run: Run) -> None:
     code, _, err = run(*argv)
     assert code == 2

@@ -1,7 +1,5 @@
 """``sluice quotas`` and its sub-commands against a running gateway and its store."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -81,7 +79,7 @@ async def test_what_does_not_tell_quotas_is_no_gateway() -> None:
             await asyncio.to_thread(of_gateway, f"http://127.0.0.1:{port}/healthz?")
 
 
-async def test_history_says_who_when_what_and_through_which_way(
+async def test_history_says_who_when_what_and_how(
     yaml: Yaml, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGNAME", "olga")
@@ -105,7 +103,7 @@ async def test_history_says_who_when_what_and_through_which_way(
         assert (entries[2]["by"], entries[2]["old"]) == ("User:bob", None)
 
 
-async def test_export_has_the_stores_quotas_in_one_order_and_comes_back_by_import(
+async def test_export_has_the_stores_quotas_in_order_and_comes_back_by_import(
     yaml: Yaml, capsys: Capsys
 ) -> None:
     changes = [(APP, FETCH, 5.0), (ANYBODY, FETCH, 2.0), (ALICE, FETCH, 3.0), (ALICE, PRODUCE, 4.0)]
@@ -127,7 +125,7 @@ async def test_export_has_the_stores_quotas_in_one_order_and_comes_back_by_impor
         assert (await sluice(other, capsys, "quotas", "export"))[1] == text
 
 
-async def test_addresses_kept_in_other_spellings_are_listed_and_exported_in_the_right_one(
+async def test_addresses_of_other_spellings_are_exported_in_the_right_one(
     tmp_path: Path, yaml: Yaml, capsys: Capsys
 ) -> None:
     kept = {"2001:DB8::1": 5.0, "2001:0db8::2": 6.0, "2001:db8::2": 7.0, "::ffff:10.0.0.0/104": 8.0}

@@ -1,7 +1,5 @@
 """The text form of quotas: the same both ways, and told exactly what is wrong with it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

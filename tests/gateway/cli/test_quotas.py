@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import json
 import sys
@@ -101,16 +99,13 @@ def test_walk_shows_all_eight_levels_and_the_one_that_decides(quotas: Quotas) ->
     ]
 
 
-@pytest.mark.parametrize(
-    ("argv", "rule", "limit", "tracker_key", "words"),
-    [
-        (["--user", "alice"], "default_user", 2.5, ("alice", ""), "user=alice, all clients of this user together"),
-        (["--client-id", "x"], "default_user", 2.5, ("ANONYMOUS", ""),
-         "user=ANONYMOUS, all clients of this user together"),
-        (["--user", "alice", "--client-id", "app"], "user_client", 5.0, ("alice", "app"),
-         "user=alice,client-id=app, alone"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("argv", "rule", "limit", "tracker_key", "words"), [
+    (["--user", "alice"], "default_user", 2.5, ("alice", ""), "user=alice, all clients of this user together"),
+    (["--client-id", "x"], "default_user", 2.5, ("ANONYMOUS", ""),
+     "user=ANONYMOUS, all clients of this user together"),
+    (["--user", "alice", "--client-id", "app"], "user_client", 5.0, ("alice", "app"),
+     "user=alice,client-id=app, alone"),
+])  # fmt: skip
 def test_answer_names_rule_limit_and_who_shares_the_counter(
     quotas: Quotas, argv: list[str], rule: str, limit: float, tracker_key: tuple[str, str], words: str
 ) -> None:
@@ -124,14 +119,11 @@ def test_answer_names_rule_limit_and_who_shares_the_counter(
     assert f"counted by  {words}\n" in quotas(*argv)
 
 
-def test_client_level_shares_its_counter_across_users(quotas: Quotas) -> None:
+def test_client_level_shares_its_counter_across_users_and_an_empty_id_is_read_as_set(quotas: Quotas) -> None:
     text = HEAD + '[[quotas]]\nclient_id = "app"\ncontroller_mutation_rate = 1\n'
     assert "counted by  client-id=app, of all users together\n" in quotas(
         "--user", "alice", "--client-id", "app", text=text
     )
-
-
-def test_client_without_an_id_is_shown_as_the_setting_reads_it(quotas: Quotas) -> None:
     text = HEAD + '[[quotas]]\nuser = "alice"\ndefault_client_id = true\ncontroller_mutation_rate = 1\n'
     assert "limit       unlimited\n" in quotas("--user", "alice", text=text)
     as_named = text + '[client_ids]\nempty = "as_named"\n'
@@ -140,9 +132,7 @@ def test_client_without_an_id_is_shown_as_the_setting_reads_it(quotas: Quotas) -
     assert "counted by  user=alice, those without a client id together\n" in shown
 
 
-def test_unlimited_client_is_decided_by_nothing_and_counted_only_when_the_quota_is_in_use(
-    quotas: Quotas,
-) -> None:
+def test_unlimited_client_is_decided_by_nothing_and_counted_only_when_quota_is_in_use(quotas: Quotas) -> None:
     text = HEAD + '[[quotas]]\nuser = "alice"\ncontroller_mutation_rate = 1\n'
     shown = quotas("--user", "bob", text=text)
     assert "limit       unlimited\ndecided by  nothing\n" in shown
@@ -173,11 +163,15 @@ def test_every_quota_is_walked_with_its_own_unit_and_burst(quotas: Quotas) -> No
     ]  # fmt: skip
 
 
-def test_observed_quotas_say_so(quotas: Quotas) -> None:
+def test_observed_quotas_and_bursts_of_the_token_bucket_are_told(quotas: Quotas) -> None:
     text = HEAD + '[[quotas]]\nuser = "alice"\nobserve = true\nproducer_byte_rate = 1000\n'
     assert quotas(text=text).splitlines()[1].endswith("observe")
     assert "before the debt begins; only observed\n" in quotas("--user", "alice", text=text)
     assert "only observed" not in quotas("--user", "bob", text=text)
+    client = ("--user", "alice", "--client-id", "app")
+    bucket = HEAD + QUOTAS + "[mutation_quota]\nwindow_num = 100\n"
+    assert "limit       5/s, in a burst up to 500 before the debt begins\n" in quotas(*client, text=bucket)
+    assert "limit       5/s\n" in quotas(*client, text=bucket + 'algorithm = "rate"\n')
 
 
 @pytest.mark.parametrize("mode", ["observe", "off"])
@@ -186,13 +180,6 @@ def test_mode_of_the_file_is_told(quotas: Quotas, mode: str) -> None:
     assert f"\nenforcement  {mode}: " in quotas("--user", "alice", text=text)
     assert all(line.endswith(f"  {mode}") for line in quotas(text=text).splitlines()[1:])
     assert quotas.json("--user", "alice", text=text)["enforcement"] == mode
-
-
-def test_burst_is_told_for_the_token_bucket_only(quotas: Quotas) -> None:
-    client = ("--user", "alice", "--client-id", "app")
-    bucket = HEAD + QUOTAS + "[mutation_quota]\nwindow_num = 100\n"
-    assert "limit       5/s, in a burst up to 500 before the debt begins\n" in quotas(*client, text=bucket)
-    assert "limit       5/s\n" in quotas(*client, text=bucket + 'algorithm = "rate"\n')
 
 
 def test_a23_hostile_names_are_quoted(quotas: Quotas) -> None:
@@ -212,9 +199,7 @@ def test_admin_port_may_stand_before_the_command(
     assert "http://127.0.0.1:9:" in err
 
 
-def test_export_of_a_configuration_file_needs_no_gateway_and_what_needs_a_store_says_so(
-    file: Path, run: Run
-) -> None:
+def test_export_of_a_file_needs_no_gateway_and_what_needs_a_store_says_so(file: Path, run: Run) -> None:
     file.write_text(HEAD + '[[quotas]]\nuser = "carol"\nproducer_byte_rate = 7\n')
     named = ("--config", file)
     for argv in ((*named, "export"), ("export", *named)):
@@ -226,7 +211,6 @@ def test_export_of_a_configuration_file_needs_no_gateway_and_what_needs_a_store_
 
 
 # -- of an address ------------------------------------------------
-
 ADDRESSES = (
     HEAD
     + """

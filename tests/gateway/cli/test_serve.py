@@ -1,7 +1,5 @@
 """What is served with which arguments; the gateway and the embedded Kafka themselves are tested elsewhere."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import signal
@@ -102,7 +100,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> type[FakeCluster]:
     return fake
 
 
-def test_without_arguments_a_kafka_is_started_served_and_stopped(
+def test_without_arguments_a_kafka_is_started_and_stopped(
     served: Served, cluster: type[FakeCluster], run: Run
 ) -> None:
     assert run("serve")[0] == 7
@@ -115,7 +113,7 @@ def test_without_arguments_a_kafka_is_started_served_and_stopped(
         assert text in banner
 
 
-def test_kafka_that_does_not_start_is_told_and_cleaned_up(
+def test_kafka_that_does_not_start_is_cleaned_up(
     served: Served, cluster: type[FakeCluster], run: Run
 ) -> None:
     cluster.fails = kafka.KafkaStartError("broker 1 ended")
@@ -128,7 +126,7 @@ def demonstration() -> config.Config:
     return config.default_config(config.parse_bootstrap("k:1"), quota_admin=serve._DEMO_RIGHTS)
 
 
-def test_demonstration_uses_its_quota_up_with_one_command() -> None:
+def test_demonstration_uses_its_quota_up_lets_anybody_change_it_and_warns_of_it() -> None:
     found = demonstration()
     settings = found.mutation_settings()
     burst = serve._DEMO_RATE * settings.window_num * settings.window_ms / 1000
@@ -138,9 +136,6 @@ def test_demonstration_uses_its_quota_up_with_one_command() -> None:
     assert len(partitions) == 2
     # Deep enough for the second command to be typed while the debt lasts.
     assert (partitions[0] - burst) / serve._DEMO_RATE > 30
-
-
-def test_demonstration_lets_whoever_tries_it_change_quotas_and_warns_of_it() -> None:
     found = demonstration()
     assert found.quota_admin.authorize is Authorize.ANYONE
     assert any("quota_admin.authorize" in line for line in found.warnings())

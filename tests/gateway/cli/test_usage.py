@@ -1,7 +1,5 @@
 """`sluice usage`: what an operator reads, from files alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,11 +54,9 @@ def clients(run: Run, directory: Path) -> list[dict[str, Any]]:
 def test_the_table_shows_who_used_how_much_and_who_waited(tmp_path: Path, run: Run) -> None:
     waited = {"requests": 4, "delayed": 1, "throttle_ms": 500, "muted_ms": 250, "flags": 1}
     second = [
-        row("big", offered=9_000, quota=10_000.0, **waited),
-        row("small", offered=50),
-        row("reader", "fetch", offered=400),
-        row("", "mutation", offered=3, rejected=1, quota=2.0),
-    ]
+        row("big", offered=9_000, quota=10_000.0, **waited), row("small", offered=50),
+        row("reader", "fetch", offered=400), row("", "mutation", offered=3, rejected=1, quota=2.0),
+    ]  # fmt: skip
     code, out, _ = run("usage", write(tmp_path, second, second))
     assert code == 0
     assert out.splitlines() == [
@@ -123,7 +119,7 @@ def test_hostile_names_can_not_write_to_the_terminal(tmp_path: Path, run: Run) -
     assert len(out.splitlines()) == 4
 
 
-def test_the_directory_of_the_configuration_is_the_default_and_one_must_be_there(
+def test_directory_of_the_configuration_is_the_default_and_must_be_there(
     tmp_path: Path, file: Path, run: Run
 ) -> None:
     directory = tmp_path / "usage"
