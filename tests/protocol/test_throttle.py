@@ -218,8 +218,8 @@ def test_c19_produce_has_the_field_behind_any_topics(version: int, topics: Any, 
 
 @every_case("version", range(1, 14))
 def test_c19_produce_has_the_field_behind_any_number_of_partitions(version: int) -> None:
-    for count in (0, 1, 2, 125, 126, 127, 128, 129, 300):
-        topic = produce_topic(version, "topic", [produce_partition(version)] * count)
+    for count, name in product((0, 1, 2, 125, 126, 127, 128, 129, 300), ("topic", "t" * 249)):
+        topic = produce_topic(version, name, [produce_partition(version)] * count)
         assert_found(produce_reply(version, [topic]), version)
 
 
