@@ -6,6 +6,7 @@ tests/integration/test_quota_topic.py.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -219,3 +220,10 @@ class Undecodable(str):
 
     def encode(self, *_args: object) -> bytes:  # type: ignore[override]
         return b"\xff\xfe"
+
+
+async def until(fact: Callable[[], object]) -> None:
+    """Wait for what threads of the store bring about."""
+    async with asyncio.timeout(5):
+        while not fact():  # noqa: ASYNC110  (threads set it)
+            await asyncio.sleep(0.002)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -20,21 +18,17 @@ def test_file_is_read_with_defaults_filled_in(tmp_path: Path) -> None:
 
 
 def test_unreadable_file_is_one_line_with_its_name(tmp_path: Path) -> None:
-    for path, reason in ((tmp_path / "none.toml", "No such file or directory"), (tmp_path, "Is a directory")):
+    binary = tmp_path / "sluice.toml"
+    binary.write_bytes(b"# \xff")
+    reasons = {
+        tmp_path / "none.toml": "cannot be read: No such file or directory",
+        tmp_path: "cannot be read: Is a directory",
+        binary: "is not UTF-8 text (byte 2)",
+    }
+    for path, reason in reasons.items():
         with pytest.raises(ConfigError) as caught:
             load(path)
-        assert caught.value.lines == [f"{path}: cannot be read: {reason}"]
-
-
-def test_file_that_is_not_text_is_one_line(tmp_path: Path) -> None:
-    file = tmp_path / "sluice.toml"
-    file.write_bytes(b"# \xff")
-    with pytest.raises(ConfigError) as caught:
-        load(file)
-    assert caught.value.lines == [f"{file}: is not UTF-8 text (byte 2)"]
-
-
-def test_bad_toml_is_told_with_line_and_column() -> None:
+        assert caught.value.lines == [f"{path}: {reason}"]
     with pytest.raises(ConfigError, match=r"^f: not TOML: .*line 2, column 5"):
         parse("[log]\na = =\n", name="f")
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from config.mapping_rules import DEFAULT_RULES, MAX_NAME_CHARS, MAX_RULES, MappingRules, NoRuleMatches
@@ -12,24 +10,15 @@ def mapped(rules: str, name: str) -> str:
     return MappingRules.parse(rules).name(name)
 
 
-def test_first_rule_that_matches_decides() -> None:
+def test_first_rule_that_matches_the_whole_name_decides() -> None:
     rules = f"{SERVICE}, {MAIL} ,DEFAULT"
     assert mapped(rules, "CN=kafka,OU=ServiceUsers,O=Org") == "kafka"
     assert mapped(rules, "CN=Duke,OU=SME,O=x,L=y,ST=z,C=US") == "duke@sme"
     assert mapped(rules, "CN=other,OU=None") == "CN=other,OU=None"
-
-
-def test_name_without_a_rule_belongs_to_nobody() -> None:
     with pytest.raises(NoRuleMatches):
         mapped(SERVICE, "CN=kafka,OU=Others")
-
-
-def test_whole_name_must_match() -> None:
     with pytest.raises(NoRuleMatches):
         mapped("RULE:CN=a/x/", "CN=a,O=b")
-
-
-def test_default_keeps_the_name_and_nothing_else_is_needed() -> None:
     assert mapped("DEFAULT", "CN=A b") == "CN=A b"
     assert DEFAULT_RULES.name("CN=A b") == "CN=A b"
 
@@ -39,21 +28,17 @@ def test_letter_behind_the_rule_sets_the_case(case: str, name: str) -> None:
     assert mapped(f"RULE:CN=(.*)/$1/{case}", "CN=Ab") == name
 
 
-def test_rule_without_groups_keeps_no_references_and_one_with_groups_keeps_wrong_ones_as_text() -> None:
+def test_groups_commas_and_escaped_slashes_of_a_rule() -> None:
     assert mapped("RULE:CN=(.*)/$1@$4/", "CN=a") == "a@$4"
     with pytest.raises(ValueError, match="names group 1, the pattern has 0"):
         MappingRules.parse("RULE:CN=.*/$1/")
-
-
-def test_comma_and_escaped_slash_within_a_rule_are_part_of_it() -> None:
     assert mapped(r"RULE:^CN=([^,DEFAULT,]+)(,.*|$)/$1\/x/", "CN=a,O=b") == "a/x"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", " , ,", "default", "RULE:a", "RULE:a/b", "RULE:a/b/X", "RULE:a/b/LU", "RULE:(/b/", "RULE:a/$/",
-     "RULE:[a[b]]/x/", "DEFAULT DEFAULT", "DEFAULT,RULE:a"],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "", " , ,", "default", "RULE:a", "RULE:a/b", "RULE:a/b/X", "RULE:a/b/LU", "RULE:(/b/", "RULE:a/$/",
+    "RULE:[a[b]]/x/", "DEFAULT DEFAULT", "DEFAULT,RULE:a",
+])  # fmt: skip
 def test_what_is_no_list_of_rules_is_refused_when_it_is_read(text: str) -> None:
     with pytest.raises(ValueError, match=r"^has "):
         MappingRules.parse(text)

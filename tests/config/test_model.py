@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import pytest
@@ -32,7 +30,7 @@ def quota(keys: str) -> str:
     return f"[[quotas]]\n{keys}\n"
 
 
-def test_quotas_become_limits_with_the_entities_of_the_file_and_the_mode() -> None:
+def test_quotas_become_limits_and_their_settings_carry_every_key() -> None:
     limits = read(
         f"{HEAD}{LISTENER}[client_ids]\nempty = 'as_named'\n[enforcement]\nmode = 'off'\n"
         + quota("user = 'alice'\ndefault_client_id = true\nobserve = true\ncontroller_mutation_rate = 2.5")
@@ -45,9 +43,6 @@ def test_quotas_become_limits_with_the_entities_of_the_file_and_the_mode() -> No
     ]
     assert (limits.empty_client_id, limits.mode) == ("as_named", Enforcement.OFF)
     assert (limits.observes(alice), limits.observes(literal)) == (True, False)
-
-
-def test_settings_of_the_quotas_carry_every_key() -> None:
     window = "window_num = 3\nwindow_size_seconds = 2\nmax_trackers = 5\nidle_expiry_ms = 7\n"
     mutation = f'[mutation_quota]\nalgorithm = "spread_rate"\nvalidate_only = "kraft"\n{window}'
     found = read(f"{HEAD}{LISTENER}[client_quota]\n{window}{mutation}")
@@ -64,21 +59,18 @@ def test_entity_is_observed_in_all_its_entries_or_in_none() -> None:
     read(HEAD + LISTENER + first + second + "observe = true\n")
 
 
-@pytest.mark.parametrize(
-    ("bind", "overlap"),
-    [
-        ("127.0.0.1:19092", True),  # the same bootstrap port
-        ("127.0.0.1:19192", True),  # in the first one's broker range
-        ("127.0.0.1:19193", False),
-        ("127.0.0.1:18992", True),  # its broker range reaches the first one's bootstrap port
-        ("127.0.0.1:18991", False),
-        ("0.0.0.0:19092", True),
-        ("[::]:19092", True),
-        ("127.0.0.2:19092", False),
-        ("127.0.0.1:9644", True),  # the admin port
-        ("127.0.0.1:9600", True),
-    ],
-)
+@pytest.mark.parametrize(("bind", "overlap"), [
+    ("127.0.0.1:19092", True),  # the same bootstrap port
+    ("127.0.0.1:19192", True),  # in the first one's broker range
+    ("127.0.0.1:19193", False),
+    ("127.0.0.1:18992", True),  # its broker range reaches the first one's bootstrap port
+    ("127.0.0.1:18991", False),
+    ("0.0.0.0:19092", True),
+    ("[::]:19092", True),
+    ("127.0.0.2:19092", False),
+    ("127.0.0.1:9644", True),  # the admin port
+    ("127.0.0.1:9600", True),
+])  # fmt: skip
 def test_ports_of_listeners_and_of_the_admin_port_do_not_overlap(bind: str, overlap: bool) -> None:
     second = f'[[listeners]]\nname = "b"\nbind = "{bind}"\nadvertised_host = "gw"\n'
     if overlap:
@@ -87,26 +79,13 @@ def test_ports_of_listeners_and_of_the_admin_port_do_not_overlap(bind: str, over
         read(HEAD + LISTENER + second)
 
 
-def test_free_ports_never_overlap() -> None:
-    listeners = "".join(
-        f'[[listeners]]\nname = "{name}"\nbind = "127.0.0.1:0"\nfirst_broker_port = {port}\n'
-        for name, port in (("a", 20000), ("b", 20100))
-    )
-    read(HEAD + listeners + '[admin]\nbind = "127.0.0.1:0"\n')
-
-
-@pytest.mark.parametrize(
-    ("bind", "upstream", "key"),
-    [
-        ("127.0.0.1:19092", "127.0.0.1:19092", "bind"),
-        ("127.0.0.1:19092", "127.0.0.1:19100", "first_broker_port"),
-        ("127.0.0.1:19092", "localhost:19092", "bind"),
-        ("127.0.0.1:19092", "127.0.0.1:9092", None),
-        ("127.0.0.1:19092", "kafka:19092", None),
-        ("0.0.0.0:9092", "127.0.0.1:9092", "bind"),
-        ("0.0.0.0:9092", "kafka:9092", None),
-    ],
-)
+@pytest.mark.parametrize(("bind", "upstream", "key"), [
+    ("127.0.0.1:19092", "127.0.0.1:19092", "bind"),
+    ("127.0.0.1:19092", "127.0.0.1:19100", "first_broker_port"),
+    ("127.0.0.1:19092", "localhost:19092", "bind"), ("127.0.0.1:19092", "127.0.0.1:9092", None),
+    ("127.0.0.1:19092", "kafka:19092", None), ("0.0.0.0:9092", "127.0.0.1:9092", "bind"),
+    ("0.0.0.0:9092", "kafka:9092", None),
+])  # fmt: skip
 def test_gateway_is_not_its_own_upstream(bind: str, upstream: str, key: str | None) -> None:
     listener = f'[[listeners]]\nname = "a"\nbind = "{bind}"\nadvertised_host = "gw"\n'
     text = f'[upstream]\nbootstrap = ["{upstream}"]\n{listener}'
@@ -127,29 +106,26 @@ def test_other_upstream_changes_nothing_else_and_is_checked() -> None:
         before.with_upstream((HostPort("127.0.0.1", 19092),))
 
 
-@pytest.mark.parametrize(
-    ("more", "line"),
-    [
-        ('[[listeners]]\nname = "a"\nbind = "127.0.0.2:19092"',
-         'listeners.1.name: "a" is the name of listeners.0 too'),
-        ("first_broker_port = 19000",
-         "listeners.0.first_broker_port: 127.0.0.1:19000..19099 overlaps listeners.0.bind 127.0.0.1:19092"),
-        (quota("user = 'a'\ncontroller_mutation_rate = 1") * 2,
-         "quotas.1.controller_mutation_rate: user=a has this quota from quotas.0 already"),
-        (quota("ip = '10.0.0.1'\nconnection_creation_rate = 1")
-         + quota("ip = '::ffff:10.0.0.1'\nconnection_creation_rate = 1"),
-         "quotas.1.connection_creation_rate: ip=10.0.0.1 has this quota from quotas.0 already"),
-        ('protected = true\n[[listeners]]\nname = "b"\nbind = "127.0.0.1:29092"\nprotected = true',
-         "listeners.1.protected: listeners.0 is; only one can be"),
-        ('upstream = "inner"', 'listeners.0.upstream: "inner" is not in [[upstreams]], which has none'),
-        ('[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\n' * 2,
-         'upstreams.1.name: "x" is the name of upstreams.0 too'),
-        ('[[upstreams]]\nname = "upstream"\nbootstrap = ["k:1"]',
-         'upstreams.0.name: "upstream" is the name of upstream too'),
-        ('[[upstreams]]\nname = "x"\nbootstrap = ["127.0.0.1:19092"]',
-         'upstreams.0.bootstrap.0: "127.0.0.1:19092" is the gateway itself (listeners.0.bind)'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("more", "line"), [
+    ('[[listeners]]\nname = "a"\nbind = "127.0.0.2:19092"',
+     'listeners.1.name: "a" is the name of listeners.0 too'),
+    ("first_broker_port = 19000",
+     "listeners.0.first_broker_port: 127.0.0.1:19000..19099 overlaps listeners.0.bind 127.0.0.1:19092"),
+    (quota("user = 'a'\ncontroller_mutation_rate = 1") * 2,
+     "quotas.1.controller_mutation_rate: user=a has this quota from quotas.0 already"),
+    (quota("ip = '10.0.0.1'\nconnection_creation_rate = 1")
+     + quota("ip = '::ffff:10.0.0.1'\nconnection_creation_rate = 1"),
+     "quotas.1.connection_creation_rate: ip=10.0.0.1 has this quota from quotas.0 already"),
+    ('protected = true\n[[listeners]]\nname = "b"\nbind = "127.0.0.1:29092"\nprotected = true',
+     "listeners.1.protected: listeners.0 is; only one can be"),
+    ('upstream = "inner"', 'listeners.0.upstream: "inner" is not in [[upstreams]], which has none'),
+    ('[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\n' * 2,
+     'upstreams.1.name: "x" is the name of upstreams.0 too'),
+    ('[[upstreams]]\nname = "upstream"\nbootstrap = ["k:1"]',
+     'upstreams.0.name: "upstream" is the name of upstream too'),
+    ('[[upstreams]]\nname = "x"\nbootstrap = ["127.0.0.1:19092"]',
+     'upstreams.0.bootstrap.0: "127.0.0.1:19092" is the gateway itself (listeners.0.bind)'),
+])  # fmt: skip
 def test_contradiction_between_sections_is_one_line(more: str, line: str) -> None:
     assert faults(HEAD + LISTENER + more) == [line]
 
@@ -167,33 +143,35 @@ PROXY = "[listeners.proxy_protocol]\ntrusted = ['{}']\n"
 ALONE = "listeners.0.protected: without effect, since there is no other listener"
 
 
-@pytest.mark.parametrize(
-    ("more", "warnings"),
-    [
-        ("", []),
-        ("protected = true\n", [ALONE]),
-        ('protected = true\n[[listeners]]\nname = "b"\nbind = "127.0.0.1:29092"\n', []),
-        (PROXY.format("10.0.0.0/8"), []),
-        (PROXY.format("0.0.0.0/0"),
-         ["listeners.0.proxy_protocol.trusted: trusts everybody, so anybody can pose as any address"]),
-        ("[quota_admin]\nauthorize = 'ask_cluster'\n", []),
-        ("[quota_admin]\nauthorize = 'anyone'\n",
-         ["quota_admin.authorize: every client may change quotas; for development only"]),
-        (quota("user = '<default>'\ncontroller_mutation_rate = 1"),
-         ['quotas.0.user: "<default>" is taken as a name; the default is default_user = true']),
-        (quota("client_id = 'team-*'\ncontroller_mutation_rate = 1"),
-         ["quotas.0.client_id: the star is a letter of this name; for all names that begin so, set "
-          "client_ids.prefixes = true"]),
-        (quota("client_id = 'team-*'\ncontroller_mutation_rate = 1") + "[client_ids]\nprefixes = true\n", []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("more", "warnings"), [
+    ("", []),
+    ("protected = true\n", [ALONE]),
+    ('protected = true\n[[listeners]]\nname = "b"\nbind = "127.0.0.1:29092"\n', []),
+    (PROXY.format("10.0.0.0/8"), []),
+    (PROXY.format("0.0.0.0/0"),
+     ["listeners.0.proxy_protocol.trusted: trusts everybody, so anybody can pose as any address"]),
+    ("[quota_admin]\nauthorize = 'ask_cluster'\n", []),
+    ("[quota_admin]\nauthorize = 'anyone'\n",
+     ["quota_admin.authorize: every client may change quotas; for development only"]),
+    (quota("user = '<default>'\ncontroller_mutation_rate = 1"),
+     ['quotas.0.user: "<default>" is taken as a name; the default is default_user = true']),
+    (quota("client_id = 'team-*'\ncontroller_mutation_rate = 1"),
+     ["quotas.0.client_id: the star is a letter of this name; for all names that begin so, set "
+      "client_ids.prefixes = true"]),
+    (quota("client_id = 'team-*'\ncontroller_mutation_rate = 1") + "[client_ids]\nprefixes = true\n", []),
+])  # fmt: skip
 def test_what_is_probably_not_meant_is_warned_about(more: str, warnings: list[str]) -> None:
     assert read(HEAD + LISTENER + more).warnings() == warnings
 
 
-def test_listeners_may_lead_to_another_upstream() -> None:
+def test_listeners_may_lead_to_another_upstream_and_free_ports_never_overlap() -> None:
     found = read(f'{HEAD}{LISTENER}upstream = "x"\n[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\n')
     assert found.upstream_of(found.listeners[0]) is found.upstreams[0]
+    listeners = "".join(
+        f'[[listeners]]\nname = "{name}"\nbind = "127.0.0.1:0"\nfirst_broker_port = {port}\n'
+        for name, port in (("a", 20000), ("b", 20100))
+    )
+    read(HEAD + listeners + '[admin]\nbind = "127.0.0.1:0"\n')
 
 
 @pytest.mark.parametrize("version", ["none", "v1", "v2"])

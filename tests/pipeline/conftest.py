@@ -1,7 +1,5 @@
 """The one Spark session that all tests marked `spark` share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Rules see the days before and are judged on the day after; and the table, from compacted days on."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from pathlib import Path
@@ -39,14 +37,11 @@ def judged(numbers: dict[str, Floats], tested: int) -> tuple[dict[str, Judged], 
     return {each.name: each for each in plain}, {each.name: each for each in equal}
 
 
-def test_the_oracle_knows_what_the_day_requires() -> None:
+def test_a_rule_is_judged_by_harm_and_allocation_and_the_oracle_knows_the_day() -> None:
     plain, _ = judged(known([[1.0, 5.0], [8.0, 2.0]]), 1)
     oracle = plain["oracle"]
     assert oracle.mean_throttled == pytest.approx(TARGET)
     assert (oracle.above, oracle.geometric, oracle.by_sum) == (0.0, pytest.approx(1.0), pytest.approx(1.0))
-
-
-def test_a_rule_is_judged_by_harm_and_by_what_it_allocates() -> None:
     # One client needs twice as much as yesterday, the other half.
     plain, _ = judged(known([[1.0, 2.0], [4.0, 2.0]]), 1)
     yesterday = plain["yesterday's required rate"]
@@ -56,7 +51,7 @@ def test_a_rule_is_judged_by_harm_and_by_what_it_allocates() -> None:
     assert yesterday.mean_throttled == pytest.approx((0.1 + 0.001) / 2 / 1.15 ** np.log2(10))
 
 
-def test_no_rule_sees_the_day_that_it_is_judged_on() -> None:
+def test_a_rule_sees_the_week_before_the_day_that_it_is_judged_on() -> None:
     before = [[3.0, 1.0, 2.0, 7.0], [1.0, 1.0, 1.0, 1.0]]
     one = known([[*row, 5.0] for row in before])
     other = known([[*row, 5.0] for row in before])
@@ -66,22 +61,14 @@ def test_no_rule_sees_the_day_that_it_is_judged_on() -> None:
     plain, _ = judged(one, 1)
     again, _ = judged(other, 1)
     assert plain == again
-
-
-def test_a_rule_sees_no_more_than_a_week() -> None:
     old, new = [9e9, *[1.0] * HISTORY_DAYS, 1.0], [1.0, *[1.0] * HISTORY_DAYS, 1.0]
     assert judged(known([old]), 1)[0] == judged(known([new]), 1)[0]
 
 
-@pytest.mark.parametrize(
-    ("rule", "quota"),
-    [
-        ("largest daily required rate", 8.0),
-        ("decayed p90 of daily required rates", 4.0),
-        ("yesterday's required rate", 4.0),
-        ("daily mean", 11 / 4),
-    ],
-)
+@pytest.mark.parametrize(("rule", "quota"), [
+    ("largest daily required rate", 8.0), ("decayed p90 of daily required rates", 4.0),
+    ("yesterday's required rate", 4.0), ("daily mean", 11 / 4),
+])  # fmt: skip
 def test_a_rule_gives_what_it_is_called(rule: str, quota: float) -> None:
     # Of four days the last counts 8/15, the first 1/15.
     (found,) = (each for each in RULES if each.name == rule)
@@ -110,8 +97,6 @@ def test_equal_harm_finds_the_factor_with_which_the_mean_meets_the_target() -> N
 
 
 # -- over compacted days ---------------------------------------------------------------------------------------------
-
-
 def days(count: int, *, seed: int = 1, clients: int = 3) -> list[dict[str, Any]]:
     rng = np.random.default_rng(seed)
     return [
@@ -126,7 +111,7 @@ def days(count: int, *, seed: int = 1, clients: int = 3) -> list[dict[str, Any]]
     ]
 
 
-def test_a_day_is_told_in_a_few_numbers() -> None:
+def test_a_day_is_told_in_a_few_numbers_and_shares_are_those_of_the_deferral_model() -> None:
     seconds, offered = [0, 1, 2, 70], [10.0, 20.0, 30.0, 60.0]
     (demand,) = demands(compacted_rows([{"t": seconds, "offered": offered}, {"t": [], "offered": []}]))
     (row,) = day_stats(demand, 0.01).to_pylist()
@@ -136,9 +121,6 @@ def test_a_day_is_told_in_a_few_numbers() -> None:
     assert (row["peak_1s"], row["peak_10s"], row["peak_60s"]) == (60.0, 6.0, 1.0)
     assert row["p99_active"] == np.percentile(offered, 99)
     assert row["p90_minute"] == 0.0
-
-
-def test_shares_are_those_of_the_deferral_model() -> None:
     (demand,) = demands(compacted_rows(days(1)))
     quotas = np.array([1.0, 5.0, 50.0])
     wanted = {(("gw", -1, "u", f"c{i}", "produce"), DAY): quotas * (i + 1) for i in (0, 2)}

@@ -1,7 +1,5 @@
 """The command line: which jobs there are, what they refuse before Spark starts, and the session that they open."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -37,7 +35,7 @@ def test_without_a_job_or_with_an_unknown_one_all_are_listed(capsys: pytest.Capt
     assert all(job in said for job in JOBS)
 
 
-def test_a_missing_package_is_named_with_the_command_that_brings_it(
+def test_a_missing_package_or_a_refusal_ends_with_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def missing(name: str) -> None:
@@ -47,10 +45,6 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(
     assert main(["compact"]) == 1
     assert "pip install 'sluice[pipeline]'" in capsys.readouterr().err
 
-
-def test_a_job_that_refuses_ends_with_one_and_its_reason_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     def refuse(_: object) -> int:
         raise JobError("the day is not complete")
 
@@ -68,23 +62,18 @@ def test_nothing_heavy_is_loaded_for_help() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "fault"),
-    [
-        ("ingest --from nowhere", "say files:DIR or kafka:TOPIC"),
-        ("ingest --from files:/nowhere --trigger often", "say available-now"),
-        ("compact --date yesterday", "say a day as 2026-11-21, all, or new"),
-        ("prune --keep-raw 0", "--keep-raw: at least 1 day"),
-        ("report --plan no-plan.json", "no-plan.json: a plan is a JSON object"),
-        ("plan show no-plan.json", "no-plan.json: a plan is a JSON object"),
-        ("recommend", "no day is compacted"),
-        ("simulate", "no compacted day"),
-        ("simulate --candidates grid:x", "expected grid"),
-        ("simulate --model deferral --algo rate", "not of rate"),
-        ("simulate --window-num 0", "--window-num"),
-        ("backtest", "0 compacted days: at least one is needed"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "fault"), [
+    ("ingest --from nowhere", "say files:DIR or kafka:TOPIC"),
+    ("ingest --from files:/nowhere --trigger often", "say available-now"),
+    ("compact --date yesterday", "say a day as 2026-11-21, all, or new"),
+    ("prune --keep-raw 0", "--keep-raw: at least 1 day"),
+    ("report --plan no-plan.json", "no-plan.json: a plan is a JSON object"),
+    ("plan show no-plan.json", "no-plan.json: a plan is a JSON object"),
+    ("recommend", "no day is compacted"), ("simulate", "no compacted day"),
+    ("simulate --candidates grid:x", "expected grid"),
+    ("simulate --model deferral --algo rate", "not of rate"), ("simulate --window-num 0", "--window-num"),
+    ("backtest", "0 compacted days: at least one is needed"),
+])  # fmt: skip
 def test_what_cannot_be_done_is_said_before_spark_starts(
     arguments: str,
     fault: str,
@@ -99,49 +88,35 @@ def test_what_cannot_be_done_is_said_before_spark_starts(
     assert fault in capsys.readouterr().err
 
 
-def test_incomplete_days_make_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_compacted(tmp_path, [{"t": [1]}], completeness=0.5)
-    assert main(["recommend", "--out", str(tmp_path), "--history", "1"]) == 1
-    assert "50.0% complete" in capsys.readouterr().err
-
-
-def test_the_status_of_an_empty_folder_is_told_without_spark(
+def test_incomplete_days_make_no_plan_and_the_status_is_told_without_spark(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["status", "--out", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["batches"], found["days"], found["gaps"]) == (0, [], [])
+    write_compacted(tmp_path, [{"t": [1]}], completeness=0.5)
+    assert main(["recommend", "--out", str(tmp_path), "--history", "1"]) == 1
+    assert "50.0% complete" in capsys.readouterr().err
 
 
 # -- folders that are not on this machine ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fault"),
-    [
-        ("status", "not on this machine"),
-        ("prune", "not on this machine"),
-        ("recommend", "say with --plan where to write"),
-        ("report", "say with --to-dir where to write"),
-        ("backtest", "say with --result where to write"),
-    ],
-)
-def test_a_job_that_works_on_this_machine_refuses_a_folder_elsewhere(
+@pytest.mark.parametrize(("arguments", "fault"), [
+    ("status", "not on this machine"), ("prune", "not on this machine"),
+    ("recommend", "say with --plan where to write"), ("report", "say with --to-dir where to write"),
+    ("backtest", "say with --result where to write"),
+])  # fmt: skip
+def test_a_job_of_this_machine_refuses_a_folder_elsewhere(
     arguments: str, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([arguments, "--out", ELSEWHERE]) == 1
     assert fault in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "fault"),
-    [
-        ("simulate", "no compacted day"),
-        ("recommend --plan plan.json", "no day is compacted"),
-        ("backtest --result result", "0 compacted days"),
-    ],
-)
-def test_a_folder_elsewhere_is_looked_into_with_a_session(
+@pytest.mark.parametrize(("arguments", "fault"), [
+    ("simulate", "no compacted day"), ("recommend --plan plan.json", "no day is compacted"),
+    ("backtest --result result", "0 compacted days"),
+])  # fmt: skip
+def test_a_folder_elsewhere_needs_a_session(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, fault: str
 ) -> None:
     asked = []
@@ -158,8 +133,6 @@ def test_a_folder_elsewhere_is_looked_into_with_a_session(
 
 
 # -- the session -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.spark
 def test_days_are_utc_and_what_the_caller_asks_for_wins(spark: Any) -> None:
     code = "select cast(timestamp'1970-01-02 00:00:00' as bigint) as seconds"
@@ -194,8 +167,6 @@ assert not {'spark.speculation', 'spark.driver.memory', 'spark.driver.host'} & s
 
 
 # -- tables on a terminal ----------------------------------------------------------------------------------------
-
-
 def test_columns_are_as_wide_as_their_longest_cell() -> None:
     assert table(("user", "rate"), [("alice", "1"), ("b", "10000")]) == "user   rate\nalice  1\nb      10000"
 

@@ -1,7 +1,5 @@
 """Both ways of reading compacted days give every job the same rows."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from pathlib import Path
@@ -37,20 +35,16 @@ def busy_days() -> list[dict[str, Any]]:
                 seconds = int(rng.integers(1, 80))
                 units = rng.integers(1, 5_000, seconds).astype(float)
                 row = {
-                    "date": date,
-                    "client_id": f"c{number}",
-                    "api": ("produce", "fetch", "request", "connect")[number % 4],
-                    "node": place,
-                    "listener": "one" if place % 2 else "two",
-                    "gw": f"gw-{place // 2}",
+                    "date": date, "client_id": f"c{number}",
+                    "api": ("produce", "fetch", "request", "connect")[number % 4], "node": place,
+                    "listener": "one" if place % 2 else "two", "gw": f"gw-{place // 2}",
                     "t": sorted(rng.choice(3_000, seconds, replace=False).tolist()),
-                    "offered": units.tolist(),
-                    "requests": rng.integers(1, 20, seconds).tolist(),
+                    "offered": units.tolist(), "requests": rng.integers(1, 20, seconds).tolist(),
                     "delayed": rng.integers(0, 2, seconds).tolist(),
                     "throttle_ms": rng.integers(0, 900, seconds).tolist(),
                     "muted_ms": rng.integers(0, 500, seconds).tolist(),
                     "censored": (rng.random(seconds) < 0.3).tolist(),
-                }
+                }  # fmt: skip
                 if number % 3:
                     row |= {"quota": [float(number)] * seconds, "level_end": (units / 1_000).tolist()}
                 rows.append(row)
@@ -58,15 +52,11 @@ def busy_days() -> list[dict[str, Any]]:
         moments = sorted(rng.choice(9_000, 40, replace=False).tolist())
         rows.append(
             {
-                "date": date,
-                "api": "mutation",
-                "t": sorted({at // 1_000 for at in moments}),
-                "e_ms": moments,
-                "e_units": rng.integers(1, 9, 40).tolist(),
-                "e_strict": (rng.random(40) < 0.5).tolist(),
-                "e_attempt": rng.integers(1, 3, 40).tolist(),
+                "date": date, "api": "mutation", "t": sorted({at // 1_000 for at in moments}),
+                "e_ms": moments, "e_units": rng.integers(1, 9, 40).tolist(),
+                "e_strict": (rng.random(40) < 0.5).tolist(), "e_attempt": rng.integers(1, 3, 40).tolist(),
             }
-        )
+        )  # fmt: skip
     return rows
 
 
@@ -117,9 +107,7 @@ def test_the_report_is_the_same_from_files_and_from_spark(both: tuple[CompactedD
             assert ours.use_of[key].offered.sum() == client["offered"]
 
 
-def test_a_day_of_an_older_release_is_read_by_spark_together_with_newer_ones(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_a_day_of_older_release_is_read_by_spark_together_with_newer_ones(spark: Any, tmp_path: Path) -> None:
     write_compacted(
         tmp_path, [{"t": [1], "client_id": name, "date": day} for name in "abc" for day in (DAY, NEXT)]
     )

@@ -1,7 +1,5 @@
 """Compacted files: rows are found again by bucket, in bounded pieces; what counts together is one row."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -74,15 +72,10 @@ def test_arrays_of_one_value_are_the_same_as_if_they_were_read(tmp_path: Path) -
         *({**often, "client_id": "c", "t": [1, 2], "node": node} for node in range(3)),
         {"client_id": "c", "t": [], "offered": [], "node": 3},
         {
-            "client_id": "c",
-            "t": [5],
-            "offered": [1.0],
-            "node": 4,
-            "delayed": [7],
-            "quota": [None],
+            "client_id": "c", "t": [5], "offered": [1.0], "node": 4, "delayed": [7], "quota": [None],
             "muted_ms": [9],
         },
-    ]
+    ]  # fmt: skip
     (piece,) = written(tmp_path, *rows)
     found = sorted(rows_in(read_pieces([piece], COLUMNS)), key=lambda row: int(row["node"]))
     assert found == compacted_rows(rows).to_pylist()

@@ -1,7 +1,5 @@
 """Raw rows of a day as one row per client, by Spark; more in `test_pruning.py` and `test_raw_rows.py`."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -86,9 +84,7 @@ def test_a_day_with_holes_is_compacted_only_when_asked_for_and_keeps_no_other_fr
     assert [gap["lines"] for gap in status(out)["gaps"]] == [80]
 
 
-def test_batches_that_are_ordered_otherwise_are_sorted_by_spark_and_the_day_says_so(
-    spark: Any, tmp_path: Path, ingest: Ingest
-) -> None:
+def test_batches_ordered_otherwise_are_sorted_by_spark(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
     out = str(tmp_path / "out")
     for first in (0, 30):
         fill(tmp_path, first, 30)
@@ -106,9 +102,7 @@ def test_batches_that_are_ordered_otherwise_are_sorted_by_spark_and_the_day_says
     assert sorted(map(repr, read_compacted(spark, out).collect())) == expected
 
 
-def test_i15_a_day_that_only_a_wrong_clock_named_is_compacted_and_told(
-    spark: Any, tmp_path: Path, ingest: Ingest
-) -> None:
+def test_i15_a_day_that_only_a_wrong_clock_named_is_told(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
     out = str(tmp_path / "out")
     ahead = [line(seq, row(), ts=DAY + 86_400 + seq) for seq in (10, 11)]
     right = [line(seq, row()) for seq in (*range(10), *range(12, 20))]

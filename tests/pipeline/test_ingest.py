@@ -1,7 +1,5 @@
 """Lines into the raw table, each once, by Spark; kills are in `jobs/test_exactly_once.py`."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -23,7 +21,7 @@ from tests.pipeline.conftest import Ingest, rows_of
 pytestmark = pytest.mark.spark
 
 
-def test_new_files_are_read_once_and_hidden_ones_not_before_they_are_named(
+def test_new_files_are_read_once_and_hidden_ones_once_named(
     spark: Any, tmp_path: Path, ingest: Ingest
 ) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()), line(1, row()))
@@ -40,9 +38,7 @@ def test_new_files_are_read_once_and_hidden_ones_not_before_they_are_named(
     assert rows_of(spark, tmp_path / "out") == [("app", 0), ("app", 1), ("app", 2)]
 
 
-def test_torn_and_wrong_lines_are_quarantined_and_show_as_gaps(
-    spark: Any, tmp_path: Path, ingest: Ingest
-) -> None:
+def test_torn_and_wrong_lines_are_quarantined_as_gaps(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()), b'{"v":1,"gw":', line(2, row()))
     whole = place(
         tmp_path / "in", "usage-a-3.jsonl.gz", *(line(seq, row(f"c{seq}")) for seq in range(3, 400))
@@ -90,9 +86,7 @@ def test_repeated_lines_count_once_in_one_batch_and_over_batches(
     assert rows_of(spark, tmp_path / "out") == [("app", 0), ("app", 1), ("app", 2)]
 
 
-def test_a_batch_is_written_once_however_often_it_is_tried(
-    spark: Any, tmp_path: Path, ingest: Ingest
-) -> None:
+def test_batch_is_written_once_however_often_it_is_tried(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()))
     ingest()
     out = tmp_path / "out"
@@ -125,9 +119,7 @@ def test_an_older_copy_of_a_checkpoint_is_refused_and_a_new_one_costs_work_but_n
         ingest()
 
 
-def test_a_lost_index_stops_the_ingest_rather_than_counting_lines_twice(
-    tmp_path: Path, ingest: Ingest
-) -> None:
+def test_a_lost_index_stops_ingest_rather_than_counting_lines_twice(tmp_path: Path, ingest: Ingest) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()))
     ingest()
     shutil.rmtree(tmp_path / "out" / "ledger")

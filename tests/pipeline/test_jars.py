@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -31,9 +29,7 @@ def test_coordinates_go_to_spark_without_what_it_has(monkeypatch: pytest.MonkeyP
     assert "hadoop-client-runtime" in settings["spark.jars.excludes"]
 
 
-def test_a_set_that_was_fetched_is_used_without_maven(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_set_that_was_fetched_is_used_without_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path))
 
     def fetch(folder: Path) -> None:

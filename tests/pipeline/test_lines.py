@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import zlib
 
@@ -18,16 +16,10 @@ SECRET = b"a secret of the gateways"
 THREE = [line(seq, row(units=seq + 1), events=(event(),)) for seq in range(3)]
 
 
-def test_a_file_gives_its_lines() -> None:
+def test_a_file_gives_its_lines_packed_or_not() -> None:
     assert list(texts_of(content(*THREE))) == THREE
-
-
-def test_plain_text_and_several_gzip_members_are_files_too() -> None:
     assert list(texts_of(b"\n".join(THREE) + b"\n")) == THREE
     assert list(texts_of(content(*THREE[:1]) + content(*THREE[1:]))) == THREE
-
-
-def test_an_empty_file_holds_nothing() -> None:
     assert list(texts_of(b"")) == list(texts_of(gzip.compress(b""))) == []
 
 
@@ -60,44 +52,29 @@ def test_what_is_no_gzip_inside_is_told_once() -> None:
     assert "damaged" in torn.reason
 
 
-def test_a_line_is_read_with_its_head() -> None:
+def test_a_line_is_read_with_its_head_and_of_a_huge_unreadable_one_a_part_is_kept() -> None:
     read = read_line(THREE[2], position=7)
     assert isinstance(read, Line)
     assert read[:8] == (7, "a", BOOT, 2, DAY + 2, 1000, 0, 0)
     assert len(read.rows) == len(read.events) == 1
+    torn = read_line(b"x" * (KEPT_BYTES + 1), position=0)
+    assert isinstance(torn, Torn)
+    assert len(torn.text) == KEPT_BYTES
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (b"", "not JSON"),
-        (THREE[0][:-5], "not JSON"),
-        (b"[1]", "not an object"),
-        (line(0, v=2), "v is 2"),
-        (line(0, gw=5), "gw"),
-        (line(-1, ts=DAY), "seq"),
-        (line(True), "seq"),
-        (line(0, boot="x"), "boot"),
-        (line(0, ts=10**15), "ts"),
-        (line(0, rows=None), "rows"),
-        (line(0, row()[:-1]), "rows"),
-        (line(0, rows=[{}]), "rows"),
-        (line(0, events=(event()[:-1],)), "events"),
-        (b'{"v":1,"gw":"\xff"}', "not JSON"),
-    ],
-)
+@pytest.mark.parametrize(("text", "reason"), [
+    (b"", "not JSON"), (THREE[0][:-5], "not JSON"), (b"[1]", "not an object"), (line(0, v=2), "v is 2"),
+    (line(0, gw=5), "gw"), (line(-1, ts=DAY), "seq"), (line(True), "seq"), (line(0, boot="x"), "boot"),
+    (line(0, ts=10**15), "ts"), (line(0, rows=None), "rows"), (line(0, row()[:-1]), "rows"),
+    (line(0, rows=[{}]), "rows"), (line(0, events=(event()[:-1],)), "events"),
+    (b'{"v":1,"gw":"\xff"}', "not JSON"),
+])  # fmt: skip
 def test_a_line_that_is_none_is_kept_with_the_reason(text: bytes, reason: str) -> None:
     torn = read_line(text, position=4)
     assert isinstance(torn, Torn)
     assert torn.position == 4
     assert reason in torn.reason
     assert torn.text == text
-
-
-def test_of_a_huge_unreadable_line_a_part_is_kept() -> None:
-    torn = read_line(b"x" * (KEPT_BYTES + 1), position=0)
-    assert isinstance(torn, Torn)
-    assert len(torn.text) == KEPT_BYTES
 
 
 def test_k11_of_a_topic_only_signed_lines_are_read() -> None:

@@ -1,7 +1,5 @@
 """A plan as text, what it changes, and plans applied one after the other."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence
@@ -49,60 +47,55 @@ def plan_of(*entries: tuple[QuotaEntity, Action, float, float | None]) -> Plan:
     )
 
 
-@pytest.mark.parametrize(
-    ("now", "old", "state"),
-    [
-        (None, None, State.SET),
-        (None, 500.0, State.SET),  # the records saw a default's value
-        (500.0, 500.0, State.CHANGE),
-        (1000.0, 500.0, State.SAME),
-        (700.0, 500.0, State.DRIFT),
-        (700.0, None, State.DRIFT),
-    ],
-)
-def test_a_value_that_neither_the_records_nor_the_plan_know_is_a_drift(
-    now: float | None, old: float | None, state: State
-) -> None:
+@pytest.mark.parametrize(("now", "old", "state"), [
+    (None, None, State.SET),
+    (None, 500.0, State.SET),  # the records saw a default's value
+    (500.0, 500.0, State.CHANGE),
+    (1000.0, 500.0, State.SAME),
+    (700.0, 500.0, State.DRIFT),
+    (700.0, None, State.DRIFT),
+])  # fmt: skip
+def test_a_value_that_nothing_knows_is_a_drift(now: float | None, old: float | None, state: State) -> None:
     in_force = {} if now is None else {(ALICE, RATE): now}
     found = differences(plan_of((ALICE, Action.SET, 1000.0, old)), in_force)
     assert found == [Difference(ALICE, RATE, now, 1000.0, state)]
 
 
-@pytest.mark.parametrize(
-    ("now", "state"),
-    [
-        (300.0, State.CHANGE),  # as the earlier plan left it
-        (200.0, State.CHANGE),  # as it found it: the plan was taken back, or broke off
-        (500.0, State.DRIFT),  # the records saw it: somebody else has set it since
-        (1000.0, State.SAME),
-        (None, State.SET),
-    ],
-)
-def test_of_a_quota_that_an_earlier_plan_has_set_anything_else_is_a_drift(
-    now: float | None, state: State
-) -> None:
+@pytest.mark.parametrize(("now", "state"), [
+    (300.0, State.CHANGE),  # as the earlier plan left it
+    (200.0, State.CHANGE),  # as it found it: the plan was taken back, or broke off
+    (500.0, State.DRIFT),  # the records saw it: somebody else has set it since
+    (1000.0, State.SAME),
+    (None, State.SET),
+])  # fmt: skip
+def test_of_a_quota_that_earlier_plan_has_set_anything_else_is_drift(now: float | None, state: State) -> None:
     in_force = {} if now is None else {(ALICE, RATE): now}
     last = last_changes([Revert("2026-11-21T00:00:00Z", "", (Change(ALICE, RATE, 200.0, 300.0),))])
     (found,) = differences(plan_of((ALICE, Action.SET, 1000.0, 500.0)), in_force, last=last)
     assert found.state is state
 
 
-def test_of_several_earlier_plans_the_latest_counts_quota_by_quota() -> None:
+def test_of_several_plans_the_latest_counts_and_reverting_goes_backwards() -> None:
     first = Revert("2026-11-14T00:00:00Z", "", (Change(ALICE, RATE, None, 1.0), Change(APP, RATE, None, 2.0)))
     second = Revert("2026-11-21T00:00:00Z", "", (Change(ALICE, RATE, 1.0, 3.0),))
     assert last_changes([second, first]) == {
         (ALICE, RATE): Change(ALICE, RATE, 1.0, 3.0),
         (APP, RATE): Change(APP, RATE, None, 2.0),
     }
+    bob = QuotaEntity(user="bob")
+    changes = (Change(ALICE, RATE, 1.0, 2.0), Change(APP, RATE, None, 3.0), Change(bob, RATE, 4.0, 5.0))
+    in_force = {(ALICE, RATE): 2.0, (bob, RATE): 6.0}
+    assert reverting(Revert("", "", changes), in_force) == [
+        Difference(bob, RATE, 6.0, 4.0, State.DRIFT),
+        Difference(APP, RATE, None, None, State.SAME),
+        Difference(ALICE, RATE, 2.0, 1.0, State.CHANGE),
+    ]
 
 
-def test_what_a_plan_keeps_is_not_touched() -> None:
+def test_what_a_plan_keeps_is_not_touched_and_a_drift_only_by_force() -> None:
     plan = plan_of((ALICE, Action.KEEP, 1000.0, 1000.0), (APP, Action.SET, 5.0, None))
     assert [each.entity for each in differences(plan, {})] == [APP]
     assert [each.entity for each in differences(plan, {}, keep_too=True)] == [ALICE, APP]
-
-
-def test_a_drift_is_altered_only_by_force() -> None:
     found = [
         Difference(ALICE, RATE, 1.0, 1.0, State.SAME),
         Difference(ALICE, RATE, 1.0, 2.0, State.DRIFT),
@@ -112,7 +105,7 @@ def test_a_drift_is_altered_only_by_force() -> None:
     assert to_do(found, force=True) == found[1:]
 
 
-def test_a_revert_file_comes_back_as_it_was_written() -> None:
+def test_revert_files_come_back_as_written_and_the_default_is_no_user_called_so() -> None:
     revert = Revert(
         "2026-11-21T00:00:00Z",
         "127.0.0.1:9092",
@@ -125,50 +118,36 @@ def test_a_revert_file_comes_back_as_it_was_written() -> None:
     json.loads(text)
     assert Revert.from_json(text) == revert
     assert Revert.from_json(Revert("", "", ()).to_json()).changes == ()
+    users = [QuotaEntity(user="<default>"), QuotaEntity(user=DEFAULT)]
+    written = plan_of(*((user, Action.SET, 5.0, None) for user in users))
+    texts = [each["entity"] for each in json.loads(written.to_json())["entries"]]
+    assert texts == [{"user": "<default>"}, {"user": None}]
+    assert Plan.from_json(written.to_json()) == written
+    assert [line.count('"entity"') for line in written.to_json().splitlines() if "entity" in line] == [1, 1]
 
 
-def test_reverting_goes_backwards_and_sees_what_was_changed_again() -> None:
-    bob = QuotaEntity(user="bob")
-    changes = (
-        Change(ALICE, RATE, 1.0, 2.0),
-        Change(APP, RATE, None, 3.0),
-        Change(bob, RATE, 4.0, 5.0),
-    )
-    in_force = {(ALICE, RATE): 2.0, (bob, RATE): 6.0}
-    assert reverting(Revert("", "", changes), in_force) == [
-        Difference(bob, RATE, 6.0, 4.0, State.DRIFT),
-        Difference(APP, RATE, None, None, State.SAME),
-        Difference(ALICE, RATE, 2.0, 1.0, State.CHANGE),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("[", "JSON"),
-        ("{}", "sluice-revert"),
-        ('{"format": "sluice-revert", "version": 2}', "version"),
-        ('{"format": "sluice-revert", "version": 1}', "changes"),
-        ('{"format": "sluice-revert", "version": 1, "changes": [{}]}', r"changes\[0\]"),
-        (
-            '{"format": "sluice-revert", "version": 1, "changes": [{"entity": {"user": "a"}, "key": "x"}]}',
-            "'x' is not one of",
-        ),
-        (
-            '{"format": "sluice-revert", "version": 1, "changes": [{"entity": {"user": "a"}, '
-            '"key": "request_percentage", "before": "1"}]}',
-            "before",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "named"), [
+    ("[", "JSON"),
+    ("{}", "sluice-revert"),
+    ('{"format": "sluice-revert", "version": 2}', "version"),
+    ('{"format": "sluice-revert", "version": 1}', "changes"),
+    ('{"format": "sluice-revert", "version": 1, "changes": [{}]}', r"changes\[0\]"),
+    (
+        '{"format": "sluice-revert", "version": 1, "changes": [{"entity": {"user": "a"}, "key": "x"}]}',
+        "'x' is not one of",
+    ),
+    (
+        '{"format": "sluice-revert", "version": 1, "changes": [{"entity": {"user": "a"}, '
+        '"key": "request_percentage", "before": "1"}]}',
+        "before",
+    ),
+])  # fmt: skip
 def test_another_file_is_refused_with_what_is_wrong(text: str, named: str) -> None:
     with pytest.raises(PlanError, match=named):
         Revert.from_json(text)
 
 
 # -- the file --------------------------------------------------------------------------------------------------------
-
-
 names = st.one_of(st.just(DEFAULT), st.text(min_size=1, max_size=20))
 entities = st.builds(QuotaEntity, user=names, client_id=st.one_of(st.none(), names))
 
@@ -179,33 +158,17 @@ def test_a_plan_comes_back_as_it_was_written(listed: list[QuotaEntity], value: i
     assert Plan.from_json(written.to_json()) == written
 
 
-def test_a_user_called_default_is_not_the_default_user() -> None:
-    users = [QuotaEntity(user="<default>"), QuotaEntity(user=DEFAULT)]
-    written = plan_of(*((user, Action.SET, 5.0, None) for user in users))
-    texts = [each["entity"] for each in json.loads(written.to_json())["entries"]]
-    assert texts == [{"user": "<default>"}, {"user": None}]
-    assert Plan.from_json(written.to_json()) == written
-    assert [line.count('"entity"') for line in written.to_json().splitlines() if "entity" in line] == [1, 1]
-
-
-@pytest.mark.parametrize(
-    ("of_entry", "change", "fault"),
-    [
-        (False, {"format": "other"}, "format"),
-        (False, {"version": 2}, "version"),
-        (False, {"entries": None}, "entries"),
-        (False, {"made_at": 5}, "made_at"),
-        (False, {"basis": {}}, "basis: first_day is missing"),
-        (True, {"key": "bytes"}, r"entries\[0\]: key 'bytes'"),
-        (True, {"value": -1}, r"entries\[0\]"),
-        (True, {"value": "many"}, r"entries\[0\]: value"),
-        (True, {"entity": {"users": "a"}}, "'users' is not one of"),
-        (True, {"entity": {"user": 7}}, "text or null"),
-        (True, {"action": "drop"}, "action 'drop'"),
-        (True, {"value": float("inf")}, "value is a finite number"),
-    ],
-)
-def test_what_is_no_plan_is_refused_with_the_place_of_the_fault(
+@pytest.mark.parametrize(("of_entry", "change", "fault"), [
+    (False, {"format": "other"}, "format"), (False, {"version": 2}, "version"),
+    (False, {"entries": None}, "entries"), (False, {"made_at": 5}, "made_at"),
+    (False, {"basis": {}}, "basis: first_day is missing"),
+    (True, {"key": "bytes"}, r"entries\[0\]: key 'bytes'"), (True, {"value": -1}, r"entries\[0\]"),
+    (True, {"value": "many"}, r"entries\[0\]: value"),
+    (True, {"entity": {"users": "a"}}, "'users' is not one of"),
+    (True, {"entity": {"user": 7}}, "text or null"), (True, {"action": "drop"}, "action 'drop'"),
+    (True, {"value": float("inf")}, "value is a finite number"),
+])  # fmt: skip
+def test_what_is_no_plan_is_refused_with_its_fault(
     of_entry: bool, change: dict[str, object], fault: str
 ) -> None:
     data = json.loads(plan_of((ALICE, Action.SET, 5.0, None)).to_json())
@@ -217,8 +180,6 @@ def test_what_is_no_plan_is_refused_with_the_place_of_the_fault(
 
 
 # -- one plan after the other ----------------------------------------------------------------------------------------
-
-
 def run(*arguments: object) -> int:
     parser = argparse.ArgumentParser()
     job.add_arguments(parser)
@@ -236,22 +197,16 @@ def test_a_plan_is_shown_with_its_reasons(tmp_path: Path, capsys: pytest.Capture
     assert "1 of 2 entries" in shown
 
 
-def test_connection_properties_are_read_with_their_types(tmp_path: Path) -> None:
+def test_connection_properties_are_read_with_their_types_and_no_fault_repeats_them(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text(
         "# how\nsecurity.protocol = SSL\nssl_check_hostname=false\nrequest_timeout_ms=500\n\n"
         "sasl_plain_username=a=b\nsasl_plain_password=12345\n"
     )
     assert read_properties(file) == {
-        "security_protocol": "SSL",
-        "ssl_check_hostname": False,
-        "request_timeout_ms": 500,
-        "sasl_plain_username": "a=b",
-        "sasl_plain_password": "12345",
-    }
-
-
-def test_a_faulty_line_of_connection_properties_is_not_repeated(tmp_path: Path) -> None:
+        "security_protocol": "SSL", "ssl_check_hostname": False, "request_timeout_ms": 500,
+        "sasl_plain_username": "a=b", "sasl_plain_password": "12345",
+    }  # fmt: skip
     file = tmp_path / "client.properties"
     file.write_text("my secret\n")
     with pytest.raises(ValueError, match="line 1: expected name=value") as caught:
@@ -310,7 +265,7 @@ def recommended(folder: Path, week: int, **rates: float) -> Path:
     return path
 
 
-def test_plans_follow_each_other_without_force_while_no_quota_is_changed_by_hand(
+def test_plans_follow_each_other_without_force_while_none_is_changed_by_hand(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     first, second, third = (
@@ -326,7 +281,7 @@ def test_plans_follow_each_other_without_force_while_no_quota_is_changed_by_hand
     assert cluster.quotas[OTHERS, RATE] == 1_875
 
 
-def test_a_default_that_was_changed_between_two_plans_is_not_written_over(
+def test_a_default_changed_between_plans_is_not_written_over(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = (recommended(tmp_path, week, big=9_000, small=100 * week) for week in (1, 8))
@@ -348,7 +303,7 @@ def test_what_a_plan_has_set_in_another_cluster_is_not_ours_in_this_one(
     assert run("apply", second, "--previous", first.with_suffix(".revert.json"), *WHERE) == OK
 
 
-def test_what_was_changed_again_is_left_and_all_else_is_taken_back(
+def test_what_was_changed_again_is_left_and_the_rest_undone(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = recommended(tmp_path, 1, big=9_000, small=100)

@@ -1,7 +1,5 @@
 """What is deleted and what stays, seen in folders whose tables are empty: their manifests say what is in them."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from pathlib import Path
@@ -74,9 +72,7 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
-def test_a_batch_goes_with_its_quarantine_once_its_youngest_day_is_old_and_all_its_days_are_packed(
-    folder: Folder,
-) -> None:
+def test_a_batch_goes_with_its_quarantine_once_all_its_days_are_old_and_packed(folder: Folder) -> None:
     folder.batch(0, OLD)
     folder.batch(1, OLD, RECENT)
     folder.batch(2, RECENT, YOUNG)
@@ -245,7 +241,7 @@ def test_it_deletes_nothing_while_a_day_is_being_packed(
     assert old.batches == [0, 1]
 
 
-def test_late_lines_of_a_day_whose_raw_batches_or_itself_are_gone_are_not_taken_for_the_day(
+def test_late_lines_of_a_day_that_is_gone_are_not_taken_for_the_day(
     folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder.batch(0, OLD)

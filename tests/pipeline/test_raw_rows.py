@@ -1,7 +1,5 @@
 """Usage lines as columns, columns as raw files, and raw rows of a client joined into one."""
 
-from __future__ import annotations
-
 import datetime
 from pathlib import Path
 from typing import Any
@@ -24,8 +22,6 @@ DATE = datetime.date(2026, 9, 28)
 
 
 # -- lines as columns --------------------------------------------------------------------------------------------
-
-
 def collected(*lines: bytes, skip: Skip = frozenset()) -> dict[str, list[dict[str, Any]]]:
     """Raw rows by kind."""
     found: dict[str, list[dict[str, Any]]] = {"rows": [], "events": [], "lines": [], "torn": []}
@@ -36,16 +32,13 @@ def collected(*lines: bytes, skip: Skip = frozenset()) -> dict[str, list[dict[st
     return found
 
 
-def test_the_rows_of_a_client_are_one_raw_row() -> None:
+def test_rows_of_a_client_are_one_raw_row_with_every_position_in_its_column() -> None:
     (a, b) = collected(line(0, row("a", 10), row("b", 1)), line(1), line(2, row("a", 30, flags=1)))["rows"]
     assert (a["client_id"], a["seq"], a["t"], a["offered"], a["censored"]) == (
         "a", [0, 2], [0, 2], [10, 30], [False, True],
     )  # fmt: skip
     assert (b["client_id"], b["seq"], b["bytes_in"]) == ("b", [0], [1])
     assert (a["gw"], a["boot"], a["first_seq"], a["date"]) == ("a", BOOT, 0, DATE)
-
-
-def test_every_position_of_a_row_lands_in_its_column_and_no_quota_is_a_null() -> None:
     values: dict[str, Any] = {
         "requests": 1, "bytes_in": 2, "bytes_out": 3, "offered": 4.5, "admitted": 5.5, "max_units": 6.5,
         "rejected": 7, "rejected_units": 8.5, "delayed": 9, "throttle_ms": 10, "muted_ms": 11,
@@ -61,7 +54,7 @@ def test_every_position_of_a_row_lands_in_its_column_and_no_quota_is_a_null() ->
     assert found["node"] == 1
 
 
-def test_events_keep_their_millisecond_and_their_fields() -> None:
+def test_events_keep_their_millisecond_and_lines_are_kept_also_when_nothing_happened() -> None:
     one = event(
         offset_ms=250, units=7, strict=False, admitted=False, throttle_ms=90, correlation_id=8, attempt=2
     )
@@ -72,35 +65,26 @@ def test_events_keep_their_millisecond_and_their_fields() -> None:
     assert found["e_kind"] == [0, 2, -1, 0]
     assert [found[name][0] for name in list(EVENTS)[2:]] == [7, False, False, 90, 8, 2]
     assert (found["api"], found["node"]) == ("mutation", -1)
-
-
-def test_lines_are_kept_also_when_nothing_happened_in_them() -> None:
     (found,) = collected(line(0), line(1, row(), dropped_rows=3, dropped_events=4, dur_ms=1003))["lines"]
     expected = [[0, 1], [0, 1], [DAY, DAY + 1], [1000, 1003], [0, 1], [0, 3], [0, 4]]
     assert [found[name] for name in LINES] == expected
 
 
-def test_midnight_divides() -> None:
+def test_midnight_divides_and_skipped_lines_are_neither_rows_nor_lines() -> None:
     found = collected(line(86_399, row()), line(86_400, row()))
     assert [(str(each["date"]), each["t"]) for each in found["rows"]] == [
         ("2026-09-28", [86_399]),
         ("2026-09-29", [0]),
     ]
     assert len(found["lines"]) == 2
-
-
-def test_skipped_lines_are_neither_rows_nor_lines() -> None:
     found = collected(line(0, row()), line(0, row()), skip=frozenset({("f", 1)}))
     assert found["rows"][0]["seq"] == found["lines"][0]["seq"] == [0]
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        row(requests="many"), row(client_id=5), row(node=None), row(api="guess"), row(offered=None),
-        row(requests=2**40), row(flags="x"), row(quota="none"), row(bytes_in=[1]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("bad", [
+    row(requests="many"), row(client_id=5), row(node=None), row(api="guess"), row(offered=None),
+    row(requests=2**40), row(flags="x"), row(quota="none"), row(bytes_in=[1]),
+])  # fmt: skip
 def test_a_wrong_value_costs_its_line_and_no_other(bad: list[Any]) -> None:
     found = collected(line(0, row()), line(1, row(), bad), line(2, row()))
     assert [each["at"] for each in found["torn"]] == [1]
@@ -126,13 +110,10 @@ def test_a_file_of_many_lines_is_gathered_in_pieces_without_losing_any() -> None
     assert [seq for each in found["lines"] for seq in each["seq"]] == list(range(3_000))
 
 
-def test_names_are_kept_letter_by_letter() -> None:
+def test_names_are_kept_letter_by_letter_and_messages_of_a_topic_are_read_alike() -> None:
     name = '{"\\u0000":"\\"}\n\x00‮ünïcode🙂'
     (found,) = collected(line(0, row(name, user=name)))["rows"]
     assert found["client_id"] == found["user"] == name
-
-
-def test_messages_of_a_topic_are_read_alike() -> None:
     batches = Collector().messages("topic-3", [(70, line(0, row())), (71, b"junk"), (73, line(1, row()))])
     found = {each["kind"]: each for batch in batches for each in batch.to_pylist()}
     assert found.keys() == {"rows", "lines", "torn"}
@@ -149,8 +130,6 @@ def test_spark_and_arrow_have_the_same_raw_columns() -> None:
 
 
 # -- raw rows joined ---------------------------------------------------------------------------------------------
-
-
 def chunks(*files: bytes) -> pa.Table:
     """Raw rows of some files in the order in which they are joined."""
     batches = [batch for file in files for batch in Collector().file("f", file)]
@@ -190,16 +169,13 @@ def test_however_a_day_is_cut_into_files_and_batches_each_client_gets_its_second
         assert {len(each[name]) for name in EVENTS} == {0}
 
 
-def test_mutations_stand_beside_the_seconds_of_their_client_or_alone() -> None:
+def test_seconds_of_a_client_stand_beside_its_mutations_and_do_not_fall() -> None:
     mutation = row(api="mutation", node=-1)
     two = line(0, mutation, events=(event(offset_ms=5), event(offset_ms=9)))
     (found,) = joined(chunks(content(two, line(1, mutation))))
     assert (found["t"], found["e_ms"], found["e_units"]) == ([0, 1], [5, 9], [3, 3])
     (alone,) = joined(chunks(content(line(0, events=(event(),)))))
     assert (alone["api"], alone["node"], alone["t"], alone["e_ms"]) == ("mutation", -1, [], [0])
-
-
-def test_after_a_restart_with_the_clock_set_back_time_does_not_fall() -> None:
     before = content(*(line(seq, row(units=seq)) for seq in range(10)))
     after = content(
         *(line(seq, row(units=100 + seq), boot=BOOT + 9_000, ts=DAY + 5 + seq) for seq in range(10))
@@ -212,8 +188,6 @@ def test_after_a_restart_with_the_clock_set_back_time_does_not_fall() -> None:
 
 
 # -- raw files ---------------------------------------------------------------------------------------------------
-
-
 def write(folder: Path, *lines: bytes) -> list[dict[str, Any]]:
     """Writes a raw file; what the driver gets."""
     folder.mkdir(parents=True, exist_ok=True)

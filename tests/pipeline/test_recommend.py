@@ -1,7 +1,5 @@
 """From compacted days to required rates, from these to a plan, and no plan from half of the records."""
 
-from __future__ import annotations
-
 import datetime
 from dataclasses import replace
 from pathlib import Path
@@ -70,7 +68,7 @@ def only(*histories: ClientHistory, **options: Any) -> PlanEntry:
     return entry
 
 
-def test_a_quota_is_the_required_rate_and_a_margin_in_whole_bytes() -> None:
+def test_a_quota_is_the_required_rate_and_a_margin_and_one_that_fits_is_left_alone() -> None:
     entry = only(history(1000.1, 1000.1, 1000.1))
     assert entry.entity == QuotaEntity(user="alice", client_id="app")
     assert entry.key is QuotaKey.PRODUCER_BYTE_RATE
@@ -78,14 +76,22 @@ def test_a_quota_is_the_required_rate_and_a_margin_in_whole_bytes() -> None:
     assert entry.action is Action.SET
     assert "1 kB/s" in entry.reason
     assert "0.99 of its use not to wait; +25%" in entry.reason
+    kept = only(history(1000.0, 1000.0, quota=1100.0))
+    assert (kept.action, kept.value) == (Action.KEEP, 1100.0)
+    assert kept.lower <= 1100.0 <= kept.upper
+    assert kept.reason.startswith("1.1 kB/s is within")
+    # More days make the bounds narrower.
+    assert kept.upper < only(history(1000.0)).upper
 
 
-def test_recent_days_count_more_and_the_largest_day_is_another_rule() -> None:
+def test_recent_days_count_more_and_refused_mutations_hide_nothing() -> None:
     falling = history(9000.0, 100.0, 100.0, 100.0, 100.0, 100.0)
     assert only(falling).value == 125.0
     assert only(falling, rule=Rule.LARGEST).value == 11_250.0
     rising = history(100.0, 100.0, 9000.0)
     assert only(rising).value == 11_250.0
+    entry = only(history(4.0, api=UsageApi.MUTATION, censored=0.5, quota=20.0))
+    assert entry.value == 5.0
 
 
 @given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=7))
@@ -96,31 +102,19 @@ def test_the_rule_is_the_one_that_the_backtest_judges(rates: list[float]) -> Non
     assert rule.margin == RecommendationSettings().margin
 
 
-def test_a_quota_in_force_that_fits_is_left_alone() -> None:
-    kept = only(history(1000.0, 1000.0, quota=1100.0))
-    assert (kept.action, kept.value) == (Action.KEEP, 1100.0)
-    assert kept.lower <= 1100.0 <= kept.upper
-    assert kept.reason.startswith("1.1 kB/s is within")
-    # More days make the bounds narrower.
-    assert kept.upper < only(history(1000.0)).upper
-
-
 @pytest.mark.parametrize("quota", [999.0, 1876.0])
 def test_a_quota_in_force_that_does_not_fit_is_set(quota: float) -> None:
     entry = only(history(1000.0, 1000.0, quota=quota))
     assert (entry.action, entry.value, entry.old) == (Action.SET, 1250.0, quota)
 
 
-def test_a_client_whose_demand_is_hidden_is_only_raised() -> None:
+def test_a_client_whose_demand_is_hidden_is_only_raised_also_when_its_quota_was_lifted() -> None:
     entry = only(history(400.0, censored=0.5, quota=1000.0))
     assert (entry.action, entry.value) == (Action.SET, 1200.0)
     assert "muted in 50.0% of its active seconds" in entry.reason
     assert "raised from 1 kB/s" in entry.reason
     # A little muting hides nothing that matters.
     assert only(history(400.0, censored=0.005, quota=2000.0)).value == 500.0
-
-
-def test_a_client_whose_quota_was_lifted_is_not_held_to_what_it_got_through_while_muted() -> None:
     muted = history(*[1_000.0] * 6, censored=0.5, quota=1_000.0)
     quiet = ClientDay("2026-11-20", 10.0, 1_000, 0, None)
     entry = only(replace(muted, days=(*muted.days, quiet)), bump=1.5)
@@ -128,26 +122,18 @@ def test_a_client_whose_quota_was_lifted_is_not_held_to_what_it_got_through_whil
     assert "what it wanted is not known: raised from 1 kB/s, lifted meanwhile" in entry.reason
 
 
-def test_refused_mutations_are_recorded_so_nothing_is_hidden() -> None:
-    entry = only(history(4.0, api=UsageApi.MUTATION, censored=0.5, quota=20.0))
-    assert entry.value == 5.0
-
-
-def test_clients_without_a_name_and_the_sum_of_the_rest_get_no_quota() -> None:
+def test_shared_counters_get_the_entity_that_shares_them_and_clients_without_a_name_none() -> None:
     assert plan(history(5.0, user="", client_id="")).entries == ()
     assert plan(history(5.0, client_id=OTHER)).entries == ()
     assert plan(history(0.0)).entries == ()
     assert plan(history(5.0, user="", client_id="not an address", api=UsageApi.CONNECT)).entries == ()
-
-
-def test_shared_counters_get_the_entity_that_shares_them() -> None:
     assert entity_of(history(user="alice", client_id="")) == QuotaEntity(user="alice")
     assert entity_of(history(user="", client_id="app")) == QuotaEntity(client_id="app")
     address = history(user="", client_id="10.0.0.1", api=UsageApi.CONNECT)
     assert entity_of(address) == QuotaEntity(ip="10.0.0.1")
 
 
-def test_a_default_covers_all_but_the_largest() -> None:
+def test_a_default_covers_all_but_the_largest_of_its_kind() -> None:
     histories = [history(100.0 * i, client_id=f"c{i}") for i in range(1, 6)]
     made = plan(*histories, overrides=2)
     found = made.entries
@@ -160,6 +146,17 @@ def test_a_default_covers_all_but_the_largest() -> None:
     assert found[0].entity == QuotaEntity(user=DEFAULT, client_id=DEFAULT)
     # It is counted for each client that it covers.
     assert made.capacity[0].allocated == 3 * 375 + 625 + 500
+    histories = [
+        history(100.0, client_id="a"),
+        history(900.0, user="bob", client_id=""),
+        history(7.0, user="", client_id="10.0.0.1", api=UsageApi.CONNECT),
+    ]
+    found = plan(*histories, overrides=0).entries
+    assert {str(entry.entity) for entry in found} == {
+        "user=<default>,client-id=<default>",
+        "user=<default>",
+        "ip=<default>",
+    }
 
 
 def test_what_a_client_has_of_the_default_becomes_its_own_when_the_default_changes() -> None:
@@ -176,50 +173,28 @@ def test_what_a_client_has_of_the_default_becomes_its_own_when_the_default_chang
     assert by_client["b"].reason.startswith("its own, whatever the default is")
 
 
-def test_each_kind_of_entity_gets_a_default_of_its_own() -> None:
-    histories = [
-        history(100.0, client_id="a"),
-        history(900.0, user="bob", client_id=""),
-        history(7.0, user="", client_id="10.0.0.1", api=UsageApi.CONNECT),
-    ]
-    found = plan(*histories, overrides=0).entries
-    assert {str(entry.entity) for entry in found} == {
-        "user=<default>,client-id=<default>",
-        "user=<default>",
-        "ip=<default>",
-    }
-
-
 def test_what_all_may_use_is_compared_with_what_all_used_and_with_the_cluster() -> None:
     histories = [history(100.0, client_id="a"), history(100.0, client_id="b", gateways=2)]
     (check,) = plan(
-        *histories,
-        peaks={QuotaKey.PRODUCER_BYTE_RATE: 150.0},
-        capacity={QuotaKey.PRODUCER_BYTE_RATE: 200.0},
+        *histories, peaks={QuotaKey.PRODUCER_BYTE_RATE: 150.0}, capacity={QuotaKey.PRODUCER_BYTE_RATE: 200.0}
     ).capacity
     assert (check.allocated, check.peak, check.over_allocation, check.fits) == (375.0, 150.0, 2.5, True)
     assert "2.5 times the most that all used together" in check.note
     assert "not more than 53%" in check.note
     (tight,) = plan(
-        *histories,
-        peaks={QuotaKey.PRODUCER_BYTE_RATE: 150.0},
-        capacity={QuotaKey.PRODUCER_BYTE_RATE: 100.0},
+        *histories, peaks={QuotaKey.PRODUCER_BYTE_RATE: 150.0}, capacity={QuotaKey.PRODUCER_BYTE_RATE: 100.0}
     ).capacity
     assert not tight.fits
     assert "do not protect it" in tight.note
 
 
-@pytest.mark.parametrize(
-    ("value", "key", "text"),
-    [
-        (999.0, QuotaKey.CONSUMER_BYTE_RATE, "999 B/s"),
-        (12_345_678.0, QuotaKey.PRODUCER_BYTE_RATE, "12.3 MB/s"),
-        (2.5e9, QuotaKey.PRODUCER_BYTE_RATE, "2.5 GB/s"),
-        (12.5, QuotaKey.REQUEST_PERCENTAGE, "12.5 %"),
-        (3.0, QuotaKey.CONTROLLER_MUTATION_RATE, "3 partitions/s"),
-        (3.0, QuotaKey.CONNECTION_CREATION_RATE, "3 connections/s"),
-    ],
-)
+@pytest.mark.parametrize(("value", "key", "text"), [
+    (999.0, QuotaKey.CONSUMER_BYTE_RATE, "999 B/s"),
+    (12_345_678.0, QuotaKey.PRODUCER_BYTE_RATE, "12.3 MB/s"),
+    (2.5e9, QuotaKey.PRODUCER_BYTE_RATE, "2.5 GB/s"), (12.5, QuotaKey.REQUEST_PERCENTAGE, "12.5 %"),
+    (3.0, QuotaKey.CONTROLLER_MUTATION_RATE, "3 partitions/s"),
+    (3.0, QuotaKey.CONNECTION_CREATION_RATE, "3 connections/s"),
+])  # fmt: skip
 def test_amounts_are_written_for_people(value: float, key: QuotaKey, text: str) -> None:
     assert amount(value, key) == text
 
@@ -240,8 +215,6 @@ def test_the_plan_of_known_clients_is_the_one_kept() -> None:
 
 
 # -- required rates --------------------------------------------------------------------------------------------------
-
-
 NEXT = DAY + datetime.timedelta(days=1)
 
 
@@ -250,7 +223,7 @@ def found(*rows: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for batch in work(iter([compacted_rows(rows)])) for row in batch.to_pylist()]
 
 
-def test_workers_find_required_rates_and_what_all_used_together() -> None:
+def test_workers_find_required_rates_and_the_gateway_with_the_largest_decides() -> None:
     big = {"t": [5, 6], "offered": [1_000.0, 500.0], "quota": [None, 70.0], "censored": [True, False]}
     small = {"t": [7, 20], "offered": [100.0, 100.0], "client_id": "small"}
     rows = found(big, small)
@@ -262,9 +235,6 @@ def test_workers_find_required_rates_and_what_all_used_together() -> None:
     histories, peaks = gather(rows)
     assert [(history.client_id, len(history.days)) for history in histories] == [("c", 1), ("small", 1)]
     assert peaks == {QuotaKey.PRODUCER_BYTE_RATE: 160.0}
-
-
-def test_the_gateway_with_the_largest_required_rate_decides_and_peaks_add_up() -> None:
     rows = found(
         {"t": [5], "offered": [1_000.0], "gw": "a", "quota": [50.0]},
         {"t": [6], "offered": [300.0], "gw": "b", "quota": [60.0]},
@@ -278,17 +248,11 @@ def test_the_gateway_with_the_largest_required_rate_decides_and_peaks_add_up() -
     assert peaks == {QuotaKey.PRODUCER_BYTE_RATE: 130.0}
 
 
-def test_a_bucket_saves_up_all_its_windows_and_a_rate_all_but_one() -> None:
-    assert burst_s(UsageApi.MUTATION, 11, 1_000) == 11.0
-    assert burst_s(UsageApi.PRODUCE, 11, 1_000) == 10.0
-    assert burst_s(UsageApi.CONNECT, 1, 500) == 0.5
-
-
 def compacted_day(date: str, completeness: float = 1.0) -> CompactedDay:
     return CompactedDay(date, "", 1, 1, 1, completeness, [])
 
 
-def test_a_history_with_holes_is_refused_and_says_which() -> None:
+def test_a_history_with_holes_and_an_unknown_capacity_are_refused() -> None:
     days = [compacted_day("2026-11-14"), compacted_day("2026-11-16", 0.9)]
     with pytest.raises(JobError, match=r"2026-11-15 not compacted; 2026-11-16 is 90.0% complete"):
         history_days(days, 3, None, allow_gaps=False)
@@ -297,9 +261,9 @@ def test_a_history_with_holes_is_refused_and_says_which() -> None:
     assert [day.date for day in history_days(days, 1, "2026-11-14", allow_gaps=False)] == ["2026-11-14"]
     with pytest.raises(JobError, match="--to 'yesterday': say a day"):
         history_days(days, 7, "yesterday", allow_gaps=False)
-
-
-def test_capacity_is_given_by_api() -> None:
+    assert burst_s(UsageApi.MUTATION, 11, 1_000) == 11.0
+    assert burst_s(UsageApi.PRODUCE, 11, 1_000) == 10.0
+    assert burst_s(UsageApi.CONNECT, 1, 500) == 0.5
     assert parse_capacity("produce=200e6, mutation=50") == {
         QuotaKey.PRODUCER_BYTE_RATE: 2e8,
         QuotaKey.CONTROLLER_MUTATION_RATE: 50.0,

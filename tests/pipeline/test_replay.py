@@ -1,7 +1,5 @@
 """Compacted rows as the kernels take them, and which algorithm and kind of client a replay takes."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 
@@ -39,35 +37,38 @@ def test_apis_come_apart_and_unknown_ones_are_left_out() -> None:
     assert found[UsageApi.PRODUCE].names.column("client_id").to_pylist() == ["c", "idle"]
 
 
-def test_a_slice_of_a_batch_is_that_slice() -> None:
+def test_a_slice_of_a_batch_and_large_lists_are_read_as_well() -> None:
     batch = compacted_rows([{"t": [i], "offered": [float(i)]} for i in range(1, 5)])
     (found,) = demands(batch.slice(2, 2))
     assert found.by_second().total_units().tolist() == [3.0, 4.0]
+    batch = compacted_rows([{"t": [1], "offered": [2.0]}])
+    large = [
+        column.cast(pa.large_list(column.type.value_type)) if pa.types.is_list(column.type) else column
+        for column in batch.columns
+    ]
+    (found,) = demands(pa.RecordBatch.from_arrays(large, names=batch.schema.names))
+    assert found.by_second().total_units().tolist() == [2.0]
 
 
-def test_rows_of_several_brokers_put_together_are_brought_into_order() -> None:
+def test_order_of_time_and_percent_of_a_thread() -> None:
     found = one([{"t": [5, 9, 2, 9], "offered": [1.0, 2.0, 3.0, 4.0], "requests": [1, 2, 3, 4]}])
     assert found.seconds.tolist() == [2, 5, 9, 9]
     assert found.units.tolist() == [3.0, 1.0, 2.0, 4.0]
     assert found.requests.tolist() == [3, 1, 2, 4]
-
-
-def test_request_time_is_counted_in_percent_of_a_thread() -> None:
     found = one([{"api": "request", "t": [1], "offered": [250.0], "max_units": [50.0]}])
     assert found.units.tolist() == [25.0]
     assert found.max_units.tolist() == [5.0]
+    found = one([{"t": [1, 2], "offered": [1.0, 1.0], "censored": [True, False], "quota": [None, 7.0]}])
+    assert found.sums(found.censored).tolist() == [1.0]
+    assert np.isnan(found.quota[0])
+    assert found.quota[1] == 7.0
 
 
 def test_mutations_are_taken_one_by_one_and_retries_are_no_new_demand() -> None:
     row = {
-        "api": "mutation",
-        "t": [1],
-        "offered": [9.0],
-        "e_ms": [1_100, 1_200, 1_050],
-        "e_units": [4, 4, 1],
-        "e_strict": [True, True, False],
-        "e_attempt": [1, 2, 1],
-    }
+        "api": "mutation", "t": [1], "offered": [9.0], "e_ms": [1_100, 1_200, 1_050], "e_units": [4, 4, 1],
+        "e_strict": [True, True, False], "e_attempt": [1, 2, 1],
+    }  # fmt: skip
     events = one([row]).events
     assert events is not None
     assert events.t_ms.tolist() == [1_050, 1_100]
@@ -78,23 +79,6 @@ def test_mutations_are_taken_one_by_one_and_retries_are_no_new_demand() -> None:
     assert again.weights.tolist() == [1.0, 1.0, 1.0]
 
 
-def test_quotas_and_censored_seconds_are_told() -> None:
-    found = one([{"t": [1, 2], "offered": [1.0, 1.0], "censored": [True, False], "quota": [None, 7.0]}])
-    assert found.sums(found.censored).tolist() == [1.0]
-    assert np.isnan(found.quota[0])
-    assert found.quota[1] == 7.0
-
-
-def test_large_lists_are_read_as_well() -> None:
-    batch = compacted_rows([{"t": [1], "offered": [2.0]}])
-    large = [
-        column.cast(pa.large_list(column.type.value_type)) if pa.types.is_list(column.type) else column
-        for column in batch.columns
-    ]
-    (found,) = demands(pa.RecordBatch.from_arrays(large, names=batch.schema.names))
-    assert found.by_second().total_units().tolist() == [2.0]
-
-
 @pytest.mark.parametrize("column", ["t", "offered"])
 def test_a_missing_column_is_an_error_and_not_an_empty_day(column: str) -> None:
     batch = compacted_rows([{"t": [1], "offered": [2.0]}])
@@ -103,19 +87,14 @@ def test_a_missing_column_is_an_error_and_not_an_empty_day(column: str) -> None:
 
 
 # -- which algorithm -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("api", "algorithm", "model"),
-    [
-        (UsageApi.PRODUCE, Algorithm.RATE, Model.CLOSED_LOOP),
-        (UsageApi.FETCH, Algorithm.RATE, Model.CLOSED_LOOP),
-        (UsageApi.REQUEST, Algorithm.RATE, Model.CLOSED_LOOP),
-        (UsageApi.MUTATION, Algorithm.TOKEN_BUCKET, Model.RECORDED),
-        (UsageApi.CONNECT, Algorithm.RATE, Model.STRICT),
-    ],
-)
-def test_by_default_each_api_is_replayed_as_the_gateway_decides_it(
+@pytest.mark.parametrize(("api", "algorithm", "model"), [
+    (UsageApi.PRODUCE, Algorithm.RATE, Model.CLOSED_LOOP),
+    (UsageApi.FETCH, Algorithm.RATE, Model.CLOSED_LOOP),
+    (UsageApi.REQUEST, Algorithm.RATE, Model.CLOSED_LOOP),
+    (UsageApi.MUTATION, Algorithm.TOKEN_BUCKET, Model.RECORDED),
+    (UsageApi.CONNECT, Algorithm.RATE, Model.STRICT),
+])  # fmt: skip
+def test_each_api_is_replayed_as_the_gateway_decides(
     api: UsageApi, algorithm: Algorithm, model: Model
 ) -> None:
     how = ReplaySettings().of_api(api)
@@ -164,13 +143,10 @@ def test_every_algorithm_slows_a_burst_in_every_model(algorithm: Algorithm, mode
     assert bool(found.outcome.late_ms[0, 0] > 0) is (model is Model.CLOSED_LOOP)
 
 
-def test_a_request_quota_is_never_told_more_than_a_window_at_once() -> None:
+def test_a_request_quota_is_never_told_more_than_a_window_and_old_clients_are_told_apart() -> None:
     demand = one([{"api": "request", "t": [0, 1], "offered": [60_000.0, 1.0]}])
     waits = replay(demand, np.array([1.0]), ReplaySettings()).outcome
     assert waits.wait_ms[0, 0] == 2_000
-
-
-def test_mutations_of_old_and_new_clients_are_told_apart() -> None:
     row = {"api": "mutation", "t": [0], "e_ms": [0, 1], "e_units": [100, 1], "e_strict": [True, False]}
     outcome = replay(one([row]), np.array([1.0]), ReplaySettings()).outcome
     # The strict one goes into debt untold; the permissive one is told of it.

@@ -1,7 +1,5 @@
 """Profiles of clients, use over time, the page, and the report over compacted days."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -51,7 +49,7 @@ def profile_of(*rows: dict[str, Any]) -> dict[str, Any]:
     return dict(merged.to_pylist()[0])
 
 
-def test_sums_are_over_all_brokers_gateways_and_days() -> None:
+def test_sums_and_peaks_are_over_all_brokers_gateways_and_days() -> None:
     rows = [
         {"gw": "a", "node": 1, "t": [5, 6], "offered": [10.0, 20.0], "delayed": [1, 0]},
         {"gw": "b", "node": 2, "t": [5], "offered": [70.0], "throttle_ms": [1500]},
@@ -63,10 +61,6 @@ def test_sums_are_over_all_brokers_gateways_and_days() -> None:
     assert (found["gateways"], found["nodes"], found["active_s"]) == (2, 2, 4)
     assert found["step"] == [MIDNIGHT_S // 10, (MIDNIGHT_S + 86_400) // 10]
     assert found["step_offered"] == [100.0, 1.0]
-
-
-def test_the_peak_of_a_client_is_that_of_its_brokers_together() -> None:
-    """Each broker sees 100 in a step of its own and 60 in a shared one: the shared one is the peak."""
     one = {"node": 1, "t": [0, 20], "offered": [100.0, 60.0]}
     two = {"node": 2, "t": [10, 25], "offered": [100.0, 60.0]}
     found = profile_of(one, two)
@@ -75,41 +69,30 @@ def test_the_peak_of_a_client_is_that_of_its_brokers_together() -> None:
     assert found["peak_1s"] == 100.0
 
 
-def test_percentiles_leave_out_steps_without_use() -> None:
+def test_percentiles_leave_out_steps_without_use_and_rows_without_seconds_make_no_profile() -> None:
     found = profile_of(
         {"t": [0, 10, 20, 30], "offered": [10.0, 0.0, 20.0, 30.0], "throttle_ms": [0, 900, 0, 0]}
     )
     assert found["p50"] == 2.0
     assert found["step_throttle_ms"] == [0.0, 900.0, 0.0, 0.0]
+    assert partial_of({"t": [], "offered": []}).num_rows == 0
 
 
-def test_nearness_is_the_gateways_own_measure_of_a_rate() -> None:
+def test_nearness_is_the_gateways_own_measure() -> None:
     row = {
-        "t": [1, 2, 3, 4],
-        "offered": [1.0] * 4,
-        "quota": [None, 100.0, 100.0, 50.0],
+        "t": [1, 2, 3, 4], "offered": [1.0] * 4, "quota": [None, 100.0, 100.0, 50.0],
         "level_end": [99.0, 79.0, None, 45.0],
-    }
+    }  # fmt: skip
     found = profile_of(row)
     assert found["closest"] == pytest.approx(0.9)
     assert found["near_s"] == 1
     assert found["quota"] == 50.0
-
-
-def test_nearness_of_mutations_is_what_was_wanted_in_ten_seconds() -> None:
     row = {"api": "mutation", "t": [1, 2, 30], "offered": [40.0, 20.0, 1.0], "quota": [2.0] * 3}
     found = profile_of(row)
     assert found["closest"] == 3.0
     assert found["near_s"] == 2
-
-
-def test_a_client_without_a_limit_is_near_to_none() -> None:
     found = profile_of({"t": [1], "offered": [1e9]})
     assert (found["closest"], found["quota"], found["near_s"]) == (None, None, 0)
-
-
-def test_a_packed_row_without_seconds_makes_no_profile() -> None:
-    assert partial_of({"t": [], "offered": []}).num_rows == 0
 
 
 @given(
@@ -150,8 +133,6 @@ def test_clients_come_apart_whatever_the_order_of_their_partial_profiles() -> No
 
 
 # -- use over time ---------------------------------------------------------------------------------------------------
-
-
 series = st.dictionaries(st.integers(10_000, 200_000), st.integers(1, 9), max_size=30)
 
 
@@ -209,7 +190,7 @@ def test_a_timeline_survives_its_row() -> None:
     )
 
 
-def test_of_equally_large_clients_the_first_by_name_keep_theirs_in_any_order() -> None:
+def test_the_largest_clients_keep_their_timelines_and_all_are_shown_in_numbers() -> None:
     rows = [{"client_id": f"c{n:02d}", "t": [1], "offered": [5.0]} for n in range(30)]
     rows.append({**rows[0], "client_id": OTHER, "offered": [1e9]})
     parts = [merge_profiles(partial_of(*mine)) for mine in (rows[1::2], rows[::-2])]
@@ -218,9 +199,6 @@ def test_of_equally_large_clients_the_first_by_name_keep_theirs_in_any_order() -
     # Each worker keeps as many as are shown: the first of all are among them, and not the rest as a whole.
     assert {f"c{n:02d}" for n in range(STACKED)} <= lines
     assert OTHER not in lines
-
-
-def test_all_clients_are_shown_in_numbers_and_only_the_largest_over_time() -> None:
     rows = [{"client_id": f"c{n}", "t": [1, 70_000], "offered": [float(n)] * 2} for n in range(20)]
     parts = [merge_profiles(partial_of(*rows))]
     found = pa.Table.from_batches(list(summarise(parts)), schema=SUMMARY).to_pylist()
@@ -234,8 +212,6 @@ def test_all_clients_are_shown_in_numbers_and_only_the_largest_over_time() -> No
 
 
 # -- the page --------------------------------------------------------------------------------------------------------
-
-
 HOSTILE = "<script>alert(1)</script>$x_{1}$&\"'\u202e"
 
 
@@ -271,13 +247,10 @@ class Page(HTMLParser):
 def test_hostile_names_are_shown_and_never_run() -> None:
     found = report_from(
         {
-            "client_id": HOSTILE,
-            "t": [1, 2],
-            "offered": [5.0, 6.0],
-            "quota": [7.0, 7.0],
+            "client_id": HOSTILE, "t": [1, 2], "offered": [5.0, 6.0], "quota": [7.0, 7.0],
             "level_end": [8.0, 1.0],
         }
-    )
+    )  # fmt: skip
     page = Page(render(found, top=5, plan=plan_of((QuotaEntity(user=HOSTILE), Action.SET, 10.0, None))))
     assert page.active == []
     assert any(HOSTILE in text for text in page.text)
@@ -298,10 +271,13 @@ def test_the_page_is_whole_and_holds_a_picture_for_each_api_and_one_for_limits()
     assert "every record is there" in text
 
 
-def test_lost_records_are_shown_at_the_top() -> None:
+def test_what_is_not_on_the_page_is_told_on_it() -> None:
     text = render(report_from({"t": [1], "offered": [5.0]}, completeness=0.97), top=5)
     assert "3 % of the records of the worst day are missing" in text
     assert "every record is there" not in text
+    rows = [{"client_id": f"c{at}", "t": [1], "offered": [float(at)]} for at in range(9)]
+    text = render(report_from(*rows), top=4)
+    assert "and 5 more in report.json" in text
 
 
 def test_days_that_are_not_there_are_shown_at_the_top_and_to_programs() -> None:
@@ -320,12 +296,6 @@ def test_days_that_are_not_there_are_shown_at_the_top_and_to_programs() -> None:
         report.absent_days(found.days, "last week", None)
 
 
-def test_what_does_not_fit_on_the_page_is_counted() -> None:
-    rows = [{"client_id": f"c{at}", "t": [1], "offered": [float(at)]} for at in range(9)]
-    text = render(report_from(*rows), top=4)
-    assert "and 5 more in report.json" in text
-
-
 def test_the_same_as_json_for_programs() -> None:
     found = report_from(
         {"t": [1, 2], "offered": [5.0, 5.0], "requests": [1, 3], "delayed": [0, 1]}, completeness=0.5
@@ -337,42 +307,28 @@ def test_the_same_as_json_for_programs() -> None:
     assert found["clients"][0]["unit"] == "bytes"
 
 
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (None, "bytes", "–"),
-        (0.0, "bytes", "0 B"),
-        (1234.0, "bytes", "1.23 kB"),
-        (5e9, "", "5 G"),
-        (7.0, "", "7"),
-    ],
-)
+@pytest.mark.parametrize(("value", "unit", "text"), [
+    (None, "bytes", "–"), (0.0, "bytes", "0 B"), (1234.0, "bytes", "1.23 kB"), (5e9, "", "5 G"),
+    (7.0, "", "7"),
+])  # fmt: skip
 def test_quantities_have_three_digits(value: float | None, unit: str, text: str) -> None:
     assert quantity(value, unit) == text
 
 
-def test_little_is_not_rounded_to_nothing() -> None:
+def test_numbers_are_told_for_people() -> None:
     assert share(0.0) == "0 %"
     assert share(0.00001) == "<0.01 %"
     assert share(None) == "–"
     assert (duration(0), duration(90_000), duration(1_500)) == ("0", "1.5 min", "1.5 s")
-
-
-def test_a_limit_is_told_in_the_unit_of_its_key() -> None:
     assert quota(1e6, "produce") == "1 MB/s"
     assert quota(150.0, "request") == "150 %"
     assert quota(None, "fetch") == "none"
-
-
-def test_near_and_over_look_different() -> None:
     assert [heat(each) for each in (None, 0.5, 0.8, 1.0, 1.01)] == ["", "", "close", "close", "over"]
 
 
 # -- over compacted days ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.spark
-def test_clients_are_added_up_over_days_and_brokers_the_largest_first(
+def test_clients_are_added_up_over_days_and_brokers(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monday = {"date": date(2026, 11, 16), "t": [1]}
@@ -387,11 +343,8 @@ def test_clients_are_added_up_over_days_and_brokers_the_largest_first(
     write_compacted(tmp_path, [{**tuesday, **row} for row in rows], completeness=0.99)
     found = report.make(spark, str(tmp_path))
     assert [(client["api"], client["client_id"], client["offered"]) for client in found.clients] == [
-        ("produce", "c", 100.0),
-        ("produce", "small", 5.0),
-        ("produce", OTHER, 1e9),
-        ("mutation", "c", 7.0),
-    ]
+        ("produce", "c", 100.0), ("produce", "small", 5.0), ("produce", OTHER, 1e9), ("mutation", "c", 7.0),
+    ]  # fmt: skip
     assert found.completeness == 0.99
     assert [found.clients[0][name] for name in ("active_s", "peak_10s")] == [4, 9.0]
     # The job, of one of the days, leaves a page and a file for programs.

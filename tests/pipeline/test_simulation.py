@@ -1,7 +1,5 @@
 """Candidate quotas, and the table of what they would have done: in the workers, and the job over all of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +21,17 @@ from tests.pipeline.test_plans import plan_of
 KEY = QuotaKey.PRODUCER_BYTE_RATE
 
 
-def test_a_grid_is_in_multiples_of_each_clients_mean() -> None:
+def test_candidates_are_a_grid_of_each_clients_mean_or_a_plans(tmp_path: Path) -> None:
     (demand,) = demands(compacted_rows([{"t": [0], "offered": [86_400.0]}, {"t": [0], "offered": [864.0]}]))
     found = parse_candidates("grid:1..4x3")
     assert found.count == 3
     assert found.for_demand(demand).tolist() == pytest.approx(np.array([[1, 2, 4], [0.01, 0.02, 0.04]]))
+    file = tmp_path / "plan.json"
+    file.write_text(plan_of((QuotaEntity(user="a"), Action.SET, 7.0, None)).to_json(), encoding="utf-8")
+    assert parse_candidates(str(file)).plan == ((QuotaEntity(user="a"), KEY, 7.0),)
 
 
-def test_a_plans_quotas_are_found_as_the_gateway_finds_them() -> None:
+def test_a_plans_quotas_are_found_as_the_gateway_finds_them_for_addresses_too() -> None:
     rows = [
         {"t": [0], "user": user, "client_id": client_id}
         for user, client_id in (("alice", "a"), ("bob", "a"), ("bob", ""), ("carol", ""))
@@ -46,9 +47,6 @@ def test_a_plans_quotas_are_found_as_the_gateway_finds_them() -> None:
     ).for_demand(demand)
     assert quotas[:3, 0].tolist() == [1.0, 2.0, 3.0]
     assert np.isnan(quotas[3, 0])
-
-
-def test_a_plans_quotas_for_addresses_are_found_too() -> None:
     rows = [{"t": [0], "api": "connect", "user": "", "client_id": ip} for ip in ("10.0.0.1", "10.0.0.2")]
     (demand,) = demands(compacted_rows(rows))
     key = QuotaKey.CONNECTION_CREATION_RATE
@@ -56,69 +54,42 @@ def test_a_plans_quotas_for_addresses_are_found_too() -> None:
     assert Candidates(plan=listed).for_demand(demand).tolist() == [[5.0], [7.0]]
 
 
-def test_a_plan_is_read_from_its_file(tmp_path: Path) -> None:
-    file = tmp_path / "plan.json"
-    file.write_text(plan_of((QuotaEntity(user="a"), Action.SET, 7.0, None)).to_json(), encoding="utf-8")
-    assert parse_candidates(str(file)).plan == ((QuotaEntity(user="a"), KEY, 7.0),)
-
-
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("grid:1..2", "expected grid"),
-        ("grid:5..2x3", "LOWEST"),
-        ("grid:0..1x2", "LOWEST"),
-        ("grid:1..2x0", "LOWEST"),
-        ("grid:1..2x2000", "LOWEST"),
-        ("value:-1", "LOWEST"),
-        ("value:many", "expected grid"),
-        ("nowhere.json", "No such file"),
-    ],
-)
+@pytest.mark.parametrize(("text", "fault"), [
+    ("grid:1..2", "expected grid"), ("grid:5..2x3", "LOWEST"), ("grid:0..1x2", "LOWEST"),
+    ("grid:1..2x0", "LOWEST"), ("grid:1..2x2000", "LOWEST"), ("value:-1", "LOWEST"),
+    ("value:many", "expected grid"), ("nowhere.json", "No such file"),
+])  # fmt: skip
 def test_what_is_no_candidate_is_refused(text: str, fault: str) -> None:
     with pytest.raises(JobError, match=fault):
         parse_candidates(text)
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
-
-
 STRICT = ReplaySettings(Algorithm.TOKEN_BUCKET, Model.STRICT)
 ROWS: list[dict[str, Any]] = [
     {"t": [0, 1, 2, 50], "offered": [900.0, 900.0, 900.0, 5.0], "client_id": "big"},
     {"t": [10], "offered": [3.0], "client_id": "small"},
     {"t": [], "offered": [], "client_id": "idle"},
     {
-        "api": "mutation",
-        "t": [7],
-        "offered": [40.0],
-        "e_ms": [7_000, 7_001],
-        "e_units": [30, 10],
+        "api": "mutation", "t": [7], "offered": [40.0], "e_ms": [7_000, 7_001], "e_units": [30, 10],
         "client_id": "admin",
     },
-]
+]  # fmt: skip
 
 
-def test_each_client_has_a_row_for_each_candidate() -> None:
+def test_each_client_has_a_row_for_each_candidate_and_is_not_throttled_without_a_limit() -> None:
     (demand, *_) = demands(compacted_rows(ROWS))
     (found,) = simulate_batch([demand], Candidates(values=(50.0, 100.0)), STRICT)
     rows = found.to_pylist()
     assert [(row["client_id"], row["candidate"], row["quota"]) for row in rows] == [
-        ("big", 0, 50.0),
-        ("big", 1, 100.0),
-        ("small", 0, 50.0),
-        ("small", 1, 100.0),
-        ("idle", 0, 50.0),
+        ("big", 0, 50.0), ("big", 1, 100.0), ("small", 0, 50.0), ("small", 1, 100.0), ("idle", 0, 50.0),
         ("idle", 1, 100.0),
-    ]
+    ]  # fmt: skip
     expected = strict_token_bucket(demand.by_second(), np.array([50.0, 100.0]))
     assert [row["throttled"] for row in rows] == expected.throttled.ravel().tolist()
     assert [row["throttled_units"] for row in rows] == expected.throttled_units.ravel().tolist()
     assert rows[0]["units"] == 2_705.0
     assert rows[0]["throttled_units"] == 1_800.0
-
-
-def test_whom_a_plan_does_not_limit_is_not_throttled() -> None:
     plan = Candidates(plan=((QuotaEntity(user="u", client_id="small"), QuotaKey.PRODUCER_BYTE_RATE, 1.0),))
     (demand, *_) = demands(compacted_rows(ROWS))
     (found,) = simulate_batch([demand], plan, ReplaySettings())
@@ -141,8 +112,6 @@ def test_the_job_writes_every_row_and_prints_a_summary(
     assert "66.47%" in said
     rows = spark.read.parquet(str(tmp_path / "results" / "sim" / "run=one")).collect()
     assert {(row["api"], row["client_id"]): row["throttled"] for row in rows} == {
-        ("produce", "big"): 2.0,
-        ("produce", "small"): 0.0,
-        ("produce", "idle"): 0.0,
+        ("produce", "big"): 2.0, ("produce", "small"): 0.0, ("produce", "idle"): 0.0,
         ("mutation", "admin"): 0.0,
-    }
+    }  # fmt: skip

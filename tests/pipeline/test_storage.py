@@ -1,7 +1,5 @@
 """Which days and batches count, which lines have been read, and the small files beside the tables."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -34,7 +32,7 @@ def publish(out: str, date: str, run: int) -> None:
     (folder / MANIFEST).write_text(json.dumps(manifest))
 
 
-def test_the_newest_run_of_each_day_counts_and_days_in_the_making_do_not(tmp_path: Path) -> None:
+def test_the_newest_run_of_each_day_and_batches_with_a_manifest_count(tmp_path: Path) -> None:
     out = str(tmp_path)
     for run in (9, 10):
         publish(out, "2026-09-28", run)
@@ -50,9 +48,6 @@ def test_the_newest_run_of_each_day_counts_and_days_in_the_making_do_not(tmp_pat
     assert [day.date for day in published_days(out, first="2026-09-29")] == ["2026-09-30"]
     assert [day.date for day in published_days(out, last="2026-09-29")] == ["2026-09-28"]
     assert published_days(str(tmp_path / "nowhere")) == []
-
-
-def test_batches_without_a_manifest_do_not_count(tmp_path: Path) -> None:
     for number in (2, 0, 1):
         Path(raw_dir(str(tmp_path), number)).mkdir(parents=True)
     for number in (2, 0):
@@ -99,9 +94,7 @@ def test_hadoops_client_can_do_what_the_jobs_ask(spark: Any, tmp_path: Path) -> 
     use(HadoopStore(spark), f"file://{tmp_path}")
 
 
-def test_a_file_that_cannot_be_written_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_cannot_be_written_leaves_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LocalStore()
     store.write(f"{tmp_path}/index", b"old")
 
@@ -115,14 +108,11 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
     assert store.names(str(tmp_path)) == ["index"]
 
 
-def test_only_one_process_writes_at_a_time(tmp_path: Path) -> None:
+def test_only_one_process_writes_at_a_time_and_paths_with_a_scheme_are_hadoops(tmp_path: Path) -> None:
     with held(f"{tmp_path}/lock"), pytest.raises(JobError, match="held by another"), held(f"{tmp_path}/lock"):
         pass
     with held(f"{tmp_path}/lock"):
         pass
-
-
-def test_paths_with_a_scheme_are_hadoops() -> None:
     assert is_local("/data/out") and is_local("out") and is_local("file:///data")  # noqa: PT018
     assert not is_local("hdfs://name/out")
     assert isinstance(store_of("/data"), LocalStore)
@@ -131,8 +121,6 @@ def test_paths_with_a_scheme_are_hadoops() -> None:
 
 
 # -- the offset index ------------------------------------------------------------------------------------------------
-
-
 RUN = Run("a", 1_790_000_000_000)
 START = RUN.boot // 1000
 
@@ -161,7 +149,7 @@ def read(lines: list[Entry], batch: int) -> tuple[OffsetIndex, int]:
 
 
 @given(LINES, st.randoms(use_true_random=False), st.integers(1, 70), st.integers(1, 70))
-def test_any_order_and_any_repetition_in_any_batches_end_in_the_same_index(
+def test_any_order_and_repetition_end_in_the_same_index(
     lines: list[Entry], chance: object, batch: int, other: int
 ) -> None:
     again = lines + lines[::2]
@@ -188,16 +176,13 @@ def test_an_index_comes_back_from_json_as_it_was(lines: list[Entry]) -> None:
     assert OffsetIndex.from_json(index.to_json()) == index
 
 
-def test_neighbours_join_and_the_first_of_two_equal_lines_counts() -> None:
+def test_neighbours_join_and_a_gap_names_its_lines_and_the_seconds_around_it() -> None:
     index, duplicates = OffsetIndex().add(entries(3, 1, 2, 2))
     assert duplicates == [3]
     assert index.runs == {RUN: (Interval(1, 3, START + 2, START + 4),)}
     index, duplicates = index.add(entries(0, 1))
     assert duplicates == [1]
     assert index.runs == {RUN: (Interval(0, 3, START + 1, START + 4),)}
-
-
-def test_a_gap_names_its_lines_and_the_seconds_around_it() -> None:
     index, _ = OffsetIndex().add(entries(2, 3, 7))
     assert list(index.gaps()) == [
         Gap("a", RUN.boot, 0, 1, START, START + 3),
@@ -205,16 +190,13 @@ def test_a_gap_names_its_lines_and_the_seconds_around_it() -> None:
     ]
 
 
-def test_a_gap_over_midnight_is_missing_on_both_days() -> None:
+def test_a_gap_over_midnight_is_missing_on_both_days_and_a_clock_set_back_loses_no_line() -> None:
     midnight = 20_000 * DAY_S
     run = Run("a", (midnight - 101) * 1000)
     lines = [Entry(run, seq, midnight - 100 + seq) for seq in (*range(90), *range(130, 140))]
     index, _ = OffsetIndex().add(lines)
     assert index.days() == {19_999: Completeness(90, 10), 20_000: Completeness(10, 30)}
     assert index.days()[20_000].share == 0.25
-
-
-def test_a_clock_that_was_set_back_does_not_lose_lines() -> None:
     run = Run("a", 1_000)
     index, _ = OffsetIndex().add([Entry(run, 0, 50_000), Entry(run, 1, 40_000)])
     assert index.days() == {0: Completeness(2, 0)}

@@ -1,19 +1,12 @@
 """Responses that name brokers: only host and port change, and nothing of the cluster's addresses is left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from struct import pack
 from typing import Any
 
 import pytest
 
-from protocol.addresses import (
-    Advertise,
-    rewrite_describe_cluster,
-    rewrite_find_coordinator,
-    rewrite_metadata,
-)
+from protocol.addresses import Advertise, rewrite_describe_cluster, rewrite_find_coordinator, rewrite_metadata
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.errors import MalformedBody, ProtocolError
 from protocol.produce import rewrite_endpoints
@@ -75,6 +68,20 @@ def decoded(name: str, version: int, frame: bytes) -> dict[str, Any]:
     return dict(wire.decode_response(name, version, frame).to_dict())
 
 
+def assert_only_hosts_change(name: str, version: int, before: bytes) -> None:
+    """What is rewritten keeps everything but host and port, and nothing of the cluster's addresses is left."""
+    after = rewrite(name, version, before, ours)
+    assert_only_addresses_differ(decoded(name, version, before), decoded(name, version, after))
+    assert UPSTREAM.encode() not in after
+
+
+def seen(name: str, version: int, frame: bytes) -> dict[str, Any]:
+    """The answer as a client gets it; nothing of the cluster's addresses is in it."""
+    after = rewrite(name, version, frame, ours)
+    assert UPSTREAM.encode() not in after
+    return decoded(name, version, after)
+
+
 def assert_only_addresses_differ(before: Any, after: Any) -> None:
     """Both are alike but for host and port, and every known host has become ours."""
     if isinstance(before, dict):
@@ -93,40 +100,25 @@ def assert_only_addresses_differ(before: Any, after: Any) -> None:
         assert before == after
 
 
-def assert_nothing_of_the_cluster_is_left(frame: bytes) -> None:
-    assert UPSTREAM.encode() not in frame
-
-
 @every_case("version", range(14))
 def test_e07_metadata_keeps_everything_but_host_and_port(version: int) -> None:
-    before = metadata(version, 1, 2, 3)
-    after = rewrite("Metadata", version, before, ours)
-    assert_only_addresses_differ(decoded("Metadata", version, before), decoded("Metadata", version, after))
-    assert_nothing_of_the_cluster_is_left(after)
+    assert_only_hosts_change("Metadata", version, metadata(version, 1, 2, 3))
+    empty = metadata(version, controller_id=-1)
+    assert rewrite("Metadata", version, empty, ours) == empty
 
 
 @every_case("version", range(14))
 def test_e12_a_broker_without_an_address_here_is_left_out_of_metadata(version: int) -> None:
-    after = rewrite("Metadata", version, metadata(version, 1, 77, 2), ours)
-    answer = decoded("Metadata", version, after)
+    answer = seen("Metadata", version, metadata(version, 1, 77, 2))
     assert [row["node_id"] for row in answer["brokers"]] == [1, 2]
     assert answer["topics"] == decoded("Metadata", version, metadata(version, 1))["topics"]
-    assert_nothing_of_the_cluster_is_left(after)
 
 
 @every_case("version", range(1, 14))
 @pytest.mark.parametrize("controller_id", [77, 5, -1])
-def test_e08_a_controller_that_is_not_among_the_brokers_becomes_minus_one(
-    version: int, controller_id: int
-) -> None:
+def test_e08_controller_that_is_not_among_brokers_becomes_minus_one(version: int, controller_id: int) -> None:
     frame = metadata(version, 1, 2, 77, controller_id=controller_id)
-    assert decoded("Metadata", version, rewrite("Metadata", version, frame, ours))["controller_id"] == -1
-
-
-@every_case("version", range(14))
-def test_e07_metadata_without_brokers_stays_as_it_is(version: int) -> None:
-    frame = metadata(version, controller_id=-1)
-    assert rewrite("Metadata", version, frame, ours) == frame
+    assert seen("Metadata", version, frame)["controller_id"] == -1
 
 
 def find_coordinator(version: int, *coordinators: tuple[int, int]) -> bytes:
@@ -143,26 +135,22 @@ def find_coordinator(version: int, *coordinators: tuple[int, int]) -> bytes:
     return wire.response("FindCoordinator", version, correlation_id=CORRELATION_ID, **fields)
 
 
-def coordinators_of(frame: bytes, version: int) -> list[dict[str, Any]]:
-    answer = decoded("FindCoordinator", version, frame)
-    return list(answer["coordinators"]) if version >= 4 else [answer]
+def coordinators(
+    version: int, *rows: tuple[int, int], to: Advertise = ours
+) -> list[tuple[int, int, str, int]]:
+    """(error code, broker id, host, port) of each coordinator that a client sees."""
+    after = rewrite("FindCoordinator", version, find_coordinator(version, *rows), to)
+    assert UPSTREAM.encode() not in after
+    answer = decoded("FindCoordinator", version, after)
+    seen = answer["coordinators"] if version >= 4 else [answer]
+    return [(row["error_code"], row["node_id"], row["host"], row["port"]) for row in seen]
 
 
 @every_case("version", range(7))
 def test_e05_coordinator_keeps_everything_but_host_and_port(version: int) -> None:
-    before = find_coordinator(version, (0, 3), (0, 1), (15, -1))
-    after = rewrite("FindCoordinator", version, before, ours)
-    assert_only_addresses_differ(
-        decoded("FindCoordinator", version, before), decoded("FindCoordinator", version, after)
-    )
-    assert_nothing_of_the_cluster_is_left(after)
-
-
-@every_case("version", range(7))
-def test_a_coordinator_with_id_0_is_a_broker_like_any_other(version: int) -> None:
-    after = rewrite("FindCoordinator", version, find_coordinator(version, (0, 0)), lambda *_: (GATEWAY, 1))
-    (row,) = coordinators_of(after, version)
-    assert (row["error_code"], row["node_id"], row["host"], row["port"]) == (0, 0, GATEWAY, 1)
+    assert_only_hosts_change("FindCoordinator", version, find_coordinator(version, (0, 3), (0, 1), (15, -1)))
+    # A coordinator with id 0 is a broker like any other.
+    assert coordinators(version, (0, 0), to=lambda *_: (GATEWAY, 1)) == [(0, 0, GATEWAY, 1)]
 
 
 @every_case("version", [4, 5, 6])
@@ -173,26 +161,14 @@ def test_null_list_of_coordinators_is_an_empty_one(version: int) -> None:
 
 
 @every_case("version", range(7))
-def test_e05_answer_without_a_coordinator_stays_as_it_is(version: int) -> None:
+def test_e05_e12_answer_without_a_coordinator_or_an_address_here_tells_none(version: int) -> None:
     frame = find_coordinator(version, (15, -1), (15, -1))
     assert rewrite("FindCoordinator", version, frame, ours) == frame
-
-
-@every_case("version", range(7))
-def test_e12_a_coordinator_without_an_address_here_is_not_available(version: int) -> None:
-    after = rewrite("FindCoordinator", version, find_coordinator(version, (0, 77), (0, 1)), ours)
-    first, *others = coordinators_of(after, version)
-    assert (first["error_code"], first["node_id"], first["host"], first["port"]) == (15, -1, "", -1)
-    assert [row["host"] for row in others] == [GATEWAY] * len(others)
-    assert_nothing_of_the_cluster_is_left(after)
-
-
-@every_case("version", range(7))
-def test_e05_an_address_beside_an_error_code_is_not_passed_on(version: int) -> None:
-    after = rewrite("FindCoordinator", version, find_coordinator(version, (16, 3)), ours)
-    (row,) = coordinators_of(after, version)
-    assert (row["error_code"], row["node_id"], row["host"], row["port"]) == (16, -1, "", -1)
-    assert_nothing_of_the_cluster_is_left(after)
+    first, *others = coordinators(version, (0, 77), (0, 1))
+    assert first == (15, -1, "", -1)
+    assert [host for _, _, host, _ in others] == [GATEWAY] * len(others)
+    # An address beside an error code is not passed on.
+    assert coordinators(version, (16, 3)) == [(16, -1, "", -1)]
 
 
 def describe_cluster(version: int, *broker_ids: int, controller_id: int = 2, endpoint_type: int = 1) -> bytes:
@@ -210,34 +186,18 @@ def describe_cluster(version: int, *broker_ids: int, controller_id: int = 2, end
 
 
 @every_case("version", range(3))
-def test_e04_described_cluster_keeps_everything_but_host_and_port(version: int) -> None:
-    before = describe_cluster(version, 1, 2, 3)
-    after = rewrite("DescribeCluster", version, before, ours)
-    assert_only_addresses_differ(
-        decoded("DescribeCluster", version, before), decoded("DescribeCluster", version, after)
-    )
-    assert_nothing_of_the_cluster_is_left(after)
-
-
-@every_case("version", range(3))
-def test_e04_broker_and_controller_without_an_address_here_are_left_out(version: int) -> None:
-    frame = describe_cluster(version, 1, 77, controller_id=77)
-    after = rewrite("DescribeCluster", version, frame, ours)
-    answer = decoded("DescribeCluster", version, after)
+def test_e04_described_cluster_keeps_what_has_an_address_here(version: int) -> None:
+    assert_only_hosts_change("DescribeCluster", version, describe_cluster(version, 1, 2, 3))
+    answer = seen("DescribeCluster", version, describe_cluster(version, 1, 77, controller_id=77))
     assert [row["broker_id"] for row in answer["brokers"]] == [1]
     assert answer["controller_id"] == -1
-    assert_nothing_of_the_cluster_is_left(after)
 
 
 @every_case("version", [1, 2])
 def test_e04_endpoints_of_controllers_are_not_told(version: int) -> None:
     """A quorum voter may have a broker's id, but its endpoint is not the broker's."""
-    after = rewrite("DescribeCluster", version, describe_cluster(version, 1, 2, endpoint_type=2), ours)
-    answer = decoded("DescribeCluster", version, after)
-    assert answer["brokers"] == []
-    assert answer["controller_id"] == -1
-    assert answer["endpoint_type"] == 2
-    assert_nothing_of_the_cluster_is_left(after)
+    answer = seen("DescribeCluster", version, describe_cluster(version, 1, 2, endpoint_type=2))
+    assert (answer["brokers"], answer["controller_id"], answer["endpoint_type"]) == ([], -1, 2)
 
 
 def produce_response(version: int, *broker_ids: int, leader_id: int = 1) -> bytes:
@@ -251,37 +211,16 @@ def produce_response(version: int, *broker_ids: int, leader_id: int = 1) -> byte
 
 
 @every_case("version", range(10, 14))
-def test_e02_node_endpoints_keep_everything_but_host_and_port(version: int) -> None:
-    before = produce_response(version, 1, 2)
-    after = rewrite("Produce", version, before, ours)
-    assert_only_addresses_differ(decoded("Produce", version, before), decoded("Produce", version, after))
-    assert_nothing_of_the_cluster_is_left(after)
-
-
-@every_case("version", range(10, 14))
-def test_e02_an_endpoint_without_an_address_here_is_left_out_and_the_leader_id_stays(version: int) -> None:
-    after = rewrite("Produce", version, produce_response(version, 77, 1, leader_id=77), ours)
-    answer = decoded("Produce", version, after)
+def test_e02_node_endpoints_without_an_address_here_are_left_out_and_leader_id_stays(version: int) -> None:
+    assert_only_hosts_change("Produce", version, produce_response(version, 1, 2))
+    answer = seen("Produce", version, produce_response(version, 77, 1, leader_id=77))
     assert [row["node_id"] for row in answer["node_endpoints"]] == [1]
-    leaders = [
-        p["current_leader"]["leader_id"] for t in answer["responses"] for p in t["partition_responses"]
-    ]
-    assert leaders == [77] * 4
-    assert_nothing_of_the_cluster_is_left(after)
-
-
-@every_case("version", range(10, 14))
-def test_e02_all_endpoints_unknown_leaves_an_empty_list(version: int) -> None:
-    after = rewrite("Produce", version, produce_response(version, 77), ours)
-    assert decoded("Produce", version, after)["node_endpoints"] == []
-    assert_nothing_of_the_cluster_is_left(after)
-
-
-@every_case("version", range(10, 14))
-def test_e02_many_endpoints_need_a_longer_size_and_get_it(version: int) -> None:
-    long_host = "h" * 200
-    after = rewrite("Produce", version, produce_response(version, *range(1, 10)), lambda *_: (long_host, 1))
-    assert {row["host"] for row in decoded("Produce", version, after)["node_endpoints"]} == {long_host}
+    rows = [row for topic in answer["responses"] for row in topic["partition_responses"]]
+    assert [row["current_leader"]["leader_id"] for row in rows] == [77] * 4
+    assert seen("Produce", version, produce_response(version, 77))["node_endpoints"] == []
+    # Many endpoints need a longer size.
+    after = rewrite("Produce", version, produce_response(version, *range(1, 10)), lambda *_: ("h" * 200, 1))
+    assert {row["host"] for row in decoded("Produce", version, after)["node_endpoints"]} == {"h" * 200}
 
 
 @every_case("version", range(10, 14))
@@ -344,11 +283,7 @@ def test_e15_any_host_of_ours_is_encoded_properly(host: str) -> None:
         assert [(row["host"], row["port"]) for row in rows] == [(host, 65_535)] * 2
 
 
-RECORDED = [
-    (label, version)
-    for label, version in goldens()
-    if label != "produce" and (api_name(label), version) in EVERY
-]
+RECORDED = [row for row in goldens() if row[0] != "produce" and (api_name(row[0]), row[1]) in EVERY]
 
 
 @every_case(("label", "version"), RECORDED)

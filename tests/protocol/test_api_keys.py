@@ -1,9 +1,8 @@
-"""The table of APIs agrees with Kafka's message definitions, and only what is safe is on offer."""
-
-from __future__ import annotations
+"""The table of APIs and the error codes agree with Kafka's, and only what is safe is on offer."""
 
 import re
 
+import kafka.errors
 import pytest
 
 from protocol.api_keys import (
@@ -20,6 +19,7 @@ from protocol.api_keys import (
     newest_version,
     offered,
 )
+from protocol.error_codes import ErrorCode
 from testkit import wire
 from testkit.cases import every_case
 from testkit.golden import golden
@@ -38,25 +38,13 @@ def advertised_by_kafka() -> dict[int, tuple[int, int]]:
 
 
 @each_api
-def test_key_and_name_belong_together(name: str) -> None:
+def test_a18_name_and_flexible_versions_are_kafkas_also_in_response_headers(name: str) -> None:
     assert camel(ApiKey(wire.api_key_of(name))) == name
-
-
-def test_keys_are_numbered_without_a_gap() -> None:
-    assert sorted(ApiKey) == list(range(93))
-
-
-@each_api
-def test_flexible_versions_are_kafkas(name: str) -> None:
     for version in wire.versions(name):
         api = describe(ApiKey(wire.api_key_of(name)), version)
         with_tags = wire.request(name, version, header_tags=[(1, b"")])
         without = wire.request(name, version)
         assert api.flexible == (len(with_tags) > len(without))
-
-
-@each_api
-def test_a18_response_header_has_tags_when_flexible_except_for_api_versions(name: str) -> None:
     for version in wire.versions(name):
         api = describe(ApiKey(wire.api_key_of(name)), version)
         plain = wire.response(name, version, **wire.populated(name, version))
@@ -64,6 +52,14 @@ def test_a18_response_header_has_tags_when_flexible_except_for_api_versions(name
         assert api.flexible_header == (len(tagged) > len(plain))
         if name == "ApiVersions":
             assert not api.flexible_header
+
+
+def test_every_key_has_its_number_and_a_layout_that_is_checked() -> None:
+    assert sorted(ApiKey) == list(range(93))
+    assert all(re.fullmatch(r"[A-Z]+(_[A-Z]+)*", key.name) for key in ApiKey)
+    from_kafka_python = {wire.api_key_of(name) for name in wire.api_names()}
+    assert NOT_IN_KAFKA_PYTHON.keys() | from_kafka_python == set(ApiKey)
+    assert not NOT_IN_KAFKA_PYTHON.keys() & from_kafka_python
 
 
 @each_api
@@ -100,12 +96,6 @@ NOT_IN_KAFKA_PYTHON: dict[int, tuple[int, int | None]] = {
 }
 
 
-def test_every_api_is_held_against_kafka_python_or_the_table() -> None:
-    from_kafka_python = {wire.api_key_of(name) for name in wire.api_names()}
-    assert NOT_IN_KAFKA_PYTHON.keys() | from_kafka_python == set(ApiKey)
-    assert not NOT_IN_KAFKA_PYTHON.keys() & from_kafka_python
-
-
 @pytest.mark.parametrize("key", NOT_IN_KAFKA_PYTHON)
 def test_layouts_that_kafka_python_does_not_know_are_kafkas(key: int) -> None:
     flexible_since, throttle_since = NOT_IN_KAFKA_PYTHON[key]
@@ -121,9 +111,7 @@ def test_layouts_that_kafka_python_does_not_know_are_kafkas(key: int) -> None:
     ("key", "strict_since"),
     [(ApiKey.CREATE_TOPICS, 6), (ApiKey.CREATE_PARTITIONS, 3), (ApiKey.DELETE_TOPICS, 5)],
 )
-def test_c21_mutations_are_strict_from_the_version_that_can_read_the_refusal(
-    key: ApiKey, strict_since: int
-) -> None:
+def test_c21_mutations_are_strict_from_version_that_can_read_refusal(key: ApiKey, strict_since: int) -> None:
     for version in range(newest_version(key) + 1):
         assert describe(key, version).strict == (version >= strict_since)
 
@@ -145,25 +133,19 @@ def test_a12_unknown_keys_are_not_on_offer(key: int) -> None:
     assert not offered(key)
 
 
-def test_e03_apis_whose_addresses_are_not_rewritten_are_not_on_offer() -> None:
+def test_e02_e03_e06_what_would_tell_addresses_is_not_on_offer() -> None:
     assert {ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE} == CARRY_ADDRESSES
     assert not any(offered(key) for key in CARRY_ADDRESSES)
-
-
-def test_e02_e06_versions_that_would_tell_addresses_are_not_on_offer() -> None:
     assert newest_version(ApiKey.FETCH) < 16
     assert newest_version(ApiKey.DESCRIBE_QUORUM) < 2
 
 
-def test_messages_that_are_read_here_have_a_newest_version() -> None:
+def test_what_is_read_here_has_a_newest_version_and_all_else_may_pass() -> None:
     """A newer layout must not reach code that does not know it."""
     read_here = {0, 3, 10, 18, 19, 20, 32, 37, 60}
     assert read_here <= MAX_VERSION.keys()
     for key in read_here:
         assert MAX_VERSION[ApiKey(key)] == advertised_by_kafka()[key][1]
-
-
-def test_everything_else_that_kafka_advertises_may_pass_at_every_version() -> None:
     passing = {(api.key, api.version) for api in all_offered()}
     for key, (lowest, highest) in advertised_by_kafka().items():
         for version in range(lowest, highest + 1):
@@ -171,13 +153,10 @@ def test_everything_else_that_kafka_advertises_may_pass_at_every_version() -> No
             assert ((key, version) in passing) != withheld
 
 
-def test_everything_on_offer_is_listed_once_and_the_list_is_bounded() -> None:
+def test_what_is_on_offer_is_bounded_and_a_newer_version_looks_like_the_newest_known() -> None:
     listed = [(api.key, api.version) for api in all_offered()]
     assert len(listed) == len(set(listed)) <= len(ApiKey) * (NEWEST_RELAYED_VERSION + 1)
     assert all(0 <= version <= newest_version(key) for key, version in listed)
-
-
-def test_a_version_newer_than_kafka_knows_looks_like_the_newest_known() -> None:
     assert describe(ApiKey.HEARTBEAT, 60) == Api(
         key=ApiKey.HEARTBEAT,
         version=60,
@@ -188,5 +167,10 @@ def test_a_version_newer_than_kafka_knows_looks_like_the_newest_known() -> None:
     )
 
 
-def test_names_are_spelled_as_kafka_spells_them() -> None:
-    assert all(re.fullmatch(r"[A-Z]+(_[A-Z]+)*", key.name) for key in ApiKey)
+def test_number_and_name_belong_together() -> None:
+    """kafka-python may not name 89; KIP-599 does."""
+    assert ErrorCode(89) is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    for code in set(ErrorCode) - {ErrorCode.THROTTLING_QUOTA_EXCEEDED}:
+        name = "NO_ERROR" if code is ErrorCode.NONE else code.name
+        kafkas = str(kafka.errors.for_code(code).message)
+        assert kafkas.removesuffix("_EXCEPTION") == name.removesuffix("_EXCEPTION")

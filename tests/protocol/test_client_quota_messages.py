@@ -1,8 +1,7 @@
 """DescribeClientQuotas and AlterClientQuotas: read and written as by kafka-python; nothing hostile gets through."""
 
-from __future__ import annotations
-
 import math
+from contextlib import suppress
 from struct import pack
 from typing import Any
 
@@ -29,11 +28,16 @@ from protocol.errors import MalformedBody, ProtocolError, TooManyElements
 from testkit import wire
 
 each_version = pytest.mark.parametrize("version", [0, 1])
+DESCRIBE = "DescribeClientQuotas"
 TAGS = [(3, b"tag")]
 
 
 def api(name: str, version: int) -> Api:
     return describe(ApiKey.ALTER_CLIENT_QUOTAS if name == "Alter" else ApiKey.DESCRIBE_CLIENT_QUOTAS, version)
+
+
+def parts(entry: Any) -> list[tuple[str, str | None]]:
+    return [(part.entity_type, part.entity_name) for part in entry.entity]
 
 
 def alter(
@@ -51,68 +55,41 @@ def alter(
 
 @each_version
 def test_an_alteration_is_read_as_it_was_written(version: int) -> None:
-    frame = alter(
-        version,
-        (
-            [("user", "gr\u00fc\u00df"), ("client-id", None)],
-            [("producer_byte_rate", 5e-324, False), ("x", 0.0, True)],
-        ),
-        ([], []),
-    )
+    ops = [("producer_byte_rate", 5e-324, False), ("x", 0.0, True), ("l", -math.inf, False)]
+    frame = alter(version, ([("user", "gr\u00fc\u00df"), ("client-id", None)], ops), ([], []))
     parsed = parse_alter(frame, api("Alter", version))
     assert parsed.entries == (
-        AlterEntry(
-            {"user": "gr\u00fc\u00df", "client-id": None},
-            (QuotaOp("producer_byte_rate", 5e-324, False), QuotaOp("x", 0.0, True)),
-        ),
+        AlterEntry({"user": "gr\u00fc\u00df", "client-id": None}, tuple(QuotaOp(*op) for op in ops)),
         AlterEntry({}, ()),
     )
     assert parsed.validate_only is False
 
 
 @each_version
-def test_a_type_that_stands_twice_counts_with_its_last_name(version: int) -> None:
-    frame = alter(version, ([("user", "a"), ("user", "b")], []))
-    assert parse_alter(frame, api("Alter", version)).entries[0].entity == {"user": "b"}
+def test_a_type_that_stands_twice_counts_with_its_last_name_and_value_may_be_no_number(version: int) -> None:
+    frame = alter(version, ([("user", "a"), ("user", "b")], [("k", math.nan, False)]))
+    (entry,) = parse_alter(frame, api("Alter", version)).entries
+    assert entry.entity == {"user": "b"}
+    assert math.isnan(entry.ops[0].value)
 
 
 @each_version
-def test_a_value_that_is_no_number_is_read(version: int) -> None:
-    frame = alter(version, ([("user", "a")], [("k", math.nan, False), ("l", -math.inf, False)]))
-    first, second = parse_alter(frame, api("Alter", version)).entries[0].ops
-    assert math.isnan(first.value)
-    assert second.value == -math.inf
-
-
-@each_version
-def test_the_same_request_can_be_sent_on_to_be_checked_only(version: int) -> None:
+def test_filters_and_requests_to_be_checked_only(version: int) -> None:
     frame = alter(version, ([("user", "a")], [("k", 1.0, False)]))
     asked = only_validating(frame, parse_alter(frame, api("Alter", version)))
     body = wire.decode_request("AlterClientQuotas", version, asked)
     assert body.validate_only is True
     assert body.entries[0].entity[0].entity_name == "a"
-
-
-@each_version
-def test_a_filter_is_read_as_it_was_written(version: int) -> None:
     components = [
         {"entity_type": "user", "match_type": 0, "match": "u"},
         {"entity_type": "ip", "match_type": -1, "match": None},
     ]
-    frame = wire.request(
-        "DescribeClientQuotas", version, components=components, strict=True, header_tags=TAGS
-    )
+    frame = wire.request(DESCRIBE, version, components=components, strict=True, header_tags=TAGS)
     parsed = parse_describe(frame, api("Describe", version))
     assert parsed.components == (FilterComponent("user", 0, "u"), FilterComponent("ip", -1, None))
     assert parsed.strict
-
-
-@each_version
-def test_a_question_for_the_right_to_ask_selects_nothing(version: int) -> None:
-    frame = wire.request("DescribeClientQuotas", version, correlation_id=7, components=[], strict=False)
-    body = wire.decode_request(
-        "DescribeClientQuotas", version, asking_for_nothing(frame, api("Describe", version))
-    )
+    frame = wire.request(DESCRIBE, version, correlation_id=7, components=[], strict=False)
+    body = wire.decode_request(DESCRIBE, version, asking_for_nothing(frame, api("Describe", version)))
     assert (list(body.components), body.strict) == ([], True)
 
 
@@ -123,14 +100,7 @@ def test_an_answer_to_an_alteration_is_what_kafka_python_reads(version: int) -> 
     body = wire.decode_response("AlterClientQuotas", version, frame)
     assert wire.correlation_id_of(frame) == 77
     assert body.throttle_time_ms == 5
-    assert [
-        (
-            entry.error_code,
-            entry.error_message,
-            [(part.entity_type, part.entity_name) for part in entry.entity],
-        )
-        for entry in body.entries
-    ] == [
+    assert [(row.error_code, row.error_message, parts(row)) for row in body.entries] == [
         (0, None, [("ip", None)]),
         (42, "why", [("client-id", "b"), ("user", "a"), ("z", "c")]),
     ]
@@ -138,23 +108,16 @@ def test_an_answer_to_an_alteration_is_what_kafka_python_reads(version: int) -> 
 
 
 @each_version
-def test_an_answer_to_a_description_is_what_kafka_python_reads(version: int) -> None:
+def test_answers_to_a_description_are_what_kafka_python_reads(version: int) -> None:
     found = [DescribedEntity({"user": "a", "client-id": None}, {"k": 1.5, "l": 2.0})]
     frame = encode_describe_answer(8, found, api("Describe", version))
-    body = wire.decode_response("DescribeClientQuotas", version, frame)
+    body = wire.decode_response(DESCRIBE, version, frame)
     assert (body.error_code, body.error_message, body.throttle_time_ms) == (0, "", 0)
     (entry,) = body.entries
-    assert [(part.entity_type, part.entity_name) for part in entry.entity] == [
-        ("client-id", None),
-        ("user", "a"),
-    ]
+    assert parts(entry) == [("client-id", None), ("user", "a")]
     assert [(value.key, value.value) for value in entry.values] == [("k", 1.5), ("l", 2.0)]
-
-
-@each_version
-def test_a_refused_description_has_no_entries(version: int) -> None:
     frame = encode_describe_answer(8, None, api("Describe", version), error_code=31, error_message=None)
-    body = wire.decode_response("DescribeClientQuotas", version, frame)
+    body = wire.decode_response(DESCRIBE, version, frame)
     assert (body.error_code, body.error_message, body.entries) == (31, None, None)
     assert read_describe_outcome(frame, api("Describe", version)) == (31, None)
 
@@ -167,7 +130,7 @@ def test_a_text_that_quotes_a_long_name_is_cut_to_what_a_string_holds(version: i
     assert message == "\u00fc" * 16_383
 
 
-def test_null_where_the_layout_has_no_null_is_refused() -> None:
+def test_g10_null_and_many_elements_that_the_layout_does_not_have_are_refused() -> None:
     head = wire.head(49, 0, flexible=False)
     for body in (pack(">i", -1), pack(">iih", 1, 1, -1), pack(">ii", 1, -1)):
         with pytest.raises(MalformedBody):
@@ -175,9 +138,6 @@ def test_null_where_the_layout_has_no_null_is_refused() -> None:
     describing = wire.framed(wire.head(48, 0, flexible=False) + pack(">ib", -1, 0))
     with pytest.raises(MalformedBody):
         parse_describe(describing, api("Describe", 0))
-
-
-def test_g10_a_small_frame_cannot_announce_many_elements() -> None:
     announced = wire.head(49, 0, flexible=False) + pack(">i", 2**31 - 1) + bytes(100)
     with pytest.raises(MalformedBody):
         parse_alter(wire.framed(announced), api("Alter", 0))
@@ -200,23 +160,15 @@ def test_bytes_that_are_no_text_are_replaced_as_long_as_they_can_be_written_back
 
 @each_version
 def test_every_cut_of_a_frame_is_a_protocol_error_or_a_value(version: int) -> None:
+    altering, describing = api("Alter", version), api("Describe", version)
+    answer = encode_alter_answer(1, [AlterResult({"user": "u"}, 42, "why")], altering)
     frames: list[tuple[Any, bytes, Api]] = [
-        (parse_alter, alter(version, ([("user", "u")], [("k", 1.0, False)])), api("Alter", version)),
-        (
-            read_alter_outcome,
-            encode_alter_answer(1, [AlterResult({"user": "u"}, 42, "why")], api("Alter", version)),
-            api("Alter", version),
-        ),
-        (
-            read_describe_outcome,
-            encode_describe_answer(1, [], api("Describe", version)),
-            api("Describe", version),
-        ),
+        (parse_alter, alter(version, ([("user", "u")], [("k", 1.0, False)])), altering),
+        (read_alter_outcome, answer, altering),
+        (read_describe_outcome, encode_describe_answer(1, [], describing), describing),
     ]
     for parse, frame, of in frames:
         parse(frame, of)
         for end in range(14, len(frame) - 3):
-            try:
+            with suppress(ProtocolError):
                 parse(frame[:end], of)
-            except ProtocolError:
-                continue

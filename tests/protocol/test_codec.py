@@ -1,7 +1,5 @@
 """The gateway's own questions and their answers, and broker settings without the cluster's addresses."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 
@@ -20,7 +18,7 @@ from protocol.codec import (
     read_broker_configs,
     read_metadata,
 )
-from protocol.errors import MalformedBody, ProtocolError
+from protocol.errors import MalformedBody
 from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, read_client_id
 from testkit import wire
 from testkit.cases import every_case
@@ -35,27 +33,20 @@ def client_id_of(frame: bytes) -> str:
     return read_client_id(frame, HEAD_BYTES, HEAD.unpack_from(frame)[3])
 
 
-def test_question_by_name_creates_no_topic() -> None:
+def test_question_by_name_creates_no_topic_and_without_names_asks_for_the_brokers_alone() -> None:
     frame = metadata_by_name_request([b"a", b"b.c-d_1"], client_id="app")
     asked = wire.decode_request("Metadata", 4, frame)
     assert [topic.name for topic in asked.topics] == ["a", "b.c-d_1"]
     assert asked.allow_auto_topic_creation is False
     assert (client_id_of(frame), correlation_id_of(frame)) == ("app", OWN_CORRELATION_ID)
-
-
-def test_question_without_names_asks_for_the_brokers_alone() -> None:
-    """Null would ask for every topic of the cluster."""
+    # Null would ask for every topic of the cluster.
     assert wire.decode_request("Metadata", 4, metadata_by_name_request([], client_id="")).topics == []
 
 
-def test_question_by_id_names_no_topic() -> None:
+def test_questions_by_id_and_for_broker_settings() -> None:
     asked = wire.decode_request("Metadata", 12, metadata_by_id_request([ID.bytes], client_id="app"))
     assert [(topic.topic_id, topic.name) for topic in asked.topics] == [(ID, None)]
-    assert asked.include_topic_authorized_operations is False
-    assert asked.allow_auto_topic_creation is False
-
-
-def test_question_for_broker_settings_names_the_broker() -> None:
+    assert (asked.include_topic_authorized_operations, asked.allow_auto_topic_creation) == (False, False)
     asked = wire.decode_request("DescribeConfigs", 1, broker_configs_request(3, ["a", "b"], client_id="app"))
     (resource,) = asked.resources
     assert (resource.resource_type, resource.resource_name) == (BROKER, "3")
@@ -103,17 +94,17 @@ def test_topic_whose_name_is_not_told_has_an_empty_name() -> None:
     assert facts.topics == (TopicFacts(b"", ID.bytes, 100, 0),)
 
 
-def test_broker_settings_are_read_by_name() -> None:
+def test_broker_settings_are_read_by_name_without_those_that_are_not_told() -> None:
     settings = read_broker_configs(golden("describe_configs", 1))
     assert settings["num.partitions"] == "1"
     assert settings["advertised.listeners"].startswith("PLAINTEXT://127.77.0.1:")
-
-
-def test_settings_that_the_cluster_does_not_tell_are_left_out() -> None:
     hidden: dict[str, Any] = {"name": "secret", "value": None, "config_source": 4, "synonyms": []}
     refused = {"error_code": 31, "resource_type": BROKER, "resource_name": "1", "configs": []}
     told = refused | {"error_code": 0, "configs": [hidden]}
     assert read_broker_configs(wire.response("DescribeConfigs", 1, results=[refused, told])) == {}
+    frame = golden("describe_configs", 1).replace(b"num.partitions", b"num.\xff\xfe\xfd\xfctitions")
+    with pytest.raises(MalformedBody):
+        read_broker_configs(frame)
 
 
 def masked(
@@ -157,28 +148,20 @@ def test_e19_addresses_become_null_and_nothing_else_changes(version: int, kind: 
 
 
 @every_case("version", range(5))
-def test_e19_any_setting_that_holds_a_brokers_host_becomes_null(version: int) -> None:
+def test_e19_only_settings_that_hold_a_brokers_host_become_null(version: int) -> None:
     _, seen = masked(
         version, results_of(version, ("odd.setting", "at 127.77.0.1", None), ("a", "b", "127.77.0.1:1"))
     )
     expected, _ = masked(version, results_of(version, ("odd.setting", None, None), ("a", "b", None)))
     assert seen == expected
-
-
-@every_case("version", range(5))
-def test_e19_answer_without_addresses_is_the_very_same_frame(version: int) -> None:
     rows = results_of(version, ("num.partitions", "1", "1"), ("listeners", None, None))
-    frame, seen = masked(version, rows, hosts=("", *UPSTREAM_HOSTS))
-    assert seen is frame
-
-
-def test_e19_settings_of_topics_are_not_touched() -> None:
-    frame, seen = masked(4, results_of(4, ("listeners", "127.77.0.1", None), kind=TOPIC))
-    assert seen is frame
+    of_topic = results_of(version, ("listeners", "127.77.0.1", None), kind=TOPIC)
+    for frame, seen in (masked(version, rows, hosts=("", *UPSTREAM_HOSTS)), masked(version, of_topic)):
+        assert seen is frame
 
 
 @every_case("version", range(1, 5))
-def test_e19_no_address_is_left_in_a_recorded_answer(version: int) -> None:
+def test_e19_a40_recorded_answers_keep_all_but_addresses(version: int) -> None:
     frame = golden("describe_configs", version)
     assert b"127.77.0.1" in frame
     for hosts in (UPSTREAM_HOSTS, ()):
@@ -187,44 +170,7 @@ def test_e19_no_address_is_left_in_a_recorded_answer(version: int) -> None:
         (result,) = wire.decode_response("DescribeConfigs", version, seen).results
         assert {config.name for config in result.configs if config.value is not None} == {"num.partitions"}
         assert len(result.configs) == 4
-
-
-@every_case("version", range(1, 5))
-def test_a40_recorded_answer_is_decoded_and_encoded_to_the_same_bytes(version: int) -> None:
-    """What `mask_addresses` rests on: kafka-python loses nothing of such an answer."""
     frame = golden("describe_configs", version)
     decoded = wire.decode_response("DescribeConfigs", version, frame)
     header = 8 + (1 if version >= 4 else 0)
     assert frame[header:] == bytes(decoded.encode(version=version))
-
-
-def damaged(frame: bytes) -> list[bytes]:
-    """The frame cut at every byte."""
-    return [frame[:end] for end in range(len(frame) - 1)]
-
-
-@every_case("version", [4, 12])
-def test_a39_truncated_metadata_is_never_a_foreign_exception(version: int) -> None:
-    refused = 0
-    for cut in damaged(golden("metadata", version)):
-        try:
-            read_metadata(cut, describe(ApiKey.METADATA, version))
-        except ProtocolError:
-            refused += 1
-    assert refused > len(golden("metadata", version)) * 0.9
-
-
-@every_case("version", [1, 4])
-def test_a39_truncated_settings_are_never_a_foreign_exception(version: int) -> None:
-    api = describe(ApiKey.DESCRIBE_CONFIGS, version)
-    for cut in damaged(golden("describe_configs", version)):
-        try:
-            mask_addresses(cut, api, UPSTREAM_HOSTS)
-        except ProtocolError:
-            continue
-
-
-def test_a39_text_that_is_no_utf8_is_malformed() -> None:
-    frame = golden("describe_configs", 1).replace(b"num.partitions", b"num.\xff\xfe\xfd\xfctitions")
-    with pytest.raises(MalformedBody):
-        read_broker_configs(frame)

@@ -1,7 +1,5 @@
 """Fetch: the two sizes that a quota lowers, in every version and with everything else as it came."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -48,9 +46,13 @@ def test_both_sizes_are_lowered_to_what_may_pass_and_nothing_else_changes(
 
 
 @every_case("version", WITH_MAX_BYTES)
-def test_request_that_asks_for_less_is_the_very_same_frame(version: int) -> None:
+def test_request_that_asks_for_less_is_the_very_same_frame_and_seen_at_a_glance(version: int) -> None:
     frame = fetch(version, min_bytes=1, max_bytes=10_000)
     assert clamp(version, frame, 10_000) is frame
+    frame = fetch(version, min_bytes=1, max_bytes=10_000, tagged=False)
+    api = describe(ApiKey.FETCH, version)
+    assert asks_within(frame, 0, 3, api, 10_000)
+    assert not asks_within(frame, 0, 3, api, 9_999)
 
 
 @given(st.sampled_from(VERSIONS), int32s, int32s, int32s, st.booleans(), st.integers(0, 200))
@@ -62,14 +64,6 @@ def test_what_is_within_at_a_glance_is_not_lowered(
     api = describe(ApiKey.FETCH, version)
     if asks_within(data[: len(data) - cut], 6, 3, api, most_bytes):
         assert clamp(version, frame, most_bytes) is frame
-
-
-@every_case("version", WITH_MAX_BYTES)
-def test_usual_request_that_asks_for_less_is_seen_at_a_glance(version: int) -> None:
-    frame = fetch(version, min_bytes=1, max_bytes=10_000, tagged=False)
-    api = describe(ApiKey.FETCH, version)
-    assert asks_within(frame, 0, 3, api, 10_000)
-    assert not asks_within(frame, 0, 3, api, 9_999)
 
 
 @every_case("version", WITH_MAX_BYTES)

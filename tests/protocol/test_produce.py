@@ -1,7 +1,5 @@
 """Produce: acks is read exactly, from however little of the request has arrived (hazard A28)."""
 
-from __future__ import annotations
-
 from itertools import product
 from struct import unpack_from
 from typing import Any
@@ -77,26 +75,18 @@ def test_a28_a_request_that_arrives_byte_by_byte_gives_no_answer_until_the_right
 
 
 @every_case("version", VERSIONS)
-def test_a28_bytes_behind_what_was_received_are_not_looked_at(version: int) -> None:
+def test_a28_acks_are_read_from_their_own_request_alone(version: int) -> None:
     tags = HEADER_TAGS[2] if version >= 9 else ()
     frame = produce(version, acks=0, txn_id="txn" if version >= 3 else None, header_tags=tags)
     for end in range(HEAD.size, len(frame) + 1):
         right = acks_of(frame[:end], version)
         for junk in (b"\0", b"\xff", b"\x80"):
             assert acks_of(frame[:end] + junk * 40, version, end=end) == right
-
-
-@every_case("version", VERSIONS)
-def test_a28_each_of_several_requests_in_one_buffer_is_read_at_its_own_place(version: int) -> None:
     frames = [produce(version, acks=acks, client_id=b"c" * n) for n, acks in enumerate((0, 1, -1, 0))]
     buffer, at = b"".join(frames), 0
     for frame, acks in zip(frames, (0, 1, -1, 0), strict=True):
         assert acks_of(buffer, version, at=at) == acks
         at += len(frame)
-
-
-@every_case("version", VERSIONS)
-def test_a28_acks_are_never_taken_from_the_next_request(version: int) -> None:
     tags = HEADER_TAGS[1] if version >= 9 else ()
     whole = produce(version, txn_id="txn" if version >= 3 else None, header_tags=tags)
     following = produce(version, acks=0)
@@ -138,22 +128,16 @@ def test_recorded_requests_have_the_acks_that_kafka_answered(label: str, version
     assert acks_of(golden(label, version, "request"), version) == 1
 
 
-def test_a24_header_with_too_many_tags_is_refused_when_its_count_is_read() -> None:
+def test_a24_tags_before_acks_are_bounded_in_number_and_size() -> None:
     most = [(tag, b"") for tag in range(MAX_HEADER_TAGS)]
     assert acks_of(produce(9, acks=0, header_tags=most), 9) == 0
     frame = produce(9, header_tags=[*most, (MAX_HEADER_TAGS, b"")])
     with pytest.raises(TooManyElements):
         acks_of(frame[: HEAD.size + 2], 9)
-
-
-def test_a24_acks_hidden_behind_a_huge_tag_are_refused_before_it_has_arrived() -> None:
     frame = produce(9, header_tags=[(0, bytes(1_000_000))])
     assert acks_of(frame[:MAX_BYTES_BEFORE_ACKS], 9) is None
     with pytest.raises(MalformedBody):
         acks_of(frame[: MAX_BYTES_BEFORE_ACKS + 1], 9)
-
-
-def test_a24_longest_names_that_kafka_allows_fit_below_the_bound() -> None:
     tags = [(0, bytes(60_000))]
     frame = produce(13, acks=0, client_id=b"c" * 32_767, txn_id="t" * 32_767, header_tags=tags)
     assert unpack_from(">i", frame)[0] > 120_000

@@ -1,7 +1,5 @@
 """Topic mutation requests: taken apart exactly, and any part of one is sent on byte for byte as it came."""
 
-from __future__ import annotations
-
 import uuid
 from struct import pack
 from typing import Any
@@ -11,12 +9,8 @@ import pytest
 from protocol import primitives, topic_mutations
 from protocol.api_keys import ApiKey, describe
 from protocol.errors import ProtocolError, TooManyElements
-from protocol.topic_mutations import (
-    MAX_NESTED_ELEMENTS,
-    NO_TOPIC_ID,
-    TopicMutations,
-    parse_topic_mutations,
-)
+from protocol.topic_mutations import MAX_NESTED_ELEMENTS, NO_TOPIC_ID, TopicMutations, parse_topic_mutations
+from protocol.topic_names import is_valid_topic_name
 from testkit import wire
 from testkit.cases import every_case
 from testkit.golden import api_name, golden, goldens
@@ -73,7 +67,7 @@ def request(name: str, version: int, rows: list[Any], *, validate_only: bool = F
 
 
 @each_version
-def test_every_topic_is_found_in_wire_order(name: str, version: int) -> None:
+def test_every_topic_is_read_in_wire_order_with_its_counts_and_the_flag(name: str, version: int) -> None:
     parsed = parse(name, version, request(name, version, topic_rows(name, version)))
     third = "gr\u00fc\u00df".encode()
     names = {
@@ -84,10 +78,6 @@ def test_every_topic_is_found_in_wire_order(name: str, version: int) -> None:
     assert [topic.name for topic in parsed.topics] == names
     assert parsed.timeout_ms == 31_007
     assert parsed.api.version == version
-
-
-@each_version
-def test_partition_counts_are_read_as_the_client_asked(name: str, version: int) -> None:
     parsed = parse(name, version, request(name, version, topic_rows(name, version)))
     counts = [(t.num_partitions, t.replication_factor, t.assignment_count) for t in parsed.topics]
     if name == "CreateTopics":
@@ -96,10 +86,6 @@ def test_partition_counts_are_read_as_the_client_asked(name: str, version: int) 
         assert counts == [(6, 0, -1), (9, 0, 2), (2**31 - 1, 0, -1), (-5, 0, 0)]
     else:
         assert {(partitions, replicas) for partitions, replicas, _ in counts} == {(0, 0)}
-
-
-@each_version
-def test_validate_only_is_read_where_the_version_has_it(name: str, version: int) -> None:
     rows = topic_rows(name, version)
     has_flag = name == "CreatePartitions" or (name == "CreateTopics" and version >= 1)
     assert not parse(name, version, request(name, version, rows)).validate_only
@@ -133,18 +119,25 @@ def test_topics_of_a_deletion_are_identified_by_name_or_by_id() -> None:
 
 
 @each_version
-def test_a24_all_topics_together_are_the_request_as_it_came(name: str, version: int) -> None:
+def test_a24_a31_all_topics_together_are_the_request_as_it_came(name: str, version: int) -> None:
     frame = request(name, version, topic_rows(name, version))
     parsed = parse(name, version, frame)
     assert parsed.encode(parsed.topics) == frame
     assert b"".join(topic.raw for topic in parsed.topics) in frame
+    frame = wire.framed(request(name, version, topic_rows(name, version))[4:] + b"behind")
+    parsed = parse(name, version, frame)
+    assert parsed.encode(parsed.topics) == frame
+    assert parsed.encode(()).endswith(b"behind")
+    compact = describe(NAMES[name][0], version).flexible
+    header = wire.head(NAMES[name][0], version, flexible=compact)
+    tail = pack(">i", 500) + b"\0" * (2 if compact else 1)
+    frame = wire.framed(header + (b"\0" if compact else pack(">i", -1)) + tail)
+    assert parse(name, version, frame).topics == ()
 
 
 @each_version
 @pytest.mark.parametrize("kept", [[0], [1, 3], [2], [], [3, 0]])
-def test_a24_any_part_of_a_request_is_the_request_for_that_part(
-    name: str, version: int, kept: list[int]
-) -> None:
+def test_a24_any_part_of_a_request_is_request_for_that_part(name: str, version: int, kept: list[int]) -> None:
     rows = topic_rows(name, version)
     parsed = parse(name, version, request(name, version, rows, validate_only=True))
     part = parsed.encode([parsed.topics[i] for i in kept])
@@ -178,28 +171,11 @@ def test_a24_unknown_tags_are_sent_on_byte_for_byte(name: str, version: int) -> 
 
 
 @each_version
-def test_a31_bytes_behind_the_request_are_sent_on(name: str, version: int) -> None:
-    frame = wire.framed(request(name, version, topic_rows(name, version))[4:] + b"behind")
-    parsed = parse(name, version, frame)
-    assert parsed.encode(parsed.topics) == frame
-    assert parsed.encode(()).endswith(b"behind")
-
-
-@each_version
 def test_truncated_request_is_a_protocol_error_at_every_byte(name: str, version: int) -> None:
     frame = request(name, version, topic_rows(name, version))
     for end in range(len(frame)):
         with pytest.raises(ProtocolError):
             parse(name, version, frame[:end])
-
-
-@each_version
-def test_null_array_of_topics_is_no_topic(name: str, version: int) -> None:
-    compact = describe(NAMES[name][0], version).flexible
-    header = wire.head(NAMES[name][0], version, flexible=compact)
-    tail = pack(">i", 500) + b"\0" * (2 if compact else 1)
-    frame = wire.framed(header + (b"\0" if compact else pack(">i", -1)) + tail)
-    assert parse(name, version, frame).topics == ()
 
 
 @every_case(("label", "version"), [row for row in goldens(kind="request") if api_name(row[0]) in NAMES])
@@ -265,3 +241,11 @@ def test_a27_more_topics_than_kafka_takes_are_refused_before_one_is_read(name: s
     header = wire.head(NAMES[name][0], version, flexible=compact)
     with pytest.raises(TooManyElements):
         parse(name, version, wire.framed(header + length + b"\xff" * count))
+
+
+@pytest.mark.parametrize(("valid", "names"), [
+    (True, [b"a", b"A-Z_0.9", b"...", b"-", b"_", b"x" * 249, b"__consumer_offsets"]),
+    (False, [b"", b".", b"..", b"x" * 250, b"a b", b"a/b", b"a\n", b"\n", b"a\0", b"gr\xc3\xbc", b"a,b", b"\xff"]),
+])  # fmt: skip
+def test_legal_names_are_taken_and_nothing_else_is(valid: bool, names: list[bytes]) -> None:
+    assert [is_valid_topic_name(name) for name in names] == [valid] * len(names)

@@ -1,7 +1,5 @@
 """Topic mutation responses: read per topic, and the gateway's own results are written as Kafka writes them."""
 
-from __future__ import annotations
-
 import uuid
 from struct import pack
 from typing import Any
@@ -12,29 +10,24 @@ from protocol.api_keys import ApiKey, describe
 from protocol.error_codes import ErrorCode
 from protocol.errors import ProtocolError
 from protocol.topic_mutations import NO_TOPIC_ID, TopicMutation, parse_topic_mutations
-from protocol.topic_results import (
-    TopicResults,
-    encode_topic_results,
-    make_result,
-    parse_topic_results,
-)
+from protocol.topic_results import TopicResults, encode_topic_results, make_result, parse_topic_results
 from testkit import wire
 from testkit.cases import every_case
 from testkit.golden import api_name, golden, goldens
 
-NAMES = {
+APIS = {
     "CreateTopics": (ApiKey.CREATE_TOPICS, range(8), "topics"),
     "CreatePartitions": (ApiKey.CREATE_PARTITIONS, range(4), "results"),
     "DeleteTopics": (ApiKey.DELETE_TOPICS, range(7), "responses"),
 }
-EVERY = [(name, version) for name, (_, versions, _) in NAMES.items() for version in versions]
+EVERY = [(name, version) for name, (_, versions, _) in APIS.items() for version in versions]
 each_version = every_case(("name", "version"), EVERY)
 ID = uuid.UUID(int=77 << 64)
 EXCEEDED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 def parse(name: str, version: int, frame: bytes) -> TopicResults:
-    return parse_topic_results(frame, describe(NAMES[name][0], version))
+    return parse_topic_results(frame, describe(APIS[name][0], version))
 
 
 def asked(name: bytes | None, topic_id: bytes = NO_TOPIC_ID) -> TopicMutation:
@@ -42,7 +35,7 @@ def asked(name: bytes | None, topic_id: bytes = NO_TOPIC_ID) -> TopicMutation:
 
 
 def rows_of(name: str, version: int, frame: bytes) -> list[Any]:
-    return list(getattr(wire.decode_response(name, version, frame), NAMES[name][2]))
+    return list(getattr(wire.decode_response(name, version, frame), APIS[name][2]))
 
 
 def populated(name: str, version: int, *, nulls: bool = False) -> bytes:
@@ -52,7 +45,9 @@ def populated(name: str, version: int, *, nulls: bool = False) -> bytes:
 
 @each_version
 @pytest.mark.parametrize("nulls", [False, True])
-def test_every_result_is_read(name: str, version: int, nulls: bool) -> None:
+def test_every_result_is_read_and_all_together_are_the_response_as_it_came(
+    name: str, version: int, nulls: bool
+) -> None:
     frame = populated(name, version, nulls=nulls)
     parsed = parse(name, version, frame)
     decoded = wire.decode_response(name, version, frame)
@@ -64,21 +59,16 @@ def test_every_result_is_read(name: str, version: int, nulls: bool) -> None:
         assert result.topic_id == (row.topic_id.bytes if has_id else NO_TOPIC_ID)
         counted = name == "CreateTopics" and version >= 5
         assert result.num_partitions == (row.num_partitions if counted else -1)
-
-
-@each_version
-@pytest.mark.parametrize("nulls", [False, True])
-def test_all_results_together_are_the_response_as_it_came(name: str, version: int, nulls: bool) -> None:
     frame = populated(name, version, nulls=nulls)
     parsed = parse(name, version, frame)
-    api = describe(NAMES[name][0], version)
+    api = describe(APIS[name][0], version)
     assert frame == encode_topic_results(-9, parsed.throttle_time_ms, parsed.results, api, tail=parsed.tail)
 
 
-@every_case(("label", "version"), [row for row in goldens() if api_name(row[0]) in NAMES])
+@every_case(("label", "version"), [row for row in goldens() if api_name(row[0]) in APIS])
 def test_recorded_responses_are_read_and_put_together(label: str, version: int) -> None:
     name, frame = api_name(label), golden(label, version)
-    parsed, api = parse(name, version, frame), describe(NAMES[name][0], version)
+    parsed, api = parse(name, version, frame), describe(APIS[name][0], version)
     assert encode_topic_results(1, parsed.throttle_time_ms, parsed.results, api, tail=parsed.tail) == frame
     request = parse_topic_mutations(golden(label, version, "request"), api)
     for topic in request.topics:
@@ -89,17 +79,12 @@ def test_recorded_responses_are_read_and_put_together(label: str, version: int) 
     assert ("refused" in label) == (parsed.throttle_time_ms > 30_000)
 
 
-@every_case(
-    ("label", "version"),
-    [
-        ("create_topics_refused", 6),
-        ("create_topics_refused", 7),
-        ("create_partitions_refused", 3),
-        ("delete_topics_refused", 5),
-    ],
-)
+@every_case(("label", "version"), [
+    ("create_topics_refused", 6), ("create_topics_refused", 7), ("create_partitions_refused", 3),
+    ("delete_topics_refused", 5),
+])  # fmt: skip
 def test_our_refusal_is_byte_for_byte_what_kafka_answers(label: str, version: int) -> None:
-    api = describe(NAMES[api_name(label)][0], version)
+    api = describe(APIS[api_name(label)][0], version)
     from_kafka = golden(label, version)
     time_ms = parse(api_name(label), version, from_kafka).throttle_time_ms
     topics = parse_topic_mutations(golden(label, version, "request"), api).topics
@@ -108,8 +93,8 @@ def test_our_refusal_is_byte_for_byte_what_kafka_answers(label: str, version: in
 
 
 @each_version
-def test_our_result_is_read_by_clients_in_every_version(name: str, version: int) -> None:
-    api = describe(NAMES[name][0], version)
+def test_our_result_is_read_by_clients_and_by_us_in_every_version(name: str, version: int) -> None:
+    api = describe(APIS[name][0], version)
     topics = [asked("gr\u00fc\u00df".encode()), asked(b"")]
     if (name, version) == ("DeleteTopics", 6):
         topics.append(asked(None, ID.bytes))
@@ -129,18 +114,14 @@ def test_our_result_is_read_by_clients_in_every_version(name: str, version: int)
         assert {(row.num_partitions, row.replication_factor, len(row.configs)) for row in rows} == {
             (-1, -1, 0)
         }
-
-
-@each_version
-def test_our_result_reads_back_as_what_it_was_made_of(name: str, version: int) -> None:
-    api = describe(NAMES[name][0], version)
+    api = describe(APIS[name][0], version)
     made = [make_result(asked(b"a"), EXCEEDED, api), make_result(asked(b"b"), ErrorCode.NONE, api)]
     assert parse(name, version, encode_topic_results(1, 0, made, api)).results == tuple(made)
 
 
 @each_version
 def test_refusals_stand_between_the_brokers_results_in_the_order_asked_for(name: str, version: int) -> None:
-    api = describe(NAMES[name][0], version)
+    api = describe(APIS[name][0], version)
     from_broker = parse(name, version, populated(name, version))
     first, second = from_broker.results
     ours = make_result(asked(b"refused"), EXCEEDED, api)
@@ -160,7 +141,7 @@ def test_a24_unknown_tags_of_the_broker_stay_byte_for_byte(name: str, version: i
         "DeleteTopics": b"\x02t" + ID.bytes + pack(">h", 0) + b"\0",
     }[name]
     body = pack(">i", 0) + b"\0" + pack(">i", 3) + b"\x02" + element + tags + tags + b"behind"
-    api = describe(NAMES[name][0], version)
+    api = describe(APIS[name][0], version)
     parsed = parse(name, version, wire.framed(body))
     assert parsed.tail == tags + b"behind"
     assert encode_topic_results(0, 3, parsed.results, api, tail=parsed.tail) == wire.framed(body)

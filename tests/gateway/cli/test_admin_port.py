@@ -1,18 +1,18 @@
-"""The client of the admin port, with a server that answers what a test wants."""
-
-from __future__ import annotations
+"""The client of the admin port and what its commands print; what they do is tested at the gateway."""
 
 import argparse
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
+from gateway.cli import admin_port
 from gateway.cli.admin_port import DEFAULT_URL, AdminPortError, add_argument, ask, exit_code
 from testkit.gateway import free_ports
+from tests.gateway.cli.conftest import Run
 
 
 class Server:
@@ -61,14 +61,11 @@ def server() -> Iterator[Server]:
 
 
 def test_body_goes_as_json_and_the_answer_comes_back_with_its_status(server: Server) -> None:
+    assert ask(server.url, "/x") == (200, {"mode": "off"})
     server.status = 422
     assert ask(server.url, "/x", method="PUT", body={"a": 1}) == (422, {"mode": "off"})
-    assert server.asked == [("PUT", "/x", "application/json", json.dumps({"a": 1}).encode())]
-
-
-def test_question_without_a_body_has_none(server: Server) -> None:
-    assert ask(server.url, "/x") == (200, {"mode": "off"})
-    assert server.asked == [("GET", "/x", None, b"")]
+    body = json.dumps({"a": 1}).encode()
+    assert server.asked == [("GET", "/x", None, b""), ("PUT", "/x", "application/json", body)]
 
 
 def test_environments_proxy_is_not_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,30 +81,19 @@ def test_redirects_are_not_followed(server: Server) -> None:
     assert len(server.asked) == 1
 
 
-def test_nobody_there_is_a_line_with_the_address() -> None:
+def test_a_port_without_a_gateway_is_a_line_with_the_address(server: Server) -> None:
     url = f"http://127.0.0.1:{free_ports(1)}"
     with pytest.raises(AdminPortError, match=rf"^no gateway answers at {url}: .*refused"):
         ask(url, "/x")
-
-
-def test_another_program_there_is_a_line_too(server: Server) -> None:
     server.status, server.answer = 404, b"<html>"
     with pytest.raises(AdminPortError, match=r"is no admin port \(HTTP status 404\)$"):
         ask(server.url, "/x")
 
 
-@pytest.mark.parametrize(
-    ("text", "url"),
-    [
-        (None, DEFAULT_URL),
-        ("gw:9644", "http://gw:9644"),
-        ("http://[::1]:1/", "http://[::1]:1"),
-        ("https://gw:1", None),
-        ("http://gw:1/metrics", None),
-        ("http://gw:port", None),
-        ("http://", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "url"), [
+    (None, DEFAULT_URL), ("gw:9644", "http://gw:9644"), ("http://[::1]:1/", "http://[::1]:1"),
+    ("https://gw:1", None), ("http://gw:1/metrics", None), ("http://gw:port", None), ("http://", None),
+])  # fmt: skip
 def test_address_is_a_host_and_a_port(text: str | None, url: str | None) -> None:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_argument(parser)
@@ -133,3 +119,75 @@ def test_a_command_ends_with_its_own_code_or_with_1_and_a_line_that_says_why(
         "sluice: nobody there",
         "sluice: what answers at http://a:1 is no admin port that tells quotas",
     ]
+
+
+Asked = list[tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Asked]:
+    """Makes the admin port answer so, or raise so; gives what it is asked."""
+
+    def answering(answer: Any) -> Asked:
+        asked: Asked = []
+
+        def ask(*arguments: Any, **options: Any) -> Any:
+            asked.append((arguments, options))
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(admin_port, "ask", ask)
+        return asked
+
+    return answering
+
+
+OFF = {"method": "PUT", "body": {"mode": "off"}}
+NO_PORT = "sluice: what answers at http://gw:1 is no admin port\n"
+
+
+@pytest.mark.parametrize(("argv", "options", "answer", "code", "out", "err"), [
+    ([], {}, (200, {"mode": "observe", "configured": "observe"}), 0, "observe\n", ""),
+    ([], {}, (200, {"mode": "observe", "configured": "enforce"}), 0,
+     "observe (the configuration file says enforce)\n", ""),
+    (["off"], OFF, (200, {"mode": "off", "before": "enforce"}), 0, "off (was enforce)\n", ""),
+    (["off"], OFF, (200, {"mode": "off", "before": "off"}), 0, "off\n", ""),
+    (["off"], OFF, (403, {"error": "only from here"}), 1, "", "sluice: refused: only from here\n"),
+    (["off"], OFF, AdminPortError("no gateway answers"), 1, "", "sluice: no gateway answers\n"),
+    (["off"], OFF, (200, {"unexpected": 1}), 1, "", NO_PORT),
+    (["off"], OFF, (200, []), 1, "", NO_PORT),
+])  # fmt: skip
+def test_enforcement_is_shown_or_changed(
+    answering: Any, argv: list[str], options: Any, answer: Any, code: int, out: str, err: str, run: Run
+) -> None:
+    asked = answering(answer)
+    assert run("enforcement", *argv, "--admin", "gw:1") == (code, out, err)
+    assert asked == [(("http://gw:1", "/enforcement"), options)]
+
+
+def test_without_address_default_port_is_asked_and_unknown_mode_not_at_all(answering: Any, run: Run) -> None:
+    asked = answering((200, {"mode": "off", "configured": "off"}))
+    run("enforcement")
+    assert asked == [((DEFAULT_URL, "/enforcement"), {})]
+    code, _, err = run("enforcement", "on")
+    assert (code, len(asked)) == (2, 1)
+    assert "invalid choice: 'on'" in err
+
+
+@pytest.mark.parametrize(("answer", "code", "out", "err"), [
+    ((200, {"faults": [], "applied": [], "needs_restart": []}), 0, "changed: nothing\n", ""),
+    ((200, {"faults": [], "applied": ["quotas", "log.level"], "needs_restart": ["admin.bind"]}), 0,
+     "changed: quotas, log.level\nonly after a restart: admin.bind\n", ""),
+    ((422, {"faults": ["f: a", "f: b"], "applied": [], "needs_restart": []}), 1,
+     "", "sluice: not reloaded: f: a\nsluice: not reloaded: f: b\n"),
+    ((403, {"error": "no"}), 1, "", "sluice: not reloaded: no\n"),
+    (AdminPortError("no gateway answers"), 1, "", "sluice: no gateway answers\n"),
+    ((200, []), 1, "", NO_PORT),
+])  # fmt: skip
+def test_j07_outcome_of_a_reload_is_told_and_decides_the_exit_code(
+    answering: Any, answer: Any, code: int, out: str, err: str, run: Run
+) -> None:
+    asked = answering(answer)
+    assert run("reload", "--admin", "gw:1") == (code, out, err)
+    assert asked == [(("http://gw:1", "/reload"), {"method": "POST", "body": {}})]

@@ -1,12 +1,16 @@
-from __future__ import annotations
-
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.cli.main import main
+from gateway.cli.quotas import describe_address
+from quotas.entities import QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from quotas.rate_quotas import RateSettings
+from tests.gateway.cli.conftest import Run
 
 HEAD = '[upstream]\nbootstrap = ["k:1"]\n[[listeners]]\nname = "a"\nbind = "127.0.0.1:19092"\n'
 QUOTAS = """
@@ -26,22 +30,22 @@ controller_mutation_rate = 7
 class Quotas:
     """``sluice quotas`` with a configuration."""
 
-    def __init__(self, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.file = file
-        self._capsys = capsys
+    def __init__(self, file: Path, run: Run) -> None:
+        self.file, self._run = file, run
 
     def __call__(self, *argv: str, text: str = HEAD + QUOTAS) -> str:
         self.file.write_text(text)
-        assert main(["quotas", "--config", str(self.file), *argv]) == 0
-        return self._capsys.readouterr().out
+        code, out, _ = self._run("quotas", "--config", self.file, *argv)
+        assert code == 0
+        return out
 
     def json(self, *argv: str, text: str = HEAD + QUOTAS) -> Any:
         return json.loads(self(*argv, "--json", text=text))
 
 
 @pytest.fixture
-def quotas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Quotas:
-    return Quotas(tmp_path / "sluice.toml", capsys)
+def quotas(file: Path, run: Run) -> Quotas:
+    return Quotas(file, run)
 
 
 def test_list_tells_the_default_from_a_name_that_looks_like_it(quotas: Quotas) -> None:
@@ -54,36 +58,20 @@ def test_list_tells_the_default_from_a_name_that_looks_like_it(quotas: Quotas) -
 
 
 def test_list_for_programs_has_null_for_the_default(quotas: Quotas) -> None:
+    alice, app = {"type": "user", "name": "alice"}, {"type": "client-id", "name": "app"}
+    default, named_so = {"type": "user", "name": None}, {"type": "client-id", "name": "<default>"}
+    rest = {"quota": "controller_mutation_rate", "mode": "enforce"}
     assert quotas.json() == [
-        {
-            "entity": [{"type": "user", "name": "alice"}, {"type": "client-id", "name": "app"}],
-            "quota": "controller_mutation_rate",
-            "limit": 5.0,
-            "mode": "enforce",
-        },
-        {
-            "entity": [{"type": "user", "name": None}],
-            "quota": "controller_mutation_rate",
-            "limit": 2.5,
-            "mode": "enforce",
-        },
-        {
-            "entity": [{"type": "client-id", "name": "<default>"}],
-            "quota": "controller_mutation_rate",
-            "limit": 7.0,
-            "mode": "enforce",
-        },
+        {"entity": [alice, app], "limit": 5.0} | rest,
+        {"entity": [default], "limit": 2.5} | rest,
+        {"entity": [named_so], "limit": 7.0} | rest,
     ]
-
-
-def test_no_quotas_are_said_in_words(quotas: Quotas) -> None:
     assert quotas(text=HEAD) == "no quotas: every client is unlimited\n"
 
 
-def test_without_a_file_a_gateway_has_to_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["quotas", "--admin", "127.0.0.1:9"]) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
+def test_without_a_file_a_gateway_has_to_answer(run: Run) -> None:
+    code, out, err = run("quotas", "--admin", "127.0.0.1:9")
+    assert (code, out) == (1, "")
     assert err.startswith("sluice: no gateway answers at http://127.0.0.1:9: ")
     assert err.endswith("; --config FILE looks at a file instead\n")
 
@@ -111,16 +99,13 @@ def test_walk_shows_all_eight_levels_and_the_one_that_decides(quotas: Quotas) ->
     ]
 
 
-@pytest.mark.parametrize(
-    ("argv", "rule", "limit", "tracker_key", "words"),
-    [
-        (["--user", "alice"], "default_user", 2.5, ("alice", ""), "user=alice, all clients of this user together"),
-        (["--client-id", "x"], "default_user", 2.5, ("ANONYMOUS", ""),
-         "user=ANONYMOUS, all clients of this user together"),
-        (["--user", "alice", "--client-id", "app"], "user_client", 5.0, ("alice", "app"),
-         "user=alice,client-id=app, alone"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("argv", "rule", "limit", "tracker_key", "words"), [
+    (["--user", "alice"], "default_user", 2.5, ("alice", ""), "user=alice, all clients of this user together"),
+    (["--client-id", "x"], "default_user", 2.5, ("ANONYMOUS", ""),
+     "user=ANONYMOUS, all clients of this user together"),
+    (["--user", "alice", "--client-id", "app"], "user_client", 5.0, ("alice", "app"),
+     "user=alice,client-id=app, alone"),
+])  # fmt: skip
 def test_answer_names_rule_limit_and_who_shares_the_counter(
     quotas: Quotas, argv: list[str], rule: str, limit: float, tracker_key: tuple[str, str], words: str
 ) -> None:
@@ -134,14 +119,11 @@ def test_answer_names_rule_limit_and_who_shares_the_counter(
     assert f"counted by  {words}\n" in quotas(*argv)
 
 
-def test_client_level_shares_its_counter_across_users(quotas: Quotas) -> None:
+def test_client_level_shares_its_counter_across_users_and_an_empty_id_is_read_as_set(quotas: Quotas) -> None:
     text = HEAD + '[[quotas]]\nclient_id = "app"\ncontroller_mutation_rate = 1\n'
     assert "counted by  client-id=app, of all users together\n" in quotas(
         "--user", "alice", "--client-id", "app", text=text
     )
-
-
-def test_client_without_an_id_is_shown_as_the_setting_reads_it(quotas: Quotas) -> None:
     text = HEAD + '[[quotas]]\nuser = "alice"\ndefault_client_id = true\ncontroller_mutation_rate = 1\n'
     assert "limit       unlimited\n" in quotas("--user", "alice", text=text)
     as_named = text + '[client_ids]\nempty = "as_named"\n'
@@ -150,9 +132,7 @@ def test_client_without_an_id_is_shown_as_the_setting_reads_it(quotas: Quotas) -
     assert "counted by  user=alice, those without a client id together\n" in shown
 
 
-def test_unlimited_client_is_decided_by_nothing_and_counted_only_when_the_quota_is_in_use(
-    quotas: Quotas,
-) -> None:
+def test_unlimited_client_is_decided_by_nothing_and_counted_only_when_quota_is_in_use(quotas: Quotas) -> None:
     text = HEAD + '[[quotas]]\nuser = "alice"\ncontroller_mutation_rate = 1\n'
     shown = quotas("--user", "bob", text=text)
     assert "limit       unlimited\ndecided by  nothing\n" in shown
@@ -179,18 +159,19 @@ def test_every_quota_is_walked_with_its_own_unit_and_burst(quotas: Quotas) -> No
     ]
     assert "set for nobody" not in shown
     assert [each["burst"] for each in quotas.json("--user", "alice", text=text)["quotas"]] == [
-        10_000,
-        20_000,
-        None,
-        11,
-    ]
+        10_000, 20_000, None, 11,
+    ]  # fmt: skip
 
 
-def test_observed_quotas_say_so(quotas: Quotas) -> None:
+def test_observed_quotas_and_bursts_of_the_token_bucket_are_told(quotas: Quotas) -> None:
     text = HEAD + '[[quotas]]\nuser = "alice"\nobserve = true\nproducer_byte_rate = 1000\n'
     assert quotas(text=text).splitlines()[1].endswith("observe")
     assert "before the debt begins; only observed\n" in quotas("--user", "alice", text=text)
     assert "only observed" not in quotas("--user", "bob", text=text)
+    client = ("--user", "alice", "--client-id", "app")
+    bucket = HEAD + QUOTAS + "[mutation_quota]\nwindow_num = 100\n"
+    assert "limit       5/s, in a burst up to 500 before the debt begins\n" in quotas(*client, text=bucket)
+    assert "limit       5/s\n" in quotas(*client, text=bucket + 'algorithm = "rate"\n')
 
 
 @pytest.mark.parametrize("mode", ["observe", "off"])
@@ -201,15 +182,95 @@ def test_mode_of_the_file_is_told(quotas: Quotas, mode: str) -> None:
     assert quotas.json("--user", "alice", text=text)["enforcement"] == mode
 
 
-def test_burst_is_told_for_the_token_bucket_only(quotas: Quotas) -> None:
-    client = ("--user", "alice", "--client-id", "app")
-    bucket = HEAD + QUOTAS + "[mutation_quota]\nwindow_num = 100\n"
-    assert "limit       5/s, in a burst up to 500 before the debt begins\n" in quotas(*client, text=bucket)
-    assert "limit       5/s\n" in quotas(*client, text=bucket + 'algorithm = "rate"\n')
-
-
 def test_a23_hostile_names_are_quoted(quotas: Quotas) -> None:
     shown = quotas("--user", "a\x1b[31m\n", "--client-id", "<default>")
     assert all(line.isprintable() for line in shown.splitlines())
     assert 'user="a\\u001b[31m\\n"' in shown
     assert 'client-id="<default>"' in shown
+
+
+@pytest.mark.parametrize("command", [["history"], ["export"], ["import", "-"]])
+def test_admin_port_may_stand_before_the_command(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"quotas: []")))
+    code, _, err = run("quotas", "--admin", "127.0.0.1:9", *command)
+    assert code == 1
+    assert "http://127.0.0.1:9:" in err
+
+
+def test_export_of_a_file_needs_no_gateway_and_what_needs_a_store_says_so(file: Path, run: Run) -> None:
+    file.write_text(HEAD + '[[quotas]]\nuser = "carol"\nproducer_byte_rate = 7\n')
+    named = ("--config", file)
+    for argv in ((*named, "export"), ("export", *named)):
+        assert run("quotas", *argv)[:2] == (0, "quotas:\n- user: carol\n  producer_byte_rate: 7\n")
+    for command in (["history"], ["import", "-"]):
+        code, _, err = run("quotas", *named, *command)
+        assert code == 2
+        assert "--admin names the gateway that has it" in err
+
+
+# -- of an address ------------------------------------------------
+ADDRESSES = (
+    HEAD
+    + """
+[connections]
+ipv6_prefix_bits = 64
+[[quotas]]
+ip = "10.0.0.7"
+connection_creation_rate = 50
+[[quotas]]
+ip = "10.1.0.0/16"
+connection_creation_rate = 200
+observe = true
+[[quotas]]
+user = "alice"
+producer_byte_rate = 5
+"""
+)
+WITH_DEFAULT = ADDRESSES + "[[quotas]]\ndefault_ip = true\nconnection_creation_rate = 20\n"
+
+
+@pytest.mark.parametrize(("ip", "limit", "decided_by", "counted_by", "observe"), [
+    ("10.0.0.7", 50, "ip=10.0.0.7", "10.0.0.7", False),
+    ("::ffff:10.0.0.7", 50, "ip=10.0.0.7", "10.0.0.7", False),
+    ("10.1.2.3", 200, "ip=10.1.0.0/16", "10.1.0.0/16", True),
+    ("10.2.0.1", 20, "ip=<default>", "10.2.0.1", False),
+    ("2001:db8::1", 20, "ip=<default>", "2001:db8::/64", False),
+])  # fmt: skip
+def test_address_has_the_rate_of_the_row_that_decides(
+    quotas: Quotas, ip: str, limit: int, decided_by: str, counted_by: str, observe: bool
+) -> None:
+    told = quotas.json("--ip", ip, text=WITH_DEFAULT)
+    assert (told["limit"], told["decided_by"], told["counted_by"]) == (limit, decided_by, counted_by)
+    assert (told["burst"], told["observe"]) == (limit * 10, observe)
+    assert "unlimited" in quotas("--ip", "10.2.0.1", text=ADDRESSES)
+
+
+def test_a_kept_row_of_another_spelling_is_told_by_its_name() -> None:
+    row = QuotaEntity(ip="2001:DB8::1")
+    limits = Limits()
+    limits.put(row, QuotaKey.CONNECTION_CREATION_RATE, 7.0)
+    told = describe_address(limits, RateSettings(), "2001:db8::1", ipv6_prefix_bits=128)
+    assert (told["limit"], told["decided_by"]) == (7, str(row))
+
+
+def test_people_are_told_who_shares_the_counter_of_an_address(quotas: Quotas) -> None:
+    assert quotas("--ip", "10.1.2.3", text=WITH_DEFAULT).splitlines() == [
+        "address     10.1.2.3",
+        "quota       connection_creation_rate",
+        "limit       200/s, at once up to 2000 after a quiet while; only observed",
+        "decided by  ip=10.1.0.0/16",
+        "counted by  10.1.0.0/16, all its addresses together",
+    ]
+    lines = [line.split() for line in quotas(text=WITH_DEFAULT).splitlines()]
+    assert lines[0] == ["USER", "CLIENT-ID", "IP", "QUOTA", "LIMIT", "MODE"]
+    assert [line[2] for line in lines[1:]] == ["-", "10.0.0.7", "10.1.0.0/16", "<default>"]
+
+
+@pytest.mark.parametrize("argv", [["--ip", "localhost"], ["--ip", "10.0.0.1", "--user", "alice"]])
+def test_what_is_no_address_alone_is_one_line_and_code_2(file: Path, run: Run, argv: list[str]) -> None:
+    file.write_text(WITH_DEFAULT)
+    code, _, err = run("quotas", "--config", file, *argv)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--ip" in err

@@ -1,7 +1,5 @@
 """What is served with which arguments; the gateway and the embedded Kafka themselves are tested elsewhere."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import signal
@@ -18,8 +16,8 @@ from embedded_kafka import kafka
 from gateway import app
 from gateway.cli import serve
 from gateway.cli.kafka_tool import TOOLS
-from gateway.cli.main import main
 from gateway.server.operations import ConfigSource
+from tests.gateway.cli.conftest import Run
 
 TEXT = '[upstream]\nbootstrap = ["k:1"]\n[[listeners]]\nname = "a"\nbind = "127.0.0.1:29092"\n'
 
@@ -49,41 +47,33 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[config.Config, str]]:
     return calls
 
 
-def test_file_is_served_and_the_gateways_exit_code_returned(
-    served: list[tuple[config.Config, str]], tmp_path: Path
-) -> None:
-    file = tmp_path / "sluice.toml"
+Served = list[tuple[config.Config, str]]
+
+
+def test_file_is_served_and_the_gateways_exit_code_returned(served: Served, file: Path, run: Run) -> None:
     file.write_text(TEXT)
-    assert main(["serve", "--config", str(file)]) == 7
+    assert run("serve", "--config", file)[0] == 7
     assert [found for found, _ in served] == [config.load(file)]
 
 
-def test_upstream_without_a_file_is_served_on_loopback(served: list[tuple[config.Config, str]]) -> None:
-    assert main(["serve", "--upstream", "a:1,b:2", "c:3", "--upstream", "[::1]:4"]) == 7
+def test_upstream_without_a_file_is_served_on_loopback(served: Served, run: Run) -> None:
+    assert run("serve", "--upstream", "a:1,b:2", "c:3", "--upstream", "[::1]:4")[0] == 7
     brokers = config.parse_bootstrap("a:1,b:2,c:3,[::1]:4")
     assert [found for found, _ in served] == [config.default_config(brokers)]
 
 
-def test_upstream_wins_over_the_file_and_keeps_the_rest_of_it(
-    served: list[tuple[config.Config, str]], tmp_path: Path
-) -> None:
-    file = tmp_path / "sluice.toml"
+def test_upstream_wins_over_the_file_and_keeps_the_rest_of_it(served: Served, file: Path, run: Run) -> None:
     file.write_text(TEXT)
-    main(["serve", "--config", str(file), "--upstream", "z:9"])
+    run("serve", "--config", file, "--upstream", "z:9")
     ((found, banner),) = served
     assert found.upstream.bootstrap == config.parse_bootstrap("z:9")
     assert found.listeners == config.load(file).listeners
-    assert "z:9" in banner
-    assert "127.0.0.1:29092" in banner
-    assert "http://127.0.0.1:9644/metrics" in banner
+    assert all(text in banner for text in ("z:9", "127.0.0.1:29092", "http://127.0.0.1:9644/metrics"))
 
 
-def test_own_port_as_upstream_is_refused(
-    served: list[tuple[config.Config, str]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["serve", "--upstream", "127.0.0.1:19092"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert served == []
+def test_own_port_as_upstream_is_refused(served: Served, run: Run) -> None:
+    code, _, err = run("serve", "--upstream", "127.0.0.1:19092")
+    assert (code, err.count("\n"), served) == (2, 1, [])
 
 
 class FakeCluster:
@@ -110,29 +100,25 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> type[FakeCluster]:
     return fake
 
 
-def test_without_arguments_a_kafka_is_started_served_and_stopped(
-    served: list[tuple[config.Config, str]], cluster: type[FakeCluster]
+def test_without_arguments_a_kafka_is_started_and_stopped(
+    served: Served, cluster: type[FakeCluster], run: Run
 ) -> None:
-    assert main(["serve"]) == 7
+    assert run("serve")[0] == 7
     ((found, banner),) = served
     assert found.upstream.bootstrap == config.parse_bootstrap(FakeCluster.bootstrap)
     assert cluster.log == ["start", "stop"]
     assert found.quota_store.data_dir == "/of/kafka/gateway"
     assert (found.usage.kind, found.usage.directory) == ("files", "/of/kafka/usage")
-    assert "usage /of/kafka/usage" in banner
-    assert "127.0.0.1:19092" in banner
-    assert "http://127.0.0.1:9644/metrics" in banner
-    assert "Ctrl-C" in banner
+    for text in ("usage /of/kafka/usage", "127.0.0.1:19092", "http://127.0.0.1:9644/metrics", "Ctrl-C"):
+        assert text in banner
 
 
-def test_kafka_that_does_not_start_is_told_and_cleaned_up(
-    served: list[tuple[config.Config, str]], cluster: type[FakeCluster], capsys: pytest.CaptureFixture[str]
+def test_kafka_that_does_not_start_is_cleaned_up(
+    served: Served, cluster: type[FakeCluster], run: Run
 ) -> None:
     cluster.fails = kafka.KafkaStartError("broker 1 ended")
-    assert main(["serve"]) == 2
-    assert capsys.readouterr().err == "sluice: broker 1 ended\n"
-    assert cluster.log == ["start", "stop"]
-    assert served == []
+    assert run("serve")[::2] == (2, "sluice: broker 1 ended\n")
+    assert (cluster.log, served) == (["start", "stop"], [])
 
 
 def demonstration() -> config.Config:
@@ -140,7 +126,7 @@ def demonstration() -> config.Config:
     return config.default_config(config.parse_bootstrap("k:1"), quota_admin=serve._DEMO_RIGHTS)
 
 
-def test_demonstration_uses_its_quota_up_with_one_command() -> None:
+def test_demonstration_uses_its_quota_up_lets_anybody_change_it_and_warns_of_it() -> None:
     found = demonstration()
     settings = found.mutation_settings()
     burst = serve._DEMO_RATE * settings.window_num * settings.window_ms / 1000
@@ -150,26 +136,19 @@ def test_demonstration_uses_its_quota_up_with_one_command() -> None:
     assert len(partitions) == 2
     # Deep enough for the second command to be typed while the debt lasts.
     assert (partitions[0] - burst) / serve._DEMO_RATE > 30
-
-
-def test_demonstration_lets_whoever_tries_it_change_quotas_and_warns_of_it() -> None:
     found = demonstration()
     assert found.quota_admin.authorize is Authorize.ANYONE
     assert any("quota_admin.authorize" in line for line in found.warnings())
     assert config.default_config(config.parse_bootstrap("k:1")).quota_admin.authorize is Authorize.DENY
 
 
-def test_demonstration_commands_are_shell_words() -> None:
-    banner = serve.demo_banner(demonstration())
-    commands = re.findall(r"^ {2,4}\S.*? {2,}(\S*(?:python\S* -m|sluice) .*)$", banner, re.MULTILINE)
+def test_demonstrated_commands_are_shell_words_and_ours_are_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = r"^ {2,4}\S.*? {2,}(\S*(?:python\S* -m|sluice) .*)$"
+    commands = re.findall(shown, serve.demo_banner(demonstration()), re.MULTILINE)
     assert len(commands) >= 6
     assert all(shlex.split(command) for command in commands)
-
-
-def test_demonstrated_commands_of_ours_are_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/opt/it/bin/python")
-    banner = serve.demo_banner(demonstration())
-    ours = re.findall(r"/opt/it/bin/sluice (\S+) (\S+)", banner)
+    ours = re.findall(r"/opt/it/bin/sluice (\S+) (\S+)", serve.demo_banner(demonstration()))
     assert ("kafka-tool", "kafka-configs") in ours
     assert {command for command, _ in ours} <= {"kafka-tool", "quotas", "usage"}
     assert {tool for command, tool in ours if command == "kafka-tool"} <= TOOLS.keys()

@@ -1,17 +1,16 @@
 """`sluice usage`: what an operator reads, from files alone."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.cli.main import main
 from gateway.usage.line import Line
 from gateway.usage.part_file import PartFile
 from quotas.usage_record import OTHER, VERSION
+from tests.gateway.cli.conftest import Run
 
 START = 1_700_000_000
 
@@ -19,21 +18,10 @@ START = 1_700_000_000
 def row(client_id: str, api: str = "produce", **fields: Any) -> list[Any]:
     """A row of user alice."""
     values: dict[str, Any] = {
-        "requests": 1,
-        "bytes_in": 0,
-        "bytes_out": 0,
-        "offered": 0.0,
-        "admitted": 0.0,
-        "max_units": 0.0,
-        "rejected": 0,
-        "rejected_units": 0,
-        "delayed": 0,
-        "throttle_ms": 0,
-        "muted_ms": 0,
-        "quota": None,
-        "level_end": None,
-        "flags": 0,
-    }
+        "requests": 1, "bytes_in": 0, "bytes_out": 0, "offered": 0.0, "admitted": 0.0, "max_units": 0.0,
+        "rejected": 0, "rejected_units": 0, "delayed": 0, "throttle_ms": 0, "muted_ms": 0, "quota": None,
+        "level_end": None, "flags": 0,
+    }  # fmt: skip
     user = "" if client_id == OTHER else "alice"
     return ["in", user, client_id, api, 1, *{**values, **fields}.values()]
 
@@ -41,50 +29,37 @@ def row(client_id: str, api: str = "produce", **fields: Any) -> list[Any]:
 def write(
     directory: Path,
     *seconds: list[list[Any]],
-    numbers: list[int] | None = None,
+    numbers: Sequence[int] = range(9),
     folded: int = 0,
     gateway: str = "gw-1",
 ) -> Path:
     part = PartFile(directory, gateway, 1, 0)
-    for at, rows in zip(numbers or range(len(seconds)), seconds):
+    for at, rows in zip(numbers, seconds):
         text = {
-            "v": VERSION,
-            "gw": gateway,
-            "boot": 1,
-            "seq": at,
-            "ts": START + at,
-            "dur_ms": 1_000,
-            "algo": "token_bucket",
-            "rows": rows,
-            "events": [],
-            "dropped_rows": folded,
-            "dropped_events": 0,
-        }
+            "v": VERSION, "gw": gateway, "boot": 1, "seq": at, "ts": START + at, "dur_ms": 1_000,
+            "algo": "token_bucket", "rows": rows, "events": [], "dropped_rows": folded, "dropped_events": 0,
+        }  # fmt: skip
         part.append(Line(at, json.dumps(text).encode(), len(rows), 0))
     part.publish()
     return directory
 
 
-def test_the_table_shows_who_used_how_much_and_who_waited(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def clients(run: Run, directory: Path) -> list[dict[str, Any]]:
+    code, out, _ = run("usage", directory, "--json")
+    told = json.loads(out)
+    assert (code, told["missing_lines"]) == (0, 0)
+    return list(told["clients"])
+
+
+def test_the_table_shows_who_used_how_much_and_who_waited(tmp_path: Path, run: Run) -> None:
+    waited = {"requests": 4, "delayed": 1, "throttle_ms": 500, "muted_ms": 250, "flags": 1}
     second = [
-        row(
-            "big",
-            offered=9_000,
-            quota=10_000.0,
-            requests=4,
-            delayed=1,
-            throttle_ms=500,
-            muted_ms=250,
-            flags=1,
-        ),
-        row("small", offered=50),
-        row("reader", "fetch", offered=400),
-        row("", "mutation", offered=3, rejected=1, quota=2.0),
-    ]
-    assert main(["usage", str(write(tmp_path, second, second))]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+        row("big", offered=9_000, quota=10_000.0, **waited), row("small", offered=50),
+        row("reader", "fetch", offered=400), row("", "mutation", offered=3, rejected=1, quota=2.0),
+    ]  # fmt: skip
+    code, out, _ = run("usage", write(tmp_path, second, second))
+    assert code == 0
+    assert out.splitlines() == [
         "2 s until 2023-11-14 22:13:22 UTC, gateway gw-1",
         "",
         "PRODUCE  CLIENT-ID  RATE B/s  PEAK  QUOTA  USED  THROTTLED  WAITED  MUTED",
@@ -99,88 +74,66 @@ def test_the_table_shows_who_used_how_much_and_who_waited(
     ]
 
 
-def test_brokers_and_ways_in_are_added_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_brokers_and_ways_in_are_added_up(tmp_path: Path, run: Run) -> None:
     one, other = row("app", offered=100), row("app", offered=50)
     other[0], other[4] = "outside", 2
-    assert main(["usage", str(write(tmp_path, [one, other])), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [(each["client_id"], each["rate"], each["peak"]) for each in told["clients"]] == [
-        ("app", 150, 150)
-    ]
-    assert told["missing_lines"] == 0
+    (told,) = clients(run, write(tmp_path, [one, other]))
+    assert (told["client_id"], told["rate"], told["peak"]) == ("app", 150, 150)
 
 
-def test_each_gateway_has_a_limit_of_its_own_to_come_close_to(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_gateway_has_a_limit_of_its_own_to_come_close_to(tmp_path: Path, run: Run) -> None:
     write(tmp_path, [row("app", offered=60, quota=100.0)])
     write(tmp_path, [row("app", offered=50, quota=100.0)], gateway="gw-2")
-    assert main(["usage", str(tmp_path), "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["clients"]
+    (told,) = clients(run, tmp_path)
     assert (told["rate"], told["used"]) == (110, pytest.approx(0.6))
 
 
-def test_only_the_busiest_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_request_time_is_compared_in_percent_of_a_core(tmp_path: Path, run: Run) -> None:
+    (told,) = clients(run, write(tmp_path, [row("app", "request", offered=50.0, quota=10.0)]))
+    assert told["used"] == pytest.approx(0.5)
+
+
+def test_only_the_busiest_are_shown(tmp_path: Path, run: Run) -> None:
     second = [row(f"app-{at}", offered=at) for at in range(5)]
-    assert main(["usage", str(write(tmp_path, second)), "--top", "2", "--api", "produce"]) == 0
-    out = capsys.readouterr().out
-    assert out.splitlines()[-1] == "and 3 more"
+    code, out, _ = run("usage", write(tmp_path, second), "--top", "2", "--api", "produce")
+    assert (code, out.splitlines()[-1]) == (0, "and 3 more")
     assert "app-4" in out
     assert "app-2" not in out
 
 
-def test_what_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_is_told(tmp_path: Path, run: Run) -> None:
     write(tmp_path, [row(OTHER, offered=1)], [], numbers=[0, 4], folded=7)
     (tmp_path / "usage-foreign-1-0.jsonl.gz").write_bytes(b"something else")
-    assert main(["usage", str(tmp_path)]) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert out[1:4] == [
+    code, out, _ = run("usage", tmp_path)
+    assert code == 0
+    assert out.splitlines()[1:4] == [
         "3 lines are missing: they were dropped, lost, or are in no file yet",
         "more clients than rows in some seconds (14 in all): they are in ~other",
         "0 lines that are no usage records were left out, in usage-foreign-1-0.jsonl.gz",
     ]
 
 
-def test_request_time_is_compared_in_percent_of_a_core(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(tmp_path, [row("app", "request", offered=50.0, quota=10.0)])
-    main(["usage", str(tmp_path), "--json"])
-    (told,) = json.loads(capsys.readouterr().out)["clients"]
-    assert told["used"] == pytest.approx(0.5)
-
-
-def test_hostile_names_can_not_write_to_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["usage", str(write(tmp_path, [row("\x1b[31mred\nline", offered=1)]))])
-    out = capsys.readouterr().out
+def test_hostile_names_can_not_write_to_the_terminal(tmp_path: Path, run: Run) -> None:
+    _, out, _ = run("usage", write(tmp_path, [row("\x1b[31mred\nline", offered=1)]))
     assert "\x1b" not in out
     assert len(out.splitlines()) == 4
 
 
-def test_the_directory_of_the_configuration_is_the_default(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_directory_of_the_configuration_is_the_default_and_must_be_there(
+    tmp_path: Path, file: Path, run: Run
 ) -> None:
-    write(tmp_path / "usage", [row("app", offered=1)])
-    file = tmp_path / "sluice.toml"
+    directory = tmp_path / "usage"
     file.write_text(
         '[upstream]\nbootstrap = ["k:1"]\n[[listeners]]\nname = "a"\nbind = "127.0.0.1:19092"\n'
-        f'[usage]\nkind = "files"\ndirectory = "{tmp_path / "usage"}"\n'
+        f'[usage]\nkind = "files"\ndirectory = "{directory}"\n'
     )
-    assert main(["usage", "--config", str(file)]) == 0
-    assert "app" in capsys.readouterr().out
-
-
-def test_no_records_are_said_and_are_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["usage", str(tmp_path)]) == 1
-    assert capsys.readouterr().out == "no usage records here\n"
-
-
-def test_a_directory_is_needed_and_must_be_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["usage"]) == 2
-    assert main(["usage", str(tmp_path / "none")]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "sluice: give the directory of the usage records, or a --config that has one",
-        f"sluice: {tmp_path / 'none'}: cannot be read: No such file or directory",
-    ]
+    missing = f"sluice: {directory}: cannot be read: No such file or directory\n"
+    assert run("usage", directory) == (2, "", missing)
+    advice = "sluice: give the directory of the usage records, or a --config that has one\n"
+    assert run("usage") == (2, "", advice)
+    directory.mkdir()
+    assert run("usage", directory) == (1, "no usage records here\n", "")
+    write(directory, [row("app", offered=1)])
+    code, out, _ = run("usage", "--config", file)
+    assert code == 0
+    assert "app" in out

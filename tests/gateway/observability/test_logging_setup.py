@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import gc
 import io
@@ -69,7 +67,7 @@ class Log:
         return self.stream.getvalue().split("\n")[:-1]
 
 
-def test_line_begins_with_event_level_and_time_and_keeps_the_callers_order() -> None:
+def test_line_begins_with_event_level_and_time_and_json_has_the_same_keys() -> None:
     log = Log()
     log.logger.info(
         "client closed", listener="default", peer="127.0.0.1:5", throttle_ms=3, strict=True, api=None
@@ -78,20 +76,12 @@ def test_line_begins_with_event_level_and_time_and_keeps_the_callers_order() -> 
         'event="client closed" level=info time=2026-07-29T12:00:00.123Z '
         "listener=default peer=127.0.0.1:5 throttle_ms=3 strict=true api="
     ]
-
-
-def test_json_line_has_the_same_keys_with_types() -> None:
     log = Log(format="json")
     log.logger.warning("client closed", throttle_ms=3, strict=True, api=None, names=("a",))
     assert list(json.loads(log.lines[0]).items()) == [
-        ("event", "client closed"),
-        ("level", "warning"),
-        ("time", "2026-07-29T12:00:00.123Z"),
-        ("throttle_ms", 3),
-        ("strict", True),
-        ("api", None),
-        ("names", "('a',)"),
-    ]
+        ("event", "client closed"), ("level", "warning"), ("time", "2026-07-29T12:00:00.123Z"),
+        ("throttle_ms", 3), ("strict", True), ("api", None), ("names", "('a',)"),
+    ]  # fmt: skip
 
 
 def parse_logfmt(line: str) -> dict[str, str]:
@@ -138,11 +128,18 @@ def test_any_value_is_one_printable_line_and_reads_back(value: str, key: str) ->
         assert parse_logfmt(render_logfmt(None, "info", dict(event)))[key] == value
 
 
-def test_long_values_are_cut_and_say_so() -> None:
+def test_traceback_is_one_line_and_long_values_are_cut() -> None:
     log = Log()
     log.logger.info("x", client_id="c" * 32_767)
     assert len(log.lines[0]) < MAX_VALUE_CHARS + 200
     assert f"({32_767 - MAX_VALUE_CHARS} more)" in log.lines[0]
+    log = Log()
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError as exc:
+        log.logger.error("channel_failed", exc_info=exc)
+    assert len(log.lines) == 1
+    assert "Traceback" in parse_logfmt(log.lines[0])["exception"]
 
 
 def test_lines_below_the_level_are_not_written_and_a_new_setup_reaches_old_loggers() -> None:
@@ -153,16 +150,6 @@ def test_lines_below_the_level_are_not_written_and_a_new_setup_reaches_old_logge
     again = Log(level="debug")
     log.logger.debug("loud")
     assert [line.split()[0] for line in again.lines] == ["event=loud"]
-
-
-def test_traceback_is_one_line() -> None:
-    log = Log()
-    try:
-        raise ValueError(HOSTILE)
-    except ValueError as exc:
-        log.logger.error("channel_failed", exc_info=exc)
-    assert len(log.lines) == 1
-    assert "Traceback" in parse_logfmt(log.lines[0])["exception"]
 
 
 def test_standard_logging_is_written_the_same_way() -> None:
@@ -178,21 +165,21 @@ def test_standard_logging_is_written_the_same_way() -> None:
     ]
 
 
-def test_setting_up_twice_does_not_write_twice() -> None:
+def test_setting_up_twice_does_not_write_twice_and_access_lines_are_left_to_the_metrics() -> None:
     Log()
     log = Log()
     logging.getLogger("x").error("once")
     assert len(log.lines) == 1
     assert len(our_handlers()) == 1
-
-
-def test_http_access_lines_are_left_to_the_metrics() -> None:
     log = Log()
     logging.getLogger("aiohttp.access").info("GET /metrics")
     assert log.lines == []
+    log = Log()
+    log.stream.close()
+    log.logger.error("nobody reads this")
 
 
-def test_flood_of_one_event_is_bounded_and_counted() -> None:
+def test_flood_of_one_event_is_bounded_and_counted_whatever_its_texts() -> None:
     log = Log()
     for at in range(100):
         log.logger.info("refused", peer=at)
@@ -202,6 +189,20 @@ def test_flood_of_one_event_is_bounded_and_counted() -> None:
     log.clock.advance(1000)
     log.logger.info("refused", peer="later")
     assert parse_logfmt(log.lines[-1])["suppressed"] == "80"
+    log = Log()
+    for at in range(100):
+        logging.getLogger("kafka.conn").warning("node %d", at)
+    assert len(log.lines) == 20
+    log = Log()
+    for _ in range(25):
+        log.logger.info("refused")
+    report_suppressed(log.limiter)
+    last = parse_logfmt(log.lines[-1])
+    assert (last["event"], last["of_event"], last["suppressed"]) == ("log lines left out", "refused", "5")
+    log = Log(level="debug")
+    for at in range(100):
+        log.logger.debug("frame", at=at)
+    assert len(log.lines) == 100
 
 
 def careless(data: bytes) -> None:
@@ -213,7 +214,7 @@ async def careless_task(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
-def test_h15_exception_that_was_never_retrieved_is_logged_without_its_data(
+def test_h15_exception_never_retrieved_is_logged_without_data(
     make_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """An event loop puts the exception's text, and the arguments of what it called, into its own message."""
@@ -237,39 +238,8 @@ def test_h15_exception_that_was_never_retrieved_is_logged_without_its_data(
     assert secrets_in("\n".join(log.lines).encode(), [secret]) == []
 
 
-def test_flood_of_different_texts_from_one_standard_logger_is_bounded_too() -> None:
-    log = Log()
-    for at in range(100):
-        logging.getLogger("kafka.conn").warning("node %d", at)
-    assert len(log.lines) == 20
-
-
-def test_debug_lines_are_never_left_out() -> None:
-    log = Log(level="debug")
-    for at in range(100):
-        log.logger.debug("frame", at=at)
-    assert len(log.lines) == 100
-
-
-def test_what_no_later_line_told_is_told_at_the_end() -> None:
-    log = Log()
-    for _ in range(25):
-        log.logger.info("refused")
-    report_suppressed(log.limiter)
-    last = parse_logfmt(log.lines[-1])
-    assert (last["event"], last["of_event"], last["suppressed"]) == ("log lines left out", "refused", "5")
-
-
-def test_closed_standard_error_does_not_stop_the_gateway() -> None:
-    log = Log()
-    log.stream.close()
-    log.logger.error("nobody reads this")
-
-
 # -- the limit of lines ---------------------------------------------------------------------------------------------
-
-
-def test_lines_up_to_the_limit_are_written_and_the_rest_is_counted(clock: FakeClock) -> None:
+def test_limit_holds_in_every_second_and_no_line_is_lost_or_told_twice(clock: FakeClock) -> None:
     limiter = EventLimiter(3)
     assert [limiter.admit("flood", now_ms=clock.now_ms) for _ in range(5)] == [0, 0, 0, None, None]
     clock.advance(999)
@@ -277,9 +247,6 @@ def test_lines_up_to_the_limit_are_written_and_the_rest_is_counted(clock: FakeCl
     clock.advance(1)
     assert limiter.admit("flood", now_ms=clock.now_ms) == 3
     assert limiter.admit("flood", now_ms=clock.now_ms) == 0
-
-
-def test_limit_holds_in_every_second_wherever_it_begins(clock: FakeClock) -> None:
     limiter = EventLimiter(20)
     written = []
     for _ in range(10_000):
@@ -288,23 +255,6 @@ def test_limit_holds_in_every_second_wherever_it_begins(clock: FakeClock) -> Non
         clock.advance(1)
     assert len(written) == 200
     assert all(later - earlier >= 1000 for earlier, later in zip(written, written[20:], strict=False))
-
-
-def test_events_do_not_use_up_each_others_lines(clock: FakeClock) -> None:
-    limiter = EventLimiter(1)
-    assert limiter.admit("a", now_ms=clock.now_ms) == 0
-    assert limiter.admit("a", now_ms=clock.now_ms) is None
-    assert limiter.admit("b", now_ms=clock.now_ms) == 0
-
-
-def test_names_beyond_the_bound_share_one_limit(clock: FakeClock) -> None:
-    limiter = EventLimiter(1, max_events=2)
-    answers = [limiter.admit(name, now_ms=clock.now_ms) for name in ("a", "b", "c", "d", "e")]
-    assert answers == [0, 0, 0, None, None]
-    assert limiter.take_suppressed() == {"other events": 2}
-
-
-def test_no_line_is_lost_or_told_twice(clock: FakeClock) -> None:
     limiter = EventLimiter(2)
     answers = []
     for _ in range(500):
@@ -316,8 +266,18 @@ def test_no_line_is_lost_or_told_twice(clock: FakeClock) -> None:
     assert limiter.take_suppressed() == {}
 
 
-# -- tracebacks -----------------------------------------------------------------------------------------------------
+def test_events_have_limits_of_their_own_up_to_a_bound(clock: FakeClock) -> None:
+    limiter = EventLimiter(1)
+    assert limiter.admit("a", now_ms=clock.now_ms) == 0
+    assert limiter.admit("a", now_ms=clock.now_ms) is None
+    assert limiter.admit("b", now_ms=clock.now_ms) == 0
+    limiter = EventLimiter(1, max_events=2)
+    answers = [limiter.admit(name, now_ms=clock.now_ms) for name in ("a", "b", "c", "d", "e")]
+    assert answers == [0, 0, 0, None, None]
+    assert limiter.take_suppressed() == {"other events": 2}
 
+
+# -- tracebacks -----------------------------------------------------------------------------------------------------
 SECRET = "hunter2"
 
 
@@ -334,21 +294,12 @@ def carry(exception: BaseException) -> Callable[[], None]:
     return call
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: {}[SECRET],
-        lambda: {}[SECRET.encode()],
-        lambda: {}[(1, SECRET, b"x'y")],
-        lambda: int(SECRET),
-        lambda: float(f"{SECRET}'\"quoted"),
-        lambda: [].remove(SECRET),
-        lambda: bytes.fromhex(SECRET),
-        lambda: f"\0{SECRET}\udc80".encode(),
-        carry(ValueError(f"a line\n    '{SECRET}\n' and one more")),
-        carry(RuntimeError([SECRET])),
-    ],
-)
+@pytest.mark.parametrize("call", [
+    lambda: {}[SECRET], lambda: {}[SECRET.encode()], lambda: {}[(1, SECRET, b"x'y")], lambda: int(SECRET),
+    lambda: float(f"{SECRET}'\"quoted"), lambda: [].remove(SECRET), lambda: bytes.fromhex(SECRET),
+    lambda: f"\0{SECRET}\udc80".encode(), carry(ValueError(f"a line\n    '{SECRET}\n' and one more")),
+    carry(RuntimeError([SECRET])),
+])  # fmt: skip
 def test_h15_what_an_exception_carries_is_not_written(call: Callable[[], Any]) -> None:
     text = traceback_of(call)
     assert SECRET not in text

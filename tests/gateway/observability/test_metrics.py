@@ -1,7 +1,5 @@
 """What a scrape finds: names and labels from closed sets, counters that add up, text that Prometheus can parse."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -81,7 +79,7 @@ class Metrics:
         return self.scrape()[name, tuple(sorted(labels.items()))]
 
 
-def test_every_cause_has_its_series_from_the_start() -> None:
+def test_requests_are_counted_by_api_with_every_cause_from_the_start() -> None:
     metrics = Metrics(GatewayCore())
     causes = {
         dict(labels)["cause"]
@@ -89,9 +87,6 @@ def test_every_cause_has_its_series_from_the_start() -> None:
         if name == "gateway_connections_closed_total"
     }
     assert causes == {cause.value for cause in CloseCause}
-
-
-def test_requests_are_counted_by_api() -> None:
     c = Conversation().client_sends(heartbeat(1), heartbeat(2), metadata(3))
     metrics = Metrics(c.core, c.session)
     assert metrics.value("gateway_requests_total", listener="tests", api="heartbeat") == 2
@@ -99,7 +94,7 @@ def test_requests_are_counted_by_api() -> None:
     assert metrics.value("gateway_requests_total", listener="tests", api="fetch") == 0
 
 
-def test_throttles_are_counted_by_api_rule_and_quota() -> None:
+def test_e12_throttles_and_mutations_are_counted_by_api_and_rule() -> None:
     metrics = Metrics(GatewayCore())
     metrics.requests.throttled(ApiKey.PRODUCE, Rule.USER, 1_500, by=ThrottledBy.PRODUCE)
     metrics.requests.throttled(ApiKey.PRODUCE, Rule.USER, 500, by=ThrottledBy.PRODUCE)
@@ -108,9 +103,6 @@ def test_throttles_are_counted_by_api_rule_and_quota() -> None:
     assert metrics.value("gateway_throttled_requests_total", **labels, quota="produce") == 2
     assert metrics.value("gateway_throttle_seconds_total", **labels, quota="produce") == 2.0
     assert metrics.value("gateway_throttled_requests_total", **labels, quota="request") == 1
-
-
-def test_mutations_are_counted_by_api_and_rule() -> None:
     metrics = Metrics(GatewayCore())
     metrics.requests.mutations_decided(ApiKey.CREATE_TOPICS, Rule.USER, accepted_permits=30, refused_topics=2)
     metrics.requests.mutations_decided(ApiKey.CREATE_TOPICS, Rule.USER, accepted_permits=5, refused_topics=0)
@@ -119,9 +111,6 @@ def test_mutations_are_counted_by_api_and_rule() -> None:
     assert metrics.value("gateway_controller_mutation_permits_total", **labels) == 35
     assert metrics.value("gateway_refused_topics_total", **labels) == 2
     assert metrics.value("gateway_auto_created_topics_total") == 3
-
-
-def test_e12_a_port_that_cannot_be_bound_shows() -> None:
     metrics = Metrics(GatewayCore())
     metrics.connections.broker_port_failed("tests")
     assert metrics.value("gateway_broker_port_failures_total", listener="tests") == 1
@@ -149,9 +138,8 @@ def test_muted_channels_are_counted_by_reason() -> None:
     sessions[1].throttle(1_000, now_ms=START_MS)
     sessions[1].mute(MuteReason.CLIENT_FULL)
     metrics = Metrics(core, *sessions)
-    assert metrics.value("gateway_channels_muted", listener="tests", reason="throttled") == 2
-    assert metrics.value("gateway_channels_muted", listener="tests", reason="client_full") == 1
-    assert metrics.value("gateway_channels_muted", listener="tests", reason="half_closed") == 0
+    for reason, count in {"throttled": 2, "client_full": 1, "half_closed": 0}.items():
+        assert metrics.value("gateway_channels_muted", listener="tests", reason=reason) == count
 
 
 def test_back_pressure_under_way_counts_at_every_moment_and_adds_up_by_side() -> None:
@@ -191,14 +179,11 @@ def test_the_state_of_a_clients_mutation_quota_is_shown() -> None:
     assert limit == {2}
 
 
-def test_exempt_request_time_is_told_in_seconds() -> None:
+def test_exempt_request_time_and_the_mode_of_enforcement_are_told() -> None:
     core = GatewayCore(request_percentage=1)
     core.client_quotas.request_time.record_exempt(1_500_000_000)
     metrics = Metrics(core)
     assert metrics.value("gateway_request_time_exempt_seconds_total") == 1.5
-
-
-def test_the_mode_of_enforcement_is_one_of_a_closed_set() -> None:
     metrics = Metrics(GatewayCore())
     modes = {mode.value: metrics.value("gateway_enforcement", mode=mode.value) for mode in Enforcement}
     assert sum(modes.values()) == 1
@@ -206,19 +191,10 @@ def test_the_mode_of_enforcement_is_one_of_a_closed_set() -> None:
 
 def test_a23_names_that_clients_choose_cannot_break_the_text() -> None:
     hostile = [
-        "nul\0byte",
-        "cr\r\nlf\nevent=forged level=error",
-        "\x1b[31mred\x1b[0m",
-        "quote\"apostrophe'",
-        "back\\slash\\n",
-        "{braces}{}{0}%s%d%n",
-        "<default>",
-        "slash/and/../dots",
-        'a="b",c="d"} 1\n# TYPE x counter',
-        "\u202eright to left \u2028 line separator",
-        "\ufffd",
-        " ",
-    ]
+        "nul\0byte", "cr\r\nlf\nevent=forged level=error", "\x1b[31mred\x1b[0m", "quote\"apostrophe'",
+        "back\\slash\\n", "{braces}{}{0}%s%d%n", "<default>", "slash/and/../dots",
+        'a="b",c="d"} 1\n# TYPE x counter', "\u202eright to left \u2028 line separator", "\ufffd", " ",
+    ]  # fmt: skip
     core = GatewayCore()
     core.limits.set(QuotaEntity(client_id=DEFAULT), QuotaKey.CONTROLLER_MUTATION_RATE, 2)
     for client_id in hostile:

@@ -1,7 +1,5 @@
 """Series of reloads, of requests about quotas, and of the quota store."""
 
-from __future__ import annotations
-
 import pytest
 from prometheus_client import CollectorRegistry
 

@@ -1,7 +1,5 @@
 """Series per client: bounded, and with totals that add up and never shrink."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any
 
@@ -68,32 +66,26 @@ def test_every_client_shows_its_rate_limit_utilisation_and_waits() -> None:
     assert found["gateway_produce_would_throttle_total"] == {"a": 0, "b": 0}
 
 
-def test_observed_client_shows_what_would_have_been_throttled() -> None:
+def test_observed_clients_and_brokers_are_told_apart() -> None:
     produced = Produced()
     produced.limits.set_observed([EVERY_CLIENT])
     produced.use("a", 5_000)
     found = produced.scrape()
     assert found["gateway_produce_would_throttle_total"] == {"a": 1}
     assert found["gateway_produce_throttled_requests_total"] == {"a": 0}
-
-
-def test_brokers_are_apart_where_each_is_counted_by_itself() -> None:
     produced = Produced(per_broker=True)
     produced.use("a", 100, scope=1)
     produced.use("a", 200, scope=2)
     assert produced.scrape()["gateway_produce_byte_rate"] == {"a1": 10, "a2": 20}
 
 
-def test_busiest_clients_are_shown_and_the_others_share_a_row() -> None:
+def test_busiest_clients_are_shown_steadily_and_the_others_share_a_row() -> None:
     produced = Produced(max_rows=2)
     for at in range(6):
         produced.use(f"c{at}", 100 * at)
     found = produced.scrape()
     assert found["gateway_produce_byte_rate"] == {"c4": 40, "c5": 50, OTHER: 60}
     assert found["gateway_produce_byte_rate_limit"].keys() == {"c4", "c5"}
-
-
-def test_shown_client_does_not_come_and_go_with_every_small_change() -> None:
     produced = Produced(max_rows=2)
     for at in range(4):
         produced.use(f"c{at}", 100 * at)
@@ -105,18 +97,12 @@ def test_shown_client_does_not_come_and_go_with_every_small_change() -> None:
     assert not produced.scrape()["gateway_produce_byte_rate"].keys() & {"c2", "c3"}
 
 
-def test_without_clients_there_are_no_series() -> None:
+def test_without_clients_or_places_there_is_at_most_the_common_row() -> None:
     assert Produced().scrape() == {}
-
-
-def test_silent_client_is_forgotten_and_its_counts_stay() -> None:
     produced = Produced()
     produced.use("a", 5_000)
     produced.now_ms += 3_600_000
     assert produced.scrape()["gateway_produce_throttled_requests_total"] == {OTHER: 1}
-
-
-def test_zero_places_leave_only_the_common_row() -> None:
     produced = Produced(max_rows=0)
     produced.use("a", 5_000)
     assert produced.scrape()["gateway_produce_throttled_requests_total"] == {OTHER: 1}

@@ -1,7 +1,5 @@
 """Alterations under way: answered once each, whatever the store does; and the audit lines."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import logging
@@ -62,14 +60,11 @@ async def test_an_alteration_is_answered_when_it_is_in_force_and_not_from_within
     assert live.quotas.limits.get(ALICE, RATE) == 5
 
 
-@pytest.mark.parametrize(
-    ("store", "drain", "failure"),
-    [
-        (MemoryStore, False, "the disk is full"),  # the store's own words
-        (BrokenStore, False, "the quota store failed"),  # not those of a bug
-        pytest.param(MemoryStore, True, "the gateway is shutting down", id="g16"),
-    ],
-)
+@pytest.mark.parametrize(("store", "drain", "failure"), [
+    (MemoryStore, False, "the disk is full"),  # the store's own words
+    (BrokenStore, False, "the quota store failed"),  # not those of a bug
+    pytest.param(MemoryStore, True, "the gateway is shutting down", id="g16"),
+])  # fmt: skip
 @pytest.mark.asyncio
 async def test_g16_an_alteration_that_fails_is_answered_with_the_reason_and_not_in_force(
     store: type[MemoryStore], drain: bool, failure: str

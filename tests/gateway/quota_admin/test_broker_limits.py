@@ -1,7 +1,5 @@
 """Kafka's dynamic connection limits as limits of the gateway: which are taken, and what they come to."""
 
-from __future__ import annotations
-
 import pytest
 
 from gateway.quota_admin.broker_limits import (
@@ -27,103 +25,55 @@ def set_to(board: ScriptedLimits, **values: str) -> None:
     board.limits.put_in_force({key.replace("_", "."): value for key, value in values.items()})
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "code", "text"),
-    [
-        (CREATION_RATE, "abc", 42, "Invalid value abc for configuration {key}: Not a number of type INT"),
-        (
-            CREATION_RATE,
-            "2147483648",
-            42,
-            "Invalid value 2147483648 for configuration {key}: Not a number of type INT",
-        ),
-        (CREATION_RATE, "1.5", 42, "Invalid value 1.5 for configuration {key}: Not a number of type INT"),
-        (
-            CREATION_RATE,
-            "9" * 5_000,  # more digits than Python reads
-            42,
-            f"Invalid value {'9' * 5_000} for configuration {{key}}: Not a number of type INT",
-        ),
-        (PER_IP_OVERRIDES, "," * 32_768, 42, "{key} has 32768 characters, at most 32767"),
-        (CREATION_RATE, "", 42, "Invalid value  for configuration {key}: Not a number of type INT"),
-        (CREATION_RATE, "-1", 42, "Invalid value -1 for configuration {key}: Value must be at least 0"),
-        (CREATION_RATE, None, 42, "Null value not supported for : {key}"),
-        (
-            CREATION_RATE,
-            "0",
-            42,
-            "Invalid value org.apache.kafka.common.config.ConfigException: Invalid {key} 0 for configuration "
-            "Invalid dynamic configuration",
-        ),
-        (
-            OF_LISTENER,
-            "0",
-            42,
-            f"Invalid value org.apache.kafka.common.config.ConfigException: Invalid {CREATION_RATE} 0 for "
-            "configuration Invalid dynamic configuration",
-        ),
-        (
-            PER_IP,
-            "0",
-            42,
-            "requirement failed: max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides "
-            "property is set.",
-        ),
-        (
-            PER_IP_OVERRIDES,
-            "a.host:5",
-            42,
-            "Error parsing configuration property '{key}': a.host:5 is not ADDRESS:NUMBER",
-        ),
-        (
-            PER_IP_OVERRIDES,
-            "10.0.0.1:x",
-            42,
-            "Error parsing configuration property '{key}': 10.0.0.1:x is not ADDRESS:NUMBER",
-        ),
-        (PER_IP_OVERRIDES, "10.0.0.1:-1", 42, "Error parsing configuration property '{key}': 10.0.0.1:-1"),
-    ],
+NO_INT = "Invalid value {} for configuration {key}: Not a number of type INT"
+CONFIG_ERROR = (
+    "Invalid value org.apache.kafka.common.config.ConfigException: Invalid "
+    f"{CREATION_RATE} 0 for configuration Invalid dynamic configuration"
 )
-def test_values_that_kafka_refuses_are_refused_in_its_words(
-    key: str, value: str | None, code: int, text: str
-) -> None:
+NOT_READ = "Error parsing configuration property '{key}': "
+
+
+@pytest.mark.parametrize(("key", "value", "text"), [
+    *((CREATION_RATE, value, NO_INT.replace("{}", value)) for value in ("abc", "2147483648", "1.5", "")),
+    (CREATION_RATE, "9" * 5_000, NO_INT.replace("{}", "9" * 5_000)),  # more digits than Python reads
+    (PER_IP_OVERRIDES, "," * 32_768, "{key} has 32768 characters, at most 32767"),
+    (CREATION_RATE, "-1", "Invalid value -1 for configuration {key}: Value must be at least 0"),
+    (CREATION_RATE, None, "Null value not supported for : {key}"),
+    (CREATION_RATE, "0", CONFIG_ERROR), (OF_LISTENER, "0", CONFIG_ERROR),
+    (PER_IP, "0", "requirement failed: max.connections.per.ip can be set to zero only if "
+                  "max.connections.per.ip.overrides property is set."),
+    (PER_IP_OVERRIDES, "a.host:5", NOT_READ + "a.host:5 is not ADDRESS:NUMBER"),
+    (PER_IP_OVERRIDES, "10.0.0.1:x", NOT_READ + "10.0.0.1:x is not ADDRESS:NUMBER"),
+    (PER_IP_OVERRIDES, "10.0.0.1:-1", NOT_READ + "10.0.0.1:-1"),
+])  # fmt: skip
+def test_values_that_kafka_refuses_are_refused_in_its_words(key: str, value: str | None, text: str) -> None:
     with pytest.raises(LimitError) as refused:
         ScriptedLimits().limits.planned("1", [op(key, value)], after={})
-    assert (refused.value.code, str(refused.value)) == (code, text.replace("{key}", key))
+    assert (refused.value.code, str(refused.value)) == (42, text.replace("{key}", key))
 
 
-@pytest.mark.parametrize(
-    ("operation", "code", "text"),
-    [
-        (2, ErrorCode.INVALID_CONFIG, f"Config value append is not allowed for config key: {CREATION_RATE}"),
-        (
-            3,
-            ErrorCode.INVALID_CONFIG,
-            f"Config value subtract is not allowed for config key: {CREATION_RATE}",
-        ),
-        (9, ErrorCode.INVALID_REQUEST, "Unknown operations type 9"),
-    ],
-)
+@pytest.mark.parametrize(("operation", "code", "text"), [
+    (2, ErrorCode.INVALID_CONFIG, f"Config value append is not allowed for config key: {CREATION_RATE}"),
+    (3, ErrorCode.INVALID_CONFIG, f"Config value subtract is not allowed for config key: {CREATION_RATE}", ),
+    (9, ErrorCode.INVALID_REQUEST, "Unknown operations type 9"),
+])  # fmt: skip
 def test_a_number_can_only_be_set_and_removed(operation: int, code: ErrorCode, text: str) -> None:
     with pytest.raises(LimitError) as refused:
         ScriptedLimits().limits.planned("", [op(CREATION_RATE, "5", operation)], after={})
     assert (refused.value.code, str(refused.value)) == (code, text)
 
 
-def test_a_setting_that_stands_twice_and_a_broker_without_a_number_are_refused() -> None:
+def test_what_no_broker_takes_is_refused() -> None:
     limits = ScriptedLimits().limits
     with pytest.raises(LimitError, match="Error due to duplicate config keys"):
         limits.planned("1", [op(CREATION_RATE, "5"), op(CREATION_RATE, "6")], after={})
     with pytest.raises(LimitError, match="Node id must be an integer, but it is: x"):
         limits.planned("x", [op(CREATION_RATE, "5")], after={})
-
-
-def test_more_connections_than_there_are_descriptors_for_are_refused() -> None:
     with pytest.raises(LimitError, match="file descriptors"):
         ScriptedLimits().limits.planned("1", [op(MAX_CONNECTIONS, "100000")], after={})
 
 
-def test_what_is_set_wins_over_the_file_and_the_file_comes_back() -> None:
+def test_what_is_set_wins_over_the_file_and_the_largest_number_is_no_limit() -> None:
     board = ScriptedLimits()
     assert board.in_force.max_connections_per_ip == 50
     set_to(board, max_connections_per_ip="7", max_connection_creation_rate="9")
@@ -132,6 +82,9 @@ def test_what_is_set_wins_over_the_file_and_the_file_comes_back() -> None:
     set_to(board)
     assert board.in_force.max_connections_per_ip == 50
     assert board.in_force.max_connection_creation_rate is None
+    board = ScriptedLimits()
+    set_to(board, max_connections_per_ip="2147483647")
+    assert board.in_force.max_connections_per_ip is None
 
 
 def test_a_listener_is_named_in_lower_case_and_only_ours_are() -> None:
@@ -144,16 +97,13 @@ def test_a_listener_is_named_in_lower_case_and_only_ours_are() -> None:
     assert board.in_force.max_connection_creation_rate is None
 
 
-def test_changes_of_one_request_add_up() -> None:
+def test_changes_of_one_request_add_up_also_to_letting_in_only_the_overrides() -> None:
     board = ScriptedLimits()
     set_to(board, max_connections="20")
     changes = board.limits.planned("", [op(CREATION_RATE, " 5 ")], after={})
     changes = board.limits.planned("1", [op(MAX_CONNECTIONS, None, 1)], after=changes)
     assert changes == {CREATION_RATE: "5", MAX_CONNECTIONS: None}
     assert board.limits.merged(changes) == {CREATION_RATE: "5"}
-
-
-def test_zero_per_address_is_for_letting_in_nobody_but_the_overrides() -> None:
     board = ScriptedLimits()
     both: Values = board.limits.merged(
         board.limits.planned("1", [op(PER_IP_OVERRIDES, "10.0.0.1:5,[::1]:6"), op(PER_IP, "0")], after={})
@@ -161,12 +111,6 @@ def test_zero_per_address_is_for_letting_in_nobody_but_the_overrides() -> None:
     board.limits.put_in_force(both)
     assert board.in_force.max_connections_per_ip == 0
     assert board.in_force.max_connections_per_ip_overrides == {"10.0.0.1": 5, "::1": 6}
-
-
-def test_the_largest_number_is_no_limit() -> None:
-    board = ScriptedLimits()
-    set_to(board, max_connections_per_ip="2147483647")
-    assert board.in_force.max_connections_per_ip is None
 
 
 def test_a_broker_is_told_with_everything_and_all_brokers_with_what_was_set() -> None:

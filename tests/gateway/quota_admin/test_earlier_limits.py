@@ -1,7 +1,5 @@
 """A file of connection limits that an earlier version kept is taken over once; what is not whole stops the start."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping
@@ -97,19 +95,16 @@ def test_a_file_of_before_there_was_a_format_may_be_empty(tmp_path: Path) -> Non
     assert not (tmp_path / FILE_NAME).exists()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "{", "[]", "5", "null", '{"foo": "bar"}', "x" * (1 << 21), "[" * 100_000, "\x00"),
-        *('{"max.connections": 5}', '{"max.connections": null}', '{"max.connections": "5", "foo": "bar"}'),
-        *('{"format": 1}', '{"format": 1, "limits": {}}', '{"format": true, "limits": {}, "sum": ""}'),
-        *('{"format": "1", "limits": "5"}', '{"format": 0, "max.connections": "5"}'),
-        '{"format": 1, "limits": {"max.connections": "5"}, "sum": ""}',
-        '{"format": 1, "limits": [], "sum": ""}',
-        # Each could be in force with other limits, or elsewhere.
-        *(text_of({"max.connections.per.ip": "0"}), text_of({MAX: "100000"})),
-    ],
-)
+@pytest.mark.parametrize("text", [
+    *("", "{", "[]", "5", "null", '{"foo": "bar"}', "x" * (1 << 21), "[" * 100_000, "\x00"),
+    *('{"max.connections": 5}', '{"max.connections": null}', '{"max.connections": "5", "foo": "bar"}'),
+    *('{"format": 1}', '{"format": 1, "limits": {}}', '{"format": true, "limits": {}, "sum": ""}'),
+    *('{"format": "1", "limits": "5"}', '{"format": 0, "max.connections": "5"}'),
+    '{"format": 1, "limits": {"max.connections": "5"}, "sum": ""}',
+    '{"format": 1, "limits": [], "sum": ""}',
+    # Each could be in force with other limits, or elsewhere.
+    *(text_of({"max.connections.per.ip": "0"}), text_of({MAX: "100000"})),
+])  # fmt: skip
 def test_g04_a_file_that_is_not_whole_stops_the_start(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE_NAME).write_text(text)
     board = ScriptedLimits()
@@ -119,20 +114,17 @@ def test_g04_a_file_that_is_not_whole_stops_the_start(tmp_path: Path, text: str)
     assert (tmp_path / FILE_NAME).read_text() == text
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        *((MAX, value) for value in ("-5", "0", "five", "5.0", "٥", "2147483648", "1" * 5_000)),
-        *((RATE, value) for value in ("0", "")),
-        ("max.connections.per.ip", "-1"),
-        ("max.connections.per.ip.overrides", "here:5"),
-        ("max.connections.per.ip.overrides", "10.0.0.1:-5"),
-        ("listener.name.clients.max.connections", "0"),
-        (GONE, "0"),
-        ("listener.name.clients.max.connections.per.ip", "5"),
-        ("max.idle.ms", "5"),
-    ],
-)
+@pytest.mark.parametrize(("setting", "value"), [
+    *((MAX, value) for value in ("-5", "0", "five", "5.0", "٥", "2147483648", "1" * 5_000)),
+    *((RATE, value) for value in ("0", "")),
+    ("max.connections.per.ip", "-1"),
+    ("max.connections.per.ip.overrides", "here:5"),
+    ("max.connections.per.ip.overrides", "10.0.0.1:-5"),
+    ("listener.name.clients.max.connections", "0"),
+    (GONE, "0"),
+    ("listener.name.clients.max.connections.per.ip", "5"),
+    ("max.idle.ms", "5"),
+])  # fmt: skip
 def test_g04_a_limit_that_could_not_be_set_stops_the_start(tmp_path: Path, setting: str, value: str) -> None:
     for text in (text_of({setting: value}), json.dumps({setting: value})):
         (tmp_path / FILE_NAME).write_text(text)

@@ -1,7 +1,5 @@
 """Who may change quotas, and what is counted of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from config.sections.quota_admin import Authorize
@@ -26,27 +24,21 @@ def test_admins_always_may_and_others_as_is_configured(authorize: Authorize, oth
     assert admin.may("") is others
 
 
-def test_rights_change_in_a_running_gateway() -> None:
+def test_rights_change_in_a_running_gateway_and_outcomes_are_counted() -> None:
     admin = ScriptedAlterations(authorize=Authorize.DENY, admins=["root"]).admin
     admin.set_rights(Authorize.DENY, ["alice"])
     assert (admin.may("alice"), admin.may("root")) == (True, False)
-
-
-def test_a_change_is_written_down_with_what_was_in_force_before_and_is_now() -> None:
-    desk = ScriptedAlterations()
-    entity, key = QuotaEntity(user="u"), QuotaKey.PRODUCER_BYTE_RATE
-    desk.quotas.replace_base([(entity, key, 7.0)])
-    desk.admin.note_changes(ASKER, [(QuotaChange(entity, key, None), 9.0)])
-    assert desk.audit.lines == [("changed", "alice", "user=u", "producer_byte_rate", 9.0, 7.0)]
-    assert desk.admin.changes == 1
-
-
-def test_outcomes_are_counted() -> None:
     admin = ScriptedAlterations().admin
     admin.count(AdminApi.ALTER_QUOTAS, AdminOutcome.DONE)
     admin.count(AdminApi.ALTER_QUOTAS, AdminOutcome.DONE)
     assert admin.outcomes[AdminApi.ALTER_QUOTAS, AdminOutcome.DONE] == 2
-
-
-def test_the_history_tells_the_way_a_change_came() -> None:
     assert ASKER.via == "listener tests, 192.0.2.1:40000"
+
+
+def test_a_change_is_written_down_with_what_was_in_force_before_and_is_now() -> None:
+    scripted = ScriptedAlterations()
+    entity, key = QuotaEntity(user="u"), QuotaKey.PRODUCER_BYTE_RATE
+    scripted.quotas.replace_base([(entity, key, 7.0)])
+    scripted.admin.note_changes(ASKER, [(QuotaChange(entity, key, None), 9.0)])
+    assert scripted.audit.lines == [("changed", "alice", "user=u", "producer_byte_rate", 9.0, 7.0)]
+    assert scripted.admin.changes == 1

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from gateway.observability.events import CloseCause
@@ -57,19 +55,11 @@ async def test_upstream_that_comes_up_after_the_gateway_is_found() -> None:
         await until(lambda: running.gateway.why_not_ready() is not None)
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        scripts.close,
-        scripts.reset,
-        scripts.wrong_correlation_id,
-        scripts.truncate(20),
-        scripts.raw(b"\xff\xff\xff\xff"),
-        scripts.raw(b"\x7f\xff\xff\xff"),
-        scripts.raw(wire.framed(bytes(4))),
-        scripts.raw(wire.framed(b"\x00" * 3 + b"\x7f" * 40)),
-    ],
-)
+@pytest.mark.parametrize("script", [
+    scripts.close, scripts.reset, scripts.wrong_correlation_id, scripts.truncate(20),
+    scripts.raw(b"\xff\xff\xff\xff"), scripts.raw(b"\x7f\xff\xff\xff"), scripts.raw(wire.framed(bytes(4))),
+    scripts.raw(wire.framed(b"\x00" * 3 + b"\x7f" * 40)),
+])  # fmt: skip
 async def test_discovery_survives_a_broker_that_answers_nonsense(script: scripts.Script) -> None:
     async with ScriptedBroker(scripts_discovery=True) as broker:
         broker.script(METADATA, script)
@@ -100,9 +90,7 @@ async def test_cluster_that_refuses_to_tell_its_settings_is_served_with_the_conf
 
 
 @pytest.mark.parametrize("node", [Node(2, HOST, 70_000), Node(2, HOST, -1), Node(2, "a..b", 9092)])
-async def test_broker_with_an_impossible_address_stops_neither_discovery_nor_other_brokers(
-    node: Node,
-) -> None:
+async def test_broker_with_impossible_address_stops_neither_discovery_nor_other_brokers(node: Node) -> None:
     async with ScriptedBroker() as broker:
         # First in the list: discovery asks this one for the settings of the cluster.
         broker.nodes = [node, Node(1, HOST, broker.port)]

@@ -1,7 +1,5 @@
 """The gateway's own clients go to the cluster that its configuration names, as who it says, and show no password."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +29,10 @@ def sasl(folder: Path) -> dict[str, Any]:
     return {"security_protocol": "SASL_SSL", "sasl": user}
 
 
-def test_own_clients_ask_the_brokers_of_the_configuration() -> None:
+def test_own_clients_ask_the_configured_brokers_and_verify_them_unless_told_not_to(tmp_path: Path) -> None:
     found = settings()
     assert found["bootstrap.servers"] == "127.0.0.1:9092,[::1]:9093"
     assert found["security.protocol"] == "PLAINTEXT"
-
-
-def test_own_clients_log_in_as_the_gateway(tmp_path: Path) -> None:
-    found = settings(**sasl(tmp_path))
-    assert found["security.protocol"] == "SASL_SSL"
-    assert found["sasl.mechanism"] == "SCRAM-SHA-512"
-    assert (found["sasl.username"], found["sasl.password"]) == ("gw", SECRET)
-    assert SECRET not in repr(found)
-    assert SECRET not in f"{found}"
-
-
-def test_own_clients_verify_brokers_unless_told_not_to(tmp_path: Path) -> None:
     verified = settings(security_protocol="SSL")
     assert verified["enable.ssl.certificate.verification"] is True
     assert verified["ssl.endpoint.identification.algorithm"] == "https"
@@ -54,7 +40,13 @@ def test_own_clients_verify_brokers_unless_told_not_to(tmp_path: Path) -> None:
     assert trusting["enable.ssl.certificate.verification"] is False
 
 
-def test_librdkafka_takes_all_of_it(tmp_path: Path) -> None:
+def test_own_clients_log_in_as_the_gateway_and_librdkafka_takes_all_of_it(tmp_path: Path) -> None:
+    found = settings(**sasl(tmp_path))
+    assert found["security.protocol"] == "SASL_SSL"
+    assert found["sasl.mechanism"] == "SCRAM-SHA-512"
+    assert (found["sasl.username"], found["sasl.password"]) == ("gw", SECRET)
+    assert SECRET not in repr(found)
+    assert SECRET not in f"{found}"
     authority = Authority(tmp_path)
     pair = authority.issue("own", "own")
     tls = {"ca": str(authority.certificate), "certificate": str(pair.certificate), "key": str(pair.key)}

@@ -1,7 +1,5 @@
 """The gateway's own login: what it sends, when it believes the broker, and that no error tells the password."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
@@ -65,11 +63,18 @@ def login(folder: Path, mechanism: Mechanism = Mechanism.PLAIN, text: str = SECR
 
 
 @pytest.mark.asyncio
-async def test_plain_login_sends_name_and_password(tmp_path: Path) -> None:
+async def test_plain_login_sends_name_and_password_also_a_new_one(tmp_path: Path) -> None:
     broker = Broker()
     await login(tmp_path).log_in(broker)
     assert broker.asked is Mechanism.PLAIN
     assert broker.messages == [b"\0gw\0" + SECRET.encode()]
+    ours = login(tmp_path)
+    ours.password_file.write_text("another", encoding="utf-8")
+    broker = Broker()
+    await ours.log_in(broker)
+    assert broker.messages == [b"\0gw\0another"]
+    with pytest.raises(LoginFailed, match="PLAIN"):
+        await login(tmp_path).log_in(Broker(handshake_error=33))
 
 
 @pytest.mark.asyncio
@@ -90,23 +95,15 @@ async def test_hashing_that_a_broker_asks_for_does_not_hold_up_the_loop(
 
 
 @pytest.mark.asyncio
-async def test_scram_login_proves_and_has_it_proven(tmp_path: Path) -> None:
+async def test_scram_login_proves_and_has_it_proven_with_a_nonce_of_its_own(tmp_path: Path) -> None:
     broker = Broker()
     await login(tmp_path, Mechanism.SCRAM_SHA_256).log_in(broker)
     assert len(broker.messages) == 2
     assert not any(SECRET.encode() in message for message in broker.messages)
-
-
-@pytest.mark.asyncio
-async def test_each_scram_login_has_a_nonce_of_its_own(tmp_path: Path) -> None:
     first, second = Broker(), Broker()
     for broker in (first, second):
         await login(tmp_path, Mechanism.SCRAM_SHA_256).log_in(broker)
     assert first.messages[0] != second.messages[0]
-
-
-@pytest.mark.asyncio
-async def test_broker_that_does_not_know_the_password_is_not_believed(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError):
         await login(tmp_path, Mechanism.SCRAM_SHA_256).log_in(Broker(knows="something else"))
 
@@ -120,28 +117,13 @@ async def test_refusal_is_told_without_the_password(tmp_path: Path, mechanism: M
     assert SECRET not in repr(caught.value)
 
 
-@pytest.mark.asyncio
-async def test_mechanism_that_the_broker_does_not_have_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LoginFailed, match="PLAIN"):
-        await login(tmp_path).log_in(Broker(handshake_error=33))
-
-
-@pytest.mark.asyncio
-async def test_new_password_is_taken_up_at_the_next_login(tmp_path: Path) -> None:
-    ours = login(tmp_path)
-    ours.password_file.write_text("another", encoding="utf-8")
-    broker = Broker()
-    await ours.log_in(broker)
-    assert broker.messages == [b"\0gw\0another"]
-
-
 @pytest.mark.parametrize("text", ["", "\n", "a\0b"])
 def test_password_that_can_not_be_one_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(LoginFailed):
         read_password(login(tmp_path, text=text).password_file)
 
 
-def test_password_file_that_is_missing_or_no_text_is_named(tmp_path: Path) -> None:
+def test_login_is_what_section_and_password_file_say(tmp_path: Path) -> None:
     with pytest.raises(LoginFailed, match="nowhere"):
         read_password(tmp_path / "nowhere")
     (tmp_path / "binary").write_bytes(SECRET.encode() + b"\xff")
@@ -149,13 +131,7 @@ def test_password_file_that_is_missing_or_no_text_is_named(tmp_path: Path) -> No
         read_password(tmp_path / "binary")
     assert caught.value.__cause__ is None
     assert SECRET not in str(caught.value)
-
-
-def test_spaces_belong_to_a_password_and_the_line_end_does_not(tmp_path: Path) -> None:
     assert read_password(login(tmp_path, text=" a b \r\n").password_file) == " a b "
-
-
-def test_login_is_what_the_section_says() -> None:
     section = UpstreamSasl(mechanism="SCRAM-SHA-512", username="gw", password_file="/p")
     assert BrokerLogin.of(section, client_id="c") == BrokerLogin(
         Mechanism.SCRAM_SHA_512, "gw", Path("/p"), "c"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from gateway.observability.events import CloseCause
@@ -44,9 +42,8 @@ async def test_client_behind_a_load_balancer_is_told_on_to_the_broker() -> None:
     listener = {"proxy_protocol": {"trusted": [HOST]}}
     async with ScriptedBroker() as broker, HeaderRelay(broker.port) as front:
         broker.nodes = [Node(1, HOST, front.port)]
-        async with running_gateway(
-            front.port, listener=listener, upstream={"send_proxy_protocol": "v2"}
-        ) as running:
+        upstream = {"send_proxy_protocol": "v2"}
+        async with running_gateway(front.port, listener=listener, upstream=upstream) as running:
             await running.discovered()
             async with await RawClient.connect(running.port) as client:
                 await client.send(b"PROXY TCP6 2001:db8::7 2001:db8::1 40000 9092\r\n" + REQUEST)

@@ -1,9 +1,11 @@
-"""Which broker is where, and what clients are told of it."""
+"""Which broker is where, what clients are told of it, and when a silent peer is given up."""
 
-from __future__ import annotations
+import socket
+from collections.abc import Iterator
 
 import pytest
 
+from gateway.upstream import keepalive
 from gateway.upstream.topology import BrokerPorts, ClusterMap, Topology
 from protocol.codec import Broker
 
@@ -18,8 +20,6 @@ def cluster(*brokers: Broker) -> ClusterMap:
 
 
 # -- ports ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("broker_id", "port"), [(100, 19_000), (102, 19_002), (99, None), (103, None), (-1, None), (0, None)]
 )
@@ -28,35 +28,11 @@ def test_a_brokers_port_is_a_formula_of_its_id(broker_id: int, port: int | None)
 
 
 # -- the cluster ---------------------------------------------------------------------------------------------
-
-
-def test_e11_a_broker_that_moves_is_found_at_its_new_address() -> None:
+def test_e11_e14_a_broker_is_found_at_its_new_address_and_not_in_another_cluster() -> None:
     known = cluster(Broker(1, "old", 1))
     known.learn(1, "new", 2)
     assert known.address_of(1) == ("new", 2)
-
-
-def test_e10_a_missing_broker_is_forgotten_after_its_grace_and_not_before() -> None:
-    known = cluster(Broker(1, "a", 1), Broker(2, "b", 2))
-    known.learn_all([Broker(1, "a", 1)], now_ms=1_000)
-    known.learn_all([Broker(1, "a", 1)], now_ms=5_000)
-    assert known.forget_missing(grace_ms=10_000, now_ms=10_999) == []
-    assert known.broker_ids == [1, 2]
-    assert known.forget_missing(grace_ms=10_000, now_ms=11_000) == [2]
-    assert (known.broker_ids, known.address_of(2)) == ([1], None)
-    assert known.forget_missing(grace_ms=10_000, now_ms=12_000) == []
-
-
-def test_e10_a_broker_that_comes_back_in_time_is_kept() -> None:
-    known = cluster(Broker(1, "a", 1))
-    known.learn_all([], now_ms=1_000)
-    known.learn_all([Broker(1, "a", 1)], now_ms=5_000)
-    assert known.forget_missing(grace_ms=1_000, now_ms=100_000) == []
-    known.learn_all([], now_ms=100_000)
-    assert known.forget_missing(grace_ms=1_000, now_ms=100_500) == []
-
-
-def test_e14_another_cluster_is_not_accepted() -> None:
+    assert cluster(Broker(1, "a", 1)).hosts == {"a:1", "seed:9092"}
     known = ClusterMap([("seed", 9_092)])
     assert known.accepts_cluster(None)
     assert known.accepts_cluster("one")
@@ -66,14 +42,25 @@ def test_e14_another_cluster_is_not_accepted() -> None:
     assert known.cluster_id == "one"
 
 
-def test_addresses_to_hide_are_those_of_brokers_and_seeds() -> None:
-    assert cluster(Broker(1, "a", 1)).hosts == {"a:1", "seed:9092"}
+def test_e10_a_missing_broker_is_forgotten_after_its_grace_unless_it_comes_back() -> None:
+    known = cluster(Broker(1, "a", 1), Broker(2, "b", 2))
+    known.learn_all([Broker(1, "a", 1)], now_ms=1_000)
+    known.learn_all([Broker(1, "a", 1)], now_ms=5_000)
+    assert known.forget_missing(grace_ms=10_000, now_ms=10_999) == []
+    assert known.broker_ids == [1, 2]
+    assert known.forget_missing(grace_ms=10_000, now_ms=11_000) == [2]
+    assert (known.broker_ids, known.address_of(2)) == ([1], None)
+    assert known.forget_missing(grace_ms=10_000, now_ms=12_000) == []
+    known = cluster(Broker(1, "a", 1))
+    known.learn_all([], now_ms=1_000)
+    known.learn_all([Broker(1, "a", 1)], now_ms=5_000)
+    assert known.forget_missing(grace_ms=1_000, now_ms=100_000) == []
+    known.learn_all([], now_ms=100_000)
+    assert known.forget_missing(grace_ms=1_000, now_ms=100_500) == []
 
 
 # -- what one listener tells ---------------------------------------------------------------------------------
-
-
-def test_e09_a_port_is_bound_before_its_address_is_told() -> None:
+def test_e09_e12_a_port_is_bound_before_its_address_is_told_or_tried_again() -> None:
     bound: list[tuple[int, int]] = []
 
     def bind(broker_id: int, port: int) -> bool:
@@ -87,9 +74,6 @@ def test_e09_a_port_is_bound_before_its_address_is_told() -> None:
     assert bound == [(101, 19_001)]
     assert topology.bound_broker_ids == [101]
     assert topology.cluster.address_of(101) == ("inside", 9_092)
-
-
-def test_e12_a_port_that_cannot_be_bound_is_not_told_and_tried_again() -> None:
     answers = iter([False, True])
     topology = Topology(ClusterMap([]), PORTS, lambda _broker_id, _port: next(answers))
     assert topology.advertise(100, "inside", 9_092) is None
@@ -105,7 +89,7 @@ def test_e12_what_has_no_address_here_is_not_told(broker_id: int, host: str) -> 
     assert Topology(ClusterMap([]), PORTS, bind).advertise(broker_id, host, 9_092) is None
 
 
-def test_a_withdrawn_port_is_bound_again_when_the_broker_comes_back() -> None:
+def test_a_withdrawn_port_is_bound_again_and_all_known_brokers_at_once() -> None:
     bound: list[int] = []
 
     def bind(broker_id: int, _port: int) -> bool:
@@ -118,11 +102,37 @@ def test_a_withdrawn_port_is_bound_again_when_the_broker_comes_back() -> None:
     assert topology.bound_broker_ids == []
     topology.advertise(100, "inside", 9_092)
     assert bound == [100, 100]
-
-
-def test_all_known_brokers_can_be_bound_at_once() -> None:
     topology = Topology(
         cluster(Broker(100, "a", 1), Broker(102, "b", 2), Broker(7, "c", 3)), PORTS, lambda *_: True
     )
     topology.advertise_known()
     assert topology.bound_broker_ids == [100, 102]
+
+
+@pytest.fixture
+def sock() -> Iterator[socket.socket]:
+    with socket.socket() as made:
+        yield made
+
+
+def option(sock: socket.socket, name: int) -> int:
+    return sock.getsockopt(socket.IPPROTO_TCP, name)
+
+
+def test_b05_dead_peer_is_found_out_and_a_silent_broker_is_not_taken_for_one(sock: socket.socket) -> None:
+    keepalive.watch_peer(sock)
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    probes_s = option(sock, socket.TCP_KEEPINTVL) * option(sock, socket.TCP_KEEPCNT)
+    assert option(sock, socket.TCP_KEEPIDLE) + probes_s <= 120
+    keepalive.watch_peer(sock)
+    assert option(sock, socket.TCP_USER_TIMEOUT) == 0
+
+
+@pytest.mark.parametrize(
+    ("write_timeout_ms", "limit_ms"), [(30_000, 120_000), (200_000, 400_000), (2**31 - 1, 2**31 - 1)]
+)
+def test_deadline_of_writes_is_before_the_kernels(
+    sock: socket.socket, write_timeout_ms: int, limit_ms: int
+) -> None:
+    keepalive.limit_unacknowledged(sock, write_timeout_ms=write_timeout_ms)
+    assert option(sock, socket.TCP_USER_TIMEOUT) == limit_ms

@@ -1,7 +1,5 @@
 """Several ways to one cluster: each listener leads to its own, and tells the addresses of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,9 @@ pytestmark = pytest.mark.asyncio
 
 def second_listener(ports: int) -> dict[str, Any]:
     return {
-        "name": "second",
-        "bind": f"{HOST}:0",
-        "first_broker_port": ports,
-        "broker_ports": 4,
+        "name": "second", "bind": f"{HOST}:0", "first_broker_port": ports, "broker_ports": 4,
         "upstream": "inner",
-    }
+    }  # fmt: skip
 
 
 async def reply(running: RunningGateway, listener: str) -> bytes:
@@ -45,16 +40,10 @@ async def test_each_listener_leads_to_its_own_upstream(tmp_path: Path) -> None:
         async with running_gateway(outer.port, **config) as running:
             await until(lambda: running.gateway.why_not_ready() is None)
             before = len(outer.client_connections), len(inner.client_connections)
-            await reply(running, LISTENER)
-            assert (len(outer.client_connections), len(inner.client_connections)) == (
-                before[0] + 1,
-                before[1],
-            )
-            await reply(running, "second")
-            assert (len(outer.client_connections), len(inner.client_connections)) == (
-                before[0] + 1,
-                before[1] + 1,
-            )
+            for listener, made in ((LISTENER, (1, 0)), ("second", (1, 1))):
+                await reply(running, listener)
+                after = len(outer.client_connections), len(inner.client_connections)
+                assert (after[0] - before[0], after[1] - before[1]) == made
             # The same broker, at the address that its own listener tells.
             known = running.gateway.upstreams
             assert known["upstream"].cluster.address_of(1) == (HOST, outer.port)

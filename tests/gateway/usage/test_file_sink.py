@@ -1,4 +1,4 @@
-"""Files: when they are complete, what a start finds, and what goes."""
+"""Files: when they are complete, what a start finds, and which go."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ import pytest
 
 from gateway.usage import file_sink
 from gateway.usage.file_sink import FileSettings, FileWriter
-from gateway.usage.retention import Retention
+from gateway.usage.retention import KeptFile, Retention, complete_files, left_parts, to_remove
 from tests.gateway.usage.files import line, seqs
 
 
@@ -128,7 +128,7 @@ def test_a_start_leaves_the_file_of_a_gateway_that_runs(tmp_path: Path) -> None:
     assert seqs(tmp_path) == [0, 1]
 
 
-def test_a_part_that_can_not_be_recovered_now_does_not_keep_others_waiting(
+def test_a_part_that_can_not_be_recovered_holds_up_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = tmp_path / ".usage-a-1-0000000000.jsonl.gz.part"
@@ -168,3 +168,38 @@ def test_g02_a_file_that_can_not_be_completed_does_not_grow_without_end(
     writing.writer.close(0.0)
     # All that were taken have been published, though retention keeps the last only.
     assert writing.writer.delivered.lines == taken + 1
+
+
+def kept(*sizes: int) -> list[KeptFile]:
+    return [KeptFile(Path(str(at)), size, float(at)) for at, size in enumerate(sizes)]
+
+
+def gone(
+    files: list[KeptFile], *, keep_bytes: int = 1 << 40, keep_s: float = 1e9, now_s: float = 10
+) -> list[str]:
+    return [each.path.name for each in to_remove(files, Retention(keep_bytes, keep_s), now_s=now_s)]
+
+
+def test_the_oldest_go_until_the_rest_is_young_and_small_enough() -> None:
+    assert gone(kept(10, 10, 10), keep_bytes=30, keep_s=10) == []
+    assert gone(kept(10, 10, 10), keep_bytes=29) == ["0"]
+    assert gone(kept(10, 10, 10), keep_bytes=10) == ["0", "1"]
+    assert gone(kept(1, 1, 1), keep_s=8.5) == ["0", "1"]
+
+
+def test_only_complete_usage_files_count(tmp_path: Path) -> None:
+    for name in (
+        "usage-a-1-0000000002.jsonl.gz",
+        "usage-b.x_y-1-0000000001.jsonl.gz",
+        ".usage-a-1-0000000003.jsonl.gz.part",
+        "usage-a-1.jsonl.gz",
+        "notes.txt",
+        ".usage-salt",
+    ):
+        (tmp_path / name).write_bytes(b"123")
+    os.utime(tmp_path / "usage-a-1-0000000002.jsonl.gz", (50, 50))
+    assert [(each.path.name, each.bytes) for each in complete_files(tmp_path)] == [
+        ("usage-a-1-0000000002.jsonl.gz", 3),
+        ("usage-b.x_y-1-0000000001.jsonl.gz", 3),
+    ]
+    assert [path.name for path in left_parts(tmp_path)] == [".usage-a-1-0000000003.jsonl.gz.part"]

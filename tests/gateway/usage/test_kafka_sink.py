@@ -89,16 +89,13 @@ def opened() -> KafkaWriter:
     return writer
 
 
-def test_a_line_goes_to_the_topic_under_the_gateways_name() -> None:
+def test_a_line_goes_to_the_topic_under_the_gateways_name_and_is_delivered_when_brokers_have_it() -> None:
     writer = opened()
     writer.write(line(7))
     (producer,) = FakeProducer.made
     assert producer.sent == [("__sluice_usage", b"gw-1", line(7).data)]
     assert producer.settings["enable.idempotence"] is True
     assert producer.settings["bootstrap.servers"] == "k:1"
-
-
-def test_a_line_is_delivered_when_the_brokers_have_it() -> None:
     writer = opened()
     writer.write(line(0, rows=3))
     assert (writer.pending.rows, writer.delivered.rows) == (3, 0)
@@ -107,7 +104,7 @@ def test_a_line_is_delivered_when_the_brokers_have_it() -> None:
     assert (writer.pending.rows, writer.delivered.rows) == (0, 3)
 
 
-def test_i13_a_line_that_librdkafka_gives_up_is_lost_and_told() -> None:
+def test_i13_lines_that_are_given_up_are_lost_and_refused_ones_tried_again() -> None:
     writer = opened()
     writer.write(line(0))
     FakeProducer.outcomes.append(KafkaError(KafkaError._MSG_TIMED_OUT))
@@ -115,9 +112,6 @@ def test_i13_a_line_that_librdkafka_gives_up_is_lost_and_told() -> None:
         writer.maintain()
     writer.maintain()
     assert (writer.pending.lines, writer.delivered.lines, writer.lost.lines) == (0, 0, 1)
-
-
-def test_i13_a_full_queue_is_tried_again() -> None:
     writer = opened()
     FakeProducer.refusals.append(BufferError("Local: Queue full"))
     with pytest.raises(OSError, match="Queue full"):
@@ -125,9 +119,6 @@ def test_i13_a_full_queue_is_tried_again() -> None:
     assert writer.pending.lines == 0
     writer.write(line(0))
     assert writer.pending.lines == 1
-
-
-def test_a_line_that_is_too_large_is_lost_and_not_tried_for_ever() -> None:
     writer = opened()
     FakeProducer.refusals.append(KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)))
     writer.write(line(0))
@@ -155,19 +146,13 @@ def test_what_is_on_its_way_at_the_end_is_waited_for_and_then_counted_as_lost() 
     assert (writer.delivered.lines, writer.lost.lines, writer.pending.lines) == (1, 1, 0)
 
 
-def test_the_topic_is_made() -> None:
+def test_the_topic_is_made_or_tried_all_the_same() -> None:
     opened()
     (topic,) = FakeAdmin.topics
     assert (topic.topic, topic.num_partitions) == ("__sluice_usage", 1)
     assert topic.config == {"retention.ms": "3600000"}
-
-
-def test_a_topic_that_is_there_is_used() -> None:
     FakeAdmin.failures.append(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS))
     opened().write(line(0))
-
-
-def test_a_topic_that_the_gateway_may_not_make_is_tried_all_the_same() -> None:
     FakeAdmin.failures.append(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
     opened().write(line(0))
 

@@ -17,15 +17,9 @@ from quotas.usage_record import Event, Row, UsageApi
 
 def finish(builder: LineBuilder, events: list[EventValues] | None = None, **changes: Any) -> Line:
     settings: dict[str, Any] = {
-        "gateway": "a",
-        "boot": 1_700_000_000_000,
-        "seq": 7,
-        "ts": 1_700_000_060,
-        "dur_ms": 1_000,
-        "algorithm": "token_bucket",
-        "clock_offset_ms": 5_000,
-        "dropped": (0, 0),
-    }
+        "gateway": "a", "boot": 1_700_000_000_000, "seq": 7, "ts": 1_700_000_060, "dur_ms": 1_000,
+        "algorithm": "token_bucket", "clock_offset_ms": 5_000, "dropped": (0, 0),
+    }  # fmt: skip
     return builder.finish(events=events or [], **{**settings, **changes})
 
 
@@ -36,25 +30,13 @@ def rows_of(*names: str) -> list[RowValues]:
     return [table.values(row, now_ms=1_000) for row in table.take_listed(now_ms=1_000)]
 
 
-def test_an_empty_second_is_a_line_too() -> None:
+def test_an_empty_second_is_a_line_too_with_the_rows_of_all_slices() -> None:
     line = finish(LineBuilder())
     assert json.loads(line.data) == {
-        "v": 1,
-        "gw": "a",
-        "boot": 1_700_000_000_000,
-        "seq": 7,
-        "ts": 1_700_000_060,
-        "dur_ms": 1_000,
-        "algo": "token_bucket",
-        "rows": [],
-        "events": [],
-        "dropped_rows": 0,
-        "dropped_events": 0,
-    }
+        "v": 1, "gw": "a", "boot": 1_700_000_000_000, "seq": 7, "ts": 1_700_000_060, "dur_ms": 1_000,
+        "algo": "token_bucket", "rows": [], "events": [], "dropped_rows": 0, "dropped_events": 0,
+    }  # fmt: skip
     assert (line.seq, line.rows, line.events) == (7, 0, 0)
-
-
-def test_rows_of_all_slices_are_in_the_line() -> None:
     builder = LineBuilder()
     builder.add_rows(rows_of("a", "b"))
     builder.add_rows([])
@@ -66,7 +48,7 @@ def test_rows_of_all_slices_are_in_the_line() -> None:
     assert (told["dropped_rows"], told["dropped_events"]) == (4, 5)
 
 
-def test_events_tell_their_time_within_the_second() -> None:
+def test_i15_events_tell_their_time_within_the_second_and_a_clock_that_was_set_is_flagged() -> None:
     event: EventValues = (5_250, "in", "alice", "app", "create_topics", 3.0, 1, 0, 12_000, 9, 1)
     line = finish(LineBuilder(), [event])
     (told,) = json.loads(line.data)["events"]
@@ -74,25 +56,14 @@ def test_events_tell_their_time_within_the_second() -> None:
     assert told[Event.OFFSET_MS] == 250
     assert (told[Event.UNITS], told[Event.STRICT], told[Event.ADMITTED]) == (3, 1, 0)
     assert line.events == 1
-
-
-def test_i15_a_clock_that_was_set_is_flagged() -> None:
     assert "jump_ms" not in json.loads(finish(LineBuilder()).data)
     assert json.loads(finish(LineBuilder(), jump_ms=-3_600_000).data)["jump_ms"] == -3_600_000
 
 
 HOSTILE = (
-    '","x":1,"',
-    "a\nb\r\nc",
-    "\x00\x1f\x7f\u2028\u2029\ufeff",
-    '\\"\\u0000\\',
-    "]]}\n{",
-    "\ud800",
-    "🜃" * 70,
-    "x" * 40_000,
-    "<script>",
-    "NaN",
-)
+    '","x":1,"', "a\nb\r\nc", "\x00\x1f\x7f\u2028\u2029\ufeff", '\\"\\u0000\\', "]]}\n{", "\ud800",
+    "🜃" * 70, "x" * 40_000, "<script>", "NaN",
+)  # fmt: skip
 
 
 def refuse_constants(text: str) -> None:

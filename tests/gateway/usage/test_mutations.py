@@ -1,7 +1,16 @@
-"""Mutations: each topic of each request is an event, and the client's row has the sums."""
+"""Mutations and connections: each topic is an event, each socket is counted by what became of it."""
 
+from gateway.usage.connections import ConnectionUsage, connection_level
 from gateway.usage.mutations import mutation_level, record_mutations
 from gateway.usage.table import UsageTable
+from quotas.connections import (
+    Admission,
+    AdmissionCause,
+    AdmissionDecision,
+    ConnectionLimits,
+    ConnectionQuotas,
+    ListenerLimits,
+)
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings
@@ -37,7 +46,7 @@ class Mutating:
         return [dict(zip(Row, self.table.values(row, now_ms=now_ms), strict=True)) for row in listed]
 
 
-def test_each_topic_is_an_event_with_its_own_verdict() -> None:
+def test_each_topic_is_an_event_and_the_row_has_sums_limit_and_tokens() -> None:
     mutating = Mutating()
     mutating.ask(8, 5, 4)
     events = list(mutating.table.take_events())
@@ -45,9 +54,6 @@ def test_each_topic_is_an_event_with_its_own_verdict() -> None:
     assert [event[Event.THROTTLE_MS] for event in events] == [0, 0, 3_000]
     assert {event[Event.CORRELATION_ID] for event in events} == {42}
     assert {(event[Event.USER], event[Event.CLIENT_ID]) for event in events} == {("alice", "")}
-
-
-def test_the_row_has_sums_limit_and_tokens() -> None:
     mutating = Mutating()
     mutating.ask(8, 5, 4)
     (row,) = mutating.rows(now_ms=1_000)
@@ -63,15 +69,71 @@ def test_a_permissive_request_tells_its_wait_with_the_topic_that_caused_it() -> 
     assert [(event[Event.STRICT], event[Event.THROTTLE_MS]) for event in events] == [(0, 0), (0, 3_000)]
 
 
-def test_a_client_without_a_limit_is_recorded_by_name() -> None:
+def test_a_client_without_a_limit_is_recorded_by_name_and_what_costs_nothing_not_at_all() -> None:
     mutating = Mutating(limit=None)
     mutating.ask(8)
     (row,) = mutating.rows()
     assert (row[Row.USER], row[Row.CLIENT_ID], row[Row.QUOTA]) == ("alice", "app", None)
-
-
-def test_topics_that_cost_nothing_are_no_mutations() -> None:
     mutating = Mutating()
     mutating.ask(0, 0)
     assert list(mutating.table.take_events()) == []
     assert mutating.rows() == []
+
+
+ADMIT = Admission(AdmissionDecision.ADMIT)
+WAIT = Admission(AdmissionDecision.WAIT, AdmissionCause.LISTENER_RATE, 70)
+HOLD = Admission(AdmissionDecision.HOLD, AdmissionCause.IP_RATE, 500, 600)
+REFUSE = Admission(AdmissionDecision.REFUSE, AdmissionCause.IP_RATE)
+
+
+class Connecting:
+    def __init__(self) -> None:
+        self.table = UsageTable()
+        self.usage = ConnectionUsage(self.table)
+
+    def socket(self, *admissions: Admission, counted: bool = False, ip: str = "192.0.2.1") -> bool:
+        for admission in admissions:
+            counted = self.usage.decided("in", ip, admission, counted=counted)
+        return counted
+
+    def row(self) -> dict[Row, object]:
+        (row,) = self.table.take_listed(now_ms=1_000)
+        return dict(zip(Row, self.table.values(row, now_ms=1_000), strict=True))
+
+
+def counts(row: dict[Row, object]) -> tuple[object, ...]:
+    return tuple(
+        row[name] for name in (Row.OFFERED, Row.ADMITTED, Row.REJECTED, Row.DELAYED, Row.THROTTLE_MS)
+    )
+
+
+def test_connections_are_counted_by_what_became_of_them_beside_their_limit() -> None:
+    connecting = Connecting()
+    connecting.socket(ADMIT)
+    connecting.socket(WAIT, ADMIT)
+    connecting.socket(HOLD, REFUSE)
+    connecting.socket(REFUSE)
+    row = connecting.row()
+    assert (row[Row.API], row[Row.CLIENT_ID], row[Row.USER]) == ("connect", "192.0.2.1", "")
+    assert row[Row.REQUESTS] == 4
+    assert counts(row) == (4, 2, 2, 2, 570)
+    limits = Limits()
+    limits.set(QuotaEntity(ip="192.0.2.1"), QuotaKey.CONNECTION_CREATION_RATE, 5)
+    quotas = ConnectionQuotas(limits, ConnectionLimits({"in": ListenerLimits()}), now_ms=0)
+    connecting = Connecting()
+    connecting.table.watch(UsageApi.CONNECT, connection_level(quotas))
+    connecting.socket(ADMIT)
+    assert connecting.row()[Row.QUOTA] == 5
+    connecting.socket(ADMIT, ip="192.0.2.2")
+    assert connecting.row()[Row.QUOTA] is None
+
+
+def test_a_held_connection_is_decided_on_in_a_later_line_and_a_waiting_one_is_not_offered_yet() -> None:
+    connecting = Connecting()
+    counted = connecting.socket(HOLD)
+    assert counts(connecting.row()) == (1, 0, 0, 1, 500)
+    connecting.socket(ADMIT, counted=counted)
+    assert counts(connecting.row()) == (0, 1, 0, 0, 0)
+    connecting = Connecting()
+    assert connecting.socket(WAIT) is False
+    assert counts(connecting.row()) == (0, 0, 0, 1, 70)

@@ -13,12 +13,16 @@ from typing import Any
 import pytest
 
 from gateway.usage import part_file
+from gateway.usage.line import Line
 from gateway.usage.part_file import FILE_NAME, PartFile, WholeLines, read_pieces, recover
 from tests.gateway.usage.files import line, seqs
 
 
-def make(directory: Path, seq: int = 0) -> PartFile:
-    return PartFile(directory, "a", 1_700, seq)
+def make(directory: Path, *lines: Line, seq: int = 0) -> PartFile:
+    part = PartFile(directory, "a", 1_700, seq)
+    for each in lines:
+        part.append(each)
+    return part
 
 
 def names(directory: Path) -> list[str]:
@@ -31,9 +35,7 @@ def read_part(part: PartFile) -> list[bytes]:
 
 
 def test_a_file_is_hidden_until_it_is_published(tmp_path: Path) -> None:
-    part = make(tmp_path)
-    part.append(line(0))
-    part.append(line(1))
+    part = make(tmp_path, line(0), line(1))
     assert names(tmp_path) == [".usage-a-1700-0000000000.jsonl.gz.part"]
     assert part.publish() == tmp_path / "usage-a-1700-0000000000.jsonl.gz"
     assert names(tmp_path) == ["usage-a-1700-0000000000.jsonl.gz"]
@@ -43,9 +45,7 @@ def test_a_file_is_hidden_until_it_is_published(tmp_path: Path) -> None:
 
 def test_names_sort_as_their_lines_do(tmp_path: Path) -> None:
     for seq in (5, 100, 20):
-        part = make(tmp_path, seq)
-        part.append(line(seq))
-        part.publish()
+        make(tmp_path, line(seq), seq=seq).publish()
     assert seqs(tmp_path) == [5, 20, 100]
 
 
@@ -74,8 +74,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, call: str, code: int, *, when: Call
 def test_g02_a_line_that_does_not_fit_leaves_the_file_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = make(tmp_path)
-    part.append(line(0))
+    part = make(tmp_path, line(0))
     real = os.pwrite
 
     def half(fd: int, data: Any, at: int) -> int:
@@ -94,11 +93,8 @@ def test_g02_a_line_that_does_not_fit_leaves_the_file_as_it_was(
     assert seqs(tmp_path) == [0, 1, 2]
 
 
-def test_g03_after_a_failed_fsync_the_lines_go_to_a_new_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    part = make(tmp_path)
-    part.append(line(0))
+def test_g03_after_failed_fsync_lines_go_to_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = make(tmp_path, line(0))
     before = part.path.stat().st_ino
     failing(monkeypatch, "fsync", errno.EIO, when=lambda call: call == 0)
     with pytest.raises(OSError, match="Input/output"):
@@ -114,8 +110,7 @@ def test_g03_after_a_failed_fsync_the_lines_go_to_a_new_file(
 def test_g02_a_failed_publication_is_tried_again_with_nothing_lost_or_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    part = make(tmp_path)
-    part.append(line(0, padding=3_000))
+    part = make(tmp_path, line(0, padding=3_000))
     failing(monkeypatch, call, errno.ENOSPC, when=lambda call: call < 2)
     for _ in range(2):
         with pytest.raises(OSError):
@@ -128,8 +123,7 @@ def test_g02_a_failed_publication_is_tried_again_with_nothing_lost_or_twice(
 def test_an_error_after_the_rename_publishes_the_same_file_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = make(tmp_path)
-    part.append(line(0))
+    part = make(tmp_path, line(0))
     failing(monkeypatch, "fsync", errno.EIO, when=lambda call: call == 1)
     with pytest.raises(OSError):
         part.publish()
@@ -145,8 +139,7 @@ def test_an_error_after_the_rename_publishes_the_same_file_again(
 
 def test_a_directory_deleted_under_the_file_is_made_again_and_nothing_is_lost(tmp_path: Path) -> None:
     directory = tmp_path / "usage"
-    part = make(directory)
-    part.append(line(0, padding=2_000))
+    part = make(directory, line(0, padding=2_000))
     shutil.rmtree(directory)
     part.append(line(1))
     shutil.rmtree(directory)
@@ -156,8 +149,7 @@ def test_a_directory_deleted_under_the_file_is_made_again_and_nothing_is_lost(tm
 
 def test_a_directory_moved_away_is_made_again(tmp_path: Path) -> None:
     directory = tmp_path / "usage"
-    part = make(directory)
-    part.append(line(0))
+    part = make(directory, line(0))
     directory.rename(tmp_path / "elsewhere")
     with pytest.raises(FileNotFoundError):
         part.publish()
@@ -168,8 +160,7 @@ def test_a_directory_moved_away_is_made_again(tmp_path: Path) -> None:
 def test_a_directory_that_can_not_be_made_is_an_error_and_can_be_tried_again(tmp_path: Path) -> None:
     directory = tmp_path / "mount" / "usage"
     directory.mkdir(parents=True)
-    part = make(directory)
-    part.append(line(0))
+    part = make(directory, line(0))
     shutil.rmtree(tmp_path / "mount")
     with pytest.raises(FileNotFoundError):
         part.append(line(1))
@@ -180,9 +171,7 @@ def test_a_directory_that_can_not_be_made_is_an_error_and_can_be_tried_again(tmp
 
 
 def test_what_a_killed_process_left_is_published_up_to_its_last_whole_line(tmp_path: Path) -> None:
-    part = make(tmp_path)
-    for seq in range(3):
-        part.append(line(seq, padding=300))
+    part = make(tmp_path, *(line(seq, padding=300) for seq in range(3)))
     part.close()
     with part.path.open("r+b") as file:
         file.truncate(part.bytes - 60)
@@ -192,8 +181,7 @@ def test_what_a_killed_process_left_is_published_up_to_its_last_whole_line(tmp_p
 
 
 def test_a_part_that_somebody_writes_is_left_alone(tmp_path: Path) -> None:
-    part = make(tmp_path)
-    part.append(line(0))
+    part = make(tmp_path, line(0))
     assert recover(part.path) is None
     part.append(line(1))
     part.publish()
@@ -240,9 +228,7 @@ def test_a_flipped_byte_ends_the_reading_and_loses_no_line_before_it(tmp_path: P
 
 @pytest.mark.parametrize("tail", [b"\0" * 4096, b"\xff" * 100, bytes(range(256))])
 def test_what_stands_behind_the_last_line_of_a_part_costs_none(tmp_path: Path, tail: bytes) -> None:
-    part = make(tmp_path)
-    for seq in range(50):
-        part.append(line(seq, padding=100))
+    part = make(tmp_path, *(line(seq, padding=100) for seq in range(50)))
     part.close()
     with part.path.open("ab") as file:
         file.write(tail)
@@ -254,16 +240,18 @@ def test_what_stands_behind_the_last_line_of_a_part_costs_none(tmp_path: Path, t
 
 @pytest.mark.parametrize("cut", [1, 8, 20])
 def test_only_a_stream_with_its_end_is_whole(tmp_path: Path, cut: int) -> None:
-    part = make(tmp_path)
-    part.append(line(0))
-    data = part.publish().read_bytes()
+    data = make(tmp_path, line(0)).publish().read_bytes()
     for pieces, whole in (([data], True), ([data, data], True), ([data[:-cut]], False), ([], False)):
         lines = WholeLines(iter(pieces))
         list(lines)
         assert lines.whole is whole
 
 
-def test_a_line_without_an_end_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_is_read_in_bounded_pieces_and_a_line_without_an_end_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bomb = zlib.compress(b"\n" * 3_000_000, 9, wbits=31)
+    assert sum(1 for _ in WholeLines(iter([bomb]))) == 3_000_000
     monkeypatch.setattr(part_file, "_MAX_LINE_BYTES", 1 << 20)
     bomb = zlib.compress(b"x" * 20_000_000, 9, wbits=31)
     tracemalloc.start()
@@ -271,8 +259,3 @@ def test_a_line_without_an_end_is_not_read_for_ever(monkeypatch: pytest.MonkeyPa
     _, most_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most_bytes < 10_000_000
-
-
-def test_a_bomb_is_read_in_bounded_pieces() -> None:
-    bomb = zlib.compress(b"\n" * 3_000_000, 9, wbits=31)
-    assert sum(1 for _ in WholeLines(iter([bomb]))) == 3_000_000

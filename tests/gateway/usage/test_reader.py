@@ -1,7 +1,5 @@
 """Reading records back: whatever is in the directory, nothing is counted twice or left out in silence."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -61,19 +59,13 @@ def test_a_torn_file_is_read_to_its_last_whole_line(tmp_path: Path) -> None:
     assert found(tmp_path) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"not gzip",
-        gzip.compress(b"not json\n", mtime=0),
-        gzip.compress(b"[1]\n", mtime=0),
-        gzip.compress(b'{"v":2,"gw":"a"}\n', mtime=0),
-        gzip.compress(json.dumps({**json.loads(line(9).data), "seq": "9"}).encode() + b"\n", mtime=0),
-        gzip.compress(json.dumps({**json.loads(line(9).data), "ts": 10**18}).encode() + b"\n", mtime=0),
-        gzip.compress(b"[" * 100_000 + b"\n", mtime=0),
-        gzip.compress(b"\xff\xfe\n", mtime=0),
-    ],
-)
+@pytest.mark.parametrize("content", [
+    b"not gzip", gzip.compress(b"not json\n", mtime=0), gzip.compress(b"[1]\n", mtime=0),
+    gzip.compress(b'{"v":2,"gw":"a"}\n', mtime=0),
+    gzip.compress(json.dumps({**json.loads(line(9).data), "seq": "9"}).encode() + b"\n", mtime=0),
+    gzip.compress(json.dumps({**json.loads(line(9).data), "ts": 10**18}).encode() + b"\n", mtime=0),
+    gzip.compress(b"[" * 100_000 + b"\n", mtime=0), gzip.compress(b"\xff\xfe\n", mtime=0),
+])  # fmt: skip
 def test_foreign_files_are_named_and_left_out(tmp_path: Path, content: bytes) -> None:
     write(tmp_path, 0)
     (tmp_path / "usage-foreign-1-0000000000.jsonl.gz").write_bytes(content)
@@ -85,7 +77,7 @@ def test_foreign_files_are_named_and_left_out(tmp_path: Path, content: bytes) ->
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-8], lambda data: data[:-20] + b"\0" * 20, lambda data: b""]
 )
-def test_a_complete_file_that_is_damaged_is_named_and_read_as_far_as_it_goes(
+def test_a_damaged_file_is_named_and_read_as_far_as_it_goes(
     tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     write(tmp_path, 0)
@@ -103,11 +95,8 @@ def test_rows_of_another_shape_are_left_out() -> None:
     assert list(rows_of({"rows": [row, *bad, [*row, "later"]]})) == [row, [*row, "later"]]
 
 
-def test_an_empty_directory_has_nothing(tmp_path: Path) -> None:
+def test_an_empty_directory_has_nothing_and_one_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     readings = read_last(tmp_path, 60)
     assert (readings.lines, readings.missing()) == ([], 0)
-
-
-def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_last(tmp_path / "none", 60)

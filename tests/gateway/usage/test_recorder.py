@@ -9,6 +9,7 @@ from gateway.usage.table import UsageTable
 from quotas.usage_record import Event, Row, UsageApi
 from testkit.clock import FakeClock
 from testkit.fake_loop import FakeLoop, FakeTimer
+from tests.gateway.usage.files import event
 
 EPOCH_MS = 1_700_000_000_000
 
@@ -61,7 +62,7 @@ class Recording:
         return [tuple(line[name] for name in names) for line in self.sink.told]
 
 
-def test_every_second_is_a_line_also_an_empty_one() -> None:
+def test_every_second_is_a_line_with_what_was_counted_in_it_also_an_empty_one() -> None:
     recording = Recording()
     recording.loop.advance(3_000)
     second = EPOCH_MS // 1_000
@@ -70,9 +71,6 @@ def test_every_second_is_a_line_also_an_empty_one() -> None:
         (1, second + 1, 1_000),
         (2, second + 2, 1_000),
     ]
-
-
-def test_what_is_counted_is_in_the_line_of_its_second() -> None:
     recording = Recording()
     recording.loop.advance(500)
     recording.count()
@@ -82,14 +80,11 @@ def test_what_is_counted_is_in_the_line_of_its_second() -> None:
     assert [[row[Row.OFFERED] for row in line["rows"]] for line in recording.sink.told] == [[10], [7]]
 
 
-def test_seconds_are_those_of_the_wall_clock_also_when_the_gateway_starts_within_one() -> None:
+def test_seconds_are_those_of_the_wall_clock_and_a_short_rest_is_part_of_the_next() -> None:
     recording = Recording(wall_ms=EPOCH_MS + 300)
     recording.loop.advance(2_700)
     second = EPOCH_MS // 1_000
     assert recording.facts("ts", "dur_ms") == [(second, 700), (second + 1, 1_000), (second + 2, 1_000)]
-
-
-def test_a_short_rest_of_a_second_is_part_of_the_next() -> None:
     recording = Recording(wall_ms=EPOCH_MS + 800)
     recording.loop.advance(2_200)
     second = EPOCH_MS // 1_000
@@ -109,7 +104,7 @@ def test_a_loop_that_was_late_makes_one_long_line_and_no_second_twice() -> None:
     assert max(dur_ms for _, _, dur_ms in told) == 2_600
 
 
-def test_i15_a_wall_clock_set_back_is_flagged_and_numbers_go_on() -> None:
+def test_i15_a_wall_clock_set_back_is_flagged_and_drift_is_not() -> None:
     recording = Recording()
     recording.loop.advance(1_500)
     recording.wall_offset_ms -= 3_600_000
@@ -118,9 +113,6 @@ def test_i15_a_wall_clock_set_back_is_flagged_and_numbers_go_on() -> None:
     assert [line["seq"] for line in told] == [0, 1, 2, 3]
     assert [line.get("jump_ms", 0) for line in told] == [0, -3_600_000, 0, 0]
     assert [line["dur_ms"] for line in told] == [1_000] * 4
-
-
-def test_i15_drift_is_not_flagged() -> None:
     recording = Recording()
     for _ in range(5):
         recording.wall_offset_ms += 20
@@ -128,7 +120,7 @@ def test_i15_drift_is_not_flagged() -> None:
     assert all("jump_ms" not in line for line in recording.sink.told)
 
 
-def test_many_rows_are_taken_in_turns_and_are_one_line() -> None:
+def test_many_rows_are_taken_in_turns_told_once_and_are_one_line() -> None:
     recording = Recording()
     rows = 3 * ROWS_PER_TURN + 1
     for at in range(rows):
@@ -140,9 +132,6 @@ def test_many_rows_are_taken_in_turns_and_are_one_line() -> None:
         recording.loop.advance(0 if timers[-1] else 1)
     (line,) = recording.sink.lines
     assert line.rows == rows
-
-
-def test_what_is_counted_between_two_turns_is_told_once() -> None:
     recording = Recording()
     for at in range(ROWS_PER_TURN + 1):
         recording.count(f"app-{at}")
@@ -187,17 +176,7 @@ def test_events_tell_when_they_were_by_the_wall_clock() -> None:
     recording = Recording(wall_ms=EPOCH_MS + 300)
     recording.loop.advance(200)
     row = recording.table.row("in", "alice", "app", UsageApi.MUTATION)
-    recording.table.event(
-        row,
-        "delete_topics",
-        b"t",
-        1,
-        strict=True,
-        admitted=True,
-        throttle_ms=0,
-        correlation_id=1,
-        now_ms=recording.clock.now_ms,
-    )
+    event(recording.table, row, b"t", now_ms=recording.clock.now_ms)
     recording.loop.advance(1_000)
     (line,) = recording.sink.told
     assert line["ts"] * 1_000 + line["events"][0][Event.OFFSET_MS] == EPOCH_MS + 500

@@ -17,42 +17,18 @@ def take(row: UsageRow, now_ms: int, level: Level = UNLIMITED) -> dict[Row, Any]
     return dict(zip(Row, row.take(level, now_ms=now_ms), strict=True))
 
 
-def test_requests_are_added_up_and_the_largest_is_told() -> None:
+def test_requests_are_added_up_and_taking_starts_anew() -> None:
     row, listed = make()
     for size in (600, 5_000, 100):
         row.count(size)
     assert listed == [row]
     told = take(row, 1_000)
     assert [told[name] for name in (Row.LISTENER, Row.USER, Row.CLIENT_ID, Row.API, Row.NODE)] == [
-        "in",
-        "alice",
-        "app",
-        "produce",
-        3,
-    ]
+        "in", "alice", "app", "produce", 3,
+    ]  # fmt: skip
     assert (told[Row.REQUESTS], told[Row.OFFERED], told[Row.ADMITTED]) == (3, 5_700, 5_700)
     assert told[Row.MAX_UNITS] == 5_000
     assert (told[Row.BYTES_IN], told[Row.BYTES_OUT]) == (5_700, 0)
-
-
-@pytest.mark.parametrize(("api", "bytes_out"), [(UsageApi.FETCH, 10), (UsageApi.MUTATION, 0)])
-def test_bytes_of_a_fetch_go_out_and_partitions_are_no_bytes(api: UsageApi, bytes_out: int) -> None:
-    row, _ = make(api)
-    row.count(10)
-    told = take(row, 1_000)
-    assert (told[Row.BYTES_IN], told[Row.BYTES_OUT]) == (0, bytes_out)
-
-
-def test_refused_units_are_offered_and_not_admitted() -> None:
-    row, _ = make(UsageApi.MUTATION)
-    row.count(7)
-    row.reject(4)
-    told = take(row, 1_000)
-    assert (told[Row.OFFERED], told[Row.ADMITTED]) == (7, 3)
-    assert (told[Row.REJECTED], told[Row.REJECTED_UNITS]) == (1, 4)
-
-
-def test_taking_starts_anew_and_enlists_once_more() -> None:
     row, listed = make()
     row.count(1)
     take(row, 1_000)
@@ -63,15 +39,26 @@ def test_taking_starts_anew_and_enlists_once_more() -> None:
     assert take(row, 2_000)[Row.OFFERED] == 4
 
 
-def test_waits_are_counted_and_summed() -> None:
+@pytest.mark.parametrize(("api", "bytes_out"), [(UsageApi.FETCH, 10), (UsageApi.MUTATION, 0)])
+def test_bytes_of_a_fetch_go_out_and_partitions_are_no_bytes(api: UsageApi, bytes_out: int) -> None:
+    row, _ = make(api)
+    row.count(10)
+    told = take(row, 1_000)
+    assert (told[Row.BYTES_IN], told[Row.BYTES_OUT]) == (0, bytes_out)
+
+
+def test_what_is_refused_or_delayed_is_counted_with_the_limit_given() -> None:
+    row, _ = make(UsageApi.MUTATION)
+    row.count(7)
+    row.reject(4)
+    told = take(row, 1_000)
+    assert (told[Row.OFFERED], told[Row.ADMITTED]) == (7, 3)
+    assert (told[Row.REJECTED], told[Row.REJECTED_UNITS]) == (1, 4)
     row, _ = make()
     row.delay(40)
     row.delay(2)
     told = take(row, 1_000)
     assert (told[Row.DELAYED], told[Row.THROTTLE_MS]) == (2, 42)
-
-
-def test_limit_and_level_are_those_given() -> None:
     row, _ = make()
     row.count(1)
     told = take(row, 1_000, Level(100.0, 99.5, observe=True))
@@ -92,23 +79,20 @@ def test_a_mute_is_told_second_by_second_until_it_is_over() -> None:
     assert listed == []
 
 
-def test_mutes_of_two_connections_count_once_where_they_overlap() -> None:
+def test_mutes_of_two_connections_count_once_where_they_overlap_and_without_one_nothing_is_censored() -> None:
     row, _ = make()
     row.mute(500, now_ms=100)
     row.mute(300, now_ms=200)
     row.mute(600, now_ms=400)
     row.mute(900, now_ms=800)
     assert take(row, 1_000)[Row.MUTED_MS] == 500 + 100
-
-
-def test_a_client_that_was_not_muted_is_not_censored() -> None:
     row, _ = make()
     row.count(1)
     told = take(row, 1_000)
     assert (told[Row.MUTED_MS], told[Row.FLAGS]) == (0, 0)
 
 
-def test_pouring_moves_everything_with_the_mute_under_way() -> None:
+def test_pouring_moves_everything_with_a_mute_under_way_or_over() -> None:
     row, listed = make()
     other, _ = make()
     other._list = listed
@@ -124,9 +108,6 @@ def test_pouring_moves_everything_with_the_mute_under_way() -> None:
     assert (told[Row.DELAYED], told[Row.THROTTLE_MS], told[Row.MUTED_MS]) == (1, 5, 300)
     assert take(other, 2_000)[Row.MUTED_MS] == 500
     assert take(row, 1_000)[Row.OFFERED] == 0
-
-
-def test_pouring_moves_a_mute_that_is_over() -> None:
     row, listed = make()
     other, _ = make()
     other._list = listed

@@ -1,7 +1,5 @@
 """Series of usage records: promtool has no objection, and the counts are shown as they are."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,6 +1,7 @@
 """The queue and the thread: nothing blocks, and the counts are exact whatever fails (hazard I13)."""
 
 import threading
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -64,10 +65,15 @@ def balanced(sink: ThreadedSink) -> bool:
     )
 
 
+def started(writer: FaultyWriter, **options: Any) -> ThreadedSink:
+    sink = ThreadedSink(writer, **{"max_queued_bytes": 1 << 20, **options})
+    sink.start()
+    return sink
+
+
 def test_lines_arrive_in_order_and_the_last_one_too() -> None:
     writer = FaultyWriter()
-    sink = ThreadedSink(writer, max_queued_bytes=1 << 20)
-    sink.start()
+    sink = started(writer)
     assert all(sink.offer(line(seq)) for seq in range(100))
     assert sink.stop(WAIT_S)
     assert writer.seqs == list(range(100))
@@ -78,8 +84,7 @@ def test_lines_arrive_in_order_and_the_last_one_too() -> None:
 
 def test_i13_a_line_that_could_not_be_written_is_written_later_and_none_is_skipped() -> None:
     writer = FaultyWriter([0, 3, 1])
-    sink = ThreadedSink(writer, max_queued_bytes=1 << 20, retry_s=0.001)
-    sink.start()
+    sink = started(writer, retry_s=0.001)
     for seq in range(5):
         sink.offer(line(seq))
     while len(writer.seqs) < 5:
@@ -95,8 +100,7 @@ def test_i13_what_the_queue_can_not_hold_is_dropped_and_counted() -> None:
     writer = FaultyWriter()
     writer.blocked.clear()
     size = len(line(0).data)
-    sink = ThreadedSink(writer, max_queued_bytes=3 * size)
-    sink.start()
+    sink = started(writer, max_queued_bytes=3 * size)
     taken = [sink.offer(line(seq, rows=seq)) for seq in range(10)]
     assert taken == [True] * 3 + [False] * 7
     assert sink.queued_bytes == 3 * size
@@ -110,8 +114,7 @@ def test_i13_what_the_queue_can_not_hold_is_dropped_and_counted() -> None:
 def test_i13_a_sink_that_stays_broken_ends_and_counts_what_waited() -> None:
     writer = FaultyWriter()
     writer.broken = True
-    sink = ThreadedSink(writer, max_queued_bytes=1 << 20, retry_s=60.0)
-    sink.start()
+    sink = started(writer, retry_s=60.0)
     for seq in range(4):
         sink.offer(line(seq))
     assert writer.taking.wait(WAIT_S)
@@ -120,23 +123,18 @@ def test_i13_a_sink_that_stays_broken_ends_and_counts_what_waited() -> None:
     assert balanced(sink)
 
 
-def test_lines_wait_until_the_writer_can_be_opened() -> None:
+def test_lines_wait_until_the_writer_can_be_opened_and_are_counted_when_it_never_is() -> None:
     writer = FaultyWriter()
     writer.fail_open = 2
-    sink = ThreadedSink(writer, max_queued_bytes=1 << 20, retry_s=0.001)
-    sink.start()
+    sink = started(writer, retry_s=0.001)
     sink.offer(line(0))
     while not writer.seqs:
         sink._stopping.wait(0.01)
     assert sink.stop(WAIT_S)
     assert writer.seqs == [0]
-
-
-def test_a_writer_that_was_never_opened_delivers_nothing_and_that_is_counted() -> None:
     writer = FaultyWriter()
     writer.fail_open = 1_000_000
-    sink = ThreadedSink(writer, max_queued_bytes=1 << 20, retry_s=60.0)
-    sink.start()
+    sink = started(writer, retry_s=60.0)
     sink.offer(line(0))
     assert sink.stop(WAIT_S)
     assert not writer.closed
@@ -144,21 +142,16 @@ def test_a_writer_that_was_never_opened_delivers_nothing_and_that_is_counted() -
     assert balanced(sink)
 
 
-def test_a_writer_that_hangs_does_not_keep_the_gateway_from_stopping() -> None:
+def test_a_writer_that_hangs_does_not_keep_the_gateway_from_stopping_and_then_lines_are_dropped() -> None:
     writer = FaultyWriter()
     writer.blocked.clear()
-    sink = ThreadedSink(writer, max_queued_bytes=1 << 20)
-    sink.start()
+    sink = started(writer)
     sink.offer(line(0))
     assert writer.taking.wait(WAIT_S)
     assert not sink.stop(0.05)
     writer.blocked.set()
     assert sink.stop(WAIT_S)
-
-
-def test_after_the_stop_lines_are_dropped_and_counted() -> None:
-    sink = ThreadedSink(FaultyWriter(), max_queued_bytes=1 << 20)
-    sink.start()
+    sink = started(FaultyWriter())
     sink.stop(WAIT_S)
     assert not sink.offer(line(0))
     assert balanced(sink)
@@ -180,8 +173,7 @@ def test_a_failure_is_logged_once_and_its_end_too(monkeypatch: pytest.MonkeyPatc
     log = Log()
     monkeypatch.setattr("gateway.usage.sink._log", log)
     writer = FaultyWriter([50])
-    sink = ThreadedSink(writer, max_queued_bytes=1 << 20, retry_s=0.0005)
-    sink.start()
+    sink = started(writer, retry_s=0.0005)
     sink.offer(line(0))
     while not writer.seqs:
         sink._stopping.wait(0.01)
@@ -190,15 +182,14 @@ def test_a_failure_is_logged_once_and_its_end_too(monkeypatch: pytest.MonkeyPatc
     assert "No space left on device" in log.told[0][1]
 
 
-def test_g02_lines_that_can_be_written_to_a_file_that_can_not_be_completed_do_not_flood_the_log(
+def test_g02_lines_of_a_file_that_can_not_be_completed_do_not_flood_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = Log()
     monkeypatch.setattr("gateway.usage.sink._log", log)
     writer = FaultyWriter()
     writer.fail_maintain = True
-    sink = ThreadedSink(writer, max_queued_bytes=1 << 20)
-    sink.start()
+    sink = started(writer)
     for seq in range(100):
         sink.offer(line(seq))
     sink.stop(WAIT_S)
@@ -208,16 +199,11 @@ def test_g02_lines_that_can_be_written_to_a_file_that_can_not_be_completed_do_no
 
 @settings(deadline=None, max_examples=50)
 @given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=30),
-    st.integers(1, 5),
-    st.booleans(),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=30), st.integers(1, 5), st.booleans()
 )
-def test_i13_made_is_delivered_plus_dropped_whatever_fails(
-    steps: list[tuple[int, int]], room: int, breaks: bool
-) -> None:
+def test_i13_made_is_delivered_plus_dropped(steps: list[tuple[int, int]], room: int, breaks: bool) -> None:
     writer = FaultyWriter([failures for failures, _ in steps])
-    sink = ThreadedSink(writer, max_queued_bytes=room * len(line(0).data), retry_s=0.0001)
-    sink.start()
+    sink = started(writer, max_queued_bytes=room * len(line(0).data), retry_s=0.0001)
     for seq, (_, rows) in enumerate(steps):
         sink.offer(line(seq, rows=rows))
     writer.broken = breaks

@@ -10,6 +10,7 @@ from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.rate_quotas import RateQuotas, RateSettings, RateTracker
 from quotas.usage_record import OTHER, Event, Row, UsageApi
+from tests.gateway.usage.files import event
 
 
 def taken(table: UsageTable, now_ms: int = 1_000) -> list[RowValues]:
@@ -20,7 +21,7 @@ def produce(table: UsageTable, client_id: str, tracker: RateTracker | None = Non
     return table.row("in", "alice", client_id, UsageApi.PRODUCE, 1, tracker)
 
 
-def test_each_client_api_and_broker_has_a_row() -> None:
+def test_each_client_api_and_broker_has_a_row_and_no_huge_client_id_is_kept_whole() -> None:
     table = UsageTable()
     rows = {
         table.row("in", user, client, api, node)
@@ -31,14 +32,25 @@ def test_each_client_api_and_broker_has_a_row() -> None:
     }
     assert len(rows) == 16
     assert table.row("in", "a", "x", UsageApi.FETCH, 1) in rows
+    table = UsageTable()
+    first = produce(table, "x" * 32_767)
+    assert len(first.key.client_id) < 300
+    assert produce(table, "x" * 32_767) is first
 
 
-def test_only_rows_with_something_to_tell_are_taken_and_only_once() -> None:
+def test_only_rows_with_something_to_tell_are_taken_once_and_give_their_place_away() -> None:
     table = UsageTable()
     produce(table, "silent")
     produce(table, "busy").count(5)
     assert [row[Row.CLIENT_ID] for row in taken(table)] == ["busy"]
     assert taken(table) == []
+    table = UsageTable(max_rows=2)
+    for name in "ab":
+        produce(table, name).count(1)
+    taken(table)
+    produce(table, "c").count(1)
+    assert [row[Row.CLIENT_ID] for row in taken(table)] == ["c"]
+    assert len(table) <= 2
 
 
 def limited(*, entity: QuotaEntity) -> RateQuotas:
@@ -60,15 +72,12 @@ def test_clients_that_share_a_limit_share_a_row_with_limit_and_rate() -> None:
     assert (row[Row.QUOTA], row[Row.LEVEL_END]) == (100.0, 100.0)
 
 
-def test_clients_without_a_limit_have_rows_of_their_own_although_they_share_a_counter() -> None:
+def test_clients_without_a_limit_and_under_a_default_have_rows_of_their_own() -> None:
     quotas = limited(entity=QuotaEntity(user="bob"))
     table = UsageTable()
     for client_id in ("x", "y"):
         produce(table, client_id, quotas.tracker("alice", client_id, now_ms=0)).count(1)
     assert [(row[Row.CLIENT_ID], row[Row.QUOTA]) for row in taken(table)] == [("x", None), ("y", None)]
-
-
-def test_a_default_quota_limits_each_client_by_itself() -> None:
     quotas = limited(entity=QuotaEntity(client_id=DEFAULT))
     table = UsageTable()
     produce(table, "x", quotas.tracker("alice", "x", now_ms=0)).count(1)
@@ -108,17 +117,7 @@ def test_clients_beyond_the_cap_share_a_row_and_are_counted() -> None:
     assert table.folded_total == 2
 
 
-def test_a_row_with_nothing_to_tell_gives_its_place_away() -> None:
-    table = UsageTable(max_rows=2)
-    for name in "ab":
-        produce(table, name).count(1)
-    taken(table)
-    produce(table, "c").count(1)
-    assert [row[Row.CLIENT_ID] for row in taken(table)] == ["c"]
-    assert len(table) <= 2
-
-
-def test_who_kept_a_row_whose_place_was_given_away_is_told_all_the_same() -> None:
+def test_a_row_whose_place_was_given_away_is_told_all_the_same() -> None:
     table = UsageTable(max_rows=1)
     kept = produce(table, "a")
     produce(table, "b").count(1)
@@ -126,9 +125,6 @@ def test_who_kept_a_row_whose_place_was_given_away_is_told_all_the_same() -> Non
     assert {row[Row.CLIENT_ID]: row[Row.OFFERED] for row in taken(table)} == {"b": 1, OTHER: 7}
     kept.count(8)
     assert [(row[Row.CLIENT_ID], row[Row.OFFERED]) for row in taken(table)] == [("a", 8)]
-
-
-def test_a_kept_row_is_added_to_the_one_that_replaced_it() -> None:
     table = UsageTable(max_rows=1)
     kept = produce(table, "a")
     produce(table, "b")
@@ -180,21 +176,7 @@ def test_events_beyond_the_cap_are_counted() -> None:
     assert len(list(table.take_events())) == 1
 
 
-def event(table: UsageTable, row: UsageRow, topic: object, *, admitted: bool = True, now_ms: int = 0) -> None:
-    table.event(
-        row,
-        "create_topics",
-        topic,
-        3,
-        strict=True,
-        admitted=admitted,
-        throttle_ms=0,
-        correlation_id=9,
-        now_ms=now_ms,
-    )
-
-
-def test_a_topic_asked_for_again_after_a_refusal_is_another_attempt() -> None:
+def test_a_topic_asked_for_again_after_a_refusal_is_another_attempt_for_a_while() -> None:
     table = UsageTable()
     row = table.row("in", "alice", "app", UsageApi.MUTATION)
     event(table, row, b"t", admitted=False, now_ms=0)
@@ -203,9 +185,6 @@ def test_a_topic_asked_for_again_after_a_refusal_is_another_attempt() -> None:
     event(table, row, b"t", admitted=True, now_ms=2_000)
     event(table, row, b"t", admitted=True, now_ms=3_000)
     assert [each[Event.ATTEMPT] for each in table.take_events()] == [1, 1, 2, 3, 1]
-
-
-def test_a_refusal_of_long_ago_is_forgotten() -> None:
     table = UsageTable()
     row = table.row("in", "alice", "app", UsageApi.MUTATION)
     event(table, row, b"t", admitted=False, now_ms=0)
@@ -222,10 +201,3 @@ def test_i11_rows_and_events_have_hashed_names() -> None:
     assert "alice" not in told
     assert "app" not in told
     assert "'in'" in told
-
-
-def test_a_client_id_of_32_kib_is_not_kept_whole() -> None:
-    table = UsageTable()
-    first = produce(table, "x" * 32_767)
-    assert len(first.key.client_id) < 300
-    assert produce(table, "x" * 32_767) is first

@@ -1,7 +1,5 @@
 """The jobs as spark-submit runs them on a cluster: two workers in processes of their own, code from an archive."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Kills with a batch in flight. The long form, with the topic and more kills, is `make campaign-pipeline`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +29,8 @@ def test_killed_ingests_lose_nothing_and_count_nothing_twice_in_either_engine(
     assert truth.torn_files
     shuffle_arrival(tmp_path / "in", seed=5)
     out, log = tmp_path / "out", tmp_path / "log"
-    arguments = [
-        "--from",
-        f"files:{tmp_path / 'in'}",
-        "--out",
-        str(out),
-        "--master",
-        "local[2]",
-        "--max-files",
-        "20",
-    ]
+    arguments = ["--from", f"files:{tmp_path / 'in'}", "--out", str(out), "--master", "local[2]"]
+    arguments += ["--max-files", "20"]
     for point, batch in (("rows", 1), ("published", 2), ("done-driver", 1)):
         assert ingest(arguments, log, point=point, batch=batch) == KILLED, "\n".join(log_tail(log))
     assert ingest(arguments, log) == 0, "\n".join(log_tail(log))

@@ -1,7 +1,5 @@
 """The usage topic of a real Kafka. Broker restarts and more kills: `make campaign-pipeline`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 
@@ -26,15 +24,8 @@ def test_lines_of_the_topic_count_once_over_a_kill_and_a_repetition(tmp_path: Pa
         for text in [*reversed(lines), b"junk", *lines[:10]]:
             producer.produce(TOPIC, text, "a")
         assert producer.flush(60) == 0
-        arguments = [
-            "--from",
-            f"kafka:{TOPIC}@{cluster.bootstrap}",
-            "--out",
-            str(out),
-            "--master",
-            "local[2]",
-        ]
-        arguments += ["--max-messages", "30"]
+        arguments = ["--from", f"kafka:{TOPIC}@{cluster.bootstrap}", "--out", str(out)]
+        arguments += ["--master", "local[2]", "--max-messages", "30"]
         assert ingest(arguments, log, point="published", batch=1) == KILLED, "\n".join(log_tail(log))
         assert ingest(arguments, log) == 0, "\n".join(log_tail(log))
     count = count_by_duckdb(out)

@@ -1,7 +1,5 @@
 """The gateway's own classes, one record at a time: what the kernels must equal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The closed form against the bucket; more quota never throttles more; the need that is found with it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -32,7 +30,7 @@ def test_the_closed_form_defers_exactly_what_the_bucket_lacks(
 
 
 @given(scalar.clients, scalar.candidates)
-def test_the_closed_form_is_the_bucket_to_nine_digits_for_any_numbers(
+def test_the_closed_form_is_the_bucket_to_nine_digits(
     clients: list[scalar.Series], rates: list[float]
 ) -> None:
     ragged = scalar.ragged(clients)
@@ -58,15 +56,12 @@ def test_a_need_suffices_and_a_little_less_does_not(records: list[tuple[int, int
     assert deferred(ragged, np.array([need * (1 - 2 * PRECISION)])).throttled_units[0, 0] > allowed
 
 
-def test_one_pass_answers_every_burst() -> None:
+def test_one_pass_answers_every_burst_and_no_records_need_nothing() -> None:
     ragged = seconds([(0, 100), (1, 50), (10, 300)])
     curve = debts(ragged.t_ms, ragged.units, 20.0)
     for burst_s in (1.0, 5.0, 11.0):
         over = np.minimum(np.maximum(curve - 20.0 * burst_s, 0), ragged.units).sum()
         assert over == deferred(ragged, np.array([20.0]), burst_s=burst_s).throttled_units[0, 0]
-
-
-def test_a_client_without_records_needs_nothing() -> None:
     assert required_rates(scalar.ragged([[], [(0, 5.0)]]), 0.0).tolist()[0] == 0
 
 

@@ -1,7 +1,5 @@
 """Meters of many clients at once, each with a clock of its own, decide and round as the gateway's classes do."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -16,15 +14,12 @@ from quotas.rate import MAX_THROTTLE_MS, SampledRate, SpreadRate, clamp_throttle
 from quotas.token_bucket import TokenBucket
 
 
-def test_only_the_meters_that_are_meant_are_touched() -> None:
+def test_waits_are_the_gateways_and_only_of_the_meters_that_are_meant() -> None:
     now_ms = np.array([0, 0, 0])
     buckets = TokenBuckets(np.array([1.0, 2.0, 3.0]), now_ms, window_num=1, window_ms=1_000)
     buckets.record(np.array([5.0, 5.0]), np.array([0, 2]), np.array([0, 0]))
     assert buckets.throttles_ms(np.array([0, 1, 2]), now_ms).tolist() == [4_000, 0, 667]
     assert buckets.throttles_ms(np.array([0, 2]), np.array([1_000, 100])).tolist() == [3_000, 567]
-
-
-def test_waits_of_rates_are_the_gateways() -> None:
     rates, limits, windows = (
         np.array([1.0, 2.5, 7.0]),
         np.array([1.0, 2.0, 0.1]),
@@ -35,8 +30,6 @@ def test_waits_of_rates_are_the_gateways() -> None:
 
 
 # -- rounding --------------------------------------------------------------------------------------------------------
-
-
 @given(st.lists(st.floats(width=64), min_size=1))
 @example([0.5, 0.49999999999999994, 1.5, 2.5, MAX_THROTTLE_MS - 0.5, math.inf, -math.inf, math.nan])
 def test_times_round_as_the_gateways(values: list[float]) -> None:
@@ -54,8 +47,6 @@ def test_a_bucket_waits_from_one_float_below_the_lowest_paid_tokens_on(rate: flo
 
 
 # -- the sampled Rate ------------------------------------------------------------------------------------------------
-
-
 steps = st.lists(
     st.tuples(
         st.sampled_from(["record", "look", "check"]),
@@ -91,17 +82,13 @@ def test_any_order_of_recording_and_looking_gives_the_gateways_numbers(
 
 
 # -- the spread Rate -------------------------------------------------------------------------------------------------
-
-
 amounts = st.lists(
     st.tuples(st.integers(0, 5_000), st.floats(0.01, 1e9, allow_subnormal=False)), min_size=1, max_size=40
 )
 
 
 @given(amounts, st.floats(0.01, 1e6))
-def test_values_fill_the_windows_before_them_as_the_gateways_do(
-    told: list[tuple[int, float]], limit: float
-) -> None:
+def test_values_fill_windows_before_them_as_gateways_do(told: list[tuple[int, float]], limit: float) -> None:
     one = SpreadRate(5, 1_000, now_ms=0)
     many = SpreadRates(np.array([limit]), np.array([0]), window_num=5, window_ms=1_000)
     now_ms, at = 0, np.array([0])

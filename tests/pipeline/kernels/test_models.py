@@ -1,7 +1,5 @@
 """Every model over every kind of meter decides as the gateway's own class, to the last bit."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
@@ -98,19 +96,22 @@ def test_a_client_that_thinks_between_its_requests_is_silent_for_as_long_after_e
             assert outcome.late_ms[i, j] == told.late_ms
 
 
-def test_the_drafts_spread_rate_makes_560_partitions_wait_12_seconds() -> None:
+def test_a_drafts_burst_a_cap_and_a_stand_in_are_told_as_computed_by_hand() -> None:
     # KIP-599: 5 a second over 100 windows of a second.
     burst = scalar.ragged([[(500, 560.0)]])
     outcome = models.permissive(burst, np.array([5.0]), SpreadRates, window_num=100)
     assert outcome.wait_ms.tolist() == [[12_000.0]]
-
-
-def test_a_cap_shortens_what_is_told_and_the_debt_comes_back() -> None:
     burst = scalar.ragged([[(0, 1000.0), (1, 1.0), (2, 1.0)]])
     free = models.closed_loop(burst, np.array([10.0]), SampledRates)
     capped = models.closed_loop(burst, np.array([10.0]), SampledRates, cap_ms=1_000)
     assert free.wait_ms[0, 0] > capped.wait_ms[0, 0] == 3_000
     assert capped.throttled[0, 0] == 3
+    one = Ragged.build(np.array([0, 1]), np.array([0]), np.array([400.0]), np.array([40.0]))
+    # Ten seconds of 20 a second pass at once: half of it. The time is told once and not forty times.
+    outcome = models.closed_loop(one, np.array([20.0, 100.0]), SampledRates)
+    assert outcome.wait_ms.tolist() == [[10_000.0, 0.0]]
+    assert outcome.throttled.tolist() == [[1 + 39 * 0.5, 0.0]]
+    assert outcome.throttled_units[0, 0] == pytest.approx(400 * 20.5 / 40)
 
 
 def _meter(kind: MutationAlgorithm, rate: float, num: int, ms: int, now_ms: int) -> scalar.Meter:
@@ -142,12 +143,3 @@ def test_old_and_new_clients_in_one_counter_are_decided_as_the_gateway_decides_t
     outcome = models.recorded(ragged, np.array([rate]), KINDS[kind])
     assert outcome.wait_ms[0, 0] == sum(waits_ms)
     assert outcome.throttled[0, 0] == sum(wait_ms > 0 for wait_ms in waits_ms)
-
-
-def test_of_a_stand_in_those_requests_count_that_came_after_the_limit_was_reached() -> None:
-    one = Ragged.build(np.array([0, 1]), np.array([0]), np.array([400.0]), np.array([40.0]))
-    # Ten seconds of 20 a second pass at once: half of it. The time is told once and not forty times.
-    outcome = models.closed_loop(one, np.array([20.0, 100.0]), SampledRates)
-    assert outcome.wait_ms.tolist() == [[10_000.0, 0.0]]
-    assert outcome.throttled.tolist() == [[1 + 39 * 0.5, 0.0]]
-    assert outcome.throttled_units[0, 0] == pytest.approx(400 * 20.5 / 40)

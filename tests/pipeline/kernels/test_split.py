@@ -1,7 +1,5 @@
 """Stand-ins of a second's requests: as many as are known, none larger than the largest, and the sum kept."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -39,14 +37,11 @@ def test_the_sum_the_count_and_the_largest_are_kept(told: list[tuple[int, list[i
             assert within.sum() == pytest.approx(sum(each))
 
 
-def test_few_requests_come_back_as_they_were() -> None:
+def test_few_requests_come_back_as_they_were_also_of_a_second_told_twice() -> None:
     split = split_seconds(np.array([0, 1]), np.array([6]), np.array([10.0]), np.array([3]), np.array([8.0]))
     assert sorted(split.units.tolist()) == [1.0, 1.0, 8.0]
     assert split.t_ms.tolist() == [6_166, 6_500, 6_833]
     assert split.weights.tolist() == [1.0, 1.0, 1.0]
-
-
-def test_the_same_second_told_twice_stays_in_order() -> None:
     two = np.array([5, 5])
     split = split_seconds(np.array([0, 2]), two, np.array([4.0, 2.0]), np.array([2, 2]), np.array([2.0, 1.0]))
     assert split.t_ms.tolist() == [5_250, 5_750, 5_750, 5_750]
@@ -60,37 +55,24 @@ def muted(*seconds: tuple[int, int, int]) -> Ragged:
     return split_seconds(np.array([0, len(told)]), told[:, 0], told[:, 1] * 1.0, told[:, 1], ones, told[:, 2])
 
 
-def test_the_first_mute_of_a_stretch_is_at_its_seconds_end() -> None:
+def test_the_first_mute_of_a_stretch_is_at_its_seconds_end_and_a_gap_ends_it() -> None:
     split = muted((6, 2, 600))
     assert split.t_ms.tolist() == [6_100, 6_300]
     assert split.think_ms is not None
     assert split.think_ms.tolist() == [0, 200]
-
-
-def test_what_came_after_a_mute_was_wanted_before_and_is_sent_after_some_thought() -> None:
-    split = muted((6, 2, 600), (7, 0, 1_000), (8, 4, 200), (9, 1, 0), (10, 1, 0))
-    assert split.t_ms.tolist() == [6_100, 6_300, *[6_300] * 4, 9_000, 10_500]
-    assert split.think_ms is not None
-    assert split.think_ms.tolist() == [0, 200, 100, 200, 200, 200, 500, 0]
-
-
-def test_nothing_was_wanted_longer_before_it_came_than_a_rate_looks_back() -> None:
-    split = muted(*((second, 1, 900) for second in range(100, 140)))
-    came_ms = np.arange(100, 140) * 1_000
-    assert split.t_ms[0] == 100_050
-    assert (came_ms - split.t_ms).max() == EARLIEST_MS
-
-
-def test_a_gap_ends_a_stretch() -> None:
     split = muted((6, 1, 600), (8, 1, 600))
     assert split.t_ms.tolist() == [6_200, 8_200]
 
 
-def test_the_mutes_of_one_client_are_nobody_elses() -> None:
-    split = split_seconds(
-        np.array([0, 1, 2]), np.array([6, 7]), np.ones(2), np.ones(2), np.ones(2), np.array([1_000, 0])
-    )
-    assert split.t_ms.tolist() == [6_000, 7_500]
+def test_what_came_after_a_mute_was_wanted_before_but_not_longer_than_a_rate_looks_back() -> None:
+    split = muted((6, 2, 600), (7, 0, 1_000), (8, 4, 200), (9, 1, 0), (10, 1, 0))
+    assert split.t_ms.tolist() == [6_100, 6_300, *[6_300] * 4, 9_000, 10_500]
+    assert split.think_ms is not None
+    assert split.think_ms.tolist() == [0, 200, 100, 200, 200, 200, 500, 0]
+    split = muted(*((second, 1, 900) for second in range(100, 140)))
+    came_ms = np.arange(100, 140) * 1_000
+    assert split.t_ms[0] == 100_050
+    assert (came_ms - split.t_ms).max() == EARLIEST_MS
 
 
 def test_seconds_with_mutes_have_more_stand_ins() -> None:
@@ -98,9 +80,13 @@ def test_seconds_with_mutes_have_more_stand_ins() -> None:
     assert muted((6, 500, 1)).lengths.tolist() == [MOST_MUTED]
 
 
-def test_clients_are_split_apart() -> None:
+def test_each_client_is_split_and_muted_by_itself() -> None:
     split = split_seconds(
         np.array([0, 1, 1, 2]), np.array([9, 0]), np.array([4.0, 6.0]), np.array([2, 9]), np.array([2.0, 1.0])
     )
     assert split.lengths.tolist() == [2, 0, MOST]
     assert split.total_weights().tolist() == [2.0, 0.0, 9.0]
+    split = split_seconds(
+        np.array([0, 1, 2]), np.array([6, 7]), np.ones(2), np.ones(2), np.ones(2), np.array([1_000, 0])
+    )
+    assert split.t_ms.tolist() == [6_000, 7_500]

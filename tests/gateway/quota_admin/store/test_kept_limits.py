@@ -1,7 +1,5 @@
 """Connection limits of brokers in the stores: durable, with a history, followed, and beside the quotas."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -96,23 +94,29 @@ async def test_limits_are_kept_beside_quotas_and_have_a_history(store: QuotaStor
         assert seen.values == {(None, MAX): "30", (ALICE, PRODUCE): 5.0}
         found = [(entry.entity, entry.key, entry.old, entry.new) for entry in await store.history(10)]
         assert found == [
-            (None, RATE, "7", None),
-            (None, MAX, "20", "30"),
-            (ALICE, PRODUCE, None, 5.0),
-            (None, RATE, None, "7"),
-            (None, MAX, None, "20"),
-        ]
+            (None, RATE, "7", None), (None, MAX, "20", "30"), (ALICE, PRODUCE, None, 5.0),
+            (None, RATE, None, "7"), (None, MAX, None, "20"),
+        ]  # fmt: skip
 
 
-async def test_limits_do_not_count_as_quotas() -> None:
+async def test_limits_are_in_force_when_they_are_kept_and_do_not_count_as_quotas() -> None:
     async with opened(store := MemoryStore(now_ms=lambda: AT_MS, max_quotas=1)):
         await store.write(alteration((ALICE, PRODUCE, 5.0)))
         await store.write(limit_alteration(max_connections="20"))
+    store = MemoryStore(now_ms=lambda: AT_MS)
+    live, board = await live_on(store)
+    gone = limit_alteration(listener_name_gone_max_connections="5", max_connections="20")
+    await live.alter(gone)
+    assert (board.limits.values, board.in_force.max_connections) == ({MAX: "20"}, 20)
+    await live.alter(limit_alteration(max_connections=None))
+    assert (board.limits.values, live.kept_limits) == ({}, {"listener.name.gone.max.connections": "5"})
+    store.read_only = "no space"
+    with pytest.raises(StoreError, match="no space"):
+        await live.alter(limit_alteration(max_connections="9"))
+    assert board.limits.values == {}
 
 
 # -- a SQLite file -------------------------------------------------------------------------------------------
-
-
 async def test_limits_in_a_file_are_there_after_a_restart(tmp_path: Path) -> None:
     async with opened(store := sqlite_store(tmp_path, max_quotas=1)):
         await store.write(limit_alteration(max_connections="20", max_connection_creation_rate="7"))
@@ -124,18 +128,14 @@ async def test_limits_in_a_file_are_there_after_a_restart(tmp_path: Path) -> Non
         assert await store.history(1) == [entry]
 
 
-@pytest.mark.parametrize(
-    ("statement", "text"),
-    [
-        ("UPDATE broker_limits SET value = '21'", "checksum"),
-        ("DELETE FROM broker_limits", "checksum"),
-        ("INSERT INTO broker_limits VALUES ('max.connection.creation.rate', '9')", "checksum"),
-        ("UPDATE broker_limits SET value = '0'", "Invalid max.connections 0"),
-        ("UPDATE broker_limits SET name = 'log.dirs'", "no limit of connections"),
-        ("DROP TABLE broker_limits", "no such table"),
-    ],
-)
-async def test_g04_limits_that_are_not_as_they_were_set_stop_the_start(
+@pytest.mark.parametrize(("statement", "text"), [
+    ("UPDATE broker_limits SET value = '21'", "checksum"), ("DELETE FROM broker_limits", "checksum"),
+    ("INSERT INTO broker_limits VALUES ('max.connection.creation.rate', '9')", "checksum"),
+    ("UPDATE broker_limits SET value = '0'", "Invalid max.connections 0"),
+    ("UPDATE broker_limits SET name = 'log.dirs'", "no limit of connections"),
+    ("DROP TABLE broker_limits", "no such table"),
+])  # fmt: skip
+async def test_g04_limits_that_were_tampered_with_stop_the_start(
     tmp_path: Path, statement: str, text: str
 ) -> None:
     async with opened(store := sqlite_store(tmp_path)):
@@ -147,9 +147,7 @@ async def test_g04_limits_that_are_not_as_they_were_set_stop_the_start(
         await sqlite_store(tmp_path).open(Seen())
 
 
-async def test_a_file_of_the_format_without_limits_is_upgraded_and_then_refused_by_its_program(
-    tmp_path: Path,
-) -> None:
+async def test_a_file_of_the_format_without_limits_is_upgraded(tmp_path: Path) -> None:
     path = format_1_store(tmp_path)
     assert format_in_file(path) == 1
     async with opened(store := sqlite_store(tmp_path)) as seen:
@@ -187,8 +185,6 @@ async def test_a_file_of_format_1_that_is_damaged_is_left_alone(tmp_path: Path) 
 
 
 # -- a topic -------------------------------------------------------------------------------------------------
-
-
 async def test_records_of_limits_do_not_disturb_gateways_that_do_not_know_them() -> None:
     changes = effective([LimitChange(MAX, "20"), LimitChange(RATE, None)], {(None, RATE): "7"}.get)
     asked = limit_alteration(max_connections="20", max_connection_creation_rate=None)
@@ -227,8 +223,6 @@ async def test_limits_are_followed_by_the_other_gateways_of_a_topic(monkeypatch:
 
 
 # -- in force ------------------------------------------------------------------------------------------------
-
-
 async def live_on(store: QuotaStore) -> tuple[LiveQuotas, ScriptedLimits]:
     live, board = LiveQuotas(LayeredQuotas(Limits()), store, now_ms=lambda: 0), ScriptedLimits()
     await live.open()
@@ -236,29 +230,12 @@ async def live_on(store: QuotaStore) -> tuple[LiveQuotas, ScriptedLimits]:
     return live, board
 
 
-async def test_limits_are_in_force_when_they_are_kept() -> None:
-    store = MemoryStore(now_ms=lambda: AT_MS)
-    live, board = await live_on(store)
-    gone = limit_alteration(listener_name_gone_max_connections="5", max_connections="20")
-    await live.alter(gone)
-    assert (board.limits.values, board.in_force.max_connections) == ({MAX: "20"}, 20)
-    await live.alter(limit_alteration(max_connections=None))
-    assert (board.limits.values, live.kept_limits) == ({}, {"listener.name.gone.max.connections": "5"})
-    store.read_only = "no space"
-    with pytest.raises(StoreError, match="no space"):
-        await live.alter(limit_alteration(max_connections="9"))
-    assert board.limits.values == {}
-
-
-@pytest.mark.parametrize(
-    ("limits", "text"),
-    [
-        ({"max_connections": "100000"}, "file descriptors"),
-        ({"max_connections_per_ip": "0"}, "can be set to zero only if"),
-        ({"max_connections": "0"}, "Invalid max.connections 0"),
-        ({"log_dirs": "5"}, "log.dirs is no limit of connections"),
-    ],
-)
+@pytest.mark.parametrize(("limits", "text"), [
+    ({"max_connections": "100000"}, "file descriptors"),
+    ({"max_connections_per_ip": "0"}, "can be set to zero only if"),
+    ({"max_connections": "0"}, "Invalid max.connections 0"),
+    ({"log_dirs": "5"}, "log.dirs is no limit of connections"),
+])  # fmt: skip
 async def test_limits_that_can_not_be_in_force_are_not_kept(limits: dict[str, str], text: str) -> None:
     live, board = await live_on(MemoryStore(now_ms=lambda: AT_MS))
     with pytest.raises(StoreError, match=text):
@@ -266,7 +243,7 @@ async def test_limits_that_can_not_be_in_force_are_not_kept(limits: dict[str, st
     assert (live.kept_limits, live.store.version, board.limits.values) == ({}, 0, {})
 
 
-async def test_two_at_once_that_are_not_possible_together_are_not_both_made() -> None:
+async def test_limits_that_are_too_much_together_or_here_leave_those_before() -> None:
     live, board = await live_on(MemoryStore(now_ms=lambda: AT_MS))
     overrides = {"max_connections_per_ip_overrides": "10.0.0.7:5"}
     await live.alter(limit_alteration(**overrides))
@@ -277,9 +254,6 @@ async def test_two_at_once_that_are_not_possible_together_are_not_both_made() ->
     )
     assert [isinstance(each, StoreError) for each in made] == [False, True]
     assert board.limits.values[PER_IP] == "0"
-
-
-async def test_limits_of_another_gateway_that_are_too_much_here_leave_those_before() -> None:
     store = MemoryStore(now_ms=lambda: AT_MS)
     _, board = await live_on(store)
     await store.write(limit_alteration(max_connections="20"))

@@ -1,7 +1,5 @@
 """The set in force and the store stay together, whatever is asked."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -44,23 +42,17 @@ async def test_change_is_in_force_when_the_store_has_it_and_not_before() -> None
     assert live.quotas.limits.get(ALICE, PRODUCE) == 5
 
 
-async def test_nothing_is_altered_before_the_store_was_read() -> None:
+async def test_gateway_is_ready_and_alters_once_its_store_was_read_and_is_followed() -> None:
     live = live_on(MemoryStore(now_ms=lambda: AT_MS))
     assert live.why_not_ready() == "quota store not read yet"
     with pytest.raises(StoreError, match="not read yet"):
         await live.alter(alteration((ALICE, PRODUCE, 5.0)))
     await live.open()
     assert live.why_not_ready() is None
-
-
-async def test_gateway_whose_store_is_not_followed_is_not_ready() -> None:
     live = live_on(store := MemoryStore(now_ms=lambda: AT_MS))
     await live.open()
     store.stale = "quota topic q can't be followed: gone"
     assert live.why_not_ready() == "quota topic q can't be followed: gone"
-
-
-async def test_invalid_value_never_reaches_the_store() -> None:
     live = live_on(MemoryStore(now_ms=lambda: AT_MS))
     await live.open()
     with pytest.raises(StoreError, match="user=alice: Quota producer_byte_rate must be greater than 0"):

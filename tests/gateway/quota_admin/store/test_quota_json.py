@@ -1,7 +1,5 @@
 """Quotas in JSON, there and back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -21,41 +19,26 @@ def test_an_entity_comes_back_as_it_was(entity: QuotaEntity) -> None:
     assert entity_of(entity_json(entity)) == entity
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        "alice",
-        [{"type": "user"}],
-        [{"type": "group", "name": "a"}],
-        [{"type": "user", "name": 1}],
-        [{"type": "user", "name": "a"}, {"type": "user", "name": "b"}],
-    ],
-)
+@pytest.mark.parametrize("value", [
+    None, "alice", [{"type": "user"}], [{"type": "group", "name": "a"}], [{"type": "user", "name": 1}],
+    [{"type": "user", "name": "a"}, {"type": "user", "name": "b"}],
+])  # fmt: skip
 def test_what_is_no_entity_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"entity|name|not a valid"):
         entity_of(value)
 
 
-def test_changes_and_history_tell_whole_numbers_as_limits_too() -> None:
+def test_changes_history_and_lists_of_quotas_in_json() -> None:
     alice = [{"type": "user", "name": "alice"}]
     told = change_json(QuotaChange(ALICE, PRODUCE, 2), None)
     assert told == {"entity": alice, "quota": "producer_byte_rate", "old": None, "new": 2.0}
     assert isinstance(told["new"], float)
     entry = history_json(HistoryEntry(3, 4, "User:admin", "tests", ALICE, PRODUCE, 1.0, None))
     assert entry == {
-        "version": 3,
-        "at_ms": 4,
-        "by": "User:admin",
-        "via": "tests",
-        "entity": alice,
-        "quota": "producer_byte_rate",
-        "old": 1.0,
-        "new": None,
-    }
+        "version": 3, "at_ms": 4, "by": "User:admin", "via": "tests", "entity": alice,
+        "quota": "producer_byte_rate", "old": 1.0, "new": None,
+    }  # fmt: skip
 
-
-def test_a_list_of_quotas_is_read_with_a_line_for_each_fault() -> None:
     def quota(limit: Any, *, name: str = "alice", key: str = "producer_byte_rate") -> dict[str, Any]:
         return {"entity": [{"type": "user", "name": name}], "quota": key, "limit": limit}
 

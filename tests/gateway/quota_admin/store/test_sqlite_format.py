@@ -1,7 +1,5 @@
 """The layout of the store's file."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """What the SQLite store promises to whoever alters quotas."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sqlite3
@@ -15,16 +13,7 @@ from hypothesis import strategies as st
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.sqlite_file import QuotaFile
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from testkit.quota_stores import (
-    ALICE,
-    ANYBODY,
-    APP,
-    FETCH,
-    PRODUCE,
-    alteration,
-    opened,
-    sqlite_store,
-)
+from testkit.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration, opened, sqlite_store
 
 pytestmark = pytest.mark.asyncio
 
@@ -75,14 +64,11 @@ async def test_caller_that_goes_away_leaves_file_and_memory_alike(tmp_path: Path
         assert again.values == in_force == {(ALICE, PRODUCE): 1.0, (APP, FETCH): 1.0}
 
 
-async def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
+async def test_only_the_owner_may_read_it_and_each_alteration_leaves_an_empty_log(tmp_path: Path) -> None:
     async with opened(store := sqlite_store(tmp_path / "a" / "data")):
         await store.write(alteration((ALICE, PRODUCE, 1.0)))
         for path in [tmp_path / "a" / "data", *(tmp_path / "a" / "data").iterdir()]:
             assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-
-
-async def test_each_alteration_leaves_an_empty_log(tmp_path: Path) -> None:
     async with opened(store := sqlite_store(tmp_path)):
         await store.write(alteration((ALICE, PRODUCE, 1.0)))
         await store.history(1)  # comes after the tidying in the same thread
@@ -160,7 +146,7 @@ _NAMES = st.one_of(
 
 @given(user=_NAMES, client_id=st.one_of(st.none(), _NAMES), value=st.floats(5e-324, 1e308))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_g17_any_name_and_value_come_back_as_they_were(
+async def test_g17_any_name_and_value_come_back(
     tmp_path: Path, user: str, client_id: str | None, value: float
 ) -> None:
     entity, key = QuotaEntity(user=user, client_id=client_id), QuotaKey.REQUEST_PERCENTAGE

@@ -1,7 +1,5 @@
 """What every store promises to its callers, whatever keeps the quotas."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -73,18 +71,13 @@ async def test_full_store_refuses_to_grow_and_nothing_of_the_alteration_is_made(
         assert seen.values == {(ALICE, PRODUCE): 1.0, (APP, FETCH): 1.0}
 
 
-def test_of_changes_of_one_quota_the_last_counts_and_what_changes_nothing_is_left_out() -> None:
+def test_of_changes_the_last_counts_and_a_full_store_does_not_grow() -> None:
     changes = (
-        QuotaChange(ALICE, PRODUCE, 1.0),
-        QuotaChange(ALICE, PRODUCE, 2.0),
-        QuotaChange(ALICE, FETCH, 3.0),
+        QuotaChange(ALICE, PRODUCE, 1.0), QuotaChange(ALICE, PRODUCE, 2.0), QuotaChange(ALICE, FETCH, 3.0),
         QuotaChange(ANYBODY, FETCH, None),
-    )
+    )  # fmt: skip
     before = {(ALICE, PRODUCE): 9.0, (ALICE, FETCH): 3.0}
     assert effective(changes, before.get) == [(QuotaChange(ALICE, PRODUCE, 2.0), 9.0)]
-
-
-def test_a_full_store_may_shrink_and_not_grow() -> None:
     check_count(5, 4, grows=False)
     with pytest.raises(StoreError, match=r"there would be 5 quotas, and quota_store\.max_quotas allows 4"):
         check_count(5, 4, grows=True)

@@ -1,7 +1,5 @@
 """What the records of the topic mean, in any order that transactions can have."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Sequence
@@ -77,7 +75,7 @@ def late(records: Sequence[Record]) -> Gateway:
     return gateway
 
 
-def test_alteration_comes_into_force_with_its_last_record_and_not_before() -> None:
+def test_alterations_come_into_force_with_their_last_record_and_removals_for_everybody() -> None:
     topic, mine = Topic(), Gateway()
     *first, last = topic.transaction("a", mine.write("a", (ALICE, PRODUCE, 1.0), (APP, FETCH, 2.0)))
     mine.follow(first)
@@ -85,14 +83,18 @@ def test_alteration_comes_into_force_with_its_last_record_and_not_before() -> No
     mine.follow([last])
     assert mine.values == {(ALICE, PRODUCE): 1.0, (APP, FETCH): 2.0}
     assert mine.log.version == last.offset + 1
-
-
-def test_removed_quota_is_gone_for_whoever_follows_and_whoever_comes_later() -> None:
     topic, mine = Topic(), Gateway()
     mine.follow(topic.transaction("a", mine.write("a", (ALICE, PRODUCE, 1.0))))
     mine.follow(topic.transaction("b", mine.write("b", (ALICE, PRODUCE, None))))
     assert mine.values == mine.read == late(topic.records).read == late(topic.compacted()).read == {}
     assert mine.log.size == 0
+    # What a broker gives to readers may end amidst a transaction, when another one was begun before its end.
+    topic, mine = Topic(), Gateway()
+    first, *rest = topic.transaction("a", mine.write("a", (ALICE, PRODUCE, 1.0), (APP, FETCH, 2.0)))
+    gateway = late([first])
+    gateway.values = dict(gateway.read)
+    gateway.follow(rest)
+    assert gateway.values == gateway.read == {(ALICE, PRODUCE): 1.0, (APP, FETCH): 2.0}
 
 
 def test_history_says_what_was_and_is_cut_to_its_bound() -> None:
@@ -108,7 +110,7 @@ def test_history_says_what_was_and_is_cut_to_its_bound() -> None:
     assert len(topic.compacted()) == 1 + 3
 
 
-def test_history_of_a_large_alteration_is_in_parts_with_one_version() -> None:
+def test_history_of_a_large_alteration_is_in_parts_that_brokers_take_with_one_version() -> None:
     topic, mine = Topic(), Gateway()
     many = [(QuotaEntity(user=f"user-{number}"), PRODUCE, 1.0) for number in range(1_200)]
     records = topic.transaction("a", mine.write("a", *many))
@@ -117,9 +119,6 @@ def test_history_of_a_large_alteration_is_in_parts_with_one_version() -> None:
     found = mine.log.history(2_000)
     assert [entry.entity for entry in reversed(found)] == [entity for entity, _, _ in many]
     assert {entry.version for entry in found} == {mine.log.version}
-
-
-def test_history_of_long_names_is_in_parts_that_brokers_take() -> None:
     topic, mine = Topic(), Gateway()
     many = [(QuotaEntity(user=f"{number}-" + "n" * 10_000), PRODUCE, 1.0) for number in range(120)]
     records = topic.transaction("a", mine.write("a", *many))
@@ -145,16 +144,6 @@ def test_forgotten_history_is_no_fault_for_a_gateway_that_comes_later() -> None:
     )
     gateway.follow(gone)
     assert len(gateway.log._latest) == 1_499
-
-
-def test_alteration_that_ends_after_the_first_read_keeps_what_was_read_before() -> None:
-    # What a broker gives to readers may end amidst a transaction, when another one was begun before its end.
-    topic, mine = Topic(), Gateway()
-    first, *rest = topic.transaction("a", mine.write("a", (ALICE, PRODUCE, 1.0), (APP, FETCH, 2.0)))
-    gateway = late([first])
-    gateway.values = dict(gateway.read)
-    gateway.follow(rest)
-    assert gateway.values == gateway.read == {(ALICE, PRODUCE): 1.0, (APP, FETCH): 2.0}
 
 
 _STEPS = st.lists(
@@ -230,7 +219,7 @@ def test_records_that_do_not_fit_are_passed_over_and_counted() -> None:
     assert mine.log.newer is None
 
 
-def test_record_by_hand_takes_effect_at_once() -> None:
+def test_record_by_hand_takes_effect_at_once_and_a_newer_format_is_remembered() -> None:
     mine = Gateway()
     mine.follow(
         [Record(4, b'{"quota":"user=alice","key":"producer_byte_rate"}', b'{"format":1,"value":5}', None)]
@@ -238,9 +227,6 @@ def test_record_by_hand_takes_effect_at_once() -> None:
     assert (mine.values, mine.log.version) == ({(ALICE, PRODUCE): 5.0}, 5)
     mine.follow([Record(5, b'{"quota":"user=alice","key":"producer_byte_rate"}', None, None)])
     assert mine.values == {}
-
-
-def test_newer_format_is_remembered() -> None:
     mine = Gateway()
     value = json.dumps({"format": FORMAT + 1, "limit": {"bytes": 5}}).encode()
     mine.follow([Record(7, b'{"quota":"user=alice","key":"producer_byte_rate"}', value, None)])
@@ -248,15 +234,12 @@ def test_newer_format_is_remembered() -> None:
     assert "offset 7 was written by a newer version" in mine.log.newer
 
 
-def test_names_that_nothing_follows_do_not_pile_up() -> None:
+def test_names_that_nothing_follows_or_that_were_removed_do_not_pile_up() -> None:
     mine = late([])
     written = Gateway().write("a", (ALICE, PRODUCE, 1.0))[0]
     mine.follow([Record(at, *written, f"name-{at}") for at in range(3_000)])
     assert len(mine.log._open) <= 1_000
     assert mine.log.bad_records == 2_000
-
-
-def test_set_and_removed_names_leave_nothing_behind() -> None:
     topic, mine = Topic(), Gateway()
     for number in range(50):
         entity = QuotaEntity(user=f"user-{number}")

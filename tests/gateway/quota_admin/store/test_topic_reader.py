@@ -1,10 +1,5 @@
 """A topic that can't be read on is read from its beginning again, and meanwhile that shows."""
 
-from __future__ import annotations
-
-import asyncio
-from collections.abc import Callable
-
 import pytest
 from confluent_kafka import KafkaError
 
@@ -12,7 +7,7 @@ from gateway.quota_admin.store import topic_reader
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.topic_store import TopicStore
 from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened
-from testkit.quota_topic import QuotaTopic
+from testkit.quota_topic import QuotaTopic, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,19 +21,11 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> QuotaTopic:
     return QuotaTopic(monkeypatch)
 
 
-async def until(fact: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not fact():  # noqa: ASYNC110  (threads set it)
-            await asyncio.sleep(0.002)
-
-
 def followed(store: TopicStore) -> bool:
     return store.stale is None
 
 
-async def test_record_whose_headers_cannot_be_read_is_a_bad_record_and_the_next_one_counts(
-    topic: QuotaTopic,
-) -> None:
+async def test_record_whose_headers_cannot_be_read_is_bad_and_the_next_one_counts(topic: QuotaTopic) -> None:
     async with opened(store := topic.store()) as seen:
         topic.append(ALICES_QUOTA, b'{"format":1,"value":5}').unreadable = True
         topic.append(ALICES_QUOTA, b'{"format":1,"value":7}')
@@ -48,15 +35,11 @@ async def test_record_whose_headers_cannot_be_read_is_a_bad_record_and_the_next_
         assert followed(store)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        KafkaError(KafkaError._AUTO_OFFSET_RESET, "the position is past the end"),
-        KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "no such topic"),
-        RuntimeError("a bug"),
-    ],
-)
-async def test_topic_that_lost_its_last_records_is_read_again_and_agreed_with(
+@pytest.mark.parametrize("fault", [
+    KafkaError(KafkaError._AUTO_OFFSET_RESET, "the position is past the end"),
+    KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "no such topic"), RuntimeError("a bug"),
+])  # fmt: skip
+async def test_topic_that_lost_its_last_records_is_read_again(
     topic: QuotaTopic, fault: KafkaError | Exception
 ) -> None:
     async with opened(store := topic.store()) as seen:

@@ -1,7 +1,5 @@
 """How long alterations may take, and what is said of those that failed; over a topic without brokers."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable
@@ -13,7 +11,7 @@ from structlog.testing import capture_logs
 from gateway.quota_admin.store import topic_reader, topic_store
 from gateway.quota_admin.store.interface import StoreError
 from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened
-from testkit.quota_topic import QuotaTopic
+from testkit.quota_topic import QuotaTopic, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -30,16 +28,8 @@ def timed_out(_commit: object = None) -> None:
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the commit timed out"))
 
 
-async def until(fact: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not fact():  # noqa: ASYNC110  (threads set it)
-            await asyncio.sleep(0.002)
-
-
 # -- how long ------------------------------------------------------------------------------------------------
-
-
-async def test_waiting_for_other_alterations_counts_as_time_of_the_alteration(
+async def test_waiting_for_other_alterations_counts_as_time(
     topic: QuotaTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_store, "_RETRY_S", 2.0)
@@ -77,8 +67,6 @@ async def test_failed_alteration_takes_hardly_longer_than_it_may(topic: QuotaTop
 
 
 # -- what became of it ---------------------------------------------------------------------------------------
-
-
 async def test_failed_commit_that_was_made_is_a_success_though_it_is_read_late(topic: QuotaTopic) -> None:
     def made_and_not_told(commit: Callable[[], None]) -> None:
         topic.consumers[0].held = True
@@ -97,9 +85,7 @@ async def test_failed_commit_that_was_made_is_a_success_though_it_is_read_late(t
         assert seen.values == {(ALICE, PRODUCE): 1}
 
 
-async def test_failed_commit_that_was_read_is_a_success_though_the_brokers_say_no_more(
-    topic: QuotaTopic,
-) -> None:
+async def test_failed_commit_that_was_read_is_a_success_though_brokers_say_no_more(topic: QuotaTopic) -> None:
     def made_and_read(commit: Callable[[], None]) -> None:
         commit()
         time.sleep(0.3)
@@ -112,9 +98,7 @@ async def test_failed_commit_that_was_read_is_a_success_though_the_brokers_say_n
         assert seen.values == {(ALICE, PRODUCE): 1}
 
 
-async def test_failed_commit_that_was_not_made_is_told_as_such_once_the_end_was_read(
-    topic: QuotaTopic,
-) -> None:
+async def test_failed_commit_that_was_not_made_is_told_as_such_once_end_was_read(topic: QuotaTopic) -> None:
     async with opened(store := topic.store()) as seen:
         topic.on_commit = timed_out
         with pytest.raises(StoreError, match="could not be written; nothing was changed: "):
@@ -144,10 +128,7 @@ async def test_change_that_comes_into_force_after_its_error_is_audited(topic: Qu
             await until(lambda: len(seen.values) == 2)
             await asyncio.sleep(0)
         told = [(line["principal"], line["entity"], line["old"], line["new"], line["late"]) for line in logs]
-        assert told == [
-            ("User:eve", "user=alice", None, 1, True),
-            ("User:eve", "client-id=app", 1, 2, True),
-        ]
+        assert told == [("User:eve", "user=alice", None, 1, True), ("User:eve", "client-id=app", 1, 2, True)]
 
 
 async def test_change_that_was_written_and_cannot_be_read_is_no_failure_for_sure(topic: QuotaTopic) -> None:
@@ -160,8 +141,6 @@ async def test_change_that_was_written_and_cannot_be_read_is_no_failure_for_sure
 
 
 # -- what seems to change nothing ----------------------------------------------------------------------------
-
-
 async def test_g06_value_that_another_gateway_has_just_replaced_is_set_again(topic: QuotaTopic) -> None:
     async with opened(one := topic.store()) as first, opened(two := topic.store()) as second:
         await one.write(alteration((ALICE, PRODUCE, 5), (APP, FETCH, 1)))
@@ -180,9 +159,7 @@ async def test_g06_value_that_another_gateway_has_just_replaced_is_set_again(top
         assert (await two.history(1))[0].old == 10
 
 
-async def test_value_that_is_set_already_is_no_alteration_and_needs_the_brokers_word(
-    topic: QuotaTopic,
-) -> None:
+async def test_value_that_is_set_already_is_no_alteration_and_needs_brokers_word(topic: QuotaTopic) -> None:
     async with opened(store := topic.store(write_timeout_ms=1_000)):
         version = await store.write(alteration((ALICE, PRODUCE, 5)))
         assert await store.write(alteration((ALICE, PRODUCE, 5))) == version

@@ -1,7 +1,5 @@
 """Alterations outlive who asked for them."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,0 +1,208 @@
+"""``sluice quotas`` and its sub-commands against a running gateway and its store."""
+
+import asyncio
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import admin_port
+from gateway.cli.quota_view import of_gateway
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.limits import Enforcement
+from testkit.admin_commands import sluice
+from testkit.gateway import broker_and_gateway, running_gateway
+from testkit.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration, opened, sqlite_store
+
+pytestmark = pytest.mark.asyncio
+Yaml = Callable[[str], str]
+Capsys = pytest.CaptureFixture[str]
+
+FROM_FILE = [
+    {"user": "alice", "producer_byte_rate": 100, "consumer_byte_rate": 200},
+    {"default_user": True, "observe": True, "producer_byte_rate": 5},
+]
+FILE_QUOTA = {"user": "alice", "producer_byte_rate": 7}
+PAIR = QuotaEntity(user=DEFAULT, client_id="app")
+TEXT = """\
+quotas:
+- user: alice
+  producer_byte_rate: 1000
+- default_user: true
+  client_id: app
+  request_percentage: 12.5
+"""
+
+
+@pytest.fixture
+def yaml(tmp_path: Path) -> Callable[[str], str]:
+    """Writes a file of quotas."""
+    path = tmp_path / "quotas.yaml"
+    return lambda text: str(path) if path.write_text(text) else ""
+
+
+async def test_list_says_where_each_value_came_from(capsys: Capsys) -> None:
+    async with running_gateway(9, quotas=FROM_FILE) as running:
+        await running.gateway.live_quotas.alter(alteration((ALICE, PRODUCE, 50.0), (APP, FETCH, 7.0)))
+        code, out, _ = await sluice(running, capsys, "quotas")
+        assert code == 0
+        assert [line.split(maxsplit=6)[:1] + line.split(maxsplit=6)[2:] for line in out.splitlines()] == [
+            ["USER", "QUOTA", "LIMIT", "MODE", "SOURCE"],
+            ["alice", "producer_byte_rate", "50", "B/s", "enforce", "store (file: 100)"],
+            ["<default>", "producer_byte_rate", "5", "B/s", "observe", "file"],
+            ["alice", "consumer_byte_rate", "200", "B/s", "enforce", "file"],
+            ["-", "consumer_byte_rate", "7", "B/s", "enforce", "store"],
+        ]
+        _, out, _ = await sluice(running, capsys, "quotas", "--json")
+        origins = [("store", 100), ("file", 5), ("file", 200), ("store", None)]
+        assert [(row["source"], row["file"]) for row in json.loads(out)] == origins
+
+
+async def test_walk_is_that_of_the_running_gateway(capsys: Capsys) -> None:
+    async with running_gateway(9, quotas=FROM_FILE) as running:
+        await running.gateway.live_quotas.alter(alteration((ALICE, PRODUCE, 50.0)))
+        running.gateway.operations.set_mode(Enforcement.OBSERVE, by="a test")
+        _, out, _ = await sluice(running, capsys, "quotas", "--user", "alice", "--client-id", "x")
+        assert "enforcement  observe" in out
+        assert "limit       50 B/s, in a burst up to 500" in out
+        _, out, _ = await sluice(running, capsys, "quotas", "--ip", "10.0.0.1")
+        assert "10.0.0.1" in out
+
+
+async def test_what_does_not_tell_quotas_is_no_gateway() -> None:
+    async with broker_and_gateway() as (_, running):
+        port = running.gateway.admin.port
+        with pytest.raises(admin_port.AdminPortError, match="no admin port"):
+            await asyncio.to_thread(of_gateway, f"http://127.0.0.1:{port}/healthz?")
+
+
+async def test_history_says_who_when_what_and_how(
+    yaml: Yaml, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "olga")
+    path = yaml("quotas:\n- user: alice\n  producer_byte_rate: 9\n")
+    async with running_gateway(9) as running:
+        assert await sluice(running, capsys, "quotas", "history") == (0, "nothing was changed so far\n", "")
+        await running.gateway.live_quotas.alter(alteration((ALICE, PRODUCE, 5.0), by="User:bob"))
+        await sluice(running, capsys, "quotas", "import", path)
+        await running.gateway.live_quotas.alter(alteration((APP, FETCH, 5.0), by="evil\x1b[2J"))
+        code, out, _ = await sluice(running, capsys, "quotas", "history", "--limit", "2")
+        assert code == 0
+        head, foreign, imported = out.splitlines()
+        assert head.split() == ["VERSION", "TIME", "BY", "VIA", "ENTITY", "QUOTA", "OLD", "NEW"]
+        assert "\x1b" not in foreign
+        assert imported.startswith("2  ")
+        assert "admin port, 127.0.0.1, olga" in imported
+        assert imported.split()[-4:] == ["user=alice", "producer_byte_rate", "5", "9"]
+        _, out, _ = await sluice(running, capsys, "quotas", "history", "--json")
+        entries = json.loads(out)
+        assert [entry["version"] for entry in entries] == [3, 2, 1]
+        assert (entries[2]["by"], entries[2]["old"]) == ("User:bob", None)
+
+
+async def test_export_has_the_stores_quotas_in_order_and_comes_back_by_import(
+    yaml: Yaml, capsys: Capsys
+) -> None:
+    changes = [(APP, FETCH, 5.0), (ANYBODY, FETCH, 2.0), (ALICE, FETCH, 3.0), (ALICE, PRODUCE, 4.0)]
+    async with running_gateway(9, quotas=[{"user": "carol", "producer_byte_rate": 7}]) as running:
+        assert await sluice(running, capsys, "quotas", "export") == (0, "quotas: []\n", "")
+        await running.gateway.live_quotas.alter(alteration(*changes))
+        code, text, err = await sluice(running, capsys, "quotas", "export")
+        assert (code, err) == (0, "")
+        assert "carol" in (await sluice(running, capsys, "quotas", "export", "--all"))[1]
+    assert text == (
+        "quotas:\n- user: alice\n  producer_byte_rate: 4\n  consumer_byte_rate: 3\n"
+        "- default_user: true\n  consumer_byte_rate: 2\n- client_id: app\n  consumer_byte_rate: 5\n"
+    )
+    path = yaml(text)
+    async with running_gateway(9) as other:
+        await other.gateway.live_quotas.alter(alteration(*reversed(changes[1:])))
+        code, out, _ = await sluice(other, capsys, "quotas", "import", path)
+        assert (code, out) == (0, "+ client-id=app consumer_byte_rate 5\n1 changed, version 2\n")
+        assert (await sluice(other, capsys, "quotas", "export"))[1] == text
+
+
+async def test_addresses_of_other_spellings_are_exported_in_the_right_one(
+    tmp_path: Path, yaml: Yaml, capsys: Capsys
+) -> None:
+    kept = {"2001:DB8::1": 5.0, "2001:0db8::2": 6.0, "2001:db8::2": 7.0, "::ffff:10.0.0.0/104": 8.0}
+    changes = [(QuotaEntity(ip=name), QuotaKey.CONNECTION_CREATION_RATE, rate) for name, rate in kept.items()]
+    store = sqlite_store(tmp_path)
+    async with opened(store):
+        await store.write(alteration(*changes))
+    section = {"kind": "sqlite", "data_dir": str(tmp_path)}
+    async with running_gateway(9, quota_store=section) as running:
+        code, listed, _ = await sluice(running, capsys, "quotas")
+        assert code == 0
+        assert all(name in listed for name in kept)
+        code, told, _ = await sluice(running, capsys, "quotas", "--ip", "2001:db8::1")
+        assert code == 0
+        assert "2001:DB8::1" in told
+        code, text, err = await sluice(running, capsys, "quotas", "export")
+    assert code == 0
+    assert text == (
+        "quotas:\n- ip: 2001:db8::1\n  connection_creation_rate: 5\n"
+        "- ip: 2001:db8::2\n  connection_creation_rate: 7\n"
+    )
+    assert "::ffff:10.0.0.0/104 connection_creation_rate is left out: it matches no address" in err
+    path = yaml(text)
+    async with running_gateway(9) as other:
+        assert (await sluice(other, capsys, "quotas", "import", path))[0] == 0
+
+
+async def test_import_sets_what_the_file_says_and_leaves_the_rest(yaml: Yaml, capsys: Capsys) -> None:
+    path = yaml(TEXT)
+    async with running_gateway(9, quotas=[FILE_QUOTA]) as running:
+        limits = running.gateway.limits
+        await running.gateway.live_quotas.alter(alteration((APP, FETCH, 5.0)))
+        assert await sluice(running, capsys, "quotas", "import", path, "--dry-run") == (
+            0,
+            "+ user=<default>,client-id=app request_percentage 12.5\n"
+            "+ user=alice producer_byte_rate 1000\n"
+            "2 to change; nothing was, since this is a dry run\n",
+            "",
+        )
+        assert limits.get(ALICE, PRODUCE) == 7
+        code, out, _ = await sluice(running, capsys, "quotas", "import", path)
+        assert (code, out.splitlines()[-1]) == (0, "2 changed, version 2")
+        assert limits.get(ALICE, PRODUCE) == 1000
+        assert limits.get(PAIR, QuotaKey.REQUEST_PERCENTAGE) == 12.5
+        assert limits.get(APP, FETCH) == 5
+        assert await sluice(running, capsys, "quotas", "import", path) == (0, "no difference\n", "")
+
+
+async def test_import_with_prune_removes_what_the_file_does_not_name(yaml: Yaml, capsys: Capsys) -> None:
+    path = yaml("quotas:\n- user: alice\n  consumer_byte_rate: 6\n")
+    kept = alteration((ALICE, FETCH, 5), (ALICE, PRODUCE, 1), (APP, FETCH, 2))
+    async with running_gateway(9, quotas=[FILE_QUOTA]) as running:
+        await running.gateway.live_quotas.alter(kept)
+        assert await sluice(running, capsys, "quotas", "import", path, "--prune") == (
+            0,
+            "- client-id=app consumer_byte_rate 2\n~ user=alice consumer_byte_rate 5 -> 6\n"
+            "- user=alice producer_byte_rate 1\n3 changed, version 2\n",
+            "",
+        )
+        # What the configuration says is not the store's, so it is back.
+        assert set(running.gateway.limits.items()) == {(ALICE, PRODUCE, 7), (ALICE, FETCH, 6)}
+
+
+async def test_one_fault_and_nothing_is_changed(
+    yaml: Yaml, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = yaml(TEXT + "- ip: here\n  connection_creation_rate: 1\n- user: bob\n  speed: 1\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+    async with running_gateway(9, quota_store={"max_quotas": 1}) as running:
+        assert await sluice(running, capsys, "quotas", "import", path) == (
+            2,
+            "",
+            f"sluice: {path}: quotas.2: ip=here: here is not a valid IP or resolvable host.\n"
+            f"sluice: {path}: quotas.3: user=bob: Invalid configuration key speed\n",
+        )
+        refusal = "sluice: refused: there would be 2 quotas, and quota_store.max_quotas allows 1\n"
+        assert await sluice(running, capsys, "quotas", "import", "-") == (1, "", refusal)
+        missing = "sluice: /nowhere/q.yaml: cannot be read: No such file or directory\n"
+        assert await sluice(running, capsys, "quotas", "import", "/nowhere/q.yaml") == (2, "", missing)
+        assert list(running.gateway.limits.items()) == []
