@@ -40,7 +40,9 @@ def client_quotas() -> str:
     for family in FAMILIES:
         tables += f'[[quotas]]\nclient_id = "impatient-{family}"\nproducer_byte_rate = 20000\n'
     tables += '[[quotas]]\nclient_id = "patient"\nproducer_byte_rate = 150000\nconsumer_byte_rate = 150000\n'
-    return tables + '[[quotas]]\nclient_id = "starved"\nconsumer_byte_rate = 1000\n'
+    for family in ("kafka-python", "librdkafka"):
+        tables += f'[[quotas]]\nclient_id = "starved-{family}"\nconsumer_byte_rate = 1000\n'
+    return tables
 
 
 @pytest.fixture(scope="module")
@@ -295,7 +297,7 @@ def test_c13_a_message_a_thousand_times_larger_than_the_quota_arrives(
         librdkafka = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": str(gateway.bootstrap),
-                "client.id": "starved",
+                "client.id": topic,
                 "group.id": topic,
                 "enable.auto.commit": False,
                 "socket.timeout.ms": 1_000,  # what it waits for when it is closed behind a mute
@@ -308,7 +310,7 @@ def test_c13_a_message_a_thousand_times_larger_than_the_quota_arrives(
         value, elapsed_s = found.value(), time.monotonic() - started
         librdkafka.close()
     else:
-        consumer = kafka_python.KafkaConsumer(bootstrap_servers=str(gateway.bootstrap), client_id="starved")
+        consumer = kafka_python.KafkaConsumer(bootstrap_servers=str(gateway.bootstrap), client_id=topic)
         partition = kafka_python.TopicPartition(topic, 0)
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
