@@ -203,6 +203,23 @@ class ClientQuotas:
             user, timed.client_id, time_ns, scope=self._scope(broker_id), now_ms=now_ms
         )
 
+    def record_more_time(
+        self,
+        user: str,
+        client_id: str,
+        broker_id: int | None,
+        *,
+        busy_ns: int,
+        now_ms: int,
+        row: UsageRow | None = None,
+    ) -> int:
+        """Count time that was spent on a request beyond what its answer was counted with; see above."""
+        if self._source is RequestTimeSource.UPSTREAM:
+            busy_ns = 0
+        if row is not None:
+            row.add(busy_ns / 1e6)
+        return self.request_time.record(user, client_id, busy_ns, scope=self._scope(broker_id), now_ms=now_ms)
+
     def record_throttle(
         self,
         api_key: ApiKey,

@@ -117,6 +117,11 @@ class RequestParser:
             self._client_id = raw.decode("utf-8", "replace")
         return self._client_id
 
+    @property
+    def kept_bytes(self) -> int:
+        """What is there of a head, or of a frame that is collected."""
+        return len(self._kept)
+
     def keep_head(self, data: bytes, at: int) -> None:
         """Keep the incomplete head at `at`; refuse already now what its four size bytes show to be impossible."""
         self._kept += data[at:]
@@ -170,7 +175,7 @@ class RequestParser:
     def collect_more(self, data: bytes) -> bytes | None:
         """Add to the request that is collected; returns it when it is whole, which ends at `frame_end` of `data`."""
         missing = self._wanted_bytes - len(self._kept)
-        self._kept += data[:missing]
+        self._kept += data if len(data) <= missing else data[:missing]
         if len(self._kept) < self._wanted_bytes:
             return None
         frame, self._kept = bytes(self._kept), bytearray()

@@ -19,6 +19,7 @@ from gateway.session.throttle_state import CachedSensor, ThrottleState
 from protocol.api_keys import Api, ApiKey, all_offered, describe
 from protocol.errors import ProtocolError
 from protocol.headers import api_number
+from protocol.steps import Steps
 from quotas.combine import ThrottledBy
 
 
@@ -76,6 +77,13 @@ class Session(Protocol):
 
     def defer(self) -> LocalAnswer:
         """Keep a place for a reply that takes its time; no further request is looked at before `fulfil`."""
+
+    def run(self, steps: Steps[None]) -> None:
+        """Serve a request in steps: the first one now, the others in turns with other connections.
+
+        Each step is sent the time. Nothing else of the client is looked at before the last one, and what they take
+        counts as the time of the client's requests (KIP-124). Ended with the connection.
+        """
 
     def fulfil(self, place: LocalAnswer, reply: bytes, timed: TimedRequest | None, *, now_ms: int) -> None:
         """The reply for a place that was kept; not to be called from within an event of this session.

@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 
 from protocol import addresses, api_versions, codec, headers, metadata, produce, throttle
 from protocol.api_keys import Api, ApiKey, describe
+from protocol.describe_configs import edit_broker_configs
 from protocol.errors import ProtocolError
 from protocol.produce import read_acks
+from protocol.steps import finish
 from protocol.topic_mutations import parse_topic_mutations
 from protocol.topic_results import encode_topic_results, parse_topic_results
 from testkit import wire
@@ -123,8 +125,8 @@ TARGETS = {
     "topics_in_error": Target(lambda f, a: metadata.topics_in_error(f, a, {3}), "response", ("Metadata",)),
     "downgrade_answer": Target(downgrade, "response", ("Metadata",)),
     "read_metadata": Target(codec.read_metadata, "response", ("Metadata",)),
-    "mask_addresses": Target(
-        lambda f, a: codec.mask_addresses(f, a, HOSTS), "response", ("DescribeConfigs",)
+    "edit_broker_configs": Target(
+        lambda f, a: finish(edit_broker_configs(f, a, HOSTS)), "response", ("DescribeConfigs",)
     ),
     "read_broker_configs": Target(
         lambda f, _: codec.read_broker_configs(f), "response", ("DescribeConfigs",)

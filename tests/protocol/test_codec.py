@@ -9,12 +9,10 @@ import pytest
 
 from protocol.api_keys import ApiKey, describe
 from protocol.codec import (
-    ADDRESS_CONFIGS,
     OWN_CORRELATION_ID,
     Broker,
     TopicFacts,
     broker_configs_request,
-    mask_addresses,
     metadata_by_id_request,
     metadata_by_name_request,
     read_broker_configs,
@@ -28,7 +26,7 @@ from testkit.golden import golden
 
 ID = uuid.UUID(int=77 << 64 | 1)
 UPSTREAM_HOSTS = ("127.77.0.1",)
-BROKER, BROKER_LOGGER, TOPIC = 4, 8, 2
+BROKER = 4
 
 
 def client_id_of(frame: bytes) -> str:
@@ -116,88 +114,6 @@ def test_settings_that_the_cluster_does_not_tell_are_left_out() -> None:
     assert read_broker_configs(wire.response("DescribeConfigs", 1, results=[refused, told])) == {}
 
 
-def masked(
-    version: int, results: list[dict[str, Any]], hosts: tuple[str, ...] = UPSTREAM_HOSTS
-) -> tuple[bytes, bytes]:
-    """(as the broker sent it, as the client gets it)."""
-    frame = wire.response("DescribeConfigs", version, correlation_id=-77, results=results)
-    return frame, mask_addresses(frame, describe(ApiKey.DESCRIBE_CONFIGS, version), hosts)
-
-
-def results_of(
-    version: int, *configs: tuple[str, str | None, str | None], kind: int = BROKER
-) -> list[dict[str, Any]]:
-    """One resource with (name, value, value of its one synonym)."""
-    rows: list[dict[str, Any]] = []
-    for name, value, synonym in configs:
-        row: dict[str, Any] = {"name": name, "value": value, "read_only": True, "is_sensitive": False}
-        if version >= 1:
-            row |= {"config_source": 4, "synonyms": [{"name": name, "value": synonym, "source": 4}]}
-        if version >= 3:
-            row |= {"config_type": 2, "documentation": f"about {name}"}
-        rows.append(row)
-    return [
-        {"error_code": 0, "error_message": "", "resource_type": kind, "resource_name": "1", "configs": rows}
-    ]
-
-
-@every_case("version", range(5))
-@pytest.mark.parametrize("kind", [BROKER, BROKER_LOGGER])
-def test_e19_addresses_become_null_and_nothing_else_changes(version: int, kind: int) -> None:
-    address = "PLAINTEXT://10.0.0.1:9092"
-    before = [("num.partitions", "1", "2")]
-    after = [("num.partitions", "1", "2")]
-    for name in [*sorted(ADDRESS_CONFIGS), "listener.name.external.advertised.listeners"]:
-        before.append((name, address, address))
-        after.append((name, None, None))  # type: ignore[arg-type]
-    _, seen = masked(version, results_of(version, *before, kind=kind))
-    expected, _ = masked(version, results_of(version, *after, kind=kind))
-    assert seen == expected
-    assert wire.correlation_id_of(seen) == -77
-
-
-@every_case("version", range(5))
-def test_e19_any_setting_that_holds_a_brokers_host_becomes_null(version: int) -> None:
-    _, seen = masked(
-        version, results_of(version, ("odd.setting", "at 127.77.0.1", None), ("a", "b", "127.77.0.1:1"))
-    )
-    expected, _ = masked(version, results_of(version, ("odd.setting", None, None), ("a", "b", None)))
-    assert seen == expected
-
-
-@every_case("version", range(5))
-def test_e19_answer_without_addresses_is_the_very_same_frame(version: int) -> None:
-    rows = results_of(version, ("num.partitions", "1", "1"), ("listeners", None, None))
-    frame, seen = masked(version, rows, hosts=("", *UPSTREAM_HOSTS))
-    assert seen is frame
-
-
-def test_e19_settings_of_topics_are_not_touched() -> None:
-    frame, seen = masked(4, results_of(4, ("listeners", "127.77.0.1", None), kind=TOPIC))
-    assert seen is frame
-
-
-@every_case("version", range(1, 5))
-def test_e19_no_address_is_left_in_a_recorded_answer(version: int) -> None:
-    frame = golden("describe_configs", version)
-    assert b"127.77.0.1" in frame
-    for hosts in (UPSTREAM_HOSTS, ()):
-        seen = mask_addresses(frame, describe(ApiKey.DESCRIBE_CONFIGS, version), hosts)
-        assert b"127.77.0.1" not in seen
-        (result,) = wire.decode_response("DescribeConfigs", version, seen).results
-        assert {config.name for config in result.configs if config.value is not None} == {"num.partitions"}
-        assert len(result.configs) == 4
-
-
-@every_case("version", range(1, 5))
-def test_a40_recorded_answer_is_decoded_and_encoded_to_the_same_bytes(version: int) -> None:
-    """What `mask_addresses` rests on: kafka-python loses nothing of such an answer."""
-    frame = golden("describe_configs", version)
-    decoded = wire.decode_response("DescribeConfigs", version, frame)
-    header = 8 + (1 if version >= 4 else 0)
-    assert frame[header:] == bytes(decoded.encode(version=version))
-
-
 def damaged(frame: bytes) -> list[bytes]:
     """The frame cut at every byte."""
     return [frame[:end] for end in range(len(frame) - 1)]
@@ -212,16 +128,6 @@ def test_a39_truncated_metadata_is_never_a_foreign_exception(version: int) -> No
         except ProtocolError:
             refused += 1
     assert refused > len(golden("metadata", version)) * 0.9
-
-
-@every_case("version", [1, 4])
-def test_a39_truncated_settings_are_never_a_foreign_exception(version: int) -> None:
-    api = describe(ApiKey.DESCRIBE_CONFIGS, version)
-    for cut in damaged(golden("describe_configs", version)):
-        try:
-            mask_addresses(cut, api, UPSTREAM_HOSTS)
-        except ProtocolError:
-            continue
 
 
 def test_a39_text_that_is_no_utf8_is_malformed() -> None:
