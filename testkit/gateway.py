@@ -192,7 +192,7 @@ class RunningGateway:
         # In one pass: each look at a sample collects all of them.
         ended = sum(
             sample.value
-            for family in self.gateway.metrics.registry.collect()
+            for family in self.gateway.registry.collect()
             for sample in family.samples
             if sample.name == "gateway_connections_closed_total" and sample.labels["listener"] == LISTENER
         )

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from config.sections.quota_admin import Authorize
 from gateway.quota_admin.broker_limits import BrokerLimits
 from gateway.quota_admin.rights import Asker, OnAltered, QuotaAdmin
-from gateway.quota_admin.store.changes import LimitChange
-from gateway.quota_admin.store.interface import Alteration
+from gateway.quota_admin.store.interface import Alteration, LimitChange
 from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import Limits
 

@@ -7,8 +7,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from gateway.quota_admin.store.changes import LimitChange, Slot, StoredChange, Value, slot_of
-from gateway.quota_admin.store.interface import Alteration, QuotaStore
+from gateway.quota_admin.store.interface import (
+    Alteration,
+    LimitChange,
+    QuotaStore,
+    Slot,
+    StoredChange,
+    Value,
+    slot_of,
+)
 from gateway.quota_admin.store.sqlite_store import SqliteStore
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.layered_quotas import QuotaChange

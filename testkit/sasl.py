@@ -10,8 +10,7 @@ from gateway.auth.authentication import SaslRules
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.sasl import ConfirmHandler
 from gateway.observability.events import AuthenticationResult, CloseCause
-from gateway.session.routes import build_routes
-from gateway.session.sasl_routes import sasl_listener
+from gateway.session.routes import build_routes, sasl_listener
 from gateway.session.session import ClientSession
 from protocol.sasl import Mechanism
 from testkit import wire

@@ -9,10 +9,9 @@ from typing import Any, cast
 import pytest
 
 from gateway.observability.events import TlsFailure
-from gateway.tls.failure import HandshakeRefused
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
-from gateway.tls.transport import TlsTransport
+from gateway.tls.transport import HandshakeRefused, TlsTransport
 from testkit.clock import FakeClock
 from testkit.fake_loop import FakeLoop
 from testkit.tls import Pki

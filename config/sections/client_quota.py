@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from config.section_base import MaxTrackers, Milliseconds, Section, WindowNum, WindowSeconds
+from quotas.rate_quotas import RateSettings
+
+_DEFAULTS = RateSettings()
 
 
 class ClientQuotaSettings(Section, frozen=True):
@@ -20,9 +23,9 @@ class ClientQuotaSettings(Section, frozen=True):
         idle_expiry_ms: how long the counter of a silent client is kept; Kafka's sensors expire after an hour too.
     """
 
-    window_num: WindowNum = 11
-    window_size_seconds: WindowSeconds = 1
+    window_num: WindowNum = _DEFAULTS.window_num
+    window_size_seconds: WindowSeconds = _DEFAULTS.window_ms // 1000
     scope: Literal["gateway", "broker"] = "gateway"
     request_time: Literal["gateway", "upstream"] = "gateway"
-    max_trackers: MaxTrackers = 20_000
-    idle_expiry_ms: Milliseconds = 3_600_000
+    max_trackers: MaxTrackers = _DEFAULTS.max_trackers
+    idle_expiry_ms: Milliseconds = _DEFAULTS.idle_expiry_ms

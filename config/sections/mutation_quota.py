@@ -8,7 +8,9 @@ from pydantic import Field
 
 from config.section_base import Count, MaxTrackers, Milliseconds, Section, WindowNum, WindowSeconds
 from quotas.mutation_meters import MutationAlgorithm
-from quotas.mutations import ValidateOnly
+from quotas.mutations import MutationSettings, ValidateOnly
+
+_DEFAULTS = MutationSettings()
 
 
 class MutationQuotaSettings(Section, frozen=True):
@@ -25,10 +27,10 @@ class MutationQuotaSettings(Section, frozen=True):
         idle_expiry_ms: how long the counter of a silent client is kept; Kafka's sensors expire after an hour too.
     """
 
-    algorithm: Annotated[MutationAlgorithm, Field(strict=False)] = MutationAlgorithm.TOKEN_BUCKET
-    window_num: WindowNum = 11
-    window_size_seconds: WindowSeconds = 1
-    validate_only: Annotated[ValidateOnly, Field(strict=False)] = ValidateOnly.KIP
+    algorithm: Annotated[MutationAlgorithm, Field(strict=False)] = _DEFAULTS.algorithm
+    window_num: WindowNum = _DEFAULTS.window_num
+    window_size_seconds: WindowSeconds = _DEFAULTS.window_ms // 1000
+    validate_only: Annotated[ValidateOnly, Field(strict=False)] = _DEFAULTS.validate_only
     default_num_partitions: Count = 1
-    max_trackers: MaxTrackers = 10_000
-    idle_expiry_ms: Milliseconds = 3_600_000
+    max_trackers: MaxTrackers = _DEFAULTS.max_trackers
+    idle_expiry_ms: Milliseconds = _DEFAULTS.idle_expiry_ms

@@ -12,7 +12,7 @@ from typing import Any
 from gateway.cli import admin_port
 from gateway.cli.quota_view import MAX_ANSWER_BYTES, refuse_config
 from gateway.cli.table import aligned, number
-from gateway.quota_admin.store.changes import ALL_BROKERS
+from gateway.quota_admin.store.interface import ALL_BROKERS
 from gateway.quota_admin.store.quota_json import BROKER, entity_of
 
 

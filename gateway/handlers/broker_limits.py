@@ -11,8 +11,7 @@ from gateway.handlers.quota_rights import NOT_AUTHORISED, Refusal, decide
 from gateway.observability.events import AdminApi, AdminOutcome
 from gateway.quota_admin.broker_limits import BrokerLimits, Changes, LimitError
 from gateway.quota_admin.rights import Asker, QuotaAdmin
-from gateway.quota_admin.store.changes import ALL_BROKERS, LimitChange
-from gateway.quota_admin.store.interface import Alteration
+from gateway.quota_admin.store.interface import ALL_BROKERS, Alteration, LimitChange
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import TimedRequest
 from gateway.session.routes import Route, Session

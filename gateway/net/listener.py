@@ -27,8 +27,7 @@ from gateway.net.tls_acceptor import TlsAcceptor
 from gateway.observability.events import CloseCause, ConnectionObserver
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.memory_budget import MemoryBudget
-from gateway.session.routes import Routes
-from gateway.session.sasl_routes import SaslListener
+from gateway.session.routes import Routes, SaslListener
 from gateway.session.session import ClientSession
 from gateway.session.settings import SessionSettings
 from gateway.upstream.connector import Connector

@@ -22,11 +22,10 @@ from gateway.observability.events import CloseCause, TlsFailure
 from gateway.observability.logging_setup import flooded
 from gateway.observability.tls_metrics import TlsMetrics
 from gateway.tls.contexts import TlsIdentity
-from gateway.tls.failure import HandshakeRefused
 from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
-from gateway.tls.transport import TlsTransport
+from gateway.tls.transport import HandshakeRefused, TlsTransport
 
 ANONYMOUS: Final = "ANONYMOUS"
 

@@ -20,8 +20,7 @@ import structlog
 from config import Config
 from gateway.durable import sync_directory
 from gateway.quota_admin.broker_limits import BrokerLimits, LimitError, Values, checked_limit
-from gateway.quota_admin.store.changes import LimitChange
-from gateway.quota_admin.store.interface import Alteration, StoreError
+from gateway.quota_admin.store.interface import Alteration, LimitChange, StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 
 FILE_NAME: Final = "connection-limits.json"

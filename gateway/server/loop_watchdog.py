@@ -26,6 +26,8 @@ TICK_S: Final = 0.01
 STALL_S: Final = 0.02
 """The longest that one event may hold the loop."""
 
+_LONG_S: Final = 0.5
+
 BUCKETS_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _OURS: Final = ("gateway.", "protocol.", "quotas.", "config.")
 _HANDLERS: Final = "gateway.handlers."
@@ -98,12 +100,10 @@ class LoopWatchdog(Collector):
         self._counts[bisect_left(BUCKETS_S, late_s)] += 1
         self._sum_s += late_s
         if late_s >= STALL_S and self._seen is not None:
-            _log.warning(
-                "event_loop_stalled",
-                stall_ms=round(late_s * 1000),
-                cpu_ms=round((time.thread_time() - self._cpu_s) * 1000),
-                handler=self._seen,
-            )
+            stall_ms, cpu_ms = round(late_s * 1000), round((time.thread_time() - self._cpu_s) * 1000)
+            # Without work of its own the loop waited: for a core, which is no fault of ours, or for the kernel.
+            log = _log.warning if 2 * cpu_ms >= stall_ms or late_s >= _LONG_S else _log.debug
+            log("event_loop_stalled", stall_ms=stall_ms, cpu_ms=cpu_ms, handler=self._seen)
         self._seen = None
         self._arm()
 

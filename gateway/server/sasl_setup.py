@@ -7,8 +7,7 @@ from config.sections.listeners import ListenerSasl
 from gateway.auth.authentication import SaslRules
 from gateway.handlers.sasl import ConfirmHandler
 from gateway.observability.events import RequestObserver
-from gateway.session.routes import Routes
-from gateway.session.sasl_routes import SaslListener, sasl_listener
+from gateway.session.routes import Routes, SaslListener, sasl_listener
 
 
 def sasl_of(section: ListenerSettings, routes: Routes, observer: RequestObserver) -> SaslListener | None:

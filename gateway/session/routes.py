@@ -1,7 +1,8 @@
 """Routes: what a handler is, what it may do with a session, and the table from (api key, api version) to handlers.
 
 The table is built once per listener; a request whose number is not in it is refused. Sessions get the table as an
-argument and handlers get the session as a `Session`, so neither imports the other.
+argument and handlers get the session as a `Session`, so neither imports the other. On a SASL listener there are three
+tables, of which a session has one at a time.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol, TypeAlias
 
-from gateway.auth.authentication import Authentication
+from gateway.auth.authentication import Authentication, SaslRules
 from gateway.observability.events import CloseCause
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import Answer, LocalAnswer, OnReply, ResponseQueue, TimedRequest
@@ -300,3 +301,40 @@ def find_route(routes: Routes, number: int) -> Route | None:
     if number >> 16 == ApiKey.API_VERSIONS:
         return routes.get(UNKNOWN_API_VERSIONS)
     return None
+
+
+ALWAYS: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""What a client of a SASL listener may ask before it has authenticated."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaslListener:
+    """What the sessions of a SASL listener begin with.
+
+    Attributes:
+        rules: how principals are found.
+        before: only `ALWAYS`; everything else has no route.
+        confirming: the same, and everything else goes to a handler that first has the broker confirm that it may.
+        after: everything.
+    """
+
+    rules: SaslRules
+    before: Routes
+    confirming: Routes
+    after: Routes
+
+
+def sasl_listener(rules: SaslRules, routes: Routes, confirm: HeadHandler) -> SaslListener:
+    """The tables of a listener.
+
+    Args:
+        rules: see above.
+        routes: everything; routes are shared, so that requests are counted once.
+        confirm: asked about whatever comes after an exchange that the gateway does not understand.
+    """
+    before = {number: route for number, route in routes.items() if route.api.key in ALWAYS}
+    confirming = {
+        number: before.get(number) or Route(route.api, None, confirm, route.max_request_bytes)
+        for number, route in routes.items()
+    }
+    return SaslListener(rules, before, confirming, routes)

@@ -35,8 +35,7 @@ from gateway.session.response_queue import (
     ResponseQueue,
     TimedRequest,
 )
-from gateway.session.routes import HeadDecision, Route, Routes
-from gateway.session.sasl_routes import SaslListener
+from gateway.session.routes import HeadDecision, Route, Routes, SaslListener
 from gateway.session.settings import SessionSettings
 from gateway.session.throttle_state import CachedSensor, ThrottleState
 from protocol import throttle

@@ -10,10 +10,9 @@ from pathlib import Path
 import structlog
 
 from gateway.clock import WallMs, wall_clock_ms
-from gateway.usage.line import Line
+from gateway.usage.line import Line, Tally
 from gateway.usage.part_file import PartFile, recover
 from gateway.usage.retention import Retention, complete_files, left_parts, to_remove
-from gateway.usage.sink import Tally
 
 _log = structlog.get_logger("gateway.usage")
 

@@ -15,8 +15,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from gateway.usage.line import Line
-from gateway.usage.sink import Tally
+from gateway.usage.line import Line, Tally
 
 DEFAULT_TOPIC: Final = "__sluice_usage"
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.durable import sync_directory
-from gateway.usage.line import Line
-from gateway.usage.sink import Tally
+from gateway.usage.line import Line, Tally
 
 PART: Final = ".part"
 SUFFIX: Final = ".jsonl.gz"

@@ -2,17 +2,24 @@
 
 Seconds are those of the wall clock; how long a line really lasted is measured by the loop's clock. A second that the
 loop missed because it was busy is part of the line before it, which then says so.
+
+A line is put together from slices, so that no call of the loop takes long. Its layout is `quotas.usage_record`. What
+clients choose goes through the encoder as a string and so can neither end a line nor add a field (hazard I14).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
+import orjson
+
 from gateway.clock import NowMs, WallMs, wall_clock_ms
-from gateway.usage.line import Line, LineBuilder
-from gateway.usage.table import UsageTable
+from gateway.usage.line import Line
+from gateway.usage.row import RowValues
+from gateway.usage.table import EventValues, UsageTable
+from quotas.usage_record import VERSION
 
 ROWS_PER_TURN: Final = 250
 """Taken and encoded within one turn of the loop: less than a millisecond."""
@@ -20,6 +27,73 @@ ROWS_PER_TURN: Final = 250
 _SECOND_MS: Final = 1000
 _JUMP_MS: Final = 100
 """The clocks drift apart by less in a second; whatever is more was set."""
+
+
+_EMPTY: Final = b"[]"
+
+
+class LineBuilder:
+    """Puts one line together: `add_rows` as often as needed, then `finish`."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._slices: list[bytes] = []
+        self._rows = 0
+
+    def add_rows(self, rows: Sequence[RowValues]) -> None:
+        """Encode a slice of the rows."""
+        if rows:
+            self._slices.append(orjson.dumps(rows)[1:-1])
+            self._rows += len(rows)
+
+    def finish(
+        self,
+        *,
+        gateway: str,
+        boot: int,
+        seq: int,
+        ts: int,
+        dur_ms: int,
+        algorithm: str,
+        events: Iterable[EventValues],
+        clock_offset_ms: int,
+        dropped: tuple[int, int],
+        jump_ms: int = 0,
+    ) -> Line:
+        """The whole line.
+
+        Args:
+            gateway, boot, seq: its name.
+            ts: the second it covers.
+            dur_ms: the time it covers.
+            algorithm: of the controller mutation quota.
+            events: as the table has them.
+            clock_offset_ms: the gateway's clock at the wall clock's `ts`.
+            dropped: clients in `~other` and events that are missing.
+            jump_ms: by how much the wall clock was set meanwhile.
+        """
+        shown = [(when_ms - clock_offset_ms, *rest) for when_ms, *rest in events]
+        head = orjson.dumps(
+            {
+                "v": VERSION,
+                "gw": gateway,
+                "boot": boot,
+                "seq": seq,
+                "ts": ts,
+                "dur_ms": dur_ms,
+                "algo": algorithm,
+                **({"jump_ms": jump_ms} if jump_ms else {}),
+            }
+        )
+        parts = (
+            head[:-1],
+            b',"rows":[',
+            b",".join(self._slices),
+            b'],"events":',
+            orjson.dumps(shown) if shown else _EMPTY,
+            b',"dropped_rows":%d,"dropped_events":%d}' % dropped,
+        )
+        return Line(seq, b"".join(parts), self._rows, len(shown))
 
 
 class LineSink(Protocol):

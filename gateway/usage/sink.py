@@ -9,13 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
 import structlog
 
-from gateway.usage.line import Line
+from gateway.usage.line import Line, Tally
 
 RETRY_S: Final = 1.0
 """After a failure, how long until the next attempt; a stop does not wait for it."""
@@ -23,27 +22,6 @@ RETRY_S: Final = 1.0
 _LOG_EVERY_S: Final = 60.0
 
 _log = structlog.get_logger("gateway.usage")
-
-
-@dataclass(slots=True)
-class Tally:
-    """Lines, and the rows and events in them."""
-
-    lines: int = 0
-    rows: int = 0
-    events: int = 0
-
-    def add(self, line: Line) -> None:
-        """One line more."""
-        self.lines += 1
-        self.rows += line.rows
-        self.events += line.events
-
-    def add_all(self, other: Tally) -> None:
-        """All of another's."""
-        self.lines += other.lines
-        self.rows += other.rows
-        self.events += other.events
 
 
 class Writer(Protocol):

@@ -51,12 +51,7 @@ def _present() -> set[str]:
 PRESENT = _present()
 
 
-_OLD = pytest.mark.xfail(strict=True, reason="names files as they were before they were put in packages")
-
-
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=_OLD) if page == "docs/architecture.md" else page for page in PAGES]
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_every_path_and_link_on_a_page_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     links = [link for link in _LINK.findall(text) if not ((ROOT / page).parent / link).exists()]

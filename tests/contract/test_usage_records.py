@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.usage.connections import ConnectionUsage
-from gateway.usage.line import LineBuilder
 from gateway.usage.mutations import mutation_level, record_mutations
 from gateway.usage.part_file import PartFile
+from gateway.usage.recorder import LineBuilder
 from gateway.usage.table import UsageTable
 from pipeline.ingest.collector import Collector
 from quotas.connections import Admission, AdmissionCause, AdmissionDecision

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.observability.logging_setup import audit_logger
-from gateway.quota_admin.store.changes import StoredChange, Value, entity_text, slot_of
+from gateway.quota_admin.store.interface import StoredChange, Value, entity_text, slot_of
 
 QUOTA_CHANGED: Final = "quota_changed"
 

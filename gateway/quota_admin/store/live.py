@@ -14,8 +14,14 @@ from typing import Final
 import structlog
 
 from gateway.quota_admin.broker_limits import BrokerLimits, LimitError, checked_limit
-from gateway.quota_admin.store.changes import LimitChange, StoredChange
-from gateway.quota_admin.store.interface import Alteration, HistoryEntry, QuotaStore, StoreError
+from gateway.quota_admin.store.interface import (
+    Alteration,
+    HistoryEntry,
+    LimitChange,
+    QuotaStore,
+    StoredChange,
+    StoreError,
+)
 from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import validate
 

@@ -6,13 +6,17 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 
-from gateway.quota_admin.store.changes import Slot, Value, effective, growth, slot_of
 from gateway.quota_admin.store.interface import (
     Alteration,
     HistoryEntry,
     OnChange,
+    Slot,
     StoreError,
+    Value,
     check_count,
+    effective,
+    growth,
+    slot_of,
 )
 
 

@@ -19,18 +19,21 @@ from typing import Final
 
 from gateway.durable import sync_file
 from gateway.quota_admin.broker_limits import LimitError, checked_limit
-from gateway.quota_admin.store.changes import (
+from gateway.quota_admin.store.interface import (
     ALL_BROKERS,
+    Alteration,
+    HistoryEntry,
     LimitChange,
     Slot,
     StoredChange,
+    StoreError,
     Value,
+    check_count,
     effective,
     entity_text,
     growth,
     slot_of,
 )
-from gateway.quota_admin.store.interface import Alteration, HistoryEntry, StoreError, check_count
 from gateway.quota_admin.store.sqlite_format import (
     FORMAT,
     QUOTA_KEYS,

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.durable import sync_file
-from gateway.quota_admin.store.changes import Value
-from gateway.quota_admin.store.interface import StoreError
+from gateway.quota_admin.store.interface import StoreError, Value
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey, parse_entity
 
 APPLICATION_ID: Final = 0x534C5143  # "SLQC"

@@ -12,9 +12,8 @@ from pathlib import Path
 import structlog
 
 from gateway.durable import sync_directory
-from gateway.quota_admin.store.changes import StoredChange
 from gateway.quota_admin.store.data_dir import DataDirectory
-from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, StoreError
+from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, StoredChange, StoreError
 from gateway.quota_admin.store.sqlite_file import QuotaFile
 from gateway.quota_admin.store.sqlite_format import create
 from gateway.quota_admin.store.writing import WritesInProgress

@@ -25,7 +25,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from gateway.quota_admin.broker_limits import checked_limit
-from gateway.quota_admin.store.changes import (
+from gateway.quota_admin.store.interface import (
+    Alteration,
+    HistoryEntry,
     LimitChange,
     Slot,
     StoredChange,
@@ -33,7 +35,6 @@ from gateway.quota_admin.store.changes import (
     change_of,
     slot_of,
 )
-from gateway.quota_admin.store.interface import Alteration, HistoryEntry
 from quotas.entities import QuotaKey, parse_entity
 from quotas.layered_quotas import QuotaChange
 from quotas.limits import validate

@@ -24,8 +24,19 @@ import structlog
 from confluent_kafka import KafkaException
 
 from gateway.quota_admin.store.audit import audit_change
-from gateway.quota_admin.store.changes import Slot, StoredChange, Value, effective, growth, slot_of
-from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, StoreError, check_count
+from gateway.quota_admin.store.interface import (
+    Alteration,
+    HistoryEntry,
+    OnChange,
+    Slot,
+    StoredChange,
+    StoreError,
+    Value,
+    check_count,
+    effective,
+    growth,
+    slot_of,
+)
 from gateway.quota_admin.store.topic_log import Record, TopicLog, Written
 from gateway.quota_admin.store.topic_reader import TopicReader, end_offset, have_topic
 from gateway.quota_admin.store.topic_writer import TopicWriter

@@ -7,8 +7,14 @@ import pytest
 from gateway.auth.authentication import SaslRules
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.sasl import ConfirmHandler, sasl_handlers
-from gateway.session.routes import UNKNOWN_API_VERSIONS, Routes, build_routes, find_route
-from gateway.session.sasl_routes import ALWAYS, sasl_listener
+from gateway.session.routes import (
+    ALWAYS,
+    UNKNOWN_API_VERSIONS,
+    Routes,
+    build_routes,
+    find_route,
+    sasl_listener,
+)
 from protocol.api_keys import ApiKey, all_offered
 from protocol.headers import api_number
 from testkit.core import GatewayCore

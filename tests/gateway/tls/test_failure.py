@@ -7,7 +7,7 @@ import ssl
 import pytest
 
 from gateway.observability.events import TlsFailure
-from gateway.tls.failure import failure_of
+from gateway.tls.transport import failure_of
 
 
 def error(reason: str) -> ssl.SSLError:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.usage.line import Line, LineBuilder
+from gateway.usage.line import Line
 from gateway.usage.names import Names
+from gateway.usage.recorder import LineBuilder
 from gateway.usage.row import RowValues
 from gateway.usage.table import EventValues, UsageTable
 from quotas.usage_record import Event, Row, UsageApi

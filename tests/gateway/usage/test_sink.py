@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.usage.line import Line
-from gateway.usage.sink import Tally, ThreadedSink
+from gateway.usage.line import Line, Tally
+from gateway.usage.sink import ThreadedSink
 from tests.gateway.usage.files import line
 
 WAIT_S = 10.0

@@ -12,8 +12,7 @@ from typing import Final
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.quota_admin.store.changes import LimitChange, effective
-from gateway.quota_admin.store.interface import HistoryEntry, QuotaStore, StoreError
+from gateway.quota_admin.store.interface import HistoryEntry, LimitChange, QuotaStore, StoreError, effective
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.memory_store import MemoryStore
 from gateway.quota_admin.store.sqlite_format import APPLICATION_ID, FORMAT, State, number_of

@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from gateway.quota_admin.store.changes import effective
-from gateway.quota_admin.store.interface import HistoryEntry, QuotaStore, StoreError, check_count
+from gateway.quota_admin.store.interface import HistoryEntry, QuotaStore, StoreError, check_count, effective
 from gateway.quota_admin.store.memory_store import MemoryStore
 from quotas.layered_quotas import QuotaChange
 from testkit.quota_stores import ALICE, ANYBODY, APP, AT_MS, FETCH, PRODUCE, alteration, opened, sqlite_store

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.quota_admin.store.changes import effective, slot_of
+from gateway.quota_admin.store.interface import effective, slot_of
 from gateway.quota_admin.store.topic_log import FORMAT, Record, TopicLog, Written
 from quotas.entities import QuotaEntity, QuotaKey
 from testkit.quota_stores import ALICE, ANYBODY, APP, AT_MS, FETCH, PRODUCE, alteration
