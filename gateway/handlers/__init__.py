@@ -50,7 +50,6 @@ def collecting_handlers(context: HandlerContext, *, sasl: bool = False) -> Mappi
         ApiKey.CREATE_TOPICS: topic_mutations,
         ApiKey.CREATE_PARTITIONS: topic_mutations,
         ApiKey.DELETE_TOPICS: topic_mutations,
-        ApiKey.FETCH: FetchHandler(context),
         **(sasl_handlers(context.observer) if sasl else {}),
     }
 

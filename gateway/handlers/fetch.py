@@ -13,22 +13,21 @@ from __future__ import annotations
 
 from functools import partial
 
-from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
+from gateway.handlers.context import HandlerContext
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import Answer, HeadAnswer, Pending
 from gateway.session.routes import HeadDecision, Route, Session
 from gateway.session.throttle_state import CachedSensor
 from protocol.api_keys import Api
-from protocol.fetch import asks_within, clamp_max_bytes, counted_bytes
-from protocol.headers import CLIENT_ID_AT, HEAD, HEAD_BYTES
+from protocol.errors import Truncated
+from protocol.fetch import asks_within, clamped_head, counted_bytes
+from protocol.headers import CLIENT_ID_AT, HEAD_BYTES
 from quotas.combine import ThrottledBy
 
 
 class FetchHandler:
-    """Relays requests that ask for no more than a quota's window passes; collects and clamps the others."""
-
-    max_request_bytes = 2_147_483_647
+    """Relays requests, with max_bytes lowered in those that ask for more than a quota's window passes."""
 
     def __init__(self, context: HandlerContext) -> None:
         self._quotas = context.client_quotas
@@ -59,28 +58,22 @@ class FetchHandler:
             session.responses.pending.append(Pending(correlation_id, answer))
             return HeadDecision.RELAY
         most_bytes = None if tracker is None else tracker.max_in_window()
+        lowered = None
         if most_bytes is not None:
             if session.responses.awaits_head:
                 session.mute(MuteReason.AWAITING_FETCH)
                 return HeadDecision.WAIT
-            if size <= MAX_REQUEST_BYTES and not asks_within(
-                data, at, client_id_length, route.api, most_bytes
-            ):
-                return HeadDecision.COLLECT
+            if not asks_within(data, at, client_id_length, route.api, most_bytes):
+                try:
+                    lowered = clamped_head(data, at, size, client_id_length, route.api, most_bytes)
+                except Truncated:
+                    return HeadDecision.MORE
         answer = HeadAnswer(partial(self._on_reply, session, route.api, known))
+        if lowered is not None:
+            session.rewrite_head(lowered, answer)
+            return HeadDecision.REWRITE
         session.responses.pending.append(Pending(correlation_id, answer))
         return HeadDecision.RELAY
-
-    def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
-        """See `RequestHandler`: only requests come here that may ask for too much."""
-        assert self._quotas is not None
-        known = _counter(self._quotas, session, frame, 0, HEAD.unpack_from(frame, 0)[3], now_ms)
-        assert known is not None  # the frame is whole
-        most_bytes = None if known.tracker is None else known.tracker.max_in_window()
-        if most_bytes is not None:
-            frame = clamp_max_bytes(frame, route.api, most_bytes)
-        answer = HeadAnswer(partial(self._on_reply, session, route.api, known))
-        session.forward(frame, route.api, answer)
 
     def _on_reply(
         self, session: Session, api: Api, asked: CachedSensor, head: bytes, size: int, now_ms: int

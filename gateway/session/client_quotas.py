@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.observability.events import RequestObserver
 from gateway.session.response_queue import SizedAnswer, TimedRequest
-from gateway.session.throttle_state import CachedSensor
+from gateway.session.throttle_state import MAX_CACHED_NAME_BYTES, CachedSensor
 from gateway.usage.row import UsageRow
 from gateway.usage.table import UsageTable
 from protocol.api_keys import ApiKey
@@ -131,6 +131,8 @@ class ClientQuotas:
         """What a producer's requests are counted by."""
         tracker = self.produce_tracker(user, client_id, broker_id, now_ms=now_ms)
         row, version = self._row(listener, user, client_id, UsageApi.PRODUCE, broker_id, tracker)
+        if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
+            raw, version = b"", -1
         return CachedSensor(client_id, user, version, tracker, row, raw)
 
     def fetch_sensor(
@@ -139,6 +141,8 @@ class ClientQuotas:
         """What a consumer's answers are counted by."""
         tracker = self.fetch_tracker(user, client_id, broker_id, now_ms=now_ms)
         row, version = self._row(listener, user, client_id, UsageApi.FETCH, broker_id, tracker)
+        if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
+            raw, version = b"", -1
         sized = None
         if tracker is None and row is not None:
             sized = (SizedAnswer(row.count, 0), SizedAnswer(row.count, FLEXIBLE_HEADER_BYTES))

@@ -29,6 +29,7 @@ class HeadDecision(Enum):
 
     RELAY = "relay"
     COLLECT = "collect"
+    REWRITE = "rewrite"  # relay it behind the first bytes that the handler has given to `rewrite_head`
     MORE = "more"  # the head has not been received far enough
     WAIT = "wait"  # not yet: the handler has muted the session, and is asked again after that
 
@@ -62,6 +63,14 @@ class Session(Protocol):
             frame: with its size; may be another version than the client's.
             api: the version that the client gets its reply in.
             answer: what becomes of the reply; None: it is relayed.
+        """
+
+    def rewrite_head(self, head: bytes, answer: Answer) -> None:
+        """Relay the request that is being looked at with these first bytes instead of its own, as many of them.
+
+        Args:
+            head: from its size on.
+            answer: what becomes of the reply.
         """
 
     def ask_upstream(self, frame: bytes, correlation_id: int, on_reply: OnReply) -> None:
@@ -209,7 +218,8 @@ class HeadHandler(Protocol):
             now_ms: the time.
 
         Returns:
-            COLLECT hands the request to the route's other handler; after MORE and WAIT this is called again.
+            REWRITE: see `Session.rewrite_head`. COLLECT hands the request to the route's other handler. After MORE
+            and WAIT this is called again.
         """
 
 

@@ -44,6 +44,7 @@ from protocol.errors import ProtocolError
 from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, read_client_id
 from protocol.steps import Steps
 from quotas.combine import ThrottledBy, combine
+from quotas.entities import cut_name
 
 NEVER_MS: Final = 2**62
 _RELAY: Final = HeadDecision.RELAY
@@ -90,6 +91,7 @@ class ClientSession:
         "_in_hand_bytes",
         "_memory",
         "_parser",
+        "_rewritten",
         "_sasl",
         "_settings",
         "_started",
@@ -157,6 +159,7 @@ class ClientSession:
         self._memory = memory or MemoryBudget(settings.queued_max_request_bytes)
         self.accounted_bytes = 0
         self._in_hand_bytes = 0  # of the request that a handler is at work on
+        self._rewritten: tuple[bytes, Answer | None] = (b"", None)  # of the request that is being looked at
         self._unsent_bytes = [0, 0]  # towards the client, towards the broker
         self.steps: deque[Steps[Any]] = deque()
         self.on_memory_freed: Callable[[], None] | None = None
@@ -243,7 +246,12 @@ class ClientSession:
                 self._take_requests(data, 0, 0, now_ms)
         except ProtocolError as exc:
             self.refuse(exc)
-        if self.accounted_bytes or self.muted or (self._parser.mid_frame and not self._parser.relay_left):
+        if (
+            self.accounted_bytes
+            or self.muted
+            or self.responses.local_bytes
+            or (self._parser.mid_frame and not self._parser.relay_left)
+        ):
             self._account()
 
     def _take_from_client(self, data: bytes, now_ms: int) -> None:
@@ -307,6 +315,14 @@ class ClientSession:
                 else:
                     decision = _RELAY
                     pending.append(Pending(parser.correlation_id))
+                if decision is HeadDecision.REWRITE:
+                    head_bytes, answer = self._rewritten
+                    self._relay(data, start, at)
+                    self.to_upstream.append(head_bytes)
+                    start = at + len(head_bytes)
+                    pending.append(Pending(parser.correlation_id, answer))
+                    self._started = True
+                    decision = _RELAY
                 if decision is _RELAY:
                     if timing:
                         self._time(route.api, data, at, owed)
@@ -571,6 +587,10 @@ class ClientSession:
         self.responses.pending.append(pending)
         self.to_upstream.append(frame)
 
+    def rewrite_head(self, head: bytes, answer: Answer) -> None:
+        """See `Session`."""
+        self._rewritten = (head, answer)
+
     def ask_upstream(self, frame: bytes, correlation_id: int, on_reply: OnReply) -> None:
         """See `Session`."""
         self.responses.pending.append(Pending(correlation_id, CollectedAnswer(on_reply)))
@@ -694,7 +714,7 @@ class ClientSession:
 
     def client_id_of(self, frame: bytes) -> str:
         """See `Session`."""
-        return read_client_id(frame, HEAD_BYTES, HEAD.unpack_from(frame, 0)[3])
+        return cut_name(read_client_id(frame, HEAD_BYTES, HEAD.unpack_from(frame, 0)[3]))
 
     def expect_first_frame(self, *, now_ms: int) -> None:
         """The client can send from now on; what came before, such as a handshake, had a deadline of its own."""

@@ -22,7 +22,7 @@ from protocol.api_keys import Api, ApiKey, describe
 from protocol.describe_configs import edit_broker_configs
 from protocol.errors import ProtocolError
 from protocol.produce import read_acks
-from protocol.steps import finish
+from protocol.steps import Steps, finish
 from protocol.topic_mutations import parse_topic_mutations
 from protocol.topic_results import encode_topic_results, parse_topic_results
 from testkit import wire
@@ -49,8 +49,14 @@ def is_whole_frame(frame: bytes) -> None:
     assert unpack_from(">i", frame)[0] == len(frame) - 4
 
 
-def rewrite(function: Callable[[bytes, Api, addresses.Advertise], bytes]) -> Callable[[bytes, Api], None]:
-    return lambda frame, api: is_whole_frame(function(frame, api, advertise))
+def rewrite(
+    function: Callable[[bytes, Api, addresses.Advertise], bytes | Steps[bytes]],
+) -> Callable[[bytes, Api], None]:
+    def check(frame: bytes, api: Api) -> None:
+        rewritten = function(frame, api, advertise)
+        is_whole_frame(rewritten if isinstance(rewritten, bytes) else finish(rewritten))
+
+    return check
 
 
 def patch(frame: bytes, api: Api) -> None:

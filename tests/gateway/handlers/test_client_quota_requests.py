@@ -8,11 +8,11 @@ import pytest
 
 from gateway.observability.events import CloseCause
 from gateway.session.mute import MuteReason
-from quotas.entities import QuotaEntity, QuotaKey
+from quotas.entities import QuotaEntity, QuotaKey, cut_name
 from quotas.layered_quotas import QuotaChange
 from testkit import wire
-from testkit.conversation import Conversation
-from testkit.frames import heartbeat, heartbeat_reply
+from testkit.conversation import Conversation, frames_of
+from testkit.frames import heartbeat, heartbeat_reply, produce
 from testkit.quota_frames import alter, answers, describe, entry, make_durable
 
 RATE = QuotaKey.PRODUCER_BYTE_RATE
@@ -175,7 +175,7 @@ def test_g11_a_host_name_is_no_address_and_nobody_is_asked_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["<default>", "100%", "gr\u00fc\u00df \U0001f600", "x" * 10_240, ' "quoted", \\']
+    "name", ["<default>", "100%", "gr\u00fc\u00df \U0001f600", "x" * 256, ' "quoted", \\']
 )
 def test_g17_odd_names_are_stored_and_returned_unchanged(name: str) -> None:
     c = Conversation()
@@ -185,6 +185,20 @@ def test_g17_odd_names_are_stored_and_returned_unchanged(name: str) -> None:
     c.client_sends(describe(("user", 0, name), ("client-id", 0, name), strict=True))
     (found,) = wire.decode_response("DescribeClientQuotas", 1, c.take_client()).entries
     assert {part.entity_name for part in found.entity} == {name}
+
+
+def test_k07_a_long_client_id_is_known_by_its_beginning_and_a_digest_wherever_it_is_named() -> None:
+    c, name = Conversation(), "x" * 10_240
+    c.client_sends(alter(entry({"client-id": name}, producer_byte_rate=100.0)))
+    make_durable(c)
+    c.client_sends(describe(("client-id", 0, name), strict=True))
+    _, answered = frames_of(c.take_client())
+    (found,) = wire.decode_response("DescribeClientQuotas", 1, answered).entries
+    (part,) = found.entity
+    assert part.entity_name == cut_name(name)
+    assert len(cut_name(name)) == 256
+    # The client of that id is counted by it.
+    c.client_sends(produce(7, size=2_000, client_id=name)).still_muted()
 
 
 # -- the end of connections ----------------------------------------------------------------------------------

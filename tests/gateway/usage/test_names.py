@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from gateway.usage.names import HASHED, MAX_NAME_CHARS, Names
+from gateway.usage.names import HASHED, Names
+from quotas.entities import MAX_NAME_CHARS
 
 
 def test_a_name_is_written_as_it_is() -> None:
