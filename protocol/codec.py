@@ -7,19 +7,21 @@ Versions are fixed: Metadata v4 and v12 (by topic id) and DescribeConfigs v1 are
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from struct import error as struct_error
+from struct import pack
 from typing import Any, Final
 
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
-from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+from kafka.protocol.metadata import MetadataResponse
 
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.error_codes import ErrorCode
 from protocol.errors import MalformedBody
+from protocol.metadata import TopicFacts
+from protocol.primitives import framed, write_uvarint
 
 OWN_CORRELATION_ID: Final = -1_936_485_749
 """Correlation id of every question of our own; their replies are told apart by their place in the order."""
@@ -29,7 +31,7 @@ METADATA_WITH_IDS: Final = describe(ApiKey.METADATA, 10)
 METADATA_BY_ID: Final = describe(ApiKey.METADATA, 12)
 DESCRIBE_CONFIGS: Final = describe(ApiKey.DESCRIBE_CONFIGS, 1)
 
-_NO_ID: Final = uuid.UUID(int=0)
+_NO_ID: Final = b"\0" * 16
 _LONGEST_CLIENT_ID: Final = 32_767
 _BROKER_RESOURCE: Final = 4
 
@@ -41,16 +43,6 @@ class Broker:
     broker_id: int
     host: str
     port: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopicFacts:
-    """What Metadata says of one topic: raw name, 16-byte id, error code, number of partitions."""
-
-    name: bytes
-    topic_id: bytes
-    error_code: int
-    partition_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,36 +98,37 @@ def metadata_by_name_request(
 ) -> bytes:
     """A Metadata request for these topics; an empty list asks for the brokers alone.
 
+    Written here, as there may be thousands of names.
+
     Args:
         names: valid topic names.
         client_id: whose question it is.
         api: `METADATA_WITH_IDS` to get the topics' ids too.
         may_create: whether the broker may create those that do not exist.
     """
-    topic = MetadataRequest.MetadataRequestTopic
-    return _encode(
-        MetadataRequest(
-            version=api.version,
-            topics=[topic(name=name.decode("ascii"), topic_id=_NO_ID) for name in names],
-            allow_auto_topic_creation=may_create,
-            include_topic_authorized_operations=False,
-        ),
-        client_id,
-    )
+    if api is METADATA_BY_NAME:
+        topics = [pack(">h", len(name)) + name for name in names]
+        return _question(api, client_id, [pack(">i", len(names)), *topics, bytes((may_create,))])
+    topics = [_NO_ID + _uvarint(len(name) + 1) + name + b"\0" for name in names]
+    return _question(api, client_id, [_uvarint(len(names) + 1), *topics, bytes((may_create, 0, 0, 0))])
 
 
-def metadata_by_id_request(topic_ids: Iterable[bytes], *, client_id: str) -> bytes:
+def metadata_by_id_request(topic_ids: Sequence[bytes], *, client_id: str) -> bytes:
     """A Metadata v12 request for topics by their 16-byte ids."""
-    topic = MetadataRequest.MetadataRequestTopic
-    return _encode(
-        MetadataRequest(
-            version=METADATA_BY_ID.version,
-            topics=[topic(topic_id=uuid.UUID(bytes=topic_id), name=None) for topic_id in topic_ids],
-            allow_auto_topic_creation=False,
-            include_topic_authorized_operations=False,
-        ),
-        client_id,
-    )
+    topics = [topic_id + b"\0\0" for topic_id in topic_ids]
+    return _question(METADATA_BY_ID, client_id, [_uvarint(len(topic_ids) + 1), *topics, bytes(3)])
+
+
+def _question(api: Api, client_id: str, body: Sequence[bytes]) -> bytes:
+    raw = client_id.encode()[:_LONGEST_CLIENT_ID].decode("utf-8", "ignore").encode()
+    head = pack(">hhih", api.key, api.version, OWN_CORRELATION_ID, len(raw)) + raw
+    return framed(b"".join((head, b"\0" if api.flexible else b"", *body)))
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    write_uvarint(out, value)
+    return bytes(out)
 
 
 def read_metadata(frame: bytes, api: Api) -> ClusterFacts:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final, TypeAlias, TypeVar
 
-STEP_ELEMENTS: Final = 2_000
-"""Elements that are read in one step, at about 1 to 3 us each."""
+STEP_ELEMENTS: Final = 500
+"""Elements that are read in one step, at 1 to 10 us each."""
 
 T = TypeVar("T")
 

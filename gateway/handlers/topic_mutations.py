@@ -21,6 +21,7 @@ from gateway.session.response_queue import Pending
 from gateway.session.routes import HeadDecision, Route, Session
 from protocol.errors import ProtocolError, TooManyElements
 from protocol.headers import refuse_size
+from protocol.steps import Steps
 from protocol.topic_mutations import TopicMutations, parse_topic_mutations
 
 
@@ -69,16 +70,19 @@ class TopicMutationHandler:
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
-        request = self._request(route, frame) if self._context.mutations_seen else None
+        session.run(self._serve(session, route, frame, now_ms))
+
+    def _serve(self, session: Session, route: Route, frame: bytes, now_ms: int) -> Steps[None]:
+        request = (yield from self._request(route, frame)) if self._context.mutations_seen else None
         if request is None:
             session.forward(frame, route.api)
-            return
-        MutationExchange(self._context, session, request, frame).start(now_ms)
+        else:
+            yield from MutationExchange(self._context, session, request, frame).start(now_ms)
 
-    def _request(self, route: Route, frame: bytes) -> TopicMutations | None:
+    def _request(self, route: Route, frame: bytes) -> Steps[TopicMutations | None]:
         """None when it can't be read and need not be: the broker says what is wrong with it."""
         try:
-            return parse_topic_mutations(frame, route.api)
+            return (yield from parse_topic_mutations(frame, route.api))
         except ProtocolError as fault:
             context = self._context
             if context.mutations_enabled:

@@ -85,18 +85,18 @@ def head(frame: bytes, api: Api) -> None:
 
 
 def mutations(frame: bytes, api: Api) -> None:
-    parsed = parse_topic_mutations(frame, api)
+    parsed = finish(parse_topic_mutations(frame, api))
     is_whole_frame(parsed.encode(parsed.topics[1:]))
     assert len(parsed.encode(parsed.topics)) <= len(frame) + 8
 
 
 def results(frame: bytes, api: Api) -> None:
-    parsed = parse_topic_results(frame, api)
+    parsed = finish(parse_topic_results(frame, api))
     is_whole_frame(encode_topic_results(1, 2, parsed.results, api, tail=parsed.tail))
 
 
 def question(frame: bytes, api: Api) -> None:
-    asked = metadata.parse_metadata_question(frame, api)
+    asked = finish(metadata.parse_metadata_question(frame, api))
     if api.version >= metadata.FIRST_VERSION_WITH_FLAG:
         assert len(metadata.forbid_creation(frame, asked)) == len(frame)
     else:
@@ -106,7 +106,7 @@ def question(frame: bytes, api: Api) -> None:
 def downgrade(frame: bytes, api: Api) -> None:
     if api.version == 4:
         for version in range(3):
-            is_whole_frame(metadata.downgrade_answer(frame, describe(ApiKey.METADATA, version)))
+            is_whole_frame(finish(metadata.downgrade_answer(frame, describe(ApiKey.METADATA, version))))
 
 
 TARGETS = {
@@ -128,7 +128,9 @@ TARGETS = {
     "parse_topic_mutations": Target(mutations, "request", MUTATIONS),
     "parse_topic_results": Target(results, "response", MUTATIONS),
     "parse_metadata_question": Target(question, "request", ("Metadata",)),
-    "topics_in_error": Target(lambda f, a: metadata.topics_in_error(f, a, {3}), "response", ("Metadata",)),
+    "topics_in_error": Target(
+        lambda f, a: finish(metadata.topics_in_error(f, a, {3})), "response", ("Metadata",)
+    ),
     "downgrade_answer": Target(downgrade, "response", ("Metadata",)),
     "read_metadata": Target(codec.read_metadata, "response", ("Metadata",)),
     "edit_broker_configs": Target(
