@@ -286,6 +286,7 @@ class Exchange:
         self._timed(event)
         while self.session.steps and self.came_to == "passed":
             self._timed(lambda: self.session.take_step(now_ms=self.core.clock.now_ms))
+        self.most_bytes = max(self.most_bytes, sum(map(len, self.session.to_client)))
         self.session.to_client.clear()
 
     def _timed(self, event: Callable[[], Any]) -> None:
