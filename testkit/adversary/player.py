@@ -212,14 +212,16 @@ class Player:
         """From the first connection to the end of all."""
         outcome = self.outcome
         outcome.began_ms = now_ms()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SECONDS):
-                for step in self._script.steps:
-                    # The gateway may refuse or end any connection of such a client.
-                    with contextlib.suppress(OSError):
-                        await self._do(step)
-        for connection in self._all:
-            connection.end("close")
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SECONDS):
+                    for step in self._script.steps:
+                        # The gateway may refuse or end any connection of such a client.
+                        with contextlib.suppress(OSError):
+                            await self._do(step)
+        finally:
+            for connection in self._all:
+                connection.end("close")
         outcome.ended_ms = now_ms()
         return outcome
 

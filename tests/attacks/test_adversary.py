@@ -19,9 +19,6 @@ async def _run(stage: Stage, **options: Any) -> Report:
 
 
 @pytest.mark.asyncio
-@pytest.mark.xfail(
-    strict=True, reason="byte rates do not hold over connections yet; FindCoordinator of 10,001 keys"
-)
 async def test_k16_random_clients_get_no_more_than_their_quotas() -> None:
     report = await _run(Stage(), seconds=120, shrunk_per_kind=1)
     assert [(finding.violation, finding.script.text()) for finding in report.findings] == []
