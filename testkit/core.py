@@ -12,7 +12,6 @@ from config.sections.quota_admin import Authorize
 from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.context import HandlerContext
 from gateway.session.client_quotas import ClientQuotas
-from gateway.session.memory_budget import MemoryBudget
 from gateway.session.routes import (
     UNKNOWN_API_VERSIONS,
     HeadHandler,
@@ -119,7 +118,6 @@ class GatewayCore:
         limits, mutations, client_quotas, observer, context: as in the gateway.
         desk: makes quota alterations durable.
         settings: bounds of its sessions.
-        memory: what they hold together.
         routes: their table.
     """
 
@@ -190,7 +188,6 @@ class GatewayCore:
             broker_limits=None if board is None else board.limits,
         )
         self.settings = settings or session_settings()
-        self.memory = MemoryBudget(self.settings.queued_max_request_bytes)
         self.routes: dict[int, Route] = RoutesOnDemand(
             collecting_handlers(self.context),
             head_handlers(self.context),
@@ -205,7 +202,6 @@ class GatewayCore:
             listener="tests",
             peer="192.0.2.1:40000",
             quotas=self.client_quotas,
-            memory=self.memory,
             now_ms=self.clock.now_ms,
         )
         session.user = self.user

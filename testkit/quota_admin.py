@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from config.sections.quota_admin import Authorize
 from gateway.quota_admin.broker_limits import BrokerLimits
@@ -56,12 +56,25 @@ class ScriptedAlterations:
     ) -> None:
         self.quotas = LayeredQuotas(limits or Limits())
         self.audit = RecordingAudit()
-        self.admin = QuotaAdmin(self.quotas, self._alter, self.audit, authorize=authorize, admins=admins)
+        self.admin = QuotaAdmin(
+            self.quotas, self._alter, self._slowly, self.audit, authorize=authorize, admins=admins
+        )
         self.waiting: list[tuple[Alteration, OnAltered]] = []
         self.limits: BrokerLimits | None = None
+        self.slow: list[tuple[Iterator[None], Callable[[int], None]]] = []
 
     def _alter(self, alteration: Alteration, on_altered: OnAltered) -> None:
         self.waiting.append((alteration, on_altered))
+
+    def _slowly(self, steps: Iterator[None], on_done: Callable[[int], None]) -> None:
+        self.slow.append((steps, on_done))
+
+    def finish_slow(self, *, now_ms: int) -> int:
+        """The oldest of what takes its time is gone through; returns in how many steps."""
+        steps, on_done = self.slow.pop(0)
+        count = sum(1 for _ in steps)
+        on_done(now_ms)
+        return count
 
     def finish(self, *, now_ms: int, failure: str | None = None) -> Alteration:
         """The oldest alteration becomes durable, or fails; its client is answered."""

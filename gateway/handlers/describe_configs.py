@@ -12,12 +12,11 @@ from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
 from gateway.session.response_queue import CollectedAnswer
 from gateway.session.routes import Route, Session
 from protocol.api_keys import Api
-from protocol.describe_configs import AskedConfigs, ShownConfig, asked_broker_configs, edit_broker_configs
-from protocol.steps import Steps
+from protocol.codec import ShownConfig, asked_broker_configs, mask_addresses, replace_broker_configs
 
 
 class DescribeConfigsHandler:
-    """Forwards the request and masks the answer; an answer without brokers is relayed unseen."""
+    """Forwards the request and masks the answer."""
 
     max_request_bytes = MAX_REQUEST_BYTES
 
@@ -26,24 +25,24 @@ class DescribeConfigsHandler:
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
-        session.run(self._serve(session, route.api, frame))
+        limits = self._context.broker_limits
+        asked = {} if limits is None else asked_broker_configs(frame, route.api)
+        on_reply = partial(self._on_reply, route.api, asked)
+        session.forward(frame, route.api, CollectedAnswer(on_reply))
 
-    def _serve(self, session: Session, api: Api, frame: bytes) -> Steps[None]:
-        asked = yield from asked_broker_configs(frame, api)
-        answer = None if asked is None else CollectedAnswer(partial(self._on_reply, api, asked))
-        session.forward(frame, api, answer)
+    def _on_reply(
+        self, api: Api, asked: dict[str, frozenset[str] | None], frame: bytes, _now_ms: int
+    ) -> bytes:
+        limits = self._context.broker_limits
+        if limits is not None and asked:
 
-    def _on_reply(self, api: Api, asked: AskedConfigs, frame: bytes, _now_ms: int) -> Steps[bytes]:
-        limits, hosts = self._context.broker_limits, self._context.topology.cluster.hosts
-        if limits is None or not asked:
-            return edit_broker_configs(frame, api, hosts)
+            def shown(resource: str) -> dict[str, ShownConfig]:
+                wanted = asked.get(resource)
+                return {
+                    key: config
+                    for key, config in limits.shown(resource).items()
+                    if wanted is None or key in wanted
+                }
 
-        def shown(resource: str) -> dict[str, ShownConfig]:
-            wanted = asked.get(resource)
-            return {
-                key: config
-                for key, config in limits.shown(resource).items()
-                if wanted is None or key in wanted
-            }
-
-        return edit_broker_configs(frame, api, hosts, shown, limits.keys)
+            frame = replace_broker_configs(frame, api, shown, limits.keys)
+        return mask_addresses(frame, api, self._context.topology.cluster.hosts)

@@ -80,7 +80,6 @@ class ChannelOwner(Protocol):
     settings: SessionSettings
     lingering: Lingering
     scheduler: BatchScheduler
-    long_work: BatchScheduler
     back_pressure: BackPressure
 
     def closed(self, channel: ClientChannel, cause: CloseCause) -> None:
@@ -109,7 +108,6 @@ class ClientChannel(asyncio.Protocol):
         "_now_ms",
         "_owner",
         "_reading",
-        "_stepping",
         "_time",
         "_timer",
         "_transport",
@@ -139,7 +137,6 @@ class ClientChannel(asyncio.Protocol):
         self._connecting: asyncio.Task[None] | None = None
         self._reading = True
         self._upstream_reading = True
-        self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms = NEVER_MS
         self._write_watches: dict[MuteReason, StalledWriteDetector] = {}
@@ -214,13 +211,13 @@ class ClientChannel(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client reads slower than we write: read neither from the broker nor from the client."""
         self._hold_up(MuteReason.CLIENT_FULL)
-        self._follow_upstream()
+        self._read_upstream(False)
 
     def resume_writing(self) -> None:
         """The client has caught up."""
+        self._read_upstream(True)
         self._go_on(MuteReason.CLIENT_FULL)
         self._unmute(MuteReason.CLIENT_FULL)
-        self._follow_upstream()
 
     # -- the broker's transport ------------------------------------------------------------------------------
 
@@ -231,8 +228,8 @@ class ClientChannel(asyncio.Protocol):
             return
         self._upstream = transport
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
-        self._follow_upstream()
-        self.session.unsent(Side.UPSTREAM, 0)
+        if self.session.muted & _CLIENT_FULL:
+            self._read_upstream(False)
         self._unmute(MuteReason.CONNECTING)
 
     def upstream_failed(self, cause: CloseCause) -> None:
@@ -286,8 +283,6 @@ class ClientChannel(asyncio.Protocol):
                     self._owner, transport, stalled, upstream=upstream
                 )
         self.session.mute(reason)
-        if transport is not None and not self._closed:
-            self.session.unsent(_SIDES[reason], transport.get_write_buffer_size())
 
     def _stalled(self, upstream: bool) -> None:
         self.close(CloseCause.UPSTREAM_STALLED if upstream else CloseCause.WRITE_TIMEOUT, abort=not upstream)
@@ -295,7 +290,6 @@ class ClientChannel(asyncio.Protocol):
     def _go_on(self, reason: MuteReason) -> None:
         if not self._closed and self.session.muted & reason:
             self._owner.back_pressure.end(_SIDES[reason], now_ms=self._now_ms())
-            self.session.unsent(_SIDES[reason], 0)
         watch = self._write_watches.pop(reason, None)
         if watch is not None:
             watch.stop()
@@ -368,37 +362,8 @@ class ClientChannel(asyncio.Protocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
-        self._follow_upstream()
-        if session.steps and not self._stepping:
-            self._stepping = True
-            self._owner.long_work.add(self._take_step)
         if session.muted & _DRAINING and session.drained:
             session.close(CloseCause.DRAINED)
-
-    def _take_step(self) -> None:
-        """One step of long work for this client, whose time is the client's as that of any other event."""
-        self._stepping = False
-        session, meter = self.session, self._meter
-        if self._closed or not session.steps:
-            return
-        if meter is not None and meter.on:
-            meter.event_ns = perf_counter_ns()
-
-        def step() -> None:
-            session.take_step(now_ms=self._now_ms())
-            if session.steps:
-                # Before other connections have their turn: what is half done takes memory.
-                self._stepping = True
-                self._owner.long_work.add(self._take_step, first=True)
-            self._pump()
-
-        self._run(step)
-        if meter is not None and meter.on:
-            meter.spend(perf_counter_ns())
-
-    def memory_freed(self) -> None:
-        """See `ClientSession`."""
-        self._unmute(MuteReason.MEMORY_FULL)
 
     def _unmute(self, reason: MuteReason) -> None:
         def step() -> None:
@@ -407,11 +372,9 @@ class ClientChannel(asyncio.Protocol):
 
         self._run(step)
 
-    def _follow_upstream(self) -> None:
-        """Read from the broker, or do not, as the client and the session take it."""
-        session, upstream = self.session, self._upstream
-        reading = not session.muted & _CLIENT_FULL and not session.holds_upstream
-        if upstream is None or reading is self._upstream_reading or upstream.is_closing():
+    def _read_upstream(self, reading: bool) -> None:
+        upstream = self._upstream
+        if upstream is None or upstream.is_closing() or reading is self._upstream_reading:
             return
         self._upstream_reading = reading
         if reading:
@@ -423,7 +386,6 @@ class ClientChannel(asyncio.Protocol):
         """The first bytes for the broker are here: only now is its side of the connection made (hazard B20)."""
         if self._connecting is None:
             self.session.mute(MuteReason.CONNECTING)
-            self.session.unsent(Side.UPSTREAM, sum(map(len, self.session.to_upstream)))
             self._connecting = self._loop.create_task(self._owner.connector.connect(self, self.broker_id))
 
     def _arm(self) -> None:

@@ -26,7 +26,6 @@ from gateway.net.tls_acceptor import TlsAcceptor
 from gateway.observability.events import CloseCause, ConnectionObserver
 from gateway.runtime.clock import NowMs
 from gateway.session.client_quotas import ClientQuotas
-from gateway.session.memory_budget import MemoryBudget
 from gateway.session.routes import Routes, SaslListener
 from gateway.session.session import ClientSession
 from gateway.session.settings import SessionSettings
@@ -50,10 +49,8 @@ class Listener:
         channels: open client connections.
         lingering: closed ones whose last bytes have not left.
         scheduler: steps that are due for channels.
-        long_work: steps of work that takes long, shared by all listeners.
         back_pressure: how long channels were held up by a slow side.
         settings: for connections that come from now on.
-        memory: what its connections and those of other listeners hold.
         siblings: all listeners that share the connection quotas, this one included.
     """
 
@@ -74,8 +71,6 @@ class Listener:
         tls_acceptor: TlsAcceptor | None = None,
         usage: ConnectionUsage | None = None,
         proxy: ProxyProtocolSettings | None = None,
-        memory: MemoryBudget | None = None,
-        long_work: BatchScheduler | None = None,
     ) -> None:
         """Make it; nothing is bound yet.
 
@@ -94,8 +89,6 @@ class Listener:
             tls_acceptor: the TLS handshakes of its clients; None: without TLS.
             usage: the usage records; None: none are kept.
             proxy: the load balancers that all its clients come through; None: there are none.
-            memory: what the connections of all listeners hold; None: those of this one alone.
-            long_work: see above; None: of this listener alone.
         """
         self.name = name
         self.loop = loop
@@ -105,8 +98,6 @@ class Listener:
         self.channels: set[ClientChannel] = set()
         self.lingering = Lingering(loop, most=max_lingering)
         self.scheduler = BatchScheduler(loop)
-        self.long_work = long_work or BatchScheduler(loop, steps_per_turn=1)
-        self.memory = memory or MemoryBudget(settings.queued_max_request_bytes)
         self.back_pressure = BackPressure()
         self._tls_acceptor = tls_acceptor
         self._routes = routes
@@ -190,12 +181,10 @@ class Listener:
             broker_id=accepted.broker_id,
             quotas=self._quotas,
             sasl=self._sasl,
-            memory=self.memory,
             now_ms=self.now_ms(),
         )
         channel = ClientChannel(session, self, accepted.broker_id, ip=accepted.ip)
         session.on_output_ready = channel.on_output_ready
-        session.on_memory_freed = channel.memory_freed
         self.channels.add(channel)
         if self.connector.sends_header:
             channel.endpoints = accepted.endpoints
@@ -236,7 +225,7 @@ class Listener:
     def closed(self, channel: ClientChannel, cause: CloseCause) -> None:
         """See `ChannelOwner`."""
         self.channels.discard(channel)
-        channel.session.ended(now_ms=self.now_ms())
+        channel.session.ended()
         if self._tls_acceptor is not None:
             self._tls_acceptor.forget(channel)
         self._connections.release(self.name, channel.ip)
@@ -348,7 +337,6 @@ class Listeners:
         """The bounds of connections that come from now on."""
         for listener in self.by_name.values():
             listener.settings = settings
-            listener.memory.limit_bytes = settings.queued_max_request_bytes
 
     def limits_changed(self) -> None:
         """Connections that wait for a slot are looked at again."""

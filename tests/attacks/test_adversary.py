@@ -19,6 +19,7 @@ async def _run(stage: Stage, **options: Any) -> Report:
 
 
 @pytest.mark.asyncio
+@pytest.mark.xfail(strict=True, reason="FindCoordinator of 10,001 keys ends the connection (K12)")
 async def test_k16_random_clients_get_no_more_than_their_quotas() -> None:
     report = await _run(Stage(), seconds=120, shrunk_per_kind=1)
     assert [(finding.violation, finding.script.text()) for finding in report.findings] == []
