@@ -4,5 +4,5 @@ A *script* is one client's life: connections, requests, cuts, pauses, made from 
 entity that no other script has. The broker itself then tells what the client got, and a *verdict* compares it with
 the quota's formula. A script that got more is *shrunk*: steps are left out while it still does.
 
-`tests/attacks/test_adversary.py` plays for two minutes, `benchmarks/adversary` for thirty.
+`benchmarks/adversary` plays it for thirty minutes.
 """

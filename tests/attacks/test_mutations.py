@@ -100,7 +100,7 @@ def into_debt(gateway: GatewayProcess, client_id: str, over: int = 60) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 4, 7])
-def test_a_request_padded_beyond_the_brokers_bound_is_charged_as_asked(
+def test_k01_a_request_padded_beyond_the_brokers_bound_is_charged_as_asked(
     version: int, gateway: GatewayProcess, broker: WireClient
 ) -> None:
     client_id = f"padded-{version}"
