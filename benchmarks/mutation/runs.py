@@ -45,7 +45,7 @@ TIMES_THE_CPU: Final = 5
 MEMORY_BYTES: Final = 4 << 30
 
 Outcome: TypeAlias = tuple[str, str]
-"""`killed` and the first test that failed, `timeout` and the signal, or `survived`."""
+"""`killed` and the first test that failed, `timeout` and the signal, `survived`, or a `fault` of the run itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +200,7 @@ def _tried(
 ) -> list[str]:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     path = str(Path(mutant.file).resolve())
-    old, new = (list(_codes(_compile(text, path))) for text in (Path(path).read_text(), mutant.source))
-    changes = [(before, after) for before, after in zip(old, new, strict=True) if before != after]
+    changes = list(changed_codes(mutant, path))
     changed = False
     for function in functions:
         if function.__code__.co_filename == path:
@@ -214,17 +213,26 @@ def _tried(
     return session.first_failure(items, seconds)
 
 
+def changed_codes(mutant: Mutant, path: str) -> Iterator[tuple[CodeType, CodeType]]:
+    """The functions' code that the mutant changes, before and after; of nested functions, too."""
+    old, new = (_codes(_compile(text, path)) for text in (Path(path).read_text(), mutant.source))
+    for key, befores in old.items():
+        yield from (pair for pair in zip(befores, new.get(key, ())) if pair[0] != pair[1])
+
+
 def _compile(source: str, path: str) -> CodeType:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about comparisons with `is`, say
         return compile(source, path, "exec", dont_inherit=True)
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _codes(each)
+def _codes(code: CodeType) -> dict[tuple[str, int], list[CodeType]]:
+    found: dict[tuple[str, int], list[CodeType]] = defaultdict(list)
+    left = [code]
+    for each in left:
+        found[each.co_qualname, each.co_firstlineno].append(each)
+        left += [inner for inner in each.co_consts if isinstance(inner, CodeType)]
+    return found
 
 
 def _forked(work: Callable[[], Any]) -> Any:
