@@ -24,12 +24,9 @@ from benchmarks.relay.machine import describe_machine, load_average
 
 RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
 
-SESSION: Final = (
-    "session session_settings request_side in_flight routes mute request_meter client_quotas sasl_routes"
-)
 PACKAGES: Final = {
     "quotas": (160, ["quotas"]),
-    "session": (120, [f"gateway/{name}.py" for name in SESSION.split()]),
+    "session": (120, ["gateway/session"]),
     "protocol": (140, ["protocol"]),
 }
 """How many mutants, of which files and folders."""
