@@ -69,13 +69,6 @@ class ScriptedAlterations:
     def _slowly(self, steps: Iterator[None], on_done: Callable[[int], None]) -> None:
         self.slow.append((steps, on_done))
 
-    def finish_slow(self, *, now_ms: int) -> int:
-        """The oldest of what takes its time is gone through; returns in how many steps."""
-        steps, on_done = self.slow.pop(0)
-        count = sum(1 for _ in steps)
-        on_done(now_ms)
-        return count
-
     def finish(self, *, now_ms: int, failure: str | None = None) -> Alteration:
         """The oldest alteration becomes durable, or fails; its client is answered."""
         alteration, on_altered = self.waiting.pop(0)

@@ -189,11 +189,6 @@ class Stage:
         self._waiting.append((outcome, lent, found))
         return outcome, found
 
-    def restart_gateway(self) -> None:
-        """After it has ended."""
-        self._stop_gateway()
-        self._start_gateway()
-
     # -- what is asked of the broker -------------------------------------------------------------------------
 
     def _login(self, script: Script, lent: Lent) -> Login:
