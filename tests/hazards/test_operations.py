@@ -21,8 +21,9 @@ from testkit.raw_client import HOST, RawClient
 
 pytestmark = pytest.mark.asyncio
 
-# 10 windows of a second: 1,000 bytes are free, and a frame of more than that is waited for.
-LIMIT = 100
+# 10 windows of a second: 3,800 bytes are free, and a frame of more than that is waited for. Two are within
+# the bound of two windows of 11 s, beyond which nothing is answered before its time.
+LIMIT = 380
 FRAME_BYTES = 4_000
 QUOTA = {"default_client_id": True, "producer_byte_rate": LIMIT}
 QUOTA_TEXT = f"[[quotas]]\ndefault_client_id = true\nproducer_byte_rate = {LIMIT}\n"

@@ -31,8 +31,9 @@ NOT_OFFERED: Final = {
     ApiKey.DELETE_SHARE_GROUP_STATE,
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
 }
-# Fetch v16 brings node endpoints (KIP-951), DescribeQuorum v2 the listeners of voters.
-CAPPED: Final = {ApiKey.FETCH: 15, ApiKey.DESCRIBE_QUORUM: 1}
+# Fetch v16 brings node endpoints (KIP-951), DescribeQuorum v2 the listeners of voters; later versions of
+# AddPartitionsToTxn are spoken between brokers.
+CAPPED: Final = {ApiKey.FETCH: 15, ApiKey.ADD_PARTITIONS_TO_TXN: 3, ApiKey.DESCRIBE_QUORUM: 1}
 
 
 @pytest.mark.parametrize("version", range(5))
