@@ -119,10 +119,10 @@ class RateTracker:
         self._meter = SampledRate(settings.window_num, settings.window_ms, now_ms=now_ms)
         self._allowance_s = (settings.window_num - 1) * settings.window_ms / 1000
         self.window_ms = settings.window_num * settings.window_ms
-        self._bound_ms = _BOUND_WINDOWS * self.window_ms
+        self._bound_ms = float(_BOUND_WINDOWS * self.window_ms)
         self._ms_per_unit = 0.0  # 0: not bounded
-        self.blocked_until_ms: float = now_ms - self._bound_ms  # so early when the bucket is empty
-        self._reserved_until_ms: float = 0
+        self.blocked_until_ms = now_ms - self._bound_ms  # so early when the bucket is empty
+        self._reserved_until_ms = 0.0
         self.left_until_ms = 0
         self.fetches = 0
         self.last_value = 0.0
@@ -389,7 +389,7 @@ class RateQuotas:
         tracker = self._table.find_or_make(key, limit, kind, now_ms=now_ms)
         tracker.bind(match, version, now_ms=now_ms)
         if tracker.shared:
-            tracker.good_until_ms = now_ms + _SHARED_RECHECK_MS
+            tracker.good_until_ms = float(now_ms + _SHARED_RECHECK_MS)
         self._bound[scope, user, client_id, kind] = tracker
         return tracker
 

@@ -137,7 +137,7 @@ class FetchHandler:
             row.count(delivered_bytes)
         if tracker is None:
             return None
-        tracker.last_value = delivered_bytes
+        tracker.last_value = float(delivered_bytes)
         wanted_ms = tracker.record(delivered_bytes, now_ms=now_ms)
         if wanted_ms <= 0:
             return None
