@@ -18,9 +18,10 @@ from prometheus_client import CollectorRegistry
 
 from config import Config, ListenerSettings
 from config.sections.quota_admin import LimitsBy
-from gateway.handlers import collecting_handlers, head_handlers
+from gateway.handlers import handlers_of
 from gateway.handlers.context import HandlerContext
 from gateway.handlers.recent_topics import RecentTopics
+from gateway.net.channel import ChannelFactory
 from gateway.net.listener import Listener, Listeners
 from gateway.observability.connection_metrics import ConnectionMetrics
 from gateway.observability.operation_metrics import QuotaAdminMetrics, ReloadMetrics, StoreMetrics
@@ -202,35 +203,37 @@ class Gateway:
             self.limits,
             self.mutations,
             self._request_metrics,
-            self.client_quotas,
             recently_created=recently_created,
             recent_topics=recent_topics,
             usage=self.usage.table if self.usage is not None else None,
             listener=section.name,
-            quota_admin=self.quota_admin,
-            broker_limits=self.settings.broker_limits if answers_limits else None,
             own_topics=self._own_topics,
         )
-        routes = build_routes(
-            collecting_handlers(context, sasl=section.security_protocol.sasl),
-            head_handlers(context),
-            max_frame_bytes=settings.max_frame_bytes,
+        collecting, of_heads = handlers_of(
+            context,
+            self.client_quotas,
+            self.quota_admin,
+            self.settings.broker_limits if answers_limits else None,
+            sasl=section.security_protocol.sasl,
         )
+        routes = build_routes(collecting, of_heads, max_frame_bytes=settings.max_frame_bytes)
         listener = Listener(
             section.name,
             loop=self._loop,
             now_ms=self._now_ms,
-            routes=routes,
             settings=settings,
+            open_channel=ChannelFactory(
+                routes,
+                quotas=self.client_quotas,
+                sasl=sasl_of(section, routes, self._request_metrics),
+            ),
             connector=upstream.connector,
             observer=self._connection_metrics,
-            quotas=self.client_quotas,
             connections=self.connections,
             max_lingering=descriptors.max_lingering,
             tls_acceptor=self.tls.tls_acceptor(section),
             usage=self.usage.connections if self.usage is not None else None,
             proxy=section.proxy_protocol,
-            sasl=sasl_of(section, routes, self._request_metrics),
         )
         self._request_metrics.watch_routes(section.name, routes)
         self._connection_metrics.watch_listener(section.name, listener)

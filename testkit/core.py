@@ -9,7 +9,7 @@ from typing import Any, Final
 from config.sections.connections import ConnectionSettings
 from config.sections.limits import LimitSettings
 from config.sections.quota_admin import Authorize
-from gateway.handlers import collecting_handlers, head_handlers
+from gateway.handlers import handlers_of
 from gateway.handlers.context import HandlerContext
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.routes import (
@@ -177,22 +177,24 @@ class GatewayCore:
         if board is not None:
             self.desk.limits = board.limits
         cluster_map = ClusterMap([(UPSTREAM_HOST, 9092)], default_num_partitions=default_num_partitions)
+        self._broker_limits = None if board is None else board.limits
         self.context = HandlerContext(
             topology=Topology(cluster_map, BrokerPorts(GATEWAY_HOST, FIRST_PORT, 1, 10), bind),
             limits=self.limits,
             mutations=self.mutations,
             observer=self.observer,
-            client_quotas=self.client_quotas,
             usage=usage,
-            quota_admin=self.desk.admin,
-            broker_limits=None if board is None else board.limits,
         )
         self.settings = settings or session_settings()
         self.routes: dict[int, Route] = RoutesOnDemand(
-            collecting_handlers(self.context),
-            head_handlers(self.context),
-            max_frame_bytes=self.settings.max_frame_bytes,
+            *self.handlers(), max_frame_bytes=self.settings.max_frame_bytes
         )
+
+    def handlers(
+        self, *, sasl: bool = False
+    ) -> tuple[Mapping[ApiKey, RequestHandler], Mapping[ApiKey, HeadHandler]]:
+        """As the gateway has them; see `handlers_of`."""
+        return handlers_of(self.context, self.client_quotas, self.desk.admin, self._broker_limits, sasl=sasl)
 
     def new_session(self) -> ClientSession:
         """A client has connected."""

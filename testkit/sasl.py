@@ -7,7 +7,6 @@ import json
 from typing import Any, Final, Self
 
 from gateway.auth.authentication import SaslRules
-from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.sasl import ConfirmHandler
 from gateway.observability.events import AuthenticationResult, CloseCause
 from gateway.session.routes import build_routes, sasl_listener
@@ -65,13 +64,11 @@ class SaslCore(GatewayCore):
         super().__init__(**{"user": "alice", **settings})
         observer = _Observer()
         self.authentications = observer.authentications
-        handlers = {**collecting_handlers(self.context, sasl=True)}
-        for handler in handlers.values():
+        collecting, of_heads = self.handlers(sasl=True)
+        for handler in collecting.values():
             if hasattr(handler, "_observer"):
                 handler._observer = observer
-        self.routes = build_routes(
-            handlers, head_handlers(self.context), max_frame_bytes=self.settings.max_frame_bytes
-        )
+        self.routes = build_routes(collecting, of_heads, max_frame_bytes=self.settings.max_frame_bytes)
         self._sasl = sasl_listener(rules or SaslRules(), self.routes, ConfirmHandler(observer))
 
     def new_session(self) -> ClientSession:

@@ -19,57 +19,55 @@ from gateway.handlers.own_topics import GUARDED, OwnTopicsHandler, OwnTopicsProd
 from gateway.handlers.produce import ProduceHandler
 from gateway.handlers.sasl import sasl_handlers
 from gateway.handlers.topic_mutations import TopicMutationHandler
+from gateway.quota_admin.broker_limits import BrokerLimits
+from gateway.quota_admin.rights import QuotaAdmin
+from gateway.session.client_quotas import ClientQuotas
 from gateway.session.routes import HeadHandler, RequestHandler
 from protocol.addresses import rewrite_describe_cluster, rewrite_find_coordinator
 from protocol.api_keys import ApiKey
 
 
-def collecting_handlers(context: HandlerContext, *, sasl: bool = False) -> Mapping[ApiKey, RequestHandler]:
-    """Handlers for requests that are seen whole.
+def handlers_of(
+    context: HandlerContext,
+    client_quotas: ClientQuotas | None = None,
+    quota_admin: QuotaAdmin | None = None,
+    broker_limits: BrokerLimits | None = None,
+    *,
+    sasl: bool = False,
+) -> tuple[Mapping[ApiKey, RequestHandler], Mapping[ApiKey, HeadHandler]]:
+    """Handlers for requests that are seen whole, and those for requests of which only the head is looked at.
 
     Args:
         context: of the listener.
+        client_quotas: byte rates and request time, shared by all listeners; None: not enforced.
+        quota_admin: answers Kafka's API for client quotas; None: the broker does.
+        broker_limits: answers for connection limits of brokers; None: the broker does.
         sasl: whether its clients authenticate; on others SASL is the brokers' business, and relayed.
     """
-    topic_mutations = TopicMutationHandler(context)
-    administered: dict[ApiKey, RequestHandler] = {}
-    if context.quota_admin is not None:
-        administered = {
-            ApiKey.DESCRIBE_CLIENT_QUOTAS: DescribeClientQuotasHandler(context.quota_admin),
-            ApiKey.ALTER_CLIENT_QUOTAS: AlterClientQuotasHandler(context.quota_admin),
-        }
-        if context.broker_limits is not None:
-            altering = BrokerLimitsHandler(context.quota_admin, context.broker_limits, context.own_topics)
-            administered[ApiKey.INCREMENTAL_ALTER_CONFIGS] = altering
     own = context.own_topics
+    topic_mutations = dict.fromkeys(
+        (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS), TopicMutationHandler(context)
+    )
+    produce: HeadHandler = ProduceHandler(context, client_quotas)
+    fetch = FetchHandler(client_quotas)
+    collecting: dict[ApiKey, RequestHandler] = {}
     if own:
-        guard = OwnTopicsHandler(own)
-        administered = dict.fromkeys(GUARDED, guard) | administered
-        administered[ApiKey.PRODUCE] = OwnTopicsProduceHandler(own, ProduceHandler(context))
-    return {
-        **administered,
+        collecting |= dict.fromkeys(GUARDED, OwnTopicsHandler(own))
+        collecting[ApiKey.PRODUCE] = produce = OwnTopicsProduceHandler(own, produce)
+    if quota_admin is not None:
+        collecting[ApiKey.DESCRIBE_CLIENT_QUOTAS] = DescribeClientQuotasHandler(quota_admin)
+        collecting[ApiKey.ALTER_CLIENT_QUOTAS] = AlterClientQuotasHandler(quota_admin)
+        if broker_limits is not None:
+            altering = BrokerLimitsHandler(quota_admin, broker_limits, own)
+            collecting[ApiKey.INCREMENTAL_ALTER_CONFIGS] = altering
+    collecting |= {
         ApiKey.METADATA: MetadataHandler(context),
         ApiKey.FIND_COORDINATOR: AddressHandler(context, rewrite_find_coordinator),
         ApiKey.DESCRIBE_CLUSTER: AddressHandler(context, rewrite_describe_cluster),
-        ApiKey.DESCRIBE_CONFIGS: DescribeConfigsHandler(context),
-        ApiKey.API_VERSIONS: ApiVersionsHandler(context),
-        ApiKey.CREATE_TOPICS: topic_mutations,
-        ApiKey.CREATE_PARTITIONS: topic_mutations,
-        ApiKey.DELETE_TOPICS: topic_mutations,
-        ApiKey.FETCH: FetchHandler(context),
+        ApiKey.DESCRIBE_CONFIGS: DescribeConfigsHandler(context, broker_limits),
+        ApiKey.API_VERSIONS: ApiVersionsHandler(quota_admin),
+        ApiKey.FETCH: fetch,
+        **topic_mutations,
         **(sasl_handlers(context.observer) if sasl else {}),
     }
-
-
-def head_handlers(context: HandlerContext) -> Mapping[ApiKey, HeadHandler]:
-    """Handlers for requests of which only the head is looked at."""
-    topic_mutations = TopicMutationHandler(context)
-    produce = ProduceHandler(context)
-    own = context.own_topics
-    return {
-        ApiKey.PRODUCE: OwnTopicsProduceHandler(own, produce) if own else produce,
-        ApiKey.FETCH: FetchHandler(context),
-        ApiKey.CREATE_TOPICS: topic_mutations,
-        ApiKey.CREATE_PARTITIONS: topic_mutations,
-        ApiKey.DELETE_TOPICS: topic_mutations,
-    }
+    return collecting, {ApiKey.PRODUCE: produce, ApiKey.FETCH: fetch, **topic_mutations}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from gateway.handlers.context import HandlerContext
+from gateway.quota_admin.rights import QuotaAdmin
 from gateway.session.response_queue import CollectedAnswer
 from gateway.session.routes import Route, Session
 from protocol import api_versions
@@ -24,8 +24,8 @@ class ApiVersionsHandler:
 
     max_request_bytes = 128 * 1024
 
-    def __init__(self, context: HandlerContext) -> None:
-        self._context = context
+    def __init__(self, admin: QuotaAdmin | None) -> None:
+        self._admin = admin
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
@@ -35,7 +35,7 @@ class ApiVersionsHandler:
         session.forward(frame, route.api, CollectedAnswer(partial(self._on_reply, route.api)))
 
     def _on_reply(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
-        admin = self._context.quota_admin
+        admin = self._admin
         # Where the cluster decides about permissions, the broker has to know the API as well.
         own = _QUOTA_APIS if admin is not None and not admin.asks_cluster else frozenset()
         return api_versions.intersect(frame, api, own)

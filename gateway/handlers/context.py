@@ -1,4 +1,4 @@
-"""What handlers work with: one object per listener, made by the composition root."""
+"""What most handlers work with: one object per listener, made by the composition root."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 
 from gateway.handlers.recent_topics import RecentTopics
 from gateway.observability.events import RequestObserver
-from gateway.quota_admin.broker_limits import BrokerLimits
-from gateway.quota_admin.rights import QuotaAdmin
-from gateway.session.client_quotas import ClientQuotas
 from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.topology import Topology
 from gateway.usage.table import UsageTable
@@ -29,13 +26,10 @@ class HandlerContext:
         limits: configured quotas.
         mutations: KIP-599 accounting, shared by all listeners.
         observer: called with every decision.
-        client_quotas: byte rates and request time, shared by all listeners; None: not enforced.
         recently_created: names that Metadata was already charged for, with the time the note expires.
         recent_topics: what was done to topics that Metadata may not show yet.
         usage: of the usage records; None: none are kept.
         listener: its name.
-        quota_admin: answers Kafka's API for client quotas; None: the broker does.
-        broker_limits: answers for connection limits of brokers; None: the broker does.
         own_topics: the gateway's own, which clients must not change.
     """
 
@@ -43,13 +37,10 @@ class HandlerContext:
     limits: Limits
     mutations: MutationQuotas
     observer: RequestObserver
-    client_quotas: ClientQuotas | None = None
     recently_created: dict[bytes, int] = field(default_factory=dict)
     recent_topics: RecentTopics = field(default_factory=RecentTopics)
     usage: UsageTable | None = None
     listener: str = ""
-    quota_admin: QuotaAdmin | None = None
-    broker_limits: BrokerLimits | None = None
     own_topics: OwnTopics = field(default_factory=OwnTopics)
 
     @property

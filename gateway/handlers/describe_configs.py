@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
+from gateway.quota_admin.broker_limits import BrokerLimits
 from gateway.session.response_queue import CollectedAnswer
 from gateway.session.routes import Route, Session
 from protocol.api_keys import Api
@@ -20,12 +21,13 @@ class DescribeConfigsHandler:
 
     max_request_bytes = MAX_REQUEST_BYTES
 
-    def __init__(self, context: HandlerContext) -> None:
+    def __init__(self, context: HandlerContext, limits: BrokerLimits | None) -> None:
         self._context = context
+        self._limits = limits
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
-        limits = self._context.broker_limits
+        limits = self._limits
         asked = {} if limits is None else asked_broker_configs(frame, route.api)
         on_reply = partial(self._on_reply, route.api, asked)
         session.forward(frame, route.api, CollectedAnswer(on_reply))
@@ -33,7 +35,7 @@ class DescribeConfigsHandler:
     def _on_reply(
         self, api: Api, asked: dict[str, frozenset[str] | None], frame: bytes, _now_ms: int
     ) -> bytes:
-        limits = self._context.broker_limits
+        limits = self._limits
         if limits is not None and asked:
 
             def shown(resource: str) -> dict[str, ShownConfig]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
+from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import Answer, HeadAnswer, Pending
@@ -35,8 +35,8 @@ class FetchHandler:
 
     max_request_bytes = 2_147_483_647
 
-    def __init__(self, context: HandlerContext) -> None:
-        self._quotas = context.client_quotas
+    def __init__(self, quotas: ClientQuotas | None) -> None:
+        self._quotas = quotas
 
     def on_head(
         self,

@@ -12,9 +12,8 @@ from functools import partial
 from typing import Final
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
-from gateway.handlers.produce import ProduceHandler
 from gateway.session.response_queue import Answer, CollectedAnswer
-from gateway.session.routes import HeadDecision, Route, Session
+from gateway.session.routes import HeadDecision, HeadHandler, Route, Session
 from gateway.upstream.own_topics import OwnTopics
 from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
@@ -79,7 +78,7 @@ class OwnTopicsProduceHandler:
 
     max_request_bytes = 2**31 - 1
 
-    def __init__(self, own: OwnTopics, produce: ProduceHandler) -> None:
+    def __init__(self, own: OwnTopics, produce: HeadHandler) -> None:
         """Args: own: the topics. produce: takes what names none of them."""
         self._own = own
         self._names = own.names

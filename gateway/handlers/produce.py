@@ -13,6 +13,7 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.handlers.context import HandlerContext
+from gateway.session.client_quotas import ClientQuotas
 from gateway.session.response_queue import CollectedAnswer, Pending
 from gateway.session.routes import HeadDecision, Route, Session
 from gateway.session.throttle_state import CachedSensor
@@ -31,9 +32,9 @@ from quotas.combine import ThrottledBy
 class ProduceHandler:
     """Counts bytes and notes what reply is to be expected."""
 
-    def __init__(self, context: HandlerContext) -> None:
+    def __init__(self, context: HandlerContext, quotas: ClientQuotas | None) -> None:
         self._context = context
-        self._quotas = context.client_quotas
+        self._quotas = quotas
         # One answer object per version serves all requests: it holds nothing of a single one.
         self._rewriting = {
             version: CollectedAnswer(

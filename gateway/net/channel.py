@@ -15,18 +15,23 @@ from typing import Any, Final, Protocol, cast
 
 import structlog
 
+from gateway.net.accepted_socket import AcceptedSocket
+from gateway.net.back_pressure import BackPressure
 from gateway.net.batch_scheduler import BatchScheduler
 from gateway.net.lingering import Lingering
 from gateway.net.peer_close import peer_gone
 from gateway.net.stalled_write import StalledWriteDetector
 from gateway.observability.events import CloseCause, Side
 from gateway.runtime.clock import NowMs
+from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
+from gateway.session.routes import Routes, SaslListener
 from gateway.session.session import NEVER_MS, ClientSession
 from gateway.session.settings import SessionSettings
 from gateway.upstream.connector import Connector
 from gateway.upstream.proxy_header import Endpoints
 from protocol.errors import ProtocolError, UpstreamDesync
+from quotas.ip_limits import network_of
 
 HIGH_WATER_BYTES: Final = 512 * 1024
 """Unsent bytes at which the opposite side is no longer read."""
@@ -45,35 +50,10 @@ _UNREACHABLE: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENET
 _log = structlog.get_logger("gateway.channel")
 
 
-class BackPressure:
-    """How long connections of a listener were held up because one side took less than the other had for it.
-
-    Adds up what begins and ends at many connections; time under way counts at every moment.
-    """
-
-    def __init__(self) -> None:
-        self._since_ms = dict.fromkeys(Side, 0)
-        self._active = dict.fromkeys(Side, 0)
-
-    def begin(self, side: Side, *, now_ms: int) -> None:
-        """One more connection is held up by this side."""
-        # The sum over all of (now - begin) needs no list of them.
-        self._since_ms[side] += now_ms
-        self._active[side] += 1
-
-    def end(self, side: Side, *, now_ms: int) -> None:
-        """One less; exactly one call for each `begin`."""
-        self._since_ms[side] -= now_ms
-        self._active[side] -= 1
-
-    def total_ms(self, side: Side, now_ms: int) -> int:
-        """The time of all connections together, up to now."""
-        return self._active[side] * now_ms - self._since_ms[side]
-
-
 class ChannelOwner(Protocol):
     """A listener, as far as its channels are concerned."""
 
+    name: str
     loop: asyncio.AbstractEventLoop
     now_ms: NowMs
     connector: Connector
@@ -449,3 +429,40 @@ class ClientChannel(asyncio.Protocol):
             transport.abort()
         else:
             self._owner.lingering.close(transport)
+
+
+class ChannelFactory:
+    """Makes the sessions and channels of one listener's clients."""
+
+    def __init__(
+        self, routes: Routes, *, quotas: ClientQuotas | None = None, sasl: SaslListener | None = None
+    ) -> None:
+        """Make it.
+
+        Args:
+            routes: what is done with which request.
+            quotas: byte rates and request time; None: not enforced.
+            sasl: what clients may send before they have authenticated; None: they do not have to.
+        """
+        self._routes = routes
+        self._quotas = quotas
+        self._sasl = sasl
+
+    def __call__(self, owner: ChannelOwner, accepted: AcceptedSocket) -> ClientChannel:
+        """The channel of an admitted socket, not yet attached to it."""
+        session = ClientSession(
+            self._routes,
+            owner.settings,
+            listener=owner.name,
+            peer=accepted.peer,
+            network=network_of(accepted.ip),
+            broker_id=accepted.broker_id,
+            quotas=self._quotas,
+            sasl=self._sasl,
+            now_ms=owner.now_ms(),
+        )
+        channel = ClientChannel(session, owner, accepted.broker_id, ip=accepted.ip)
+        session.on_output_ready = channel.on_output_ready
+        if owner.connector.sends_header:
+            channel.endpoints = accepted.endpoints
+        return channel

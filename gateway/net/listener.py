@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeAlias, cast
 
 import structlog
 
@@ -18,27 +18,47 @@ from config import ListenerSettings
 from config.sections.listeners import ProxyProtocolSettings
 from gateway.net.accepted_socket import AcceptedSocket
 from gateway.net.acceptor import ACCEPTS_PER_TURN, Acceptor
+from gateway.net.back_pressure import BackPressure
 from gateway.net.batch_scheduler import BatchScheduler
-from gateway.net.channel import BackPressure, ClientChannel
 from gateway.net.lingering import Lingering
-from gateway.net.peer_close import PeerCloseDetector
+from gateway.net.peer_close import PeerCloseDetector, Watched
 from gateway.net.tls_acceptor import TlsAcceptor
 from gateway.observability.events import CloseCause, ConnectionObserver
 from gateway.runtime.clock import NowMs
-from gateway.session.client_quotas import ClientQuotas
-from gateway.session.routes import Routes, SaslListener
 from gateway.session.session import ClientSession
 from gateway.session.settings import SessionSettings
 from gateway.upstream.connector import Connector
 from gateway.upstream.topology import Address, BrokerPorts, ClusterMap, Topology
 from gateway.usage.connections import ConnectionUsage
 from quotas.connections import ConnectionLimits, ConnectionQuotas, ListenerLimits
-from quotas.ip_limits import network_of
 from quotas.limits import Limits
 
 _log = structlog.get_logger("gateway.listener")
 _gateway_log = structlog.get_logger("gateway.app")
 _standard_log = logging.getLogger("gateway.listener")
+
+
+class Channel(Watched, Protocol):
+    """A client's connection, as far as its listener is concerned; it is an `asyncio.Protocol` too.
+
+    Attributes:
+        session: what is known of the client.
+        ip: the peer's address, by which connections are counted.
+    """
+
+    @property
+    def session(self) -> ClientSession: ...
+    @property
+    def ip(self) -> str: ...
+    def close(self, cause: CloseCause, *, abort: bool = False) -> None:
+        """End both legs."""
+
+    def drain(self) -> None:
+        """Close once the client is owed nothing."""
+
+
+OpenChannel: TypeAlias = "Callable[[Listener, AcceptedSocket], Channel]"
+"""Makes the channel of an admitted socket, not yet attached to it; see `ChannelFactory`."""
 
 
 class Listener:
@@ -60,13 +80,11 @@ class Listener:
         *,
         loop: asyncio.AbstractEventLoop,
         now_ms: NowMs,
-        routes: Routes,
         settings: SessionSettings,
+        open_channel: OpenChannel,
         connector: Connector,
         observer: ConnectionObserver,
-        quotas: ClientQuotas | None = None,
         connections: ConnectionQuotas | None = None,
-        sasl: SaslListener | None = None,
         max_lingering: int = 256,
         tls_acceptor: TlsAcceptor | None = None,
         usage: ConnectionUsage | None = None,
@@ -78,12 +96,10 @@ class Listener:
             name: see above.
             loop: runs everything.
             now_ms: the clock.
-            routes: what is done with which request.
             settings: see above.
+            open_channel: makes its channels.
             connector: opens upstream legs.
             observer: told what happens.
-            quotas: byte rates and request time; None: not enforced.
-            sasl: what its clients may send before they have authenticated; None: they do not have to.
             connections: counts and rates, shared by all listeners; None: this listener counts alone, unlimited.
             max_lingering: see `Lingering`.
             tls_acceptor: the TLS handshakes of its clients; None: without TLS.
@@ -95,14 +111,12 @@ class Listener:
         self.now_ms = now_ms
         self.connector = connector
         self.settings = settings
-        self.channels: set[ClientChannel] = set()
+        self.channels: set[Channel] = set()
         self.lingering = Lingering(loop, most=max_lingering)
         self.scheduler = BatchScheduler(loop)
         self.back_pressure = BackPressure()
         self._tls_acceptor = tls_acceptor
-        self._routes = routes
-        self._sasl = sasl
-        self._quotas = quotas
+        self._open_channel = open_channel
         self._observer = observer
         if connections is None:
             alone = ConnectionLimits(listeners={name: ListenerLimits()})
@@ -172,22 +186,8 @@ class Listener:
 
     def _adopt(self, accepted: AcceptedSocket) -> None:
         """Give an admitted socket its session and its transport."""
-        session = ClientSession(
-            self._routes,
-            self.settings,
-            listener=self.name,
-            peer=accepted.peer,
-            network=network_of(accepted.ip),
-            broker_id=accepted.broker_id,
-            quotas=self._quotas,
-            sasl=self._sasl,
-            now_ms=self.now_ms(),
-        )
-        channel = ClientChannel(session, self, accepted.broker_id, ip=accepted.ip)
-        session.on_output_ready = channel.on_output_ready
+        channel = self._open_channel(self, accepted)
         self.channels.add(channel)
-        if self.connector.sends_header:
-            channel.endpoints = accepted.endpoints
         self._observer.connection_opened(self.name)
         task = self.loop.create_task(self._attach(channel, accepted.sock))
         self._adoptions.add(task)
@@ -195,16 +195,14 @@ class Listener:
         for listener in self.siblings:
             listener.evict_over_limit()
 
-    async def _attach(self, channel: ClientChannel, accepted: socket.socket) -> None:
+    async def _attach(self, channel: Channel, accepted: socket.socket) -> None:
         if channel not in self.channels:
             # Drained or evicted since: a handshake now would be a connection that is not counted.
             accepted.close()
             return
         try:
-            await self.loop.connect_accepted_socket(
-                lambda: channel if self._tls_acceptor is None else self._tls_acceptor.transport_for(channel),
-                accepted,
-            )
+            protocol = channel if self._tls_acceptor is None else self._tls_acceptor.transport_for(channel)
+            await self.loop.connect_accepted_socket(lambda: cast("asyncio.Protocol", protocol), accepted)
         except OSError:
             accepted.close()
             channel.close(CloseCause.CLIENT_CLOSED)
@@ -222,7 +220,7 @@ class Listener:
             idlest = min(self.channels, key=lambda channel: channel.session.idle_since_ms)
             idlest.close(CloseCause.EVICTED)
 
-    def closed(self, channel: ClientChannel, cause: CloseCause) -> None:
+    def closed(self, channel: Channel, cause: CloseCause) -> None:
         """See `ChannelOwner`."""
         self.channels.discard(channel)
         channel.session.ended()

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.net.channel import BackPressure
+from gateway.net.back_pressure import BackPressure
 from gateway.observability.connection_metrics import ConnectionMetrics
 from gateway.observability.events import ReloadResult
 from gateway.observability.operation_metrics import ReloadMetrics

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.net.channel import BackPressure
+from gateway.net.back_pressure import BackPressure
 from gateway.observability.connection_metrics import ConnectionMetrics
 from gateway.observability.events import CloseCause
 from gateway.session.mute import MuteReason

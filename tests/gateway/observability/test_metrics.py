@@ -6,7 +6,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.net.channel import BackPressure
+from gateway.net.back_pressure import BackPressure
 from gateway.observability.connection_metrics import ConnectionMetrics
 from gateway.observability.events import AuthenticationResult, CloseCause, Side
 from gateway.observability.quota_metrics import QuotaMetrics

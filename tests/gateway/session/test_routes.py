@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gateway.auth.authentication import SaslRules
-from gateway.handlers import collecting_handlers, head_handlers
 from gateway.handlers.sasl import ConfirmHandler, sasl_handlers
 from gateway.session.routes import (
     ALWAYS,
@@ -23,8 +22,7 @@ from testkit.observer import SilentObserver
 
 def table(max_frame_bytes: int = 100_000_000) -> Routes:
     """A listener's table."""
-    context = GatewayCore().context
-    return build_routes(collecting_handlers(context), head_handlers(context), max_frame_bytes=max_frame_bytes)
+    return build_routes(*GatewayCore().handlers(), max_frame_bytes=max_frame_bytes)
 
 
 def test_every_version_on_offer_has_a_route_and_nothing_else_has() -> None:
@@ -71,8 +69,8 @@ def test_only_what_is_answered_rewritten_or_counted_is_looked_at() -> None:
 
 
 def test_sasl_is_looked_at_where_clients_authenticate() -> None:
-    handlers = collecting_handlers(GatewayCore().context, sasl=True)
-    added = handlers.keys() - collecting_handlers(GatewayCore().context).keys()
+    (with_sasl, _), (without, _) = (GatewayCore().handlers(sasl=sasl) for sasl in (True, False))
+    added = with_sasl.keys() - without.keys()
     assert added == {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 
 
