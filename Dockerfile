@@ -9,6 +9,7 @@ RUN pip install --require-hashes --only-binary :all: -r requirements.lock
 COPY pyproject.toml README.md ./
 COPY gateway gateway
 COPY embedded_kafka embedded_kafka
+COPY pinned_jars pinned_jars
 COPY protocol protocol
 COPY quotas quotas
 COPY config config

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, Self
 
 from embedded_kafka import jars, keeper
 from embedded_kafka.probe import ready
+from pinned_jars import locked
 
 # Below the ports the kernel gives to outgoing connections, so that a stopped broker finds its port free again.
 _PORTS: Final = range(20_000, 32_000)
@@ -125,8 +126,8 @@ class KafkaCluster:
 
         Raises:
             KafkaStartError: one of them ended or was not ready in time; all are stopped, the logs stay.
-            jars.MissingProgramError: no Java or Maven.
-            jars.FetchError: the jars are not there and could not be fetched.
+            MissingProgramError: no Java or Maven.
+            FetchError: the jars are not there and could not be fetched.
         """
         install = jars.installed()
         self._ensure_archive(install)
@@ -193,7 +194,7 @@ class KafkaCluster:
         """Make the class data archive from the classes a real start and stop loads, once per machine."""
         if install.archive.exists():
             return
-        with jars.locked(install.root / "archive.lock"):
+        with locked(install.root / "archive.lock"):
             if install.archive.exists():
                 return
             partial = install.archive.with_suffix(".partial")

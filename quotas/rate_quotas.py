@@ -218,11 +218,6 @@ class RateTracker:
         self._meter.record(value, now_ms=now_ms)
         self._pour(value, now_ms)
 
-    def unrecord(self, value: float, *, now_ms: int) -> None:
-        """Takes back what was recorded and then not delivered."""
-        self._meter.record(-value, now_ms=now_ms)
-        self._pour(-value, now_ms)
-
     def throttle_time_ms(self, *, now_ms: int) -> int:
         """How long a client would have to wait now, without recording anything; 0 in observe mode."""
         if self._observe:
@@ -414,17 +409,6 @@ class ByteRateQuotas(RateQuotas):
         if key not in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE):
             raise ValueError(f"{key} is no byte rate")
         super().__init__(limits, key, settings)
-
-    def max_bytes_in_window(
-        self, user: str, client_id: str, *, scope: Scope = None, now_ms: int
-    ) -> int | None:
-        """The most bytes that an otherwise silent client can get without waiting, None for any number.
-
-        Kafka lowers a fetch's max_bytes to this before it reads (getMaxValueInQuotaWindow): quota times
-        the S - 1 whole windows.
-        """
-        tracker = self.tracker(user, client_id, scope=scope, now_ms=now_ms)
-        return None if tracker is None else tracker.max_in_window()
 
 
 class RequestTimeQuotas(RateQuotas):

@@ -35,8 +35,8 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:  # noqa: RET503  (what follows the last line is the tool)
     """Becomes the tool; 2 when there is no Java or the jars can't be had."""
-    from embedded_kafka.jars import FetchError, MissingProgramError
     from embedded_kafka.tools import tool_command
+    from pinned_jars import FetchError, MissingProgramError
 
     try:
         command = tool_command(TOOLS[arguments.tool], arguments.arguments, log_level="ERROR")

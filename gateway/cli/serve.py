@@ -89,8 +89,8 @@ def _serve(found: config.Config, *, banner: str, read: Callable[[], config.Confi
 
 
 def _serve_embedded() -> int:
-    from embedded_kafka.jars import FetchError, MissingProgramError
     from embedded_kafka.kafka import KafkaCluster, KafkaStartError
+    from pinned_jars import FetchError, MissingProgramError
 
     # Until the gateway takes the signal over, a stop must still clean up behind the brokers.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -165,8 +165,3 @@ class Topology:
     def withdraw(self, broker_id: int) -> None:
         """The broker's port has been closed; it is bound again should the broker come back."""
         self._bound.discard(broker_id)
-
-    @property
-    def bound_broker_ids(self) -> list[int]:
-        """Brokers that clients can reach through this listener."""
-        return sorted(self._bound)

@@ -1,27 +1,20 @@
 """Spark's Kafka connector: where its jars are and how they get there.
 
 Three ways, the first that is given wins: a folder of jars (`--jars`, or SLUICE_SPARK_JARS), Maven coordinates that
-Spark resolves itself (`--packages`, or SLUICE_SPARK_PACKAGES), else the pinned set of `pom.xml`, fetched once into
-the cache folder (`.cache/` of the source tree, else `~/.cache/sluice`, or what SLUICE_CACHE_DIR names).
+Spark resolves itself (`--packages`, or SLUICE_SPARK_PACKAGES), else the pinned set of `pom.xml`, fetched once (see
+`pinned_jars`).
 `python -m pipeline.spark.jars` fetches it beforehand. Only reading from Kafka needs any of this.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pinned_jars import FetchError, MissingProgramError, cache_dir, ensure
 from pipeline.errors import JobError
 
-CACHE_VARIABLE: Final = "SLUICE_CACHE_DIR"
 JARS_VARIABLE: Final = "SLUICE_SPARK_JARS"
 PACKAGES_VARIABLE: Final = "SLUICE_SPARK_PACKAGES"
 
@@ -33,8 +26,6 @@ EXCLUDES: Final = (
 )
 
 _HERE: Final = Path(__file__).resolve().parent
-_SOURCE_TREE: Final = _HERE.parents[1]
-_FETCH_TIMEOUT_S: Final = 300
 
 
 class JarsError(JobError):
@@ -72,72 +63,14 @@ def installed() -> Path:
     Raises:
         JarsError: Maven is not installed or failed, most often for want of a network.
     """
-    pom = (_HERE / "pom.xml").read_bytes()
-    root = _cache_dir() / "spark-kafka"
-    stamp, folder = root / "stamp", root / "jars"
-    wanted = hashlib.sha256(pom).hexdigest()
-    if _content(stamp) == wanted:
-        return folder
-    root.mkdir(parents=True, exist_ok=True)
-    with _locked(root / "lock"):
-        if _content(stamp) != wanted:
-            stamp.unlink(missing_ok=True)
-            _fetch(folder)
-            stamp.write_text(wanted)
+    folder = cache_dir() / "spark-kafka" / "jars"
+    try:
+        ensure(folder, _HERE / "pom.xml", "Spark's Kafka connector (10 MB)")
+    except MissingProgramError as exc:
+        raise JarsError(f"{exc}; or name a folder with --jars") from exc
+    except FetchError as exc:
+        raise JarsError(str(exc)) from exc
     return folder
-
-
-def _fetch(folder: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise JarsError(
-            "mvn is not installed; install with: apt-get install maven; or name a folder with --jars"
-        )
-    partial = folder.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    command = [maven, "-q", "-B", "--strict-checksums", "-f", str(_HERE / "pom.xml")]
-    command += ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-    print(f"fetching Spark's Kafka connector into {folder} (10 MB, once)", file=sys.stderr, flush=True)
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=_FETCH_TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired as exc:
-        raise JarsError(
-            f"Maven was not done after {_FETCH_TIMEOUT_S} s: is Maven Central reachable?"
-        ) from exc
-    if done.returncode != 0:
-        raise JarsError(f"Maven could not fetch the jars:\n{done.stdout[-4000:]}{done.stderr[-1000:]}")
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
-
-
-def _cache_dir() -> Path:
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named).absolute()
-    if (_SOURCE_TREE / "pyproject.toml").exists():
-        return _SOURCE_TREE / ".cache"
-    return Path.home() / ".cache" / "sluice"
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _content(path: Path) -> str | None:
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return None
 
 
 if __name__ == "__main__":

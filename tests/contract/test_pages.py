@@ -16,6 +16,7 @@ PACKAGES = (
     "docs",
     "embedded_kafka",
     "gateway",
+    "pinned_jars",
     "pipeline",
     "protocol",
     "quotas",

@@ -18,6 +18,7 @@ from embedded_kafka import jars
 from embedded_kafka.kafka import Address, KafkaCluster, KafkaStartError
 from embedded_kafka.probe import ready
 from embedded_kafka.tools import run_tool
+from pinned_jars import MissingProgramError
 
 pytestmark = pytest.mark.integration
 
@@ -194,7 +195,7 @@ def test_probe_says_no_while_a_broker_is_missing(kafka: KafkaCluster) -> None:
 def test_missing_java_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(jars.MissingProgramError, match="apt-get install default-jre-headless"):
+    with pytest.raises(MissingProgramError, match="apt-get install default-jre-headless"):
         jars.java()
 
 

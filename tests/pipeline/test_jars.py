@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+import pinned_jars
 from pipeline.spark import jars
 from pipeline.spark.jars import JarsError, connector_settings
 
@@ -30,20 +31,20 @@ def test_coordinates_go_to_spark_without_what_it_has(monkeypatch: pytest.MonkeyP
 
 
 def test_set_that_was_fetched_is_used_without_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(pinned_jars.CACHE_VARIABLE, str(tmp_path))
 
-    def fetch(folder: Path) -> None:
+    def fetch(folder: Path, pom: Path, called: str) -> None:
         folder.mkdir(parents=True)
         (folder / "connector.jar").touch()
 
-    monkeypatch.setattr(jars, "_fetch", fetch)
+    monkeypatch.setattr(pinned_jars, "fetch", fetch)
     assert jars.installed() == tmp_path / "spark-kafka" / "jars"
-    monkeypatch.setattr(jars, "_fetch", None)
+    monkeypatch.setattr(pinned_jars, "fetch", None)
     assert connector_settings()["spark.jars"] == str(tmp_path / "spark-kafka/jars/connector.jar")
 
 
 def test_without_maven_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(pinned_jars.CACHE_VARIABLE, str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JarsError, match="apt-get install maven"):
         jars.installed()

@@ -100,16 +100,6 @@ def test_a_counter_is_looked_up_once_and_again_after_a_change(clock: FakeClock) 
     assert setup.tracker("u", "a") is not shared
 
 
-def test_unrecord_gives_back_at_the_same_instant(clock: FakeClock) -> None:
-    setup = Setup(clock, {QuotaEntity("u"): 100})
-    tracker = setup.tracker("u", "c")
-    tracker.record(500, now_ms=clock.now_ms)
-    before = tracker.rate(now_ms=clock.now_ms)
-    assert tracker.record(5_000, now_ms=clock.now_ms) > 0
-    tracker.unrecord(5_000, now_ms=clock.now_ms)
-    assert tracker.rate(now_ms=clock.now_ms) == before
-
-
 def test_unchecked_records_weigh_on_the_next_one(clock: FakeClock) -> None:
     setup = Setup(clock, {QuotaEntity("u"): 100})
     tracker = setup.tracker("u", "c")
@@ -194,19 +184,19 @@ def byte_quotas(limit: float, window_num: int = 11) -> ByteRateQuotas:
 def test_a_fetch_is_clamped_to_what_the_whole_windows_can_pass(
     window_num: int, most: int, clock: FakeClock
 ) -> None:
-    quotas = byte_quotas(1_000, window_num)
-    assert quotas.max_bytes_in_window("u", "c", now_ms=clock.now_ms) == most
-    tracker = quotas.tracker("u", "c", now_ms=clock.now_ms)
+    tracker = byte_quotas(1_000, window_num).tracker("u", "c", now_ms=clock.now_ms)
     assert tracker is not None
+    assert tracker.max_in_window() == most
     if most:
         assert tracker.record(most, now_ms=clock.now_ms) == 0
         assert tracker.record(1, now_ms=clock.now_ms) > 0
 
 
 def test_a_fetch_without_a_quota_is_not_clamped(clock: FakeClock) -> None:
-    assert byte_quotas(1).max_bytes_in_window("nobody", "c", now_ms=clock.now_ms) is None
     off = ByteRateQuotas(Limits(), FETCH, RateSettings())
-    assert off.max_bytes_in_window("u", "c", now_ms=clock.now_ms) is None
+    assert off.tracker("u", "c", now_ms=clock.now_ms) is None
+    unlimited = byte_quotas(1).tracker("nobody", "c", now_ms=clock.now_ms)
+    assert unlimited is None or unlimited.max_in_window() is None
 
 
 def test_only_byte_rates_are_byte_rates() -> None:

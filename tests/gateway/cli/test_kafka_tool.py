@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from embedded_kafka import tools
-from embedded_kafka.jars import MissingProgramError
 from gateway.cli.kafka_tool import TOOLS
 from gateway.cli.main import main
+from pinned_jars import MissingProgramError
 from tests.gateway.cli.conftest import Run
 
 
