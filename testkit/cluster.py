@@ -62,12 +62,24 @@ class ScriptedCluster:
         self.received.append((name, version, body))
         answer = {
             "Metadata": self._metadata,
+            "Produce": self._produce,
             "CreateTopics": self._create_topics,
             "CreatePartitions": self._create_partitions,
             "DeleteTopics": self._delete_topics,
         }.get(name)
         fields = answer(version, body) if answer is not None else wire.populated(name, version)
         return wire.response(name, version, correlation_id=correlation_id, **fields)
+
+    def _produce(self, version: int, body: Any) -> dict[str, Any]:
+        names = {topic_id: name for name, topic_id in self.ids.items()}
+        responses = []
+        for topic in body.topic_data:
+            name = names.get(topic.topic_id) if version >= 13 else topic.name
+            error_code = 0 if name in self.topics else 100 if version >= 13 else 3
+            partitions = [{"index": each.index, "error_code": error_code} for each in topic.partition_data]
+            called = {"topic_id": topic.topic_id} if version >= 13 else {"name": topic.name}
+            responses.append({**called, "partition_responses": partitions})
+        return {"responses": responses, "throttle_time_ms": 0}
 
     def _metadata(self, version: int, body: Any) -> dict[str, Any]:
         topics = [self._describe(version, topic) for topic in body.topics or ()]

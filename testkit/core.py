@@ -22,6 +22,7 @@ from gateway.session.routes import (
 )
 from gateway.session.session import ClientSession
 from gateway.session.settings import SessionSettings
+from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.topology import BrokerPorts, ClusterMap, Topology
 from gateway.usage.table import UsageTable
 from protocol.api_keys import ApiKey, all_offered
@@ -138,6 +139,7 @@ class GatewayCore:
         admins: Iterable[str] = (),
         board: ScriptedLimits | None = None,
         usage: UsageTable | None = None,
+        own_topics: Iterable[str] = (),
     ) -> None:
         """Build the parts.
 
@@ -156,6 +158,7 @@ class GatewayCore:
             admins: who always may.
             board: answers for connection limits of brokers; None: the broker does.
             usage: the usage records; none are kept if not given.
+            own_topics: names of the gateway's own topics, of which the cluster has told nothing yet.
         """
         self.started_ms = START_MS
         self.clock = FakeClock(START_MS)
@@ -184,6 +187,7 @@ class GatewayCore:
             mutations=self.mutations,
             observer=self.observer,
             usage=usage,
+            own_topics=OwnTopics(*own_topics),
         )
         self.settings = settings or session_settings()
         self.routes: dict[int, Route] = RoutesOnDemand(

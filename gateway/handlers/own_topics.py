@@ -3,6 +3,10 @@
 Such topics are cut out of a request and answered with TOPIC_AUTHORIZATION_FAILED, the rest of it goes on. The rest
 may be empty: the broker then answers an empty array, and what the request cost is counted as ever. CreateTopics,
 CreatePartitions, DeleteTopics and Metadata have handlers of their own, which do the same.
+
+Produce by topic id passes only with ids that the cluster has given another name: an id of which nothing is known is
+asked for on the client's own connection first, and what the broker does not know either is answered here. So no id
+passes because the gateway has not heard yet of its own topic, as at its start or when the topic was made anew.
 These handlers are only in the table of a gateway that keeps its quotas or usage records in topics.
 """
 
@@ -12,14 +16,17 @@ from functools import partial
 from typing import Final
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
+from gateway.session.mute import MuteReason
 from gateway.session.response_queue import Answer, CollectedAnswer
 from gateway.session.routes import HeadDecision, HeadHandler, Route, Session
 from gateway.upstream.own_topics import OwnTopics
+from protocol import codec
 from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
 from protocol.errors import Truncated
 from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, refuse_size
 from protocol.named_topics import (
+    NamedTopics,
     insert_results,
     parse_named_topics,
     refused_results,
@@ -38,6 +45,9 @@ GUARDED: Final = (
 
 _SHORT: Final = 127
 """Names from here on have lengths of two bytes; so may shorter ones, of clients that have something to hide."""
+
+MOST_LOOKUPS: Final = 500
+"""Ids that are asked for at once; the client is told that the others are unknown, and tries them again."""
 
 _REFUSED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
@@ -84,8 +94,11 @@ class OwnTopicsProduceHandler:
         self._names = own.names
         self._produce = produce
 
-    def _called(self, api: Api) -> frozenset[bytes]:
-        return self._own.ids if api.version >= FIRST_VERSION_WITH_TOPIC_IDS else self._names
+    def _passes(self, called: bytes | None, api: Api) -> bool:
+        """Whether a topic that is called so is known to be none of ours."""
+        if api.version >= FIRST_VERSION_WITH_TOPIC_IDS:
+            return called in self._own.others
+        return called not in self._names
 
     def on_head(
         self,
@@ -124,7 +137,7 @@ class OwnTopicsProduceHandler:
             and data.startswith(b"\2", body_at + 8)
             and len(data) >= body_at + 25
         ):
-            if data[body_at + 9 : body_at + 25] in self._own.ids:
+            if data[body_at + 9 : body_at + 25] not in self._own.others:
                 return HeadDecision.COLLECT
         else:
             decision = self._walk(data, at, size, body_at, api)
@@ -136,7 +149,6 @@ class OwnTopicsProduceHandler:
 
     def _walk(self, data: bytes, at: int, size: int, body_at: int, api: Api) -> HeadDecision:
         """What is to be done with a request; RELAY: it names none of our topics."""
-        called_own = self._called(api)
         frame_end = at + 4 + size
         try:
             called = only_topic(data, body_at, min(len(data), frame_end), api)
@@ -145,28 +157,70 @@ class OwnTopicsProduceHandler:
                 raise
             return HeadDecision.MORE
         if called is not None:
-            return HeadDecision.COLLECT if called in called_own else HeadDecision.RELAY
+            return HeadDecision.RELAY if self._passes(called, api) else HeadDecision.COLLECT
         if len(data) >= frame_end:
             request = parse_named_topics(data, api, at=at)
-            return HeadDecision.COLLECT if request.names_any(called_own) else HeadDecision.RELAY
+            passes = all(self._passes(each.called, api) for each in request.elements)
+            return HeadDecision.RELAY if passes else HeadDecision.COLLECT
         if size > MAX_REQUEST_BYTES:
             raise refuse_size(size, MAX_REQUEST_BYTES)
         return HeadDecision.COLLECT
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`: what names our topics, or has been collected to be looked through."""
-        api = route.api
-        called_own = self._called(api)
-        size, _, correlation_id, client_id_length = HEAD.unpack_from(frame, 0)
-        request = parse_named_topics(frame, api)
+        request = parse_named_topics(frame, route.api)
+        unknown = self._unknown(request)
+        if not unknown:
+            self._go_on(session, route, request, unknown, now_ms)
+            return
+        session.mute(MuteReason.AWAITING_REPLY)
+        question = codec.metadata_by_id_request(
+            sorted(unknown)[:MOST_LOOKUPS], client_id=session.client_id_of(frame)
+        )
+        on_reply = partial(self._on_looked_up, session, route, request)
+        session.ask_upstream(question, codec.OWN_CORRELATION_ID, on_reply)
+
+    def _unknown(self, request: NamedTopics) -> set[bytes]:
+        """Ids of which it is not known whose topics they are."""
+        if request.api.version < FIRST_VERSION_WITH_TOPIC_IDS:
+            return set()
+        own = self._own
+        called = {each.called for each in request.elements if each.called is not None}
+        return {each for each in called if each not in own.others and each not in own.ids}
+
+    def _on_looked_up(
+        self, session: Session, route: Route, request: NamedTopics, frame: bytes, now_ms: int
+    ) -> None:
+        for topic in codec.read_metadata(frame, codec.METADATA_BY_ID).topics:
+            self._own.tell_apart(topic)
+        self._go_on(session, route, request, self._unknown(request), now_ms)
+        session.release(MuteReason.AWAITING_REPLY)
+
+    def _go_on(
+        self, session: Session, route: Route, request: NamedTopics, unknown: set[bytes], now_ms: int
+    ) -> None:
+        """Forward what may pass of a request; `unknown` are ids that the broker does not know."""
+        api = request.api
+        frame = request.frame
+        called_own = self._own.ids if api.version >= FIRST_VERSION_WITH_TOPIC_IDS else self._names
         results, count = refused_results(request, called_own, _REFUSED)
+        own_count = count
+        if unknown:
+            more, unknown_count = refused_results(request, unknown, ErrorCode.UNKNOWN_TOPIC_ID)
+            results, count = results + more, count + unknown_count
         if count:
-            self._own.refusals += 1
-            frame = request.without(called_own)
+            frame = request.without(called_own | unknown)
+        size, _, correlation_id, client_id_length = HEAD.unpack_from(frame, 0)
         pending = session.responses.pending
         owed = len(pending)
         # With its own size: what is refused counts as much as what is not, as in Kafka.
-        self._produce.on_head(session, route, frame, 0, size, correlation_id, client_id_length, now_ms=now_ms)
+        decision = self._produce.on_head(
+            session, route, frame, 0, size, correlation_id, client_id_length, now_ms=now_ms
+        )
+        if decision is not HeadDecision.RELAY:  # it waits for its counter, and is looked at again
+            session.put_back(request.frame)
+            return
+        self._own.refusals += own_count > 0
         session.relay(frame, api, owed)
         # Without acks no refusal can be told; what is refused is dropped.
         if count and len(pending) > owed:

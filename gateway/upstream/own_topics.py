@@ -9,6 +9,9 @@ from protocol.codec import TopicFacts
 from protocol.error_codes import ErrorCode
 from protocol.topic_mutations import NO_TOPIC_ID
 
+MOST_OTHERS: Final = 65_536
+"""Topics of others that are known by their ids; what was forgotten is asked for again."""
+
 
 class OwnTopics:
     """What clients must not write to, alter or delete; one object for all listeners.
@@ -16,12 +19,14 @@ class OwnTopics:
     Attributes:
         names: raw; empty when nothing is kept in topics.
         ids: of those that are known to exist.
+        others: ids of topics that have another name; an id that is neither here nor there is to be asked for.
         refusals: requests of which a part was refused.
     """
 
     def __init__(self, *names: str) -> None:
         self.names: Final = frozenset(name.encode() for name in names)
         self.ids: frozenset[bytes] = frozenset()
+        self.others: dict[bytes, None] = {}
         self.refusals = 0
         self._ids: dict[bytes, bytes] = {}
 
@@ -45,6 +50,15 @@ class OwnTopics:
         if topic.name in self.names and topic.error_code == ErrorCode.NONE and topic.topic_id != NO_TOPIC_ID:
             self._ids[topic.name] = topic.topic_id
             self.ids = frozenset(self._ids.values())
+
+    def tell_apart(self, topic: TopicFacts) -> None:
+        """Note whose topic an id is, of which the cluster has told the name; an id never gets another name."""
+        if topic.name in self.names:
+            self.learn(topic)
+        elif topic.name and topic.topic_id != NO_TOPIC_ID:
+            while len(self.others) >= MOST_OTHERS:
+                del self.others[next(iter(self.others))]
+            self.others[topic.topic_id] = None
 
     def owns(self, topic: TopicFacts) -> bool:
         """Whether a topic that the cluster has told of is one of them."""

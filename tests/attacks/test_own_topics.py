@@ -336,6 +336,13 @@ def test_k11_a_topic_of_the_gateway_that_is_gone_is_made_by_no_question_of_a_cli
         assert {topic.name: topic.error_code for topic in topics}[USAGE] == UNKNOWN
     eventually(lambda: known(broker, name) != {})
     assert known(broker, USAGE) == {}
+    # Made anew it has an id that the gateway has not been told yet.
+    topics = [{"name": USAGE, "num_partitions": 1, "replication_factor": 1}]
+    broker.ask("CreateTopics", 7, topics=topics, timeout_ms=EVER)
+    eventually(lambda: known(broker, USAGE) != {})
+    ids = known(broker, USAGE, name)
+    body = client.ask("Produce", 13, **produced(13, ids, USAGE, name)).body
+    assert produce_codes(body, 13, ids) == {USAGE: NOT_AUTHORISED, name: NONE}
 
 
 # -- past the gateway ---------------------------------------------------------------------------------------

@@ -1,0 +1,103 @@
+"""Produce to the gateway's own topics when the gateway does not know their ids yet, or no more (K11)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Final
+
+import pytest
+
+from testkit import wire
+from testkit.cluster import ScriptedCluster
+from testkit.conversation import Conversation
+
+OWN: Final = "__quotas"
+OTHERS: Final = ["orders", "parcels"]
+REFUSED, UNKNOWN_ID = 29, 100
+
+
+@pytest.fixture
+def cluster() -> ScriptedCluster:
+    return ScriptedCluster({OWN: 1, **dict.fromkeys(OTHERS, 2)})
+
+
+def produced(*ids: uuid.UUID, acks: int = 1) -> dict[str, Any]:
+    partitions = [{"index": 0, "records": b"r" * 60}]
+    topics = [{"topic_id": each, "partition_data": partitions} for each in ids]
+    return {"acks": acks, "timeout_ms": 1_000, "topic_data": topics}
+
+
+def codes(body: Any) -> dict[uuid.UUID, int]:
+    return {topic.topic_id: topic.partition_responses[0].error_code for topic in body.responses}
+
+
+def written(cluster: ScriptedCluster) -> list[uuid.UUID]:
+    return [topic.topic_id for body in cluster.asked("Produce") for topic in body.topic_data]
+
+
+def test_k11_an_id_that_nothing_is_known_of_is_asked_for_before_it_passes(cluster: ScriptedCluster) -> None:
+    c = Conversation(cluster=cluster, own_topics=[OWN])
+    own, first, second = (cluster.ids[name] for name in (OWN, *OTHERS))
+    assert codes(c.exchange("Produce", 13, **produced(own))) == {own: REFUSED}
+    assert codes(c.exchange("Produce", 13, **produced(first))) == {first: 0}
+    assert codes(c.exchange("Produce", 13, **produced(first, own, second))) == {
+        own: REFUSED,
+        first: 0,
+        second: 0,
+    }
+    assert written(cluster) == [first, first, second]
+    assert len(cluster.asked("Metadata")) == 3
+    # Known from then on, on each connection of the gateway.
+    assert codes(c.another().exchange("Produce", 13, **produced(second, first))) == {first: 0, second: 0}
+    assert len(cluster.asked("Metadata")) == 3
+
+
+def test_k11_a_topic_that_is_made_anew_is_known_by_its_new_id(cluster: ScriptedCluster) -> None:
+    c = Conversation(cluster=cluster, own_topics=[OWN])
+    before = cluster.ids[OWN]
+    assert codes(c.exchange("Produce", 13, **produced(before))) == {before: REFUSED}
+    cluster.ids[OWN] = after = uuid.uuid4()
+    assert codes(c.exchange("Produce", 13, **produced(after))) == {after: REFUSED}
+    assert written(cluster) == []
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_k11_what_the_broker_does_not_know_is_not_given_to_it(cluster: ScriptedCluster, acks: int) -> None:
+    c = Conversation(cluster=cluster, own_topics=[OWN])
+    nothing, known = uuid.uuid4(), cluster.ids["orders"]
+    c.client_sends(wire.request("Produce", 13, **produced(nothing, known, acks=acks)))
+    # Behind the question nothing is looked at, and order is kept.
+    c.client_sends(wire.request("ApiVersions", 0))
+    asked = c.serve() if acks else []
+    if acks:
+        reply = c.take_client()
+        size = int.from_bytes(reply[:4], "big")
+        assert codes(wire.decode_response("Produce", 13, reply[: size + 4])) == {
+            nothing: UNKNOWN_ID,
+            known: 0,
+        }
+        assert len(asked) == 3
+        assert written(cluster) == [known]
+    else:
+        question = c.take_upstream()
+        assert c.has_unread
+        c.upstream_answers(cluster.answer(question))
+        frame = c.take_upstream()
+        size = int.from_bytes(frame[:4], "big")
+        body = wire.decode_request("Produce", 13, frame[: size + 4])
+        assert [topic.topic_id for topic in body.topic_data] == [known]
+
+
+def test_k11_a_request_that_must_wait_for_its_quota_is_refused_after_that(cluster: ScriptedCluster) -> None:
+    first = Conversation(cluster=cluster, own_topics=[OWN], producer_byte_rate=100)
+    own, known = cluster.ids[OWN], cluster.ids["orders"]
+    large = [{"topic_id": known, "partition_data": [{"index": 0, "records": b"r" * 10_000}]}]
+    first.exchange("Produce", 13, acks=1, timeout_ms=1_000, topic_data=large)
+    second = first.another()
+    second.client_sends(wire.request("Produce", 13, **produced(own, known)))
+    second.serve()
+    assert len(cluster.asked("Produce")) == 1
+    for _ in range(100):
+        second.after(1_000).serve()
+    assert codes(wire.decode_response("Produce", 13, second.take_client())) == {own: REFUSED, known: 0}
+    assert written(cluster) == [known, known]
