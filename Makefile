@@ -46,7 +46,7 @@ $(VENV)/.pipeline-up-to-date: requirements-pipeline.lock $(VENV)/.up-to-date
 	touch $@
 
 .PHONY: kafka
-kafka: $(VENV)/.up-to-date ## fetch the jars of the embedded Kafka (done for you by run, test and bench)
+kafka: $(VENV)/.up-to-date ## fetch the jars of the embedded Kafka (done for you by what needs it)
 	@$(BIN)/python -m embedded_kafka.jars >/dev/null
 
 .PHONY: spark-jars
@@ -111,7 +111,7 @@ demo: $(VENV)/.pipeline-up-to-date kafka ## from load to quotas: two minutes of 
 	$(BIN)/python -m benchmarks.demo $(ARGS)
 
 .PHONY: bench
-bench: bench-relay bench-connections bench-tls ## all benchmarks: the gateway beside HAProxy, in the same run
+bench: bench-relay bench-connections bench-tls ## the gateway beside HAProxy, in the same run
 
 .PHONY: bench-relay
 bench-relay: $(VENV)/.up-to-date ## what relaying costs: direct, HAProxy and the gateway side by side [ARGS=...]
@@ -210,7 +210,7 @@ $(CACHE)/pip-tools/bin/pip-compile:
 	@$(CACHE)/pip-tools/bin/pip install -q --disable-pip-version-check pip-tools==7.6.2
 
 .PHONY: lock
-lock: $(CACHE)/pip-tools/bin/pip-compile ## renew both lock files after a change of pyproject.toml; ARGS=--upgrade for newer versions
+lock: $(CACHE)/pip-tools/bin/pip-compile ## renew the lock files after a change of pyproject.toml; ARGS=--upgrade for newer versions
 	$(LOCK) --all-build-deps -o requirements.lock pyproject.toml
 	$(LOCK) -c requirements.lock --extra dev --all-build-deps -o requirements-dev.lock pyproject.toml
 	$(LOCK) -c requirements-dev.lock --extra pipeline --all-build-deps -o requirements-pipeline.lock pyproject.toml

@@ -10,5 +10,5 @@ Nouns:
     exchange   one request that is answered or changed here, from its arrival to its reply.
 
 A package imports only what is below it: app and cli; server; net, handlers; quota_admin, upstream; tls, session;
-auth; usage, observability; clock. Session, auth and handlers know no asyncio.
+auth; usage, observability; runtime. Session, auth and handlers know no asyncio.
 """

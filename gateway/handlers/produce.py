@@ -5,7 +5,8 @@ muted from then on, so the next frame waits even when it came in the same segmen
 left of the throttle (KIP-219). acks=0 has no reply and is muted all the same. While the counter is blocked, and on
 new connections while a mute that others left is not over, a request is held instead (hazard K04). Records are never
 looked at.
-From v10 on a reply may name brokers' addresses (KIP-951), so it is collected; older ones are relayed.
+A reply is collected where it is to be changed: throttle_time_ms of one that is throttled, brokers' addresses from v10
+on (KIP-951). Others are relayed.
 """
 
 from __future__ import annotations

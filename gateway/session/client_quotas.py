@@ -195,13 +195,14 @@ class ClientQuotas:
         return row, -1 if row.shared else self.limits.version
 
     def request_wait_ms(
-        self, api_key: ApiKey, user: str, client_id: str, broker_id: int | None, *, now_ms: int
+        self, api_key: ApiKey, user: str, client_id: str, broker_id: int | None, *, kind: Kind, now_ms: int
     ) -> int:
         """How long the next request of this client is held, since its time is used up; recorded as a wait.
 
         At most one window, then it passes: heartbeats are held like all others, and no member may be thought dead.
         """
-        tracker = self.request_time.tracker(user, client_id, scope=self._scope(broker_id), now_ms=now_ms)
+        scope = self._scope(broker_id)
+        tracker = self.request_time.tracker(user, client_id, kind=kind, scope=scope, now_ms=now_ms)
         if tracker is None or now_ms >= tracker.blocked_until_ms:
             return 0
         wait_ms = min(tracker.reserve(tracker.last_value, now_ms=now_ms), tracker.window_ms)

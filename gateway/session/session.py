@@ -152,7 +152,7 @@ class ClientSession:
         """Take `data` if it is exactly one request that is relayed as it is; the caller writes it upstream.
 
         Nothing that `receive_from_client` does not do too, in fewer steps: small requests one at a time cost their
-        relay a third less (benchmarks/results/relay.md). After True only `muted` and `wake_at_ms` can have changed.
+        relay a third less (benchmarks/results/relay.md). After True the caller has to look at `muted` and `wake_at_ms`.
 
         Returns:
             False when nothing was taken.
@@ -372,7 +372,7 @@ class ClientSession:
             throttling.held_for_time = False
             return False
         wait_ms = self.meter.quotas.request_wait_ms(
-            api.key, self.user, client_id, self.broker_id, now_ms=now_ms
+            api.key, self.user, client_id, self.broker_id, kind=self.kind, now_ms=now_ms
         )
         throttling.held_for_time = wait_ms > 0
         self.throttle(wait_ms, now_ms=now_ms)

@@ -1,6 +1,6 @@
 """The connection from one client channel to one broker, and how it is made.
 
-There is exactly one per client connection. Clients that shared one would share its order, identity and end.
+There is at most one per client connection. Clients that shared one would share its order, identity and end.
 """
 
 from __future__ import annotations

@@ -236,3 +236,14 @@ def test_the_time_of_the_broker_counts_only_when_told_so_and_not_for_apis_that_w
     meter.event_ns = 10_000 + TOO_MUCH_NS
     meter.answered(core.user, timed, None, now_ms=core.clock.now_ms)
     assert meter.request_ms == wait_ms
+
+
+def test_k08_the_time_of_an_anonymous_client_is_counted_with_its_own_network_from_the_first_request_on() -> (
+    None
+):
+    core = GatewayCore(request_percentage=1)
+    c = Conversation(core=core)
+    c.client_sends(heartbeat(1))
+    tracker = core.client_quotas.request_time.tracker("ANONYMOUS", "tests", now_ms=core.clock.now_ms)
+    assert tracker is not None
+    assert tracker.kind == c.session.kind
