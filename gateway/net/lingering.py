@@ -1,16 +1,65 @@
-"""Transports that were closed with bytes unsent: the last replies to clients that read slowly.
+"""Transports that were closed before their peer has everything: the last replies to clients that read slowly.
 
-`close()` alone waits for ever for a peer that does not read, and the end of the process does not wait at all; so
-each of them gets a little while, and a drain waits for them like for open connections.
+`close()` alone is not enough. The kernel answers input that nothing reads with RST, and then drops what it still has
+to send: a client that goes on sending would lose replies to requests that were carried out (hazard L02). So the
+sending side is closed first, what comes is read and dropped, and the rest follows when the peer has acknowledged all
+of it. A client that still sends may meanwhile see the end and stop. All of it is bounded in time, and a drain waits
+for it as for open connections.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import sys
+import termios
+from dataclasses import dataclass
 from typing import Final
 
+from gateway.net.stalled_write import unacknowledged_bytes
+
 LINGER_S: Final = 10.0
-"""How long a closed transport may take to hand over what is left."""
+"""How long a closed transport may take to hand over what is left; in a drain, without any progress."""
+
+_LOOK_S: Final = 0.02
+_FIN_S: Final = 1.0
+"""How long a peer that sent more after the end of its replies may take to close its side."""
+
+
+class _Discarding(asyncio.Protocol):
+    """Reads what comes and keeps nothing of it, until the peer closes its side; the user is told of the end alone."""
+
+    def __init__(self, user: asyncio.BaseProtocol, *, received: bool) -> None:
+        self._user = user
+        self.received = received
+        self.ended = False
+
+    def data_received(self, data: bytes) -> None:
+        self.received = True
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended = True
+        self._user.connection_lost(exc)
+
+
+@dataclass(slots=True)
+class _Rest:
+    """What is left of one transport.
+
+    Attributes:
+        left_bytes: that its peer has not acknowledged.
+        give_up_s: when it is cut off.
+        input: reads it.
+        handed_over_s: since when its peer has everything.
+    """
+
+    left_bytes: int
+    give_up_s: float
+    input: _Discarding
+    handed_over_s: float | None = None
 
 
 class Lingering:
@@ -29,34 +78,68 @@ class Lingering:
         """
         self._loop = loop
         self.most: int | None = most
-        self._timers: dict[asyncio.Transport, asyncio.TimerHandle] = {}
+        self._rests: dict[asyncio.Transport, _Rest] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     def close(self, transport: asyncio.Transport) -> None:
-        """Close a transport; what is unsent may still leave for `LINGER_S`."""
-        transport.close()
-        if transport.get_write_buffer_size():
-            if self.most is not None and len(self._timers) >= self.most:
-                self._drop_oldest()
-            self._timers[transport] = self._loop.call_later(LINGER_S, self._give_up, transport)
+        """Close a transport; what its peer does not have yet may still leave for `LINGER_S`."""
+        left_bytes = unacknowledged_bytes(transport)
+        if transport.is_closing() or not (left_bytes or _unread_bytes(transport)):
+            transport.close()
+            return
+        if self.most is not None and len(self._rests) >= self.most:
+            self._give_up(next(iter(self._rests)))
+        discarding = _Discarding(transport.get_protocol(), received=not left_bytes)
+        self._rests[transport] = _Rest(left_bytes, self._loop.time() + LINGER_S, discarding)
+        transport.set_protocol(discarding)
+        transport.write_eof()
+        transport.resume_reading()
+        if self._timer is None:
+            self._timer = self._loop.call_later(_LOOK_S, self._look)
 
-    def _drop_oldest(self) -> None:
-        done = [each for each in self._timers if not each.get_write_buffer_size()]
-        for transport in done or [next(iter(self._timers))]:
-            self._timers[transport].cancel()
-            self._give_up(transport)
+    def _look(self) -> None:
+        self._timer = None
+        now_s = self._loop.time()
+        for transport, rest in list(self._rests.items()):
+            if rest.input.ended:
+                del self._rests[transport]
+            elif self._is_over(transport, rest, now_s):
+                self._give_up(transport)
+        if self._rests:
+            self._timer = self._loop.call_later(_LOOK_S, self._look)
+
+    def _is_over(self, transport: asyncio.Transport, rest: _Rest, now_s: float) -> bool:
+        left_bytes = unacknowledged_bytes(transport)
+        if not left_bytes:
+            if rest.handed_over_s is None:
+                rest.handed_over_s = now_s
+            # Read what has come since: a peer that sends nothing more loses nothing by the end.
+            return not rest.input.received or now_s >= rest.handed_over_s + _FIN_S
+        if left_bytes < rest.left_bytes and self.most is None:
+            rest.left_bytes, rest.give_up_s = left_bytes, now_s + LINGER_S
+        return now_s >= rest.give_up_s
 
     def _give_up(self, transport: asyncio.Transport) -> None:
-        del self._timers[transport]
+        del self._rests[transport]
         transport.abort()
 
     @property
     def unsent(self) -> bool:
         """Whether there is anything that the end of the process would cut off."""
-        return any(transport.get_write_buffer_size() for transport in self._timers)
+        return any(not rest.input.ended for rest in self._rests.values())
 
     def abort(self) -> None:
         """Give up all of them."""
-        for transport, timer in self._timers.items():
-            timer.cancel()
-            transport.abort()
-        self._timers.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for transport in list(self._rests):
+            self._give_up(transport)
+
+
+def _unread_bytes(transport: asyncio.Transport) -> int:
+    """Bytes that have come and were not read."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or (descriptor := connection.fileno()) < 0:
+        return 0
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)

@@ -59,7 +59,7 @@ class StalledWriteDetector:
     def _start(self) -> None:
         settings = self._owner.settings
         period_ms = settings.upstream_write_timeout_ms if self._upstream else settings.write_timeout_ms
-        self._left_bytes = _left_bytes(self._transport)
+        self._left_bytes = unacknowledged_bytes(self._transport)
         self._timer = self._owner.loop.call_later(period_ms / 1000, self._check)
 
     def stop(self) -> None:
@@ -68,7 +68,7 @@ class StalledWriteDetector:
 
     def _check(self) -> None:
         settings = self._owner.settings
-        progress = self._left_bytes - _left_bytes(self._transport)
+        progress = self._left_bytes - unacknowledged_bytes(self._transport)
         enough = 1 if self._upstream else settings.min_write_bytes_per_s * settings.write_timeout_ms // 1000
         if progress < enough:
             self._on_stalled()
@@ -76,8 +76,8 @@ class StalledWriteDetector:
             self._start()
 
 
-def _left_bytes(transport: _Buffer) -> int:
-    """Bytes that the peer has not acknowledged."""
+def unacknowledged_bytes(transport: _Buffer) -> int:
+    """Bytes that the peer has not acknowledged; a FIN that was sent counts as one."""
     connection = transport.get_extra_info("socket")
     if connection is None or (descriptor := connection.fileno()) < 0:
         return transport.get_write_buffer_size()

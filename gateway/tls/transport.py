@@ -453,6 +453,32 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         if self._socket is not None:
             self._socket.close()
 
+    def write_eof(self) -> None:
+        """Say goodbye and send nothing more; what comes from now on is read and dropped, up to the peer's end."""
+        if self._closing or self._state is not _State.OPEN:
+            self.close()
+            return
+        self._closing = True
+        with contextlib.suppress(ssl.SSLError):  # it would wait for the peer's
+            self._tls.unwrap()
+        self._flush()
+        if self._socket is not None:
+            self._socket.write_eof()
+
+    def can_write_eof(self) -> bool:
+        """It can."""
+        return True
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """What is delivered to."""
+        assert self._user is not None
+        return self._user
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Deliver to another one."""
+        self._user = user = cast("asyncio.Protocol", protocol)
+        self._deliver = user.data_received
+
     def abort(self) -> None:
         """Close at once."""
         self._closing = True

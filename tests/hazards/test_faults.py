@@ -1,0 +1,59 @@
+"""What a failure, a restart or an operator's signal may not do to clients (L)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from testkit import wire
+from testkit.broker import ScriptedBroker
+from testkit.frames import heartbeat
+from testkit.gateway import gateway_process
+from testkit.raw_client import Ended, RawClient, until
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.mark.integration
+async def test_l02_drain_loses_no_reply_of_a_client_that_reads_slowly_and_goes_on_sending(
+    tmp_path: Path,
+) -> None:
+    async with (
+        ScriptedBroker() as broker,
+        gateway_process(tmp_path, broker.port, drain_timeout_ms=20_000) as process,
+        await RawClient.connect(process.port, receive_buffer_bytes=8_192) as client,
+    ):
+        sent = 0
+
+        async def go_on_sending() -> None:
+            nonlocal sent
+            try:
+                while True:
+                    await client.send(heartbeat(sent, group="g" * 2_000))
+                    sent += 1
+            except (ConnectionError, TimeoutError):
+                pass
+
+        sending = asyncio.create_task(go_on_sending())
+        await until(lambda: sum(len(each.requests) for each in broker.client_connections) > 200)
+        process.signal(signal.SIGTERM)
+        received = 0
+
+        async def take_replies() -> None:
+            nonlocal received
+            while True:
+                assert wire.correlation_id_of(await client.receive_frame()) == received
+                received += 1
+                if received < 200:
+                    await asyncio.sleep(0.002)
+
+        with pytest.raises(Ended, match="after 0 bytes"):
+            await take_replies()
+        sending.cancel()
+        carried_out = max(len(each.requests) for each in broker.client_connections)
+        assert sent > carried_out
+        assert received == carried_out
+        assert await process.exit_code() == 0
