@@ -4,8 +4,6 @@
 ``make check`` takes, a fifth.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator
 from typing import Any

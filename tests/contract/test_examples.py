@@ -1,7 +1,5 @@
 """Every example configuration loads, and full.toml with secure.toml leaves nothing out."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """How far a reader of the gateway has to go: the longest chain of imports, those for types included."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from grimp import build_graph

@@ -1,7 +1,5 @@
 """Names and labels of metrics are a contract with dashboards: promtool has no objection, and the bound holds."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

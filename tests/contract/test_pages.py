@@ -1,7 +1,5 @@
 """What the documentation names exists, and the generated pages are up to date."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The seam between gateway and pipeline: what the one writes the other reads, every line and every value of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gateway.usage.connections import ConnectionUsage

@@ -4,8 +4,6 @@ A process of its own, since the modules under test are instrumented as they are 
 was found; otherwise the traceback and the bytes are printed, and the bytes kept in the corpus folder as ``crash-*``.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

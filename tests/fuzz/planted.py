@@ -1,7 +1,5 @@
 """Bugs made on purpose, which the harness must find: a run that finds nothing means something then."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -4,8 +4,6 @@ Each takes any bytes, allows the errors that its parser promises, and asserts wh
 exception is a find. `SEEDS` are the inputs that a run begins with.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Coverage-guided fuzzing of what is parsed before anybody is known; `make fuzz` runs longer and more targets."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A damaged request or answer about quotas and limits gives a value or a `ProtocolError`, never anything else."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

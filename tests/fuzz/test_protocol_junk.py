@@ -4,8 +4,6 @@ Hazard A39. The junk is valid frames, recorded and made, with a few bytes change
 plain noise would not get past the first field. `HYPOTHESIS_PROFILE=thorough` looks twenty times as long.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The broker here is any sequence of replies; what it means by them is judged by a table of its own, not by our code.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from hypothesis import example, given

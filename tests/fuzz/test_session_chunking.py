@@ -1,7 +1,5 @@
 """However both streams are cut into segments, each side sees the same bytes, and replies leave in request order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from struct import unpack_from
 from typing import Final

@@ -1,7 +1,5 @@
 """Whatever bytes arrive from either side, the session relays or refuses them, and nothing else happens."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Mutes and unmutes in any order lose nothing, change no order, and end unmuted once all reasons are gone."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The fuzzer's targets hold for their seeds, and for seeds with a few bytes changed; `atheris_run` looks further."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Tests of the shell run on the loop that the gateway runs on."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -26,8 +24,6 @@ from testkit.gateway import (
 from testkit.quota_stores import ALICE, alteration
 from testkit.quota_stores import PRODUCE as PRODUCE_RATE
 from testkit.raw_client import HOST, RawClient, refused, until
-
-pytestmark = pytest.mark.asyncio
 
 MIB = 1024 * 1024
 

@@ -4,8 +4,6 @@ Starts three brokers of the embedded Kafka, asks each question once in every ver
 `<api>_v<version>_<request|response>.bin` in this folder. Not part of the tests; ORIGIN.md says when it was run last.
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from pathlib import Path

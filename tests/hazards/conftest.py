@@ -1,7 +1,5 @@
 """Hazards are met on the loop that the gateway runs on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

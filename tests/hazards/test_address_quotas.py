@@ -1,7 +1,5 @@
 """Quotas of one address under several spellings: refused when they are set, harmless where a store has them still."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Final
@@ -40,7 +38,6 @@ def in_force(limits: Limits) -> dict[str, int]:
     return {address: IpLimits(limits).limit(address).rate_per_s for address in IN_FORCE}
 
 
-@pytest.mark.asyncio
 async def test_b19_a_store_with_several_spellings_of_an_address_has_one_meaning_and_can_be_cleaned(
     tmp_path: Path,
 ) -> None:

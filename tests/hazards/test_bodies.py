@@ -1,7 +1,5 @@
 """Hazards A24 to A38: what stands behind the head, and which replies are owed for it."""
 
-from __future__ import annotations
-
 from itertools import product
 from struct import pack
 from typing import Any

@@ -1,7 +1,5 @@
 """Clients of a TLS listener are who their certificate says, in Kafka's letters (hazard H20)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,6 @@ from cryptography.x509.oid import NameOID
 from testkit.certificates import CLIENT
 from testkit.raw_client import until
 from testkit.tls import Pki, TlsClient, handshakes, tls_gateway
-
-pytestmark = pytest.mark.asyncio
 
 WIDE = x509.Name(
     [

@@ -1,7 +1,5 @@
 """Hundreds of clients and a broker misbehave at random: at the end nothing is left, and the counts add up."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -25,8 +23,6 @@ from testkit.broker import (
 from testkit.frames import create_topics, fetch
 from testkit.gateway import RunningGateway, broker_and_gateway, gateway_process
 from testkit.raw_client import Ended, RawClient, until
-
-pytestmark = pytest.mark.asyncio
 
 CLIENTS = 300
 AT_ONCE = 25

@@ -1,7 +1,5 @@
 """Hazards of transport peers (B) that are about time: clients that say nothing, little, or are gone."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess
@@ -19,8 +17,6 @@ from testkit.crowd import connect, connect_all, is_served
 from testkit.frames import fetch
 from testkit.gateway import broker_and_gateway
 from testkit.raw_client import until
-
-pytestmark = pytest.mark.asyncio
 
 
 async def test_b01_b02_b04_silent_and_dribbling_clients_are_closed_while_honest_ones_are_served() -> None:

@@ -1,7 +1,5 @@
 """Hazards A01 to A22: frames that no client should send, and odd ones that clients do send."""
 
-from __future__ import annotations
-
 from struct import pack
 
 import pytest
@@ -76,20 +74,6 @@ def test_a04_an_announced_size_takes_no_memory_before_it_is_there() -> None:
 # What else they begin with: tests/protocol/test_headers.py.
 
 
-@pytest.mark.parametrize(
-    ("hello", "cause"),
-    [
-        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01", CloseCause.TLS_ON_PLAINTEXT, id="a06"),
-        pytest.param(b"GET / HTTP/1.1\r\n\r\n", CloseCause.NOT_KAFKA, id="a07-http"),
-        pytest.param(b"\r\n\r\n\x00\r\nQUIT\n", CloseCause.NOT_KAFKA, id="a07-proxy"),
-        pytest.param(pack(">i", -(2**31)), CloseCause.NOT_KAFKA, id="a01-sslv2"),
-        pytest.param(bytes(64), CloseCause.INVALID_FRAME_SIZE, id="a07-zeros"),
-    ],
-)
-def test_a06_a07_other_protocols_are_named_so(hello: bytes, cause: CloseCause) -> None:
-    Conversation().client_sends(hello).closed(cause).upstream_sees()
-
-
 # -- segments ------------------------------------------------------------------------------------------------
 
 
@@ -107,20 +91,6 @@ def test_a11_a_segment_may_end_anywhere_in_a_head(at: int) -> None:
     for frame_at in (0, len(MIX[0]), len(MIX[0] + MIX[1]), len(stream) - len(MIX[4])):
         c = Conversation().client_sends(stream[: frame_at + at])
         c.client_sends(stream[frame_at + at :]).upstream_sees(*MIX)
-
-
-def test_a11_five_hundred_frames_in_one_segment_keep_their_order() -> None:
-    frames = [heartbeat(i) if i % 3 else metadata(i, "t") for i in range(500)]
-    replies = [heartbeat_reply(i) for i in range(500) if i % 3]
-    c = Conversation().client_sends(*frames).upstream_sees(*frames)
-    for i in range(500):
-        if i % 3:
-            c.upstream_answers(heartbeat_reply(i))
-        else:
-            c.upstream_answers(wire.response("Metadata", 12, correlation_id=i, cluster_id="c", brokers=[]))
-    seen = c.take_client()
-    assert len(seen) > len(b"".join(replies))
-    assert [seen.find(reply) for reply in replies] == sorted(seen.find(reply) for reply in replies)
 
 
 # -- keys and versions ---------------------------------------------------------------------------------------

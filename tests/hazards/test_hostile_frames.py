@@ -1,7 +1,5 @@
 """Hazards A: frames that are wrong, sent over real sockets. What each module makes of them is tested with it."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time
@@ -20,8 +18,6 @@ from testkit.broker import EVERY_API, FETCH, ScriptedBroker
 from testkit.frames import fetch
 from testkit.gateway import broker_and_gateway, gateway_process
 from testkit.raw_client import RawClient, until
-
-pytestmark = pytest.mark.asyncio
 
 MIB = 1024 * 1024
 QUOTA = {"default_client_id": True, "controller_mutation_rate": 1_000_000.0}
@@ -175,15 +171,6 @@ async def test_a10_session_sliced_into_bytes_works_at_a_cost_that_grows_with_the
         assert (await client.receive_frame())[8:] == frames[1]
 
 
-async def test_a11_boundary_within_the_four_bytes_of_the_size_is_no_boundary() -> None:
-    async with broker_and_gateway() as (_, running), await running.connect() as client:
-        stream = fetch(1) + fetch(2) + fetch(3)
-        for start, end in ((0, 2), (2, len(fetch(1)) + 1), (len(fetch(1)) + 1, len(stream))):
-            await client.send(stream[start:end])
-            await asyncio.sleep(0.01)
-        assert [wire.correlation_id_of(await client.receive_frame()) for _ in range(3)] == [1, 2, 3]
-
-
 async def test_a11_500_frames_in_one_segment_keep_their_order_and_leave_the_loop_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -206,59 +193,7 @@ async def test_a11_500_frames_in_one_segment_keep_their_order_and_leave_the_loop
     assert turns.longest_ms < 10
 
 
-# -- heads ---------------------------------------------------------------------------------------------------
-
-
-async def test_a14_version_that_only_the_broker_refuses_ends_as_the_broker_wants_it() -> None:
-    async with broker_and_gateway() as (broker, running), await running.connect() as client:
-        broker.script(PRODUCE, scripts.close)  # Kafka 4 closes on Produce v0 to v2, which it still advertises
-        await client.send(wire.request("Produce", 2, acks=1, timeout_ms=1, topic_data=[]))
-        assert await client.receive_rest() == b""
-        await running.ended_by(CloseCause.UPSTREAM_CLOSED)
-
-
-@pytest.mark.parametrize("length", [-1, -2, -7530])
-async def test_a20_negative_length_of_a_client_id_is_null_as_for_kafka(length: int) -> None:
-    async with broker_and_gateway() as (broker, running), await running.connect() as client:
-        await client.send(wire.framed(pack(">hhih", FETCH, 4, 5, length) + bytes(8)))
-        assert wire.correlation_id_of(await client.receive_frame()) == 5
-        assert broker.client_connections[0].requests[0].client_id == ""
-
-
 # -- bodies that are looked into -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("tags", "cause"),
-    [
-        (b"\xff\xff\xff\xff\x07", CloseCause.TOO_MANY_ELEMENTS),  # 2^31-1 of them
-        (b"\x01\x00\xff\xff\xff\xff\x07", CloseCause.MALFORMED_FRAME),  # one of 2^31-1 bytes
-        (b"\x01\x00\x7f", CloseCause.MALFORMED_FRAME),  # one that reaches past the end
-    ],
-)
-async def test_a24_tags_that_cannot_be_closes(tags: bytes, cause: CloseCause) -> None:
-    head = wire.head(CREATE_TOPICS, 7, flexible=False)
-    await sends_and_is_closed(wire.framed(head + tags), cause)
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [
-        request(CREATE_TOPICS, 4, b"\x7f\xff\xff\xff"),
-        request(CREATE_TOPICS, 7, b"\xff\xff\xff\xff\x07", flexible=True),
-        request(DELETE_TOPICS, 3, b"\x7f\xff\xff\xff"),
-        request(CREATE_PARTITIONS, 1, b"\x7f\xff\xff\xff"),
-        request(METADATA, 4, b"\x7f\xff\xff\xff"),
-    ],
-)
-async def test_a26_array_of_two_billion_elements_in_a_small_frame_closes(frame: bytes) -> None:
-    async with broker_and_gateway(quotas=[QUOTA]) as (broker, running), await running.connect() as client:
-        await client.send(frame)
-        assert await client.receive_rest() == b""
-        await until(lambda: not running.channels)
-        causes = (CloseCause.MALFORMED_FRAME, CloseCause.TOO_MANY_ELEMENTS)
-        assert sum(running.closed(cause) for cause in causes) == 1
-        assert broker.client_connections == []
 
 
 @pytest.mark.parametrize("api_key", [CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, METADATA])
@@ -275,27 +210,6 @@ async def test_a27_array_as_long_as_a_large_frame_does_not_hold_up_the_loop(
             assert await client.receive_rest() == b""
             await until(lambda: not running.channels)
     assert turns.longest_ms < 50
-
-
-async def test_a30_flood_of_acks_0_retains_nothing() -> None:
-    frame = wire.request("Produce", 3, acks=0, timeout_ms=1, topic_data=[])
-    chunk = frame * 500
-    async with broker_and_gateway() as (broker, running), await running.connect() as client:
-        broker.counts_only = True
-        for _ in range(100):
-            await client.send(chunk)
-        await until(lambda: broker.client_connections[0].received_bytes == 100 * len(chunk), seconds=20)
-        session = running.channels[0].session
-        assert len(session.responses) == 0
-        assert session.to_upstream == []
-        assert session.to_client == []
-
-
-async def test_a38_own_reply_waits_for_the_replies_before_it() -> None:
-    async with broker_and_gateway() as (broker, running), await running.connect() as client:
-        broker.script(FETCH, scripts.slow(0.1))
-        await client.send(fetch(1) + future_api_versions(2) + fetch(3))
-        assert [wire.correlation_id_of(await client.receive_frame()) for _ in range(3)] == [1, 2, 3]
 
 
 async def test_clients_find_the_gateway_unharmed_after_a_flood_of_nonsense() -> None:

@@ -1,7 +1,5 @@
 """Hazards of process and host (F), and the floods of B, on `sluice serve` as it is run: limits, faults, memory."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
@@ -24,7 +22,7 @@ from testkit.frames import fetch, metadata
 from testkit.gateway import GatewayProcess, gateway_process
 from testkit.raw_client import HOST
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 
 SLUICE = Path(sys.executable).with_name("sluice")
 

@@ -1,7 +1,5 @@
 """Hazards of load balancers that tell who the client is (H24 to H27), on a whole gateway."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import socket
@@ -20,8 +18,6 @@ from testkit.frames import fetch
 from testkit.gateway import RunningGateway, broker_and_gateway
 from testkit.packages import require_package
 from testkit.raw_client import HOST, Ended, RawClient, until
-
-pytestmark = pytest.mark.asyncio
 
 HEADER: Final = b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 9092\r\n"
 

@@ -1,7 +1,5 @@
 """Hazards C18, G06, G08, G10, G13 of the quota API: hostile and hasty admins, on a clock."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,14 +1,10 @@
 """Hazards G02, G12, G16 of the quota API on real sockets: a store that hangs, a drain, very many quotas."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-
-import pytest
 
 from config import Config
 from config.sections.quota_admin import Authorize, QuotaAdminSettings
@@ -22,8 +18,6 @@ from testkit.frames import heartbeat
 from testkit.gateway import RunningGateway, free_ports, gateway_config, running_gateway
 from testkit.quota_frames import alter, describe, entry
 from testkit.raw_client import RawClient, until
-
-pytestmark = pytest.mark.asyncio
 
 RATE = QuotaKey.PRODUCER_BYTE_RATE
 ALICE = QuotaEntity(user="alice")

@@ -1,7 +1,5 @@
 """What happens to the file of quotas (G): crashes, full and broken disks, damage, and files that are not ours."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random
@@ -103,7 +101,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("left_bytes", [0, 4_096, 8_192, 16_384])
-@pytest.mark.asyncio
 async def test_g02_full_disk_refuses_and_changes_nothing_until_there_is_room(
     small_disk: Path, left_bytes: int
 ) -> None:
@@ -318,7 +315,6 @@ def test_g18_read_only_disk_serves_the_quotas_and_refuses_alterations(
 # -- in a gateway --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_g16_alteration_is_made_while_the_upstream_is_down_and_refused_while_draining(
     tmp_path: Path,
 ) -> None:
@@ -336,7 +332,6 @@ async def test_g16_alteration_is_made_while_the_upstream_is_down_and_refused_whi
         assert gateway.limits.get(ALICE, PRODUCE) == 5.0
 
 
-@pytest.mark.asyncio
 async def test_g04_gateway_with_a_damaged_store_ends_with_one_line_and_binds_nothing_for_clients(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -349,7 +344,6 @@ async def test_g04_gateway_with_a_damaged_store_ends_with_one_line_and_binds_not
 
 
 @pytest.mark.integration
-@pytest.mark.asyncio
 async def test_g12_hundred_thousand_quotas_are_read_altered_and_looked_up_as_fast_as_few(
     tmp_path: Path,
 ) -> None:

@@ -1,7 +1,5 @@
 """Hazards C02, C11, C15, C18, C20, C26, D18, F06: byte rates and request time, on a clock."""
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Hazards H of an exchange, over real sockets; what each message means is tested with the handlers."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time
@@ -19,8 +17,6 @@ from testkit.broker import BrokerConnection, Request, Script, ScriptedBroker
 from testkit.gateway import RunningGateway, running_gateway
 from testkit.raw_client import RawClient, until
 from testkit.sasl import PLAIN_ALICE, handshake, token, token_reply
-
-pytestmark = pytest.mark.asyncio
 
 SASL_HANDSHAKE: Final = 17
 SASL_AUTHENTICATE: Final = 36

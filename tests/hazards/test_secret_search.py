@@ -1,7 +1,5 @@
 """The search for secrets itself: what it would find, so that its silence during all other tests means something."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Bugs of our own in the middle of an exchange: their tracebacks carry nothing of it (hazard H15)."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -21,8 +19,6 @@ from testkit.broker import BrokerConnection, Request, ScriptedBroker
 from testkit.gateway import running_gateway
 from testkit.raw_client import RawClient
 from testkit.secrets import CANARY, secrets_in
-
-pytestmark = pytest.mark.asyncio
 
 SASL_HANDSHAKE: Final = 17
 SASL_AUTHENTICATE: Final = 36

@@ -1,7 +1,5 @@
 """Hazards B10, B12, C05, C09, C15, D11, D15, F06, F07: what time and peers do to connections under quotas."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import resource
@@ -21,8 +19,6 @@ from testkit.broker import FETCH, HOST, PRODUCE, Node, ScriptedBroker
 from testkit.frames import fetch, heartbeat, produce, produce_reply
 from testkit.gateway import broker_and_gateway, gateway_process, running_gateway
 from testkit.raw_client import RawClient, until
-
-pytestmark = pytest.mark.asyncio
 
 HEARTBEAT: Final = 12
 ROOT: Final = Path(__file__).resolve().parents[2]

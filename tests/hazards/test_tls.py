@@ -1,7 +1,5 @@
 """Hazards H17 to H19 and B09: what clients do wrong, or on purpose, with TLS."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime
 import ssl
@@ -17,10 +15,8 @@ from testkit.broker import FETCH
 from testkit.certificates import CLIENT, SERVER, Authority, KeyPair
 from testkit.frames import heartbeat
 from testkit.gateway import RunningGateway
-from testkit.raw_client import Ended, RawClient, until
+from testkit.raw_client import Ended, until
 from testkit.tls import Pki, TlsClient, failures, handshakes, tls_gateway
-
-pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture(scope="module")
@@ -304,11 +300,3 @@ async def test_h19_a_name_that_no_rule_is_for_is_refused(pki: Pki) -> None:
     async with tls_gateway(pki.mutual(principal_mapping_rules="RULE:^CN=alice$/a/")) as (_, running):
         await _refused(running, pki.trusting(own))
         await fails(running, TlsFailure.NO_PRINCIPAL)
-
-
-async def test_raw_clients_of_a_plaintext_listener_are_told_apart_from_tls(pki: Pki) -> None:
-    async with tls_gateway({}) as (_, running):
-        async with await RawClient.connect(running.port) as client:
-            await client.send(client_hello(pki.trusting()))
-            await client.receive_rest()
-        await running.ended_by(CloseCause.TLS_ON_PLAINTEXT)

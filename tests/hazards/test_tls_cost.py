@@ -1,7 +1,5 @@
 """Hazards H22 and H23: what TLS can be made to cost."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import subprocess
@@ -26,7 +24,6 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 # -- H22 -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_h22_a_storm_of_handshakes_is_paced_and_all_come_in(pki: Pki) -> None:
     """How little it costs those who are connected is measured by `python -m benchmarks.tls.storm`."""
     async with tls_gateway(pki.keys(), connections={"max_tls_handshakes_per_second": 40}) as (_, running):
@@ -54,7 +51,6 @@ async def test_h22_a_storm_of_handshakes_is_paced_and_all_come_in(pki: Pki) -> N
         await until(lambda: not running.channels)
 
 
-@pytest.mark.asyncio
 async def test_h22_the_rate_can_be_changed_while_clients_wait(pki: Pki) -> None:
     async with tls_gateway(pki.keys(), connections={"max_tls_handshakes_per_second": 1}) as (_, running):
         clients = [asyncio.create_task(TlsClient.connect(running.port, pki.trusting())) for _ in range(6)]
@@ -205,7 +201,6 @@ def test_h23_records_of_one_byte_are_served_and_hold_up_others_briefly(pki: Pki)
     client.free()
 
 
-@pytest.mark.asyncio
 async def test_h23_a_client_of_tls_1_2_can_not_renegotiate(pki: Pki) -> None:
     openssl = require_package("openssl")
     async with tls_gateway(pki.keys()) as (_, running):

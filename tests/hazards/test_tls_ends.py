@@ -1,7 +1,5 @@
 """What holds for muted, slow and leaving clients holds for those with TLS too (hazards B07, B11, C08, C16)."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -15,8 +13,6 @@ from testkit.frames import fetch, produce
 from testkit.gateway import RunningGateway
 from testkit.raw_client import until
 from testkit.tls import Pki, RawTlsClient, tls_gateway
-
-pytestmark = pytest.mark.asyncio
 
 MIB = 1024 * 1024
 QUOTA = {"default_client_id": True, "producer_byte_rate": 1_000}

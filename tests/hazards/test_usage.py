@@ -4,13 +4,10 @@ The file systems are real: a small tmpfs that is full, or read-only. Where nothi
 skipped; tests/gateway/usage/test_part_file.py shows the same with failing system calls.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -30,8 +27,6 @@ from testkit.frames import fetch
 from testkit.gateway import RunningGateway, gateway_config, gateway_process, running_gateway
 from testkit.raw_client import RawClient, until
 from testkit.usage_lines import usage_lines
-
-pytestmark = pytest.mark.asyncio
 
 NOT_MOUNTABLE: Final = "a tmpfs can only be mounted by root"
 
@@ -142,30 +137,6 @@ async def test_g18_a_read_only_disk_delays_records_and_not_clients(tmp_path: Pat
             await failing(running, False)
             await served(client)
         whole(disk / "usage", 150)
-
-
-async def test_g02_a_directory_deleted_under_the_gateway_is_made_again_with_all_lines(tmp_path: Path) -> None:
-    directory = tmp_path / "usage"
-    async with recording(directory, rotate_seconds=60) as running, await running.connect() as client:
-        await served(client)
-        await until(lambda: any(directory.glob(".usage-*.part")))
-        shutil.rmtree(directory)
-        await served(client)
-    whole(directory, 100)
-
-
-async def test_g02_a_directory_replaced_by_a_file_delays_records_and_not_clients(tmp_path: Path) -> None:
-    directory = tmp_path / "usage"
-    async with recording(directory, rotate_seconds=60) as running, await running.connect() as client:
-        await served(client)
-        await until(lambda: any(directory.glob(".usage-*.part")))
-        shutil.rmtree(directory)
-        directory.write_text("in the way")
-        await failing(running)
-        await served(client)
-        directory.unlink()
-        await failing(running, False)
-    whole(directory, 100)
 
 
 @pytest.mark.slow

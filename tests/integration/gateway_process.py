@@ -3,8 +3,6 @@
 The gateway listens on GATEWAY_HOST and advertises TAP_HOST with the same ports; the tap listens there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import random

@@ -1,7 +1,5 @@
 """HAProxy as a load balancer in front of the gateway, or in front of brokers, on loopback."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Small Java programs of the tests (`java/`), compiled against the broker's own jars when first asked for."""
 
-from __future__ import annotations
-
 import atexit
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ all others come half a token's time away from the moments at which the bucket ho
 neither side stands at the border between accepting and refusing, as long as nothing takes longer than that.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Four families of clients that log in and produce: the moving parts of the SASL matrix."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import ssl

@@ -1,7 +1,5 @@
 """A gateway before the listeners of a Kafka that authenticates, and clients that log in by hand."""
 
-from __future__ import annotations
-
 import secrets
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The short version of ``benchmarks.accuracy``: real clients and a cheater keep to their byte rates (hazard C02)."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Topics that Metadata creates by itself: charged to whoever named them, and in debt not created at all."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any, Final

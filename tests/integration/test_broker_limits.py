@@ -1,12 +1,9 @@
 """kafka-configs --entity-type brokers: limits of connections are set on the gateway, hold at once and survive it."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Final
 
-import confluent_kafka.admin
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
@@ -75,22 +72,5 @@ def test_a_brokers_connection_rate_is_set_on_the_gateway_with_kafka_configs(
             assert (config.value, config.config_source) == ("3", 2)
         configs(gateway, *BROKER, "--alter", "--delete-config", f"{RATE},log.cleaner.threads")
         assert RATE not in configs(gateway, *BROKER, "--describe")
-    finally:
-        gateway.stop()
-
-
-def test_librdkafka_sets_a_limit_of_all_brokers(gateway: GatewayProcess) -> None:
-    gateway.start()
-    try:
-        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": str(gateway.bootstrap)})
-        kinds = confluent_kafka.admin
-        entry = kinds.ConfigEntry(
-            "max.connections.per.ip", "77", incremental_operation=kinds.AlterConfigOpType.SET
-        )
-        broker = kinds.ConfigResource(kinds.ResourceType.BROKER, "1", incremental_configs=[entry])
-        for future in admin.incremental_alter_configs([broker]).values():
-            future.result(20)
-        (told,) = admin.describe_configs([kinds.ConfigResource(kinds.ResourceType.BROKER, "1")]).values()
-        assert told.result(20)["max.connections.per.ip"].value == "77"
     finally:
         gateway.stop()

@@ -4,8 +4,6 @@ Each creates a topic of three partitions (so that it talks to every broker), pro
 and deletes the topic.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time
@@ -297,38 +295,3 @@ def console_round_trip(gateway: GatewayProcess, topic: str, *, protocol: str) ->
     described = tool("consumer.group.ConsumerGroupCommand", *server, "--describe", "--group", group)
     rows = [line.split() for line in described.splitlines() if line.startswith(group)]
     assert sum(int(row[3]) for row in rows) == MESSAGES, described
-
-
-def test_java_perf_tools_produce_in_transactions_and_consume(
-    gateway3: GatewayProcess, java_topic: str
-) -> None:
-    server = ("--bootstrap-server", str(gateway3.bootstrap))
-    printed = tool(
-        "ProducerPerformance",
-        *server,
-        "--topic",
-        java_topic,
-        "--num-records",
-        "2000",
-        "--record-size",
-        "1000",
-        "--throughput",
-        "-1",
-        "--transactional-id",
-        "perf-tests",
-        "--transaction-duration-ms",
-        "200",
-    )
-    assert printed.startswith("2000 records sent")
-    printed = tool(
-        "ConsumerPerformance",
-        *server,
-        "--topic",
-        java_topic,
-        "--num-records",
-        "2000",
-        "--timeout",
-        str(int(WITHIN_S * 1000)),
-        "--hide-header",
-    )
-    assert [int(float(line.split(",")[4])) for line in printed.splitlines()[:1]] == [2000], printed

@@ -1,7 +1,5 @@
 """Where the gateway answers otherwise than Kafka 4.3.1: the table in docs/behaviour.md, each row shown on both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """A random series of mutations through Kafka's own quota and through the gateway's: the same codes and waits."""
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -7,9 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ from pinned_jars import MissingProgramError
 pytestmark = pytest.mark.integration
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
-CONFIGS = "kafka.admin.ConfigCommand"
 # One broker that belongs to a process of its own; its address and pid are printed.
 CHILD = """
 import sys, threading
@@ -35,33 +33,6 @@ starter.join()
 print(cluster.pid(1), *cluster.brokers[1], cluster.directory, flush=True)
 sys.stdin.read()
 """
-
-
-def test_java_tool_creates_and_lists_a_topic(kafka: KafkaCluster) -> None:
-    created = topics(kafka, "--create", "--topic", "embedded-created", "--partitions", "3")
-    assert created.returncode == 0, created.stderr
-    assert "embedded-created" in topics(kafka, "--list").stdout.split()
-
-
-def test_failing_tool_is_a_value_with_its_words(kafka: KafkaCluster) -> None:
-    assert topics(kafka, "--create", "--topic", "embedded-twice").returncode == 0
-    again = topics(kafka, "--create", "--topic", "embedded-twice")
-    assert again.returncode != 0
-    assert "already exists" in again.stdout + again.stderr
-
-
-def test_config_tool_sets_and_shows_a_client_quota(kafka: KafkaCluster) -> None:
-    entity = [
-        "--bootstrap-server",
-        kafka.bootstrap,
-        "--entity-type",
-        "clients",
-        "--entity-name",
-        "embedded-client",
-    ]
-    alter = run_tool(CONFIGS, [*entity, "--alter", "--add-config", "controller_mutation_rate=5"])
-    assert alter.returncode == 0, alter.stderr
-    assert "controller_mutation_rate=5.0" in run_tool(CONFIGS, [*entity, "--describe"]).stdout
 
 
 def test_three_brokers_hold_three_replicas_and_lose_and_regain_one() -> None:
@@ -85,27 +56,6 @@ def test_three_brokers_hold_three_replicas_and_lose_and_regain_one() -> None:
         assert ready(*cluster.brokers[1], broker_ids={1, 2, 3})
 
 
-def test_cluster_outlives_the_thread_that_started_it_and_leaves_nothing_once_stopped() -> None:
-    cluster = KafkaCluster(host="127.77.0.8")
-    starter = threading.Thread(target=cluster.start)
-    starter.start()
-    starter.join()
-    time.sleep(0.5)  # a death signal tied to the thread would arrive at once
-    pid, directory = cluster.pid(1), cluster.directory
-    assert alive(pid)
-    assert cluster.running == [1]
-    cluster.stop()
-    assert not alive(pid)
-    assert not directory.exists()
-
-
-def test_topic_survives_a_restart_when_the_data_has_a_place(tmp_path: Path) -> None:
-    with KafkaCluster(host="127.77.0.8", data_dir=tmp_path / "data") as first:
-        assert topics(first, "--create", "--topic", "kept").returncode == 0
-    with KafkaCluster(host="127.77.0.8", data_dir=tmp_path / "data") as second:
-        assert "kept" in topics(second, "--list").stdout.split()
-
-
 def test_given_property_wins_and_knows_the_broker_it_is_for() -> None:
     properties = {"num.partitions": 7, "advertised.listeners": "PLAINTEXT://broker-{id}.invalid:{port}"}
     with KafkaCluster(host="127.77.0.8", properties=properties) as cluster:
@@ -125,36 +75,6 @@ def test_failed_start_says_why_and_keeps_the_log() -> None:
     assert cluster.running == []
     cluster.stop()
     assert not cluster.directory.exists()
-
-
-def test_logs_stay_and_data_goes_when_the_block_around_the_cluster_fails(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    cluster = KafkaCluster(host="127.77.0.8")
-    with pytest.raises(ZeroDivisionError), cluster:
-        raise ZeroDivisionError
-    assert str(cluster.directory / "logs") in capsys.readouterr().err
-    assert cluster.log_file(1).stat().st_size > 0
-    assert not (cluster.directory / "broker-1" / "data").exists()
-    cluster.stop()
-    assert not cluster.directory.exists()
-
-
-def test_broker_dies_when_its_parent_is_killed() -> None:
-    with child_with_broker() as (child, pid, address, directory):
-        child.kill()
-        child.wait()
-        eventually(lambda: not alive(pid))
-        eventually(lambda: not directory.exists())
-        assert not listening(address)
-
-
-def test_broker_dies_when_its_parent_ends_without_stopping_it() -> None:
-    with child_with_broker() as (child, pid, _address, _directory):
-        assert child.stdin is not None
-        child.stdin.close()
-        child.wait(10)
-        eventually(lambda: not alive(pid))
 
 
 def test_broker_dies_when_its_keeper_is_killed() -> None:
@@ -187,11 +107,6 @@ def test_probe_says_no_where_nobody_or_somebody_else_listens() -> None:
     assert not ready(*address, broker_ids={1})
 
 
-def test_probe_says_no_while_a_broker_is_missing(kafka: KafkaCluster) -> None:
-    assert ready(*kafka.brokers[1], broker_ids={1})
-    assert not ready(*kafka.brokers[1], broker_ids={1, 2})
-
-
 def test_missing_java_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -221,18 +136,6 @@ def test_cache_folder_can_be_moved_and_is_filled_once(
     assert printed == [str(tmp_path / "elsewhere" / here.root.name)] * 2
     assert (tmp_path / "calls").read_text() == "called\n"
     assert jars.installed().bootstrap_checkpoint.exists()
-
-
-@contextmanager
-def child_with_broker() -> Iterator[tuple[subprocess.Popen[str], int, Address, Path]]:
-    """A process of its own that has started a broker from a thread; with it the broker's pid, address, folder."""
-    command = [sys.executable, "-c", CHILD]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        pid, host, port, directory = child.stdout.readline().split()
-        assert alive(int(pid))
-        yield child, int(pid), Address(host, int(port)), Path(directory)
-        child.kill()
 
 
 def topics(cluster: KafkaCluster, *arguments: str) -> subprocess.CompletedProcess[str]:

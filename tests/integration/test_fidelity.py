@@ -1,7 +1,5 @@
 """The replay of a real gateway's records says what the gateway did; `make campaign-fidelity` is the long run."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -4,8 +4,6 @@ Such a client sees some of its connections closed without a reply, after they we
 all the same, by itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

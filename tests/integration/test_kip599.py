@@ -1,7 +1,5 @@
 """KIP-599's worked example on the wire, and what its users see of it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,25 +115,6 @@ def test_worked_example_accepts_560_partitions_and_refuses_the_next_request_for_
     )
 
 
-def test_worked_example_from_an_old_client_is_accepted_and_its_channel_alone_muted_for_12_seconds(
-    worked_example: GatewayProcess, created: list[str]
-) -> None:
-    with (
-        WireClient(worked_example.bootstrap, client_id="example-v5") as client,
-        WireClient(worked_example.bootstrap, client_id="example-v5") as other,
-    ):
-        reply = create(client, 5, exhausting("worked-v5", created))
-        assert codes(reply) == [NONE] * 7
-        # Charged when the request was read, told when the topics were there: the waiting is less by that.
-        throttle_time_ms = reply.body.throttle_time_ms
-        assert 12_000 - reply.elapsed_ms <= throttle_time_ms <= 12_000
-
-        client.send("ApiVersions", 2)
-        assert other.ask("ApiVersions", 2).elapsed_ms < 1_000
-        muted_ms = client.receive().received_ms - reply.received_ms
-    assert throttle_time_ms - 50 <= muted_ms <= throttle_time_ms + 1_000
-
-
 def test_later_topics_of_a_strict_request_are_refused_and_answered_in_their_place(
     small: GatewayProcess, kafka: KafkaCluster, created: list[str]
 ) -> None:
@@ -181,18 +160,6 @@ def test_new_partitions_cost_their_difference_to_those_that_are_there(
     assert [result.error_code for result in first.body.results] == [NONE]
     assert [result.error_code for result in second.body.results] == [THROTTLING_QUOTA_EXCEEDED]
     assert 1_000 <= second.body.throttle_time_ms <= 2_000
-
-
-def test_topic_that_the_broker_refuses_costs_nothing(small: GatewayProcess, created: list[str]) -> None:
-    created.append("other-there")
-    with WireClient(small.bootstrap, client_id="other") as client:
-        create(client, 7, {"other-there": 2})
-        too_many_replicas = [{"name": "other-x", "num_partitions": 500, "replication_factor": 3}]
-        client.ask("CreateTopics", 7, topics=too_many_replicas, timeout_ms=10_000)
-        assert codes(create(client, 7, {"other-there": 500})) == [ALREADY_EXISTS]
-    tokens = small.metric("gateway_controller_mutation_tokens", client_id="other")
-    assert tokens is not None
-    assert SMALL_BURST - 2 <= tokens <= SMALL_BURST
 
 
 def test_kafka_topics_shows_its_user_the_throttling_error(

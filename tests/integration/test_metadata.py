@@ -1,7 +1,5 @@
 """What a real cluster tells of itself, through the gateway: the same, but for where its brokers are."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -11,7 +9,6 @@ import pytest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from embedded_kafka.kafka import KafkaCluster
-from embedded_kafka.tools import run_tool
 from testkit.kafka_cluster import KAFKA_HOST
 from testkit.wire_client import WireClient
 from tests.integration.conftest import eventually
@@ -23,7 +20,6 @@ TOPIC: Final = "metadata-kept"
 UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, INVALID_TOPIC, UNKNOWN_TOPIC_ID = 3, 6, 17, 100
 LEADER: Final = 2
 BROKER_RESOURCE: Final = 4
-CONTROLLERS: Final = 2
 
 
 @pytest.fixture(scope="module")
@@ -114,19 +110,6 @@ def test_e04_described_cluster_differs_in_addresses_alone(
     )
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_e04_addresses_of_controllers_are_not_told(
-    gateway3: GatewayProcess, kafka3: KafkaCluster, version: int
-) -> None:
-    with WireClient(kafka3.brokers[1]) as broker, WireClient(gateway3.bootstrap) as client:
-        direct = broker.ask("DescribeCluster", version, endpoint_type=CONTROLLERS)
-        through = client.ask("DescribeCluster", version, endpoint_type=CONTROLLERS)
-    # A broker's own listener refuses the question; should a later Kafka answer it, nothing real may pass.
-    assert through.body.error_code == direct.body.error_code
-    assert KAFKA_HOST.encode() not in through.frame
-    assert through.body.brokers == []
-
-
 @pytest.mark.parametrize("version", range(7))
 def test_e05_coordinator_is_told_at_the_gateways_address(gateway3: GatewayProcess, version: int) -> None:
     key = f"metadata-group-{version}"
@@ -191,11 +174,3 @@ def test_e19_settings_of_a_broker_tell_no_address(
 
 def settings_of(answer: Any) -> dict[str, str | None]:
     return {setting.name: setting.value for setting in answer.results[0].configs}
-
-
-def test_e19_kafka_configs_shows_no_address(gateway3: GatewayProcess) -> None:
-    which = ["--describe", "--all", "--entity-type", "brokers", "--entity-name", "1"]
-    shown = run_tool("kafka.admin.ConfigCommand", ["--bootstrap-server", str(gateway3.bootstrap), *which])
-    assert shown.returncode == 0, shown.stderr
-    assert "num.partitions=1 " in shown.stdout
-    assert KAFKA_HOST not in shown.stdout

@@ -1,7 +1,5 @@
 """The pipeline's plans and its quota client against a real Kafka, by the requests that a gateway answers too."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -13,7 +11,7 @@ import pytest
 from embedded_kafka.kafka import KafkaCluster
 from pipeline.plans.plan import Action
 from pipeline.plans.quota_client import QuotaClient, Refusal, Setting
-from pipeline.plans.steps import NOT_DONE, OK
+from pipeline.plans.steps import OK
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from tests.integration.conftest import eventually
 from tests.pipeline.test_plans import plan_of, run
@@ -101,38 +99,3 @@ def test_a_plan_is_applied_and_taken_back(
         assert run("revert", revert, *where) == OK
         ours = {name: value for name, value in client.describe().items() if "plan-jobs" in str(name[0])}
         assert ours == {(one, RATE): 500.0}
-
-
-def test_what_somebody_has_set_meanwhile_is_not_written_over(
-    kafka: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    entity = QuotaEntity(client_id="plan-jobs-drift")
-    plan = tmp_path / "plan.json"
-    plan.write_text(plan_of((entity, Action.SET, 1000.0, 500.0)).to_json())
-    where = ("--bootstrap", kafka.bootstrap)
-    with QuotaClient(kafka.bootstrap) as client:
-        client.alter([Setting(entity, RATE, 600.0)], validate_only=False)
-        assert run("diff", plan, *where) == OK
-        assert "drift" in capsys.readouterr().out
-        assert run("apply", plan, *where) == NOT_DONE
-        assert "nothing was done" in capsys.readouterr().err
-        assert client.describe()[entity, RATE] == 600.0
-        assert run("apply", plan, "--force", *where) == OK
-        assert client.describe()[entity, RATE] == 1000.0
-
-
-def test_a_second_plan_changes_the_default_that_the_first_has_set_and_not_what_somebody_else_has(
-    kafka: KafkaCluster, tmp_path: Path
-) -> None:
-    default = QuotaEntity(client_id=DEFAULT)
-    where = ("--bootstrap", kafka.bootstrap)
-    plans = [tmp_path / f"{value}.json" for value in (1000, 2000, 3000)]
-    for plan in plans:
-        plan.write_text(plan_of((default, Action.SET, float(plan.stem), None)).to_json())
-    with QuotaClient(kafka.bootstrap) as client:
-        assert [run("apply", plan, *where) for plan in plans[:2]] == [OK, OK]
-        assert client.describe()[default, RATE] == 2000.0
-        client.alter([Setting(default, RATE, 2500.0)], validate_only=False)
-        eventually(lambda: client.describe()[default, RATE] == 2500.0)
-        assert run("apply", plans[2], *where) == NOT_DONE
-        assert client.describe()[default, RATE] == 2500.0

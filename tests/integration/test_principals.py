@@ -1,7 +1,5 @@
 """Names of certificates, side by side with Java's own and with Kafka's mapping of them (hazard H20)."""
 
-from __future__ import annotations
-
 import base64
 import random
 import re

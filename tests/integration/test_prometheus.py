@@ -1,7 +1,5 @@
 """A real Prometheus scrapes the gateway, and promtool has no objection to what it finds."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import urllib.parse

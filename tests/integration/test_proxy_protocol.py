@@ -1,7 +1,5 @@
 """A real HAProxy in front of the gateway and behind it."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import subprocess
@@ -21,7 +19,7 @@ from testkit.gateway import free_ports, running_gateway
 from testkit.header_relay import HeaderRelay
 from testkit.packages import require_package
 from testkit.raw_client import RawClient
-from tests.integration.gateway_process import TAP_HOST, GatewayOptions, GatewayProcess
+from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.haproxy import BALANCER, BalancerTap, Haproxy
 
 pytestmark = pytest.mark.integration
@@ -90,32 +88,6 @@ def test_connections_are_counted_by_the_address_behind_haproxy(balanced: Gateway
         assert served(open_ones.enter_context(connect(balanced, "127.1.0.6")))
 
 
-def test_rate_of_an_address_is_applied_behind_haproxy(balanced: GatewayProcess) -> None:
-    with ExitStack() as open_ones:
-        hasty = [open_ones.enter_context(connect(balanced, HASTY)) for _ in range(4)]
-        others = [open_ones.enter_context(connect(balanced, f"127.1.1.{last}")) for last in range(10)]
-        assert [served(sock) for sock in others] == [True] * 10
-        # HAProxy passes them on in an order of its own.
-        assert sorted(served(sock) for sock in hasty) == [False, False, True, True]
-
-
-def test_h24_who_goes_around_haproxy_is_refused(balanced: GatewayProcess) -> None:
-    before = balanced.metric("gateway_connections_refused_total", cause="proxy_untrusted")
-    assert before is not None
-    _, port = balanced.bootstrap
-    assert balanced.bootstrap.host == TAP_HOST
-    with socket.socket() as sock:
-        sock.settimeout(10)
-        try:
-            sock.connect((balanced.behind_tap(1).host, port))
-            sock.sendall(b"PROXY TCP4 127.1.0.6 127.1.0.1 1 2\r\n")
-            assert not served(sock)
-        except ConnectionResetError:
-            pass
-    assert balanced.metric("gateway_connections_refused_total", cause="proxy_untrusted") == before + 1
-
-
-@pytest.mark.asyncio
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 async def test_haproxy_in_front_of_brokers_is_told_the_client_before_tls(

@@ -3,8 +3,6 @@
 Where they differ on purpose, both answers are here and the row is in docs/behaviour.md.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One quota, several ways in: what is set through one listener holds on all, and all of them share a bucket."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Final

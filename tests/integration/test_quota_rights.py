@@ -1,7 +1,5 @@
 """A real Kafka with ACLs decides who may see and change quotas at the gateway (`authorize = "ask_cluster"`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The session in docs/quotas.md, typed in as it stands there: what a newcomer sees is what the page says."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -4,16 +4,12 @@ kafka-python has the messages and no calls; aiokafka can only list; librdkafka, 
 of client quotas at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import aiokafka.admin
-import kafka
 import pytest
 from aiokafka.protocol.admin import DescribeClientQuotasRequest as AioDescribe
-from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
 from embedded_kafka.kafka import KafkaCluster
 from embedded_kafka.tools import run_tool
@@ -126,37 +122,6 @@ def test_the_java_admin_sets_lists_validates_and_removes_quotas(
     assert side.everything() == {}
 
 
-class PythonAdmin(kafka.KafkaAdminClient):  # type: ignore[misc]
-    """kafka-python's, with the two calls that it has messages for."""
-
-    def ask(self, request: Any) -> Any:
-        return self._manager.run(self._send, request)
-
-    async def _send(self, request: Any) -> Any:
-        return await self._manager.send(request)
-
-
-def test_kafka_python_sets_lists_and_removes_quotas(gateway: GatewayProcess, side: QuotaSide) -> None:
-    admin = PythonAdmin(bootstrap_servers=str(gateway.bootstrap))
-    try:
-        for value, expected in ((512.0, {"producer_byte_rate": 512.0}), (None, None)):
-            op = AlterClientQuotasRequest.EntryData.OpData(key=RATE, value=value or 0.0, remove=value is None)
-            entity = AlterClientQuotasRequest.EntryData.EntityData(entity_type="user", entity_name="python")
-            entry = AlterClientQuotasRequest.EntryData(entity=[entity], ops=[op])
-            answer = admin.ask(AlterClientQuotasRequest(entries=[entry], validate_only=False))
-            assert [entry.error_code for entry in answer.entries] == [0]
-            listed = admin.ask(DescribeClientQuotasRequest(components=[], strict=False))
-            found = {
-                part.entity_name: {value.key: value.value for value in entry.values}
-                for entry in listed.entries
-                for part in entry.entity
-            }
-            assert found == ({"python": expected} if expected else {})
-    finally:
-        admin.close()
-
-
-@pytest.mark.asyncio
 async def test_aiokafka_lists_quotas(gateway: GatewayProcess, side: QuotaSide) -> None:
     side.alter(({"user": "aio"}, {RATE: 256.0}))
     admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=str(gateway.bootstrap))
@@ -223,21 +188,3 @@ def test_a_prefix_is_one_budget_for_all_client_ids_that_begin_so(
     assert told == [0, TOO_MANY, 0]
     series = {"client_id": "team-a-*", "rule": "client"}
     assert gateway.metric("gateway_controller_mutation_limit", **series) == 1.0
-
-
-def test_c18_a_mute_keeps_its_time_when_the_quota_goes(gateway: GatewayProcess, side: QuotaSide) -> None:
-    entity = {"client-id": "mute-keeps"}
-    side.alter((entity, {"request_percentage": 0.001}))
-    with WireClient(gateway.bootstrap, client_id="mute-keeps") as client:
-        told_ms = 0
-        for _ in range(20):
-            told_ms = client.ask("Heartbeat", 4, group_id="g", member_id="m").body.throttle_time_ms
-            if told_ms:
-                break
-        assert told_ms == 1_000, "at most one window"
-        side.alter((entity, {"request_percentage": None}))
-        reply = client.ask("Heartbeat", 4, group_id="g", member_id="m")
-        assert reply.elapsed_ms >= 900, "the mute ends at its issued time, although the quota is gone"
-        assert reply.elapsed_ms < 2_500
-        assert reply.body.throttle_time_ms == 0
-        assert client.ask("Heartbeat", 4, group_id="g", member_id="m").elapsed_ms < 500

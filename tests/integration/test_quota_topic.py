@@ -1,22 +1,16 @@
 """Quotas of several gateways in a topic of a real cluster (G)."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-import os
-import signal
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka import KafkaProducer
 
 from embedded_kafka.kafka import KafkaCluster
 from gateway.cli.main import main
@@ -25,7 +19,6 @@ from gateway.quota_admin.store.topic_log import FORMAT
 from gateway.quota_admin.store.topic_store import TopicStore, TopicStoreSettings
 from quotas.entities import QuotaEntity, QuotaKey
 from testkit.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, Seen, alteration, opened
-from testkit.quota_topic import Undecodable
 from tests.integration.conftest import StartGateway, eventually
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 
@@ -62,7 +55,6 @@ async def same(*seen: Seen, within_s: float = 1.0) -> float:
     return time.monotonic() - began
 
 
-@pytest.mark.asyncio
 async def test_g07_other_gateway_has_a_change_within_a_second_and_a_later_one_at_its_start(
     kafka3: KafkaCluster, topic: str
 ) -> None:
@@ -85,7 +77,6 @@ async def test_g07_other_gateway_has_a_change_within_a_second_and_a_later_one_at
             assert await three.history(100) == await one.history(100)
 
 
-@pytest.mark.asyncio
 async def test_g06_two_gateways_that_alter_at_once_lose_nothing_and_agree(
     kafka3: KafkaCluster, topic: str
 ) -> None:
@@ -115,25 +106,6 @@ async def test_g06_two_gateways_that_alter_at_once_lose_nothing_and_agree(
             assert late.values == first.values
 
 
-@pytest.mark.asyncio
-async def test_g06_value_set_at_one_gateway_is_set_back_at_another_that_may_not_have_read_it(
-    kafka3: KafkaCluster, topic: str
-) -> None:
-    async with (
-        opened(one := store_on(kafka3, topic)) as first,
-        opened(two := store_on(kafka3, topic)) as second,
-    ):
-        for _ in range(5):
-            await one.write(alteration((ALICE, PRODUCE, 10)))
-            await two.write(alteration((ALICE, PRODUCE, 5)))
-            # What changes nothing asks for the end of the topic, and transactions leave markers there.
-            await two.write(alteration((ALICE, PRODUCE, 5)))
-            assert second.values == {(ALICE, PRODUCE): 5}
-        await same(first, second)
-        assert len(await one.history(1_000)) == 10
-
-
-@pytest.mark.asyncio
 async def test_g01_broker_killed_while_quotas_are_written_leaves_whole_alterations_and_no_doubt(
     kafka3: KafkaCluster, topic: str
 ) -> None:
@@ -196,7 +168,6 @@ def own_kafka(tmp_path: Path) -> Iterator[KafkaCluster]:
         yield cluster
 
 
-@pytest.mark.asyncio
 async def test_g16_without_brokers_alterations_are_refused_and_the_quotas_stay(
     own_kafka: KafkaCluster,
 ) -> None:
@@ -221,32 +192,6 @@ async def test_g16_without_brokers_alterations_are_refused_and_the_quotas_stay(
         assert [(entry.old, entry.new) for entry in await store.history(10)] == [(1.0, 3.0), (None, 1.0)]
 
 
-@pytest.mark.asyncio
-async def test_g16_broker_that_stands_still_for_a_moment_holds_up_no_alteration_for_ever(
-    own_kafka: KafkaCluster,
-) -> None:
-    async with opened(store := store_on(own_kafka, "quotas", write_timeout_ms=2_000)) as seen:
-        await store.write(alteration((ALICE, PRODUCE, 1.0)))
-        made: float | None = 1.0
-        for value in (2.0, 3.0, 4.0):
-            began = time.monotonic()
-            writing = asyncio.create_task(store.write(alteration((ALICE, PRODUCE, value))))
-            await asyncio.sleep(0.005)
-            os.kill(own_kafka.pid(1), signal.SIGSTOP)
-            try:
-                await asyncio.sleep(2.5)
-            finally:
-                os.kill(own_kafka.pid(1), signal.SIGCONT)
-            try:
-                await asyncio.wait_for(writing, 10)
-                made = value
-            except StoreError as exc:
-                if "later" in str(exc):
-                    made = None
-                assert made is None or seen.values == {(ALICE, PRODUCE): made}
-            assert time.monotonic() - began < 6
-
-
 # -- what else may be in the way -----------------------------------------------------------------------------
 
 
@@ -257,7 +202,6 @@ async def test_g16_broker_that_stands_still_for_a_moment_holds_up_no_alteration_
         (2, {"cleanup.policy": "compact"}, "has 2 partitions"),
     ],
 )
-@pytest.mark.asyncio
 async def test_g04_topic_that_would_lose_quotas_is_refused(
     kafka3: KafkaCluster, topic: str, partitions: int, settings: dict[str, str], text: str
 ) -> None:
@@ -270,7 +214,6 @@ async def test_g04_topic_that_would_lose_quotas_is_refused(
     await store.close()
 
 
-@pytest.mark.asyncio
 async def test_g04_foreign_records_are_passed_over_and_newer_ones_are_refused(
     kafka3: KafkaCluster, topic: str
 ) -> None:
@@ -301,26 +244,6 @@ async def test_g04_foreign_records_are_passed_over_and_newer_ones_are_refused(
     await late.close()
 
 
-@pytest.mark.asyncio
-async def test_g04_record_with_a_header_that_no_client_can_decode_is_passed_over(
-    kafka3: KafkaCluster, topic: str
-) -> None:
-    def put() -> None:
-        producer = KafkaProducer(bootstrap_servers=kafka3.bootstrap)
-        producer.send(topic, key=b"k", value=b"v", headers=[(Undecodable("x"), b"1")]).get(20)
-        producer.close()
-
-    async with opened(store := store_on(kafka3, topic)) as seen:
-        # An interpreter that has specialised the call no longer looks whether it failed.
-        for value in range(2, 22):
-            await store.write(alteration((ALICE, PRODUCE, value)))
-        await asyncio.to_thread(put)
-        await store.write(alteration((ALICE, PRODUCE, 1.0)))
-        assert seen.values == {(ALICE, PRODUCE): 1.0}
-        assert (store.log.bad_records, store.stale) == (1, None)
-
-
-@pytest.mark.asyncio
 async def test_g04_topic_that_is_deleted_and_made_again_is_noticed_and_takes_no_quota_away(
     own_kafka: KafkaCluster,
 ) -> None:
@@ -342,19 +265,6 @@ async def test_g04_topic_that_is_deleted_and_made_again_is_noticed_and_takes_no_
                     await asyncio.sleep(0.1)
             assert seen.values == {(APP, FETCH): 1}
             assert store.version == other.version
-
-
-@pytest.mark.asyncio
-async def test_history_stays_within_its_bound_in_the_topic_too(kafka3: KafkaCluster, topic: str) -> None:
-    async with AsyncExitStack() as stack:
-        store = store_on(kafka3, topic, max_history=3)
-        await stack.enter_async_context(opened(store))
-        for value in range(1, 8):
-            await store.write(alteration((ALICE, PRODUCE, value)))
-        late = store_on(kafka3, topic, max_history=3)
-        await stack.enter_async_context(opened(late))
-        for each in (store, late):
-            assert [entry.new for entry in await each.history(100)] == [7, 6, 5]
 
 
 # -- gateways ------------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Refusals beside Kafka's own: laid out alike, and passed on when they are the broker's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """SASL through the gateway, by hand and with Kafka's tools: whom a quota binds, and what a broker makes of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +24,6 @@ from tests.integration.sasl_gateway import log_in, own_login, own_user, reauth_l
 pytestmark = pytest.mark.integration
 
 FAILED: Final = 58
-ILLEGAL_SASL_STATE: Final = 34
 NOT_AUTHORIZED: Final = 31
 SCRAM: Final = [mechanism for mechanism in MECHANISMS if mechanism.startswith("SCRAM")]
 
@@ -130,33 +127,6 @@ def test_h12_real_broker_refuses_to_go_on_as_somebody_else(ways: Ways, mechanism
         assert log_in(client, mechanism, "bob").error_code == FAILED
         with pytest.raises(ConnectionEnded):
             client.ask("Metadata", 4, topics=[], allow_auto_topic_creation=False)
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_h11_reauthentication_between_requests_goes_on(ways: Ways, mechanism: str) -> None:
-    with WireClient(ways.reauth) as client:
-        log_in(client, mechanism, "alice")
-        produce(client, 10)
-        assert log_in(client, mechanism, "alice").error_code == 0
-        produce(client, 10)
-
-
-def test_h14_token_after_the_exchange_gets_the_brokers_answer(ways: Ways) -> None:
-    with WireClient(ways.gateway.bootstrap) as client:
-        log_in(client, "PLAIN", "alice")
-        late = client.ask("SaslAuthenticate", 2, auth_bytes=b"\0bob\0x").body
-        assert late.error_code == ILLEGAL_SASL_STATE
-        produce(client, 10)
-
-
-def test_failure_is_answered_and_closed_together_after_the_delay(ways: Ways) -> None:
-    with WireClient(ways.gateway.bootstrap) as client:
-        client.ask("SaslHandshake", 1, mechanism="PLAIN")
-        reply = client.ask("SaslAuthenticate", 2, auth_bytes=b"\0alice\0wrong")
-        assert reply.body.error_code == FAILED
-        assert reply.elapsed_ms >= 100
-        with pytest.raises(ConnectionEnded):
-            client.receive_frame()
 
 
 def test_h02_h04_user_is_of_the_token_that_the_broker_took_and_not_of_one_refused_before(ways: Ways) -> None:

@@ -5,8 +5,6 @@ gateway is read from its own series: each has a client id of its own, and a quot
 series.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Final

@@ -3,8 +3,6 @@
 What differs on purpose is in `DIFFERENT`, and in docs/sasl.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
 

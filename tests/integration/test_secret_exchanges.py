@@ -1,7 +1,5 @@
 """Every way in which a secret passes the gateway, at DEBUG, with all that it writes: nothing of it is seen (H15)."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,11 +1,7 @@
 """Hazards C06, C12, C13, C17, D11: byte rates, a real Kafka and real client libraries."""
 
-from __future__ import annotations
-
 import asyncio
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,9 +17,8 @@ from aiokafka.errors import KafkaError as AiokafkaError
 from embedded_kafka.kafka import KafkaCluster
 from embedded_kafka.tools import run_tool
 from testkit.wire_client import WireClient
-from tests.integration.conftest import StartGateway, eventually
+from tests.integration.conftest import StartGateway
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
-from tests.integration.test_operations import produce_fields
 
 pytestmark = pytest.mark.integration
 
@@ -319,28 +314,3 @@ def test_c13_a_message_a_thousand_times_larger_than_the_quota_arrives(
         consumer.close(autocommit=False, timeout_ms=500)
     assert len(value) == 1_000_000
     assert elapsed_s < 20
-
-
-# -- a broker that stands still --------------------------------------------------------------------------------
-
-
-def test_d11_requests_in_flight_wait_for_a_broker_that_stands_still_and_go_on_with_it(
-    gateway: GatewayProcess, kafka: KafkaCluster
-) -> None:
-    create(kafka.brokers[1], "stands-still")
-    with WireClient(gateway.broker(1), client_id="stands-still") as client:
-        client.ask("Produce", 9, **produce_fields("stands-still"))
-        os.kill(kafka.pid(1), signal.SIGSTOP)
-        try:
-            client.send("Produce", 9, **produce_fields("stands-still"))
-            client.send("Metadata", 12, topics=[], allow_auto_topic_creation=False)
-            continued = threading.Timer(4, os.kill, (kafka.pid(1), signal.SIGCONT))
-            continued.start()
-            reply = client.receive()
-        finally:
-            os.kill(kafka.pid(1), signal.SIGCONT)
-        assert reply.body.responses[0].partition_responses[0].error_code == 0
-        assert 3_500 < reply.elapsed_ms < 5_500
-        assert client.receive().body.brokers
-        continued.join()
-    eventually(lambda: gateway.http("/readyz")[0] == 200)

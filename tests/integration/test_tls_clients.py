@@ -3,8 +3,6 @@
 The brokers see one principal, that of the gateway's own certificate; quotas are for those of the clients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """Brokers that go and come back while clients work through the gateway."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import confluent_kafka

@@ -1,7 +1,5 @@
 """Usage records of a gateway before a real Kafka: equal to its own metrics, in files and in a topic."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

@@ -1,7 +1,5 @@
 """Four families of clients that show certificates and produce."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import ssl

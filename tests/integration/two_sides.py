@@ -3,8 +3,6 @@
 The two sides are told apart by client id: the broker limits `NAME-direct`, the gateway `NAME`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
 """Compacted rows as the kernels take them, and which algorithm and kind of client a replay takes."""
 
-import datetime
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,6 @@ from quotas.usage_record import UsageApi
 from testkit.pipeline.compacted_days import compacted_rows
 from testkit.pipeline.fidelity import producers
 from testkit.pipeline.fidelity_truth import errors, replayed, truth_of
-
-DAY = datetime.date(2026, 11, 14)
 
 
 def one(rows: list[dict[str, Any]], **options: Any) -> Demand:

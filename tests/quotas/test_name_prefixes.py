@@ -1,7 +1,5 @@
 """Names that stand for all that begin so."""
 
-from __future__ import annotations
-
 import pytest
 
 from quotas.entities import DEFAULT, Name

@@ -1,7 +1,5 @@
 """What an alteration comes to: Kafka's checks in Kafka's order, and the changes that are left."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Describe filters: what they select, and which are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The layout of usage records is a promise to files that lie on disks for weeks."""
 
-from __future__ import annotations
-
 import pytest
 
 from quotas.usage_record import VERSION, Event, Row

@@ -3,8 +3,6 @@
 The real classes are compared with these over random series. Nothing here imports what it is compared with.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction

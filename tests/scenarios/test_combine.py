@@ -1,7 +1,5 @@
 """Rows of kind combine on a connection: two quotas want the client to wait, and one of them books it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -5,8 +5,6 @@ mute only while an exchange of its own or a throttle is under way; what a row sa
 request that is answered by an exchange.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

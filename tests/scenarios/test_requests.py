@@ -1,7 +1,5 @@
 """The rows of kinds req, vo and tb as requests on a connection: what the client reads, and how long it waits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

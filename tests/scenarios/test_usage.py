@@ -1,7 +1,5 @@
 """What usage records say of conversations: every request once, in whatever pieces it came, and every wait."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

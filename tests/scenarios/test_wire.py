@@ -1,7 +1,5 @@
 """Refusals as bytes: what Kafka 4.3.1 wrote in the same situation (RQ-19 and its like)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,12 +1,10 @@
 """The exchange of one connection: whatever is said, there is no principal that the broker did not accept."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth.authentication import Authentication, IllegalSaslState, Progress, SaslRules
+from gateway.auth.authentication import Authentication, Progress, SaslRules
 from protocol.errors import ProtocolError
 from protocol.sasl import AuthenticateReply, Mechanism, claimed
 from testkit.sasl import EXCHANGES, SCRAM_CHALLENGE, SCRAM_FIRST, SCRAM_PROOF, SCRAM_SIGNATURE, oauth
@@ -26,15 +24,6 @@ def after(mechanism: Mechanism, *rounds: tuple[bytes, AuthenticateReply]) -> tup
     return exchange, progress
 
 
-@pytest.mark.parametrize("name", EXCHANGES)
-def test_h01_exchange_ends_with_the_last_reply(name: str) -> None:
-    rounds = [(message, AuthenticateReply(0, answer)) for message, answer in EXCHANGES[name]]
-    exchange, progress = after(Mechanism(name), *rounds)
-    assert (exchange.principal, progress) == ("alice", Progress.SUCCEEDED)
-    for cut in range(len(rounds)):
-        assert after(Mechanism(name), *rounds[:cut])[0].principal is None
-
-
 def test_mechanism_without_a_name_is_never_over_by_itself() -> None:
     exchange, progress = after(Mechanism.OTHER, (b"a", AuthenticateReply(0, b"")))
     assert (exchange.principal, progress) == (None, Progress.UNCLEAR)
@@ -42,28 +31,7 @@ def test_mechanism_without_a_name_is_never_over_by_itself() -> None:
     assert exchange.principal == "unknown"
 
 
-def test_token_has_to_follow_a_handshake_that_the_broker_took() -> None:
-    exchange = Authentication(RULES)
-    with pytest.raises(IllegalSaslState):
-        exchange.takes_tokens()
-    exchange.begin(Mechanism.PLAIN)
-    with pytest.raises(IllegalSaslState):
-        exchange.takes_tokens()
-    assert exchange.handshake_answered(33) is Progress.FAILED
-    with pytest.raises(IllegalSaslState):
-        exchange.takes_tokens()
-
-
 REFUSED_TOKEN = AuthenticateReply(0, b'{"status":"invalid_token"}')
-
-
-def test_h01_h02_name_is_of_the_token_that_was_accepted_and_not_of_one_refused_before() -> None:
-    """The broker's OAuthBearerSaslServer judges a token that follows a refused one (a user could be anybody)."""
-    rounds = [(oauth("admin"), REFUSED_TOKEN), (oauth("bob"), REFUSED_TOKEN)]
-    exchange, progress = after(Mechanism.OAUTHBEARER, *rounds)
-    assert (exchange.principal, progress) == (None, Progress.CONTINUES)
-    exchange, progress = after(Mechanism.OAUTHBEARER, *rounds, (oauth("alice"), AuthenticateReply(0, b"")))
-    assert (exchange.principal, progress) == ("alice", Progress.SUCCEEDED)
 
 
 def test_h02_acknowledgement_of_an_error_names_nobody() -> None:

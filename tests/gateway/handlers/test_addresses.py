@@ -1,7 +1,5 @@
 """FindCoordinator and DescribeCluster on a connection: our addresses, or none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

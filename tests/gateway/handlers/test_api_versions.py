@@ -1,7 +1,5 @@
 """ApiVersions on a connection: what the broker offers, cut to what may pass here."""
 
-from __future__ import annotations
-
 from struct import pack
 
 import pytest

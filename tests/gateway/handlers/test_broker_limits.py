@@ -1,7 +1,5 @@
 """Altering and describing configs of brokers: connection limits are the gateway's, the rest is the broker's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

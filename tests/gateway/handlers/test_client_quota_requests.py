@@ -1,7 +1,5 @@
 """DescribeClientQuotas and AlterClientQuotas on one connection: answers, their order, failures."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What handlers share."""
 
-from __future__ import annotations
-
 from gateway.usage.table import UsageTable
 from quotas.entities import QuotaKey
 from quotas.limits import Enforcement

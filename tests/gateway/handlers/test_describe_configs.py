@@ -1,7 +1,5 @@
 """DescribeConfigs on a connection: brokers' addresses are told as null (hazard E19)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

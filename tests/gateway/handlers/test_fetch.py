@@ -1,7 +1,5 @@
 """Fetch: max_bytes lowered, the answer delivered with its throttle time, then silence (KIP-13)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Metadata: the gateway's addresses, and topics that come into being because somebody asks for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """KIP-599 on one connection: what is charged, forwarded, refused, merged and given back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Produce: replies owed by acks, our addresses in KIP-951's endpoints, and the producer byte rate (KIP-13)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Who may see and change quotas: known here, or asked of the broker on the client's own connection."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

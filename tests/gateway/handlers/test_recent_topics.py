@@ -1,7 +1,5 @@
 """Topics that were changed a moment ago, while the broker's Metadata still shows the world before."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gateway.handlers.recent_topics import MOST_NOTES, NOTE_MS, OpenCharge, RecentTopics

@@ -1,7 +1,5 @@
 """SASL on a connection: what passes when, who the client is afterwards, and how a failure ends."""
 
-from __future__ import annotations
-
 import pytest
 
 from gateway.auth.authentication import SaslRules

@@ -1,7 +1,5 @@
 """Which requests become an exchange under the mutation quota."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import UUID
 

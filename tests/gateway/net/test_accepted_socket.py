@@ -1,7 +1,5 @@
 """A socket of the gateway's is a socket like any other, only quicker to ask."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,13 +1,10 @@
 """Real sockets, and time that only moves when a test moves it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import select
 import socket
 import struct
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -17,7 +14,6 @@ import pytest
 from gateway.net.acceptor import ACCEPTS_PER_TURN
 from gateway.upstream import keepalive
 from quotas.connections import AdmissionCause, AfterHold, ConnectionLimits, ListenerLimits
-from quotas.entities import DEFAULT, QuotaEntity
 from testkit.acceptors import ListeningAcceptor
 from testkit.clock import FakeClock
 from testkit.raw_client import HOST
@@ -84,15 +80,6 @@ def test_b13_over_the_rate_none_is_refused_and_accepting_stops_for_the_wait(acce
     assert not acceptor.seen.refused
 
 
-def test_listener_over_its_rate_leaves_other_listeners_alone(acceptors: Any) -> None:
-    slow = ListenerLimits(max_connection_creation_rate=1)
-    acceptor = acceptors(listeners={"EXT": slow, "OTHER": ListenerLimits()})
-    acceptor.connect(12)
-    acceptor.connect(20, listener="OTHER")
-    assert len(acceptor.admitted) == 10 + 20
-    assert {cause for cause, _ in acceptor.seen.delayed} == {AdmissionCause.LISTENER_RATE}
-
-
 def test_all_ports_of_a_listener_wait_together(acceptors: Any) -> None:
     acceptor = acceptors(max_connection_creation_rate=1)
     acceptor.acceptor.listen((HOST, 0), 7)
@@ -120,13 +107,6 @@ def test_b14_address_over_its_rate_is_held_unread_and_closed_after_its_throttle_
     assert client.ended == "closed"
     assert acceptor.acceptor.held == {}
     assert acceptor.seen.refused == {AdmissionCause.IP_RATE: 1}
-
-
-def test_b14_other_addresses_come_in_while_one_is_held(acceptors: Any) -> None:
-    acceptor = acceptors(ip_rate=1)
-    acceptor.connect(15, source="127.0.0.2")
-    acceptor.connect(10, source="127.0.0.3")
-    assert Counter(accepted.ip for accepted in acceptor.admitted) == {"127.0.0.2": 10, "127.0.0.3": 10}
 
 
 def test_held_socket_is_looked_at_again_and_let_in_when_configured_so(acceptors: Any) -> None:
@@ -171,15 +151,6 @@ def test_b16_a_held_client_that_goes_away_costs_nothing_but_its_hold(acceptors: 
     assert acceptor.loop.timers == 0
 
 
-def test_observed_address_is_let_in_and_counted_as_one_that_would_be_held(acceptors: Any) -> None:
-    acceptor = acceptors(ip_rate=1)
-    acceptor.limits.set_observed({QuotaEntity(ip=DEFAULT)})
-    acceptor.connect(12)
-    assert len(acceptor.admitted) == 12
-    assert acceptor.seen.would_hold == [1_000, 1_000]
-    assert acceptor.seen.held == []
-
-
 # -- counts --------------------------------------------------------------------------------------------------
 
 
@@ -203,18 +174,6 @@ def test_b18_limit_of_an_address_closes_what_is_beyond_it_and_counts_by_address(
         clients = acceptor.connect(5, source=source)
         assert [client.ended for client in clients] == [None] * let_in + ["closed"] * (5 - let_in)
     assert acceptor.seen.refused == {AdmissionCause.IP_COUNT: 5}
-
-
-def test_b18_protected_listener_comes_in_when_the_gateway_is_full(acceptors: Any) -> None:
-    acceptor = acceptors(
-        listeners={"EXT": ListenerLimits(), "ADMIN": ListenerLimits(max_connections=3)},
-        max_connections=2,
-        protected_listener="ADMIN",
-    )
-    acceptor.connect(4)
-    assert len(acceptor.admitted) == 2
-    acceptor.connect(4, listener="ADMIN")
-    assert len(acceptor.admitted) == 5
 
 
 def test_raised_limits_let_in_the_socket_that_waits(acceptors: Any, clock: FakeClock) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -12,8 +10,6 @@ from testkit.broker import CREATE_TOPICS, FETCH, BrokerConnection, blackhole, co
 from testkit.frames import create_topics, fetch, metadata
 from testkit.gateway import RunningGateway, broker_and_gateway, running_gateway
 from testkit.raw_client import until
-
-pytestmark = pytest.mark.asyncio
 
 MIB = 1024 * 1024
 
@@ -59,26 +55,6 @@ async def test_fin_of_an_idle_client_frees_both_legs() -> None:
         assert not (await only_upstream(broker.client_connections)).reset
 
 
-async def test_b02_byte_by_byte_does_not_move_the_deadline_of_a_frame() -> None:
-    async with (
-        broker_and_gateway(frame_timeout_ms=200) as (_, running),
-        await running.connect() as client,
-    ):
-        await client.send(fetch(1))
-        await client.receive_frame()
-        loop = asyncio.get_running_loop()
-        start = loop.time()
-        for byte in fetch(2):
-            try:
-                await client.send(bytes([byte]))
-            except OSError:
-                break
-            if not await client.silent_for(0.03):
-                break
-        assert 0.15 < loop.time() - start < 5
-        await running.ended_by(CloseCause.FRAME_TIMEOUT)
-
-
 async def test_exception_in_our_own_code_closes_that_connection_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -114,14 +90,6 @@ async def test_a08_relayed_request_cut_off_by_fin_never_becomes_whole_at_the_bro
         connection = await only_upstream(broker.client_connections)
         assert connection.requests == []
         assert len(connection.partial) < len(frame)
-
-
-async def test_a08_collected_request_cut_off_by_fin_never_reaches_the_broker() -> None:
-    async with broker_and_gateway() as (broker, running), await running.connect() as client:
-        await client.send(metadata(1, "t")[:-1])
-        client.half_close()
-        await running.ended_by(CloseCause.CLIENT_CLOSED)
-        assert broker.client_connections == []
 
 
 @pytest.mark.parametrize("frame", [produce(size=100_000), metadata(1, "t")], ids=["relayed", "collected"])
@@ -186,17 +154,6 @@ async def test_b07_half_closed_client_gets_the_replies_it_is_owed_then_fin() -> 
         await only_upstream(broker.client_connections)
 
 
-async def test_b07_half_closed_client_whose_request_takes_long_gets_its_reply() -> None:
-    quota = {"default_client_id": True, "controller_mutation_rate": 100.0}
-    async with broker_and_gateway(quotas=[quota]) as (broker, running), await running.connect() as client:
-        broker.script(CREATE_TOPICS, scripts.slow(0.5))
-        await client.send(create_topics(1, ("t", 1), version=4))
-        await until(lambda: any(channel.session.muted for channel in running.channels))
-        client.half_close()
-        assert wire.correlation_id_of(await client.receive_frame()) == 1
-        await running.ended_by(CloseCause.CLIENT_CLOSED)
-
-
 async def test_half_closed_client_that_vanishes_does_not_wait_for_its_broker() -> None:
     async with broker_and_gateway() as (broker, running), await running.connect() as client:
         broker.script(FETCH, scripts.silence)
@@ -206,13 +163,6 @@ async def test_half_closed_client_that_vanishes_does_not_wait_for_its_broker() -
         client.reset()
         await running.ended_by(CloseCause.CLIENT_CLOSED)
         await only_upstream(broker.client_connections)
-
-
-async def test_request_before_bad_bytes_in_one_segment_is_answered() -> None:
-    async with broker_and_gateway() as (_, running), await running.connect() as client:
-        await client.send(fetch(1) + b"GET / HTTP/1.1")
-        assert wire.correlation_id_of(await client.receive_frame()) == 1
-        await running.ended_by(CloseCause.NOT_KAFKA)
 
 
 async def test_b07_half_closed_client_whose_broker_dies_is_freed() -> None:
@@ -300,17 +250,6 @@ async def test_time_in_back_pressure_is_counted_while_it_lasts_and_ends_with_the
         await asyncio.sleep(0.05)
         assert total_ms(Side.UPSTREAM) == ended_ms
         assert total_ms(Side.CLIENT) == 0
-
-
-async def test_time_that_a_slow_client_costs_is_its_own_side() -> None:
-    async with broker_and_gateway() as (broker, running):
-        broker.script(FETCH, scripts.huge(64 * MIB))
-        async with await running.connect(receive_buffer_bytes=8192) as client:
-            await client.send(fetch(1))
-            loop = asyncio.get_running_loop()
-            pressure = running.listener.back_pressure
-            await until(lambda: pressure.total_ms(Side.CLIENT, int(loop.time() * 1000)) >= 20)
-            assert pressure.total_ms(Side.UPSTREAM, int(loop.time() * 1000)) == 0
 
 
 # -- clients that vanish while nobody reads from them ----------------------------------------------------------

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -7,8 +5,6 @@ import pytest
 from gateway.net.lingering import Lingering
 from testkit.broker import BrokerConnection, ScriptedBroker
 from testkit.raw_client import RawClient, until
-
-pytestmark = pytest.mark.asyncio
 
 MIB = 1024 * 1024
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import socket
 
@@ -10,8 +8,6 @@ from testkit import wire
 from testkit.frames import fetch
 from testkit.gateway import RunningGateway, broker_and_gateway, free_ports
 from testkit.raw_client import HOST, RawClient, refused, until
-
-pytestmark = pytest.mark.asyncio
 
 
 def connect_now(port: int) -> socket.socket:

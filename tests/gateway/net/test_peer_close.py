@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct
@@ -54,7 +52,6 @@ def test_peer_is_gone_once_it_has_closed_whatever_it_sent_before(channels: list[
     assert peer_gone(channels[0].ours.fileno())
 
 
-@pytest.mark.asyncio
 async def test_clients_that_closed_are_found_and_others_are_left_alone(channels: list[Channel]) -> None:
     channels += [Channel(muted=True), Channel(muted=True), Channel(muted=True), Channel(muted=False)]
     closed, half_closed, sending, read_from = channels
@@ -70,7 +67,6 @@ async def test_clients_that_closed_are_found_and_others_are_left_alone(channels:
     assert [channel.found_gone for channel in channels] == [1, 1, 0, 0]
 
 
-@pytest.mark.asyncio
 async def test_half_closed_client_that_may_wait_for_replies_is_left_alone_until_it_resets(
     channels: list[Channel],
 ) -> None:
@@ -93,7 +89,6 @@ async def test_half_closed_client_that_may_wait_for_replies_is_left_alone_until_
     watch.stop()
 
 
-@pytest.mark.asyncio
 async def test_stopped_watch_looks_no_more(channels: list[Channel]) -> None:
     channels.append(Channel(muted=True))
     watch = PeerCloseDetector(asyncio.get_running_loop(), channels)

@@ -1,7 +1,5 @@
 """Real sockets behind a load balancer that the test plays, and time that only moves when a test moves it."""
 
-from __future__ import annotations
-
 import socket
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How long a client may leave its replies lying, on a clock."""
 
-from __future__ import annotations
-
 import select
 import socket
 import time

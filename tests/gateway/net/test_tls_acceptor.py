@@ -1,7 +1,5 @@
 """From an admitted socket to a session that knows its user; hostile clients are in tests/hazards/test_tls.py."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from time import time
@@ -14,8 +12,6 @@ from testkit.frames import heartbeat
 from testkit.gateway import running_gateway
 from testkit.raw_client import until
 from testkit.tls import Pki, TlsClient, failures, handshakes, tls_gateway
-
-pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,6 @@ def test_every_outcome_has_a_series_from_the_start() -> None:
     assert registry.get_sample_value("gateway_quota_changes_total") == 3
 
 
-@pytest.mark.asyncio
 async def test_series_follow_what_happens_to_the_store() -> None:
     now_ms = 1_000
     store = MemoryStore(now_ms=lambda: AT_MS, max_quotas=2)

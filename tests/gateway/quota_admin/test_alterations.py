@@ -49,7 +49,6 @@ async def opened(store: MemoryStore) -> tuple[AlterationRunner, LiveQuotas]:
     return AlterationRunner(live, lambda: NOW_MS), live
 
 
-@pytest.mark.asyncio
 async def test_an_alteration_is_answered_when_it_is_in_force_and_not_from_within_the_call() -> None:
     runner, live = await opened(MemoryStore(now_ms=lambda: 0))
     answers = Answers()
@@ -65,7 +64,6 @@ async def test_an_alteration_is_answered_when_it_is_in_force_and_not_from_within
     (BrokenStore, False, "the quota store failed"),  # not those of a bug
     pytest.param(MemoryStore, True, "the gateway is shutting down", id="g16"),
 ])  # fmt: skip
-@pytest.mark.asyncio
 async def test_g16_an_alteration_that_fails_is_answered_with_the_reason_and_not_in_force(
     store: type[MemoryStore], drain: bool, failure: str
 ) -> None:
@@ -81,7 +79,6 @@ async def test_g16_an_alteration_that_fails_is_answered_with_the_reason_and_not_
     assert live.quotas.limits.get(ALICE, RATE) is None
 
 
-@pytest.mark.asyncio
 async def test_a_connection_that_fails_to_take_its_answer_stops_no_other() -> None:
     def fails(_failure: str | None, _now_ms: int) -> None:
         raise RuntimeError("gone")
@@ -95,7 +92,6 @@ async def test_a_connection_that_fails_to_take_its_answer_stops_no_other() -> No
     assert live.quotas.limits.get(ALICE, RATE) == 6
 
 
-@pytest.mark.asyncio
 async def test_long_work_is_done_in_steps_one_after_the_other_with_other_work_between() -> None:
     # However many ask for a list of everything at once, one turn of the loop has one step of one of them.
     seen: list[object] = []

@@ -1,8 +1,4 @@
-from __future__ import annotations
-
 import asyncio
-
-import pytest
 
 from gateway.runtime.clock import loop_clock
 
@@ -27,7 +23,6 @@ def test_clock_tells_whole_milliseconds_of_the_loop() -> None:
     assert now_ms() == 12_346
 
 
-@pytest.mark.asyncio
 async def test_timer_that_was_armed_with_the_clock_is_never_early() -> None:
     loop = asyncio.get_running_loop()
     now_ms = loop_clock(loop)

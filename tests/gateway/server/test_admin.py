@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,8 +14,6 @@ from testkit.gateway import (
     running_gateway,
 )
 from testkit.raw_client import HOST, RawClient, refused
-
-pytestmark = pytest.mark.asyncio
 
 
 async def get(port: int, path: str) -> tuple[int, str]:

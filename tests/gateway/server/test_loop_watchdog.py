@@ -1,7 +1,5 @@
 """The loop's watchdog: late ticks are counted, and the code that held the loop is named."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from types import FunctionType

@@ -1,7 +1,5 @@
 """The kill switch and the reload, without a gateway around them."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

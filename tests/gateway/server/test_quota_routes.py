@@ -1,7 +1,5 @@
 """The admin port's part about quotas: what it takes, from whom, and what it tells."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,8 +12,6 @@ from gateway.quota_admin.store.interface import StoreError
 from testkit.gateway import RunningGateway, running_gateway
 from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration
 from testkit.raw_client import HOST
-
-pytestmark = pytest.mark.asyncio
 
 ALICE_JSON = [{"type": "user", "name": "alice"}]
 LINES = {"Content-Type": "application/x-ndjson"}

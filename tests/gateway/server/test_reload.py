@@ -1,7 +1,5 @@
 """What a new configuration changes, as a plan."""
 
-from __future__ import annotations
-
 import tomllib
 from importlib.resources import files
 from typing import Any

@@ -1,7 +1,5 @@
 """From a listener's section to its rules."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

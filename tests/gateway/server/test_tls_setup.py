@@ -1,7 +1,5 @@
 """Certificates of a running gateway are exchanged while clients are connected (hazard H21)."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import ssl
@@ -14,8 +12,6 @@ from testkit.certificates import SERVER
 from testkit.frames import heartbeat
 from testkit.raw_client import HOST, Ended, until
 from testkit.tls import Pki, TlsClient, tls_gateway
-
-pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture

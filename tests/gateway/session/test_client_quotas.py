@@ -1,7 +1,5 @@
 """Byte rates and request time as connections use them: who shares a counter, and what is booked where."""
 
-from __future__ import annotations
-
 import pytest
 
 from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeSource

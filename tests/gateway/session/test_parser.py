@@ -1,7 +1,5 @@
 """The walk through the client's bytes: client ids, counts of requests, and what is refused how."""
 
-from __future__ import annotations
-
 from struct import pack
 
 import pytest

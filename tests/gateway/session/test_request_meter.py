@@ -1,7 +1,5 @@
 """The request quota on a connection (KIP-124): whose time counts, and where the wait is told."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

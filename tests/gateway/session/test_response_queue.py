@@ -1,7 +1,5 @@
 """The queue of requests without a reply, on its own."""
 
-from __future__ import annotations
-
 from struct import pack
 
 import pytest

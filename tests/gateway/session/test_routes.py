@@ -1,7 +1,5 @@
 """The table that leads every request on offer to its handler, and the three tables of a SASL listener."""
 
-from __future__ import annotations
-
 import pytest
 
 from gateway.auth.authentication import SaslRules

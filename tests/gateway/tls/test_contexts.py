@@ -1,7 +1,5 @@
 """Contexts are made of files, and made again when the files change."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import ssl

@@ -1,7 +1,5 @@
 """Every error of the `ssl` module has a place in a closed list."""
 
-from __future__ import annotations
-
 import ssl
 
 import pytest

@@ -1,7 +1,5 @@
 """Handshakes begin evenly, addresses in turns, and cost nothing before it is their turn."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from functools import partial

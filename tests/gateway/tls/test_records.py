@@ -1,7 +1,5 @@
 """Records are counted alike however they arrive."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """TLS as a protocol to the socket and a transport to the channel."""
 
-from __future__ import annotations
-
 import ssl
 
 import pytest

@@ -13,8 +13,6 @@ from testkit.frames import fetch
 from testkit.gateway import broker_and_gateway, free_ports, running_gateway
 from testkit.raw_client import HOST, RawClient
 
-pytestmark = pytest.mark.asyncio
-
 
 # -- how a connection is made --------------------------------------------------------------------------------
 class User:
@@ -177,23 +175,3 @@ async def test_d04_broker_that_dies_before_its_first_reply_closes_the_client(scr
         await client.send(fetch())
         assert await client.receive_rest() == b""
         await running.ended_by(CloseCause.UPSTREAM_CLOSED)
-
-
-@pytest.mark.parametrize("with_reset", [False, True])
-@pytest.mark.parametrize("keep", [2, 6, 12])
-async def test_d05_truncated_reply_is_followed_by_nothing(keep: int, *, with_reset: bool) -> None:
-    async with broker_and_gateway() as (broker, running), await running.connect() as client:
-        broker.script(FETCH, scripts.truncate(keep, with_reset=with_reset))
-        await client.send(fetch(1) + fetch(2))
-        rest = await client.receive_rest()
-        assert broker.reply_to(broker.client_connections[0].requests[0])[:keep].startswith(rest)
-        await running.ended_by(CloseCause.UPSTREAM_CLOSED)
-
-
-async def test_d06_unknown_correlation_id_closes_both_legs() -> None:
-    async with broker_and_gateway() as (broker, running), await running.connect() as client:
-        broker.script(FETCH, scripts.wrong_correlation_id)
-        await client.send(fetch())
-        assert await client.receive_rest() == b""
-        await running.ended_by(CloseCause.UPSTREAM_DESYNC)
-        await asyncio.wait_for(broker.client_connections[0].ended.wait(), 5)

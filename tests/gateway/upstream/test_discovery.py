@@ -8,8 +8,6 @@ from testkit.frames import fetch
 from testkit.gateway import RunningGateway, free_ports, gateway_config, running_gateway
 from testkit.raw_client import HOST, RawClient, refused, until
 
-pytestmark = pytest.mark.asyncio
-
 OFTEN = {"topology_refresh_ms": 20, "connect_timeout_ms": 1_000}
 
 

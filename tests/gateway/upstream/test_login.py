@@ -62,7 +62,6 @@ def login(folder: Path, mechanism: Mechanism = Mechanism.PLAIN, text: str = SECR
     return BrokerLogin(mechanism, "gw", file, "tests")
 
 
-@pytest.mark.asyncio
 async def test_plain_login_sends_name_and_password_also_a_new_one(tmp_path: Path) -> None:
     broker = Broker()
     await login(tmp_path).log_in(broker)
@@ -77,7 +76,6 @@ async def test_plain_login_sends_name_and_password_also_a_new_one(tmp_path: Path
         await login(tmp_path).log_in(Broker(handshake_error=33))
 
 
-@pytest.mark.asyncio
 async def test_hashing_that_a_broker_asks_for_does_not_hold_up_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +92,6 @@ async def test_hashing_that_a_broker_asks_for_does_not_hold_up_the_loop(
     assert threading.get_ident() not in threads
 
 
-@pytest.mark.asyncio
 async def test_scram_login_proves_and_has_it_proven_with_a_nonce_of_its_own(tmp_path: Path) -> None:
     broker = Broker()
     await login(tmp_path, Mechanism.SCRAM_SHA_256).log_in(broker)
@@ -108,7 +105,6 @@ async def test_scram_login_proves_and_has_it_proven_with_a_nonce_of_its_own(tmp_
         await login(tmp_path, Mechanism.SCRAM_SHA_256).log_in(Broker(knows="something else"))
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("mechanism", [Mechanism.PLAIN, Mechanism.SCRAM_SHA_256])
 async def test_refusal_is_told_without_the_password(tmp_path: Path, mechanism: Mechanism) -> None:
     with pytest.raises(LoginFailed) as caught:

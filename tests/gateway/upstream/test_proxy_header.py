@@ -8,8 +8,6 @@ from testkit.gateway import running_gateway
 from testkit.header_relay import HeaderRelay
 from testkit.raw_client import RawClient, until
 
-pytestmark = pytest.mark.asyncio
-
 REQUEST = wire.request("Fetch", 4, correlation_id=1, topics=[])
 
 

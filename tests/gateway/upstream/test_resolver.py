@@ -6,8 +6,6 @@ import pytest
 from gateway.upstream.resolver import Resolver
 from testkit.clock import FakeClock
 
-pytestmark = pytest.mark.asyncio
-
 
 class Names:
     """A name service that counts questions.

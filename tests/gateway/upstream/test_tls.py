@@ -21,8 +21,6 @@ from testkit.gateway import RunningGateway, running_gateway
 from testkit.raw_client import HOST, Ended, until
 from testkit.tls import Pki, upstream_failures
 
-pytestmark = pytest.mark.asyncio
-
 YESTERDAY = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
 BEFORE = YESTERDAY - datetime.timedelta(days=5)
 

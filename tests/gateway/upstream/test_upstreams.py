@@ -3,16 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from testkit.broker import ScriptedBroker
 from testkit.frames import heartbeat
 from testkit.gateway import LISTENER, RunningGateway, free_ports, running_gateway
 from testkit.raw_client import HOST, RawClient, until
 from testkit.tls import Pki
 from tests.gateway.upstream.test_tls import broker_context
-
-pytestmark = pytest.mark.asyncio
 
 
 def second_listener(ports: int) -> dict[str, Any]:

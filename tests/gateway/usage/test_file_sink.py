@@ -44,13 +44,6 @@ class Writing:
         return len(list(self.directory.glob("usage-*")))
 
 
-def test_the_directory_is_made_with_its_parents(tmp_path: Path) -> None:
-    writing = Writing(tmp_path / "var" / "usage")
-    writing.write(0)
-    writing.writer.close(0.0)
-    assert seqs(tmp_path / "var" / "usage") == [0]
-
-
 def test_a_file_is_complete_after_its_time(tmp_path: Path) -> None:
     writing = Writing(tmp_path, rotate_s=3)
     writing.write(*range(7))

@@ -43,12 +43,6 @@ def test_a_file_is_hidden_until_it_is_published(tmp_path: Path) -> None:
     assert FILE_NAME.fullmatch(names(tmp_path)[0])
 
 
-def test_names_sort_as_their_lines_do(tmp_path: Path) -> None:
-    for seq in (5, 100, 20):
-        make(tmp_path, line(seq), seq=seq).publish()
-    assert seqs(tmp_path) == [5, 20, 100]
-
-
 def test_each_line_can_be_read_as_soon_as_it_is_written(tmp_path: Path) -> None:
     part = make(tmp_path)
     for seq in range(3):
@@ -145,16 +139,6 @@ def test_a_directory_deleted_under_the_file_is_made_again_and_nothing_is_lost(tm
     shutil.rmtree(directory)
     part.publish()
     assert seqs(directory) == [0, 1]
-
-
-def test_a_directory_moved_away_is_made_again(tmp_path: Path) -> None:
-    directory = tmp_path / "usage"
-    part = make(directory, line(0))
-    directory.rename(tmp_path / "elsewhere")
-    with pytest.raises(FileNotFoundError):
-        part.publish()
-    part.publish()
-    assert seqs(directory) == [0]
 
 
 def test_a_directory_that_can_not_be_made_is_an_error_and_can_be_tried_again(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,14 +14,12 @@ from config import Config
 from config.sections.usage import UsageSettings
 from gateway.usage.service import UsageService, host_id
 from quotas.entities import QuotaEntity, QuotaKey
-from quotas.usage_record import Event, Row, RowFlags
+from quotas.usage_record import Row
 from testkit import wire
-from testkit.broker import PRODUCE, ScriptedBroker
-from testkit.frames import create_topics, fetch, produce_reply
+from testkit.broker import ScriptedBroker
+from testkit.frames import fetch
 from testkit.gateway import LISTENER, RunningGateway, gateway_config, running_gateway
 from testkit.usage_lines import usage_lines
-
-pytestmark = pytest.mark.asyncio
 
 
 @asynccontextmanager
@@ -97,53 +94,6 @@ async def test_clients_without_any_quota_are_recorded_byte_by_byte(tmp_path: Pat
     assert (read[Row.REQUESTS], read[Row.BYTES_OUT]) == (5, answered)
 
 
-async def test_throttles_of_the_records_are_those_of_the_metrics(tmp_path: Path) -> None:
-    quotas = [{"client_id": "limited", "producer_byte_rate": 1_000, "consumer_byte_rate": 1_000}]
-    async with (
-        ScriptedBroker() as broker,
-        running_gateway(config=configured(tmp_path, broker.port, quotas=quotas)) as running,
-    ):
-        broker.script(
-            PRODUCE,
-            lambda connection, request: connection.send(produce_reply(request.correlation_id, version=3)),
-        )
-        async with await running.connect() as client:
-            await client.send(produce(1, client_id="limited", size=11_000))
-            await client.receive_frame()
-            throttled = sample(running, "gateway_throttled_requests_total", api="produce")
-            waited_ms = 1_000 * sample(running, "gateway_throttle_seconds_total", api="produce")
-        await asyncio.sleep(1.2)
-    made = totals(tmp_path)["produce", "limited"]
-    assert throttled >= 1
-    assert (made[Row.DELAYED], made[Row.THROTTLE_MS]) == (throttled, pytest.approx(waited_ms))
-    assert made[Row.BYTES_IN] == 11_000
-    rows = [row for line in usage_lines(tmp_path) for row in line["rows"] if row[Row.API] == "produce"]
-    assert {row[Row.QUOTA] for row in rows} == {1_000.0}
-    assert made[Row.THROTTLE_MS] <= made[Row.MUTED_MS] <= 1_001
-    assert all(bool(row[Row.MUTED_MS]) is bool(row[Row.FLAGS] & RowFlags.CENSORED) for row in rows)
-    assert all(row[Row.MUTED_MS] <= line["dur_ms"] for line in usage_lines(tmp_path) for row in line["rows"])
-
-
-async def test_mutations_of_the_records_are_those_of_the_metrics(tmp_path: Path) -> None:
-    quotas = [{"client_id": "admin", "controller_mutation_rate": 1.0}]
-    async with recording(tmp_path, quotas=quotas) as running:
-        async with await running.connect() as client:
-            for at in range(2):
-                topics = [(f"t{at}-{number}", 4) for number in range(3)]
-                await client.send(create_topics(at, *topics, version=6, client_id="admin"))
-                await client.receive_frame()
-        refused = sample(running, "gateway_refused_topics_total")
-        permits = sample(running, "gateway_controller_mutation_permits_total")
-    row = totals(tmp_path)["mutation", "admin"]
-    events = [event for line in usage_lines(tmp_path) for event in line["events"]]
-    assert refused == row[Row.REJECTED] == sum(not event[Event.ADMITTED] for event in events) > 0
-    assert (
-        permits == row[Row.ADMITTED] == sum(event[Event.UNITS] for event in events if event[Event.ADMITTED])
-    )
-    assert row[Row.OFFERED] == sum(event[Event.UNITS] for event in events) == 24
-    assert {event[Event.CORRELATION_ID] for event in events} == {0, 1}
-
-
 async def test_connections_of_the_records_are_those_of_the_metrics(tmp_path: Path) -> None:
     async with recording(tmp_path, connections={"max_connections_per_ip": 2}) as running:
         clients = [await running.connect() for _ in range(4)]
@@ -194,13 +144,6 @@ async def test_a_quota_that_is_set_later_moves_the_client_to_the_row_of_its_coun
     found = totals(tmp_path)
     assert found["produce", "app"][Row.OFFERED] == 200
     assert found["produce", ""][Row.OFFERED] == 300
-
-
-async def test_a_gateway_that_is_not_asked_to_records_nothing(tmp_path: Path) -> None:
-    async with ScriptedBroker() as broker, running_gateway(broker.port) as running:
-        assert running.gateway.usage is None
-        assert running.gateway.client_quotas.usage is None
-    assert os.listdir(tmp_path) == []
 
 
 async def test_a_directory_that_can_not_be_made_does_not_keep_gateway_from_serving(tmp_path: Path) -> None:

@@ -71,17 +71,6 @@ def started(writer: FaultyWriter, **options: Any) -> ThreadedSink:
     return sink
 
 
-def test_lines_arrive_in_order_and_the_last_one_too() -> None:
-    writer = FaultyWriter()
-    sink = started(writer)
-    assert all(sink.offer(line(seq)) for seq in range(100))
-    assert sink.stop(WAIT_S)
-    assert writer.seqs == list(range(100))
-    assert writer.closed
-    assert balanced(sink)
-    assert sink.queued_bytes == 0
-
-
 def test_i13_a_line_that_could_not_be_written_is_written_later_and_none_is_skipped() -> None:
     writer = FaultyWriter([0, 3, 1])
     sink = started(writer, retry_s=0.001)

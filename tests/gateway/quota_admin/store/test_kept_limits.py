@@ -30,8 +30,6 @@ from testkit.quota_stores import (
 )
 from testkit.quota_topic import QuotaTopic
 
-pytestmark = pytest.mark.asyncio
-
 MAX, RATE, PER_IP = "max.connections", "max.connection.creation.rate", "max.connections.per.ip"
 
 FORMAT_1: Final = f"""

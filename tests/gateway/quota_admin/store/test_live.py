@@ -11,8 +11,6 @@ from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
 from testkit.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, alteration
 
-pytestmark = pytest.mark.asyncio
-
 
 class SlowStore(MemoryStore):
     """Writes when it is told to."""

@@ -1,7 +1,5 @@
 """Records of the quota topic with signatures: what counts, what is passed over, how secrets change (K11)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 
@@ -33,7 +31,6 @@ async def values(topic: QuotaTopic, *secrets: bytes, accept_unsigned: bool | Non
     return seen
 
 
-@pytest.mark.asyncio
 async def test_k11_records_of_others_count_for_nothing_whatever_their_format(topic: QuotaTopic) -> None:
     signer, foreign = RecordSigner("quotas", [NEW]), RecordSigner("usage", [NEW])
     wrong: Sequence[bytes | None] = (
@@ -58,7 +55,6 @@ async def test_k11_records_of_others_count_for_nothing_whatever_their_format(top
     assert (await values(topic, NEW)).values == {(ALICE, PRODUCE): 7.0, (APP, FETCH): 1.0}
 
 
-@pytest.mark.asyncio
 async def test_k11_what_a_newer_gateway_has_signed_stops_the_start_as_ever(topic: QuotaTopic) -> None:
     signature = RecordSigner("quotas", [NEW]).sign(KEY, NEWER)
     topic.append(KEY, NEWER, {SIGNATURE_HEADER: signature})
@@ -66,7 +62,6 @@ async def test_k11_what_a_newer_gateway_has_signed_stops_the_start_as_ever(topic
         await topic.store(secrets=[NEW]).open(lambda *_: None)
 
 
-@pytest.mark.asyncio
 async def test_k11_a_secret_for_a_topic_that_has_none_loses_no_quota(topic: QuotaTopic) -> None:
     async with opened(store := topic.store()):
         await store.write(alteration((ALICE, PRODUCE, 7.0), (APP, FETCH, 1.0)))
@@ -88,7 +83,6 @@ async def test_k11_a_secret_for_a_topic_that_has_none_loses_no_quota(topic: Quot
     assert len(topic.log) == written
 
 
-@pytest.mark.asyncio
 async def test_k11_a_new_secret_takes_over_from_the_one_before(topic: QuotaTopic) -> None:
     async with opened(store := topic.store(secrets=[OLD])):
         await store.write(alteration((ALICE, PRODUCE, 7.0)))
@@ -100,7 +94,6 @@ async def test_k11_a_new_secret_takes_over_from_the_one_before(topic: QuotaTopic
         await topic.store(secrets=[b"neither of the two"]).open(lambda *_: None)
 
 
-@pytest.mark.asyncio
 async def test_k11_what_another_gateway_alters_while_records_are_signed_anew_stays(topic: QuotaTopic) -> None:
     async with opened(one := topic.store(secrets=[OLD])):
         await one.write(alteration((ALICE, PRODUCE, 7.0), (APP, FETCH, 1.0)))
@@ -123,7 +116,6 @@ def test_k11_without_a_secret_signatures_are_not_looked_at() -> None:
     assert (len(log.values()), log.unsigned_records) == (1, 0)
 
 
-@pytest.mark.asyncio
 async def test_k11_records_that_are_passed_over_are_logged_once_a_minute(
     topic: QuotaTopic, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,20 +13,7 @@ from hypothesis import strategies as st
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.sqlite_file import QuotaFile
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
-from testkit.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration, opened, sqlite_store
-
-pytestmark = pytest.mark.asyncio
-
-
-async def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
-    async with opened(store := sqlite_store(tmp_path / "data")) as seen:
-        assert seen.calls == [((), 0)]
-        assert await store.write(alteration((ALICE, PRODUCE, 1.0), (ANYBODY, FETCH, 5.0))) == 1
-        assert await store.write(alteration((ALICE, PRODUCE, None), (APP, FETCH, 7))) == 2
-    async with opened(store := sqlite_store(tmp_path / "data")) as again:
-        assert again.values == seen.values == {(ANYBODY, FETCH): 5.0, (APP, FETCH): 7}
-        assert store.version == 2
-        assert len(again.calls) == 1
+from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened, sqlite_store
 
 
 async def test_g06_fifty_at_once_are_serialised_and_none_is_lost(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return made
 
 
-@pytest.mark.asyncio
 async def test_history_says_who_when_old_and_new_and_is_bounded(make: Stores) -> None:
     async with opened(store := make(max_history=3)) as seen:
         for value, by in ((1.0, "User:admin"), (2.0, "User:admin"), (3.0, "User:bob"), (None, "User:admin")):
@@ -43,7 +42,6 @@ async def test_history_says_who_when_old_and_new_and_is_bounded(make: Stores) ->
         assert await store.history(1) == found[:1]
 
 
-@pytest.mark.asyncio
 async def test_what_changes_nothing_is_no_version_and_no_history(make: Stores) -> None:
     async with opened(store := make()) as seen:
         version = await store.write(alteration((ALICE, PRODUCE, 1.0)))
@@ -51,7 +49,6 @@ async def test_what_changes_nothing_is_no_version_and_no_history(make: Stores) -
         assert (len(await store.history(10)), len(seen.calls)) == (1, 2)
 
 
-@pytest.mark.asyncio
 async def test_of_two_changes_of_one_quota_the_later_counts(make: Stores) -> None:
     async with opened(store := make()) as seen:
         await store.write(alteration((ALICE, PRODUCE, 1.0), (ALICE, PRODUCE, 2.0)))
@@ -59,7 +56,6 @@ async def test_of_two_changes_of_one_quota_the_later_counts(make: Stores) -> Non
         assert [entry.new for entry in await store.history(10)] == [2.0]
 
 
-@pytest.mark.asyncio
 async def test_full_store_refuses_to_grow_and_nothing_of_the_alteration_is_made(make: Stores) -> None:
     async with opened(store := make(max_quotas=2)) as seen:
         await store.write(alteration((ALICE, PRODUCE, 1.0)))
@@ -83,7 +79,6 @@ def test_of_changes_the_last_counts_and_a_full_store_does_not_grow() -> None:
         check_count(5, 4, grows=True)
 
 
-@pytest.mark.asyncio
 async def test_a_store_that_can_not_be_written_says_why() -> None:
     store = MemoryStore(now_ms=lambda: AT_MS)
     async with opened(store) as seen:

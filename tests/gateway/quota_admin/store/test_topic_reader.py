@@ -9,8 +9,6 @@ from gateway.quota_admin.store.topic_store import TopicStore
 from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened
 from testkit.quota_topic import QuotaTopic, until
 
-pytestmark = pytest.mark.asyncio
-
 ALICES_QUOTA = b'{"quota":"user=alice","key":"producer_byte_rate"}'
 
 

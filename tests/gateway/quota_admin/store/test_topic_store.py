@@ -13,8 +13,6 @@ from gateway.quota_admin.store.interface import StoreError
 from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened
 from testkit.quota_topic import QuotaTopic, until
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.fixture
 def topic(monkeypatch: pytest.MonkeyPatch) -> QuotaTopic:

@@ -6,8 +6,6 @@ import pytest
 
 from gateway.quota_admin.store.writing import WritesInProgress
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_an_alteration_goes_on_when_whoever_asked_goes_away_and_is_waited_for_at_the_end() -> None:
     writing, go_on, made = WritesInProgress(), asyncio.Event(), []
