@@ -152,7 +152,7 @@ class ClientSession:
         """Take `data` if it is exactly one request that is relayed as it is; the caller writes it upstream.
 
         Nothing that `receive_from_client` does not do too, in fewer steps: small requests one at a time cost their
-        relay a third less (benchmarks/results/relay.md). After True the caller has to look at `muted` and `wake_at_ms`.
+        relay a third less (benchmarks/results/relay.md). After True the caller looks at `muted` and `wake_at_ms`.
 
         Returns:
             False when nothing was taken.
