@@ -155,6 +155,10 @@ campaign-connections: $(VENV)/.up-to-date kafka ## connection limits: accuracy b
 campaign-tls: $(VENV)/.up-to-date ## a storm of 300 handshakes a second beside an established client; silent ones, 12 minutes
 	$(BIN)/python -m benchmarks.tls.storm $(ARGS)
 
+.PHONY: campaign-limits
+campaign-limits: $(VENV)/.up-to-date ## the largest bodies of every API and version: how long one event takes; writes docs/limits.md [ARGS=...]
+	$(BIN)/python -m benchmarks.limits --write docs/limits.md $(ARGS)
+
 .PHONY: campaign-accuracy
 campaign-accuracy: $(VENV)/.up-to-date kafka ## how exactly byte rates hold: four client families and a cheater, 4 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.accuracy $(ARGS)

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import signal
 import sys
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -21,6 +22,7 @@ from config.sections.quota_admin import LimitsBy
 from gateway.handlers import handlers_of
 from gateway.handlers.context import HandlerContext
 from gateway.handlers.recent_topics import RecentTopics
+from gateway.net.batch_scheduler import BatchScheduler
 from gateway.net.channel import ChannelFactory
 from gateway.net.listener import Listener, Listeners
 from gateway.observability.connection_metrics import ConnectionMetrics
@@ -50,6 +52,7 @@ from gateway.server.quota_routes import QuotaRoutes
 from gateway.server.sasl_setup import sasl_of
 from gateway.server.tls_setup import TlsParts
 from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeSource
+from gateway.session.memory_budget import MemoryBudget
 from gateway.session.mute import MuteReason
 from gateway.session.routes import build_routes
 from gateway.upstream.librdkafka import settings_if_needed
@@ -80,6 +83,7 @@ class Gateway:
         mutations, client_quotas, connections: what is counted.
         usage: the usage records; None: none are kept.
         listeners: by name.
+        memory: what their connections hold.
         settings: what a reload changes.
         operations: what can be changed meanwhile.
         admin: the admin port.
@@ -126,7 +130,6 @@ class Gateway:
         self.quota_admin = QuotaAdmin(
             self.live_quotas.quotas,
             self.alterations.alter,
-            self.alterations.slowly,
             AuditLog(),
             authorize=config.quota_admin.authorize,
             admins=config.quota_admin.admin_names(),
@@ -165,6 +168,9 @@ class Gateway:
             handshake_limiter=self.tls.handshake_limiter,
             now_ms=now_ms,
         )
+        self.memory = MemoryBudget(config.limits.queued_max_request_bytes)
+        self.memory.later = self._soon
+        self._long_work = BatchScheduler(self._loop, steps_per_turn=1)
         # A topic created through one listener is known on the others.
         recently_created: dict[bytes, int] = {}
         recent_topics = RecentTopics()
@@ -187,6 +193,9 @@ class Gateway:
             allowed_hosts=config.admin.allowed_hosts,
             quotas=QuotaRoutes(self.live_quotas, lambda: self.operations.config),
         )
+
+    def _soon(self, step: Callable[[], None]) -> None:
+        self._loop.call_soon(step)
 
     def _add_listener(
         self,
@@ -234,6 +243,8 @@ class Gateway:
             tls_acceptor=self.tls.tls_acceptor(section),
             usage=self.usage.connections if self.usage is not None else None,
             proxy=section.proxy_protocol,
+            memory=self.memory,
+            long_work=self._long_work,
         )
         self._request_metrics.watch_routes(section.name, routes)
         self._connection_metrics.watch_listener(section.name, listener)
@@ -242,6 +253,7 @@ class Gateway:
     def _register_metrics(self) -> None:
         max_series = self._config.admin.max_entity_series
         self._connection_metrics.watch_connections(self.connections, max_ip_series=max_series)
+        self._connection_metrics.watch_memory(self.memory)
         for metrics in (
             self._connection_metrics,
             self._request_metrics,

@@ -28,6 +28,7 @@ from protocol.primitives import (
     write_int32,
     write_nullable_string,
 )
+from protocol.steps import STEP_ELEMENTS, Steps
 
 Advertise: TypeAlias = Callable[[int, str, int], tuple[str, int] | None]
 """(broker id, upstream host, upstream port) -> the address clients should use, or None when there is none."""
@@ -103,13 +104,13 @@ def rewrite_metadata(frame: bytes, api: Api, advertise: Advertise) -> bytes:
     return framed(out)
 
 
-def rewrite_find_coordinator(frame: bytes, api: Api, advertise: Advertise) -> bytes:
+def rewrite_find_coordinator(frame: bytes, api: Api, advertise: Advertise) -> Steps[bytes]:
     """FindCoordinator response v0-6 with our addresses; "none" answers (-1, "", -1) stay as they are (E05)."""
     at = response_body_offset(frame, flexible_header=api.flexible_header)
     if api.version >= 1:
         at = skip(frame, at, 4)
     if api.version >= 4:
-        return _rewrite_coordinators(frame, at, api, advertise)
+        return (yield from _rewrite_coordinators(frame, at, api, advertise))
     error_at = at
     error_code, at = read_int16(frame, at)
     if api.version >= 1:
@@ -135,11 +136,13 @@ def rewrite_find_coordinator(frame: bytes, api: Api, advertise: Advertise) -> by
     return framed(out)
 
 
-def _rewrite_coordinators(frame: bytes, at: int, api: Api, advertise: Advertise) -> bytes:
+def _rewrite_coordinators(frame: bytes, at: int, api: Api, advertise: Advertise) -> Steps[bytes]:
     out = bytearray(frame[_PAYLOAD:at])
-    count, at = read_array_length(frame, at, compact=True)
+    count, at = read_array_length(frame, at, compact=True, most=len(frame))
     write_array_length(out, max(count, 0), compact=True)
-    for _ in range(max(count, 0)):
+    for done in range(max(count, 0)):
+        if done % STEP_ELEMENTS == STEP_ELEMENTS - 1:
+            yield
         key_at = at
         at = skip_string(frame, at, compact=True)
         out += frame[key_at:at]

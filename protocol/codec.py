@@ -1,4 +1,4 @@
-"""The gateway's own questions to the cluster, and the one answer that is edited field by field.
+"""The gateway's own questions to the cluster.
 
 The only file that imports kafka-python's protocol. What it raises on bad bytes becomes `MalformedBody`.
 Versions are fixed: Metadata v4 and v12 (by topic id) and DescribeConfigs v1 are served by every broker since 0.11,
@@ -7,19 +7,21 @@ Versions are fixed: Metadata v4 and v12 (by topic id) and DescribeConfigs v1 are
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from struct import error as struct_error
+from struct import pack
 from typing import Any, Final
 
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
-from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+from kafka.protocol.metadata import MetadataResponse
 
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.error_codes import ErrorCode
 from protocol.errors import MalformedBody
+from protocol.metadata import TopicFacts
+from protocol.primitives import framed, write_uvarint
 
 OWN_CORRELATION_ID: Final = -1_936_485_749
 """Correlation id of every question of our own; their replies are told apart by their place in the order."""
@@ -29,23 +31,9 @@ METADATA_WITH_IDS: Final = describe(ApiKey.METADATA, 10)
 METADATA_BY_ID: Final = describe(ApiKey.METADATA, 12)
 DESCRIBE_CONFIGS: Final = describe(ApiKey.DESCRIBE_CONFIGS, 1)
 
-_NO_ID: Final = uuid.UUID(int=0)
+_NO_ID: Final = b"\0" * 16
 _LONGEST_CLIENT_ID: Final = 32_767
 _BROKER_RESOURCE: Final = 4
-_BROKER_LOGGER_RESOURCE: Final = 8
-
-ADDRESS_CONFIGS: Final = frozenset(
-    {
-        "advertised.listeners",
-        "advertised.host.name",
-        "controller.quorum.bootstrap.servers",
-        "controller.quorum.voters",
-        "host.name",
-        "listeners",
-        "zookeeper.connect",
-    }
-)
-"""Broker settings whose values are addresses inside the cluster (hazard E19)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +43,6 @@ class Broker:
     broker_id: int
     host: str
     port: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopicFacts:
-    """What Metadata says of one topic: raw name, 16-byte id, error code, number of partitions."""
-
-    name: bytes
-    topic_id: bytes
-    error_code: int
-    partition_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +60,6 @@ def _encode(request: Any, client_id: str) -> bytes:
     client_id = client_id.encode()[:_LONGEST_CLIENT_ID].decode("utf-8", "ignore")
     request.with_header(correlation_id=OWN_CORRELATION_ID, client_id=client_id)
     return bytes(request.encode(header=True, framed=True))
-
-
-@dataclass(frozen=True, slots=True)
-class ShownConfig:
-    """A setting as DescribeConfigs answers it; source and type by Kafka's numbers."""
-
-    value: str
-    source: int
-    config_type: int
 
 
 @contextmanager
@@ -129,36 +98,37 @@ def metadata_by_name_request(
 ) -> bytes:
     """A Metadata request for these topics; an empty list asks for the brokers alone.
 
+    Written here, as there may be thousands of names.
+
     Args:
         names: valid topic names.
         client_id: whose question it is.
         api: `METADATA_WITH_IDS` to get the topics' ids too.
         may_create: whether the broker may create those that do not exist.
     """
-    topic = MetadataRequest.MetadataRequestTopic
-    return _encode(
-        MetadataRequest(
-            version=api.version,
-            topics=[topic(name=name.decode("ascii"), topic_id=_NO_ID) for name in names],
-            allow_auto_topic_creation=may_create,
-            include_topic_authorized_operations=False,
-        ),
-        client_id,
-    )
+    if api is METADATA_BY_NAME:
+        topics = [pack(">h", len(name)) + name for name in names]
+        return _question(api, client_id, [pack(">i", len(names)), *topics, bytes((may_create,))])
+    topics = [_NO_ID + _uvarint(len(name) + 1) + name + b"\0" for name in names]
+    return _question(api, client_id, [_uvarint(len(names) + 1), *topics, bytes((may_create, 0, 0, 0))])
 
 
-def metadata_by_id_request(topic_ids: Iterable[bytes], *, client_id: str) -> bytes:
+def metadata_by_id_request(topic_ids: Sequence[bytes], *, client_id: str) -> bytes:
     """A Metadata v12 request for topics by their 16-byte ids."""
-    topic = MetadataRequest.MetadataRequestTopic
-    return _encode(
-        MetadataRequest(
-            version=METADATA_BY_ID.version,
-            topics=[topic(topic_id=uuid.UUID(bytes=topic_id), name=None) for topic_id in topic_ids],
-            allow_auto_topic_creation=False,
-            include_topic_authorized_operations=False,
-        ),
-        client_id,
-    )
+    topics = [topic_id + b"\0\0" for topic_id in topic_ids]
+    return _question(METADATA_BY_ID, client_id, [_uvarint(len(topic_ids) + 1), *topics, bytes(3)])
+
+
+def _question(api: Api, client_id: str, body: Sequence[bytes]) -> bytes:
+    raw = client_id.encode()[:_LONGEST_CLIENT_ID].decode("utf-8", "ignore").encode()
+    head = pack(">hhih", api.key, api.version, OWN_CORRELATION_ID, len(raw)) + raw
+    return framed(b"".join((head, b"\0" if api.flexible else b"", *body)))
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    write_uvarint(out, value)
+    return bytes(out)
 
 
 def read_metadata(frame: bytes, api: Api) -> ClusterFacts:
@@ -218,103 +188,3 @@ def read_broker_configs(frame: bytes) -> dict[str, str]:
             for config in result.configs
             if config.value is not None
         }
-
-
-def mask_addresses(frame: bytes, api: Api, upstream_hosts: Iterable[str]) -> bytes:
-    """A DescribeConfigs response in which no broker setting has an address of the cluster (hazard E19).
-
-    Values of `ADDRESS_CONFIGS`, and any value that holds one of `upstream_hosts`, become null, as Kafka shows
-    sensitive settings; their synonyms too. Responses without such a value are returned as they came.
-
-    Raises:
-        MalformedBody: it cannot be decoded.
-    """
-    with _malformed_if_unreadable("DescribeConfigs response"):
-        response = _decode(DescribeConfigsResponse[api.version], frame)
-        hosts = tuple(host for host in upstream_hosts if host)
-        if sum(_mask(setting, hosts) for setting in _broker_settings(response, api)) == 0:
-            return frame
-        response.with_header(correlation_id=int.from_bytes(frame[4:8], "big", signed=True))
-        return bytes(response.encode(header=True, framed=True))
-
-
-def asked_broker_configs(frame: bytes, api: Api) -> dict[str, frozenset[str] | None]:
-    """Which settings a DescribeConfigs request asks for: broker's name -> their names, None for all.
-
-    Raises:
-        MalformedBody: it cannot be decoded.
-    """
-    with _malformed_if_unreadable("DescribeConfigs request"):
-        request = _decode(DescribeConfigsRequest[api.version], frame)
-        return {
-            _not_null(resource.resource_name): None
-            if resource.configuration_keys is None
-            else frozenset(resource.configuration_keys)
-            for resource in request.resources
-            if resource.resource_type == _BROKER_RESOURCE
-        }
-
-
-def replace_broker_configs(
-    frame: bytes, api: Api, shown: Callable[[str], Mapping[str, ShownConfig]], keys: Collection[str]
-) -> bytes:
-    """A DescribeConfigs response in which some settings of brokers are others than the broker's.
-
-    Args:
-        frame: the whole response frame.
-        api: the version it is encoded in.
-        shown: broker's name -> what it has of these settings.
-        keys: all that the broker does not answer itself.
-
-    Raises:
-        MalformedBody: it cannot be decoded.
-    """
-    with _malformed_if_unreadable("DescribeConfigs response"):
-        response = _decode(DescribeConfigsResponse[api.version], frame)
-        for result in response.results:
-            if result.resource_type == _BROKER_RESOURCE and result.error_code == ErrorCode.NONE:
-                ours = shown(_not_null(result.resource_name))
-                result.configs = [
-                    *(config for config in result.configs if config.name not in keys),
-                    *(_shown(name, config, api) for name, config in ours.items()),
-                ]
-        response.with_header(correlation_id=int.from_bytes(frame[4:8], "big", signed=True))
-        return bytes(response.encode(header=True, framed=True))
-
-
-def _shown(name: str, config: ShownConfig, api: Api) -> Any:
-    setting = DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult
-    return setting(
-        version=api.version,
-        name=name,
-        value=config.value,
-        read_only=False,
-        is_sensitive=False,
-        synonyms=[],
-        **({"config_source": config.source} if api.version >= 1 else {"is_default": config.source == 5}),
-        **({"config_type": config.config_type, "documentation": None} if api.version >= 3 else {}),
-    )
-
-
-def _broker_settings(response: Any, api: Api) -> Iterator[Any]:
-    """The settings of brokers in a DescribeConfigs response, and their synonyms."""
-    for result in response.results:
-        if result.resource_type in (_BROKER_RESOURCE, _BROKER_LOGGER_RESOURCE):
-            for config in result.configs:
-                yield config
-                if api.version >= 1:
-                    yield from config.synonyms
-
-
-def _mask(setting: Any, hosts: tuple[str, ...]) -> bool:
-    """Make the value null if it is an address of the cluster; True if it was."""
-    if setting.value is None:
-        return False
-    name = _not_null(setting.name)
-    base = name.rsplit(".", 1)[-1] if name.startswith("listener.name.") else name
-    hidden = (
-        name in ADDRESS_CONFIGS or base in ADDRESS_CONFIGS or any(host in setting.value for host in hosts)
-    )
-    if hidden:
-        setting.value = None
-    return hidden

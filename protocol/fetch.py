@@ -12,8 +12,9 @@ from typing import Final
 
 from protocol.api_keys import Api
 from protocol.error_codes import ErrorCode
+from protocol.errors import MalformedBody, Truncated
 from protocol.headers import HEAD_BYTES, body_offset, correlation_id_of, response_body_offset
-from protocol.primitives import framed, skip
+from protocol.primitives import framed, skip, skip_tags
 
 _INT32: Final = Struct(">i")
 _SIZES: Final = Struct(">ii")
@@ -26,34 +27,46 @@ FLEXIBLE_HEADER_BYTES: Final = 1
 """Of a reply's header, not counted: its empty tags; see `counted_bytes`."""
 
 
-def clamp_max_bytes(frame: bytes, api: Api, most_bytes: int) -> bytes:
-    """The request with max_bytes, and min_bytes with it, lowered to what the quota's window can pass.
+def clamped_head(
+    data: bytes, at: int, size: int, client_id_length: int, api: Api, most_bytes: int
+) -> bytes | None:
+    """A request's bytes up to max_bytes, with that and min_bytes lowered to what the quota's window can pass.
 
     As Kafka does before it reads: fetchMaxBytes = min(max_bytes, quota * whole windows), fetchMinBytes =
-    min(min_bytes, fetchMaxBytes). A broker still answers with one whole batch, however large.
+    min(min_bytes, fetchMaxBytes). A broker still answers with one whole batch, however large. What follows in the
+    request, which may be megabytes of topics, is not looked at.
 
     Args:
-        frame: a whole Fetch request (size included).
-        api: its version; below v3 there is no max_bytes and the request stays as it is.
+        data: as received.
+        at: where the request begins, with its size.
+        size: as in its head.
+        client_id_length: as in its head.
+        api: its version; below v3 there is no max_bytes.
         most_bytes: the most record bytes that may pass now.
 
+    Returns:
+        None when there is nothing to lower.
+
     Raises:
-        ProtocolError: the request ends before these fields.
+        Truncated: these fields have not been received.
+        MalformedBody: the request ends before them.
     """
     if api.version < _FIRST_VERSION_WITH_MAX_BYTES:
-        return frame
-    at = body_offset(frame, flexible=api.flexible)
-    at += 4 if api.version >= _FIRST_VERSION_WITHOUT_REPLICA_ID else 8
-    skip(frame, at, 8)
-    min_bytes = _INT32.unpack_from(frame, at)[0]
-    max_bytes = _INT32.unpack_from(frame, at + 4)[0]
+        return None
+    fields_at = skip(data, at, HEAD_BYTES + max(client_id_length, 0))
+    if api.flexible:
+        fields_at = skip_tags(data, fields_at)
+    fields_at += 4 if api.version >= _FIRST_VERSION_WITHOUT_REPLICA_ID else 8
+    end = fields_at + _SIZES.size
+    if end > at + 4 + size:
+        raise MalformedBody("a Fetch that ends before max_bytes")
+    if end > len(data):
+        raise Truncated
+    min_bytes, max_bytes = _SIZES.unpack_from(data, fields_at)
     lowered = min(max_bytes, max(most_bytes, 1))
     if lowered == max_bytes and min_bytes <= lowered:
-        return frame
-    out = bytearray(frame)
-    _INT32.pack_into(out, at, min(min_bytes, lowered))
-    _INT32.pack_into(out, at + 4, lowered)
-    return bytes(out)
+        return None
+    return data[at:fields_at] + _SIZES.pack(min(min_bytes, lowered), lowered)
 
 
 def asks_within(data: bytes, at: int, client_id_length: int, api: Api, most_bytes: int) -> bool:
@@ -64,7 +77,7 @@ def asks_within(data: bytes, at: int, client_id_length: int, api: Api, most_byte
         at: where the request begins, with its size; its client id has been received.
         client_id_length: as in its head.
         api: its version.
-        most_bytes: see `clamp_max_bytes`.
+        most_bytes: see `clamped_head`.
     """
     if api.version < _FIRST_VERSION_WITH_MAX_BYTES:
         return True

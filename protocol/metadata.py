@@ -14,6 +14,7 @@ from protocol.headers import body_offset
 from protocol.primitives import (
     framed,
     read_array_length,
+    read_bytes_at,
     read_int8,
     read_int16,
     read_nullable_string,
@@ -23,6 +24,7 @@ from protocol.primitives import (
     write_array_length,
     write_nullable_string,
 )
+from protocol.steps import STEP_ELEMENTS, Steps
 
 MOST_NAMES: Final = 50_000
 """Longest list of topics that is walked."""
@@ -46,7 +48,7 @@ class MetadataQuestion:
     flag_offset: int | None
 
 
-def parse_metadata_question(frame: bytes, api: Api) -> MetadataQuestion:
+def parse_metadata_question(frame: bytes, api: Api) -> Steps[MetadataQuestion]:
     """Read a whole Metadata request frame (size included).
 
     Raises:
@@ -56,7 +58,9 @@ def parse_metadata_question(frame: bytes, api: Api) -> MetadataQuestion:
     at = body_offset(frame, flexible=flexible)
     count, at = read_array_length(frame, at, compact=flexible, most=MOST_NAMES)
     names = []
-    for _ in range(max(count, 0)):
+    for done in range(max(count, 0)):
+        if done % STEP_ELEMENTS == STEP_ELEMENTS - 1:
+            yield
         if api.version >= 10:
             at = skip(frame, at, 16)
         name, at = read_nullable_string(frame, at, compact=flexible)
@@ -89,7 +93,7 @@ def upgrade_question(frame: bytes, api: Api, question: MetadataQuestion) -> byte
     return framed(out)
 
 
-def downgrade_answer(frame: bytes, api: Api) -> bytes:
+def downgrade_answer(frame: bytes, api: Api) -> Steps[bytes]:
     """A v4 response as the client's version, v0-3: the fields that version lacks are left out.
 
     v3 is v4 to the letter; v2 has no throttle time; v1 no cluster id; v0 no racks, no controller, no internal flag.
@@ -117,18 +121,36 @@ def downgrade_answer(frame: bytes, api: Api) -> bytes:
         return framed(out)
     count, at = read_array_length(frame, at, compact=False, most=MOST_NAMES)
     write_array_length(out, max(count, 0), compact=False)
+    walked = 0
     for _ in range(max(count, 0)):
         start = at
         at = skip_string(frame, skip(frame, at, 2), compact=False)
         out += frame[start:at]
         start = at = skip(frame, at, 1)
-        at = _skip_partitions(frame, at, version=4, flexible=False)
+        partitions, at = yield from _skip_partitions(frame, at, version=4, flexible=False)
         out += frame[start:at]
+        walked += 1 + partitions
+        if walked >= STEP_ELEMENTS:
+            walked = 0
+            yield
     return framed(out)
 
 
-def topics_in_error(frame: bytes, api: Api, error_codes: Container[int]) -> list[bytes]:
-    """Names of the topics that a Metadata response (v0-13) has one of these errors for.
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What Metadata says of one topic: raw name, 16-byte id, error code, number of partitions."""
+
+    name: bytes
+    topic_id: bytes
+    error_code: int
+    partition_count: int
+
+
+_NO_ID: Final = b"\x00" * 16
+
+
+def read_topics(frame: bytes, api: Api) -> Steps[list[TopicFacts]]:
+    """The topics of a Metadata response (v0-13).
 
     Raises:
         ProtocolError: the response cannot be read.
@@ -146,27 +168,42 @@ def topics_in_error(frame: bytes, api: Api, error_codes: Container[int]) -> list
     at = skip(frame, at, 4) if api.version >= 1 else at
     count, at = read_array_length(frame, at, compact=flexible, most=len(frame))
     found = []
+    walked = 0
     for _ in range(max(count, 0)):
         error_code, at = read_int16(frame, at)
         name, at = read_nullable_string(frame, at, compact=flexible)
-        at = skip(frame, at, 16) if api.version >= 10 else at
+        topic_id = _NO_ID
+        if api.version >= 10:
+            topic_id, at = read_bytes_at(frame, at, 16)
         at = skip(frame, at, 1) if api.version >= 1 else at
-        at = _skip_partitions(frame, at, version=api.version, flexible=flexible)
+        partitions, at = yield from _skip_partitions(frame, at, version=api.version, flexible=flexible)
         at = skip(frame, at, 4) if api.version >= 8 else at
         at = skip_tags(frame, at) if flexible else at
-        if error_code in error_codes and name:
-            found.append(name)
+        found.append(TopicFacts(name or b"", topic_id, error_code, partitions))
+        walked += 1 + partitions
+        if walked >= STEP_ELEMENTS:
+            walked = 0
+            yield
     return found
 
 
-def _skip_partitions(frame: bytes, at: int, *, version: int, flexible: bool) -> int:
+def topics_in_error(frame: bytes, api: Api, error_codes: Container[int]) -> Steps[list[bytes]]:
+    """Names of the topics that a Metadata response (v0-13) has one of these errors for; see `read_topics`."""
+    topics = yield from read_topics(frame, api)
+    return [topic.name for topic in topics if topic.error_code in error_codes and topic.name]
+
+
+def _skip_partitions(frame: bytes, at: int, *, version: int, flexible: bool) -> Steps[tuple[int, int]]:
+    """(how many they are, the offset behind them)."""
     count, at = read_array_length(frame, at, compact=flexible, most=len(frame))
     fixed = 2 + 4 + 4 + (4 if version >= 7 else 0)
     lists = 3 if version >= 5 else 2
-    for _ in range(max(count, 0)):
+    for done in range(max(count, 0)):
+        if done % STEP_ELEMENTS == STEP_ELEMENTS - 1:
+            yield
         at = skip(frame, at, fixed)
         for _ in range(lists):
             brokers, at = read_array_length(frame, at, compact=flexible, most=len(frame))
             at = skip(frame, at, 4 * max(brokers, 0))
         at = skip_tags(frame, at) if flexible else at
-    return at
+    return max(count, 0), at

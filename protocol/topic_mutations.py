@@ -30,6 +30,7 @@ from protocol.primitives import (
     skip_tags,
     write_array_length,
 )
+from protocol.steps import STEP_ELEMENTS, Steps
 
 NO_TOPIC_ID: Final = b"\x00" * 16
 
@@ -109,17 +110,20 @@ class TopicMutations:
         return framed(out)
 
 
+_TOPICS_AT_ONCE: Final = 1_000
+
+
 class _Budget:
     """Counts nested elements of one request, so that a small frame cannot hold the loop for long."""
 
     def __init__(self) -> None:
-        self._left = MAX_NESTED_ELEMENTS
+        self.left = MAX_NESTED_ELEMENTS
 
     def take(self, count: int) -> int:
         """`count` again, 0 for a null array."""
         count = max(count, 0)
-        self._left -= count
-        if self._left < 0:
+        self.left -= count
+        if self.left < 0:
             raise TooManyElements
         return count
 
@@ -131,7 +135,7 @@ class _Budget:
         return skip_tags(frame, at)
 
 
-def parse_topic_mutations(frame: bytes, api: Api) -> TopicMutations:
+def parse_topic_mutations(frame: bytes, api: Api) -> Steps[TopicMutations]:
     """Take a whole request frame (size included) of one of the three APIs apart.
 
     Raises:
@@ -147,9 +151,13 @@ def parse_topic_mutations(frame: bytes, api: Api) -> TopicMutations:
     }[api.key]
     budget = _Budget()
     topics = []
-    for _ in range(max(count, 0)):
+    paused_at = budget.left
+    for done in range(max(count, 0)):
         topic, at = read(frame, at, api, budget)
         topics.append(topic)
+        if done % _TOPICS_AT_ONCE == _TOPICS_AT_ONCE - 1 or paused_at - budget.left >= STEP_ELEMENTS:
+            paused_at = budget.left
+            yield
     tail_at = at
     timeout_ms, at = read_int32(frame, at)
     validate_only = False

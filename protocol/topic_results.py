@@ -26,6 +26,7 @@ from protocol.primitives import (
     write_nullable_string,
     write_uvarint,
 )
+from protocol.steps import Steps
 from protocol.topic_mutations import NO_TOPIC_ID, TopicMutation
 
 
@@ -57,7 +58,7 @@ class TopicResults:
     tail: bytes
 
 
-def parse_topic_results(frame: bytes, api: Api) -> TopicResults:
+def parse_topic_results(frame: bytes, api: Api) -> Steps[TopicResults]:
     """Take a whole response frame (size included) of one of the three APIs apart.
 
     Raises:
@@ -70,9 +71,11 @@ def parse_topic_results(frame: bytes, api: Api) -> TopicResults:
         throttle_time_ms, at = read_int32(frame, at)
     count, at = read_array_length(frame, at, compact=api.flexible)
     results = []
-    for _ in range(max(count, 0)):
+    for done in range(max(count, 0)):
         result, at = _read_result(frame, at, api)
         results.append(result)
+        if done % 1_000 == 999:
+            yield
     return TopicResults(throttle_time_ms, tuple(results), frame[at:])
 
 

@@ -6,6 +6,7 @@ write it; a user that is really called ``<default>`` is another entity and is wr
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,19 @@ class Default(Enum):
 DEFAULT: Final = Default.DEFAULT
 
 Name: TypeAlias = str | Default
+
+MAX_NAME_CHARS: Final = 256
+"""Longer client ids are cut: they are keys of counters, and a client may invent thousands of them (hazard K07)."""
+
+_DIGEST_CHARS: Final = 16
+
+
+def cut_name(name: str) -> str:
+    """A name of bearable length: of a longer one the beginning and a digest of it all, so that two stay two."""
+    if len(name) <= MAX_NAME_CHARS:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
+    return f"{name[: MAX_NAME_CHARS - _DIGEST_CHARS - 1]}~{digest}"
 
 
 class QuotaKey(StrEnum):
@@ -53,11 +67,16 @@ class Family(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuotaEntity:
-    """A quota entity. A component that is not part of it is None."""
+    """A quota entity. A component that is not part of it is None; a long client id is cut, as clients' are."""
 
     user: Name | None = None
     client_id: Name | None = None
     ip: Name | None = None
+
+    def __post_init__(self) -> None:
+        """Cut the client id."""
+        if isinstance(self.client_id, str) and len(self.client_id) > MAX_NAME_CHARS:
+            object.__setattr__(self, "client_id", cut_name(self.client_id))
 
     @property
     def family(self) -> Family | None:

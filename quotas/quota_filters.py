@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeAlias
 
-from quotas.entities import DEFAULT, EntityType, Name, QuotaEntity, QuotaKey
+from quotas.entities import DEFAULT, EntityType, Name, QuotaEntity, QuotaKey, cut_name
 from quotas.limits import Limits
 
 
@@ -120,7 +120,7 @@ def make_filter(components: Iterable[tuple[str, int, str | None]], *, strict: bo
         if match_type == MatchType.EXACT:
             if name is None:
                 raise FilterError("Request specified MATCH_TYPE_EXACT, but set match string to null.")
-            named[entity_type] = name
+            named[entity_type] = cut_name(name) if entity_type is EntityType.CLIENT_ID else name
         elif match_type == MatchType.DEFAULT:
             if name is not None:
                 raise FilterError("Request specified MATCH_TYPE_DEFAULT, but also specified a match string.")

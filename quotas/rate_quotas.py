@@ -11,6 +11,7 @@ import math
 from collections.abc import Container
 from dataclasses import dataclass
 from functools import lru_cache
+from sys import getsizeof
 from typing import Final, NamedTuple, TypeAlias
 
 from quotas.entities import QuotaKey
@@ -271,6 +272,10 @@ def _allowance(limit_per_s: float, allowance_s: float) -> float:
     return limit_per_s * allowance_s
 
 
+_MOST_BOUND_BYTES: Final = 16 * 1024 * 1024
+"""Of client ids whose counter was looked up; clients choose them, up to 1 KiB each (hazard K07)."""
+
+
 class RateQuotas:
     """The quotas of one key."""
 
@@ -296,6 +301,7 @@ class RateQuotas:
         # The counter of each client that was looked up since the limits last changed.
         self._bound: dict[tuple[Scope, str, str, Kind], RateTracker] = {}
         self._bound_version = limits.version
+        self._bound_bytes = 0  # of client ids in it
 
     def tracker(
         self, user: str, client_id: str, *, kind: Kind | None = None, scope: Scope = None, now_ms: int
@@ -373,8 +379,13 @@ class RateQuotas:
     def _find(self, user: str, client_id: str, kind: Kind, scope: Scope, now_ms: int) -> RateTracker | None:
         version = self._limits.version
         # Clients may outnumber counters, many ids to one user; the cache is dropped rather than managed.
-        if self._bound_version != version or len(self._bound) >= 4 * self._settings.max_trackers:
+        if (
+            self._bound_version != version
+            or len(self._bound) >= 4 * self._settings.max_trackers
+            or self._bound_bytes >= _MOST_BOUND_BYTES
+        ):
             self._bound.clear()
+            self._bound_bytes = 0
             self._bound_version = version
         if not self._limits.enabled(self._key):
             return None
@@ -386,6 +397,7 @@ class RateQuotas:
         if tracker.shared:
             tracker.good_until_ms = float(now_ms + _SHARED_RECHECK_MS)
         self._bound[scope, user, client_id, kind] = tracker
+        self._bound_bytes += getsizeof(client_id)
         return tracker
 
     def _make(self, key: ScopedKey | None, limit: float, now_ms: int) -> RateTracker:

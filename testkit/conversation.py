@@ -30,6 +30,7 @@ class Conversation:
         clock: the gateway's.
         cluster: answers what `serve` finds upstream.
         closed_by: why the connection ended; None while it lives.
+        hold_steps: long work waits; otherwise it is done at once.
     """
 
     def __init__(
@@ -51,8 +52,10 @@ class Conversation:
         self.core = core or GatewayCore(**core_settings)
         self.clock = self.core.clock
         self.session = self.core.new_session()
+        self.session.on_memory_freed = partial(self.unmute, MuteReason.MEMORY_FULL)
         self.cluster = cluster or ScriptedCluster()
         self.closed_by: CloseCause | None = None
+        self.hold_steps = False
         self._shortcut = shortcut
         self._socket: list[bytes] = []  # sent by the client, not read by the session yet
         self._upstream = bytearray()  # written to the broker, not looked at yet
@@ -249,6 +252,11 @@ class Conversation:
         except ProtocolError:
             self.closed_by = CloseCause.UPSTREAM_MALFORMED
         session = self.session
+        while session.steps and not self.hold_steps and self.closed_by is None:
+            try:
+                session.take_step(now_ms=self.clock.now_ms)
+            except ProtocolError:
+                self.closed_by = CloseCause.UPSTREAM_MALFORMED
         self._upstream += b"".join(session.to_upstream)
         self._client += b"".join(session.to_client)
         session.to_upstream.clear()

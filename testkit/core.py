@@ -12,6 +12,7 @@ from config.sections.quota_admin import Authorize
 from gateway.handlers import handlers_of
 from gateway.handlers.context import HandlerContext
 from gateway.session.client_quotas import ClientQuotas
+from gateway.session.memory_budget import MemoryBudget
 from gateway.session.routes import (
     UNKNOWN_API_VERSIONS,
     HeadHandler,
@@ -119,6 +120,7 @@ class GatewayCore:
         limits, mutations, client_quotas, observer, context: as in the gateway.
         desk: makes quota alterations durable.
         settings: bounds of its sessions.
+        memory: what they hold together.
         routes: their table.
     """
 
@@ -190,6 +192,7 @@ class GatewayCore:
             own_topics=OwnTopics(*own_topics),
         )
         self.settings = settings or session_settings()
+        self.memory = MemoryBudget(self.settings.queued_max_request_bytes)
         self.routes: dict[int, Route] = RoutesOnDemand(
             *self.handlers(), max_frame_bytes=self.settings.max_frame_bytes
         )
@@ -208,6 +211,7 @@ class GatewayCore:
             listener="tests",
             peer="192.0.2.1:40000",
             quotas=self.client_quotas,
+            memory=self.memory,
             now_ms=self.clock.now_ms,
         )
         session.user = self.user

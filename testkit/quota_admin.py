@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 
 from config.sections.quota_admin import Authorize
 from gateway.quota_admin.broker_limits import BrokerLimits
@@ -43,7 +43,6 @@ class ScriptedAlterations:
         quotas: what is in force.
         audit: what was written down.
         waiting: alterations that are not durable yet, oldest first.
-        slow: what takes its time and has not been gone through, oldest first.
         limits: of brokers, which alterations may change too.
     """
 
@@ -56,18 +55,12 @@ class ScriptedAlterations:
     ) -> None:
         self.quotas = LayeredQuotas(limits or Limits())
         self.audit = RecordingAudit()
-        self.admin = QuotaAdmin(
-            self.quotas, self._alter, self._slowly, self.audit, authorize=authorize, admins=admins
-        )
+        self.admin = QuotaAdmin(self.quotas, self._alter, self.audit, authorize=authorize, admins=admins)
         self.waiting: list[tuple[Alteration, OnAltered]] = []
         self.limits: BrokerLimits | None = None
-        self.slow: list[tuple[Iterator[None], Callable[[int], None]]] = []
 
     def _alter(self, alteration: Alteration, on_altered: OnAltered) -> None:
         self.waiting.append((alteration, on_altered))
-
-    def _slowly(self, steps: Iterator[None], on_done: Callable[[int], None]) -> None:
-        self.slow.append((steps, on_done))
 
     def finish(self, *, now_ms: int, failure: str | None = None) -> Alteration:
         """The oldest alteration becomes durable, or fails; its client is answered."""

@@ -1,4 +1,4 @@
-"""[limits]: bounds of one client connection, quotas aside."""
+"""[limits]: bounds of client connections, quotas aside."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from config.section_base import MAX_INT32, Bytes, Count, Milliseconds, Section
 
 
 class LimitSettings(Section, frozen=True):
-    """Bounds of one client connection.
+    """Bounds of each client connection, and of what all of them hold.
 
     Attributes:
         max_frame_bytes: largest request; 100 MiB is Kafka's socket.request.max.bytes.
+        queued_max_request_bytes: what all connections together hold back: requests and answers that are seen whole,
+            replies that wait for earlier ones, bytes that a peer does not take. Kafka's queued.max.request.bytes;
+            connections that would hold more are not read on.
         max_in_flight_requests: requests without a reply; reading stops there. Producers have 5 by default.
         max_response_bytes: largest response a broker may announce; Kafka has no bound but the INT of the size.
         max_mute_ms: longest mute that is issued at once; the rest of a longer one is due later. Java producers give
@@ -26,6 +29,7 @@ class LimitSettings(Section, frozen=True):
     """
 
     max_frame_bytes: Bytes = 104_857_600
+    queued_max_request_bytes: Bytes = 268_435_456
     max_in_flight_requests: Count = 1000
     max_response_bytes: Bytes = MAX_INT32
     max_mute_ms: Milliseconds = 110_000

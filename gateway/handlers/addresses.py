@@ -11,8 +11,9 @@ from gateway.session.response_queue import CollectedAnswer
 from gateway.session.routes import Route, Session
 from protocol.addresses import Advertise
 from protocol.api_keys import Api
+from protocol.steps import Steps
 
-Rewrite: TypeAlias = Callable[[bytes, Api, Advertise], bytes]
+Rewrite: TypeAlias = Callable[[bytes, Api, Advertise], bytes | Steps[bytes]]
 
 
 class AddressHandler:
@@ -29,5 +30,5 @@ class AddressHandler:
         on_reply = partial(self._on_reply, route.api)
         session.forward(frame, route.api, CollectedAnswer(on_reply))
 
-    def _on_reply(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
+    def _on_reply(self, api: Api, frame: bytes, _now_ms: int) -> bytes | Steps[bytes]:
         return self._rewrite(frame, api, self._context.topology.advertise)

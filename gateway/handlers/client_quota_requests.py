@@ -7,7 +7,7 @@ looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
@@ -37,6 +37,7 @@ from protocol.client_quota_messages import (
 )
 from protocol.error_codes import ErrorCode
 from protocol.headers import correlation_id_of
+from protocol.steps import Steps
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.quota_alterations import EntityPlan, entity_of, known_key, known_types, names_of, plan_alterations
@@ -106,18 +107,16 @@ class DescribeClientQuotasHandler:
             for entity, values in wanted.select(limits):
                 answer.add(_described(entity, values))
             session.answer(answer.frame(), timed, now_ms=now_ms)
-            return
-        place = session.defer()
-
-        def on_done(now_ms: int) -> None:
-            session.fulfil(place, answer.frame(), timed, now_ms=now_ms)
-
-        self._admin.slowly(_steps(wanted, limits, answer), on_done)
+        else:
+            session.run(_steps(session, wanted, limits, answer, timed))
 
 
-def _steps(wanted: QuotaFilter, limits: Limits, answer: DescribeAnswer) -> Iterator[None]:
+def _steps(
+    session: Session, wanted: QuotaFilter, limits: Limits, answer: DescribeAnswer, timed: TimedRequest | None
+) -> Steps[None]:
     """Put an answer together in steps of some milliseconds: with many quotas it takes seconds."""
     found: Grouped = {}
+    yield
     # What is set may change before the last step. Copied with the first, since many lists may wait for theirs.
     for key, of_key in limits.snapshot().items():
         rest = iter(of_key.items())
@@ -128,6 +127,8 @@ def _steps(wanted: QuotaFilter, limits: Limits, answer: DescribeAnswer) -> Itera
         answer.add(_described(entity, values))
         if at % (_AT_ONCE // 10) == 0:
             yield
+    now_ms: int = yield
+    session.answer(answer.frame(), timed, now_ms=now_ms)
 
 
 def _described(entity: QuotaEntity, values: Mapping[QuotaKey, float]) -> DescribedEntity:

@@ -13,11 +13,12 @@ from gateway.quota_admin.broker_limits import BrokerLimits
 from gateway.session.response_queue import CollectedAnswer
 from gateway.session.routes import Route, Session
 from protocol.api_keys import Api
-from protocol.codec import ShownConfig, asked_broker_configs, mask_addresses, replace_broker_configs
+from protocol.describe_configs import AskedConfigs, ShownConfig, asked_broker_configs, edit_broker_configs
+from protocol.steps import Steps
 
 
 class DescribeConfigsHandler:
-    """Forwards the request and masks the answer."""
+    """Forwards the request and masks the answer; an answer without brokers is relayed unseen."""
 
     max_request_bytes = MAX_REQUEST_BYTES
 
@@ -27,24 +28,24 @@ class DescribeConfigsHandler:
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
-        limits = self._limits
-        asked = {} if limits is None else asked_broker_configs(frame, route.api)
-        on_reply = partial(self._on_reply, route.api, asked)
-        session.forward(frame, route.api, CollectedAnswer(on_reply))
+        session.run(self._serve(session, route.api, frame))
 
-    def _on_reply(
-        self, api: Api, asked: dict[str, frozenset[str] | None], frame: bytes, _now_ms: int
-    ) -> bytes:
-        limits = self._limits
-        if limits is not None and asked:
+    def _serve(self, session: Session, api: Api, frame: bytes) -> Steps[None]:
+        asked = yield from asked_broker_configs(frame, api)
+        answer = None if asked is None else CollectedAnswer(partial(self._on_reply, api, asked))
+        session.forward(frame, api, answer)
 
-            def shown(resource: str) -> dict[str, ShownConfig]:
-                wanted = asked.get(resource)
-                return {
-                    key: config
-                    for key, config in limits.shown(resource).items()
-                    if wanted is None or key in wanted
-                }
+    def _on_reply(self, api: Api, asked: AskedConfigs, frame: bytes, _now_ms: int) -> Steps[bytes]:
+        limits, hosts = self._limits, self._context.topology.cluster.hosts
+        if limits is None or not asked:
+            return edit_broker_configs(frame, api, hosts)
 
-            frame = replace_broker_configs(frame, api, shown, limits.keys)
-        return mask_addresses(frame, api, self._context.topology.cluster.hosts)
+        def shown(resource: str) -> dict[str, ShownConfig]:
+            wanted = asked.get(resource)
+            return {
+                key: config
+                for key, config in limits.shown(resource).items()
+                if wanted is None or key in wanted
+            }
+
+        return edit_broker_configs(frame, api, hosts, shown, limits.keys)

@@ -24,14 +24,15 @@ from gateway.session.response_queue import Answer, HeadAnswer, Pending
 from gateway.session.routes import HeadDecision, Route, Session
 from gateway.session.throttle_state import CachedSensor
 from protocol.api_keys import Api
-from protocol.fetch import asks_within, clamp_max_bytes, counted_bytes, emptied, without_records
+from protocol.errors import Truncated
+from protocol.fetch import asks_within, clamped_head, counted_bytes, emptied, without_records
 from protocol.headers import CLIENT_ID_AT, HEAD, HEAD_BYTES
 from quotas.combine import ThrottledBy
 from quotas.rate_quotas import RateTracker
 
 
 class FetchHandler:
-    """Relays requests that ask for no more than a quota's window passes; collects and clamps the others."""
+    """Relays requests, with max_bytes lowered in those that ask for more than a quota's window passes."""
 
     max_request_bytes = 2_147_483_647
 
@@ -64,27 +65,39 @@ class FetchHandler:
             session.responses.pending.append(Pending(correlation_id, answer))
             return HeadDecision.RELAY
         most_bytes = None if tracker is None else tracker.max_in_window()
+        lowered = None
         if most_bytes is not None:
             if session.responses.awaits_head:
                 session.mute(MuteReason.AWAITING_FETCH)
                 return HeadDecision.WAIT
             assert tracker is not None
-            held = size > MAX_REQUEST_BYTES
             wait_ms = _wait_ms(session, tracker, now_ms)
-            if wait_ms > 0 and (held or wait_ms <= tracker.window_ms):
+            if wait_ms > 0 and (size > MAX_REQUEST_BYTES or wait_ms <= tracker.window_ms):
                 return _hold(session, route.api, known, now_ms)
-            share = most_bytes // (tracker.fetches + 1)
-            if wait_ms > 0 or not (held or asks_within(data, at, client_id_length, route.api, share)):
+            if wait_ms > 0:
                 return HeadDecision.COLLECT
-            session.throttling.fetch_begins(tracker)
+            share = most_bytes // (tracker.fetches + 1)
+            if not asks_within(data, at, client_id_length, route.api, share):
+                try:
+                    lowered = clamped_head(data, at, size, client_id_length, route.api, share)
+                except Truncated:
+                    return HeadDecision.MORE
         answer = HeadAnswer(partial(self._on_reply, session, route.api, known))
+        if lowered is not None:
+            assert tracker is not None
+            # Begun when its head is replaced: this may be asked again before.
+            session.rewrite_head(lowered, answer, tracker)
+            return HeadDecision.REWRITE
+        if tracker is not None and most_bytes is not None:
+            session.throttling.fetch_begins(tracker)
         session.responses.pending.append(Pending(correlation_id, answer))
         return HeadDecision.RELAY
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
-        """See `RequestHandler`: only requests come here that may ask for too much, or at the wrong time."""
+        """See `RequestHandler`: only requests come here that were to be answered empty when their head was seen."""
         assert self._quotas is not None
-        known = _counter(self._quotas, session, frame, 0, HEAD.unpack_from(frame, 0)[3], now_ms)
+        _, _, _, client_id_length = HEAD.unpack_from(frame, 0)
+        known = _counter(self._quotas, session, frame, 0, client_id_length, now_ms)
         assert known is not None  # the frame is whole
         tracker = known.tracker
         most_bytes = None if tracker is None else tracker.max_in_window()
@@ -92,7 +105,10 @@ class FetchHandler:
             if _wait_ms(session, tracker, now_ms) > 0:
                 self._answer_empty(session, route.api, frame, known, now_ms)
                 return
-            frame = clamp_max_bytes(frame, route.api, most_bytes // (tracker.fetches + 1))
+            share = most_bytes // (tracker.fetches + 1)
+            lowered = clamped_head(frame, 0, len(frame) - 4, client_id_length, route.api, share)
+            if lowered is not None:
+                frame = lowered + frame[len(lowered) :]
             session.throttling.fetch_begins(tracker)
         answer = HeadAnswer(partial(self._on_reply, session, route.api, known))
         session.forward(frame, route.api, answer)

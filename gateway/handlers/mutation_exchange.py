@@ -30,6 +30,8 @@ from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
 from protocol.errors import ProtocolError
 from protocol.headers import correlation_id_of
+from protocol.metadata import TopicFacts, read_topics
+from protocol.steps import Steps
 from protocol.topic_mutations import NO_TOPIC_ID, TopicIdentity, TopicMutation, TopicMutations
 from protocol.topic_names import is_valid_topic_name
 from protocol.topic_results import (
@@ -43,6 +45,9 @@ from protocol.topic_results import (
 from quotas.combine import ThrottledBy
 from quotas.mutation_cost import create_partitions_permits, create_topics_permits, delete_topics_permits
 from quotas.mutations import MutationDecision, RequestDecision
+
+_TOPICS_AT_ONCE: Final = 200
+"""Topics that are looked at in one step, at up to 30 us each."""
 
 _MAY_BE_DONE: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN})
 """Live: CreatePartitions by more than 10,000 is answered with the second by Kafka 4.3.1, and carried out."""
@@ -96,7 +101,7 @@ class MutationExchange:
         self._frame = frame
         self._correlation_id = correlation_id_of(frame)
         self._client_id = session.client_id_of(frame)
-        self._known: dict[TopicIdentity, codec.TopicFacts] = {}
+        self._known: dict[TopicIdentity, TopicFacts] = {}
         self._repeated: set[TopicIdentity] = set()  # topics that stand in the request more than once
         self._answers_due = 0
         self._asked_ms = 0
@@ -112,14 +117,14 @@ class MutationExchange:
         self._usage: UsageRow | None = None
         self._only_told = False  # in usage records: no such quota is set
 
-    def start(self, now_ms: int) -> None:
+    def start(self, now_ms: int) -> Steps[None]:
         """Ask the cluster what it knows of the topics; go on when it has told."""
         self._session.mute(MuteReason.AWAITING_REPLY)
         self._asked_ms = now_ms
         self._due = self._context.recent_topics.take_due(self._session.user, self._client_id, now_ms=now_ms)
         self._look_up(self._request.topics)
         if not self._answers_due:
-            self._validate(now_ms)
+            yield from self._validate(now_ms)
 
     def _look_up(self, topics: tuple[TopicMutation, ...]) -> None:
         names = {topic.name for topic in topics if topic.name is not None and is_valid_topic_name(topic.name)}
@@ -138,13 +143,13 @@ class MutationExchange:
     def _ask(self, question: bytes, api: Api, *, by_id: bool) -> None:
         self._answers_due += 1
 
-        def on_reply(frame: bytes, now_ms: int) -> None:
-            for topic in codec.read_metadata(frame, api).topics:
+        def on_reply(frame: bytes, now_ms: int) -> Steps[None]:
+            for topic in (yield from read_topics(frame, api)):
                 self._known[(None, topic.topic_id) if by_id else (topic.name, NO_TOPIC_ID)] = topic
             self._answers_due -= 1
             if not self._answers_due:
                 self._refund_undone(now_ms)
-                self._validate(now_ms)
+                yield from self._validate(now_ms)
 
         self._session.ask_upstream(question, codec.OWN_CORRELATION_ID, on_reply)
 
@@ -166,29 +171,32 @@ class MutationExchange:
 
     # -- what seems to cost nothing --------------------------------------------------------------------------
 
-    def _validate(self, now_ms: int) -> None:
+    def _validate(self, now_ms: int) -> Steps[None]:
         """Have the broker say itself what is wrong with topics that seem to cost nothing."""
         request = self._request
         self._repeated = self._find_repeated()
         self._find_own()
         creates = request.api.key is not ApiKey.DELETE_TOPICS
         limited = self._context.mutations.is_limited(self._session.user, self._client_id)
-        free = [
-            topic for topic in request.topics if topic.identity not in self._own and not self._permits(topic)
-        ]
+        free = []
+        for done, topic in enumerate(request.topics, start=1):
+            if topic.identity not in self._own and not self._permits(topic):
+                free.append(topic)
+            if done % _TOPICS_AT_ONCE == 0:
+                now_ms = yield
         if not (creates and limited and free) or request.validate_only:
-            self._decide(now_ms)
+            yield from self._decide(now_ms)
         elif request.api.key is ApiKey.CREATE_TOPICS and request.api.version == 0:
             # There is no other way to ask than to have it done.
             self._unproven = {topic.identity for topic in free if self._single(topic)}
-            self._decide(now_ms)
+            yield from self._decide(now_ms)
         else:
             question = request.encode(free, validation_id=codec.OWN_CORRELATION_ID)
             on_reply = partial(self._on_validated, {topic.identity for topic in free})
             self._session.ask_upstream(question, codec.OWN_CORRELATION_ID, on_reply)
 
-    def _on_validated(self, free: set[TopicIdentity], frame: bytes, now_ms: int) -> None:
-        answer = parse_topic_results(frame, self._request.api)
+    def _on_validated(self, free: set[TopicIdentity], frame: bytes, now_ms: int) -> Steps[None]:
+        answer = yield from parse_topic_results(frame, self._request.api)
         by_identity = self._by_identity(answer.results)
         for identity in free:
             result = by_identity.get(identity)
@@ -196,7 +204,7 @@ class MutationExchange:
             (self._proven if refused else self._unproven).add(identity)
         kept = tuple(result for result in answer.results if result.error_code != ErrorCode.NONE)
         self._validated = replace(answer, results=kept)
-        self._decide(now_ms)
+        yield from self._decide(now_ms)
 
     # -- deciding --------------------------------------------------------------------------------------------
 
@@ -273,21 +281,29 @@ class MutationExchange:
                 self._own.add(topic.identity)
         own.refusals += bool(self._own)
 
-    def _decide(self, now_ms: int) -> None:
+    def _decide(self, now_ms: int) -> Steps[None]:
         """Charge in wire order, forward what was admitted or answer here."""
         request = self._request
         if not request.api.strict and self._hold(now_ms):
             return
-        permits = [self._permits(topic) for topic in request.topics]
-        decision = self._context.mutations.charge_request(
-            self._session.user,
-            self._client_id,
-            permits,
-            strict=request.api.strict,
-            validate_only=request.validate_only,
-            kind=self._session.kind,
-            now_ms=now_ms,
-        )
+        topics: list[MutationDecision] = []
+        decision = RequestDecision((), 0, now_ms)
+        for start in range(0, len(request.topics), _TOPICS_AT_ONCE):
+            if start:
+                now_ms = yield
+            charged = self._context.mutations.charge_request(
+                self._session.user,
+                self._client_id,
+                [self._permits(topic) for topic in request.topics[start : start + _TOPICS_AT_ONCE]],
+                strict=request.api.strict,
+                validate_only=request.validate_only,
+                kind=self._session.kind,
+                now_ms=now_ms,
+            )
+            topics += charged.topics
+            if charged.throttle_time_ms or not start:
+                decision = charged
+        decision = replace(decision, topics=tuple(topics))
         self._decision = decision
         self._only_told = not self._context.mutations_enabled
         admitted = []
@@ -345,18 +361,18 @@ class MutationExchange:
 
     # -- the broker's reply ----------------------------------------------------------------------------------
 
-    def _on_broker_reply(self, frame: bytes, now_ms: int) -> bytes:
+    def _on_broker_reply(self, frame: bytes, now_ms: int) -> Steps[bytes | None]:
         api = self._request.api
         if self._only_told:
             with suppress(ProtocolError):
-                answer = parse_topic_results(frame, api)
-                self._settle(answer.results, now_ms)
+                answer = yield from parse_topic_results(frame, api)
+                now_ms = yield from self._settle(answer.results, now_ms)
                 if self._own:
                     frame = self._merge(answer, now_ms)
             self._session.release(MuteReason.AWAITING_REPLY)
             return frame
-        answer = parse_topic_results(frame, api)
-        self._settle(answer.results, now_ms)
+        answer = yield from parse_topic_results(frame, api)
+        now_ms = yield from self._settle(answer.results, now_ms)
         if self._refused or self._proven or self._own:
             reply = self._merge(answer, now_ms)
         else:
@@ -445,11 +461,13 @@ class MutationExchange:
 
     # -- settling --------------------------------------------------------------------------------------------
 
-    def _settle(self, results: tuple[TopicResult, ...], now_ms: int) -> None:
+    def _settle(self, results: tuple[TopicResult, ...], now_ms: int) -> Steps[int]:
         """Give back what was charged for topics that the broker refused, charge what it did against expectation."""
         by_identity = self._by_identity(results)
         topics = {topic.identity: topic for topic in self._request.topics}
-        for identity, topic in topics.items():
+        for done, (identity, topic) in enumerate(topics.items(), start=1):
+            if done % _TOPICS_AT_ONCE == 0:
+                now_ms = yield
             decided = self._topics.get(identity)
             result = by_identity.get(identity)
             if decided is None or result is None:
@@ -461,6 +479,7 @@ class MutationExchange:
             elif not self._request.validate_only:
                 self._reconcile(topic, decided, result, now_ms)
                 self._note(topic, result, now_ms)
+        return now_ms
 
     def _reconcile(
         self, topic: TopicMutation, decided: MutationDecision, result: TopicResult, now_ms: int

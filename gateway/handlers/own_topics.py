@@ -25,6 +25,7 @@ from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
 from protocol.errors import Truncated
 from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, refuse_size
+from protocol.metadata import read_topics
 from protocol.named_topics import (
     NamedTopics,
     insert_results,
@@ -33,6 +34,7 @@ from protocol.named_topics import (
     refused_transaction,
 )
 from protocol.produce import FIRST_VERSION_WITH_TOPIC_IDS, only_topic
+from protocol.steps import Steps
 
 GUARDED: Final = (
     ApiKey.DELETE_RECORDS,
@@ -190,8 +192,8 @@ class OwnTopicsProduceHandler:
 
     def _on_looked_up(
         self, session: Session, route: Route, request: NamedTopics, frame: bytes, now_ms: int
-    ) -> None:
-        for topic in codec.read_metadata(frame, codec.METADATA_BY_ID).topics:
+    ) -> Steps[None]:
+        for topic in (yield from read_topics(frame, codec.METADATA_BY_ID)):
             self._own.tell_apart(topic)
         self._go_on(session, route, request, self._unknown(request), now_ms)
         session.release(MuteReason.AWAITING_REPLY)
@@ -233,6 +235,7 @@ def _insert(
     """The broker's answer with our results in it; `inner` has it first."""
     if isinstance(inner, CollectedAnswer):
         answered = inner.on_reply(frame, now_ms)
+        assert answered is None or isinstance(answered, bytes)  # Produce answers in one step
         if answered is None:
             return None
         frame = answered

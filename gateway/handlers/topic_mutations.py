@@ -21,6 +21,7 @@ from gateway.session.response_queue import Pending
 from gateway.session.routes import HeadDecision, Route, Session
 from protocol.errors import ProtocolError, TooManyElements
 from protocol.headers import refuse_size
+from protocol.steps import Steps
 from protocol.topic_mutations import TopicMutations, parse_topic_mutations
 
 
@@ -69,22 +70,27 @@ class TopicMutationHandler:
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
+        session.run(self._serve(session, route, frame, now_ms))
+
+    def _serve(self, session: Session, route: Route, frame: bytes, now_ms: int) -> Steps[None]:
         context = self._context
-        request = self._request(route, frame) if context.mutations_seen or context.own_topics else None
+        request = (
+            (yield from self._request(route, frame)) if context.mutations_seen or context.own_topics else None
+        )
         if request is None or not (context.mutations_seen or self._may_be_own(request)):
             session.forward(frame, route.api)
-            return
-        MutationExchange(self._context, session, request, frame).start(now_ms)
+        else:
+            yield from MutationExchange(self._context, session, request, frame).start(now_ms)
 
     def _may_be_own(self, request: TopicMutations) -> bool:
         """Whether one of the topics is the gateway's; of one that is given by its id the cluster has to say."""
         own = self._context.own_topics
         return any(topic.name is None or topic.name in own.names for topic in request.topics)
 
-    def _request(self, route: Route, frame: bytes) -> TopicMutations | None:
+    def _request(self, route: Route, frame: bytes) -> Steps[TopicMutations | None]:
         """None when it can't be read and need not be: the broker says what is wrong with it."""
         try:
-            return parse_topic_mutations(frame, route.api)
+            return (yield from parse_topic_mutations(frame, route.api))
         except ProtocolError as fault:
             context = self._context
             if context.mutations_enabled or context.own_topics:

@@ -17,21 +17,30 @@ STEPS_PER_TURN: Final = 16
 class BatchScheduler:
     """Steps that are due, in order."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, steps_per_turn: int = STEPS_PER_TURN) -> None:
         self._loop = loop
+        self._steps_per_turn = steps_per_turn
         self._steps: deque[Callable[[], None]] = deque()
         self._scheduled = False
 
-    def add(self, step: Callable[[], None]) -> None:
-        """Do this step in one of the loop's next turns; one that raises does not stop the others."""
+    def add(self, step: Callable[[], None], *, first: bool = False) -> None:
+        """Do this step in one of the loop's next turns; one that raises does not stop the others.
+
+        Args:
+            step: to be done.
+            first: before all others that wait.
+        """
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._take)
-        self._steps.append(step)
+        if first:
+            self._steps.appendleft(step)
+        else:
+            self._steps.append(step)
 
     def _take(self) -> None:
         try:
-            for _ in range(min(len(self._steps), STEPS_PER_TURN)):
+            for _ in range(min(len(self._steps), self._steps_per_turn)):
                 self._steps.popleft()()
         finally:
             # Whatever one step did, the others are still due: among them is the end of every throttle.

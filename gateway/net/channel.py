@@ -24,6 +24,7 @@ from gateway.net.stalled_write import StalledWriteDetector
 from gateway.observability.events import CloseCause, Side
 from gateway.runtime.clock import NowMs
 from gateway.session.client_quotas import ClientQuotas
+from gateway.session.memory_budget import MemoryBudget
 from gateway.session.mute import MuteReason
 from gateway.session.routes import Routes, SaslListener
 from gateway.session.session import NEVER_MS, ClientSession
@@ -60,7 +61,9 @@ class ChannelOwner(Protocol):
     settings: SessionSettings
     lingering: Lingering
     scheduler: BatchScheduler
+    long_work: BatchScheduler
     back_pressure: BackPressure
+    memory: MemoryBudget
 
     def closed(self, channel: ClientChannel, cause: CloseCause) -> None:
         """The channel has ended."""
@@ -88,6 +91,7 @@ class ClientChannel(asyncio.Protocol):
         "_now_ms",
         "_owner",
         "_reading",
+        "_stepping",
         "_time",
         "_timer",
         "_transport",
@@ -117,6 +121,7 @@ class ClientChannel(asyncio.Protocol):
         self._connecting: asyncio.Task[None] | None = None
         self._reading = True
         self._upstream_reading = True
+        self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms = NEVER_MS
         self._write_watches: dict[MuteReason, StalledWriteDetector] = {}
@@ -191,13 +196,13 @@ class ClientChannel(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client reads slower than we write: read neither from the broker nor from the client."""
         self._hold_up(MuteReason.CLIENT_FULL)
-        self._read_upstream(False)
+        self._follow_upstream()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
-        self._read_upstream(True)
         self._go_on(MuteReason.CLIENT_FULL)
         self._unmute(MuteReason.CLIENT_FULL)
+        self._follow_upstream()
 
     # -- the broker's transport ------------------------------------------------------------------------------
 
@@ -208,8 +213,8 @@ class ClientChannel(asyncio.Protocol):
             return
         self._upstream = transport
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
-        if self.session.muted & _CLIENT_FULL:
-            self._read_upstream(False)
+        self._follow_upstream()
+        self.session.unsent(Side.UPSTREAM, 0)
         self._unmute(MuteReason.CONNECTING)
 
     def upstream_failed(self, cause: CloseCause) -> None:
@@ -263,6 +268,8 @@ class ClientChannel(asyncio.Protocol):
                     self._owner, transport, stalled, upstream=upstream
                 )
         self.session.mute(reason)
+        if transport is not None and not self._closed:
+            self.session.unsent(_SIDES[reason], transport.get_write_buffer_size())
 
     def _stalled(self, upstream: bool) -> None:
         self.close(CloseCause.UPSTREAM_STALLED if upstream else CloseCause.WRITE_TIMEOUT, abort=not upstream)
@@ -270,6 +277,7 @@ class ClientChannel(asyncio.Protocol):
     def _go_on(self, reason: MuteReason) -> None:
         if not self._closed and self.session.muted & reason:
             self._owner.back_pressure.end(_SIDES[reason], now_ms=self._now_ms())
+            self.session.unsent(_SIDES[reason], 0)
         watch = self._write_watches.pop(reason, None)
         if watch is not None:
             watch.stop()
@@ -342,8 +350,37 @@ class ClientChannel(asyncio.Protocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
+        self._follow_upstream()
+        if session.steps and not self._stepping:
+            self._stepping = True
+            self._owner.long_work.add(self._take_step)
         if session.muted & _DRAINING and session.drained:
             session.close(CloseCause.DRAINED)
+
+    def _take_step(self) -> None:
+        """One step of long work for this client, whose time is the client's as that of any other event."""
+        self._stepping = False
+        session, meter = self.session, self._meter
+        if self._closed or not session.steps:
+            return
+        if meter is not None and meter.on:
+            meter.event_ns = perf_counter_ns()
+
+        def step() -> None:
+            session.take_step(now_ms=self._now_ms())
+            if session.steps:
+                # Before other connections have their turn: what is half done takes memory.
+                self._stepping = True
+                self._owner.long_work.add(self._take_step, first=True)
+            self._pump()
+
+        self._run(step)
+        if meter is not None and meter.on:
+            meter.spend(perf_counter_ns())
+
+    def memory_freed(self) -> None:
+        """See `ClientSession`."""
+        self._unmute(MuteReason.MEMORY_FULL)
 
     def _unmute(self, reason: MuteReason) -> None:
         def step() -> None:
@@ -352,9 +389,11 @@ class ClientChannel(asyncio.Protocol):
 
         self._run(step)
 
-    def _read_upstream(self, reading: bool) -> None:
-        upstream = self._upstream
-        if upstream is None or upstream.is_closing() or reading is self._upstream_reading:
+    def _follow_upstream(self) -> None:
+        """Read from the broker, or do not, as the client and the session take it."""
+        session, upstream = self.session, self._upstream
+        reading = not session.muted & _CLIENT_FULL and not session.holds_upstream
+        if upstream is None or reading is self._upstream_reading or upstream.is_closing():
             return
         self._upstream_reading = reading
         if reading:
@@ -366,6 +405,7 @@ class ClientChannel(asyncio.Protocol):
         """The first bytes for the broker are here: only now is its side of the connection made (hazard B20)."""
         if self._connecting is None:
             self.session.mute(MuteReason.CONNECTING)
+            self.session.unsent(Side.UPSTREAM, sum(map(len, self.session.to_upstream)))
             self._connecting = self._loop.create_task(self._owner.connector.connect(self, self.broker_id))
 
     def _arm(self) -> None:
@@ -459,10 +499,12 @@ class ChannelFactory:
             broker_id=accepted.broker_id,
             quotas=self._quotas,
             sasl=self._sasl,
+            memory=owner.memory,
             now_ms=owner.now_ms(),
         )
         channel = ClientChannel(session, owner, accepted.broker_id, ip=accepted.ip)
         session.on_output_ready = channel.on_output_ready
+        session.on_memory_freed = channel.memory_freed
         if owner.connector.sends_header:
             channel.endpoints = accepted.endpoints
         return channel

@@ -25,6 +25,7 @@ from gateway.net.peer_close import PeerCloseDetector, Watched
 from gateway.net.tls_acceptor import TlsAcceptor
 from gateway.observability.events import CloseCause, ConnectionObserver
 from gateway.runtime.clock import NowMs
+from gateway.session.memory_budget import MemoryBudget
 from gateway.session.session import ClientSession
 from gateway.session.settings import SessionSettings
 from gateway.upstream.connector import Connector
@@ -69,8 +70,10 @@ class Listener:
         channels: open client connections.
         lingering: closed ones whose last bytes have not left.
         scheduler: steps that are due for channels.
+        long_work: steps of work that takes long, shared by all listeners.
         back_pressure: how long channels were held up by a slow side.
         settings: for connections that come from now on.
+        memory: what its connections and those of other listeners hold.
         siblings: all listeners that share the connection quotas, this one included.
     """
 
@@ -89,6 +92,8 @@ class Listener:
         tls_acceptor: TlsAcceptor | None = None,
         usage: ConnectionUsage | None = None,
         proxy: ProxyProtocolSettings | None = None,
+        memory: MemoryBudget | None = None,
+        long_work: BatchScheduler | None = None,
     ) -> None:
         """Make it; nothing is bound yet.
 
@@ -105,6 +110,8 @@ class Listener:
             tls_acceptor: the TLS handshakes of its clients; None: without TLS.
             usage: the usage records; None: none are kept.
             proxy: the load balancers that all its clients come through; None: there are none.
+            memory: what the connections of all listeners hold; None: those of this one alone.
+            long_work: see above; None: of this listener alone.
         """
         self.name = name
         self.loop = loop
@@ -114,6 +121,8 @@ class Listener:
         self.channels: set[Channel] = set()
         self.lingering = Lingering(loop, most=max_lingering)
         self.scheduler = BatchScheduler(loop)
+        self.long_work = long_work or BatchScheduler(loop, steps_per_turn=1)
+        self.memory = memory or MemoryBudget(settings.queued_max_request_bytes)
         self.back_pressure = BackPressure()
         self._tls_acceptor = tls_acceptor
         self._open_channel = open_channel
@@ -223,7 +232,7 @@ class Listener:
     def closed(self, channel: Channel, cause: CloseCause) -> None:
         """See `ChannelOwner`."""
         self.channels.discard(channel)
-        channel.session.ended()
+        channel.session.ended(now_ms=self.now_ms())
         if self._tls_acceptor is not None:
             self._tls_acceptor.forget(channel)
         self._connections.release(self.name, channel.ip)
@@ -335,6 +344,7 @@ class Listeners:
         """The bounds of connections that come from now on."""
         for listener in self.by_name.values():
             listener.settings = settings
+            listener.memory.limit_bytes = settings.queued_max_request_bytes
 
     def limits_changed(self) -> None:
         """Connections that wait for a slot are looked at again."""

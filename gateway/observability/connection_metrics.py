@@ -70,6 +70,13 @@ class WatchedListener(Protocol):
     def awaiting_header(self) -> int: ...
 
 
+class WatchedMemory(Protocol):
+    """The budget of bytes that all connections share."""
+
+    limit_bytes: int
+    used_bytes: int
+
+
 class ConnectionMetrics(Collector):
     """A `ConnectionObserver` that answers scrapes."""
 
@@ -85,6 +92,7 @@ class ConnectionMetrics(Collector):
         self._listeners: dict[str, WatchedListener] = {}
         self._failed_ports: Counter[str] = Counter()
         self._connections: ConnectionQuotas | None = None
+        self._memory: WatchedMemory | None = None
         self._max_ip_series = 0
         self._opened: Counter[str] = Counter()
         self._closed: Counter[tuple[str, CloseCause]] = Counter()
@@ -110,6 +118,10 @@ class ConnectionMetrics(Collector):
         """
         self._connections = connections
         self._max_ip_series = max_ip_series
+
+    def watch_memory(self, memory: WatchedMemory) -> None:
+        """Show what connections hold."""
+        self._memory = memory
 
     def broker_port_failed(self, listener: str) -> None:
         """A broker is left out of what clients are told, since its port could not be bound (hazard E12)."""
@@ -161,6 +173,8 @@ class ConnectionMetrics(Collector):
         if self._connections is not None:
             yield from self._collect_rates(self._connections, now_ms=now_ms)
         yield from self._collect_held_up(now_ms)
+        if self._memory is not None:
+            yield from self._collect_memory(self._memory)
 
     def _collect_open(self) -> Iterator[Metric]:
         active = _gauge("gateway_connections_active", "Open client connections.")
@@ -246,6 +260,18 @@ class ConnectionMetrics(Collector):
                 pressure.add_metric([name, side.value], listener.back_pressure.total_ms(side, now_ms) / 1000)
             ports.add_metric([name], self._failed_ports[name])
         yield from (muted, pressure, ports)
+
+    def _collect_memory(self, memory: WatchedMemory) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "gateway_memory_queued_bytes",
+            "Bytes of requests and replies that connections hold back.",
+            value=memory.used_bytes,
+        )
+        yield GaugeMetricFamily(
+            "gateway_memory_queued_limit_bytes",
+            "The most of them before connections are not read on.",
+            value=memory.limit_bytes,
+        )
 
     def _collect_rates(self, connections: ConnectionQuotas, *, now_ms: int) -> Iterator[Metric]:
         snapshot = connections.snapshot(now_ms=now_ms)

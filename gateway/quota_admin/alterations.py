@@ -1,4 +1,4 @@
-"""Runs what the handlers of quota requests hand in because it takes time: alterations, one task each, and long lists.
+"""Runs the alterations that handlers of quota requests hand in, one task each.
 
 An alteration goes on when the client that asked for it has left: it may be durable already.
 """
@@ -6,7 +6,6 @@ An alteration goes on when the client that asked for it has left: it may be dura
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
 
 import structlog
 
@@ -25,29 +24,12 @@ class AlterationRunner:
         self._live = live
         self._now_ms = now_ms
         self._tasks: set[asyncio.Task[None]] = set()
-        # One after the other: each turn of the loop has one step, and memory is needed for one copy of all quotas.
-        self._one_list = asyncio.Lock()
 
     def alter(self, alteration: Alteration, on_altered: OnAltered) -> None:
         """See `gateway.quota_admin.rights.Alter`."""
         task = asyncio.get_running_loop().create_task(self._alter(alteration, on_altered))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def slowly(self, steps: Iterator[None], on_done: Callable[[int], None]) -> None:
-        """See `gateway.quota_admin.rights.Slowly`."""
-        task = asyncio.get_running_loop().create_task(self._slowly(steps, on_done))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _slowly(self, steps: Iterator[None], on_done: Callable[[int], None]) -> None:
-        try:
-            async with self._one_list:
-                for _ in steps:
-                    await asyncio.sleep(0)
-            on_done(self._now_ms())
-        except Exception as exc:  # noqa: BLE001  (a bug of ours; its client waits in vain, all others go on)
-            _log.error("quotas_not_described", exc_info=exc)
 
     async def finish(self) -> None:
         """Wait for what is under way; a store on a disk that hangs has no bound of time."""

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from config import Config, ConfigError
 from protocol.broker_configs import ConfigOp, Operation
-from protocol.codec import ShownConfig
+from protocol.describe_configs import ShownConfig
 from protocol.error_codes import ErrorCode
 from quotas.connections import ConnectionLimits
 

@@ -1,13 +1,13 @@
 """Rights to look at and change quotas by Kafka's own API, and what is counted and audited of their use.
 
-Pure but for the functions it is given: they make an alteration durable, in its own time, go through a long list, and
-write the audit lines. Without authentication every client is ANONYMOUS, which has no rights unless it is given them.
+Pure but for the functions it is given: they make an alteration durable, in its own time, and write the audit lines.
+Without authentication every client is ANONYMOUS, which has no rights unless it is given them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -21,10 +21,6 @@ OnAltered: TypeAlias = Callable[[str | None, int], None]
 
 Alter: TypeAlias = Callable[[Alteration, OnAltered], None]
 """Begins to make an alteration; the answer comes later, never from within the call."""
-
-
-Slowly: TypeAlias = Callable[[Iterator[None], Callable[[int], None]], None]
-"""Goes through steps with other work between them, then calls (now_ms); never from within the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,6 @@ class QuotaAdmin:
     Attributes:
         quotas: what is in force, and what of it the file says.
         alter: see `Alter`.
-        slowly: see `Slowly`.
         audit: see `Audit`.
         shared: other gateways set quotas too, and `quotas` may not have the latest.
         outcomes: how many requests came to what.
@@ -81,7 +76,6 @@ class QuotaAdmin:
         self,
         quotas: LayeredQuotas,
         alter: Alter,
-        slowly: Slowly,
         audit: Audit,
         *,
         authorize: Authorize,
@@ -93,7 +87,6 @@ class QuotaAdmin:
         Args:
             quotas: see above.
             alter: see above.
-            slowly: see above.
             audit: see above.
             authorize: for all but the admins.
             admins: names of principals that always may.
@@ -101,7 +94,6 @@ class QuotaAdmin:
         """
         self.quotas: Final = quotas
         self.alter: Final = alter
-        self.slowly: Final = slowly
         self.audit: Final = audit
         self.shared: Final = shared
         self.outcomes: Counter[tuple[AdminApi, AdminOutcome]] = Counter()

@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.observability.events import RequestObserver
 from gateway.session.response_queue import SizedAnswer, TimedRequest
-from gateway.session.throttle_state import CachedSensor
+from gateway.session.throttle_state import MAX_CACHED_NAME_BYTES, CachedSensor
 from gateway.usage.row import UsageRow
 from gateway.usage.table import UsageTable
 from protocol.api_keys import ApiKey
@@ -140,6 +140,8 @@ class ClientQuotas:
         """What a producer's requests are counted by."""
         tracker = self.produce_tracker(user, client_id, broker_id, kind=kind, now_ms=now_ms)
         row, version = self._row(listener, user, client_id, UsageApi.PRODUCE, broker_id, tracker)
+        if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
+            raw, version = b"", -1
         return CachedSensor(client_id, user, version, tracker, row, raw)
 
     def fetch_sensor(
@@ -156,6 +158,8 @@ class ClientQuotas:
         """What a consumer's answers are counted by."""
         tracker = self.fetch_tracker(user, client_id, broker_id, kind=kind, now_ms=now_ms)
         row, version = self._row(listener, user, client_id, UsageApi.FETCH, broker_id, tracker)
+        if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
+            raw, version = b"", -1
         sized = None
         if tracker is None and row is not None:
             sized = (SizedAnswer(row.count, 0), SizedAnswer(row.count, FLEXIBLE_HEADER_BYTES))
@@ -245,6 +249,23 @@ class ClientQuotas:
         return self.request_time.record(
             user, timed.client_id, time_ns, kind=kind, scope=self._scope(broker_id), now_ms=now_ms
         )
+
+    def record_more_time(
+        self,
+        user: str,
+        client_id: str,
+        broker_id: int | None,
+        *,
+        busy_ns: int,
+        now_ms: int,
+        row: UsageRow | None = None,
+    ) -> int:
+        """Count time that was spent on a request beyond what its answer was counted with; see above."""
+        if self._source is RequestTimeSource.UPSTREAM:
+            busy_ns = 0
+        if row is not None:
+            row.add(busy_ns / 1e6)
+        return self.request_time.record(user, client_id, busy_ns, scope=self._scope(broker_id), now_ms=now_ms)
 
     def record_throttle(
         self,

@@ -12,8 +12,10 @@ from typing import Final
 
 from gateway.auth.authentication import Unauthenticated
 from gateway.session.routes import Route, Routes, find_route
+from gateway.session.throttle_state import MAX_CACHED_NAME_BYTES
 from protocol.errors import MalformedBody, ProtocolError, Truncated
 from protocol.headers import HEAD, HEAD_BYTES, MIN_REQUEST_BYTES, refuse_size, unsupported
+from quotas.entities import cut_name
 
 _SIZE_BYTES: Final = 4
 _LONGEST_HEAD_BYTES: Final = 128 * 1024
@@ -112,10 +114,17 @@ class RequestParser:
         if end > len(data):
             return None
         raw = data[at + HEAD_BYTES : end]
-        if raw != self._client_id_bytes:
-            self._client_id_bytes = raw
-            self._client_id = raw.decode("utf-8", "replace")
-        return self._client_id
+        if raw == self._client_id_bytes:
+            return self._client_id
+        client_id = cut_name(raw.decode("utf-8", "replace"))
+        if length <= MAX_CACHED_NAME_BYTES:
+            self._client_id_bytes, self._client_id = raw, client_id
+        return client_id
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is there of a head, or of a frame that is collected."""
+        return len(self._kept)
 
     def keep_head(self, data: bytes, at: int) -> None:
         """Keep the incomplete head at `at`; refuse already now what its four size bytes show to be impossible."""
@@ -170,7 +179,7 @@ class RequestParser:
     def collect_more(self, data: bytes) -> bytes | None:
         """Add to the request that is collected; returns it when it is whole, which ends at `frame_end` of `data`."""
         missing = self._wanted_bytes - len(self._kept)
-        self._kept += data[:missing]
+        self._kept += data if len(data) <= missing else data[:missing]
         if len(self._kept) < self._wanted_bytes:
             return None
         frame, self._kept = bytes(self._kept), bytearray()

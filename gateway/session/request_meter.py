@@ -32,6 +32,7 @@ class RequestMeter:
     """
 
     __slots__ = (
+        "_client_id",
         "_listener",
         "busy_ns",
         "event_ns",
@@ -48,6 +49,7 @@ class RequestMeter:
     def __init__(self, quotas: ClientQuotas, listener: str = "") -> None:
         self.quotas: Final = quotas
         self._listener = listener
+        self._client_id = ""  # of the last request
         self.row: UsageRow | None = None
         self.on = quotas.times_requests
         self.busy_ns = 0
@@ -61,6 +63,7 @@ class RequestMeter:
     def start(self, api: Api, client_id: str) -> TimedRequest:
         """A request is forwarded now."""
         self.timed_event = True
+        self._client_id = client_id
         return TimedRequest(api, client_id, self.event_ns)
 
     def spend(self, now_ns: int) -> None:
@@ -94,6 +97,19 @@ class RequestMeter:
             now_ms=now_ms,
             row=self.row,
         )
+
+    def add_steps(self, user: str, timed: TimedRequest, broker_id: int | None, *, now_ms: int) -> None:
+        """The reply took further steps: count their time too, and look again how long the client has to wait."""
+        busy_ns, self.busy_ns = self.busy_ns, 0
+        self.request_ms = self.quotas.record_more_time(
+            user, timed.client_id, broker_id, busy_ns=busy_ns, now_ms=now_ms, row=self.row
+        )
+
+    def left(self, user: str, broker_id: int | None, *, now_ms: int) -> None:
+        """The connection has ended: what was spent on it since the last reply is its client's all the same."""
+        busy_ns, self.busy_ns = self.busy_ns, 0
+        if busy_ns and self.quotas.times_requests:
+            self.quotas.record_more_time(user, self._client_id, broker_id, busy_ns=busy_ns, now_ms=now_ms)
 
     def claim(self, by: ThrottledBy, wanted_ms: int, final_ms: int) -> bool:
         """Note what an API's own quota asks of the reply being made; True: the wait is recorded under that quota.

@@ -7,18 +7,24 @@ are told apart by their place; the correlation id is checked, and on any doubt `
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final, Protocol, TypeAlias
 
 from protocol.api_keys import Api
 from protocol.errors import UpstreamDesync
 from protocol.headers import REPLY_HEAD
+from protocol.steps import Steps
 from protocol.throttle import behind_head
 
-OnReply: TypeAlias = Callable[[bytes, int], bytes | None]
-"""(whole reply frame, now_ms) -> the frame for the client, or None when it is not the client's to see."""
+OnReply: TypeAlias = Callable[[bytes, int], bytes | Steps[bytes | None] | None]
+"""(whole reply frame, now_ms) -> the frame for the client, or None when it is not the client's to see.
+
+What takes long is a walk that returns the same; the replies behind it wait, and the broker is not read meanwhile.
+"""
 
 _SIZE_BYTES: Final = 4
+_STALLED: Final = 2**62
+"""In the place of what is left to relay while a reply is changed in steps: more than anything that may arrive."""
 _NO_ID: Final = 2**32
 """In the place of a correlation id where the broker was not asked: no answer of its can have that one."""
 
@@ -114,6 +120,12 @@ class Timekeeper(Protocol):
     def seal_reply(self, timed: TimedRequest, reply: bytes, *, now_ms: int) -> bytes:
         """The reply, or its head, with the request quota's throttle time in it."""
 
+    def answered_in_steps(self, timed: TimedRequest, *, now_ms: int) -> None:
+        """The steps that a timed reply took are over; called before `seal_reply`."""
+
+    def go_on_later(self, steps: Steps[bytes | None]) -> None:
+        """Take the other steps of a reply when others have had their turn; the last one's result is for `resume`."""
+
 
 class ResponseQueue:
     """The queue of one connection.
@@ -121,6 +133,8 @@ class ResponseQueue:
     Attributes:
         pending: oldest first.
         to_client: where replies are put, in order; the session's list.
+        local_bytes: of replies of our own that wait behind others.
+        stalled: the steps of the reply that is being changed; None when none is.
     """
 
     __slots__ = (
@@ -129,8 +143,11 @@ class ResponseQueue:
         "_max_response_bytes",
         "_partial",
         "_relay_left",
+        "_stalled_timed",
         "_wanted_bytes",
+        "local_bytes",
         "pending",
+        "stalled",
         "to_client",
     )
 
@@ -149,6 +166,9 @@ class ResponseQueue:
         self._dropping = False  # or dropped
         self._partial = bytearray()  # a reply that is collected, or the start of one
         self._wanted_bytes = 0
+        self.local_bytes = 0
+        self.stalled: Steps[bytes | None] | None = None
+        self._stalled_timed: TimedRequest | None = None
 
     def __len__(self) -> int:
         return len(self.pending)
@@ -157,6 +177,16 @@ class ResponseQueue:
     def idle(self) -> bool:
         """Nothing is owed to the client."""
         return not self.pending and not self._relay_left
+
+    @property
+    def held_bytes(self) -> int:
+        """What is kept here: a reply that is collected, and replies of our own."""
+        return len(self._partial) + self.local_bytes
+
+    @property
+    def collected_bytes(self) -> int:
+        """What is there of the reply that is being collected."""
+        return len(self._partial)
 
     @property
     def awaits_head(self) -> bool:
@@ -171,6 +201,7 @@ class ResponseQueue:
         else:
             self.pending.append(Pending(_NO_ID, LocalAnswer(frame)))
             self._locals += 1
+            self.local_bytes += len(frame)
 
     def defer(self) -> LocalAnswer:
         """Keep a place behind the replies that are owed; `fill` puts the reply there."""
@@ -182,6 +213,7 @@ class ResponseQueue:
     def fill(self, answer: LocalAnswer, frame: bytes) -> None:
         """The reply of a place that was kept; it leaves when those before it have left."""
         answer.frame = frame
+        self.local_bytes += len(frame)
         if not self._relay_left:
             self._flush_locals()
 
@@ -215,6 +247,9 @@ class ResponseQueue:
         """
         at = 0
         if self._relay_left:
+            if self.stalled is not None:
+                self._partial += data
+                return
             received = len(data)
             if self._relay_left > received:
                 self._relay_left -= received
@@ -243,6 +278,7 @@ class ResponseQueue:
         received = len(data)
         pending = self.pending
         start = 0
+        reply: bytes | None
         self._wanted_bytes = _REPLY_HEAD_BYTES
         while received - at >= _REPLY_HEAD_BYTES:
             size, correlation_id = REPLY_HEAD.unpack_from(data, at)
@@ -275,7 +311,17 @@ class ResponseQueue:
                 if timed is not None:
                     timekeeper.request_answered(timed, now_ms=now_ms)
                 seen = data[at : at + wanted]
-                reply = _answer(answer, seen, size, now_ms)
+                found = _answer(answer, seen, size, now_ms)
+                if isinstance(found, Generator):
+                    try:
+                        next(found)
+                    except StopIteration as ended:
+                        reply = ended.value
+                    else:
+                        self._stall(found, timed, data[end:], timekeeper)
+                        return
+                else:
+                    reply = found
                 if reply is not None and timed is not None:
                     reply = timekeeper.seal_reply(timed, reply, now_ms=now_ms)
                 if reply is not seen and reply != seen:
@@ -300,6 +346,28 @@ class ResponseQueue:
             if received - at < _REPLY_HEAD_BYTES:
                 self._look_ahead()
 
+    def _stall(
+        self, steps: Steps[bytes | None], timed: TimedRequest | None, rest: bytes, timekeeper: Timekeeper
+    ) -> None:
+        self.stalled, self._stalled_timed = steps, timed
+        self._relay_left = _STALLED
+        self._partial += rest
+        timekeeper.go_on_later(steps)
+
+    def resume(self, reply: bytes | None, now_ms: int, timekeeper: Timekeeper) -> None:
+        """The steps of the reply that stalled the queue are over; raises as `receive`."""
+        timed, self._stalled_timed, self.stalled = self._stalled_timed, None, None
+        self._relay_left = 0
+        if timed is not None:
+            timekeeper.answered_in_steps(timed, now_ms=now_ms)
+            if reply is not None:
+                reply = timekeeper.seal_reply(timed, reply, now_ms=now_ms)
+        if reply is not None:
+            self.to_client.append(reply)
+        self._flush_locals()
+        rest, self._partial = bytes(self._partial), bytearray()
+        self._walk(rest, 0, now_ms, timekeeper)
+
     def _look_ahead(self) -> None:
         """Refuse what less than a reply's head already shows to be wrong: more may never come (hazard D08)."""
         if not self.pending:
@@ -323,6 +391,7 @@ class ResponseQueue:
                 return
             pending.popleft()
             self._locals -= 1
+            self.local_bytes -= len(answer.frame)
             self.to_client.append(answer.frame)
 
 
@@ -339,7 +408,9 @@ def _take_unseen(answer: Answer, data: bytes, at: int, size: int, whole: bool) -
     )
 
 
-def _answer(answer: Answer | None, received: bytes, size: int, now_ms: int) -> bytes | None:
+def _answer(
+    answer: Answer | None, received: bytes, size: int, now_ms: int
+) -> bytes | Steps[bytes | None] | None:
     """What the client gets for the bytes of a reply, or of its head."""
     if isinstance(answer, HeadAnswer):
         return answer.on_head(received, size, now_ms) or received

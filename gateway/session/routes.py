@@ -20,6 +20,7 @@ from gateway.session.throttle_state import CachedSensor, ThrottleState
 from protocol.api_keys import Api, ApiKey, all_offered, describe
 from protocol.errors import ProtocolError
 from protocol.headers import api_number
+from protocol.steps import Steps
 from quotas.combine import ThrottledBy
 from quotas.rate_quotas import RateTracker
 from quotas.trackers import Kind
@@ -30,6 +31,7 @@ class HeadDecision(Enum):
 
     RELAY = "relay"
     COLLECT = "collect"
+    REWRITE = "rewrite"  # relay it behind the first bytes that the handler has given to `rewrite_head`
     MORE = "more"  # the head has not been received far enough
     WAIT = "wait"  # not yet: the handler has muted the session, and is asked again after that
 
@@ -81,6 +83,15 @@ class Session(Protocol):
             owed: how many replies were noted before it.
         """
 
+    def rewrite_head(self, head: bytes, answer: Answer, tracker: RateTracker) -> None:
+        """Relay the request that is being looked at with these first bytes instead of its own, as many of them.
+
+        Args:
+            head: from its size on.
+            answer: what becomes of the reply.
+            tracker: counts the reply of this Fetch.
+        """
+
     def ask_upstream(self, frame: bytes, correlation_id: int, on_reply: OnReply) -> None:
         """Send a question of our own on this client's upstream connection; its reply goes to `on_reply` alone."""
 
@@ -95,6 +106,13 @@ class Session(Protocol):
 
     def defer(self) -> LocalAnswer:
         """Keep a place for a reply that takes its time; no further request is looked at before `fulfil`."""
+
+    def run(self, steps: Steps[None]) -> None:
+        """Serve a request in steps: the first one now, the others in turns with other connections.
+
+        Each step is sent the time. Nothing else of the client is looked at before the last one, and what they take
+        counts as the time of the client's requests (KIP-124). Ended with the connection.
+        """
 
     def fulfil(self, place: LocalAnswer, reply: bytes, timed: TimedRequest | None, *, now_ms: int) -> None:
         """The reply for a place that was kept; not to be called from within an event of this session.
@@ -232,7 +250,8 @@ class HeadHandler(Protocol):
             now_ms: the time.
 
         Returns:
-            COLLECT hands the request to the route's other handler; after MORE and WAIT this is called again.
+            REWRITE: see `Session.rewrite_head`. COLLECT hands the request to the route's other handler. After MORE
+            and WAIT this is called again.
         """
 
 

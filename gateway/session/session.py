@@ -5,7 +5,8 @@ The contract with the shell: it calls `receive_from_client`, `receive_from_upstr
 of `to_upstream` and `to_client`, looks at `reading_client`, `refusal` and `close_cause`, and arms its timer for
 `wake_at_ms`. `relay_whole_request` and `relay_whole_reply` are the same in fewer steps, for chunks of exactly one
 frame. What comes from the broker raises `ProtocolError` when it breaks the format; what comes from the client sets
-`refusal`, and the connection ends once it has its earlier replies.
+`refusal`, and the connection ends once it has its earlier replies. While `steps` is not empty the shell calls
+`take_step`, in turns with other connections.
 
 Rules: bytes are relayed as they arrive, frames are held only when a handler collects them and never beyond its cap;
 replies leave in request order; a mute takes effect between two frames, back pressure at once. What is received behind
@@ -14,12 +15,14 @@ a mute waits in `_held`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from gateway.auth.authentication import Authentication
-from gateway.observability.events import CloseCause
+from gateway.observability.events import CloseCause, Side
 from gateway.session.client_quotas import ClientQuotas
+from gateway.session.memory_budget import SMALL_BYTES, MemoryBudget
 from gateway.session.mute import MuteReason
 from gateway.session.parser import RequestParser
 from gateway.session.request_meter import RequestMeter
@@ -39,7 +42,9 @@ from protocol import throttle
 from protocol.api_keys import Api
 from protocol.errors import ProtocolError
 from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, read_client_id
+from protocol.steps import Steps
 from quotas.combine import ThrottledBy, combine
+from quotas.entities import cut_name
 from quotas.rate_quotas import RateTracker
 from quotas.trackers import Kind
 
@@ -53,6 +58,13 @@ _IN_FLIGHT_FULL: Final = int(MuteReason.IN_FLIGHT_FULL)
 _THROTTLED: Final = int(MuteReason.THROTTLED)
 _INPUT_ENDED: Final = int(MuteReason.HALF_CLOSED | MuteReason.DRAINING)
 """Nothing more is taken from the client; what was received before is still served."""
+_WORKING: Final = int(MuteReason.WORKING)
+_REPLIES_FULL: Final = int(MuteReason.REPLIES_FULL)
+_MEMORY_FULL: Final = int(MuteReason.MEMORY_FULL)
+_IN_HAND: Final = int(MuteReason.WORKING | MuteReason.AWAITING_REPLY)
+
+MAX_LOCAL_REPLY_BYTES: Final = 1024 * 1024
+"""Replies of our own that wait behind a broker's; a client that has more of them is not read (hazard K17)."""
 
 
 class ClientSession:
@@ -67,6 +79,9 @@ class ClientSession:
         on_output_ready: called for a reply that neither peer's bytes nor a timer brought; the shell sets it.
         close_cause: set when the connection is to be closed.
         refusal: why the client's bytes are not taken any more; the shell takes it away once it is logged.
+        steps: long work that is under way, to be taken step by step.
+        accounted_bytes: what the memory budget has been told that is held here.
+        on_memory_freed: called when a client that is muted for memory may be read again; the shell sets it.
         idle_since_ms: when something was last received from either side.
         bytes_from_client, bytes_from_upstream: counted by the session, read by the metrics.
     """
@@ -77,10 +92,15 @@ class ClientSession:
         "_end_cause",
         "_frame_deadline_ms",
         "_held",
+        "_in_hand_bytes",
+        "_memory",
         "_parser",
+        "_rewritten",
         "_sasl",
         "_settings",
         "_started",
+        "_unsent_bytes",
+        "accounted_bytes",
         "authentication",
         "broker_id",
         "bytes_from_client",
@@ -90,10 +110,12 @@ class ClientSession:
         "listener",
         "meter",
         "muted",
+        "on_memory_freed",
         "on_output_ready",
         "peer",
         "refusal",
         "responses",
+        "steps",
         "throttling",
         "to_client",
         "to_upstream",
@@ -112,6 +134,7 @@ class ClientSession:
         broker_id: int | None = None,
         quotas: ClientQuotas | None = None,
         sasl: SaslListener | None = None,
+        memory: MemoryBudget | None = None,
         now_ms: int,
     ) -> None:
         self.listener = listener
@@ -139,6 +162,13 @@ class ClientSession:
         )
         self._settings = settings
         self._started = False
+        self._memory = memory or MemoryBudget(settings.queued_max_request_bytes)
+        self.accounted_bytes = 0
+        self._in_hand_bytes = 0  # of the request that a handler is at work on
+        self._rewritten: tuple[bytes, Answer, RateTracker] | None = None  # of the request looked at
+        self._unsent_bytes = [0, 0]  # towards the client, towards the broker
+        self.steps: deque[Steps[Any]] = deque()
+        self.on_memory_freed: Callable[[], None] | None = None
         self._held: list[bytes] = []
         self._end_cause: CloseCause | None = None  # why no more is taken; the close follows the last reply
         self._delayed_close: tuple[int, bytes | None, CloseCause] | None = None
@@ -222,6 +252,13 @@ class ClientSession:
                 self._take_requests(data, 0, 0, now_ms)
         except ProtocolError as exc:
             self.refuse(exc)
+        if (
+            self.accounted_bytes
+            or self.muted
+            or self.responses.local_bytes
+            or (self._parser.mid_frame and not self._parser.relay_left)
+        ):
+            self._account()
 
     def _take_from_client(self, data: bytes, now_ms: int) -> None:
         """Take bytes that may continue a frame, or a head, of which only the beginning has been received."""
@@ -291,6 +328,16 @@ class ClientSession:
                 else:
                     decision = _RELAY
                     pending.append(Pending(parser.correlation_id))
+                if decision is HeadDecision.REWRITE:
+                    assert self._rewritten is not None
+                    head_bytes, answer, tracker = self._rewritten
+                    self.throttling.fetch_begins(tracker)
+                    self._relay(data, start, at)
+                    self.to_upstream.append(head_bytes)
+                    start = at + len(head_bytes)
+                    pending.append(Pending(parser.correlation_id, answer))
+                    self._started = True
+                    decision = _RELAY
                 if decision is _RELAY:
                     if timing:
                         self._time(route.api, client_id or "", owed)
@@ -360,6 +407,7 @@ class ClientSession:
         assert route.collect is not None
         route.requests += 1
         self._started = True
+        self._in_hand_bytes = len(frame)
         route.collect.on_request(self, route, frame, now_ms=now_ms)
         if len(self.responses) >= self.throttling.most_in_flight:
             self.muted |= _IN_FLIGHT_FULL
@@ -426,6 +474,7 @@ class ClientSession:
             self._end_cause is not None
             and self.responses.idle
             and not self._held
+            and not self.steps
             and self._delayed_close is None
         ):
             self.close(self._end_cause)
@@ -435,11 +484,94 @@ class ClientSession:
         if self.close_cause is None:
             self.close_cause = cause
 
-    def ended(self) -> None:
+    def ended(self, *, now_ms: int) -> None:
         """Both legs are gone; what is held behind a mute is dropped, since no reply could be delivered."""
-        self.on_output_ready = None
+        self.on_output_ready = self.on_memory_freed = None
         self._held.clear()
         self.throttling.leave()
+        self.steps.clear()
+        self._memory.leave(self)
+        self._memory = MemoryBudget(NEVER_MS)  # what is still done for it is not held
+        if self.meter is not None:
+            self.meter.left(self.user, self.broker_id, now_ms=now_ms)
+
+    # -- long work -------------------------------------------------------------------------------------------
+
+    def run(self, steps: Steps[None]) -> None:
+        """See `Session`."""
+        try:
+            next(steps)
+        except StopIteration:
+            return
+        self.go_on_later(steps)
+
+    def go_on_later(self, steps: Steps[Any]) -> None:
+        """See `Timekeeper`; the client is not read while work is done for it."""
+        self.steps.append(steps)
+        self.muted |= _WORKING
+
+    def take_step(self, *, now_ms: int) -> None:
+        """Take one step of the work that is under way; raises as `receive_from_upstream`."""
+        steps = self.steps[0]
+        of_reply = steps is self.responses.stalled
+        try:
+            steps.send(now_ms)
+            self.steps.rotate(-1)
+            return
+        except StopIteration as end:
+            self.steps.popleft()
+            if of_reply:
+                self.responses.resume(end.value, now_ms, self)
+        except ProtocolError as exc:
+            self.steps.popleft()
+            if of_reply:
+                raise
+            self.refuse(exc)
+        if not self.steps:
+            self.unmute(MuteReason.WORKING, now_ms=now_ms)
+        self._replied(now_ms)
+
+    @property
+    def holds_upstream(self) -> bool:
+        """Whether nothing is to be read from the broker for now."""
+        return self.responses.stalled is not None or bool(
+            self.muted & _MEMORY_FULL and self.responses.collected_bytes > SMALL_BYTES
+        )
+
+    # -- memory ----------------------------------------------------------------------------------------------
+
+    def unsent(self, side: Side, unsent_bytes: int) -> None:
+        """So much waits in a transport, or for one."""
+        self._unsent_bytes[side is Side.UPSTREAM] = unsent_bytes
+        self._account()
+
+    def memory_freed(self) -> None:
+        """See `Holder`."""
+        if self.on_memory_freed is not None:
+            self.on_memory_freed()
+
+    def _account(self) -> None:
+        """Tell the memory budget what is held, and mute the client for it where that is due."""
+        responses, memory = self.responses, self._memory
+        muted = self.muted
+        if not muted & _IN_HAND:
+            self._in_hand_bytes = 0
+        collected = max(self._parser.kept_bytes, responses.collected_bytes)
+        held_bytes = (
+            self._parser.kept_bytes + responses.held_bytes + self._in_hand_bytes + sum(self._unsent_bytes)
+        )
+        if self._held:
+            held_bytes += sum(map(len, self._held))
+        if held_bytes != self.accounted_bytes:
+            memory.account(self, held_bytes)
+        local_bytes = responses.local_bytes
+        if muted & _REPLIES_FULL:
+            if local_bytes <= MAX_LOCAL_REPLY_BYTES // 2 and not (local_bytes and memory.full):
+                self.muted &= ~_REPLIES_FULL
+        elif local_bytes > MAX_LOCAL_REPLY_BYTES or (local_bytes and memory.full):
+            self.muted |= _REPLIES_FULL
+        if not muted & _MEMORY_FULL and memory.must_wait(self, collected):
+            self.muted |= _MEMORY_FULL
 
     # -- from the broker -------------------------------------------------------------------------------------
 
@@ -449,10 +581,15 @@ class ClientSession:
         self.idle_since_ms = now_ms
         responses = self.responses
         responses.receive(data, now_ms, self)
-        if self.muted:
-            if self.muted & _IN_FLIGHT_FULL and len(responses) <= self.throttling.most_in_flight // 2:
-                self.muted &= ~_IN_FLIGHT_FULL
-            self._close_if_served()
+        if self.muted or self._held or self.accounted_bytes or responses.held_bytes:
+            self._replied(now_ms)
+
+    def _replied(self, now_ms: int) -> None:
+        """A reply has left, or part of it: look at what that ends."""
+        self._account()
+        if self.muted & _IN_FLIGHT_FULL and len(self.responses) <= self.throttling.most_in_flight // 2:
+            self.muted &= ~_IN_FLIGHT_FULL
+        self._close_if_served()
         if self._held and not self.muted & ~_INPUT_ENDED:
             self._resume(now_ms)
 
@@ -473,6 +610,11 @@ class ClientSession:
         self.throttle(final_ms, now_ms=now_ms)
         return bytes(sealed)
 
+    def answered_in_steps(self, timed: TimedRequest, *, now_ms: int) -> None:
+        """See `Timekeeper`."""
+        assert self.meter is not None
+        self.meter.add_steps(self.user, timed, self.broker_id, now_ms=now_ms)
+
     # -- verbs for handlers ----------------------------------------------------------------------------------
 
     def forward(self, frame: bytes, api: Api, answer: Answer | None = None) -> None:
@@ -488,6 +630,10 @@ class ClientSession:
         if self.times_requests:
             self._time(api, self.client_id_of(frame), owed)
         self.to_upstream.append(frame)
+
+    def rewrite_head(self, head: bytes, answer: Answer, tracker: RateTracker) -> None:
+        """See `Session`."""
+        self._rewritten = (head, answer, tracker)
 
     def ask_upstream(self, frame: bytes, correlation_id: int, on_reply: OnReply) -> None:
         """See `Session`."""
@@ -516,10 +662,8 @@ class ClientSession:
     def fulfil(self, place: LocalAnswer, reply: bytes, timed: TimedRequest | None, *, now_ms: int) -> None:
         """See `Session`."""
         self.responses.fill(place, self._sealed(reply, timed, now_ms))
-        if len(self.responses) <= self.throttling.most_in_flight // 2:
-            self.muted &= ~_IN_FLIGHT_FULL
-        self.unmute(MuteReason.AWAITING_REPLY, now_ms=now_ms)
-        self._close_if_served()
+        self.muted &= ~int(MuteReason.AWAITING_REPLY)
+        self._replied(now_ms)
         if self.on_output_ready is not None:
             self.on_output_ready()
 
@@ -631,7 +775,7 @@ class ClientSession:
 
     def client_id_of(self, frame: bytes) -> str:
         """See `Session`."""
-        return read_client_id(frame, HEAD_BYTES, HEAD.unpack_from(frame, 0)[3])
+        return cut_name(read_client_id(frame, HEAD_BYTES, HEAD.unpack_from(frame, 0)[3]))
 
     def expect_first_frame(self, *, now_ms: int) -> None:
         """The client can send from now on; what came before, such as a handshake, had a deadline of its own."""
@@ -675,6 +819,7 @@ class ClientSession:
         except ProtocolError as exc:
             self.refuse(exc)
         self.muted |= ended
+        self._account()
         if ended & MuteReason.HALF_CLOSED and not self._held:
             self._give_up_rest()
         self._close_if_served()
@@ -702,6 +847,7 @@ class ClientSession:
             self.responses.idle
             and not self._parser.relay_left
             and not self._held
+            and not self.steps
             and self._delayed_close is None
         )
 
@@ -730,7 +876,7 @@ class ClientSession:
                 self.close(CloseCause.FRAME_TIMEOUT if self._started else CloseCause.FIRST_FRAME_TIMEOUT)
         patience_ms = settings.idle_timeout_ms if self._sasl is None else settings.frame_timeout_ms
         idle_at_ms = self.idle_since_ms + patience_ms
-        if not self.responses.idle:
+        if not self.responses.idle or self.steps:
             # A long poll is not idleness (hazard B21), however long the broker takes.
             idle_at_ms = now_ms + settings.idle_timeout_ms
         elif idle_at_ms <= now_ms:

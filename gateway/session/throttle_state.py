@@ -6,12 +6,15 @@ counter, `RateTracker.blocked_until_ms`, and is due at the next requests of any 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gateway.session.response_queue import SizedAnswer
 from gateway.session.settings import SessionSettings
 from gateway.usage.row import UsageRow
 from quotas.rate_quotas import RateTracker
+
+MAX_CACHED_NAME_BYTES: Final = 1_024
+"""Client ids up to here are kept with their connection as they stand in requests; longer ones are read each time."""
 
 
 class CachedSensor(NamedTuple):
@@ -22,7 +25,8 @@ class CachedSensor(NamedTuple):
         version: of the limits; -1 when it is to be looked for again.
         tracker: the quota's; None when no such quota is set at all.
         row: the usage record's; None when none is kept.
-        raw_client_id: with its length, as it stands in the request: one comparison tells that it is the same.
+        raw_client_id: with its length, as it stands in the request: one comparison tells that it is the same. Empty
+            where it is too long to be kept; the version is -1 then.
         sized: of answers that only the usage record counts: with a plain header, and with a flexible one.
     """
 

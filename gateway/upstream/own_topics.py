@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from config import Config
-from protocol.codec import TopicFacts
 from protocol.error_codes import ErrorCode
+from protocol.metadata import TopicFacts
 from protocol.topic_mutations import NO_TOPIC_ID
 
 MOST_OTHERS: Final = 65_536

@@ -10,8 +10,7 @@ import hmac
 from enum import StrEnum
 from typing import Final
 
-MAX_NAME_CHARS: Final = 256
-"""Longer names are cut, with a digest so that two of them stay two: they are repeated in every line."""
+from quotas.entities import cut_name
 
 HASHED: Final = "#"
 """What a hashed name begins with."""
@@ -45,12 +44,4 @@ class Names:
             digest = hmac.new(self._salt, name.encode("utf-8", "surrogatepass"), hashlib.sha256)
             return HASHED + digest.hexdigest()[:_DIGEST_CHARS]
         # Half of a surrogate pair is no text that JSON readers must take (hazard I14).
-        return cut(name).encode("utf-8", "replace").decode()
-
-
-def cut(name: str) -> str:
-    """A name of bearable length: of a longer one the beginning and a digest of it all."""
-    if len(name) <= MAX_NAME_CHARS:
-        return name
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
-    return f"{name[: MAX_NAME_CHARS - _DIGEST_CHARS - 1]}~{digest}"
+        return cut_name(name).encode("utf-8", "replace").decode()

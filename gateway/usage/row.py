@@ -121,6 +121,12 @@ class UsageRow:
         if units > self.max_units:
             self.max_units = units
 
+    def add(self, units: float) -> None:
+        """So many more units of a request that was counted."""
+        if not self.listed:
+            self._enlist()
+        self.offered += units
+
     def reject(self, units: float, *, withheld: bool = False) -> None:
         """So many of the units that were counted are refused; `withheld`: they were withheld until now."""
         self.withhold(0 if withheld else units)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, TypeAlias
 
-from gateway.usage.names import MAX_NAME_CHARS, Names, cut
+from gateway.usage.names import Names
 from gateway.usage.row import UNLIMITED, Level, RowKey, RowValues, UsageRow
+from quotas.entities import MAX_NAME_CHARS, cut_name
 from quotas.rate_quotas import RateTracker
 from quotas.usage_record import OTHER, UsageApi
 
@@ -94,7 +95,7 @@ class UsageTable:
         if tracker is not None and tracker.match.limit is not None and not tracker.shared:
             user, client_id = tracker.match.tracker_key
         if len(client_id) > MAX_NAME_CHARS or len(user) > MAX_NAME_CHARS:
-            user, client_id = cut(user), cut(client_id)
+            user, client_id = cut_name(user), cut_name(client_id)
         key = RowKey(listener, user, client_id, api, _NO_NODE if node is None else node)
         row = self._rows.get(key)
         if row is None:

@@ -16,8 +16,9 @@ from protocol.client_quota_messages import (
     read_alter_outcome,
     read_describe_outcome,
 )
-from protocol.codec import ShownConfig, asked_broker_configs, replace_broker_configs
+from protocol.describe_configs import ShownConfig, asked_broker_configs, edit_broker_configs
 from protocol.errors import ProtocolError
+from protocol.steps import finish
 from testkit import wire
 from tests.fuzz.test_protocol_junk import edited, edits
 
@@ -59,7 +60,11 @@ def requests() -> list[tuple[Any, Api, bytes]]:
             "error_code": 0,
         }
         found += [
-            (asked_broker_configs, configs, wire.request("DescribeConfigs", version, resources=wanted)),
+            (
+                lambda f, a: finish(asked_broker_configs(f, a)),
+                configs,
+                wire.request("DescribeConfigs", version, resources=wanted),
+            ),
             (tell_our_own, configs, wire.response("DescribeConfigs", version, results=[result])),
         ]
     return found
@@ -68,7 +73,7 @@ def requests() -> list[tuple[Any, Api, bytes]]:
 def tell_our_own(frame: bytes, api: Api) -> None:
     """With one setting of the gateway's own in the place of the broker's."""
     ours = {"max.connections": ShownConfig("5", 2, 3)}
-    told = replace_broker_configs(frame, api, lambda _broker: ours, ours.keys())
+    told = finish(edit_broker_configs(frame, api, (), lambda _broker: ours, ours.keys()))
     assert int.from_bytes(told[:4], "big") == len(told) - 4
 
 

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from protocol import addresses, api_versions, codec, headers, metadata, produce, throttle
 from protocol.api_keys import Api, ApiKey, describe
+from protocol.describe_configs import edit_broker_configs
 from protocol.errors import ProtocolError
 from protocol.produce import read_acks
+from protocol.steps import Steps, finish
 from protocol.topic_mutations import parse_topic_mutations
 from protocol.topic_results import encode_topic_results, parse_topic_results
 from testkit import wire
@@ -45,8 +47,14 @@ def is_whole_frame(frame: bytes) -> None:
     assert unpack_from(">i", frame)[0] == len(frame) - 4
 
 
-def rewrite(function: Callable[[bytes, Api, addresses.Advertise], bytes]) -> Callable[[bytes, Api], None]:
-    return lambda frame, api: is_whole_frame(function(frame, api, advertise))
+def rewrite(
+    function: Callable[[bytes, Api, addresses.Advertise], bytes | Steps[bytes]],
+) -> Callable[[bytes, Api], None]:
+    def check(frame: bytes, api: Api) -> None:
+        rewritten = function(frame, api, advertise)
+        is_whole_frame(rewritten if isinstance(rewritten, bytes) else finish(rewritten))
+
+    return check
 
 
 def patch(frame: bytes, api: Api) -> None:
@@ -75,18 +83,18 @@ def head(frame: bytes, api: Api) -> None:
 
 
 def mutations(frame: bytes, api: Api) -> None:
-    parsed = parse_topic_mutations(frame, api)
+    parsed = finish(parse_topic_mutations(frame, api))
     is_whole_frame(parsed.encode(parsed.topics[1:]))
     assert len(parsed.encode(parsed.topics)) <= len(frame) + 8
 
 
 def results(frame: bytes, api: Api) -> None:
-    parsed = parse_topic_results(frame, api)
+    parsed = finish(parse_topic_results(frame, api))
     is_whole_frame(encode_topic_results(1, 2, parsed.results, api, tail=parsed.tail))
 
 
 def question(frame: bytes, api: Api) -> None:
-    asked = metadata.parse_metadata_question(frame, api)
+    asked = finish(metadata.parse_metadata_question(frame, api))
     if api.version >= metadata.FIRST_VERSION_WITH_FLAG:
         assert len(metadata.forbid_creation(frame, asked)) == len(frame)
     else:
@@ -96,7 +104,7 @@ def question(frame: bytes, api: Api) -> None:
 def downgrade(frame: bytes, api: Api) -> None:
     if api.version == 4:
         for version in range(3):
-            is_whole_frame(metadata.downgrade_answer(frame, describe(ApiKey.METADATA, version)))
+            is_whole_frame(finish(metadata.downgrade_answer(frame, describe(ApiKey.METADATA, version))))
 
 
 TARGETS = {
@@ -118,11 +126,13 @@ TARGETS = {
     "parse_topic_mutations": Target(mutations, "request", MUTATIONS),
     "parse_topic_results": Target(results, "response", MUTATIONS),
     "parse_metadata_question": Target(question, "request", ("Metadata",)),
-    "topics_in_error": Target(lambda f, a: metadata.topics_in_error(f, a, {3}), "response", ("Metadata",)),
+    "topics_in_error": Target(
+        lambda f, a: finish(metadata.topics_in_error(f, a, {3})), "response", ("Metadata",)
+    ),
     "downgrade_answer": Target(downgrade, "response", ("Metadata",)),
     "read_metadata": Target(codec.read_metadata, "response", ("Metadata",)),
-    "mask_addresses": Target(
-        lambda f, a: codec.mask_addresses(f, a, HOSTS), "response", ("DescribeConfigs",)
+    "edit_broker_configs": Target(
+        lambda f, a: finish(edit_broker_configs(f, a, HOSTS)), "response", ("DescribeConfigs",)
     ),
     "read_broker_configs": Target(
         lambda f, _: codec.read_broker_configs(f), "response", ("DescribeConfigs",)

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.observability.events import CloseCause
 from protocol.api_keys import ApiKey, newest_version
-from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey, cut_name
 from testkit import wire
 from testkit.conversation import Conversation
 from testkit.core import START_MS, session_settings
@@ -197,7 +197,7 @@ def test_a22_a_client_id_that_is_no_utf_8_is_counted_as_kafka_reads_it() -> None
 
 
 def test_a22_a_client_id_that_grows_when_it_is_read_does_not_break_our_own_questions() -> None:
-    assert charged_client_id(b"\xff" * 32_767) == "\ufffd" * 32_767
+    assert charged_client_id(b"\xff" * 32_767) == cut_name("\ufffd" * 32_767)
 
 
 @pytest.mark.parametrize(

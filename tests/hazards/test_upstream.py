@@ -45,7 +45,10 @@ def test_d08_a_reply_above_the_limit_closes(request_frame: bytes) -> None:
 @pytest.mark.parametrize("name", ["Metadata", "FindCoordinator", "DescribeCluster", "DescribeConfigs"])
 @pytest.mark.parametrize("body", [b"", b"\x00", b"\x7f" * 40])
 def test_d09_a_reply_that_cannot_be_rewritten_is_never_passed_on(name: str, body: bytes) -> None:
-    c = Conversation().client_sends(wire.request(name, 1))
+    # Only answers about brokers' settings name addresses.
+    broker = {"resource_type": 4, "resource_name": "1", "configuration_keys": None}
+    fields = {"resources": [broker]} if name == "DescribeConfigs" else {}
+    c = Conversation().client_sends(wire.request(name, 1, **fields))
     c.upstream_answers(wire.framed(pack(">i", 1) + body)).closed(CloseCause.UPSTREAM_MALFORMED).client_sees()
 
 

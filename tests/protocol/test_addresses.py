@@ -10,11 +10,12 @@ from protocol.addresses import Advertise, rewrite_describe_cluster, rewrite_find
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.errors import MalformedBody, ProtocolError
 from protocol.produce import rewrite_endpoints
+from protocol.steps import Steps, finish
 from testkit import wire
 from testkit.cases import every_case
 from testkit.golden import api_name, golden, goldens
 
-Rewrite = Callable[[bytes, Api, Advertise], bytes]
+Rewrite = Callable[[bytes, Api, Advertise], bytes | Steps[bytes]]
 
 REWRITES: dict[str, tuple[ApiKey, Rewrite, range]] = {
     "Metadata": (ApiKey.METADATA, rewrite_metadata, range(14)),
@@ -31,7 +32,8 @@ CORRELATION_ID = -123_456
 def rewrite(name: str, version: int, frame: bytes, advertise: Advertise) -> bytes:
     """The rewritten frame."""
     key, function, _ = REWRITES[name]
-    return function(frame, describe(key, version), advertise)
+    rewritten = function(frame, describe(key, version), advertise)
+    return rewritten if isinstance(rewritten, bytes) else finish(rewritten)
 
 
 def ours(broker_id: int, host: str, port: int) -> tuple[str, int] | None:
@@ -318,3 +320,21 @@ def test_a26_array_of_brokers_longer_than_the_frame_is_refused(name: str, versio
     header = pack(">i", 1) + (b"\0" if compact else b"")
     with pytest.raises(MalformedBody):
         rewrite(name, version, wire.framed(header + body), nowhere)
+
+
+def test_k12_twenty_thousand_coordinators_are_answered() -> None:
+    asked = [
+        {
+            "key": f"g-{at}",
+            "node_id": 1,
+            "host": f"{UPSTREAM}-1",
+            "port": 9001,
+            "error_code": 0,
+            "error_message": "",
+        }
+        for at in range(20_000)
+    ]
+    frame = wire.response("FindCoordinator", 4, correlation_id=CORRELATION_ID, coordinators=asked)
+    seen = wire.decode_response("FindCoordinator", 4, rewrite("FindCoordinator", 4, frame, ours)).coordinators
+    assert len(seen) == 20_000
+    assert {each.host for each in seen} == {GATEWAY}

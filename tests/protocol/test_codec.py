@@ -7,26 +7,24 @@ import pytest
 
 from protocol.api_keys import ApiKey, describe
 from protocol.codec import (
-    ADDRESS_CONFIGS,
     OWN_CORRELATION_ID,
     Broker,
-    TopicFacts,
     broker_configs_request,
-    mask_addresses,
     metadata_by_id_request,
     metadata_by_name_request,
     read_broker_configs,
     read_metadata,
 )
-from protocol.errors import MalformedBody
+from protocol.errors import MalformedBody, ProtocolError
 from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, read_client_id
+from protocol.metadata import TopicFacts
 from testkit import wire
 from testkit.cases import every_case
 from testkit.golden import golden
 
 ID = uuid.UUID(int=77 << 64 | 1)
 UPSTREAM_HOSTS = ("127.77.0.1",)
-BROKER, BROKER_LOGGER, TOPIC = 4, 8, 2
+BROKER = 4
 
 
 def client_id_of(frame: bytes) -> str:
@@ -107,70 +105,23 @@ def test_broker_settings_are_read_by_name_without_those_that_are_not_told() -> N
         read_broker_configs(frame)
 
 
-def masked(
-    version: int, results: list[dict[str, Any]], hosts: tuple[str, ...] = UPSTREAM_HOSTS
-) -> tuple[bytes, bytes]:
-    """(as the broker sent it, as the client gets it)."""
-    frame = wire.response("DescribeConfigs", version, correlation_id=-77, results=results)
-    return frame, mask_addresses(frame, describe(ApiKey.DESCRIBE_CONFIGS, version), hosts)
+def damaged(frame: bytes) -> list[bytes]:
+    """The frame cut at every byte."""
+    return [frame[:end] for end in range(len(frame) - 1)]
 
 
-def results_of(
-    version: int, *configs: tuple[str, str | None, str | None], kind: int = BROKER
-) -> list[dict[str, Any]]:
-    """One resource with (name, value, value of its one synonym)."""
-    rows: list[dict[str, Any]] = []
-    for name, value, synonym in configs:
-        row: dict[str, Any] = {"name": name, "value": value, "read_only": True, "is_sensitive": False}
-        if version >= 1:
-            row |= {"config_source": 4, "synonyms": [{"name": name, "value": synonym, "source": 4}]}
-        if version >= 3:
-            row |= {"config_type": 2, "documentation": f"about {name}"}
-        rows.append(row)
-    return [
-        {"error_code": 0, "error_message": "", "resource_type": kind, "resource_name": "1", "configs": rows}
-    ]
+@every_case("version", [4, 12])
+def test_a39_truncated_metadata_is_never_a_foreign_exception(version: int) -> None:
+    refused = 0
+    for cut in damaged(golden("metadata", version)):
+        try:
+            read_metadata(cut, describe(ApiKey.METADATA, version))
+        except ProtocolError:
+            refused += 1
+    assert refused > len(golden("metadata", version)) * 0.9
 
 
-@every_case("version", range(5))
-@pytest.mark.parametrize("kind", [BROKER, BROKER_LOGGER])
-def test_e19_addresses_become_null_and_nothing_else_changes(version: int, kind: int) -> None:
-    address = "PLAINTEXT://10.0.0.1:9092"
-    before = [("num.partitions", "1", "2")]
-    after = [("num.partitions", "1", "2")]
-    for name in [*sorted(ADDRESS_CONFIGS), "listener.name.external.advertised.listeners"]:
-        before.append((name, address, address))
-        after.append((name, None, None))  # type: ignore[arg-type]
-    _, seen = masked(version, results_of(version, *before, kind=kind))
-    expected, _ = masked(version, results_of(version, *after, kind=kind))
-    assert seen == expected
-    assert wire.correlation_id_of(seen) == -77
-
-
-@every_case("version", range(5))
-def test_e19_only_settings_that_hold_a_brokers_host_become_null(version: int) -> None:
-    _, seen = masked(
-        version, results_of(version, ("odd.setting", "at 127.77.0.1", None), ("a", "b", "127.77.0.1:1"))
-    )
-    expected, _ = masked(version, results_of(version, ("odd.setting", None, None), ("a", "b", None)))
-    assert seen == expected
-    rows = results_of(version, ("num.partitions", "1", "1"), ("listeners", None, None))
-    of_topic = results_of(version, ("listeners", "127.77.0.1", None), kind=TOPIC)
-    for frame, seen in (masked(version, rows, hosts=("", *UPSTREAM_HOSTS)), masked(version, of_topic)):
-        assert seen is frame
-
-
-@every_case("version", range(1, 5))
-def test_e19_a40_recorded_answers_keep_all_but_addresses(version: int) -> None:
-    frame = golden("describe_configs", version)
-    assert b"127.77.0.1" in frame
-    for hosts in (UPSTREAM_HOSTS, ()):
-        seen = mask_addresses(frame, describe(ApiKey.DESCRIBE_CONFIGS, version), hosts)
-        assert b"127.77.0.1" not in seen
-        (result,) = wire.decode_response("DescribeConfigs", version, seen).results
-        assert {config.name for config in result.configs if config.value is not None} == {"num.partitions"}
-        assert len(result.configs) == 4
-    frame = golden("describe_configs", version)
-    decoded = wire.decode_response("DescribeConfigs", version, frame)
-    header = 8 + (1 if version >= 4 else 0)
-    assert frame[header:] == bytes(decoded.encode(version=version))
+def test_a39_text_that_is_no_utf8_is_malformed() -> None:
+    frame = golden("describe_configs", 1).replace(b"num.partitions", b"num.\xff\xfe\xfd\xfctitions")
+    with pytest.raises(MalformedBody):
+        read_broker_configs(frame)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from protocol.api_keys import ApiKey, describe, newest_version
 from protocol.errors import ProtocolError
-from protocol.fetch import asks_within, clamp_max_bytes, counted_bytes
+from protocol.fetch import asks_within, clamped_head, counted_bytes
 from testkit import wire
 from testkit.cases import every_case
 
@@ -33,7 +33,8 @@ def fetch(version: int, *, min_bytes: int, max_bytes: int = 0x7FFFFFFF, tagged: 
 
 
 def clamp(version: int, frame: bytes, most_bytes: int) -> bytes:
-    return clamp_max_bytes(frame, describe(ApiKey.FETCH, version), most_bytes)
+    head = clamped_head(frame, 0, len(frame) - 4, 3, describe(ApiKey.FETCH, version), most_bytes)
+    return frame if head is None else head + frame[len(head) :]
 
 
 @given(st.sampled_from(WITH_MAX_BYTES), int32s, int32s, int32s)

@@ -18,6 +18,7 @@ from protocol.metadata import (
     topics_in_error,
     upgrade_question,
 )
+from protocol.steps import finish
 from testkit import wire
 from testkit.cases import every_case
 from testkit.golden import golden
@@ -39,7 +40,7 @@ def request(version: int, names: list[str] | None, *, create: bool = True) -> by
 
 
 def parse(version: int, frame: bytes) -> MetadataQuestion:
-    return parse_metadata_question(frame, describe(ApiKey.METADATA, version))
+    return finish(parse_metadata_question(frame, describe(ApiKey.METADATA, version)))
 
 
 @every_case("version", VERSIONS)
@@ -92,11 +93,13 @@ def test_v4_answer_becomes_the_answer_of_the_older_version(version: int) -> None
     for nulls in (False, True):
         newer = wire.populated("Metadata", 4, nulls=nulls)
         older = only(wire.populated("Metadata", version), newer)
-        downgraded = downgrade_answer(
-            wire.response("Metadata", 4, correlation_id=-3, **newer), describe(ApiKey.METADATA, version)
+        downgraded = finish(
+            downgrade_answer(
+                wire.response("Metadata", 4, correlation_id=-3, **newer), describe(ApiKey.METADATA, version)
+            )
         )
         assert downgraded == wire.response("Metadata", version, correlation_id=-3, **older)
-    downgraded = downgrade_answer(golden("metadata", 4), describe(ApiKey.METADATA, version))
+    downgraded = finish(downgrade_answer(golden("metadata", 4), describe(ApiKey.METADATA, version)))
     answer = wire.decode_response("Metadata", version, downgraded)
     assert [(topic.name, topic.error_code) for topic in answer.topics] == [("kept", 0), ("absent", 3)]
     assert len(answer.brokers) == 3
@@ -111,10 +114,13 @@ def test_topics_with_the_errors_asked_for_are_named(version: int) -> None:
     fields["topics"] = [known, absent, leaderless, absent | {"name": "other"}]
     frame = wire.response("Metadata", version, **fields)
     expected = [absent["name"].encode(), b"other"]
-    assert topics_in_error(frame, describe(ApiKey.METADATA, version), {3}) == expected
-    assert topics_in_error(frame, describe(ApiKey.METADATA, version), {5}) == [b"leaderless"]
+    assert finish(topics_in_error(frame, describe(ApiKey.METADATA, version), {3})) == expected
+    assert finish(topics_in_error(frame, describe(ApiKey.METADATA, version), {5})) == [b"leaderless"]
     unknown = [b"absent"] if version >= FIRST_VERSION_WITH_FLAG else []
-    assert topics_in_error(golden("metadata", version), describe(ApiKey.METADATA, version), {3}) == unknown
+    assert (
+        finish(topics_in_error(golden("metadata", version), describe(ApiKey.METADATA, version), {3}))
+        == unknown
+    )
 
 
 @every_case("version", range(9, 14))
@@ -124,14 +130,14 @@ def test_null_list_of_topics_names_none(version: int) -> None:
     at = 9 + 4 + 1 + 1 + 4
     assert frame[at] == 1
     null = frame[:at] + b"\0" + frame[at + 1 :]
-    assert topics_in_error(null, describe(ApiKey.METADATA, version), {3}) == []
+    assert finish(topics_in_error(null, describe(ApiKey.METADATA, version), {3})) == []
 
 
 @every_case("version", [12, 13])
 def test_unknown_topic_without_a_name_is_not_named(version: int) -> None:
     row: dict[str, Any] = {"error_code": 3, "name": None, "topic_id": ID, "partitions": []}
     answer = wire.response("Metadata", version, topics=[row])
-    assert topics_in_error(answer, describe(ApiKey.METADATA, version), {3}) == []
+    assert finish(topics_in_error(answer, describe(ApiKey.METADATA, version), {3})) == []
 
 
 @every_case("version", VERSIONS)
@@ -147,7 +153,7 @@ def test_truncated_frames_are_protocol_errors(version: int) -> None:
     behind = {8: 4, 9: 5, 10: 5, 11: 1, 12: 1, 13: 3}.get(version, 0)
     for end in range(len(answer) - behind):
         with pytest.raises(ProtocolError):
-            topics_in_error(answer[:end], api, {3})
+            finish(topics_in_error(answer[:end], api, {3}))
 
 
 @every_case("version", [1, 9])

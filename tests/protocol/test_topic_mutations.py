@@ -9,6 +9,7 @@ import pytest
 from protocol import primitives, topic_mutations
 from protocol.api_keys import ApiKey, describe
 from protocol.errors import ProtocolError, TooManyElements
+from protocol.steps import finish
 from protocol.topic_mutations import MAX_NESTED_ELEMENTS, NO_TOPIC_ID, TopicMutations, parse_topic_mutations
 from protocol.topic_names import is_valid_topic_name
 from testkit import wire
@@ -27,7 +28,7 @@ HEADER: dict[str, Any] = {"correlation_id": 2**31 - 1, "client_id": b"\xffodd"}
 
 
 def parse(name: str, version: int, frame: bytes) -> TopicMutations:
-    return parse_topic_mutations(frame, describe(NAMES[name][0], version))
+    return finish(parse_topic_mutations(frame, describe(NAMES[name][0], version)))
 
 
 def topic_rows(name: str, version: int) -> list[Any]:

@@ -9,6 +9,7 @@ import pytest
 from protocol.api_keys import ApiKey, describe
 from protocol.error_codes import ErrorCode
 from protocol.errors import ProtocolError
+from protocol.steps import finish
 from protocol.topic_mutations import NO_TOPIC_ID, TopicMutation, parse_topic_mutations
 from protocol.topic_results import TopicResults, encode_topic_results, make_result, parse_topic_results
 from testkit import wire
@@ -27,7 +28,7 @@ EXCEEDED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 def parse(name: str, version: int, frame: bytes) -> TopicResults:
-    return parse_topic_results(frame, describe(APIS[name][0], version))
+    return finish(parse_topic_results(frame, describe(APIS[name][0], version)))
 
 
 def asked(name: bytes | None, topic_id: bytes = NO_TOPIC_ID) -> TopicMutation:
@@ -70,7 +71,7 @@ def test_recorded_responses_are_read_and_put_together(label: str, version: int) 
     name, frame = api_name(label), golden(label, version)
     parsed, api = parse(name, version, frame), describe(APIS[name][0], version)
     assert encode_topic_results(1, parsed.throttle_time_ms, parsed.results, api, tail=parsed.tail) == frame
-    request = parse_topic_mutations(golden(label, version, "request"), api)
+    request = finish(parse_topic_mutations(golden(label, version, "request"), api))
     for topic in request.topics:
         named = [r.name if topic.name is not None else r.topic_id for r in parsed.results]
         assert named.count(topic.topic_id if topic.name is None else topic.name) == 1
@@ -87,7 +88,7 @@ def test_our_refusal_is_byte_for_byte_what_kafka_answers(label: str, version: in
     api = describe(APIS[api_name(label)][0], version)
     from_kafka = golden(label, version)
     time_ms = parse(api_name(label), version, from_kafka).throttle_time_ms
-    topics = parse_topic_mutations(golden(label, version, "request"), api).topics
+    topics = finish(parse_topic_mutations(golden(label, version, "request"), api)).topics
     results = [make_result(topic, EXCEEDED, api) for topic in topics]
     assert encode_topic_results(1, time_ms, results, api) == from_kafka
 

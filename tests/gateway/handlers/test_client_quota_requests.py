@@ -6,11 +6,11 @@ import pytest
 
 from gateway.observability.events import CloseCause
 from gateway.session.mute import MuteReason
-from quotas.entities import QuotaEntity, QuotaKey
+from quotas.entities import QuotaEntity, QuotaKey, cut_name
 from quotas.layered_quotas import QuotaChange
 from testkit import wire
-from testkit.conversation import Conversation
-from testkit.frames import heartbeat, heartbeat_reply
+from testkit.conversation import Conversation, frames_of
+from testkit.frames import heartbeat, heartbeat_reply, produce
 from testkit.quota_frames import alter, answers, describe, entry, make_durable
 
 RATE = QuotaKey.PRODUCER_BYTE_RATE
@@ -66,14 +66,17 @@ def test_a_long_list_is_put_together_in_steps_and_is_that_of_its_beginning() -> 
     names = {f"user-{at}" for at in range(2_500)}
     for name in names:
         c.core.limits.set(QuotaEntity(user=name), RATE, 5.0)
+    c.hold_steps = True
     c.client_sends(describe(("user", 2, None)), heartbeat(9)).client_sees().upstream_sees().still_muted()
-    ((steps, on_done),) = c.core.desk.slow
-    assert next(steps) is None
+    c.step(lambda now_ms: c.session.take_step(now_ms=now_ms))
     c.core.limits.remove(QuotaEntity(user="user-0"), RATE)
     c.core.limits.set(QuotaEntity(user="new"), RATE, 5.0)
-    assert sum(1 for _ in steps) > 10
-    c.step(on_done)
-    (*_, reply) = [c.take_client()]
+    steps = 0
+    while c.session.steps:
+        steps += 1
+        c.step(lambda now_ms: c.session.take_step(now_ms=now_ms))
+    assert steps > 10
+    reply = c.take_client()
     found = wire.decode_response("DescribeClientQuotas", 1, reply).entries
     assert {part.entity_name for entry in found for part in entry.entity} == names
     c.upstream_sees(heartbeat(9))
@@ -83,10 +86,10 @@ def test_one_entity_named_in_full_is_answered_at_once_however_many_there_are() -
     c = Conversation()
     for at in range(2_500):
         c.core.limits.set(QuotaEntity(user=f"user-{at}"), RATE, 5.0)
+    c.hold_steps = True
     c.client_sends(describe(("user", 0, "user-7"), strict=True))
     (found,) = wire.decode_response("DescribeClientQuotas", 1, c.take_client()).entries
     assert [value.value for value in found.values] == [5.0]
-    assert c.core.desk.slow == []
 
 
 def test_requests_behind_an_alteration_wait_for_it_and_replies_keep_their_order() -> None:
@@ -170,7 +173,7 @@ def test_g11_a_host_name_is_no_address_and_nobody_is_asked_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["<default>", "100%", "gr\u00fc\u00df \U0001f600", "x" * 10_240, ' "quoted", \\']
+    "name", ["<default>", "100%", "gr\u00fc\u00df \U0001f600", "x" * 256, ' "quoted", \\']
 )
 def test_g17_odd_names_are_stored_and_returned_unchanged(name: str) -> None:
     c = Conversation()
@@ -180,6 +183,20 @@ def test_g17_odd_names_are_stored_and_returned_unchanged(name: str) -> None:
     c.client_sends(describe(("user", 0, name), ("client-id", 0, name), strict=True))
     (found,) = wire.decode_response("DescribeClientQuotas", 1, c.take_client()).entries
     assert {part.entity_name for part in found.entity} == {name}
+
+
+def test_k07_a_long_client_id_is_known_by_its_beginning_and_a_digest_wherever_it_is_named() -> None:
+    c, name = Conversation(), "x" * 10_240
+    c.client_sends(alter(entry({"client-id": name}, producer_byte_rate=100.0)))
+    make_durable(c)
+    c.client_sends(describe(("client-id", 0, name), strict=True))
+    _, answered = frames_of(c.take_client())
+    (found,) = wire.decode_response("DescribeClientQuotas", 1, answered).entries
+    (part,) = found.entity
+    assert part.entity_name == cut_name(name)
+    assert len(cut_name(name)) == 256
+    # The client of that id is counted by it.
+    c.client_sends(produce(7, size=2_000, client_id=name)).still_muted()
 
 
 # -- the end of connections ----------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ def told(version: int, resource_type: int, **values: str | None) -> tuple[dict[s
         for name, value in values.items()
     ]
     result = {"error_code": 0, "resource_type": resource_type, "resource_name": "1", "configs": configs}
-    c = Conversation().client_sends(wire.request("DescribeConfigs", version, resources=[]))
+    asked = [{"resource_type": resource_type, "resource_name": "1", "configuration_keys": None}]
+    c = Conversation().client_sends(wire.request("DescribeConfigs", version, resources=asked))
     c.upstream_answers(wire.response("DescribeConfigs", version, results=[result]))
     raw = c.take_client()
     (read,) = wire.decode_response("DescribeConfigs", version, raw).results

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from gateway.handlers.context import MAX_REQUEST_BYTES
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
@@ -186,7 +185,7 @@ def test_k03_fetches_under_way_share_the_window() -> None:
     other = c.another().client_sends(fetch()).upstream_sees(fetch(max_bytes=500))
     c.another().client_sends(fetch()).upstream_sees(fetch(max_bytes=333))
     c.upstream_answers(fetch_reply(100))
-    other.session.ended()
+    other.session.ended(now_ms=other.clock.now_ms)
     c.client_sends(fetch()).upstream_sees(fetch(max_bytes=500))
 
 
@@ -244,12 +243,21 @@ def test_fetches_of_clients_without_a_limit_go_on_together() -> None:
     c.client_sends(fetch(1), fetch(2)).upstream_sees(fetch(1), fetch(2)).reading()
 
 
-def test_a_request_too_large_to_be_held_is_relayed_as_it_comes_and_its_answer_counted() -> None:
+def test_k12_a_request_of_megabytes_is_lowered_where_it_stands_and_the_rest_goes_on_as_it_comes() -> None:
     c = Conversation(consumer_byte_rate=100)
-    head, rest = fetch(1), b"\0" * MAX_REQUEST_BYTES
-    large = (len(head) + len(rest) - 4).to_bytes(4, "big") + head[4:]
-    c.client_sends(large).upstream_sees(large).client_sends(rest).upstream_sees(rest)
+    small, rest = fetch(1, max_bytes=1_000_000), b"\0" * 9_000_000
+    size = (len(small) + len(rest) - 4).to_bytes(4, "big")
+    lowered = fetch(1, max_bytes=1_000)
+    c.client_sends(size + small[4:]).upstream_sees(size + lowered[4:])
+    c.client_sends(rest).upstream_sees(rest)
     c.upstream_answers(fetch_reply(1_500)).client_sees(fetch_reply(1_500, throttle_time_ms=5_000))
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 60])
+def test_k12_a_request_in_pieces_is_lowered_as_a_whole_one(piece_bytes: int) -> None:
+    c = Conversation(consumer_byte_rate=100)
+    c.client_sends(fetch(1, max_bytes=1_000_000), piece_bytes=piece_bytes)
+    c.upstream_sees(fetch(1, max_bytes=1_000))
 
 
 def test_an_answer_within_the_quota_goes_on_as_the_chunk_that_came() -> None:

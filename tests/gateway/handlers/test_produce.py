@@ -168,7 +168,7 @@ def test_k04_beyond_two_windows_nothing_passes_on_any_connection(acks: int) -> N
 
 def test_k04_a_new_connection_serves_the_mute_of_one_that_left() -> None:
     c = Conversation(producer_byte_rate=100).client_sends(sized(1_500)).client_half_closes()
-    c.session.ended()
+    c.session.ended(now_ms=c.clock.now_ms)
     other = c.another().client_sends(sized(60)).upstream_sees().still_muted()
     third = c.another().at(4_999).client_sends(heartbeat(1), sized(60, 2)).upstream_sees(heartbeat(1))
     third.at(5_000).upstream_sees(sized(60, 2))

@@ -1,6 +1,7 @@
 """Alterations under way: answered once each, whatever the store does; and the audit lines."""
 
-import asyncio
+from __future__ import annotations
+
 import io
 import logging
 from collections.abc import Iterator
@@ -90,29 +91,6 @@ async def test_a_connection_that_fails_to_take_its_answer_stops_no_other() -> No
     await runner.finish()
     assert answers == [(None, NOW_MS)]
     assert live.quotas.limits.get(ALICE, RATE) == 6
-
-
-async def test_long_work_is_done_in_steps_one_after_the_other_with_other_work_between() -> None:
-    # However many ask for a list of everything at once, one turn of the loop has one step of one of them.
-    seen: list[object] = []
-
-    def steps(name: str) -> Iterator[None]:
-        for _ in range(2):
-            seen.append(name)
-            yield
-        if name == "b":
-            raise RuntimeError("a bug")
-
-    runner, _ = await opened(MemoryStore(now_ms=lambda: 0))
-    for name in "abc":
-        runner.slowly(steps(name), seen.append)
-    for _ in range(3):
-        seen.append("other")
-        await asyncio.sleep(0)
-    await runner.finish()
-    assert seen[:5] == ["other", "a", "other", "a", "other"]
-    # One that fails ends alone, and is not said to be done.
-    assert seen[5:] == [NOW_MS, "b", "b", "c", "c", NOW_MS]
 
 
 @pytest.fixture

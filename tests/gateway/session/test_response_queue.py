@@ -6,6 +6,7 @@ import pytest
 
 from gateway.session.response_queue import CollectedAnswer, HeadAnswer, Pending, ResponseQueue, TimedRequest
 from protocol.errors import UpstreamDesync
+from protocol.steps import Steps
 
 NOW_MS = 5
 
@@ -18,6 +19,14 @@ class NoTimekeeper:
         raise AssertionError
 
     def seal_reply(self, timed: TimedRequest, reply: bytes, *, now_ms: int) -> bytes:
+        """See `Timekeeper`."""
+        raise AssertionError
+
+    def answered_in_steps(self, timed: TimedRequest, *, now_ms: int) -> None:
+        """See `Timekeeper`."""
+        raise AssertionError
+
+    def go_on_later(self, steps: Steps[bytes | None]) -> None:
         """See `Timekeeper`."""
         raise AssertionError
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.usage.names import HASHED, MAX_NAME_CHARS, Names
+from gateway.usage.names import HASHED, Names
 from gateway.usage.salt import SALT_BYTES, load_salt
+from quotas.entities import MAX_NAME_CHARS
 
 
 def test_i14_names_are_written_as_every_reader_takes_them() -> None:

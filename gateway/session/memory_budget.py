@@ -1,0 +1,100 @@
+"""MemoryBudget: the bytes that all connections together hold back, and who may add to them. Pure.
+
+Held are requests and answers that are collected, what waits behind a mute, replies of our own that wait for earlier
+ones, and what a transport has not sent. What is relayed passes and is not counted.
+
+When the budget is used up (Kafka's queued.max.request.bytes), a connection that collects more than `SMALL_BYTES` is
+not read on. One at a time may go on all the same, the one that holds the most: so the budget can not be filled with
+beginnings that never end. At most the budget is held, one whole frame above it, and `SMALL_BYTES` and what was just
+received for each connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+SMALL_BYTES: Final = 64 * 1024
+"""Up to here a frame is collected whatever others hold: small requests do not wait for large ones."""
+
+
+class Holder(Protocol):
+    """A session, as far as its bytes are concerned."""
+
+    accounted_bytes: int
+
+    def memory_freed(self) -> None:
+        """It may go on."""
+
+
+class MemoryBudget:
+    """See the module.
+
+    Attributes:
+        limit_bytes: may change at any time.
+        used_bytes: what is held now; it may be above the limit, see the module.
+        later: runs a step when the present event is over; the shell sets it.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self.later: Callable[[Callable[[], None]], None] = lambda step: step()
+        self._waiting: dict[Holder, None] = {}
+        self._foremost: Holder | None = None  # it may go on above the limit
+        self._looking = False
+
+    @property
+    def full(self) -> bool:
+        """Whether the budget is used up."""
+        return self.used_bytes >= self.limit_bytes
+
+    @property
+    def waiting(self) -> int:
+        """How many connections wait for bytes of others."""
+        return len(self._waiting)
+
+    def account(self, holder: Holder, held_bytes: int) -> None:
+        """What a connection holds now."""
+        self.used_bytes += held_bytes - holder.accounted_bytes
+        freed = held_bytes < holder.accounted_bytes
+        holder.accounted_bytes = held_bytes
+        if freed:
+            if holder is self._foremost and held_bytes <= SMALL_BYTES:
+                self._foremost = None
+            self._look()
+
+    def must_wait(self, holder: Holder, collected_bytes: int) -> bool:
+        """Whether a connection that has collected so much must not be read on; it is told when it may."""
+        if collected_bytes <= SMALL_BYTES or not self.full or holder is self._foremost:
+            return False
+        if self._foremost is None and not self._waiting:
+            self._foremost = holder
+            return False
+        self._waiting[holder] = None
+        return True
+
+    def leave(self, holder: Holder) -> None:
+        """The connection has ended."""
+        self._waiting.pop(holder, None)
+        if holder is self._foremost:
+            self._foremost = None
+        self.account(holder, 0)
+        self._look()
+
+    def _look(self) -> None:
+        if self._waiting and not self._looking and (self._foremost is None or not self.full):
+            self._looking = True
+            self.later(self._next)
+
+    def _next(self) -> None:
+        """Let the connection go on that holds the most; it looks again when that one has gone on."""
+        self._looking = False
+        if not self._waiting or (self._foremost is not None and self.full):
+            return
+        chosen = max(self._waiting, key=lambda holder: holder.accounted_bytes)
+        del self._waiting[chosen]
+        if self.full:
+            self._foremost = chosen
+        chosen.memory_freed()
+        self._look()

@@ -1,0 +1,27 @@
+"""Long walks in steps, so that other work can be done in between: while one event runs, every client waits.
+
+A walk is a generator that yields after every `STEP_ELEMENTS` elements or so, and returns what it found. A short one
+ends before its first `yield`, so that whoever asks for one step of it has the result at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Final, TypeAlias, TypeVar
+
+STEP_ELEMENTS: Final = 500
+"""Elements that are read in one step, at 1 to 10 us each."""
+
+T = TypeVar("T")
+
+Steps: TypeAlias = Generator[None, Any, T]
+"""What is sent in is the time, for those walks that need it."""
+
+
+def finish(steps: Steps[T]) -> T:
+    """The result of a walk, without a pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]

@@ -1,0 +1,182 @@
+"""What connections hold back together: counted, bounded, and never so that nothing can end."""
+
+from __future__ import annotations
+
+from struct import pack
+from typing import Any
+
+import pytest
+
+from gateway.session.memory_budget import SMALL_BYTES, MemoryBudget
+from gateway.session.mute import MuteReason
+from gateway.session.session import MAX_LOCAL_REPLY_BYTES
+from quotas.entities import QuotaEntity, QuotaKey
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.core import GatewayCore, session_settings
+from testkit.frames import fetch, heartbeat, heartbeat_reply
+from testkit.quota_frames import alter, describe, entry
+
+MIB = 1024 * 1024
+METADATA = 3
+
+
+def large_metadata(size: int) -> bytes:
+    """A request that is collected, with a tag that makes it so large."""
+    return wire.framed(wire.head(METADATA, 1, flexible=False) + pack(">i", 0) + bytes(size))
+
+
+def several(count: int, **settings: int) -> list[Conversation]:
+    core = GatewayCore(settings=session_settings(**settings))
+    first = Conversation(core=core)
+    return [first, *(first.another() for _ in range(count - 1))]
+
+
+def test_k17_connections_that_collect_wait_for_each_other_and_all_end() -> None:
+    conversations = several(4, queued_max_request_bytes=3 * MIB)
+    budget = conversations[0].core.memory
+    frame = large_metadata(2 * MIB)
+    half = len(frame) // 2
+    for c in conversations:
+        c.client_sends(frame[:half])
+    assert budget.used_bytes <= 4 * MIB + SMALL_BYTES
+    for c in conversations:
+        c.client_sends(frame[half:], piece_bytes=100_000)
+    # Each of them gets its turn, as the one before it has ended.
+    for c in conversations:
+        c.upstream_sees(frame)
+    assert (budget.used_bytes, budget.waiting) == (0, 0)
+
+
+def test_k17_small_requests_do_not_wait_for_large_ones() -> None:
+    large, small = several(2, queued_max_request_bytes=MIB)
+    frame = large_metadata(2 * MIB)
+    large.client_sends(frame[: MIB + SMALL_BYTES])
+    assert large.core.memory.full
+    one = large_metadata(1_000)
+    small.client_sends(one, piece_bytes=300).upstream_sees(one)
+    large.client_sends(frame[MIB + SMALL_BYTES :]).upstream_sees(frame)
+
+
+def test_k17_a_connection_that_ends_gives_back_what_it_held() -> None:
+    first, second, third = several(3, queued_max_request_bytes=MIB)
+    frame = large_metadata(2 * MIB)
+    first.client_sends(frame[: MIB + SMALL_BYTES]).reading()  # one above the limit may go on
+    second.client_sends(frame[:100_000]).still_muted()
+    third.client_sends(frame[:200_000]).still_muted()
+    second.session.ended(now_ms=0)
+    third.still_muted()
+    first.session.ended(now_ms=0)
+    third.reading()
+    third.session.ended(now_ms=0)
+    assert (first.core.memory.used_bytes, first.core.memory.waiting) == (0, 0)
+
+
+def test_k17_an_answer_that_is_collected_waits_at_the_broker_when_the_budget_is_used_up() -> None:
+    holder, other = several(2, queued_max_request_bytes=MIB)
+    frame = large_metadata(2 * MIB)
+    holder.client_sends(frame[: MIB + SMALL_BYTES])
+    other.client_sends(wire.request("Metadata", 1, correlation_id=1, topics=[]))
+    answer = wire.response("Metadata", 1, correlation_id=1, brokers=[], controller_id=1, topics=[])
+    answer = pack(">i", len(answer) - 4 + 200_000) + answer[4:] + bytes(200_000)
+    other.upstream_answers(answer[:100_000])
+    assert other.session.holds_upstream
+    holder.client_sends(frame[MIB + SMALL_BYTES :])
+    assert not other.session.holds_upstream
+    other.upstream_answers(answer[100_000:]).reading()
+    assert other.core.memory.used_bytes == 0
+
+
+def refused(size: int) -> bytes:
+    """A request of that size which is answered here, with as much as it says itself."""
+    name = "n" * 30_000
+    return alter(
+        *(entry({"no such type": f"{at}{name}"}, producer_byte_rate=1.0) for at in range(size // 30_000))
+    )
+
+
+def test_k17_replies_of_our_own_behind_a_slow_one_mute_the_client() -> None:
+    c = Conversation().client_sends(fetch(1))
+    sent = 0
+    while c.session.reading_client:
+        c.client_sends(refused(300_000))
+        sent += 1
+        assert sent < 20, "never muted"
+    assert c.session.muted & MuteReason.REPLIES_FULL
+    assert c.session.responses.local_bytes <= MAX_LOCAL_REPLY_BYTES + 700_000
+    assert c.core.memory.used_bytes >= MAX_LOCAL_REPLY_BYTES
+    c.upstream_answers(wire.response("Fetch", 4, correlation_id=1, responses=[])).reading()
+    assert c.core.memory.used_bytes == 0
+
+
+def test_what_is_held_behind_a_mute_is_counted() -> None:
+    c = Conversation().throttle(1_000)
+    c.push(heartbeat(1) * 10)
+    assert c.core.memory.used_bytes == len(heartbeat(1)) * 10
+    c.at(1_000).reading()
+    assert c.core.memory.used_bytes == 0
+
+
+class _Holder:
+    accounted_bytes = 0
+
+    def __init__(self) -> None:
+        self.freed = 0
+
+    def memory_freed(self) -> None:
+        self.freed += 1
+
+
+def test_the_one_that_holds_the_most_goes_on_first() -> None:
+    budget = MemoryBudget(MIB)
+    holders: list[Any] = [_Holder() for _ in range(4)]
+    for at, holder in enumerate(holders):
+        budget.account(holder, MIB + at)
+    assert [budget.must_wait(holder, MIB) for holder in holders] == [False, True, True, True]
+    budget.account(holders[0], 0)
+    assert [holder.freed for holder in holders] == [0, 0, 0, 1]
+    budget.leave(holders[3])
+    assert [holder.freed for holder in holders] == [0, 0, 1, 1]
+
+
+# -- long work -----------------------------------------------------------------------------------------------
+
+
+def test_replies_behind_one_that_takes_steps_keep_their_order() -> None:
+    c = Conversation()
+    wanted = [{"resource_type": 4, "resource_name": "1", "configuration_keys": None}]
+    config = {"name": "a", "value": "b", "config_source": 1, "synonyms": []}
+    result = {"error_code": 0, "resource_type": 4, "resource_name": "1", "configs": [config] * 5_000}
+    answer = wire.response("DescribeConfigs", 1, correlation_id=1, results=[result])
+    c.hold_steps = True
+    c.client_sends(wire.request("DescribeConfigs", 1, correlation_id=1, resources=wanted), heartbeat(2))
+    c.upstream_answers(answer + heartbeat_reply(2)).client_sees().still_muted()
+    assert c.session.holds_upstream
+    c.hold_steps = False
+    c.step(lambda now_ms: None).client_sees(answer, heartbeat_reply(2)).reading()
+    assert not c.session.holds_upstream
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_k18_work_in_steps_is_charged_to_its_client(leaves: bool) -> None:
+    c = Conversation(request_percentage=1)
+    for at in range(2_500):
+        c.core.limits.set(QuotaEntity(user=f"user-{at}"), QuotaKey.PRODUCER_BYTE_RATE, 5.0)
+    meter = c.session.meter
+    assert meter is not None
+    c.hold_steps = True
+    c.client_sends(heartbeat(1))  # from here on requests are timed
+    c.upstream_answers(heartbeat_reply(1)).take_client()
+    c.client_sends(describe(("user", 2, None)))
+    while len(c.session.steps) and not leaves:
+        meter.event_ns = 1
+        c.step(lambda now_ms: c.session.take_step(now_ms=now_ms))
+        meter.spend(100_000_001)  # 100 ms of CPU time for each step
+    if leaves:
+        meter.event_ns = 1
+        meter.spend(5_000_000_001)
+        c.session.ended(now_ms=c.clock.now_ms)
+    ((_, load),) = c.core.client_quotas.request_time.loads(now_ms=c.clock.now_ms).items()
+    assert load > 1, "more than the quota"
+    if not leaves:
+        c.still_muted()
