@@ -14,6 +14,7 @@ from functools import lru_cache
 from sys import getsizeof
 from typing import Final, NamedTuple, TypeAlias
 
+from quotas.bound_queue import BoundQueue
 from quotas.entities import QuotaKey
 from quotas.limits import Limits
 from quotas.rate import MAX_THROTTLE_MS, SampledRate, clamp_throttle_ms
@@ -78,6 +79,8 @@ class RateTracker:
 
     Attributes:
         blocked_until_ms: nothing of this counter passes before.
+        queue: the connections that wait at the bound; None: there are none.
+        owed_until_ms: the end of the longest wait that the Rate has asked for.
         left_until_ms: the end of the longest mute that a connection left behind when it ended; see `ThrottleState`.
         fetches: requests under way whose answers will be recorded.
         last_value: of the Fetch answer, or the request's time, that was recorded last: what the next may cost.
@@ -94,7 +97,6 @@ class RateTracker:
         "_meter",
         "_ms_per_unit",
         "_observe",
-        "_reserved_until_ms",
         "blocked_until_ms",
         "fetches",
         "good_until_ms",
@@ -102,6 +104,8 @@ class RateTracker:
         "last_value",
         "left_until_ms",
         "match",
+        "owed_until_ms",
+        "queue",
         "shared",
         "throttles",
         "version",
@@ -123,7 +127,8 @@ class RateTracker:
         self._bound_ms = float(_BOUND_WINDOWS * self.window_ms)
         self._ms_per_unit = 0.0  # 0: not bounded
         self.blocked_until_ms = now_ms - self._bound_ms  # so early when the bucket is empty
-        self._reserved_until_ms = 0.0
+        self.queue: BoundQueue | None = None
+        self.owed_until_ms = 0
         self.left_until_ms = 0
         self.fetches = 0
         self.last_value = 0.0
@@ -155,18 +160,22 @@ class RateTracker:
         unbounded = match.limit is None or match.observe
         ms_per_unit = 0.0 if unbounded else min(1000 / self._limit, _MOST_MS_PER_UNIT)
         if ms_per_unit != self._ms_per_unit:
+            if self.queue is not None:  # its costs are those of the old limit
+                self.blocked_until_ms -= self.queue.promised_ms
+                self.queue = None
             empty_ms = now_ms - self._bound_ms
             if self._ms_per_unit:
                 held_ms = max(0.0, self.blocked_until_ms - empty_ms)
                 self.blocked_until_ms = empty_ms + held_ms / self._ms_per_unit * ms_per_unit
-                self.left_until_ms = 0
+                self.left_until_ms = self.owed_until_ms = 0
             self._ms_per_unit = ms_per_unit
 
-    def record(self, value: float, *, now_ms: int) -> int:
+    def record(self, value: float, waiter: object = None, *, now_ms: int) -> int:
         """Counts, and tells how long the client has to wait for it.
 
         Args:
             value: bytes, or whatever the key counts.
+            waiter: the connection, which keeps a place among those that wait at the bound; None: it has none.
             now_ms: the present.
 
         Returns:
@@ -181,34 +190,78 @@ class RateTracker:
         blocked_ms += value * self._ms_per_unit
         self.blocked_until_ms = blocked_ms
         if blocked_ms > now_ms and self._cap_ms == MAX_THROTTLE_MS:
-            return max(throttle_time_ms, self.reserve(value, now_ms=now_ms))
+            self.owed_until_ms = max(self.owed_until_ms, now_ms + throttle_time_ms)
+            return max(throttle_time_ms, self._tell(value, waiter, now_ms=now_ms))
         if not throttle_time_ms:
             return 0
+        self.owed_until_ms = max(self.owed_until_ms, now_ms + throttle_time_ms)
         if self._observe:
             self.throttles.would_throttle_total += 1
             return 0
         return min(throttle_time_ms, self._cap_ms)
 
-    def reserve(self, value: float, *, now_ms: int) -> int:
-        """How long a request has to wait that is not let pass now: until `blocked_until_ms`, or after others.
-
-        Requests that wait get times one behind the other, so that those of a thousand connections do not come at once
-        for the one that may pass. Within a window of time that is; further ones begin at its start again, and one
-        that has to wait longer gets its time when it asks again.
+    def wait_ms(
+        self, waiter: object, value: float | None = None, *, most_held_ms: float = math.inf, now_ms: int
+    ) -> int:
+        """How long a request has to wait before it may pass; 0: it passes now. See `BoundQueue`.
 
         Args:
-            value: what the request will be recorded as, as far as that is known.
+            waiter: its connection.
+            value: what it will be recorded as; None: about what was recorded last.
+            most_held_ms: a longer wait is told to the client, and not waited for here.
             now_ms: the present.
+        """
+        queue = self.queue
+        if queue is None:
+            if now_ms >= self.blocked_until_ms:
+                return 0
+            queue = self.queue = BoundQueue()
+        self.blocked_until_ms -= queue.settle(None, now_ms=now_ms)
+        cost_ms = self._next_cost_ms(self.last_value) if value is None else value * self._ms_per_unit
+        promised_ms = queue.promised_ms
+        wait_ms = queue.wait_ms(
+            waiter, cost_ms, self.blocked_until_ms, most_held_ms=most_held_ms, now_ms=now_ms
+        )
+        self.blocked_until_ms += queue.promised_ms - promised_ms
+        if not queue:
+            self.queue = None
+        return clamp_throttle_ms(wait_ms)
+
+    def empties(self, waiter: object, *, now_ms: int) -> int:
+        """Whether an answer that has come must not pass, since others have used up the bound meanwhile.
 
         Returns:
-            Milliseconds, at least 1.
+            0 if it may pass; else when its client is to come back, as the first of all, in milliseconds.
         """
-        first_ms, at_ms = self.blocked_until_ms, self._reserved_until_ms
-        if not first_ms <= at_ms < first_ms + self.window_ms:
-            at_ms = first_ms
-        if first_ms - now_ms <= self.window_ms:
-            self._reserved_until_ms = at_ms + value * self._ms_per_unit
-        return max(1, clamp_throttle_ms(math.ceil(at_ms - now_ms)))
+        queue = self.queue
+        if queue is not None:
+            self.blocked_until_ms -= queue.settle(waiter, now_ms=now_ms)
+        if now_ms >= self.blocked_until_ms:
+            return 0
+        if queue is None:
+            queue = self.queue = BoundQueue()
+        cost_ms = self._next_cost_ms(self.last_value)
+        wait_ms = queue.tell(waiter, cost_ms, self.blocked_until_ms, emptied=True, now_ms=now_ms)
+        return max(1, clamp_throttle_ms(wait_ms))
+
+    def leave(self, waiter: object) -> None:
+        """A connection has ended or is counted elsewhere; what was kept for it is free."""
+        queue = self.queue
+        if queue is not None:
+            queue.leave(waiter)
+            self.blocked_until_ms -= queue.settle(waiter, now_ms=0)
+
+    def _next_cost_ms(self, value: float) -> float:
+        """Of a request that follows one like this. The largest are rare, and would keep others away for long."""
+        return min(value, self._allowance) * self._ms_per_unit
+
+    def _tell(self, value: float, waiter: object, *, now_ms: int) -> int:
+        if waiter is None:
+            return clamp_throttle_ms(math.ceil(self.blocked_until_ms - now_ms))
+        if self.queue is None:
+            self.queue = BoundQueue()
+        cost_ms = self._next_cost_ms(value)
+        return clamp_throttle_ms(self.queue.tell(waiter, cost_ms, self.blocked_until_ms, now_ms=now_ms))
 
     def _pour(self, value: float, now_ms: int) -> None:
         empty_ms = now_ms - self._bound_ms

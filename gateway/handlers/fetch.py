@@ -15,6 +15,7 @@ counter is blocked, because others under way have used it up, is emptied and not
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
@@ -71,11 +72,12 @@ class FetchHandler:
                 session.mute(MuteReason.AWAITING_FETCH)
                 return HeadDecision.WAIT
             assert tracker is not None
-            wait_ms = _wait_ms(session, tracker, now_ms)
-            if wait_ms > 0 and (size > MAX_REQUEST_BYTES or wait_ms <= tracker.window_ms):
-                return _hold(session, route.api, known, now_ms)
-            if wait_ms > 0:
+            most_held_ms = math.inf if size > MAX_REQUEST_BYTES else tracker.window_ms
+            wait_ms = _wait_ms(session, tracker, most_held_ms, now_ms)
+            if wait_ms > most_held_ms:
                 return HeadDecision.COLLECT
+            if wait_ms > 0:
+                return session.hold(route.api, ThrottledBy.FETCH, known, wait_ms, now_ms=now_ms)
             share = most_bytes // (tracker.fetches + 1)
             if not asks_within(data, at, client_id_length, route.api, share):
                 try:
@@ -102,8 +104,9 @@ class FetchHandler:
         tracker = known.tracker
         most_bytes = None if tracker is None else tracker.max_in_window()
         if tracker is not None and most_bytes is not None:
-            if _wait_ms(session, tracker, now_ms) > 0:
-                self._answer_empty(session, route.api, frame, known, now_ms)
+            wait_ms = _wait_ms(session, tracker, 0, now_ms)
+            if wait_ms > 0:
+                self._answer_empty(session, route.api, frame, known, wait_ms, now_ms)
                 return
             share = most_bytes // (tracker.fetches + 1)
             lowered = clamped_head(frame, 0, len(frame) - 4, client_id_length, route.api, share)
@@ -114,13 +117,11 @@ class FetchHandler:
         session.forward(frame, route.api, answer)
 
     def _answer_empty(
-        self, session: Session, api: Api, frame: bytes, known: CachedSensor, now_ms: int
+        self, session: Session, api: Api, frame: bytes, known: CachedSensor, wait_ms: int, now_ms: int
     ) -> None:
-        assert known.tracker is not None
         timed = session.start_timing(frame, api)
         empty = without_records(frame, api)
-        wanted_ms = _reserve(session, known.tracker, now_ms)
-        told = session.throttle_reply(empty, api, ThrottledBy.FETCH, known, wanted_ms, now_ms=now_ms)
+        told = session.throttle_reply(empty, api, ThrottledBy.FETCH, known, wait_ms, now_ms=now_ms)
         session.answer(told, timed, now_ms=now_ms)
 
     def _on_reply(
@@ -133,6 +134,8 @@ class FetchHandler:
         # Looked up again: a quota that changed while the broker was waiting for records applies to this answer.
         known = asked
         if not _valid(asked, quotas, session, now_ms):
+            if asked.tracker is not None:
+                asked.tracker.leave(session.throttling)
             client_id, raw = asked.client_id, asked.raw_client_id
             known = session.throttling.fetch_sensor = quotas.fetch_sensor(
                 session.listener,
@@ -144,17 +147,18 @@ class FetchHandler:
                 now_ms=now_ms,
             )
         tracker, row = known.tracker, known.row
-        if tracker is not None and now_ms < tracker.blocked_until_ms:
-            wanted_ms = tracker.reserve(tracker.last_value, now_ms=now_ms)
-            empty = emptied(head, api)
-            return session.throttle_reply(empty, api, ThrottledBy.FETCH, known, wanted_ms, now_ms=now_ms)
+        if tracker is not None:
+            wanted_ms = tracker.empties(session.throttling, now_ms=now_ms)
+            if wanted_ms > 0:
+                empty = emptied(head, api)
+                return session.throttle_reply(empty, api, ThrottledBy.FETCH, known, wanted_ms, now_ms=now_ms)
         delivered_bytes = counted_bytes(size, api)
         if row is not None:
             row.count(delivered_bytes)
         if tracker is None:
             return None
         tracker.last_value = float(delivered_bytes)
-        wanted_ms = tracker.record(delivered_bytes, now_ms=now_ms)
+        wanted_ms = tracker.record(delivered_bytes, session.throttling, now_ms=now_ms)
         if wanted_ms <= 0:
             return None
         return session.throttle_reply(head, api, ThrottledBy.FETCH, known, wanted_ms, now_ms=now_ms)
@@ -191,23 +195,15 @@ def _counter(
     return known
 
 
-def _wait_ms(session: Session, tracker: RateTracker, now_ms: int) -> float:
-    """How long nothing of this counter passes on this connection."""
-    return max(tracker.blocked_until_ms, session.throttling.inherited_until_ms) - now_ms
-
-
-def _reserve(session: Session, tracker: RateTracker, now_ms: int) -> int:
-    """How long a request is to wait that must not pass now."""
-    wait_ms = session.throttling.inherited_until_ms - now_ms
-    if now_ms < tracker.blocked_until_ms:
-        wait_ms = max(wait_ms, tracker.reserve(tracker.last_value, now_ms=now_ms))
-    return wait_ms
-
-
-def _hold(session: Session, api: Api, known: CachedSensor, now_ms: int) -> HeadDecision:
-    assert known.tracker is not None
-    wanted_ms = _reserve(session, known.tracker, now_ms)
-    return session.hold(api, ThrottledBy.FETCH, known, wanted_ms, now_ms=now_ms)
+def _wait_ms(session: Session, tracker: RateTracker, most_held_ms: float, now_ms: int) -> int:
+    """How long a request is to wait that must not pass now; 0: it may."""
+    throttling = session.throttling
+    wait_ms = throttling.inherited_until_ms - now_ms
+    if wait_ms > 0:
+        return wait_ms
+    if now_ms >= tracker.blocked_until_ms and tracker.queue is None:
+        return 0
+    return tracker.wait_ms(throttling, most_held_ms=most_held_ms, now_ms=now_ms)
 
 
 def _valid(known: CachedSensor, quotas: ClientQuotas, session: Session, now_ms: int) -> bool:

@@ -94,13 +94,14 @@ class ProduceHandler:
                 if known.tracker is not None and wanted_ms > 0:
                     return session.hold(api, ThrottledBy.PRODUCE, known, wanted_ms, now_ms=now_ms)
             tracker, row = known[3], known[4]
-            if tracker is not None and now_ms < tracker.blocked_until_ms:
-                wanted_ms = tracker.reserve(size, now_ms=now_ms)
-                return session.hold(api, ThrottledBy.PRODUCE, known, wanted_ms, now_ms=now_ms)
+            if tracker is not None and (now_ms < tracker.blocked_until_ms or tracker.queue is not None):
+                wanted_ms = tracker.wait_ms(throttling, size, now_ms=now_ms)
+                if wanted_ms > 0:
+                    return session.hold(api, ThrottledBy.PRODUCE, known, wanted_ms, now_ms=now_ms)
             if row is not None:
                 row.count(size)
             if tracker is not None:
-                wanted_ms = tracker.record(size, now_ms=now_ms)
+                wanted_ms = tracker.record(size, throttling, now_ms=now_ms)
                 if wanted_ms > 0:
                     wanted_ms = min(wanted_ms, throttling.max_mute_ms)
                     session.throttle(wanted_ms, tracker, now_ms=now_ms)

@@ -7,6 +7,7 @@ docs/behaviour.md): the CPU time this process spends on the client's events, or 
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Final
 
@@ -209,7 +210,7 @@ class ClientQuotas:
         tracker = self.request_time.tracker(user, client_id, kind=kind, scope=scope, now_ms=now_ms)
         if tracker is None or now_ms >= tracker.blocked_until_ms:
             return 0
-        wait_ms = min(tracker.reserve(tracker.last_value, now_ms=now_ms), tracker.window_ms)
+        wait_ms = min(math.ceil(tracker.blocked_until_ms - now_ms), tracker.window_ms)
         self.record_throttle(api_key, ThrottledBy.REQUEST, tracker, wait_ms, now_ms=now_ms)
         return wait_ms
 

@@ -83,6 +83,8 @@ class ThrottleState:
             tracker: the counter.
             before: what its last request of this kind was counted by.
         """
+        if before is not None and before.tracker is not None and before.tracker is not tracker:
+            before.tracker.leave(self)
         if tracker is not None and (before is None or before.tracker is not tracker):
             limited = tracker.max_in_window() is not None
             self.inherited_until_ms = tracker.left_until_ms if limited else 0
@@ -101,8 +103,12 @@ class ThrottleState:
     def leave(self) -> None:
         """The connection has ended; what is left of its mute is for the next ones."""
         self.fetch_ends()
-        if self._muting is not None:
-            self._muting.left_until_ms = max(self._muting.left_until_ms, self.until_ms)
+        for sensor in (self.produce_sensor, self.fetch_sensor):
+            if sensor is not None and sensor.tracker is not None:
+                sensor.tracker.leave(self)
+        muting = self._muting
+        if muting is not None:  # what another quota or the broker has asked for is not the counter's
+            muting.left_until_ms = max(muting.left_until_ms, min(self.until_ms, muting.owed_until_ms))
 
     def extend(
         self,

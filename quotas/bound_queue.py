@@ -1,0 +1,180 @@
+"""Which connection passes next while a counter is at its bound (hazards K03, K04). Pure.
+
+Kafka answers each request and mutes its connection, so connections of one client take turns by themselves. At the
+bound a request is not let pass, and whoever asks at the right moment would be served: of many connections some would
+wait for minutes. So those that wait have places. A place is of a request that is held here, or of a client that was
+told when to come back; the latter keeps it for a second after that time.
+
+Held requests pass in the order of their places. A request without a place, or with a later one, passes before them
+only if they need not wait longer for it. A Fetch whose answer had to be emptied stands before all others, and the
+next time its cost is kept free while the broker works on it, at most for a second: a broker that is slow to answer
+would otherwise lose against quick ones for ever.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import Final
+
+_RETURN_MS: Final = 1_000
+_OVERDUE_MS: Final = 100
+_AGAIN_MS: Final = 5
+
+
+class _Place:
+    """Attributes: order: of service. cost_ms: of the request, by the limit. due_ms: when it was told to pass."""
+
+    __slots__ = ("cost_ms", "due_ms", "emptied", "held", "order")
+
+    def __init__(self, order: int, cost_ms: float, due_ms: float, *, emptied: bool = False) -> None:
+        self.order = order
+        self.cost_ms = cost_ms
+        self.due_ms = due_ms
+        self.emptied = emptied
+        self.held = False
+
+
+class BoundQueue:
+    """The places of one counter, at most one for each connection. A call takes the time of a heap operation.
+
+    Attributes:
+        promised_ms: what is kept free for a Fetch whose last answer was emptied, by the limit; the counter adds it.
+    """
+
+    __slots__ = (
+        "_away",
+        "_cost_ms",
+        "_held",
+        "_next",
+        "_places",
+        "_promised_to",
+        "_promised_until_ms",
+        "promised_ms",
+    )
+
+    def __init__(self) -> None:
+        self._places: dict[object, _Place] = {}
+        self._held: list[tuple[int, int, object]] = []
+        self._away: list[tuple[float, int, object]] = []
+        self._cost_ms = 0.0
+        self._next = 0
+        self.promised_ms = 0.0
+        self._promised_to: object = None
+        self._promised_until_ms = 0.0
+
+    def __bool__(self) -> bool:
+        """Whether anything is kept."""
+        return bool(self._places) or self.promised_ms > 0
+
+    def wait_ms(
+        self, waiter: object, cost_ms: float, free_ms: float, *, most_held_ms: float = math.inf, now_ms: int
+    ) -> int:
+        """How long a request has to wait; 0: it passes now, and its place is gone.
+
+        Args:
+            waiter: the connection.
+            cost_ms: how long the counter is filled by it.
+            free_ms: when the counter is below its bound, what is promised included.
+            most_held_ms: a longer wait is told, and not waited for here.
+            now_ms: the present.
+        """
+        self._forget_overdue(now_ms)
+        place = self._places.get(waiter)
+        first = self._first_held()
+        if now_ms >= free_ms and (
+            first is None
+            or (place is not None and place.order <= first.order)
+            or free_ms + cost_ms <= first.due_ms - _OVERDUE_MS
+        ):
+            self.leave(waiter)
+            if place is not None and place.emptied and not self.promised_ms:
+                self._promised_to, self._promised_until_ms = waiter, now_ms + _RETURN_MS
+                self.promised_ms = cost_ms
+            return 0
+        if place is None:
+            place = self._add(waiter, cost_ms, emptied=False)
+        due_ms = free_ms + (0.0 if place.emptied else self._cost_ms - place.cost_ms)
+        if place.due_ms:  # nobody has come before it since
+            due_ms = max(free_ms, min(due_ms, place.due_ms))
+        # At its time, but behind others: these are due in this turn of the loop, too.
+        place.due_ms = max(due_ms, now_ms + (1 if now_ms < free_ms else _AGAIN_MS))
+        self._put(waiter, place, held=place.due_ms - now_ms <= most_held_ms)
+        return math.ceil(place.due_ms - now_ms)
+
+    def tell(
+        self, waiter: object, cost_ms: float, free_ms: float, *, emptied: bool = False, now_ms: int
+    ) -> int:
+        """When a client is to come back that has passed, or that was answered with nothing: milliseconds from now."""
+        self.leave(waiter)
+        place = self._add(waiter, cost_ms, emptied=emptied)
+        place.due_ms = free_ms + (0.0 if emptied else self._cost_ms - cost_ms)
+        self._put(waiter, place, held=False)
+        return math.ceil(place.due_ms - now_ms)
+
+    def leave(self, waiter: object) -> None:
+        """It passes, or its connection has ended."""
+        place = self._places.pop(waiter, None)
+        if place is not None:
+            self._cost_ms -= place.cost_ms
+
+    def settle(self, waiter: object | None, *, now_ms: int) -> float:
+        """What is promised no more: to this connection, whose answer has come, or to one that took too long."""
+        if not self.promised_ms or (waiter is not self._promised_to and now_ms < self._promised_until_ms):
+            return 0.0
+        promised_ms, self.promised_ms, self._promised_to = self.promised_ms, 0.0, None
+        return promised_ms
+
+    def _add(self, waiter: object, cost_ms: float, *, emptied: bool) -> _Place:
+        self._next += 1
+        # Those whose answers were emptied come first, and among them the one that waits longest.
+        place = _Place(self._next - (1 << 62 if emptied else 0), cost_ms, 0.0, emptied=emptied)
+        self._places[waiter] = place
+        self._cost_ms += cost_ms
+        return place
+
+    def _put(self, waiter: object, place: _Place, *, held: bool) -> None:
+        self._next += 1
+        if not held:
+            heapq.heappush(self._away, (place.due_ms + _RETURN_MS, self._next, waiter))
+        elif not place.held:
+            heapq.heappush(self._held, (place.order, self._next, waiter))
+        place.held = held
+        if len(self._away) + len(self._held) > 64 + 4 * len(self._places):
+            self._drop_stale()
+
+    def _drop_stale(self) -> None:
+        """Of connections that have gone, which may have been told to come in hours."""
+        self._held, self._away = [], []
+        for waiter, place in self._places.items():
+            self._next += 1
+            if place.held:
+                self._held.append((place.order, self._next, waiter))
+            else:
+                self._away.append((place.due_ms + _RETURN_MS, self._next, waiter))
+        heapq.heapify(self._held)
+        heapq.heapify(self._away)
+
+    def _first_held(self) -> _Place | None:
+        held = self._held
+        while held:
+            order, _, waiter = held[0]
+            place = self._places.get(waiter)
+            if place is not None and place.held and place.order == order:
+                return place
+            heapq.heappop(held)
+        return None
+
+    def _forget_overdue(self, now_ms: int) -> None:
+        """Those that were told and have not come back; a held one that does not ask again holds up nobody."""
+        away = self._away
+        while away and away[0][0] < now_ms:
+            until_ms, _, waiter = heapq.heappop(away)
+            place = self._places.get(waiter)
+            if place is not None and not place.held and place.due_ms + _RETURN_MS <= until_ms:
+                self.leave(waiter)
+        first = self._first_held()
+        while first is not None and first.due_ms + _OVERDUE_MS < now_ms:
+            _, _, waiter = heapq.heappop(self._held)
+            self._put(waiter, first, held=False)
+            first = self._first_held()
