@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from struct import pack
 from typing import Any, Final
+from uuid import UUID
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.session.session import ClientSession
@@ -34,7 +35,13 @@ GOAL_TIMES: Final = 3.0
 ROUNDS: Final = 3
 QUOTAS: Final = 20_000
 
-LIMITED: Final = {"controller_mutation_rate": 1e9, "consumer_byte_rate": 1e9, "request_percentage": 1e9}
+OWN: Final = "__quotas"
+LIMITED: Final[dict[str, Any]] = {
+    "controller_mutation_rate": 1e9,
+    "consumer_byte_rate": 1e9,
+    "request_percentage": 1e9,
+    "own_topics": [OWN],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,11 @@ def cases(scale: float, wanted: Callable[[Api], bool] = lambda _api: True) -> It
     context = GatewayCore(**LIMITED)
     for api in all_offered():
         route = context.routes.get(api.key << 16 | api.version)
-        if route is None or route.collect is None or not wanted(api):
+        if route is None or not wanted(api):
+            continue
+        if api.key is ApiKey.PRODUCE:
+            yield from _produced(api, scale)
+        if route.collect is None or route.head is not None:
             continue
         most = int(min(route.max_request_bytes, MAX_REQUEST_BYTES) * scale)
         yield Case(api, "empty elements", _empty(api, most, 2**31 - 1), {})
@@ -224,6 +235,25 @@ def _real(api: Api, scale: float) -> Iterator[Case]:
             f"{QUOTAS:,} quotas",
             wire.request("DescribeClientQuotas", version, components=wanted, strict=False),
         )
+
+
+def _produced(api: Api, scale: float) -> Iterator[Case]:
+    """Many partitions, of which none or all are of a topic of the gateway."""
+    called: dict[str, Any] = {"topic_id": UUID(int=1)} if api.version >= 13 else {"name": OWN}
+    count = int(9_999 * scale)
+    partitions = [{"index": index, "records": None} for index in range(count)]
+    for what, topics in (
+        ("9,999 partitions of the gateway's topic", [{**called, "partition_data": partitions}]),
+        (
+            "9,999 topics beside it",
+            [{**_called(api, at), "partition_data": partitions[:1]} for at in range(count)],
+        ),
+    ):
+        yield Case(api, what, wire.request("Produce", api.version, acks=1, timeout_ms=1, topic_data=topics))
+
+
+def _called(api: Api, at: int) -> dict[str, Any]:
+    return {"topic_id": UUID(int=at + 2)} if api.version >= 13 else {"name": f"topic-{at}"}
 
 
 def _given(answer: bytes) -> Callable[[int, int], bytes]:

@@ -33,12 +33,13 @@ from protocol.primitives import (
     write_nullable_string,
 )
 from protocol.produce import FIRST_VERSION_WITH_TOPIC_IDS
+from protocol.steps import STEP_ELEMENTS, Steps
 
 TOPIC_RESOURCE: Final = 2
 """The resource type of topics in requests about settings."""
 
 MOST_PARTITIONS: Final = 20_000
-"""Partitions and settings of one request that are stepped through, so that it cannot hold the loop (hazard A27)."""
+"""Topics, and partitions and settings, of one request that are stepped through (hazard A27)."""
 
 _INT64: Final = Struct(">q")
 _UNKNOWN_OFFSET: Final = _INT64.pack(-1)
@@ -79,13 +80,16 @@ class NamedTopics:
         return any(each.called in called for each in self.elements)
 
 
-def parse_named_topics(frame: bytes, api: Api, *, at: int = 0) -> NamedTopics:
+def parse_named_topics(
+    frame: bytes, api: Api, *, at: int = 0, most: int = MOST_PARTITIONS
+) -> Steps[NamedTopics]:
     """Take the array of a whole request apart.
 
     Args:
         frame: holds the request with its size.
         api: its key and version.
         at: where the size stands.
+        most: topics and partitions together that are stepped through.
 
     Raises:
         ProtocolError: it does not follow its layout, or names more than is stepped through.
@@ -95,12 +99,19 @@ def parse_named_topics(frame: bytes, api: Api, *, at: int = 0) -> NamedTopics:
         frame = frame[at : at + 4 + size]
     array_at = _request_array(frame, api)
     count, at = read_array_length(frame, array_at, compact=api.flexible)
-    left = MOST_PARTITIONS
+    if count > most:
+        raise TooManyElements
+    left = most
     elements = []
+    walked = 0
     for _ in range(max(count, 0)):
-        element, at = _read_element(frame, at, api, left)
+        element, at = yield from _read_element(frame, at, api, left)
         left -= len(element.partitions)
         elements.append(element)
+        walked += 1 + len(element.partitions)
+        if walked >= STEP_ELEMENTS:
+            walked = 0
+            yield
     return NamedTopics(api, frame, array_at, at, tuple(elements))
 
 
@@ -121,7 +132,7 @@ def _request_array(frame: bytes, api: Api) -> int:
     return at
 
 
-def _read_element(frame: bytes, start: int, api: Api, most: int) -> tuple[Named, int]:
+def _read_element(frame: bytes, start: int, api: Api, most: int) -> Steps[tuple[Named, int]]:
     flexible = api.flexible
     called: bytes | None
     if api.key in _CONFIGS:
@@ -137,7 +148,9 @@ def _read_element(frame: bytes, start: int, api: Api, most: int) -> tuple[Named,
     if count > most:
         raise TooManyElements
     partitions = []
-    for _ in range(max(count, 0)):
+    for done in range(max(count, 0)):
+        if done % STEP_ELEMENTS == STEP_ELEMENTS - 1:
+            yield
         if api.key in _CONFIGS:
             partitions.append(0)
             at = skip_string(frame, at, compact=flexible)
@@ -161,18 +174,24 @@ def _read_element(frame: bytes, start: int, api: Api, most: int) -> tuple[Named,
     return Named(called, partitions, start, at), at
 
 
-def refused_results(request: NamedTopics, called: Container[bytes], error_code: int) -> tuple[bytes, int]:
+def refused_results(
+    request: NamedTopics, called: Container[bytes], error_code: int
+) -> Steps[tuple[bytes, int]]:
     """The results of the topics of a request that are called so, each with this error, and how many they are."""
     out = bytearray()
     count = 0
     for each in request.elements:
         if each.called is not None and each.called in called:
-            _write_result(out, each.called, each.partitions, error_code, request.api)
+            yield from _write_result(out, each.called, each.partitions, error_code, request.api)
             count += 1
+            if count % STEP_ELEMENTS == 0:
+                yield
     return bytes(out), count
 
 
-def _write_result(out: bytearray, called: bytes, partitions: list[int], error_code: int, api: Api) -> None:
+def _write_result(
+    out: bytearray, called: bytes, partitions: list[int], error_code: int, api: Api
+) -> Steps[None]:
     flexible = api.flexible
     if api.key in _CONFIGS:
         write_int16(out, error_code)
@@ -186,7 +205,9 @@ def _write_result(out: bytearray, called: bytes, partitions: list[int], error_co
     else:
         write_nullable_string(out, called, compact=flexible)
     write_array_length(out, len(partitions), compact=flexible)
-    for index in partitions:
+    for done, index in enumerate(partitions):
+        if done % STEP_ELEMENTS == STEP_ELEMENTS - 1:
+            yield
         write_int32(out, index)
         if api.key is ApiKey.DELETE_RECORDS:
             out += _UNKNOWN_OFFSET  # low watermark
@@ -229,7 +250,7 @@ def _response_array(frame: bytes, api: Api) -> int:
 
 def refused_transaction(
     request: NamedTopics, called: Container[bytes], correlation_id: int, error_code: int, other_code: int
-) -> bytes:
+) -> Steps[bytes]:
     """The answer to AddPartitionsToTxn when topics called so are refused; Kafka then adds no other topic either."""
     api = request.api
     out = bytearray()
@@ -237,9 +258,11 @@ def refused_transaction(
     _end(out, api.flexible_header)
     write_int32(out, 0)
     write_array_length(out, len(request.elements), compact=api.flexible)
-    for each in request.elements:
+    for done, each in enumerate(request.elements):
+        if done % STEP_ELEMENTS == STEP_ELEMENTS - 1:
+            yield
         code = error_code if each.called in called else other_code
-        _write_result(out, each.called or b"", each.partitions, code, api)
+        yield from _write_result(out, each.called or b"", each.partitions, code, api)
     _end(out, api.flexible)
     return framed(out)
 

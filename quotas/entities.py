@@ -25,7 +25,7 @@ DEFAULT: Final = Default.DEFAULT
 Name: TypeAlias = str | Default
 
 MAX_NAME_CHARS: Final = 256
-"""Longer client ids are cut: they are keys of counters, and a client may invent thousands of them (hazard K07)."""
+"""Longer client ids and users are cut: they are keys of counters, and a client may invent thousands (hazard K07)."""
 
 _DIGEST_CHARS: Final = 16
 
@@ -67,14 +67,16 @@ class Family(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuotaEntity:
-    """A quota entity. A component that is not part of it is None; a long client id is cut, as clients' are."""
+    """A quota entity. A component that is not part of it is None; a long name is cut, as clients' names are."""
 
     user: Name | None = None
     client_id: Name | None = None
     ip: Name | None = None
 
     def __post_init__(self) -> None:
-        """Cut the client id."""
+        """Cut user and client id."""
+        if isinstance(self.user, str) and len(self.user) > MAX_NAME_CHARS:
+            object.__setattr__(self, "user", cut_name(self.user))
         if isinstance(self.client_id, str) and len(self.client_id) > MAX_NAME_CHARS:
             object.__setattr__(self, "client_id", cut_name(self.client_id))
 

@@ -45,8 +45,16 @@ class EntityPlan:
     changes: tuple[QuotaChange, ...] = field(default=())
 
 
+Planned: TypeAlias = dict[frozenset[tuple[str, str | None]], EntityPlan]
+"""Plans by their entity."""
+
+
 def plan_alterations(
-    entries: Iterable[tuple[Names, Sequence[Operation]]], quotas: LayeredQuotas, *, shared: bool = False
+    entries: Iterable[tuple[Names, Sequence[Operation]]],
+    quotas: LayeredQuotas,
+    *,
+    shared: bool = False,
+    planned: Planned | None = None,
 ) -> list[EntityPlan]:
     """What is to be answered and done.
 
@@ -55,11 +63,12 @@ def plan_alterations(
         quotas: what is set now; setting a value again that is set already changes nothing.
         shared: other gateways set values too, and `quotas` may not have the latest: what seems to change nothing is a
             change too, and the store decides.
+        planned: of earlier entries of the same request, for one that is gone through in parts; filled.
 
     Returns:
         One plan for each distinct entity, in the order they came first.
     """
-    plans: dict[frozenset[tuple[str, str | None]], EntityPlan] = {}
+    plans = {} if planned is None else planned
     for names, operations in entries:
         identity = frozenset(names.items())
         plan = plans.get(identity)

@@ -120,7 +120,7 @@ def make_filter(components: Iterable[tuple[str, int, str | None]], *, strict: bo
         if match_type == MatchType.EXACT:
             if name is None:
                 raise FilterError("Request specified MATCH_TYPE_EXACT, but set match string to null.")
-            named[entity_type] = cut_name(name) if entity_type is EntityType.CLIENT_ID else name
+            named[entity_type] = name if entity_type is EntityType.IP else cut_name(name)
         elif match_type == MatchType.DEFAULT:
             if name is not None:
                 raise FilterError("Request specified MATCH_TYPE_DEFAULT, but also specified a match string.")

@@ -8,6 +8,7 @@ from config.sections.quota_admin import Authorize
 from gateway.quota_admin.broker_limits import BrokerLimits
 from gateway.quota_admin.rights import Asker, OnAltered, QuotaAdmin
 from gateway.quota_admin.store.interface import Alteration, LimitChange
+from protocol.steps import finish
 from quotas.layered_quotas import LayeredQuotas, QuotaChange
 from quotas.limits import Limits
 
@@ -70,5 +71,7 @@ class ScriptedAlterations:
             limits = {each.name: each.value for each in alteration.changes if isinstance(each, LimitChange)}
             if self.limits is not None:
                 self.limits.put_in_force(self.limits.merged(limits))
-        on_altered(failure, now_ms)
+        steps = on_altered(failure, now_ms)
+        if steps is not None:
+            finish(steps)
         return alteration

@@ -40,7 +40,15 @@ from protocol.headers import correlation_id_of
 from protocol.steps import Steps
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
-from quotas.quota_alterations import EntityPlan, entity_of, known_key, known_types, names_of, plan_alterations
+from quotas.quota_alterations import (
+    EntityPlan,
+    Planned,
+    entity_of,
+    known_key,
+    known_types,
+    names_of,
+    plan_alterations,
+)
 from quotas.quota_filters import FilterError, Grouped, QuotaFilter, UnsupportedEntityType, make_filter
 
 # A broker answers so only where the client may alter; anything else is no permission.
@@ -49,6 +57,12 @@ _MAY: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_REQUEST})
 
 _AT_ONCE: Final = 1_000
 """How many quotas are looked through in one step."""
+
+_ENTRIES_AT_ONCE: Final = 500
+"""How many entries of an alteration are checked in one step."""
+
+_LINES_AT_ONCE: Final = 100
+"""How many audit lines are written in one step, at up to 100 us each."""
 
 
 class DescribeClientQuotasHandler:
@@ -183,15 +197,22 @@ class _Alteration:
 
     def decided(self, refusal: Refusal | None, now_ms: int) -> None:
         """Answer, or begin to carry it out."""
-        if refusal is not None:
-            self._refuse(refusal, now_ms)
-            return
+        self._session.run(self._refuse(refusal, now_ms) if refusal is not None else self._carry_out(now_ms))
+
+    def _carry_out(self, now_ms: int) -> Steps[None]:
         entries = [
             (entry.entity, [(op.key, op.value, op.remove) for op in entry.ops])
             for entry in self._request.entries
         ]
         quotas = self._admin.quotas
-        plans = plan_alterations(entries, quotas, shared=self._admin.shared)
+        planned: Planned = {}
+        for at in range(0, len(entries), _ENTRIES_AT_ONCE):
+            if at:
+                now_ms = yield
+            plan_alterations(
+                entries[at : at + _ENTRIES_AT_ONCE], quotas, shared=self._admin.shared, planned=planned
+            )
+        plans = list(planned.values())
         changes = tuple(change for plan in plans for change in plan.changes)
         if self._request.validate_only or not changes:
             self._session.answer(self._answer(plans, None), self._timed, now_ms=now_ms)
@@ -199,9 +220,11 @@ class _Alteration:
         asker = _asker(self._session)
         place = self._session.defer()
 
-        def on_altered(failure: str | None, now_ms: int) -> None:
-            if failure is None:
-                self._admin.note_changes(asker, replaced)
+        def on_altered(failure: str | None, now_ms: int) -> Steps[None]:
+            for at in range(0, len(replaced) if failure is None else 0, _LINES_AT_ONCE):
+                if at:
+                    now_ms = yield
+                self._admin.note_changes(asker, replaced[at : at + _LINES_AT_ONCE])
             self._session.fulfil(place, self._answer(plans, failure), self._timed, now_ms=now_ms)
 
         # A shared store is asked for what seems to change nothing too, and says itself when it did.
@@ -212,12 +235,14 @@ class _Alteration:
         ]
         self._admin.alter(Alteration(asker.principal, asker.via, changes), on_altered)
 
-    def _refuse(self, refusal: Refusal, now_ms: int) -> None:
+    def _refuse(self, refusal: Refusal, now_ms: int) -> Steps[None]:
         """One error for each entry of the request, as Kafka does, whatever is in it."""
         asker = _asker(self._session)
-        for entry in self._request.entries:
-            for op in entry.ops:
-                self._audit_refusal(asker, entry, op)
+        refused = [(entry, op) for entry in self._request.entries for op in entry.ops]
+        for at, (entry, op) in enumerate(refused):
+            if at and at % _LINES_AT_ONCE == 0:
+                now_ms = yield
+            self._audit_refusal(asker, entry, op)
         self._admin.count(AdminApi.ALTER_QUOTAS, AdminOutcome.REFUSED)
         results = [AlterResult(entry.entity, *refusal) for entry in self._request.entries]
         reply = encode_alter_answer(self._correlation_id, results, self._api)

@@ -23,8 +23,8 @@ from gateway.upstream.own_topics import OwnTopics
 from protocol import codec
 from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
-from protocol.errors import Truncated
-from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, refuse_size
+from protocol.errors import TooManyElements, Truncated
+from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of
 from protocol.metadata import read_topics
 from protocol.named_topics import (
     NamedTopics,
@@ -34,7 +34,7 @@ from protocol.named_topics import (
     refused_transaction,
 )
 from protocol.produce import FIRST_VERSION_WITH_TOPIC_IDS, only_topic
-from protocol.steps import Steps
+from protocol.steps import Steps, finish
 
 GUARDED: Final = (
     ApiKey.DELETE_RECORDS,
@@ -51,6 +51,9 @@ _SHORT: Final = 127
 MOST_LOOKUPS: Final = 500
 """Ids that are asked for at once; the client is told that the others are unknown, and tries them again."""
 
+_LOOKED_THROUGH_AT_ONCE: Final = 1_000
+"""Topics and partitions of a Produce that are looked through at its head, at some 3 us each."""
+
 _REFUSED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -64,28 +67,32 @@ class OwnTopicsHandler:
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
-        request = parse_named_topics(frame, route.api)
+        session.run(self._serve(session, route.api, frame, now_ms))
+
+    def _serve(self, session: Session, api: Api, frame: bytes, now_ms: int) -> Steps[None]:
+        request = yield from parse_named_topics(frame, api)
         if not request.names_any(self._own.names):
-            session.forward(frame, route.api)
+            session.forward(frame, api)
             return
         self._own.refusals += 1
-        if route.api.key is ApiKey.ADD_PARTITIONS_TO_TXN:
-            timed = session.start_timing(frame, route.api)
+        if api.key is ApiKey.ADD_PARTITIONS_TO_TXN:
+            timed = session.start_timing(frame, api)
             correlation_id = correlation_id_of(frame)
-            reply = refused_transaction(
+            reply = yield from refused_transaction(
                 request, self._own.names, correlation_id, _REFUSED, ErrorCode.OPERATION_NOT_ATTEMPTED
             )
             session.answer(reply, timed, now_ms=now_ms)
             return
-        results, count = refused_results(request, self._own.names, _REFUSED)
-        on_reply = partial(_insert, route.api, results, count, None)
-        session.forward(request.without(self._own.names), route.api, CollectedAnswer(on_reply))
+        results, count = yield from refused_results(request, self._own.names, _REFUSED)
+        on_reply = partial(_insert, api, results, count, None)
+        session.forward(request.without(self._own.names), api, CollectedAnswer(on_reply))
 
 
 class OwnTopicsProduceHandler:
     """Produce: the first bytes decide about a request with one topic, one with several is looked through.
 
-    It is looked through in what was received, if it is whole there; otherwise it is collected first.
+    A short one is looked through in what was received, if it is whole there; others are collected first, and looked
+    through in steps.
     """
 
     max_request_bytes = 2**31 - 1
@@ -114,11 +121,7 @@ class OwnTopicsProduceHandler:
         *,
         now_ms: int,
     ) -> HeadDecision:
-        """See `HeadHandler`.
-
-        Raises:
-            FrameTooLarge: it names several topics, and is larger than what is held whole.
-        """
+        """See `HeadHandler`."""
         api = route.api
         version = api.version
         body_at = at + HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
@@ -161,19 +164,23 @@ class OwnTopicsProduceHandler:
         if called is not None:
             return HeadDecision.RELAY if self._passes(called, api) else HeadDecision.COLLECT
         if len(data) >= frame_end:
-            request = parse_named_topics(data, api, at=at)
-            passes = all(self._passes(each.called, api) for each in request.elements)
-            return HeadDecision.RELAY if passes else HeadDecision.COLLECT
-        if size > MAX_REQUEST_BYTES:
-            raise refuse_size(size, MAX_REQUEST_BYTES)
+            try:
+                request = finish(parse_named_topics(data, api, at=at, most=_LOOKED_THROUGH_AT_ONCE))
+            except TooManyElements:
+                return HeadDecision.COLLECT
+            if all(self._passes(each.called, api) for each in request.elements):
+                return HeadDecision.RELAY
         return HeadDecision.COLLECT
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`: what names our topics, or has been collected to be looked through."""
-        request = parse_named_topics(frame, route.api)
+        session.run(self._serve(session, route, frame, now_ms))
+
+    def _serve(self, session: Session, route: Route, frame: bytes, now_ms: int) -> Steps[None]:
+        request = yield from parse_named_topics(frame, route.api)
         unknown = self._unknown(request)
         if not unknown:
-            self._go_on(session, route, request, unknown, now_ms)
+            yield from self._go_on(session, route, request, unknown, now_ms)
             return
         session.mute(MuteReason.AWAITING_REPLY)
         question = codec.metadata_by_id_request(
@@ -195,20 +202,20 @@ class OwnTopicsProduceHandler:
     ) -> Steps[None]:
         for topic in (yield from read_topics(frame, codec.METADATA_BY_ID)):
             self._own.tell_apart(topic)
-        self._go_on(session, route, request, self._unknown(request), now_ms)
+        yield from self._go_on(session, route, request, self._unknown(request), now_ms)
         session.release(MuteReason.AWAITING_REPLY)
 
     def _go_on(
         self, session: Session, route: Route, request: NamedTopics, unknown: set[bytes], now_ms: int
-    ) -> None:
+    ) -> Steps[None]:
         """Forward what may pass of a request; `unknown` are ids that the broker does not know."""
         api = request.api
         frame = request.frame
         called_own = self._own.ids if api.version >= FIRST_VERSION_WITH_TOPIC_IDS else self._names
-        results, count = refused_results(request, called_own, _REFUSED)
+        results, count = yield from refused_results(request, called_own, _REFUSED)
         own_count = count
         if unknown:
-            more, unknown_count = refused_results(request, unknown, ErrorCode.UNKNOWN_TOPIC_ID)
+            more, unknown_count = yield from refused_results(request, unknown, ErrorCode.UNKNOWN_TOPIC_ID)
             results, count = results + more, count + unknown_count
         if count:
             frame = request.without(called_own | unknown)

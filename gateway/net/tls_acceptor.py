@@ -26,6 +26,7 @@ from gateway.tls.handshake_rate import HandshakeRateLimiter
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import ReceiveBuffer
 from gateway.tls.transport import HandshakeRefused, TlsTransport
+from quotas.entities import cut_name
 from quotas.ip_limits import IPV6_PREFIX_BITS, normalise
 
 ANONYMOUS: Final = "ANONYMOUS"
@@ -155,7 +156,7 @@ class TlsAcceptor:
         if tls.session_reused:
             _check_validity(tls)
         if self._rules is not None:
-            channel.session.user = self._principal(tls, self._rules)
+            channel.session.user = cut_name(self._principal(tls, self._rules))
         self._remove(transport)
         self._metrics.handshake_done(self._listener, tls.version() or "")
         channel.session.expect_first_frame(now_ms=self._now_ms())

@@ -6,6 +6,7 @@ An alteration goes on when the client that asked for it has left: it may be dura
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import structlog
 
@@ -46,6 +47,13 @@ class AlterationRunner:
             _log.error("alteration_failed", by=alteration.by, via=alteration.via, exc_info=exc)
             failure = "the quota store failed"
         try:
-            on_altered(failure, self._now_ms())
+            steps = on_altered(failure, self._now_ms())
+            if steps is None:
+                return
+            with suppress(StopIteration):
+                next(steps)
+                while True:
+                    await asyncio.sleep(0)
+                    steps.send(self._now_ms())
         except Exception as exc:  # noqa: BLE001  (a bug of ours, on a connection that may be gone)
             _log.error("alteration_not_answered", by=alteration.by, via=alteration.via, exc_info=exc)

@@ -14,10 +14,12 @@ from typing import Final, Protocol, TypeAlias
 from config.sections.quota_admin import Authorize
 from gateway.observability.events import AdminApi, AdminOutcome
 from gateway.quota_admin.store.interface import Alteration
+from protocol.steps import Steps
+from quotas.entities import cut_name
 from quotas.layered_quotas import LayeredQuotas, QuotaChange
 
-OnAltered: TypeAlias = Callable[[str | None, int], None]
-"""(why it is not in force, None when it is, and durable; now_ms)."""
+OnAltered: TypeAlias = Callable[[str | None, int], Steps[None] | None]
+"""(why it is not in force, None when it is, and durable; now_ms); what takes long is a walk."""
 
 Alter: TypeAlias = Callable[[Alteration, OnAltered], None]
 """Begins to make an alteration; the answer comes later, never from within the call."""
@@ -103,7 +105,7 @@ class QuotaAdmin:
     def set_rights(self, authorize: Authorize, admins: Iterable[str]) -> None:
         """Replace the rights."""
         self._authorize = authorize
-        self._admins = frozenset(admins)
+        self._admins = frozenset(map(cut_name, admins))  # as the users of sessions are
 
     def may(self, principal: str) -> bool | None:
         """Whether a principal may look at quotas and change them; None: the cluster is to be asked."""

@@ -749,7 +749,7 @@ class ClientSession:
         """See `Session`."""
         assert self.authentication is not None
         assert self.authentication.principal is not None
-        self.user = self.authentication.principal
+        self.user = cut_name(self.authentication.principal)
         if self._sasl is not None:
             self._parser.routes = self._sasl.after
             self._parser.routes_after_login = None

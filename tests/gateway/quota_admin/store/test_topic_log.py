@@ -120,12 +120,12 @@ def test_history_of_a_large_alteration_is_in_parts_that_brokers_take_with_one_ve
     assert [entry.entity for entry in reversed(found)] == [entity for entity, _, _ in many]
     assert {entry.version for entry in found} == {mine.log.version}
     topic, mine = Topic(), Gateway()
-    many = [(QuotaEntity(user=f"{number}-" + "n" * 10_000), PRODUCE, 1.0) for number in range(120)]
+    many = [(QuotaEntity(user=f"{number}-" + "\U0001f600" * 250), PRODUCE, 1.0) for number in range(400)]
     records = topic.transaction("a", mine.write("a", *many))
     assert max(len(record.value or b"") for record in records) < 600_000
-    assert len(records) == 120 + 3
+    assert len(records) == 400 + 3
     mine.follow(records)
-    assert len(mine.values) == len(mine.log.history(1_000)) == 120
+    assert len(mine.values) == len(mine.log.history(1_000)) == 400
 
 
 def test_forgotten_history_is_no_fault_for_a_gateway_that_comes_later() -> None:
