@@ -20,6 +20,7 @@ from gateway.session.response_queue import TimedRequest
 from gateway.session.routes import Route, Session
 from protocol.api_keys import Api
 from protocol.client_quota_messages import (
+    ENTRIES_AT_ONCE,
     AlterEntry,
     AlterRequest,
     AlterResult,
@@ -57,9 +58,6 @@ _MAY: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_REQUEST})
 
 _AT_ONCE: Final = 1_000
 """How many quotas are looked through in one step."""
-
-_ENTRIES_AT_ONCE: Final = 500
-"""How many entries of an alteration are checked in one step."""
 
 _LINES_AT_ONCE: Final = 100
 """How many audit lines are written in one step, at up to 100 us each."""
@@ -159,9 +157,11 @@ class AlterClientQuotasHandler:
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
-        api = route.api
-        request = parse_alter(frame, api)
+        session.run(self._serve(session, route.api, frame, now_ms))
+
+    def _serve(self, session: Session, api: Api, frame: bytes, now_ms: int) -> Steps[None]:
         timed = session.start_timing(frame, api)
+        request = yield from parse_alter(frame, api)
         exchange = _Alteration(self._admin, session, api, request, correlation_id_of(frame), timed)
         question = only_validating(frame, request)
         decide(self._admin, session, question, exchange.read_outcome, exchange.decided, now_ms=now_ms)
@@ -206,16 +206,17 @@ class _Alteration:
         ]
         quotas = self._admin.quotas
         planned: Planned = {}
-        for at in range(0, len(entries), _ENTRIES_AT_ONCE):
+        for at in range(0, len(entries), ENTRIES_AT_ONCE):
             if at:
                 now_ms = yield
             plan_alterations(
-                entries[at : at + _ENTRIES_AT_ONCE], quotas, shared=self._admin.shared, planned=planned
+                entries[at : at + ENTRIES_AT_ONCE], quotas, shared=self._admin.shared, planned=planned
             )
         plans = list(planned.values())
         changes = tuple(change for plan in plans for change in plan.changes)
         if self._request.validate_only or not changes:
-            self._session.answer(self._answer(plans, None), self._timed, now_ms=now_ms)
+            reply = yield from self._answer(plans, None)
+            self._session.answer(reply, self._timed, now_ms=now_ms)
             return
         asker = _asker(self._session)
         place = self._session.defer()
@@ -225,7 +226,8 @@ class _Alteration:
                 if at:
                     now_ms = yield
                 self._admin.note_changes(asker, replaced[at : at + _LINES_AT_ONCE])
-            self._session.fulfil(place, self._answer(plans, failure), self._timed, now_ms=now_ms)
+            reply = yield from self._answer(plans, failure)
+            self._session.fulfil(place, reply, self._timed, now_ms=now_ms)
 
         # A shared store is asked for what seems to change nothing too, and says itself when it did.
         replaced = [
@@ -245,7 +247,7 @@ class _Alteration:
             self._audit_refusal(asker, entry, op)
         self._admin.count(AdminApi.ALTER_QUOTAS, AdminOutcome.REFUSED)
         results = [AlterResult(entry.entity, *refusal) for entry in self._request.entries]
-        reply = encode_alter_answer(self._correlation_id, results, self._api)
+        reply = yield from encode_alter_answer(self._correlation_id, results, self._api)
         self._session.answer(reply, self._timed, now_ms=now_ms)
 
     def _audit_refusal(self, asker: Asker, entry: AlterEntry, op: QuotaOp) -> None:
@@ -258,7 +260,7 @@ class _Alteration:
             old = None if key is None else self._admin.quotas.limits.get(entity, key)
         self._admin.audit.refused(asker, what, op.key, old, None if op.remove else op.value)
 
-    def _answer(self, plans: list[EntityPlan], failure: str | None) -> bytes:
+    def _answer(self, plans: list[EntityPlan], failure: str | None) -> Steps[bytes]:
         """One entry for each entity; `failure` is the answer of those that were to change."""
         results = []
         for plan in plans:
@@ -274,7 +276,7 @@ class _Alteration:
         elif any(result.error_code for result in results):
             outcome = AdminOutcome.INVALID
         self._admin.count(AdminApi.ALTER_QUOTAS, outcome)
-        return encode_alter_answer(self._correlation_id, results, self._api)
+        return (yield from encode_alter_answer(self._correlation_id, results, self._api))
 
 
 def _asker(session: Session) -> Asker:

@@ -33,6 +33,7 @@ from protocol.proxy_protocol import (
 )
 from protocol.sasl import AuthenticateReply, Mechanism, claimed
 from protocol.scram import ScramClient
+from protocol.steps import finish
 
 Target: TypeAlias = Callable[[bytes], None]
 
@@ -213,7 +214,7 @@ def client_quotas(data: bytes) -> None:
         alter = describe(ApiKey.ALTER_CLIENT_QUOTAS, version)
         ask = describe(ApiKey.DESCRIBE_CLIENT_QUOTAS, version)
         for read, api in (
-            (parse_alter, alter),
+            (lambda frame, of: finish(parse_alter(frame, of)), alter),
             (read_alter_outcome, alter),
             (parse_describe, ask),
             (read_describe_outcome, ask),

@@ -43,7 +43,7 @@ def requests() -> list[tuple[Any, Api, bytes]]:
         ask = describe(ApiKey.DESCRIBE_CLIENT_QUOTAS, version)
         altering = wire.request("AlterClientQuotas", version, entries=ENTRIES, validate_only=True)
         asking = wire.request("DescribeClientQuotas", version, components=COMPONENTS, strict=False)
-        answer = encode_alter_answer(1, [AlterResult({"user": "u", "ip": None}, 31, "no")], alter)
+        answer = finish(encode_alter_answer(1, [AlterResult({"user": "u", "ip": None}, 31, "no")], alter))
         described = wire.populated("DescribeClientQuotas", version)
         found += [
             (parse_and_send_on, alter, altering),
@@ -78,10 +78,10 @@ def tell_our_own(frame: bytes, api: Api) -> None:
 
 
 def parse_and_send_on(frame: bytes, api: Api) -> None:
-    parsed = parse_alter(frame, api)
+    parsed = finish(parse_alter(frame, api))
     assert len(only_validating(frame, parsed)) == len(frame)
     # What was read can be written, however odd.
-    encode_alter_answer(1, [AlterResult(entry.entity, 42, "no") for entry in parsed.entries], api)
+    finish(encode_alter_answer(1, [AlterResult(entry.entity, 42, "no") for entry in parsed.entries], api))
 
 
 def test_a39_every_valid_quota_frame_gives_a_value() -> None:

@@ -1,7 +1,9 @@
 """DescribeClientQuotas and AlterClientQuotas: read and written as by kafka-python; nothing hostile gets through."""
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from struct import pack
 from typing import Any
 
@@ -25,6 +27,7 @@ from protocol.client_quota_messages import (
     read_describe_outcome,
 )
 from protocol.errors import MalformedBody, ProtocolError, TooManyElements
+from protocol.steps import Steps, finish
 from testkit import wire
 
 each_version = pytest.mark.parametrize("version", [0, 1])
@@ -57,7 +60,7 @@ def alter(
 def test_an_alteration_is_read_as_it_was_written(version: int) -> None:
     ops = [("producer_byte_rate", 5e-324, False), ("x", 0.0, True), ("l", -math.inf, False)]
     frame = alter(version, ([("user", "gr\u00fc\u00df"), ("client-id", None)], ops), ([], []))
-    parsed = parse_alter(frame, api("Alter", version))
+    parsed = finish(parse_alter(frame, api("Alter", version)))
     assert parsed.entries == (
         AlterEntry({"user": "gr\u00fc\u00df", "client-id": None}, tuple(QuotaOp(*op) for op in ops)),
         AlterEntry({}, ()),
@@ -68,7 +71,7 @@ def test_an_alteration_is_read_as_it_was_written(version: int) -> None:
 @each_version
 def test_a_type_that_stands_twice_counts_with_its_last_name_and_value_may_be_no_number(version: int) -> None:
     frame = alter(version, ([("user", "a"), ("user", "b")], [("k", math.nan, False)]))
-    (entry,) = parse_alter(frame, api("Alter", version)).entries
+    (entry,) = finish(parse_alter(frame, api("Alter", version))).entries
     assert entry.entity == {"user": "b"}
     assert math.isnan(entry.ops[0].value)
 
@@ -76,7 +79,7 @@ def test_a_type_that_stands_twice_counts_with_its_last_name_and_value_may_be_no_
 @each_version
 def test_filters_and_requests_to_be_checked_only(version: int) -> None:
     frame = alter(version, ([("user", "a")], [("k", 1.0, False)]))
-    asked = only_validating(frame, parse_alter(frame, api("Alter", version)))
+    asked = only_validating(frame, finish(parse_alter(frame, api("Alter", version))))
     body = wire.decode_request("AlterClientQuotas", version, asked)
     assert body.validate_only is True
     assert body.entries[0].entity[0].entity_name == "a"
@@ -96,7 +99,7 @@ def test_filters_and_requests_to_be_checked_only(version: int) -> None:
 @each_version
 def test_an_answer_to_an_alteration_is_what_kafka_python_reads(version: int) -> None:
     results = [AlterResult({"ip": None}), AlterResult({"user": "a", "client-id": "b", "z": "c"}, 42, "why")]
-    frame = encode_alter_answer(77, results, api("Alter", version), throttle_time_ms=5)
+    frame = finish(encode_alter_answer(77, results, api("Alter", version), throttle_time_ms=5))
     body = wire.decode_response("AlterClientQuotas", version, frame)
     assert wire.correlation_id_of(frame) == 77
     assert body.throttle_time_ms == 5
@@ -125,7 +128,7 @@ def test_answers_to_a_description_are_what_kafka_python_reads(version: int) -> N
 @each_version
 def test_a_text_that_quotes_a_long_name_is_cut_to_what_a_string_holds(version: int) -> None:
     long = "\u00fc" * 20_000
-    frame = encode_alter_answer(1, [AlterResult({"user": "u"}, 42, long)], api("Alter", version))
+    frame = finish(encode_alter_answer(1, [AlterResult({"user": "u"}, 42, long)], api("Alter", version)))
     message = wire.decode_response("AlterClientQuotas", version, frame).entries[0].error_message
     assert message == "\u00fc" * 16_383
 
@@ -134,18 +137,18 @@ def test_g10_null_and_many_elements_that_the_layout_does_not_have_are_refused() 
     head = wire.head(49, 0, flexible=False)
     for body in (pack(">i", -1), pack(">iih", 1, 1, -1), pack(">ii", 1, -1)):
         with pytest.raises(MalformedBody):
-            parse_alter(wire.framed(head + body + bytes(20)), api("Alter", 0))
+            finish(parse_alter(wire.framed(head + body + bytes(20)), api("Alter", 0)))
     describing = wire.framed(wire.head(48, 0, flexible=False) + pack(">ib", -1, 0))
     with pytest.raises(MalformedBody):
         parse_describe(describing, api("Describe", 0))
     announced = wire.head(49, 0, flexible=False) + pack(">i", 2**31 - 1) + bytes(100)
     with pytest.raises(MalformedBody):
-        parse_alter(wire.framed(announced), api("Alter", 0))
+        finish(parse_alter(wire.framed(announced), api("Alter", 0)))
     with pytest.raises(TooManyElements):
-        parse_alter(alter(0, *[([], [])] * (MAX_ENTRIES + 1)), api("Alter", 0))
+        finish(parse_alter(alter(0, *[([], [])] * (MAX_ENTRIES + 1)), api("Alter", 0)))
     ops = [("k", 1.0, False)] * (MAX_ENTRIES + 1)
     with pytest.raises(TooManyElements):
-        parse_alter(alter(0, *[([("user", "u")], ops)] * 4), api("Alter", 0))
+        finish(parse_alter(alter(0, *[([("user", "u")], ops)] * 4), api("Alter", 0)))
 
 
 def test_bytes_that_are_no_text_are_replaced_as_long_as_they_can_be_written_back() -> None:
@@ -153,17 +156,21 @@ def test_bytes_that_are_no_text_are_replaced_as_long_as_they_can_be_written_back
         entity = pack(">ih", 1, 4) + b"user" + pack(">h", len(raw)) + raw
         return wire.framed(wire.head(49, 0, flexible=False) + pack(">i", 1) + entity + pack(">ib", 0, 0))
 
-    assert parse_alter(named(b"a\xff"), api("Alter", 0)).entries[0].entity == {"user": "a\ufffd"}
+    assert finish(parse_alter(named(b"a\xff"), api("Alter", 0))).entries[0].entity == {"user": "a\ufffd"}
     with pytest.raises(MalformedBody):
-        parse_alter(named(b"\xff" * 32_767), api("Alter", 0))
+        finish(parse_alter(named(b"\xff" * 32_767), api("Alter", 0)))
+
+
+def _finished(walk: Callable[[bytes, Api], Steps[Any]], frame: bytes, of: Api) -> Any:
+    return finish(walk(frame, of))
 
 
 @each_version
 def test_every_cut_of_a_frame_is_a_protocol_error_or_a_value(version: int) -> None:
     altering, describing = api("Alter", version), api("Describe", version)
-    answer = encode_alter_answer(1, [AlterResult({"user": "u"}, 42, "why")], altering)
+    answer = finish(encode_alter_answer(1, [AlterResult({"user": "u"}, 42, "why")], altering))
     frames: list[tuple[Any, bytes, Api]] = [
-        (parse_alter, alter(version, ([("user", "u")], [("k", 1.0, False)])), altering),
+        (partial(_finished, parse_alter), alter(version, ([("user", "u")], [("k", 1.0, False)])), altering),
         (read_alter_outcome, answer, altering),
         (read_describe_outcome, encode_describe_answer(1, [], describing), describing),
     ]
