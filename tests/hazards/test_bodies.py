@@ -188,20 +188,19 @@ def test_a35_none_of_them_is_advertised() -> None:
 # -- who answers first ---------------------------------------------------------------------------------------
 
 
-def test_a38_an_own_reply_waits_for_the_replies_before_it() -> None:
+def test_a38_own_replies_wait_for_those_before_them_and_a_request_without_reply_has_no_place() -> None:
     c = Conversation()
     c.client_sends(heartbeat(1), unknown_api_versions(2), heartbeat(3), unknown_api_versions(4)).client_sees()
     c.upstream_answers(heartbeat_reply(1)).client_sees(heartbeat_reply(1), unknown_api_versions_reply(2))
     c.upstream_answers(heartbeat_reply(3)).client_sees(heartbeat_reply(3), unknown_api_versions_reply(4))
-
-
-def test_a38_own_replies_in_one_segment_with_relayed_ones_keep_their_places() -> None:
     c = Conversation()
     c.client_sends(heartbeat(1), unknown_api_versions(2), heartbeat(3), unknown_api_versions(4))
     c.upstream_answers(heartbeat_reply(1), heartbeat_reply(3))
     c.client_sees(
         heartbeat_reply(1), unknown_api_versions_reply(2), heartbeat_reply(3), unknown_api_versions_reply(4)
     )
+    c = Conversation().client_sends(heartbeat(1), produce(2, acks=0), unknown_api_versions(3), metadata(4))
+    c.upstream_answers(heartbeat_reply(1)).client_sees(heartbeat_reply(1), unknown_api_versions_reply(3))
 
 
 def test_a38_a_refused_create_topics_waits_for_the_replies_before_it() -> None:
@@ -220,8 +219,3 @@ def test_a38_a_refused_create_topics_waits_for_the_replies_before_it() -> None:
     assert wire.decode_response("CreateTopics", 7, refused).topics[0].error_code == 89
     c.still_muted().upstream_sees()
     c.after(60_000).upstream_sees(heartbeat(4))
-
-
-def test_a38_a_reply_without_acks_has_no_place_in_the_order() -> None:
-    c = Conversation().client_sends(heartbeat(1), produce(2, acks=0), unknown_api_versions(3), metadata(4))
-    c.upstream_answers(heartbeat_reply(1)).client_sees(heartbeat_reply(1), unknown_api_versions_reply(3))

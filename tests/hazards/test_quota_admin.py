@@ -68,15 +68,12 @@ def test_g10_a_request_cut_short_ends_the_connection(cut: int) -> None:
     c.closed(CloseCause.MALFORMED_FRAME)
 
 
-def test_g13_a_broker_that_never_answers_whether_a_client_may_changes_nothing() -> None:
+def test_g13_without_the_brokers_yes_nothing_changes() -> None:
     c = Conversation(authorize=Authorize.ASK_CLUSTER)
     c.client_sends(alter(entry({"user": "alice"}, producer_byte_rate=5.0)), heartbeat(2))
     assert c.take_upstream()
     c.at(3_600_000).alive().still_muted().client_sees().upstream_sees()
     assert c.core.desk.waiting == []
-
-
-def test_g13_an_answer_to_another_question_than_ours_ends_the_connection() -> None:
     c = Conversation(authorize=Authorize.ASK_CLUSTER)
     c.client_sends(alter(entry({"user": "alice"}, producer_byte_rate=5.0), correlation_id=9))
     c.upstream_answers(wire.response("AlterClientQuotas", 1, correlation_id=8, entries=[]))
@@ -104,7 +101,7 @@ def admin_sets(admin: Conversation, value: float | None, key: QuotaKey) -> None:
     assert answers(admin) == [(0, None)]
 
 
-def test_c18_a_quota_that_is_lowered_raised_and_removed_by_an_admin_leaves_the_mute_its_time() -> None:
+def test_c18_mute_and_debt_outlive_the_quota_that_made_them() -> None:
     c = Conversation()
     admin = c.another()
     admin_sets(admin, 1_000.0, RATE)
@@ -116,9 +113,6 @@ def test_c18_a_quota_that_is_lowered_raised_and_removed_by_an_admin_leaves_the_m
         admin_sets(admin, value, RATE)
         c.still_muted()
     c.muted_until(told_ms)
-
-
-def test_c18_a_debt_outlives_the_quota_that_made_it() -> None:
     c = Conversation()
     admin = c.another()
     rate = QuotaKey.CONTROLLER_MUTATION_RATE

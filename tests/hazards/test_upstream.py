@@ -19,9 +19,15 @@ def test_d05_a_reply_cut_off_in_the_middle_is_followed_by_nothing() -> None:
     assert not c.session.responses.idle
 
 
-def test_d06_an_unknown_correlation_id_closes_and_is_not_passed_on() -> None:
+def test_d06_d10_a_reply_that_answers_no_request_closes_and_is_not_passed_on() -> None:
     c = Conversation().client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(7))
     c.closed(CloseCause.UPSTREAM_DESYNC).client_sees()
+    c = Conversation().client_sends(heartbeat(1))
+    c.upstream_answers(heartbeat_reply(1)).client_sees(heartbeat_reply(1))
+    c.upstream_answers(heartbeat_reply(1)).closed(CloseCause.UPSTREAM_DESYNC).client_sees()
+    Conversation().upstream_answers(b"\x00" * 8).closed(CloseCause.UPSTREAM_DESYNC).client_sees()
+    c = Conversation().client_sends(produce(1, acks=0), heartbeat(2))
+    c.upstream_answers(produce_reply(1)).closed(CloseCause.UPSTREAM_DESYNC).client_sees()
 
 
 @pytest.mark.parametrize("first", [heartbeat, metadata, produce])
@@ -63,21 +69,6 @@ def test_d09_an_unreadable_answer_to_our_own_question_closes() -> None:
     c = Conversation(controller_mutation_rate=10).client_sends(create_topics(1, ("a", 1)))
     question = c.take_upstream()
     c.upstream_answers(wire.framed(question[8:12] + b"\xff" * 9)).closed(CloseCause.UPSTREAM_MALFORMED)
-
-
-def test_d10_an_unsolicited_reply_closes() -> None:
-    c = Conversation().client_sends(heartbeat(1))
-    c.upstream_answers(heartbeat_reply(1)).client_sees(heartbeat_reply(1))
-    c.upstream_answers(heartbeat_reply(1)).closed(CloseCause.UPSTREAM_DESYNC).client_sees()
-
-
-def test_d10_a_broker_that_answers_without_any_request_is_cut_off() -> None:
-    Conversation().upstream_answers(b"\x00" * 8).closed(CloseCause.UPSTREAM_DESYNC).client_sees()
-
-
-def test_d10_a_reply_to_a_produce_without_acks_closes() -> None:
-    c = Conversation().client_sends(produce(1, acks=0), heartbeat(2))
-    c.upstream_answers(produce_reply(1)).closed(CloseCause.UPSTREAM_DESYNC).client_sees()
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def test_the_protected_listener_is_free_of_the_gateways_limits_but_not_of_its_ow
     assert decisions == [AdmissionDecision.ADMIT] * 20 + [AdmissionDecision.WAIT]
 
 
-def test_an_observed_address_is_let_in_and_told_how_long_it_would_be_held(clock: FakeClock) -> None:
+def test_observed_or_switched_off_quotas_hold_nobody(clock: FakeClock) -> None:
     limits = _limits({DEFAULT: 1})
     limits.set_observed({QuotaEntity(ip=DEFAULT)})
     quotas = ConnectionQuotas(limits, ConnectionLimits(PLAIN), now_ms=clock.now_ms)
@@ -252,20 +252,12 @@ def test_an_observed_address_is_let_in_and_told_how_long_it_would_be_held(clock:
     assert quotas.snapshot(now_ms=clock.now_ms).connections == 13
     limits.set_observed()
     assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).decision is AdmissionDecision.HOLD
-
-
-def test_the_kill_switch_lets_addresses_in_and_keeps_the_gateways_own_limits(clock: FakeClock) -> None:
     limits = _limits({DEFAULT: 1})
     quotas = ConnectionQuotas(limits, ConnectionLimits(PLAIN, max_connections=20), now_ms=clock.now_ms)
     limits.set_mode(Enforcement.OFF)
     decisions = [quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).decision for _ in range(21)]
     assert decisions == [AdmissionDecision.ADMIT] * 20 + [AdmissionDecision.WAIT]
     assert quotas.snapshot(now_ms=clock.now_ms).ip_rates == {}
-
-
-def test_a_socket_held_when_its_address_becomes_observed_is_let_in_by_the_second_look(
-    clock: FakeClock,
-) -> None:
     limits = _limits({DEFAULT: 1})
     quotas = ConnectionQuotas(
         limits, ConnectionLimits(PLAIN, after_hold=AfterHold.RECHECK), now_ms=clock.now_ms

@@ -66,10 +66,8 @@ def test_exact_beats_block_and_longer_beats_shorter_and_default_is_last() -> Non
     assert ip_limits.limit("10.1.1.2") == IpLimit(3, "10.1.0.0/16")
     assert ip_limits.limit("::ffff:10.2.0.1") == IpLimit(2, "10.0.0.0/8")
     assert ip_limits.limit("11.0.0.1") == IpLimit(1, "11.0.0.1")
-
-
-def test_without_a_limit_an_address_is_unlimited() -> None:
     assert IpLimits(Limits()).limit("1.2.3.4").rate_per_s == UNLIMITED
+    assert IpLimits(_limits({DEFAULT: 1e-7})).limit("1.2.3.4").rate_per_s == 0
 
 
 def test_a_mapped_address_that_was_kept_is_its_ipv4_address_whenever_it_was_set() -> None:
@@ -82,10 +80,6 @@ def test_a_mapped_address_that_was_kept_is_its_ipv4_address_whenever_it_was_set(
         assert ip_limits.limit("1.2.3.4") == IpLimit(50, "1.2.3.4")
         limits.remove(plain, KEY)
         assert ip_limits.limit("1.2.3.4") == IpLimit(7, "1.2.3.4")
-
-
-def test_rates_are_whole_numbers_cut_not_rounded() -> None:
-    assert IpLimits(_limits({DEFAULT: 1e-7})).limit("1.2.3.4").rate_per_s == 0
 
 
 def test_alterations_of_other_quotas_leave_what_was_found_alone() -> None:

@@ -33,12 +33,6 @@ def test_values_are_bounded_as_by_a_broker_except_nan_and_infinity(
     assert validate(ALICE, key, value) == fault
 
 
-def test_a_connection_rate_is_an_int() -> None:
-    fault = "Proposed value for connection_creation_rate is too large for an INT."
-    assert validate(QuotaEntity(ip=DEFAULT), CONNECTION, 2.0**31) == fault
-    assert validate(QuotaEntity(ip=DEFAULT), CONNECTION, 2.0**31 - 1) is None
-
-
 @pytest.mark.parametrize(
     ("ip", "valid"),
     [
@@ -78,9 +72,15 @@ def test_b19_another_spelling_of_an_address_is_refused_and_may_be_kept(ip: str, 
     assert validate_entity(entity) is None, "it can still be removed"
 
 
-def test_an_empty_name_is_refused() -> None:
+def test_names_are_bounded_by_what_can_be_sent() -> None:
     assert validate(QuotaEntity(user=""), PRODUCE, 1) == "Empty user not supported"
     assert validate(QuotaEntity(client_id=""), PRODUCE, 1) == "Empty client-id not supported"
+    # JSON can hold one, and nothing that lists it could be sent.
+    assert validate(QuotaEntity(client_id="a\udc80"), PRODUCE, 1.0) == "The client-id is no valid text"
+    assert validate(QuotaEntity(user="\U0001f600\ue000é"), PRODUCE, 1.0) is None
+    fault = "Proposed value for connection_creation_rate is too large for an INT."
+    assert validate(QuotaEntity(ip=DEFAULT), CONNECTION, 2.0**31) == fault
+    assert validate(QuotaEntity(ip=DEFAULT), CONNECTION, 2.0**31 - 1) is None
 
 
 def test_version_grows_with_changes_and_only_with_changes() -> None:
@@ -101,7 +101,7 @@ def test_version_grows_with_changes_and_only_with_changes() -> None:
     assert limits.version == version
 
 
-def test_the_last_quota_of_a_family_takes_the_family_with_it() -> None:
+def test_families_come_and_go_with_their_quotas_and_keys_are_independent() -> None:
     limits = Limits()
     pair = QuotaEntity(user="alice", client_id="c")
     limits.set(ALICE, PRODUCE, 10)
@@ -113,16 +113,13 @@ def test_the_last_quota_of_a_family_takes_the_family_with_it() -> None:
     limits.remove(pair, PRODUCE)
     assert not limits.enabled(PRODUCE)
     assert limits.sole_family(PRODUCE) is None
-
-
-def test_keys_are_independent() -> None:
     limits = Limits()
     limits.set(ALICE, PRODUCE, 10)
     assert limits.get(ALICE, MUTATION) is None
     assert not limits.enabled(MUTATION)
 
 
-def test_reload_replaces_the_whole_set_at_once() -> None:
+def test_reload_replaces_the_whole_set_at_once_or_with_a_fault_nothing() -> None:
     limits = Limits()
     limits.set(ALICE, PRODUCE, 10)
     version = limits.version
@@ -131,17 +128,11 @@ def test_reload_replaces_the_whole_set_at_once() -> None:
     assert limits.families(PRODUCE) == frozenset()
     assert limits.families(MUTATION) == {Family.CLIENT}
     assert limits.version > version
-
-
-def test_reload_with_the_same_set_is_no_change() -> None:
     limits = Limits()
     limits.set(ALICE, PRODUCE, 10)
     version = limits.version
     assert not limits.replace_all(list(limits.items()))
     assert limits.version == version
-
-
-def test_reload_with_one_fault_changes_nothing() -> None:
     limits = Limits()
     limits.set(ALICE, PRODUCE, 10)
     version = limits.version
@@ -149,9 +140,6 @@ def test_reload_with_one_fault_changes_nothing() -> None:
         limits.replace_all([(ALICE, PRODUCE, 20.0), (QuotaEntity(user="bob"), PRODUCE, 0.0)])
     assert limits.get(ALICE, PRODUCE) == 10
     assert limits.version == version
-
-
-def test_setting_a_faulty_quota_raises_and_changes_nothing() -> None:
     limits = Limits()
     with pytest.raises(ValueError, match="fractional"):
         limits.set(ALICE, PRODUCE, 1.5)
@@ -196,9 +184,3 @@ def test_a_snapshot_stays_as_it_was() -> None:
     limits.set(QuotaEntity(user="b"), PRODUCE, 6)
     assert snapshot[PRODUCE] == {QuotaEntity(user="a"): 5}
     assert limits.count == 2
-
-
-def test_half_a_character_is_no_name() -> None:
-    # JSON can hold one, and nothing that lists it could be sent.
-    assert validate(QuotaEntity(client_id="a\udc80"), PRODUCE, 1.0) == "The client-id is no valid text"
-    assert validate(QuotaEntity(user="\U0001f600\ue000é"), PRODUCE, 1.0) is None

@@ -121,9 +121,6 @@ def test_walk_shows_all_levels_and_marks_the_one_that_decides() -> None:
     assert [step.rule for step in steps] == [rule for rule in Rule if rule is not Rule.NONE]
     assert [(step.rule, step.limit) for step in steps if step.applies] == [(Rule.DEFAULT_USER, 6)]
     assert [str(step.entity) for step in steps if step.limit is not None] == ["user=<default>", "client-id=c"]
-
-
-def test_walk_marks_nothing_for_an_unlimited_client() -> None:
     assert not any(step.applies for step in walk(_limits([("u", None, 1)]), KEY, "v", "c"))
 
 
@@ -169,23 +166,17 @@ def test_a_prefix_stands_between_the_name_and_the_default_for_the_user_first(quo
         assert [step.entity for step in applied] == [QuotaEntity(named_user, named_client)]
 
 
-def test_a_star_is_a_letter_like_any_other_unless_prefixes_are_allowed() -> None:
+def test_a_prefix_counts_only_where_allowed_and_while_it_is_set() -> None:
     quotas = [(None, "team-*", 5), (None, "<default>", 1)]
     assert resolve(_limits(quotas), KEY, "u", "team-7").limit == 1
     assert resolve(_limits(quotas), KEY, "u", "team-*").limit == 5
     assert resolve(_limits(quotas, prefixes=True), KEY, "u", "team-7").limit == 5
-
-
-def test_prefixes_are_forgotten_with_their_quotas() -> None:
     limits = _limits([(None, "team-*", 5)], prefixes=True)
     limits.remove(QuotaEntity(client_id="team-*"), KEY)
     assert resolve(limits, KEY, "u", "team-7").rule is Rule.NONE
     limits.set(QuotaEntity(client_id="team-*"), KEY, 5)
     limits.replace_all([(QuotaEntity(client_id="t*"), KEY, 3.0)])
     assert resolve(limits, KEY, "u", "team-7").tracker_key == TrackerKey("", "t*")
-
-
-def test_only_watched_holds_for_all_whom_a_prefix_stands_for() -> None:
     limits = _limits([(None, "team-*", 5)], prefixes=True)
     limits.set_observed([QuotaEntity(client_id="team-*")])
     assert resolve(limits, KEY, "u", "team-7") == Match(5, Rule.CLIENT, TrackerKey("", "team-*"), True)

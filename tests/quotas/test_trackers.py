@@ -76,16 +76,13 @@ def test_shared_counters_of_limits_no_longer_in_force_go_when_they_are_clear() -
     assert len(list(table.shared())) == 1
 
 
-def test_an_idle_counter_goes_when_others_come_and_a_busy_one_stays() -> None:
+def test_counters_go_when_idle_or_when_room_is_needed_and_say_so(clock: FakeClock) -> None:
     table = Table(100)
     idle, busy = table.take("idle", taken=0), table.take("busy", taken=0, now_ms=900)
     table.take("new", now_ms=1_000)
     assert idle.forgotten
     assert table.find_own("idle") is None
     assert table.find_own("busy") is busy
-
-
-def test_a_counter_that_was_made_room_for_says_so(clock: FakeClock) -> None:
     table = Table(1)
     first = table.take("a", taken=0)
     second = table.take("b", taken=0)

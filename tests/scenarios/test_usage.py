@@ -69,13 +69,10 @@ def test_every_request_is_counted_once_in_whatever_pieces_it_comes(
             assert api not in rows
 
 
-def test_a_request_without_a_reply_is_counted_too() -> None:
+def test_requests_are_counted_when_they_go_on_with_a_reply_or_without() -> None:
     recorded = Recorded()
     recorded.c.client_sends(produce(1, acks=0), produce(2, acks=0))
     assert recorded.rows()["produce"][Row.REQUESTS] == 2
-
-
-def test_a_request_that_waits_behind_a_throttle_is_counted_when_it_goes_on() -> None:
     recorded = Recorded(producer_byte_rate=100)
     first = produce(1, size=1_500)
     recorded.c.client_sends(first, produce(2))
@@ -91,16 +88,13 @@ def test_a_request_that_waits_behind_a_throttle_is_counted_when_it_goes_on() -> 
     assert (told[Row.REQUESTS], told[Row.MUTED_MS]) == (1, throttle_ms)
 
 
-def test_a_mute_marks_all_rows_of_its_connection() -> None:
+def test_a_mute_marks_all_rows_of_its_connection_and_an_observed_quota_none() -> None:
     recorded = Recorded(producer_byte_rate=100)
     recorded.c.client_sends(fetch(1)).upstream_answers(fetch_reply(1, 10))
     recorded.c.client_sends(produce(2, size=2_000))
     recorded.c.at(500)
     rows = recorded.rows()
     assert rows["produce"][Row.MUTED_MS] == rows["fetch"][Row.MUTED_MS] == 500
-
-
-def test_an_observed_quota_is_told_and_mutes_nobody() -> None:
     recorded = Recorded(producer_byte_rate=100)
     recorded.c.core.limits.set_observed(frozenset({QuotaEntity(user="ANONYMOUS")}))
     recorded.c.client_sends(produce(1, size=5_000)).upstream_answers(produce_reply(1)).reading()
@@ -122,7 +116,7 @@ def test_a_quota_that_comes_and_goes_moves_the_client_between_rows() -> None:
     assert whom == ["tests", "", "tests"]
 
 
-def test_mutations_wait_in_the_row_as_in_the_observer() -> None:
+def test_mutations_wait_in_the_row_as_in_the_observer_those_of_metadata_too() -> None:
     recorded = Recorded(controller_mutation_rate=1)
     recorded.c.client_sends(create_topics(1, ("a", 8), ("b", 8), version=4))
     recorded.c.serve()
@@ -137,9 +131,6 @@ def test_mutations_wait_in_the_row_as_in_the_observer() -> None:
     ]
     recorded.c.after(1_000)
     assert recorded.rows()["mutation"][Row.MUTED_MS] == 1_000
-
-
-def test_topics_that_metadata_creates_are_mutations() -> None:
     recorded = Recorded(controller_mutation_rate=1)
     recorded.c.exchange("Metadata", 12, topics=[{"name": "new"}], allow_auto_topic_creation=True)
     assert recorded.rows()["mutation"][Row.OFFERED] == 1

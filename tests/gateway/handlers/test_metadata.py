@@ -85,23 +85,11 @@ def test_e07_a_topic_without_a_name_passes(version: int) -> None:
     assert reply.topics == kafkas.topics
 
 
-def test_e08_a_controller_that_has_no_address_here_is_nobody() -> None:
-    c = Conversation().client_sends(wire.request("Metadata", 12, topics=[]))
-    c.upstream_answers(
-        wire.response("Metadata", 12, brokers=[broker(1), broker(99)], controller_id=99, topics=[])
-    )
-    reply = wire.decode_response("Metadata", 12, c.take_client())
-    assert ([b.node_id for b in reply.brokers], reply.controller_id) == ([1], -1)
-
-
-def test_e12_a_broker_outside_the_range_of_ports_is_left_out() -> None:
+def test_e12_a_broker_without_a_port_here_is_left_out() -> None:
     c = Conversation().client_sends(wire.request("Metadata", 12, topics=[]))
     c.upstream_answers(wire.response("Metadata", 12, brokers=[broker(i) for i in (0, 1, 10, 11)], topics=[]))
     reply = wire.decode_response("Metadata", 12, c.take_client())
     assert [(b.node_id, b.port) for b in reply.brokers] == [(1, FIRST_PORT), (10, FIRST_PORT + 9)]
-
-
-def test_e12_a_broker_whose_port_cannot_be_bound_is_left_out() -> None:
     c = Conversation(bind=lambda broker_id, _port: broker_id != 2)
     c.client_sends(wire.request("Metadata", 12, topics=[]))
     c.upstream_answers(
@@ -109,6 +97,12 @@ def test_e12_a_broker_whose_port_cannot_be_bound_is_left_out() -> None:
     )
     reply = wire.decode_response("Metadata", 12, c.take_client())
     assert ([b.node_id for b in reply.brokers], reply.controller_id) == ([1], 1)
+    c = Conversation().client_sends(wire.request("Metadata", 12, topics=[]))
+    c.upstream_answers(
+        wire.response("Metadata", 12, brokers=[broker(1), broker(99)], controller_id=99, topics=[])
+    )
+    reply = wire.decode_response("Metadata", 12, c.take_client())
+    assert ([b.node_id for b in reply.brokers], reply.controller_id) == ([1], -1)
 
 
 # -- automatic creation --------------------------------------------------------------------------------------
@@ -123,7 +117,7 @@ def test_topics_that_the_broker_will_create_are_charged_to_the_client(version: i
     assert (c.core.tokens, c.core.observer.auto_created) == (20 - 6, 2)
 
 
-def test_a_topic_under_way_is_charged_once_however_often_clients_ask() -> None:
+def test_a_topic_under_way_is_charged_and_created_once() -> None:
     c = Conversation(controller_mutation_rate=2)
     for _ in range(3):
         ask(c, "new")
@@ -132,6 +126,12 @@ def test_a_topic_under_way_is_charged_once_however_often_clients_ask() -> None:
     c.after(CREATION_NOTE_MS)
     ask(c, "new")
     assert c.core.observer.auto_created == 2
+    c = Conversation(controller_mutation_rate=2)
+    for _ in range(3):
+        ask(c, "new")
+        ask(c.another(), "new", "newer")
+    assert permitted(c) == [["new"], ["newer"]]
+    assert (c.core.tokens, c.core.observer.auto_created) == (18, 2)
 
 
 def test_the_notes_of_topics_under_way_are_bounded() -> None:
@@ -153,11 +153,15 @@ def test_a_question_that_may_not_create_costs_nothing(version: int) -> None:
     assert c.core.tokens == 20
 
 
-def test_a_cluster_that_does_not_create_by_itself_costs_nothing() -> None:
+def test_what_creates_nothing_costs_nothing_and_metadata_is_not_throttled() -> None:
     c = Conversation(controller_mutation_rate=2)
     c.core.context.topology.cluster.auto_create_topics = False
     ask(c, "new")
     assert c.core.tokens == 20
+    c = Conversation(controller_mutation_rate=2)
+    c.core.spend(30)
+    assert ask(c, "new").throttle_time_ms == 0
+    c.reading()
 
 
 @pytest.mark.parametrize("version", range(4, 14))
@@ -195,14 +199,7 @@ def test_in_debt_a_question_for_all_topics_is_forwarded_as_it_is(version: int) -
     c.client_sends(question).upstream_sees(question)
 
 
-def test_metadata_is_not_throttled_by_the_mutation_quota() -> None:
-    c = Conversation(controller_mutation_rate=2)
-    c.core.spend(30)
-    assert ask(c, "new").throttle_time_ms == 0
-    c.reading()
-
-
-def test_requests_sent_all_at_once_do_not_create_more_than_the_tokens_allow() -> None:
+def test_topics_are_not_created_beyond_the_tokens_however_they_are_asked_for() -> None:
     c = Conversation(controller_mutation_rate=1, default_num_partitions=4)
     c.client_sends(*(wire.request("Metadata", 12, correlation_id=i, **wanting(f"t{i}")) for i in range(50)))
     c.serve()
@@ -210,18 +207,12 @@ def test_requests_sent_all_at_once_do_not_create_more_than_the_tokens_allow() ->
     assert (c.core.tokens, c.core.observer.auto_created) == (10 - 3 * 4, 3)
     replies = list(frames_of(c.take_client()))
     assert [wire.correlation_id_of(reply) for reply in replies] == list(range(50))
-
-
-def test_one_request_for_many_topics_creates_as_many_as_the_tokens_allow() -> None:
     c = Conversation(controller_mutation_rate=1, default_num_partitions=4)
     c.cluster.create("old", 1)
     names = ["old", *(f"t{i}" for i in range(50))]
     assert [topic.error_code for topic in ask(c, *names).topics] == [0] + 50 * [3]
     assert permitted(c) == [["t0", "t1", "t2"]]
     assert (c.core.tokens, c.core.observer.auto_created) == (-2, 3)
-
-
-def test_connections_of_one_client_do_not_create_more_than_the_tokens_allow() -> None:
     c = Conversation(controller_mutation_rate=1, default_num_partitions=4)
     others = [c.another() for _ in range(20)]
     for i, other in enumerate(others):
@@ -229,15 +220,6 @@ def test_connections_of_one_client_do_not_create_more_than_the_tokens_allow() ->
     for other in others:
         other.serve()
     assert permitted(c) == [["t0"], ["t1"], ["t2"]]
-
-
-def test_a_topic_under_way_is_not_created_a_second_time_for_one_charge() -> None:
-    c = Conversation(controller_mutation_rate=2)
-    for _ in range(3):
-        ask(c, "new")
-        ask(c.another(), "new", "newer")
-    assert permitted(c) == [["new"], ["newer"]]
-    assert (c.core.tokens, c.core.observer.auto_created) == (18, 2)
 
 
 def delete(c: Conversation, name: str) -> int:

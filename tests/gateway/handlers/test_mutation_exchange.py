@@ -49,21 +49,23 @@ def forwarded(c: Conversation, name: str = "CreateTopics") -> list[list[str]]:
 # -- strict and permissive -----------------------------------------------------------------------------------
 
 
-def test_a_request_within_the_quota_reaches_the_broker_byte_for_byte() -> None:
+def test_within_the_quota_a_request_passes_byte_for_byte_and_a_strict_one_goes_into_debt_unthrottled() -> (
+    None
+):
     c = talk()
     request = create_topics(5, ("a", 2), ("b", 3))
     c.client_sends(request)
     assert c.serve()[-1] == request
     assert c.core.tokens == FULL - 5
     c.reading()
-
-
-def test_a_strict_request_that_goes_into_debt_is_accepted_and_not_throttled() -> None:
     c = talk()
     reply = create(c, ("a", 60))
     assert (codes(reply), reply.throttle_time_ms) == ([("a", 0)], 0)
     assert c.core.tokens == -40
     c.reading()
+    c = talk()
+    assert create(c, ("a", 20), version=5).throttle_time_ms == 0
+    assert codes(create(c, ("b", 1))) == [("b", 0)]
 
 
 def test_in_debt_a_strict_request_is_refused_without_asking_the_broker_to_do_anything() -> None:
@@ -95,23 +97,20 @@ def test_old_clients_are_always_accepted_and_wait_instead(version: int) -> None:
     c.muted_for(20_000)
 
 
-def test_with_refused_topics_too_the_brokers_longer_throttle_is_told() -> None:
+def test_throttles_of_broker_and_gateway_meet() -> None:
     c = talk()
     c.cluster.throttle_time_ms = 9_000
     assert create(c, ("a", 30), ("b", 1)).throttle_time_ms == 9_000
     c.muted_for(9_000)
-
-
-def test_a_client_too_old_for_a_throttle_time_is_muted_all_the_same() -> None:
     c = talk()
     assert codes(create(c, ("a", 60), version=1)) == [("a", 0)]
     c.muted_for(20_000)
-
-
-def test_exactly_no_tokens_left_is_no_debt() -> None:
-    c = talk()
-    assert create(c, ("a", 20), version=5).throttle_time_ms == 0
-    assert codes(create(c, ("b", 1))) == [("b", 0)]
+    c = talk().client_sends(create_topics(1, ("a", 30), ("b", 30)))
+    c.upstream_answers(c.cluster.answer(c.take_upstream()))
+    c.at(2_000).upstream_answers(c.cluster.answer(c.take_upstream()))
+    reply = wire.decode_response("CreateTopics", 7, c.take_client())
+    assert reply.throttle_time_ms == 3_000
+    c.muted_until(5_000)
 
 
 @pytest.mark.parametrize(
@@ -140,15 +139,6 @@ def mutation(name: str, version: int, *topics: str) -> dict[str, Any]:
     return {"topic_names": list(topics)}
 
 
-def test_the_time_that_the_broker_took_counts_towards_the_throttle() -> None:
-    c = talk().client_sends(create_topics(1, ("a", 30), ("b", 30)))
-    c.upstream_answers(c.cluster.answer(c.take_upstream()))
-    c.at(2_000).upstream_answers(c.cluster.answer(c.take_upstream()))
-    reply = wire.decode_response("CreateTopics", 7, c.take_client())
-    assert reply.throttle_time_ms == 3_000
-    c.muted_until(5_000)
-
-
 def test_requests_of_one_connection_are_decided_one_after_the_other() -> None:
     c = talk().client_sends(create_topics(1, ("a", 30)), create_topics(2, ("b", 1)), heartbeat(3))
     c.serve()
@@ -158,13 +148,10 @@ def test_requests_of_one_connection_are_decided_one_after_the_other() -> None:
     c.upstream_sees().muted_for(5_000).upstream_sees(heartbeat(3))
 
 
-def test_without_any_quota_nothing_is_asked_counted_or_changed() -> None:
+def test_without_a_quota_or_with_one_that_is_observed_nobody_is_refused() -> None:
     c = Conversation().client_sends(create_topics(1, ("a", 30)), create_topics(2, ("b", 30)))
     c.upstream_sees(create_topics(1, ("a", 30)), create_topics(2, ("b", 30)))
     assert c.core.mutations.snapshot(now_ms=c.clock.now_ms) == []
-
-
-def test_observed_quotas_refuse_nobody_and_let_no_debt_grow() -> None:
     c = talk(spent=30)
     c.core.limits.set_observed([QuotaEntity(user="ANONYMOUS")])
     reply = create(c, ("a", 1_000))
@@ -176,16 +163,15 @@ def test_observed_quotas_refuse_nobody_and_let_no_debt_grow() -> None:
 # -- what costs nothing --------------------------------------------------------------------------------------
 
 
-def test_names_that_stand_twice_are_uncharged_and_answered_last_as_kafka_does() -> None:
+def test_names_that_stand_twice_are_uncharged_and_last_and_case_tells_names_apart() -> None:
     c = talk()
     reply = create(c, ("dup", 30), ("dup", 30), ("z", 1))
     assert codes(reply) == [("z", 0), ("dup", 42)]
     assert c.core.tokens == FULL - 1
-
-
-def test_names_that_stand_twice_stay_last_when_others_are_refused() -> None:
     c = talk(spent=30)
     assert codes(create(c, ("dup", 1), ("z", 1), ("dup", 1))) == [("z", 89), ("dup", 42)]
+    c = talk()
+    assert codes(create(c, ("a", 30), ("A", 30))) == [("a", 0), ("A", 89)]
 
 
 def test_in_debt_a_topic_that_exists_is_still_refused_for_itself() -> None:
@@ -299,11 +285,6 @@ def test_before_there_was_validation_an_existing_topic_is_charged_until_it_is_re
     assert c.core.tokens == FULL
 
 
-def test_names_that_differ_in_case_are_different_topics() -> None:
-    c = talk()
-    assert codes(create(c, ("a", 30), ("A", 30))) == [("a", 0), ("A", 89)]
-
-
 def test_an_answer_that_the_client_let_wait_does_not_hide_what_others_did_since() -> None:
     c = talk({"a": 30}).client_sends(wire.request("DeleteTopics", 6, topics=[{"name": "a"}], timeout_ms=1))
     late = c.cluster.answer(c.take_upstream())
@@ -351,7 +332,7 @@ def test_what_an_accepted_validation_costs_is_a_setting(mode: ValidateOnly, char
 # -- how many partitions -------------------------------------------------------------------------------------
 
 
-def test_the_clusters_default_is_charged_and_corrected_by_what_the_broker_made() -> None:
+def test_what_is_charged_is_what_the_broker_makes() -> None:
     c = talk(default_num_partitions=1)
     c.cluster.default_num_partitions = 6
     create(c, ("a", -1))
@@ -359,16 +340,10 @@ def test_the_clusters_default_is_charged_and_corrected_by_what_the_broker_made()
     assert c.core.context.topology.cluster.default_num_partitions == 6
     create(c, ("b", -1))
     assert c.core.tokens == FULL - 12
-
-
-def test_a_default_that_was_guessed_too_high_is_given_back() -> None:
     c = talk(default_num_partitions=12)
     c.cluster.default_num_partitions = 4
     create(c, ("a", -1))
     assert c.core.tokens == FULL - 4
-
-
-def test_an_assignment_is_charged_by_its_length() -> None:
     c = talk()
     assignments = [{"partition_index": index, "broker_ids": [1]} for index in range(4)]
     topic = {
@@ -380,12 +355,13 @@ def test_an_assignment_is_charged_by_its_length() -> None:
     }
     c.exchange("CreateTopics", 7, topics=[topic], timeout_ms=1_000)
     assert c.core.tokens == FULL - 4
-
-
-def test_new_partitions_alone_are_charged() -> None:
     c = talk({"a": 3})
     c.exchange("CreatePartitions", 3, topics=[{"name": "a", "count": 8, "assignments": None}], timeout_ms=1)
     assert c.core.tokens == FULL - 5
+    c = talk(default_num_partitions=1)
+    c.cluster.default_num_partitions = 30
+    assert create(c, ("a", -1)).throttle_time_ms == 5_000
+    c.muted_for(5_000)
 
 
 def test_deleting_by_topic_id_is_charged_by_what_the_id_stands_for() -> None:
@@ -434,13 +410,6 @@ def test_a_client_waits_for_the_debt_that_is_left_after_refunds(version: int) ->
     c.reading()
 
 
-def test_what_is_charged_late_is_waited_for() -> None:
-    c = talk(default_num_partitions=1)
-    c.cluster.default_num_partitions = 30
-    assert create(c, ("a", -1)).throttle_time_ms == 5_000
-    c.muted_for(5_000)
-
-
 @pytest.mark.parametrize("error_code", [7, -1])
 @pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize(
@@ -470,7 +439,7 @@ def test_after_an_answer_that_leaves_it_open_permits_are_given_back_once_the_clu
     assert [topic.name for topic in c.cluster.asked("Metadata")[-1].topics] == ["d"]
 
 
-def test_after_a_timeout_what_was_done_and_undone_is_not_given_back() -> None:
+def test_after_a_timeout_permits_are_not_given_back_for_what_was_undone_nor_to_others() -> None:
     c = talk()
     c.cluster.errors, c.cluster.done_late = {"a": 7}, {"a"}
     create(c, ("a", 8))
@@ -479,9 +448,6 @@ def test_after_a_timeout_what_was_done_and_undone_is_not_given_back() -> None:
     assert c.core.tokens == FULL - 8 - 8
     create(c.after(5_000), ("b", 1))
     assert c.core.tokens == FULL - 8 - 8 + 10 - 1
-
-
-def test_after_a_timeout_others_do_not_get_the_permits() -> None:
     c = talk()
     c.cluster.errors["a"] = 7
     create(c, ("a", 8))
@@ -489,9 +455,6 @@ def test_after_a_timeout_others_do_not_get_the_permits() -> None:
     other.session.user = "somebody else"
     create(other, ("b", 1))
     assert [topic.name for topic in c.cluster.asked("Metadata")[-1].topics] == ["b"]
-
-
-def test_a_topic_that_metadata_did_not_show_is_charged_once_it_was_deleted() -> None:
     c = talk({"late": 5})
     c.client_sends(wire.request("DeleteTopics", 6, topics=[{"name": "late"}], timeout_ms=1))
     question = c.take_upstream()

@@ -51,15 +51,7 @@ def test_h02_failure_leaves_the_client_anonymous_and_ends_after_the_delay(mechan
     assert c.core.authentications == [(Mechanism(mechanism), AuthenticationResult.FAILED)]
 
 
-def test_h02_client_that_leaves_before_the_reply_is_nobody() -> None:
-    c = SaslConversation().shakes_hands("PLAIN")
-    c.sends_token(PLAIN_ALICE)
-    c.client_half_closes()
-    assert c.user == "ANONYMOUS"
-    assert c.core.authentications == []
-
-
-def test_brokers_own_delay_is_not_added_to() -> None:
+def test_h02_brokers_delay_is_not_added_to_and_a_half_closed_client_waits_for_its_refusal() -> None:
     c = SaslConversation().shakes_hands("PLAIN")
     c.sends_token(PLAIN_ALICE)
     reply = token_reply(1002, error_code=FAILED)
@@ -68,19 +60,18 @@ def test_brokers_own_delay_is_not_added_to() -> None:
     slow = SaslConversation().shakes_hands("PLAIN")
     slow.sends_token(PLAIN_ALICE)
     slow.at(300).upstream_answers(reply).client_sees(reply).closed(CloseCause.AUTHENTICATION_FAILED)
-
-
-def test_client_that_ends_its_direction_waits_for_its_refusal_like_any_other() -> None:
     c = SaslConversation().shakes_hands("PLAIN")
     c.sends_token(PLAIN_ALICE)
     reply = token_reply(1002, error_code=FAILED)
     c.client_half_closes().upstream_answers(reply).client_sees().at(99).client_sees().alive()
     c.at(100).client_sees(reply).closed(CloseCause.AUTHENTICATION_FAILED)
-
-
-def test_mechanism_that_the_broker_does_not_have_ends_the_connection() -> None:
     c = SaslConversation().shakes_hands("CRAM-MD5", error_code=33).client_sees().at(100)
     c.client_sees(handshake("CRAM-MD5", 1001, error_code=33)[1]).closed(CloseCause.AUTHENTICATION_FAILED)
+    c = SaslConversation().shakes_hands("PLAIN")
+    c.sends_token(PLAIN_ALICE)
+    c.client_half_closes()
+    assert c.user == "ANONYMOUS"
+    assert c.core.authentications == []
 
 
 @pytest.mark.parametrize(
@@ -96,38 +87,32 @@ def test_h10_nothing_else_passes_before_authentication(name: str, after_handshak
     c.client_sends(body_that_is_none).refused(CloseCause.UNAUTHENTICATED)
 
 
-def test_h10_a_head_alone_is_enough_to_refuse() -> None:
+def test_h10_a_head_alone_is_enough_to_refuse_and_api_versions_pass() -> None:
     head = b"\x05\x00\x00\x00" + wire.request("Produce", 3, acks=1, timeout_ms=1, topic_data=[])[4:18]
     SaslConversation().client_sends(head).refused(CloseCause.UNAUTHENTICATED)
-
-
-def test_api_that_nobody_offers_is_refused_as_on_any_listener() -> None:
     frame = wire.framed(wire.head(4, 0, flexible=False))
     SaslConversation().client_sends(frame).refused(CloseCause.UNSUPPORTED_REQUEST)
-
-
-def test_api_versions_pass_before_authentication() -> None:
     SaslConversation().client_sends(API_VERSIONS).upstream_sees(API_VERSIONS)
 
 
-def test_what_is_sent_ahead_waits_for_the_brokers_word() -> None:
+def test_what_is_sent_ahead_waits_for_the_brokers_word_and_goes_nowhere_after_a_refusal() -> None:
     c = SaslConversation().shakes_hands("PLAIN")
     frame = token(PLAIN_ALICE, 1)
     c.client_sends(frame, PRODUCE).upstream_sees(frame).still_muted()
     c.upstream_answers(token_reply(1)).client_sees(token_reply(1)).upstream_sees(PRODUCE)
-
-
-def test_what_is_sent_ahead_of_a_refusal_goes_nowhere() -> None:
     c = SaslConversation().shakes_hands("PLAIN")
     frame = token(PLAIN_ALICE, 1)
     c.client_sends(frame, PRODUCE).upstream_sees(frame)
     c.upstream_answers(token_reply(1, error_code=FAILED)).upstream_sees().at(100).upstream_sees()
 
 
-def test_requests_count_for_the_user_once_there_is_one() -> None:
+def test_requests_count_for_the_user_once_there_is_one_and_for_no_other() -> None:
     c = SaslConversation(producer_byte_rate=10).authenticates()
     produce = wire.request("Produce", 3, acks=1, timeout_ms=1, topic_data=[], client_id="x" * 200)
     c.client_sends(produce).upstream_sees(produce).still_muted()
+    c = SaslConversation(producer_byte_rate=10, user="bob").authenticates()
+    produce = wire.request("Produce", 3, acks=1, timeout_ms=1, topic_data=[], client_id="x" * 200)
+    c.client_sends(produce).upstream_sees(produce).reading()
 
 
 def test_request_time_counts_from_the_first_request_of_the_user_on() -> None:
@@ -136,15 +121,6 @@ def test_request_time_counts_from_the_first_request_of_the_user_on() -> None:
     c.session.meter.busy_ns += 1_000_000_000
     c.client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1))
     c.client_sees(wire.response("Heartbeat", 4, throttle_time_ms=1_000)).muted_until(1_000)
-
-
-def test_quota_of_another_user_does_not_bind() -> None:
-    c = SaslConversation(producer_byte_rate=10, user="bob").authenticates()
-    produce = wire.request("Produce", 3, acks=1, timeout_ms=1, topic_data=[], client_id="x" * 200)
-    c.client_sends(produce).upstream_sees(produce).reading()
-
-
-def test_time_of_an_exchange_is_nobodys() -> None:
     c = SaslConversation(request_percentage=0.0001).authenticates("SCRAM-SHA-256")
     assert c.core.client_quotas.request_time.exempt_ns == 0
     assert not [by for *_, by in c.core.observer.throttles if by is ThrottledBy.REQUEST]
@@ -158,46 +134,40 @@ def test_client_that_never_authenticates_is_closed_sooner_than_an_idle_one() -> 
     known.at(599_999).alive().at(600_000).closed(CloseCause.IDLE_TIMEOUT)
 
 
-def test_reply_that_can_not_be_read_ends_the_connection_and_makes_nobody() -> None:
+def test_frames_that_can_not_be_read_end_the_connection_and_make_nobody() -> None:
     c = SaslConversation().shakes_hands("PLAIN")
     c.sends_token(PLAIN_ALICE)
     c.upstream_answers(wire.framed(token_reply(1002)[4:11]))
     c.closed(CloseCause.UPSTREAM_MALFORMED)
     assert c.user == "ANONYMOUS"
+    c = SaslConversation().shakes_hands("PLAIN")
+    c.client_sends(wire.framed(wire.head(36, 1, flexible=False) + b"\0\0\0\x09short"))
+    c.refused(CloseCause.MALFORMED_FRAME)
 
 
 # -- state -----------------------------------------------------------------------------------------------------------
 
 
-def test_h14_token_without_a_handshake_is_refused() -> None:
+def test_h14_tokens_and_handshakes_out_of_an_exchange_change_nobody() -> None:
     SaslConversation().client_sends(token(PLAIN_ALICE, 1)).refused(CloseCause.ILLEGAL_SASL_STATE)
-
-
-def test_h14_second_handshake_in_an_exchange_is_refused() -> None:
     c = SaslConversation().shakes_hands("PLAIN")
     c.client_sends(handshake("PLAIN", 7)[0]).refused(CloseCause.ILLEGAL_SASL_STATE)
-
-
-def test_h14_token_after_the_exchange_is_the_brokers_to_answer() -> None:
     c = SaslConversation().authenticates().round(b"\0bob\0secret", error_code=34)
     c.client_sees(token_reply(1003, error_code=34)).alive()
     assert c.user == "alice"
-
-
-def test_h14_broker_that_accepts_a_token_out_of_an_exchange_changes_nobody() -> None:
     assert SaslConversation().authenticates().round(b"\0bob\0secret").user == "alice"
 
 
-def test_h09_handshake_v0_is_told_that_it_is_too_old() -> None:
+def test_h09_handshake_v0_is_told_that_it_is_too_old_and_a_bare_token_is_no_request() -> None:
     c = SaslConversation().client_sends(handshake("PLAIN", 3, version=0)[0]).upstream_sees()
     assert wire.decode_response("SaslHandshake", 0, c.take_client()).error_code == 35
     raw = wire.framed(PLAIN_ALICE)
     c.client_sends(raw).upstream_sees()
     assert c.closed_by is not None
     assert c.user == "ANONYMOUS"
-
-
-def test_h09_second_handshake_v0_ends_the_connection_and_a_newer_one_goes_on() -> None:
+    raw = wire.framed(bytes.fromhex("6082023e06092a864886f71201020201006e82022d"))
+    c = SaslConversation().client_sends(raw).upstream_sees()
+    assert c.closed_by is not None
     old = handshake("PLAIN", 3, version=0)[0]
     c = SaslConversation().client_sends(old)
     assert c.take_client()
@@ -209,12 +179,6 @@ def test_h09_second_handshake_v0_ends_the_connection_and_a_newer_one_goes_on() -
     c.closed(CloseCause.ILLEGAL_SASL_STATE)
 
 
-def test_h09_bare_kerberos_token_is_no_request() -> None:
-    raw = wire.framed(bytes.fromhex("6082023e06092a864886f71201020201006e82022d"))
-    c = SaslConversation().client_sends(raw).upstream_sees()
-    assert c.closed_by is not None
-
-
 @pytest.mark.parametrize("size", [524_288, 524_289])
 def test_h04_tokens_are_let_in_up_to_the_brokers_own_limit(size: int) -> None:
     c = SaslConversation().shakes_hands("PLAIN")
@@ -224,12 +188,6 @@ def test_h04_tokens_are_let_in_up_to_the_brokers_own_limit(size: int) -> None:
         c.client_sends(frame, piece_bytes=100_000).upstream_sees(frame)
     else:
         c.client_sends(frame[:100]).refused(CloseCause.FRAME_TOO_LARGE)
-
-
-def test_frame_that_carries_no_token_is_malformed() -> None:
-    c = SaslConversation().shakes_hands("PLAIN")
-    c.client_sends(wire.framed(wire.head(36, 1, flexible=False) + b"\0\0\0\x09short"))
-    c.refused(CloseCause.MALFORMED_FRAME)
 
 
 # -- again, on an open connection ------------------------------------------------------------------------------------
@@ -246,16 +204,13 @@ def test_h11_reauthentication_goes_on_as_the_same_user(mechanism: str) -> None:
     c.client_sends(PRODUCE).upstream_sees(PRODUCE)
 
 
-def test_h11_what_is_in_flight_is_answered_before_the_reauthentication() -> None:
+def test_h11_what_is_in_flight_is_answered_before_the_reauthentication_and_the_lifetime_passes() -> None:
     c = SaslConversation().authenticates().client_sends(PRODUCE).upstream_sees(PRODUCE)
     asked, answered = handshake("PLAIN", 20)
     produced = wire.response("Produce", 3, correlation_id=9, responses=[])
     c.client_sends(asked).upstream_sees(asked)
     c.upstream_answers(produced).client_sees(produced).upstream_answers(answered).client_sees(answered)
     c.round(PLAIN_ALICE).client_sends(PRODUCE).upstream_sees(PRODUCE)
-
-
-def test_h11_session_lifetime_passes_through() -> None:
     c = SaslConversation().shakes_hands("PLAIN")
     c.sends_token(PLAIN_ALICE)
     reply = token_reply(1002, session_lifetime_ms=3_000)
@@ -275,16 +230,13 @@ def test_h11_counters_are_kept_over_a_reauthentication() -> None:
     assert c.session.throttling.produce_sensor[3] is not None
 
 
-def test_h12_claim_of_another_user_changes_nothing_and_the_brokers_refusal_ends_it() -> None:
+def test_h12_another_user_counts_once_the_broker_accepts_it() -> None:
     c = SaslConversation().authenticates().shakes_hands("PLAIN")
     c.sends_token(b"\0bob\0canary-secret")
     assert c.user == "alice"
     c.upstream_answers(token_reply(1004, error_code=FAILED))
     assert c.user == "alice"
     c.at(100).closed(CloseCause.AUTHENTICATION_FAILED)
-
-
-def test_h12_another_user_that_the_broker_accepts_is_that_user() -> None:
     c = SaslConversation(producer_byte_rate=10, user="bob").authenticates()
     produce = wire.request("Produce", 3, acks=1, timeout_ms=1, topic_data=[], client_id="x" * 200)
     c.client_sends(produce).upstream_sees(produce).reading()
@@ -292,9 +244,6 @@ def test_h12_another_user_that_the_broker_accepts_is_that_user() -> None:
     c.shakes_hands("PLAIN").round(b"\0bob\0canary-secret")
     assert c.user == "bob"
     c.client_sends(produce).upstream_sees(produce).still_muted()
-
-
-def test_h12_handshake_that_the_broker_refuses_leaves_an_authenticated_connection_open() -> None:
     c = SaslConversation().authenticates().shakes_hands("GSSAPI", error_code=34)
     c.client_sees(handshake("GSSAPI", 1003, error_code=34)[1]).alive()
     assert c.user == "alice"
@@ -306,27 +255,18 @@ def test_h12_handshake_that_the_broker_refuses_leaves_an_authenticated_connectio
 RULES = SaslRules(unknown_principal="somebody", delegation_token_principal="by-token")
 
 
-def test_h06_delegation_token_is_a_principal_of_its_own() -> None:
+def test_h06_h07_principals_that_are_not_in_the_exchange() -> None:
     c = SaslConversation(rules=RULES).shakes_hands("SCRAM-SHA-256")
     c.round(b"n,,n=alice,r=cnonce,tokenauth=true", EXCHANGES["SCRAM-SHA-256"][0][1])
     c.round(*EXCHANGES["SCRAM-SHA-256"][1])
     assert c.user == "by-token"
-
-
-def test_h07_oauth_refusal_in_two_rounds_names_nobody() -> None:
     c = SaslConversation().shakes_hands("OAUTHBEARER").round(oauth("alice"), b'{"status":"invalid_token"}')
     assert c.user == "ANONYMOUS"
     c.round(b"\x01", error_code=FAILED)
     assert c.user == "ANONYMOUS"
     c.at(100).closed(CloseCause.AUTHENTICATION_FAILED)
-
-
-def test_h07_claim_is_configurable() -> None:
     c = SaslConversation(rules=SaslRules(oauth_claim="client_id")).shakes_hands("OAUTHBEARER")
     assert c.round(oauth("alice", "client_id")).user == "alice"
-
-
-def test_h07_token_that_cannot_be_read_is_the_unknown_principal() -> None:
     c = SaslConversation(rules=RULES).shakes_hands("OAUTHBEARER")
     assert c.round(b"n,,\x01auth=Bearer opaque\x01\x01").user == "somebody"
 
@@ -338,7 +278,7 @@ def test_scram_challenge_is_no_success_whatever_it_looks_like() -> None:
     assert c.user == "ANONYMOUS"
 
 
-def test_h08_unknown_mechanism_has_the_broker_confirm_the_first_request() -> None:
+def test_h08_unknown_mechanism_has_the_broker_confirm_the_first_request_and_can_be_used_again() -> None:
     c = SaslConversation(rules=RULES).shakes_hands("GSSAPI").round(b"token", b"challenge").round(b"more", b"")
     assert c.user == "ANONYMOUS"
     c.client_sends(PRODUCE)
@@ -348,6 +288,15 @@ def test_h08_unknown_mechanism_has_the_broker_confirm_the_first_request() -> Non
     c.upstream_answers(answer[:4] + question[8:12] + answer[8:]).client_sees().upstream_sees(PRODUCE)
     assert c.user == "somebody"
     assert c.core.authentications == [(Mechanism.OTHER, AuthenticationResult.SUCCESS)]
+    c = SaslConversation(rules=RULES).shakes_hands("GSSAPI").round(b"token").client_sends(PRODUCE)
+    question = c.take_upstream()
+    answer = wire.response("ApiVersions", 0, correlation_id=0, error_code=0, api_keys=[])
+    c.upstream_answers(answer[:4] + question[8:12] + answer[8:]).upstream_sees(PRODUCE)
+    c.upstream_answers(wire.response("Produce", 3, correlation_id=9, responses=[])).take_client()
+    c.shakes_hands("GSSAPI").round(b"token").client_sends(PRODUCE).upstream_sees(PRODUCE)
+    c.upstream_answers(wire.response("Produce", 3, correlation_id=9, responses=[])).take_client()
+    c.shakes_hands("GSSAPI").round(b"token", error_code=FAILED).at(100)
+    c.closed(CloseCause.AUTHENTICATION_FAILED)
 
 
 def test_h08_request_in_the_middle_of_an_unknown_exchange_goes_nowhere() -> None:
@@ -363,18 +312,6 @@ def test_h08_request_in_the_middle_of_an_unknown_exchange_goes_nowhere() -> None
     c.refused(CloseCause.UNAUTHENTICATED)
     assert c.user == "ANONYMOUS"
     assert c.core.authentications == []
-
-
-def test_h08_unknown_mechanism_can_be_used_again() -> None:
-    c = SaslConversation(rules=RULES).shakes_hands("GSSAPI").round(b"token").client_sends(PRODUCE)
-    question = c.take_upstream()
-    answer = wire.response("ApiVersions", 0, correlation_id=0, error_code=0, api_keys=[])
-    c.upstream_answers(answer[:4] + question[8:12] + answer[8:]).upstream_sees(PRODUCE)
-    c.upstream_answers(wire.response("Produce", 3, correlation_id=9, responses=[])).take_client()
-    c.shakes_hands("GSSAPI").round(b"token").client_sends(PRODUCE).upstream_sees(PRODUCE)
-    c.upstream_answers(wire.response("Produce", 3, correlation_id=9, responses=[])).take_client()
-    c.shakes_hands("GSSAPI").round(b"token", error_code=FAILED).at(100)
-    c.closed(CloseCause.AUTHENTICATION_FAILED)
 
 
 # -- names and secrets -----------------------------------------------------------------------------------------------

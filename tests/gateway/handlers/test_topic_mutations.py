@@ -39,13 +39,10 @@ def test_with_a_quota_the_cluster_is_asked_before_anything_is_forwarded(name: st
     assert c.take_upstream()[4:6] == b"\x00\x03"
 
 
-def test_a_quota_set_while_the_connection_lives_applies_to_the_next_request() -> None:
+def test_a_quota_that_comes_or_goes_applies_to_the_next_request() -> None:
     c = Conversation().client_sends(REQUESTS["CreateTopics"]).upstream_sees(REQUESTS["CreateTopics"])
     c.core.set_quota(QuotaKey.CONTROLLER_MUTATION_RATE, 1)
     c.client_sends(REQUESTS["CreateTopics"]).still_muted()
-
-
-def test_a_quota_removed_during_an_exchange_lets_it_end() -> None:
     c = Conversation(controller_mutation_rate=1).client_sends(REQUESTS["CreateTopics"])
     c.core.set_quota(QuotaKey.CONTROLLER_MUTATION_RATE, None)
     assert len(c.serve()) == 2
@@ -58,12 +55,9 @@ def with_size(size: int) -> bytes:
     return size.to_bytes(4, "big") + REQUESTS["CreateTopics"][4:]
 
 
-def test_a_request_that_is_too_large_to_be_charged_is_refused_where_a_quota_is_set() -> None:
+def test_a_request_too_large_to_be_charged_is_refused_where_a_quota_is_set_alone() -> None:
     c = Conversation(controller_mutation_rate=1).client_sends(with_size(MAX_REQUEST_BYTES + 1))
     assert c.closed_by is CloseCause.FRAME_TOO_LARGE
-
-
-def test_without_a_quota_a_request_of_any_size_is_relayed_as_it_comes() -> None:
     begin = with_size(MAX_REQUEST_BYTES + 1)
     c = Conversation().client_sends(begin).upstream_sees(begin).reading()
     c.client_sends(b"more").upstream_sees(b"more")
@@ -144,28 +138,19 @@ def test_without_a_quota_what_was_just_created_is_deleted_at_its_price_though_me
     assert told(usage) == [("create_topics", 1, 1), ("delete_topics", 1, 1)]
 
 
-def test_without_a_quota_what_can_not_be_read_is_relayed_and_not_told() -> None:
+def test_without_a_quota_what_can_not_be_taken_apart_is_relayed_and_counted_as_missing() -> None:
     c, usage = recording()
     broken = wire.framed(REQUESTS["CreateTopics"][4:-3])
     c.client_sends(broken).upstream_sees(broken).reading()
     assert (told(usage), usage.dropped_events) == ([], 0)
-
-
-def test_without_a_quota_more_topics_than_are_taken_apart_are_relayed_and_counted_as_missing() -> None:
     c, usage = recording()
     many = wire.request("DeleteTopics", 5, topic_names=["a"] * 10_001, timeout_ms=1)
     c.client_sends(many).upstream_sees(many).reading()
     assert (told(usage), usage.dropped_events) == ([], 1)
-
-
-def test_without_a_quota_a_request_too_large_to_be_held_is_relayed_and_counted_as_missing() -> None:
     c, usage = recording()
     begin = with_size(MAX_REQUEST_BYTES + 1)
     c.client_sends(begin).upstream_sees(begin).reading()
     assert (told(usage), usage.dropped_events) == ([], 1)
-
-
-def test_with_all_quotas_switched_off_mutations_are_relayed_unseen_though_records_are_kept() -> None:
     c, usage = recording()
     c.core.limits.set_mode(Enforcement.OFF)
     c.client_sends(REQUESTS["CreateTopics"]).upstream_sees(REQUESTS["CreateTopics"]).reading()
@@ -197,14 +182,11 @@ def test_a_topic_named_by_its_name_and_its_id_is_uncharged_and_the_brokers_to_re
     assert (set(c.cluster.topics), c.core.tokens) == ({"a", "b"}, 20 - spent)
 
 
-def test_an_id_that_spells_a_name_does_not_hide_what_the_name_costs() -> None:
+def test_topics_named_twice_hide_no_cost() -> None:
     name = "sixteen.letters."
     c = Conversation(controller_mutation_rate=2, cluster=ScriptedCluster({name: 7}))
     assert delete(c, named(name), identified(UUID(bytes=name.encode()))) == [0, 100]
     assert c.core.tokens == 20 - 7
-
-
-def test_a_broker_that_takes_a_topic_named_twice_has_it_charged_once() -> None:
     c = Conversation(controller_mutation_rate=2, cluster=ScriptedCluster({"a": 7}))
     c.client_sends(wire.request("DeleteTopics", 5, topic_names=["a", "a"], timeout_ms=1))
     look = c.take_upstream()

@@ -41,15 +41,12 @@ def test_one_counter_serves_all_brokers_by_default() -> None:
     assert len(trackers) == 1
 
 
-def test_in_the_brokers_scope_each_broker_has_a_counter_of_its_own() -> None:
+def test_in_the_brokers_scope_each_broker_has_counters_of_its_own() -> None:
     client_quotas, _ = quotas(scope=QuotaScope.BROKER, consumer_byte_rate=10)
     found = [client_quotas.fetch_tracker("u", "c", broker, now_ms=NOW_MS) for broker in (None, 1, 2, 1, None)]
     assert found[0] is found[4]
     assert found[1] is found[3]
     assert len({id(tracker) for tracker in found}) == 3
-
-
-def test_in_the_brokers_scope_request_time_is_counted_per_broker_too() -> None:
     client_quotas, _ = quotas(scope=QuotaScope.BROKER, request_percentage=1)
     waits = [
         client_quotas.record_request_time(

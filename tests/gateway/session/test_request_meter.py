@@ -42,12 +42,9 @@ def test_a_reply_says_how_long_its_client_has_to_wait_and_then_nothing_is_read()
     assert (api_key, throttle_ms, by) == (ApiKey.HEARTBEAT, 1_000, ThrottledBy.REQUEST)
 
 
-def test_time_within_the_quota_costs_nothing() -> None:
+def test_time_within_the_quota_costs_nothing_and_is_counted_once() -> None:
     c = busy(FREE_NS).client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1))
     c.client_sees(heartbeat_reply(1)).reading()
-
-
-def test_time_is_counted_once() -> None:
     c = busy(FREE_NS)
     for i in range(5):
         c.client_sends(heartbeat(i)).upstream_answers(heartbeat_reply(i)).client_sees(
@@ -63,13 +60,27 @@ def test_without_a_request_quota_nothing_is_measured() -> None:
     c.upstream_answers(heartbeat_reply(1)).client_sees(heartbeat_reply(1)).reading()
 
 
-def test_a_quota_set_later_applies_to_the_next_request() -> None:
+def test_a_quota_set_or_removed_applies_to_the_next_request_of_every_connection() -> None:
     c = Conversation().client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1))
     c.take_client()
     c.core.set_quota(QuotaKey.REQUEST_PERCENTAGE, 1)
     c.client_sends(heartbeat(2))
     spend(c, TOO_MUCH_NS)
     c.upstream_answers(heartbeat_reply(2)).muted_until(1_000)
+    core = GatewayCore()
+    clients = [Conversation(core=core), Conversation(core=core)]
+    for c in clients:
+        c.client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1)).take_upstream()
+        c.client_sees(heartbeat_reply(1))
+    core.set_quota(QuotaKey.REQUEST_PERCENTAGE, 1)
+    for c in clients:
+        spend(c, TOO_MUCH_NS)
+        c.client_sends(heartbeat(2)).upstream_answers(heartbeat_reply(2))
+        c.client_sees(wire.response("Heartbeat", 4, correlation_id=2, throttle_time_ms=1_000))
+    c = busy().client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1)).after(1_000)
+    c.core.set_quota(QuotaKey.REQUEST_PERCENTAGE, None)
+    c.take_upstream()
+    c.client_sends(heartbeat(2), heartbeat(3)).upstream_sees(heartbeat(2), heartbeat(3)).reading()
 
 
 def test_connections_of_one_client_share_the_quota() -> None:
@@ -141,23 +152,10 @@ def test_a_version_without_the_field_is_muted_all_the_same_and_its_reply_is_not_
     c.upstream_answers(large[1_000:]).client_sees(large[1_000:])
 
 
-def test_a_quota_set_meanwhile_binds_every_connection_and_not_only_the_first_to_see_it() -> None:
-    core = GatewayCore()
-    clients = [Conversation(core=core), Conversation(core=core)]
-    for c in clients:
-        c.client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1)).take_upstream()
-        c.client_sees(heartbeat_reply(1))
-    core.set_quota(QuotaKey.REQUEST_PERCENTAGE, 1)
-    for c in clients:
-        spend(c, TOO_MUCH_NS)
-        c.client_sends(heartbeat(2)).upstream_answers(heartbeat_reply(2))
-        c.client_sees(wire.response("Heartbeat", 4, correlation_id=2, throttle_time_ms=1_000))
-
-
 # -- exempt time ---------------------------------------------------------------------------------------------
 
 
-def test_time_of_a_produce_without_acks_is_exempt() -> None:
+def test_time_of_a_produce_without_acks_is_exempt_and_that_of_requests_beside_it_is_not() -> None:
     core = GatewayCore(request_percentage=1)
     c = Conversation(core=core)
     meter = c.session.meter
@@ -170,9 +168,6 @@ def test_time_of_a_produce_without_acks_is_exempt() -> None:
     c.client_sends(heartbeat(2))
     meter.spend(25)
     assert meter.busy_ns == 20
-
-
-def test_a_produce_without_acks_does_not_make_the_requests_beside_it_exempt() -> None:
     c = Conversation(request_percentage=1)
     meter = c.session.meter
     assert meter is not None
@@ -203,13 +198,6 @@ def test_k16_time_used_up_holds_requests_of_all_connections_for_at_most_a_window
     other = c.another().client_sends(cut).client_sends(heartbeat(1)[16:], heartbeat(2)).upstream_sees()
     other.after(11_000).upstream_sees(heartbeat(1)).still_muted()
     other.after(6_999).upstream_sees().after(1).upstream_sees(heartbeat(2)).reading()
-
-
-def test_a_client_over_a_quota_that_is_removed_sends_ahead_again() -> None:
-    c = busy().client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1)).after(1_000)
-    c.core.set_quota(QuotaKey.REQUEST_PERCENTAGE, None)
-    c.take_upstream()
-    c.client_sends(heartbeat(2), heartbeat(3)).upstream_sees(heartbeat(2), heartbeat(3)).reading()
 
 
 # -- what a request's time is --------------------------------------------------------------------------------

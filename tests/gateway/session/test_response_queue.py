@@ -50,10 +50,13 @@ def receive(responses: ResponseQueue, *pieces: bytes) -> list[bytes]:
     return responses.to_client
 
 
-def test_relayed_replies_pass_as_the_chunk_that_came() -> None:
+def test_relayed_replies_pass_as_the_chunks_that_came_with_their_neighbours() -> None:
     data = reply(1) + reply(2)
     (chunk,) = receive(queue(Pending(1), Pending(2)), data)
     assert chunk is data
+    responses = queue(Pending(1), Pending(2, HeadAnswer(lambda _head, _size, _now_ms: None)), Pending(3))
+    stream = reply(1) + reply(2, 500) + reply(3)
+    assert receive(responses, stream) == [stream]
 
 
 def test_a_collected_reply_is_handed_over_whole_and_replaced() -> None:
@@ -90,12 +93,6 @@ def test_the_head_of_a_reply_may_be_changed_and_the_rest_is_relayed() -> None:
         chunks = receive(queue(Pending(1, HeadAnswer(on_head))), *pieces)
         assert b"".join(chunks) == reply(1, 500)[:8] + b"!!" + reply(1, 500)[10:]
     assert sizes == [504] * 3
-
-
-def test_a_reply_whose_head_stays_is_relayed_with_its_neighbours_as_one_chunk() -> None:
-    responses = queue(Pending(1), Pending(2, HeadAnswer(lambda _head, _size, _now_ms: None)), Pending(3))
-    stream = reply(1) + reply(2, 500) + reply(3)
-    assert receive(responses, stream) == [stream]
 
 
 def test_local_replies_wait_for_those_before_them() -> None:

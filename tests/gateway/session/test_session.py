@@ -25,10 +25,17 @@ EVERY_REASON = list(MuteReason)
 # -- relay or collect ----------------------------------------------------------------------------------------
 
 
-def test_requests_and_replies_pass_byte_for_byte() -> None:
+def test_frames_pass_byte_for_byte_and_in_order_collected_ones_among_them() -> None:
     c = Conversation()
     c.client_sends(heartbeat(1), produce(2, size=500)).upstream_sees(heartbeat(1), produce(2, size=500))
     c.upstream_answers(heartbeat_reply(1), produce_reply(2)).client_sees(heartbeat_reply(1), produce_reply(2))
+    c = Conversation()
+    frames = [heartbeat(1), metadata(2, "a"), produce(3), metadata(4), heartbeat(5)]
+    c.client_sends(*frames).upstream_sees(*frames)
+    request = metadata(1, "a")
+    c = Conversation()
+    c.client_sends(heartbeat(0), request[:-1]).upstream_sees(heartbeat(0))
+    c.client_sends(request[-1:], heartbeat(2)).upstream_sees(request, heartbeat(2))
 
 
 def test_a_segment_of_relayed_frames_passes_as_the_one_chunk_that_came() -> None:
@@ -49,19 +56,6 @@ def test_relayed_bytes_do_not_wait_for_the_rest_of_their_frame() -> None:
     c.client_sends(request[101:], heartbeat(2)).upstream_sees(request[101:], heartbeat(2))
     c.upstream_answers(produce_reply(1), reply[:9]).client_sees(produce_reply(1), reply[:9])
     c.upstream_answers(reply[9:]).client_sees(reply[9:])
-
-
-def test_a_collected_request_waits_until_it_is_whole() -> None:
-    request = metadata(1, "a")
-    c = Conversation()
-    c.client_sends(heartbeat(0), request[:-1]).upstream_sees(heartbeat(0))
-    c.client_sends(request[-1:], heartbeat(2)).upstream_sees(request, heartbeat(2))
-
-
-def test_requests_around_a_collected_one_keep_their_order() -> None:
-    c = Conversation()
-    frames = [heartbeat(1), metadata(2, "a"), produce(3), metadata(4), heartbeat(5)]
-    c.client_sends(*frames).upstream_sees(*frames)
 
 
 def test_the_gateways_own_questions_and_their_answers_are_not_the_clients() -> None:
@@ -96,16 +90,13 @@ def test_an_own_reply_leaves_at_once_or_behind_the_one_that_is_being_relayed() -
 # -- mutes ---------------------------------------------------------------------------------------------------
 
 
-def test_request_behind_a_throttle_in_the_same_segment_waits() -> None:
+def test_a_throttle_holds_the_next_request_also_of_the_same_segment() -> None:
     c = Conversation(controller_mutation_rate=2)
     c.client_sends(create_topics(1, ("a", 60), version=5), heartbeat(2))
     served = c.serve()
     assert [frame == heartbeat(2) for frame in served] == [False, False]
     c.muted_until(20_000)
     c.upstream_sees(heartbeat(2))
-
-
-def test_a_throttle_lets_the_request_under_way_end_and_holds_the_next() -> None:
     request = produce(1, size=500)
     c = Conversation()
     c.client_sends(request[:100]).throttle(1_000).reading()
@@ -134,24 +125,21 @@ def test_the_end_of_a_throttle_does_not_wake_a_client_that_is_muted_for_another_
     c.unmute(other).reading().upstream_sees(heartbeat(2))
 
 
-def test_a_reason_that_goes_does_not_wake_a_throttled_client() -> None:
+def test_reading_resumes_only_when_the_last_reason_has_gone_and_a_throttle_is_one() -> None:
     c = Conversation()
     c.throttle(1_000).mute(MuteReason.UPSTREAM_FULL).unmute(MuteReason.UPSTREAM_FULL)
     c.muted_until(1_000)
-
-
-@pytest.mark.parametrize("waits_ms", [(1_000, 10), (10, 1_000)])
-def test_the_longer_of_two_throttles_counts(waits_ms: tuple[int, int]) -> None:
-    Conversation().throttle(waits_ms[0]).throttle(waits_ms[1]).muted_until(1_000)
-
-
-def test_reading_resumes_only_when_the_last_reason_has_gone() -> None:
     c = Conversation()
     for reason in MuteReason:
         c.mute(reason).mute(reason)
     for reason in MuteReason:
         c.still_muted().unmute(reason)
     c.reading()
+
+
+@pytest.mark.parametrize("waits_ms", [(1_000, 10), (10, 1_000)])
+def test_the_longer_of_two_throttles_counts(waits_ms: tuple[int, int]) -> None:
+    Conversation().throttle(waits_ms[0]).throttle(waits_ms[1]).muted_until(1_000)
 
 
 @pytest.mark.parametrize("nothing", [0, -1])
@@ -204,24 +192,18 @@ def test_own_replies_that_wait_behind_a_long_poll_are_bounded() -> None:
 # -- half-close and drain ------------------------------------------------------------------------------------
 
 
-def test_b07_every_request_before_a_half_close_gets_its_reply() -> None:
+def test_b07_a_half_close_lets_every_request_before_it_have_its_reply() -> None:
     c = Conversation()
     c.client_sends(heartbeat(1), metadata(2, "a"), heartbeat(3)).client_half_closes().alive()
     c.upstream_answers(heartbeat_reply(1)).alive().client_sees(heartbeat_reply(1))
     c.upstream_answers(wire.response("Metadata", 12, correlation_id=2, **wire.populated("Metadata", 12)))
     c.alive().upstream_answers(heartbeat_reply(3)).closed(CloseCause.CLIENT_CLOSED)
     assert c.take_client().endswith(heartbeat_reply(3))
-
-
-def test_b07_an_exchange_under_way_at_a_half_close_is_finished() -> None:
     c = Conversation(controller_mutation_rate=2)
     c.client_sends(create_topics(1, ("a", 30))).client_half_closes().alive()
     c.serve()
     assert wire.decode_response("CreateTopics", 7, c.take_client()).topics[0].error_code == 0
     c.closed(CloseCause.CLIENT_CLOSED)
-
-
-def test_b07_a_half_close_behind_back_pressure_serves_what_was_sent() -> None:
     c = Conversation()
     c.client_sends(heartbeat(1)).mute(MuteReason.UPSTREAM_FULL)
     c.session.receive_from_client(heartbeat(2), now_ms=c.clock.now_ms)
@@ -229,6 +211,8 @@ def test_b07_a_half_close_behind_back_pressure_serves_what_was_sent() -> None:
     c.upstream_sees(heartbeat(1), heartbeat(2))
     c.upstream_answers(heartbeat_reply(1)).alive()
     c.upstream_answers(heartbeat_reply(2)).closed(CloseCause.CLIENT_CLOSED)
+    c = Conversation().client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1))
+    c.client_half_closes().closed(CloseCause.CLIENT_CLOSED)
 
 
 @pytest.mark.parametrize("cut_off", [produce(3, size=500), metadata(3, "a"), produce(3, size=500, acks=0)])
@@ -246,11 +230,6 @@ def test_k15_a_fin_in_the_middle_of_a_request_lets_earlier_ones_have_their_repli
     c.client_sees(heartbeat_reply(1), heartbeat_reply(2)).closed(CloseCause.CLIENT_CLOSED)
 
 
-def test_b07_a_half_close_with_nothing_owed_closes_at_once() -> None:
-    c = Conversation().client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1))
-    c.client_half_closes().closed(CloseCause.CLIENT_CLOSED)
-
-
 @pytest.mark.parametrize("cut", [3, 20, -1])
 @pytest.mark.parametrize("request_frame", [produce(1, size=500), metadata(1, "a")])
 def test_a08_a_request_cut_off_by_the_clients_end_closes(request_frame: bytes, cut: int) -> None:
@@ -266,21 +245,24 @@ def test_c16_requests_held_behind_a_throttle_are_dropped_when_the_client_leaves(
     c.client_half_closes().at(2_000).upstream_sees().closed(CloseCause.CLIENT_CLOSED)
 
 
-def test_a_drain_takes_no_further_request_and_waits_for_every_reply() -> None:
+def test_a_drain_takes_no_further_request_and_waits_for_those_under_way() -> None:
     c = Conversation().client_sends(heartbeat(1))
     c.session.drain()
     assert not c.session.drained
     c.client_sends(heartbeat(2)).upstream_sees(heartbeat(1))
     c.upstream_answers(heartbeat_reply(1)).client_sees(heartbeat_reply(1))
     assert c.session.drained
-
-
-def test_a_drain_lets_a_request_that_is_partly_relayed_end() -> None:
     request = produce(1, size=500)
     c = Conversation().client_sends(request[:100])
     c.session.drain()
     assert not c.session.drained
     c.reading().client_sends(request[100:]).upstream_sees(request).still_muted()
+    request = produce(1, size=500)
+    c = Conversation().client_sends(request[:100])
+    c.session.drain()
+    c.client_sends(request[100:] + heartbeat(2)).upstream_sees(request)
+    c.upstream_answers(produce_reply(1)).client_sees(produce_reply(1)).upstream_sees()
+    assert c.session.drained
 
 
 def test_a_drain_serves_the_requests_that_a_mute_held_back_when_it_is_over() -> None:
@@ -294,15 +276,6 @@ def test_a_drain_serves_the_requests_that_a_mute_held_back_when_it_is_over() -> 
     assert c.session.drained
 
 
-def test_a_drain_drops_what_comes_behind_the_request_that_was_partly_relayed() -> None:
-    request = produce(1, size=500)
-    c = Conversation().client_sends(request[:100])
-    c.session.drain()
-    c.client_sends(request[100:] + heartbeat(2)).upstream_sees(request)
-    c.upstream_answers(produce_reply(1)).client_sees(produce_reply(1)).upstream_sees()
-    assert c.session.drained
-
-
 # -- bounds -----------------------------------------------------------------------------------------------
 
 
@@ -312,17 +285,11 @@ def test_b03_an_honest_client_at_50_kb_per_second_has_time_for_a_mebibyte() -> N
     assert settings.frame_timeout_ms + (1 << 20) * 1_000 // settings.min_frame_bytes_per_s > needed_ms
 
 
-def test_b01_a_client_that_says_nothing_is_closed_at_the_first_frame_deadline() -> None:
+def test_b01_b02_a_client_that_is_silent_or_dribbles_is_closed_at_an_absolute_deadline() -> None:
     Conversation().at(9_999).alive().at(10_000).closed(CloseCause.FIRST_FRAME_TIMEOUT)
-
-
-def test_b02_a_head_that_dribbles_in_is_closed_at_an_absolute_deadline() -> None:
     request = heartbeat(1)
     c = Conversation().client_sends(request[:1]).at(5_000).client_sends(request[1:2])
     c.at(9_999).client_sends(request[2:3]).alive().at(10_000).closed(CloseCause.FIRST_FRAME_TIMEOUT)
-
-
-def test_b02_a_later_head_that_dribbles_in_has_the_frame_deadline() -> None:
     c = Conversation().client_sends(heartbeat(1)).upstream_answers(heartbeat_reply(1))
     c.at(60_000).client_sends(heartbeat(2)[:1]).at(80_000).client_sends(heartbeat(2)[1:5])
     c.at(89_999).alive().at(90_000).closed(CloseCause.FRAME_TIMEOUT)
@@ -340,25 +307,19 @@ def test_b03_the_deadline_of_a_frame_leaves_time_for_its_size(request_frame: byt
     late.at(allowed_ms + 10).closed(CloseCause.FRAME_TIMEOUT)
 
 
-def test_each_frame_has_its_own_deadline_when_the_one_before_ends_in_the_same_segment() -> None:
-    first, second = produce(1, size=500), heartbeat(2)
-    c = Conversation().client_sends(first[:100]).at(29_000).client_sends(first[100:], second[:3])
-    c.at(58_000).alive().client_sends(second[3:]).upstream_sees(first, second)
-
-
-def test_a_client_that_was_muted_in_the_middle_of_its_request_gets_its_time_again() -> None:
+def test_a_request_that_a_mute_interrupts_gets_its_time_again() -> None:
     request = produce(1, size=500)
     c = Conversation().client_sends(request[:100]).mute(MuteReason.UPSTREAM_FULL)
     c.at(100_000).unmute(MuteReason.UPSTREAM_FULL).alive()
     c.after(1_000).client_sends(request[100:]).upstream_sees(request)
-
-
-def test_the_start_of_a_request_held_behind_a_mute_gets_its_time_after_it() -> None:
     c = Conversation(controller_mutation_rate=2)
     c.client_sends(create_topics(1, ("a", 40), version=5), heartbeat(2)[:3])
     c.serve()
     c.muted_until(10_000)
     c.at(39_000).alive().client_sends(heartbeat(2)[3:]).upstream_sees(heartbeat(2))
+    first, second = produce(1, size=500), heartbeat(2)
+    c = Conversation().client_sends(first[:100]).at(29_000).client_sends(first[100:], second[:3])
+    c.at(58_000).alive().client_sends(second[3:]).upstream_sees(first, second)
 
 
 def test_b21_an_idle_connection_is_closed_and_one_that_waits_for_a_reply_is_not() -> None:
@@ -390,9 +351,6 @@ def test_a_failed_authentication_is_answered_and_closed_after_its_delay() -> Non
     c.session.fail_later(b"no", CloseCause.AUTHENTICATION_FAILED, 100, now_ms=c.clock.now_ms)
     c.still_muted().client_sends(heartbeat(2)).at(99).alive().client_sees().upstream_sees(heartbeat(1))
     c.at(100).closed(CloseCause.AUTHENTICATION_FAILED).client_sees(b"no")
-
-
-def test_a_failed_authentication_without_a_delay_ends_at_once() -> None:
     c = Conversation()
     c.session.fail_later(None, CloseCause.AUTHENTICATION_FAILED, 0, now_ms=c.clock.now_ms)
     assert c.session.close_cause is CloseCause.AUTHENTICATION_FAILED

@@ -49,7 +49,7 @@ class Crowd:
         return True
 
 
-def test_one_after_the_other_at_the_rate() -> None:
+def test_rates_are_kept_at_any_grain_and_lateness() -> None:
     crowd = Crowd(100)
     crowd.come(*range(200))
     assert crowd.began == [0]
@@ -60,16 +60,10 @@ def test_one_after_the_other_at_the_rate() -> None:
     assert crowd.began == list(range(101))
     assert crowd.handshake_limiter.delayed == 199
     assert crowd.handshake_limiter.waiting == 99
-
-
-def test_a_rate_above_the_timers_grain_is_kept_too() -> None:
     crowd = Crowd(5_000, max_waiting=20_000)
     crowd.come(*range(12_000))
     crowd.loop.advance(1_000)
     assert 5_000 <= len(crowd.began) <= 5_020
-
-
-def test_what_a_late_timer_has_lost_is_made_good_little_by_little() -> None:
     crowd = Crowd(200)
     crowd.come(*range(400))
     crowd.loop.clock.advance(100)  # the loop was busy
@@ -78,9 +72,6 @@ def test_what_a_late_timer_has_lost_is_made_good_little_by_little() -> None:
     assert len(crowd.began) - began <= 2
     crowd.loop.advance(899)
     assert 198 <= len(crowd.began) <= 204
-
-
-def test_none_waits_below_the_rate() -> None:
     crowd = Crowd(100)
     for number in range(50):
         crowd.come(number)
@@ -89,7 +80,7 @@ def test_none_waits_below_the_rate() -> None:
     assert crowd.handshake_limiter.delayed == 0
 
 
-def test_a_cancelled_connection_takes_no_permit() -> None:
+def test_permits_go_to_those_who_still_wait() -> None:
     crowd = Crowd(100)
     crowd.come(*range(10))
     for number in range(1, 9):
@@ -97,9 +88,6 @@ def test_a_cancelled_connection_takes_no_permit() -> None:
     crowd.handshake_limiter.cancel(77)
     crowd.loop.advance(10)
     assert crowd.began == [0, 9]
-
-
-def test_a_connection_that_is_gone_leaves_its_permit_to_the_next() -> None:
     crowd = Crowd(100)
     crowd.gone = {1, 2, 3}
     crowd.come(*range(6))
@@ -184,21 +172,15 @@ def test_k09_ten_thousand_clients_that_reconnect_at_once_are_in_within_a_minute(
     assert sorted(crowd.began) == list(range(clients))
 
 
-def test_another_rate_holds_from_the_next_permit_on() -> None:
+def test_another_rate_or_none_holds_from_the_next_permit_on() -> None:
     crowd = Crowd(10)
     crowd.come(*range(50))
     crowd.handshake_limiter.per_second = 100
     crowd.loop.advance(300)
     assert 18 <= len(crowd.began) <= 31
-
-
-def test_no_rate_is_no_wait() -> None:
     crowd = Crowd(None)
     crowd.come(*range(50))
     assert crowd.began == list(range(50))
-
-
-def test_after_the_stop_none_begins() -> None:
     crowd = Crowd(100)
     crowd.come(0, 1)
     crowd.handshake_limiter.stop()

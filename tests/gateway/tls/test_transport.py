@@ -57,43 +57,35 @@ def test_what_comes_right_behind_the_handshake_is_delivered(pki: Pki) -> None:
     assert server.user.received == b"in the same segment as the client's Finished"
 
 
-def test_a_handshake_that_takes_too_long_is_aborted(pki: Pki) -> None:
+def test_a_handshake_that_ends_early_is_told_with_its_reason(pki: Pki) -> None:
     server = TlsServer(pki)
     server.loop.advance(10_000)
     assert server.failures == [TlsFailure.TIMEOUT]
     assert server.socket.ended == "aborted"
     server.transport.connection_lost(None)
     assert server.failures == [TlsFailure.TIMEOUT], "told once"
-
-
-def test_a_client_that_leaves_during_the_handshake_is_closed(pki: Pki) -> None:
     server = TlsServer(pki)
     assert server.transport.eof_received() is False
     assert server.failures == [TlsFailure.CLOSED]
-
-
-def test_a_client_that_does_not_trust_us_says_so(pki: Pki) -> None:
     server = TlsServer(pki, trust=False)
     with pytest.raises(ssl.SSLCertVerificationError):
         server.shake_hands()
     server.exchange()
     assert server.failures == [TlsFailure.REJECTED_BY_PEER]
-
-
-def test_a_refused_client_never_reaches_the_user(pki: Pki) -> None:
     server = TlsServer(pki, refuses=True).shake_hands()
     server.client_sends(b"secret")
     assert server.failures == [TlsFailure.NO_PRINCIPAL]
     assert server.user.transport is None
     assert server.user.received == b""
     assert server.socket.ended == "closed"
-
-
-def test_an_endless_handshake_is_cut(pki: Pki) -> None:
     server = TlsServer(pki, waits=True).shake_hands()
     for _ in range(100):
         server.deliver(bytes(4_096))
     assert server.failures == [TlsFailure.PROTOCOL]
+    server = TlsServer(pki)
+    server.deliver(b"\x16\x03\x01")
+    assert server.transport.eof_received() is False
+    assert server.failures == [TlsFailure.CLOSED]
 
 
 def test_k09_a_hello_takes_no_place_before_it_is_whole(pki: Pki) -> None:
@@ -107,13 +99,6 @@ def test_k09_a_hello_takes_no_place_before_it_is_whole(pki: Pki) -> None:
     server.deliver(hello[-1:])
     assert server.hellos == 1
     assert not server.socket.reading
-
-
-def test_k09_a_fin_behind_half_a_hello_is_the_end(pki: Pki) -> None:
-    server = TlsServer(pki)
-    server.deliver(b"\x16\x03\x01")
-    assert server.transport.eof_received() is False
-    assert server.failures == [TlsFailure.CLOSED]
 
 
 def test_a_refused_client_costs_no_cryptography(pki: Pki) -> None:
