@@ -10,7 +10,7 @@ def mapped(rules: str, name: str) -> str:
     return MappingRules.parse(rules).name(name)
 
 
-def test_first_rule_that_matches_the_whole_name_decides() -> None:
+def test_first_rule_that_matches_the_whole_name_decides_by_groups_commas_and_escaped_slashes() -> None:
     rules = f"{SERVICE}, {MAIL} ,DEFAULT"
     assert mapped(rules, "CN=kafka,OU=ServiceUsers,O=Org") == "kafka"
     assert mapped(rules, "CN=Duke,OU=SME,O=x,L=y,ST=z,C=US") == "duke@sme"
@@ -21,18 +21,15 @@ def test_first_rule_that_matches_the_whole_name_decides() -> None:
         mapped("RULE:CN=a/x/", "CN=a,O=b")
     assert mapped("DEFAULT", "CN=A b") == "CN=A b"
     assert DEFAULT_RULES.name("CN=A b") == "CN=A b"
+    assert mapped("RULE:CN=(.*)/$1@$4/", "CN=a") == "a@$4"
+    with pytest.raises(ValueError, match="names group 1, the pattern has 0"):
+        MappingRules.parse("RULE:CN=.*/$1/")
+    assert mapped(r"RULE:^CN=([^,DEFAULT,]+)(,.*|$)/$1\/x/", "CN=a,O=b") == "a/x"
 
 
 @pytest.mark.parametrize(("case", "name"), [("", "Ab"), ("L", "ab"), ("U", "AB")])
 def test_letter_behind_the_rule_sets_the_case(case: str, name: str) -> None:
     assert mapped(f"RULE:CN=(.*)/$1/{case}", "CN=Ab") == name
-
-
-def test_groups_commas_and_escaped_slashes_of_a_rule() -> None:
-    assert mapped("RULE:CN=(.*)/$1@$4/", "CN=a") == "a@$4"
-    with pytest.raises(ValueError, match="names group 1, the pattern has 0"):
-        MappingRules.parse("RULE:CN=.*/$1/")
-    assert mapped(r"RULE:^CN=([^,DEFAULT,]+)(,.*|$)/$1\/x/", "CN=a,O=b") == "a/x"
 
 
 @pytest.mark.parametrize("text", [

@@ -44,8 +44,6 @@ _SHORT_NAMES: Final = ("CN=a", "CN=b,O=c")
 
 
 # -- PROXY protocol ------------------------------------------------------------------------------------------
-
-
 def proxy_protocol(data: bytes) -> None:
     """A header is read alike in one piece and byte by byte, never beyond its end, and says only addresses."""
     whole, taken = _read_header(data, len(data))
@@ -81,8 +79,6 @@ def _read_header(data: bytes, step: int) -> tuple[ProxyHeader | None, int]:
 
 
 # -- certificates --------------------------------------------------------------------------------------------
-
-
 def principals(data: bytes) -> None:
     """A certificate, or a name, is a text that can be written down, or unreadable."""
     with suppress(UnreadableName, NoRuleMatches):
@@ -105,8 +101,6 @@ def mapping_rules(data: bytes) -> None:
 
 
 # -- SASL ----------------------------------------------------------------------------------------------------
-
-
 def sasl(data: bytes) -> None:
     """Messages and frames of SASL, from clients and brokers; and whole exchanges."""
     way, rest = data[:1], data[1:]
@@ -206,8 +200,6 @@ def _steps(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 # -- quota APIs ----------------------------------------------------------------------------------------------
-
-
 def client_quotas(data: bytes) -> None:
     """Requests and answers of the quota APIs (KIP-546)."""
     for version in (0, 1):
@@ -224,7 +216,6 @@ def client_quotas(data: bytes) -> None:
 
 
 # -- what a run begins with ----------------------------------------------------------------------------------
-
 TARGETS: Final[dict[str, Target]] = {
     target.__name__: target for target in (proxy_protocol, principals, mapping_rules, sasl, client_quotas)
 }

@@ -44,8 +44,6 @@ def answer_waiting(connection: scripts.BrokerConnection) -> None:
 
 
 # -- in this process -----------------------------------------------------------------------------------------
-
-
 async def test_gateway_whose_port_is_taken_does_not_start_and_leaves_nothing_open() -> None:
     async with ScriptedBroker() as broker:
         config = gateway_config([broker.port])
@@ -127,8 +125,6 @@ async def test_drain_ends_at_its_deadline_whatever_is_owed() -> None:
 
 
 # -- as a process --------------------------------------------------------------------------------------------
-
-
 async def held_produce(broker: ScriptedBroker, process: GatewayProcess) -> RawClient:
     """A client whose produce request is in flight."""
     broker.script(PRODUCE, scripts.silence)

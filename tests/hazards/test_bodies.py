@@ -34,8 +34,6 @@ def collected(name: str) -> bytes:
 
 
 # -- lengths that lie ----------------------------------------------------------------------------------------
-
-
 def test_a24_header_tags_that_nobody_knows_pass_byte_for_byte() -> None:
     c = Conversation(controller_mutation_rate=100)
     request = wire.request(
@@ -69,7 +67,6 @@ def test_a27_an_array_that_fits_its_frame_but_is_too_long_to_take_apart_closes(n
 
 
 # -- which requests get a reply ------------------------------------------------------------------------------
-
 CLIENT_IDS = [None, "", "c" * 200]
 TRANSACTIONAL_IDS = [None, "", "x" * 126, "x" * 127, "x" * 128, "x" * 16_383]
 
@@ -159,8 +156,6 @@ def test_a32_answers_that_are_made_here_carry_the_clients_id(correlation_id: int
 
 
 # -- APIs that are not the clients' --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("key", [4, 5, 6, 7, 27, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, *range(82, 88)])
 def test_a35_apis_between_brokers_are_refused(key: int) -> None:
     assert key in BROKER_ONLY
@@ -186,8 +181,6 @@ def test_a35_none_of_them_is_advertised() -> None:
 
 
 # -- who answers first ---------------------------------------------------------------------------------------
-
-
 def test_a38_own_replies_wait_for_those_before_them_and_a_request_without_reply_has_no_place() -> None:
     c = Conversation()
     c.client_sends(heartbeat(1), unknown_api_versions(2), heartbeat(3), unknown_api_versions(4)).client_sees()

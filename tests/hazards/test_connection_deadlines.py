@@ -64,7 +64,6 @@ async def test_b21_long_poll_is_not_idleness() -> None:
 
 
 # -- a peer that is gone without a word ----------------------------------------------------------------------
-
 NAMESPACE = f"sluice-b05-{os.getpid()}"
 OURS, THEIRS = "10.231.77.1", "10.231.77.2"
 

@@ -33,8 +33,6 @@ def ip_rate(per_s: int, **entity: Any) -> dict[str, Any]:
 
 
 # -- rates ---------------------------------------------------------------------------------------------------
-
-
 async def test_b13_simultaneous_connects_over_the_rate_are_all_served_in_the_end() -> None:
     async with broker_and_gateway(connections={"max_connection_creation_rate": 20}) as (_, running):
         loop = asyncio.get_running_loop()
@@ -70,8 +68,6 @@ async def test_b14_b17_address_over_its_rate_sees_a_close_without_a_reply_after_
 
 
 # -- counts --------------------------------------------------------------------------------------------------
-
-
 async def test_b18_limit_is_exact_under_200_racing_clients() -> None:
     async with broker_and_gateway(connections={"max_connections": 50}) as (_, running):
         clients = await connect_all(running.port, 200)
@@ -161,8 +157,6 @@ async def test_free_slot_goes_to_the_listener_that_has_waited_longest() -> None:
 
 
 # -- names of one client -------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def ipv6() -> None:
     try:

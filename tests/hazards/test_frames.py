@@ -34,8 +34,6 @@ def after_a_good_request(data: bytes) -> Conversation:
 
 
 # -- sizes ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", [-1, *range(10)])
 def test_a01_a02_a_negative_size_or_one_too_small_for_a_head_closes(size: int) -> None:
     Conversation().client_sends(pack(">i", size)).closed(CloseCause.INVALID_FRAME_SIZE)
@@ -69,8 +67,6 @@ def test_a04_an_announced_size_takes_no_memory_before_it_is_there() -> None:
 
 
 # -- segments ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("piece_bytes", [1, 2, 3, 5, 7, 13, 14, 15, 100])
 def test_a10_a_session_in_small_segments_is_the_same_session(piece_bytes: int) -> None:
     c = Conversation()
@@ -88,8 +84,6 @@ def test_a11_a_segment_may_end_anywhere_in_a_head(at: int) -> None:
 
 
 # -- keys and versions ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("key", "version"),
     [
@@ -143,8 +137,6 @@ def test_a18_the_answer_to_api_versions_has_the_short_header_in_every_version(ve
 
 
 # -- client ids ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("length", [-1, -2, -7_530, -32_768])
 def test_a20_any_negative_client_id_length_is_null_as_in_kafka(length: int) -> None:
     body = heartbeat(1)[4 + 8 + 2 + len("tests") :]

@@ -158,8 +158,6 @@ async def test_a04_thousand_announced_frames_of_100_mb_cost_what_was_received(tm
 
 
 # -- segments ------------------------------------------------------------------------------------------------
-
-
 async def test_a10_session_sliced_into_bytes_works_at_a_cost_that_grows_with_the_bytes_alone() -> None:
     async with broker_and_gateway() as (_, running), await running.connect() as client:
         frames = [wire.request("Metadata", 4, topics=[{"name": "x" * 200}]), fetch(2)]
@@ -194,8 +192,6 @@ async def test_a11_500_frames_in_one_segment_keep_their_order_and_leave_the_loop
 
 
 # -- bodies that are looked into -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("api_key", [CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, METADATA])
 async def test_a27_array_as_long_as_a_large_frame_does_not_hold_up_the_loop(
     api_key: int, monkeypatch: pytest.MonkeyPatch

@@ -23,8 +23,6 @@ async def test_fifty_thousand_small_frames_keep_their_order_through_throttles_an
 
 
 # -- would they notice? --------------------------------------------------------------------------------------
-
-
 class Sink:
     """A transport that keeps what is written."""
 

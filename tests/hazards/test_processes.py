@@ -73,8 +73,6 @@ async def end(process: GatewayProcess) -> str:
 
 
 # -- descriptors ---------------------------------------------------------------------------------------------
-
-
 async def test_f01_with_256_descriptors_1000_clients_wait_and_open_connections_are_served(
     tmp_path: Path, crowd: list[socket.socket]
 ) -> None:
@@ -129,8 +127,6 @@ async def test_f17_more_connections_than_descriptors_is_one_line_and_code_2(tmp_
 
 
 # -- failing system calls ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def strace() -> None:
     if shutil.which("strace") is None:
@@ -179,7 +175,6 @@ async def test_f03_client_whose_broker_can_not_be_connected_is_closed_and_others
 
 
 # -- memory --------------------------------------------------------------------------------------------------
-
 CGROUPS = Path("/sys/fs/cgroup/memory")
 MIB = 1024 * 1024
 
@@ -231,8 +226,6 @@ async def test_f04_attack_mix_in_512_mib_ends_without_the_oom_killer(
 
 
 # -- many connections ----------------------------------------------------------------------------------------
-
-
 def churn(port: int, cycles: int) -> None:
     """Connect and disconnect, with and without a request."""
     request = fetch()
@@ -285,8 +278,6 @@ def churn_refused(port: int, cycles: int) -> None:
 
 
 # -- reload --------------------------------------------------------------------------------------------------
-
-
 async def test_sighup_changes_every_limit_of_connections_and_drops_none(tmp_path: Path) -> None:
     tables = "[connections]\nmax_connections = 3\n"
     async with broker_and_process(tmp_path, tables=tables) as (_, process):

@@ -51,8 +51,6 @@ async def refusal(folder: Path) -> str:
 
 
 # -- crashes and disks ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.integration
 def test_g01_g02_g03_g05_crash_failing_call_and_power_cut_leave_the_old_store_or_the_new_one(
     tmp_path: Path,
@@ -126,8 +124,6 @@ async def test_g02_full_disk_refuses_and_changes_nothing_until_there_is_room(
 
 
 # -- files that are not what they should be ------------------------------------------------------------------
-
-
 def _truncated(size: float) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
         os.truncate(path, int(size if size > 1 else path.stat().st_size * size))
@@ -267,8 +263,6 @@ def test_f18_lock_ends_with_its_process(store_folder: Path) -> None:
 
 
 # -- a disk that can't be written ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("log_left", [False, True])
 def test_g18_read_only_disk_serves_the_quotas_and_refuses_alterations(
     store_folder: Path, log_left: bool, monkeypatch: pytest.MonkeyPatch
@@ -313,8 +307,6 @@ def test_g18_read_only_disk_serves_the_quotas_and_refuses_alterations(
 
 
 # -- in a gateway --------------------------------------------------------------------------------------------
-
-
 async def test_g16_alteration_is_made_while_the_upstream_is_down_and_refused_while_draining(
     tmp_path: Path,
 ) -> None:

@@ -119,8 +119,6 @@ def test_c04_a_produce_without_acks_holds_up_nothing_of_a_client_that_is_let_thr
 
 
 # -- arithmetic ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("key", [QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.REQUEST_PERCENTAGE])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, -1.0])
 def test_c20_a_quota_that_is_no_positive_number_is_refused_and_changes_nothing(
@@ -171,8 +169,6 @@ def test_c20_every_quota_that_can_be_set_gives_a_throttle_between_nothing_and_th
 
 
 # -- counted once --------------------------------------------------------------------------------------------
-
-
 def test_c26_an_answer_is_counted_whole_and_once_also_if_its_client_leaves_and_not_at_all_if_it_never_came() -> (
     None
 ):
@@ -187,7 +183,6 @@ def test_c26_an_answer_is_counted_whole_and_once_also_if_its_client_leaves_and_n
 
 
 # -- long silence --------------------------------------------------------------------------------------------
-
 LONG_WAITS: Final = [
     wire.request(
         "JoinGroup",
@@ -214,8 +209,6 @@ def test_d18_no_deadline_of_the_gateway_cuts_a_long_poll_off(frame: bytes, quota
 
 
 # -- a process that stands still -----------------------------------------------------------------------------
-
-
 def test_f06_after_a_standstill_one_window_passes_and_nothing_of_a_client_that_left() -> None:
     c = Conversation(producer_byte_rate=1_000)
     frame = produce(1, size=1_000)

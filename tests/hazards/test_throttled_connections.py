@@ -39,8 +39,6 @@ def asked(broker: ScriptedBroker, api_key: int) -> scripts.BrokerConnection:
 
 
 # -- peers that are slow -------------------------------------------------------------------------------------
-
-
 async def received_until_cut(client: RawClient, total: int, *, piece: int, pause_s: float) -> int:
     """How much a client gets that reads a piece and then does something else."""
     loop, received = asyncio.get_running_loop(), 0
@@ -141,8 +139,6 @@ async def test_d11_a_slow_broker_slows_its_own_clients_alone() -> None:
 
 
 # -- brokers that close --------------------------------------------------------------------------------------
-
-
 async def test_c05_a_broker_that_closes_over_an_error_without_acks_closes_its_client() -> None:
     async with broker_and_gateway(quotas=[QUOTA]) as (broker, running), await running.connect() as client:
         broker.script(PRODUCE, scripts.close)
@@ -166,8 +162,6 @@ async def test_d15_the_brokers_idle_close_closes_the_client_in_an_orderly_way(*,
 
 
 # -- transactions --------------------------------------------------------------------------------------------
-
-
 async def round_trips_ms(client: RawClient, count: int) -> float:
     """Median time of an EndTxn."""
     loop, times = asyncio.get_running_loop(), []
@@ -196,8 +190,6 @@ async def test_c15_end_of_a_transaction_is_at_most_five_ms_slower_while_its_clie
 
 
 # -- clients that vanish -------------------------------------------------------------------------------------
-
-
 @pytest.mark.integration
 async def test_c09_two_thousand_clients_exceed_their_quota_and_vanish(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 3 * VANISHING_CLIENTS
@@ -234,8 +226,6 @@ async def test_c09_two_thousand_clients_exceed_their_quota_and_vanish(tmp_path: 
 
 
 # -- time ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 async def test_f06_a_stopped_gateway_forwards_nothing_of_clients_that_left_meanwhile(tmp_path: Path) -> None:
     tables = "[[quotas]]\ndefault_client_id = true\nproducer_byte_rate = 100000\n"

@@ -70,8 +70,6 @@ async def test_b09_client_that_never_reads_over_tls_is_cut_at_the_same_deadline(
 
 
 # -- H17 -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sent_of_hello", [0, 1, 5, 60, None], ids=str)
 async def test_h17_client_that_stops_before_the_handshake_is_done_ends_at_the_deadline(
     pki: Pki, sent_of_hello: int | None
@@ -126,7 +124,6 @@ async def test_h17_a_drain_does_not_wait_for_handshakes(pki: Pki) -> None:
 
 
 # -- H18 -----------------------------------------------------------------------------------------------------
-
 SSLV2_HELLO = bytes.fromhex("802e0100020015000000100700c00300800100800600400400800200800500800000") + bytes(
     16
 )
@@ -200,7 +197,6 @@ async def test_h18_a_flood_of_failures_is_a_few_lines_in_the_log(
 
 
 # -- H19 -----------------------------------------------------------------------------------------------------
-
 YESTERDAY = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
 BEFORE = YESTERDAY - datetime.timedelta(days=5)
 
@@ -287,15 +283,12 @@ async def test_h19_client_without_a_certificate_is_anonymous_where_one_is_only_r
         await until(lambda: failures(running, TlsFailure.CERTIFICATE_UNTRUSTED) == 1)
 
 
-async def test_h19_a_good_certificate_names_the_user_before_the_first_byte(pki: Pki) -> None:
+async def test_h19_the_certificate_names_the_user_or_the_client_is_refused(pki: Pki) -> None:
     own = pki.authority.issue("alice", "alice", usage=CLIENT)
     keys = pki.mutual(principal_mapping_rules="RULE:^CN=(.*)$/$1/U")
     async with tls_gateway(keys) as (_, running), await TlsClient.connect(running.port, pki.trusting(own)):
         await until(lambda: handshakes(running, "TLSv1.3") == 1)
         assert running.channels[0].session.user == "ALICE"
-
-
-async def test_h19_a_name_that_no_rule_is_for_is_refused(pki: Pki) -> None:
     own = pki.authority.issue("bob", "bob", usage=CLIENT)
     async with tls_gateway(pki.mutual(principal_mapping_rules="RULE:^CN=alice$/a/")) as (_, running):
         await _refused(running, pki.trusting(own))

@@ -22,8 +22,6 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 
 # -- H22 -----------------------------------------------------------------------------------------------------
-
-
 async def test_h22_a_storm_of_handshakes_is_paced_and_all_come_in(pki: Pki) -> None:
     """How little it costs those who are connected is measured by `python -m benchmarks.tls.storm`."""
     async with tls_gateway(pki.keys(), connections={"max_tls_handshakes_per_second": 40}) as (_, running):
@@ -61,8 +59,6 @@ async def test_h22_the_rate_can_be_changed_while_clients_wait(pki: Pki) -> None:
 
 
 # -- H23 -----------------------------------------------------------------------------------------------------
-
-
 def connected(pki: Pki) -> tuple[TlsServer, OpensslClient]:
     server, client = TlsServer(pki), OpensslClient()
     for _ in range(3):

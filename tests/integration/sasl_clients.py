@@ -96,8 +96,6 @@ def _at_once(one: Callable[[Job], Done]) -> Family:
 
 
 # -- kafka-python ----------------------------------------------------------------------------------------------------
-
-
 class _Token(AbstractTokenProvider):  # type: ignore[misc]
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -134,8 +132,6 @@ def _kafka_python(job: Job) -> Done:
 
 
 # -- aiokafka --------------------------------------------------------------------------------------------------------
-
-
 class _AsyncToken(aiokafka.abc.AbstractTokenProvider):  # type: ignore[misc]
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -181,8 +177,6 @@ def _aiokafka(jobs: Sequence[Job]) -> dict[str, Done]:
 
 
 # -- librdkafka ------------------------------------------------------------------------------------------------------
-
-
 def _librdkafka(job: Job) -> Done:
     errors: list[str] = []
     arrived: list[bool] = []
@@ -215,8 +209,6 @@ def _librdkafka(job: Job) -> Done:
 
 
 # -- Java ------------------------------------------------------------------------------------------------------------
-
-
 def _java(jobs: Sequence[Job]) -> dict[str, Done]:
     arguments = [TOPIC]
     for job in jobs:

@@ -44,8 +44,6 @@ def gathered(poll: Callable[[], list[bytes]], count: int = MESSAGES) -> list[byt
 
 
 # -- kafka-python ----------------------------------------------------------------------------------------------------
-
-
 def test_kafka_python_creates_produces_consumes_commits_and_deletes(gateway3: GatewayProcess) -> None:
     bootstrap, topic, group = str(gateway3.bootstrap), "family-kafka-python", "group-kafka-python"
     admin = kafka.KafkaAdminClient(bootstrap_servers=bootstrap)
@@ -85,8 +83,6 @@ def test_kafka_python_creates_produces_consumes_commits_and_deletes(gateway3: Ga
 
 
 # -- librdkafka ------------------------------------------------------------------------------------------------------
-
-
 def test_librdkafka_creates_produces_consumes_commits_and_deletes(gateway3: GatewayProcess) -> None:
     topic, group = "family-librdkafka", "group-librdkafka"
     admin = confluent_admin(gateway3)
@@ -188,8 +184,6 @@ def confluent_poll(consumer: Any) -> list[bytes]:
 
 
 # -- aiokafka --------------------------------------------------------------------------------------------------------
-
-
 def test_aiokafka_creates_produces_consumes_commits_and_deletes(gateway3: GatewayProcess) -> None:
     asyncio.run(asyncio.wait_for(aiokafka_day(str(gateway3.bootstrap)), 2 * WITHIN_S))
 
@@ -223,7 +217,6 @@ async def aiokafka_day(bootstrap: str) -> None:
 
 
 # -- Kafka's own tools -----------------------------------------------------------------------------------------------
-
 TOOLS: Final = "org.apache.kafka.tools"
 
 

@@ -193,8 +193,6 @@ async def test_g16_without_brokers_alterations_are_refused_and_the_quotas_stay(
 
 
 # -- what else may be in the way -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("partitions", "settings", "text"),
     [
@@ -268,8 +266,6 @@ async def test_g04_topic_that_is_deleted_and_made_again_is_noticed_and_takes_no_
 
 
 # -- gateways ------------------------------------------------------------------------------------------------
-
-
 def _quotas(gateway: GatewayProcess) -> dict[str, Any]:
     status, text = gateway.http("/quotas")
     assert status == 200

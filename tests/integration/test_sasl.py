@@ -171,8 +171,6 @@ def test_h13_session_that_ends_during_a_mute_ends_the_connection_and_not_the_cli
 
 
 # -- the gateway's own login -----------------------------------------------------------------------------------------
-
-
 def started(
     secure: SecureKafka, tap: Tap, folder: Path, *, to: str = "SASL", ready: bool = True, **options: Any
 ) -> GatewayProcess:

@@ -78,8 +78,6 @@ def stored(broker: tuple[str, int], topic: str) -> list[int]:
 
 
 # -- producers that are muted for longer than they wait --------------------------------------------------------
-
-
 def impatient_kafka_python(bootstrap: str, topic: str) -> list[int]:
     producer = kafka_python.KafkaProducer(
         bootstrap_servers=bootstrap,
@@ -244,8 +242,6 @@ def test_c17_an_idempotent_producer_with_five_in_flight_keeps_its_order_through_
 
 
 # -- consumers -------------------------------------------------------------------------------------------------
-
-
 def fill(broker: tuple[str, int], topic: str, count: int, size: int) -> None:
     """Put messages in, past the gateway."""
     create(broker, topic)

@@ -30,8 +30,6 @@ from testkit.pipeline.compacted_rows import compacted_batch
 from tests.pipeline.test_plans import plan_of
 
 # -- profiles --------------------------------------------------------------------------------------------------------
-
-
 MIDNIGHT_S = 1_795_219_200  # 2026-11-21T00:00:00Z
 DAY = date(2026, 11, 21)
 

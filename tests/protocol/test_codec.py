@@ -31,7 +31,7 @@ def client_id_of(frame: bytes) -> str:
     return read_client_id(frame, HEAD_BYTES, HEAD.unpack_from(frame)[3])
 
 
-def test_question_by_name_creates_no_topic_and_without_names_asks_for_the_brokers_alone() -> None:
+def test_questions_ask_for_no_more_than_is_needed() -> None:
     frame = metadata_by_name_request([b"a", b"b.c-d_1"], client_id="app")
     asked = wire.decode_request("Metadata", 4, frame)
     assert [topic.name for topic in asked.topics] == ["a", "b.c-d_1"]
@@ -39,9 +39,6 @@ def test_question_by_name_creates_no_topic_and_without_names_asks_for_the_broker
     assert (client_id_of(frame), correlation_id_of(frame)) == ("app", OWN_CORRELATION_ID)
     # Null would ask for every topic of the cluster.
     assert wire.decode_request("Metadata", 4, metadata_by_name_request([], client_id="")).topics == []
-
-
-def test_questions_by_id_and_for_broker_settings() -> None:
     asked = wire.decode_request("Metadata", 12, metadata_by_id_request([ID.bytes], client_id="app"))
     assert [(topic.topic_id, topic.name) for topic in asked.topics] == [(ID, None)]
     assert (asked.include_topic_authorized_operations, asked.allow_auto_topic_creation) == (False, False)
@@ -50,6 +47,9 @@ def test_questions_by_id_and_for_broker_settings() -> None:
     assert (resource.resource_type, resource.resource_name) == (BROKER, "3")
     assert resource.configuration_keys == ["a", "b"]
     assert not asked.include_synonyms
+    row: dict[str, Any] = {"error_code": 100, "name": None, "topic_id": ID, "partitions": []}
+    facts = read_metadata(wire.response("Metadata", 12, topics=[row]), describe(ApiKey.METADATA, 12))
+    assert facts.topics == (TopicFacts(b"", ID.bytes, 100, 0),)
 
 
 @pytest.mark.parametrize("raw", [b"\xff" * 32_767, b"x" * 32_767, "\u20ac".encode() * 10_922])
@@ -84,12 +84,6 @@ def test_topic_is_read_by_its_id(version: int) -> None:
     by_name = read_metadata(golden("metadata", version), describe(ApiKey.METADATA, version)).topics
     (topic,) = read_metadata(golden("metadata_by_id", version), describe(ApiKey.METADATA, version)).topics
     assert topic in by_name
-
-
-def test_topic_whose_name_is_not_told_has_an_empty_name() -> None:
-    row: dict[str, Any] = {"error_code": 100, "name": None, "topic_id": ID, "partitions": []}
-    facts = read_metadata(wire.response("Metadata", 12, topics=[row]), describe(ApiKey.METADATA, 12))
-    assert facts.topics == (TopicFacts(b"", ID.bytes, 100, 0),)
 
 
 def test_broker_settings_are_read_by_name_without_those_that_are_not_told() -> None:

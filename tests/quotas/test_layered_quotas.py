@@ -24,40 +24,31 @@ def in_force(of: LayeredQuotas) -> dict[tuple[QuotaEntity, QuotaKey], float]:
     return {(entity, key): value for entity, key, value in of.limits.items()}
 
 
-def test_store_wins_over_the_file_for_the_key_it_names_and_no_other() -> None:
+def test_overrides_win_key_by_key_and_removed_ones_bring_the_floor_back() -> None:
     mine = layered((ALICE, PRODUCE, 100), (ALICE, FETCH, 200))
     mine.apply([QuotaChange(ALICE, PRODUCE, 5)])
     assert in_force(mine) == {(ALICE, PRODUCE): 5, (ALICE, FETCH): 200}
     assert (mine.source(ALICE, PRODUCE), mine.source(ALICE, FETCH)) == ("store", "file")
     assert (mine.override(ALICE, PRODUCE), mine.base(ALICE, PRODUCE)) == (5, 100)
     assert mine.source(ANYBODY, PRODUCE) is None
-
-
-def test_removed_override_brings_the_floor_back() -> None:
     mine = layered((ALICE, PRODUCE, 100))
     mine.apply([QuotaChange(ALICE, PRODUCE, 5), QuotaChange(ANYBODY, PRODUCE, 7)])
     mine.apply([QuotaChange(ALICE, PRODUCE, None), QuotaChange(ANYBODY, PRODUCE, None)])
     assert in_force(mine) == {(ALICE, PRODUCE): 100}
     assert list(mine.overrides()) == []
-
-
-def test_removing_what_was_never_set_leaves_the_floor_alone() -> None:
     mine = layered((ALICE, PRODUCE, 100))
     version = mine.limits.version
     mine.apply([QuotaChange(ALICE, PRODUCE, None)])
     assert (in_force(mine), mine.limits.version) == ({(ALICE, PRODUCE): 100}, version)
 
 
-def test_reload_changes_only_what_the_store_does_not_say() -> None:
+def test_reload_changes_only_what_the_store_does_not_say_and_is_a_version_only_then() -> None:
     mine = layered((ALICE, PRODUCE, 100), (ALICE, FETCH, 200))
     mine.apply([QuotaChange(ALICE, PRODUCE, 5)])
     assert mine.replace_base([(ALICE, PRODUCE, 1), (ANYBODY, FETCH, 3)])
     assert in_force(mine) == {(ALICE, PRODUCE): 5, (ANYBODY, FETCH): 3}
     mine.apply([QuotaChange(ALICE, PRODUCE, None)])
     assert in_force(mine) == {(ALICE, PRODUCE): 1, (ANYBODY, FETCH): 3}
-
-
-def test_reload_that_changes_nothing_in_force_is_no_new_version() -> None:
     mine = layered((ALICE, PRODUCE, 100))
     mine.apply([QuotaChange(ALICE, PRODUCE, 5)])
     version = mine.limits.version

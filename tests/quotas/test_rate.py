@@ -66,8 +66,10 @@ def test_spread_rate_takes_back_what_it_was_given(clock: FakeClock) -> None:
     assert spread.total(now_ms=clock.now_ms) == 0
 
 
-def test_rounding_is_javas_not_pythons() -> None:
+def test_a_limit_of_zero_and_rounding_are_as_in_java() -> None:
     assert [round_half_up(x) for x in (0.5, 1.5, 2.5, 2.4999)] == [1, 2, 3, 2]
+    assert throttle_time_ms(1.0, 0.0, 1_000) == MAX_THROTTLE_MS
+    assert throttle_time_ms(0.0, 0.0, 1_000) == 0
 
 
 @pytest.mark.parametrize(
@@ -76,11 +78,6 @@ def test_rounding_is_javas_not_pythons() -> None:
 )
 def test_any_quotient_becomes_a_wire_value(value: float, clamped: int) -> None:
     assert clamp_throttle_ms(value) == clamped
-
-
-def test_a_limit_of_zero_is_waited_for_as_long_as_the_field_can_say() -> None:
-    assert throttle_time_ms(1.0, 0.0, 1_000) == MAX_THROTTLE_MS
-    assert throttle_time_ms(0.0, 0.0, 1_000) == 0
 
 
 def test_an_obedient_client_is_throttled_again_until_its_burst_leaves(clock: FakeClock) -> None:

@@ -60,34 +60,35 @@ def test_without_any_quota_there_is_nothing_to_count_with(clock: FakeClock) -> N
     assert setup.record("u", "c", 100) == 0  # what went before was not counted
 
 
-def test_clients_of_one_user_share_a_counter_and_pairs_do_not(clock: FakeClock) -> None:
+def test_clients_of_one_user_share_a_counter_and_brokers_and_pairs_do_not(clock: FakeClock) -> None:
     setup = Setup(clock, {QuotaEntity("u"): 100, QuotaEntity(DEFAULT, DEFAULT): 100})
     assert setup.record("u", "a", 1_000) == 0
     assert setup.record("u", "b", 1_000) == 10_000
     assert setup.record("v", "a", 1_000) == 0
     assert setup.record("v", "b", 1_000) == 0
+    setup = Setup(clock, {QuotaEntity("u"): 100})
+    assert setup.record("u", "c", 1_000, scope=1) == 0
+    assert setup.record("u", "c", 1_000, scope=2) == 0
+    assert setup.record("u", "c", 1_000, scope=1) == 10_000
 
 
-def test_a_changed_limit_applies_to_what_was_recorded_before(clock: FakeClock) -> None:
+def test_limits_that_change_apply_to_what_was_recorded_and_new_levels_count_from_zero(
+    clock: FakeClock,
+) -> None:
     setup = Setup(clock, {QuotaEntity("u"): 1_000})
     assert setup.record("u", "c", 10_000) == 0
     setup.limits.set(QuotaEntity("u"), KEY, 500)
     assert setup.record("u", "c", 0) == 10_000
-
-
-def test_a_new_level_counts_from_zero(clock: FakeClock) -> None:
     setup = Setup(clock, {QuotaEntity("u"): 100})
     assert setup.record("u", "c", 10_000) > 0
     setup.limits.set(QuotaEntity("u", "c"), KEY, 100)
     assert setup.record("u", "c", 1_000) == 0
     assert setup.record("u", "other", 0) > 0
-
-
-def test_the_scope_keeps_brokers_apart(clock: FakeClock) -> None:
     setup = Setup(clock, {QuotaEntity("u"): 100})
-    assert setup.record("u", "c", 1_000, scope=1) == 0
-    assert setup.record("u", "c", 1_000, scope=2) == 0
-    assert setup.record("u", "c", 1_000, scope=1) == 10_000
+    setup.record("u", "c", 500)
+    setup.limits.set(QuotaEntity("u"), KEY, 200)
+    (row,) = setup.quotas.snapshot(now_ms=clock.now_ms)
+    assert (row.limit, row.rate, row.utilisation, row.rule) == (200, 50, 0.25, Rule.USER)
 
 
 def test_a_counter_is_looked_up_once_and_again_after_a_change(clock: FakeClock) -> None:
@@ -132,14 +133,6 @@ def test_an_unlimited_client_is_counted_and_never_waits(clock: FakeClock) -> Non
     assert row.rate == 10**14
 
 
-def test_snapshot_shows_a_changed_limit_before_the_next_event(clock: FakeClock) -> None:
-    setup = Setup(clock, {QuotaEntity("u"): 100})
-    setup.record("u", "c", 500)
-    setup.limits.set(QuotaEntity("u"), KEY, 200)
-    (row,) = setup.quotas.snapshot(now_ms=clock.now_ms)
-    assert (row.limit, row.rate, row.utilisation, row.rule) == (200, 50, 0.25, Rule.USER)
-
-
 def test_hazard_c24_a_flood_of_ids_shares_one_counter_and_totals_add_up(clock: FakeClock) -> None:
     setup = Setup(clock, {QuotaEntity(client_id=DEFAULT): 100}, max_trackers=4)
     throttled = 0
@@ -172,8 +165,6 @@ def test_a_counter_that_was_dropped_is_not_recorded_to(clock: FakeClock) -> None
 
 
 # -- bytes ---------------------------------------------------------------------------------------------------
-
-
 def byte_quotas(limit: float, window_num: int = 11) -> ByteRateQuotas:
     limits = Limits()
     limits.set(QuotaEntity("u"), FETCH, limit)
@@ -217,8 +208,6 @@ def test_long_run_stays_within_limit_and_burst(clock: FakeClock) -> None:
 
 
 # -- time of requests ----------------------------------------------------------------------------------------
-
-
 def request_quotas(percent: float, **settings: Any) -> RequestTimeQuotas:
     limits = Limits()
     limits.set(QuotaEntity("u"), QuotaKey.REQUEST_PERCENTAGE, percent)
@@ -235,32 +224,20 @@ def test_scenario_rate(row: dict[str, Any], clock: FakeClock) -> None:
         assert quotas.record("u", "c", time_ns, now_ms=start_ms + at_ms) == throttle_ms
 
 
-def test_one_percent_is_ten_milliseconds_of_every_second(clock: FakeClock) -> None:
+def test_time_weighs_on_the_next_request_at_most_a_window(clock: FakeClock) -> None:
     quotas = request_quotas(1)
     for _ in range(60):  # eleven samples lie within ten seconds when they come on the second
         assert quotas.record("u", "c", 10_000_000 * 10 // 11, now_ms=clock.advance(1_000)) == 0
     (row,) = quotas.snapshot(now_ms=clock.now_ms)
     assert row.utilisation == pytest.approx(1, abs=0.01)
-
-
-def test_time_spent_after_the_answer_weighs_on_the_next_request(clock: FakeClock) -> None:
     quotas = request_quotas(1)
     quotas.record_unchecked("u", "c", 105_000_000, now_ms=clock.now_ms)
     assert quotas.record("u", "c", 0, now_ms=clock.now_ms) == 500
-
-
-def test_the_wait_is_capped_at_one_window(clock: FakeClock) -> None:
     assert request_quotas(1, window_ms=2_000).record("u", "c", 10**12, now_ms=clock.now_ms) == 2_000
-
-
-def test_exempt_time_is_counted_and_nobody_waits_for_it(clock: FakeClock) -> None:
     quotas = request_quotas(1)
     quotas.record_exempt(10**12)
     assert quotas.exempt_ns == 10**12
     assert quotas.record("u", "c", 0, now_ms=clock.now_ms) == 0
-
-
-def test_without_a_quota_nothing_is_counted(clock: FakeClock) -> None:
     quotas = RequestTimeQuotas(Limits(), RateSettings())
     assert quotas.record("u", "c", 10**12, now_ms=clock.now_ms) == 0
     quotas.record_unchecked("u", "c", 10**12, now_ms=clock.now_ms)

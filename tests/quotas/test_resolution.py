@@ -125,7 +125,6 @@ def test_walk_shows_all_levels_and_marks_the_one_that_decides() -> None:
 
 
 # -- prefixes ------------------------------------------------------------------------------------------------
-
 _NAMES = ["a", "ab", "abc", "b", "a*", "ab*", "*", "<default>", None]
 
 

@@ -50,7 +50,7 @@ def test_a_new_bucket_is_full_whatever_the_clock_says() -> None:
         assert bucket.full(now_ms=now_ms)
 
 
-def test_a_client_that_waits_its_throttle_time_is_served(clock: FakeClock) -> None:
+def test_debts_are_waited_for_exactly(clock: FakeClock) -> None:
     # 3 per second does not divide into whole milliseconds: the debt left is a rounding residue.
     for quota in (3, 0.7, 1.1, 7, 1e-3):
         bucket = _bucket(quota, 1, 1, clock.now_ms)
@@ -58,9 +58,6 @@ def test_a_client_that_waits_its_throttle_time_is_served(clock: FakeClock) -> No
         wait_ms = bucket.throttle_time_ms(now_ms=clock.now_ms)
         assert wait_ms > 0
         assert bucket.throttle_time_ms(now_ms=clock.advance(wait_ms)) == 0
-
-
-def test_a_debt_is_never_refused_with_a_throttle_of_zero_or_a_wrapped_one(clock: FakeClock) -> None:
     # Kafka wraps here: 3000 permits at 0.001 per second are answered with 89 and 0 ms.
     for quota in (1e-3, 5e-324):
         bucket = _bucket(quota, 11, 1, clock.now_ms)

@@ -91,8 +91,6 @@ def test_counters_go_when_idle_or_when_room_is_needed_and_say_so(clock: FakeCloc
 
 
 # -- K08 -----------------------------------------------------------------------------------------------------
-
-
 def test_k08_a_kind_that_fills_the_table_gives_way_and_keeps_its_debts() -> None:
     table = Table(100)
     for i in range(200):

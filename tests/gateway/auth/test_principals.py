@@ -23,7 +23,7 @@ def signed(subject: x509.Name) -> bytes:
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
 
 
-def test_subject_is_written_last_part_first() -> None:
+def test_subject_is_written_last_part_first_sets_in_order_and_unknown_types_by_number() -> None:
     subject = x509.Name(
         [
             x509.NameAttribute(NameOID.COUNTRY_NAME, "DE"),
@@ -33,25 +33,17 @@ def test_subject_is_written_last_part_first() -> None:
         ]
     )
     assert principal_name(signed(subject)) == r"CN=\ alice,OU=a\=b,O=Example\, Inc.,C=DE"
-
-
-def test_rules_are_applied_to_the_written_subject() -> None:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Alice")])
-    assert principal_name(signed(subject), MappingRules.parse("RULE:CN=(.*)/$1/L")) == "alice"
-    with pytest.raises(NoRuleMatches):
-        principal_name(signed(subject), MappingRules.parse("RULE:CN=bob/bob/"))
-
-
-def test_attributes_of_one_set_keep_the_order_of_the_certificate() -> None:
     name = names.name([[("2.5.4.11", names.UTF8, b"z"), (names.COMMON_NAME, names.UTF8, b"a")]])
     assert rfc2253_name(name) == "OU=z+CN=a"
-
-
-def test_type_without_keyword_is_told_by_number_with_its_bytes() -> None:
     assert rfc2253_name(names.name([[("1.2.840.113549.1.9.1", 0x16, b"a@b")]])) == (
         "1.2.840.113549.1.9.1=#1603614062"
     )
     assert rfc2253_name(names.name([[(names.COMMON_NAME, 0x03, b"\x00a")]])) == "CN=#03020061"
+    assert principal_name(names.certificate(names.name([]))) == ""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Alice")])
+    assert principal_name(signed(subject), MappingRules.parse("RULE:CN=(.*)/$1/L")) == "alice"
+    with pytest.raises(NoRuleMatches):
+        principal_name(signed(subject), MappingRules.parse("RULE:CN=bob/bob/"))
 
 
 @pytest.mark.parametrize(
@@ -77,10 +69,6 @@ def test_bmp_string_with_halves_of_letters_is_refused_as_new_java_does() -> None
     with pytest.raises(UnreadableName):
         rfc2253_name(name)
     assert rfc2253_name(name, all_utf8=True) == "2.5.4.5=#1e04d83dde00"
-
-
-def test_empty_subject_is_an_empty_name() -> None:
-    assert principal_name(names.certificate(names.name([]))) == ""
 
 
 @pytest.mark.parametrize("version", [True, False])

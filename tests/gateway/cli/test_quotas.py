@@ -48,16 +48,13 @@ def quotas(file: Path, run: Run) -> Quotas:
     return Quotas(file, run)
 
 
-def test_list_tells_the_default_from_a_name_that_looks_like_it(quotas: Quotas) -> None:
+def test_list_tells_the_default_from_names_that_look_like_it_to_people_and_programs(quotas: Quotas) -> None:
     assert quotas().splitlines() == [
         "USER       CLIENT-ID    QUOTA                     LIMIT  MODE",
         "alice      app          controller_mutation_rate  5/s    enforce",
         "<default>  -            controller_mutation_rate  2.5/s  enforce",
         '-          "<default>"  controller_mutation_rate  7/s    enforce',
     ]
-
-
-def test_list_for_programs_has_null_for_the_default(quotas: Quotas) -> None:
     alice, app = {"type": "user", "name": "alice"}, {"type": "client-id", "name": "app"}
     default, named_so = {"type": "user", "name": None}, {"type": "client-id", "name": "<default>"}
     rest = {"quota": "controller_mutation_rate", "mode": "enforce"}
@@ -67,6 +64,10 @@ def test_list_for_programs_has_null_for_the_default(quotas: Quotas) -> None:
         {"entity": [named_so], "limit": 7.0} | rest,
     ]
     assert quotas(text=HEAD) == "no quotas: every client is unlimited\n"
+    shown = quotas("--user", "a\x1b[31m\n", "--client-id", "<default>")
+    assert all(line.isprintable() for line in shown.splitlines())
+    assert 'user="a\\u001b[31m\\n"' in shown
+    assert 'client-id="<default>"' in shown
 
 
 def test_without_a_file_a_gateway_has_to_answer(run: Run) -> None:
@@ -180,13 +181,6 @@ def test_mode_of_the_file_is_told(quotas: Quotas, mode: str) -> None:
     assert f"\nenforcement  {mode}: " in quotas("--user", "alice", text=text)
     assert all(line.endswith(f"  {mode}") for line in quotas(text=text).splitlines()[1:])
     assert quotas.json("--user", "alice", text=text)["enforcement"] == mode
-
-
-def test_a23_hostile_names_are_quoted(quotas: Quotas) -> None:
-    shown = quotas("--user", "a\x1b[31m\n", "--client-id", "<default>")
-    assert all(line.isprintable() for line in shown.splitlines())
-    assert 'user="a\\u001b[31m\\n"' in shown
-    assert 'client-id="<default>"' in shown
 
 
 @pytest.mark.parametrize("command", [["history"], ["export"], ["import", "-"]])

@@ -100,13 +100,25 @@ def test_settings_of_both_kinds_are_split_and_answered_together(version: int) ->
     c.upstream_sees(heartbeat(6))
 
 
-def test_what_the_broker_refuses_is_not_made_here_either() -> None:
+def test_what_is_refused_or_only_validated_changes_nothing() -> None:
     c, board = started()
     c.client_sends(alter(resource("1", (RATE, 0, "7"), RETENTION), resource("2", (PER_IP, 0, "9"))))
     broker_says(c, ("1", 42))
     c.step(lambda now_ms: finish(c, now_ms=now_ms))
     assert answers(c) == [("1", 42, "broker's"), ("2", 0, None)]
     assert board.limits.values == {PER_IP: "9"}
+    c, _ = started()
+    c.client_sends(alter(resource("1", (RATE, 0, "7")), validate_only=True))
+    assert answers(c) == [("1", 0, None)]
+    c.client_sends(alter(resource("1", (RATE, 0, "0")), validate_only=True))
+    ((_, code, _),) = answers(c)
+    assert code == 42
+    assert c.core.desk.waiting == []
+    c, board = started()
+    c.client_sends(alter(resource("1", (RATE, 0, "7"))))
+    c.step(lambda now_ms: finish(c, now_ms=now_ms, failure="no space"))
+    assert answers(c) == [("1", 56, "no space")]
+    assert board.limits.values == {}
 
 
 def test_what_is_wrong_here_is_not_sent_on() -> None:
@@ -121,31 +133,19 @@ def test_what_is_wrong_here_is_not_sent_on() -> None:
     assert c.core.desk.waiting == []
 
 
-def test_what_only_validates_changes_nothing() -> None:
-    c, _ = started()
-    c.client_sends(alter(resource("1", (RATE, 0, "7")), validate_only=True))
-    assert answers(c) == [("1", 0, None)]
-    c.client_sends(alter(resource("1", (RATE, 0, "0")), validate_only=True))
-    ((_, code, _),) = answers(c)
-    assert code == 42
-    assert c.core.desk.waiting == []
-
-
-def test_limits_that_can_not_be_kept_are_error_56() -> None:
-    c, board = started()
-    c.client_sends(alter(resource("1", (RATE, 0, "7"))))
-    c.step(lambda now_ms: finish(c, now_ms=now_ms, failure="no space"))
-    assert answers(c) == [("1", 56, "no space")]
-    assert board.limits.values == {}
-
-
-def test_who_may_not_gets_31_and_the_rest_goes_to_the_broker() -> None:
+def test_without_a_right_nothing_of_ours_is_changed() -> None:
     c, _ = started(authorize=Authorize.DENY)
     c.client_sends(alter(resource("1", (RATE, 0, "7"), RETENTION), resource("2", RETENTION)))
     assert asked(c) == [("2", ["log.retention.ms"])]
     broker_says(c, ("2", 0))
     assert answers(c) == [("1", 31, "Cluster authorization failed."), ("2", 0, None)]
     assert c.core.desk.audit.lines == [("refused", "ANONYMOUS", "broker 1", RATE, None, "7")]
+    assert c.core.desk.waiting == []
+    c, _ = started(authorize=Authorize.ASK_CLUSTER)
+    c.client_sends(alter(resource("1", (RATE, 0, "7"))))
+    c.take_upstream()
+    broker_says(c)
+    assert answers(c) == [("1", 31, "Cluster authorization failed.")]
     assert c.core.desk.waiting == []
 
 
@@ -168,15 +168,6 @@ def test_the_cluster_is_asked_for_the_right_alone_and_only_yes_is_a_yes(code: in
     assert answers(c) == [("1", 0, None) if may else ("1", code, "broker's"), ("2", 0, None)]
 
 
-def test_no_word_of_the_cluster_is_no_permission() -> None:
-    c, _ = started(authorize=Authorize.ASK_CLUSTER)
-    c.client_sends(alter(resource("1", (RATE, 0, "7"))))
-    c.take_upstream()
-    broker_says(c)
-    assert answers(c) == [("1", 31, "Cluster authorization failed.")]
-    assert c.core.desk.waiting == []
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -196,8 +187,6 @@ def test_where_limits_are_the_brokers_everything_passes_as_it_is() -> None:
 
 
 # -- telling -------------------------------------------------------------------------------------------------
-
-
 def told(
     c: Conversation, version: int, name: str, keys: list[str] | None
 ) -> dict[str, tuple[str | None, int]]:

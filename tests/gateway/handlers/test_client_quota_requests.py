@@ -200,33 +200,23 @@ def test_k07_a_long_client_id_is_known_by_its_beginning_and_a_digest_wherever_it
 
 
 # -- the end of connections ----------------------------------------------------------------------------------
-
-
-def test_a_client_that_leaves_does_not_stop_its_alteration() -> None:
+def test_g16_an_alteration_under_way_outlives_its_client_and_a_drain_and_is_no_idleness() -> None:
     c = Conversation().client_sends(alter(entry({"user": "alice"}, producer_byte_rate=5.0)))
     c.session.close(CloseCause.CLIENT_CLOSED)
     make_durable(c)
     assert c.core.limits.get(ALICE, RATE) == 5.0
     assert c.core.desk.audit.lines[0][0] == "changed"
-
-
-def test_g16_a_draining_connection_still_owes_the_answer_to_an_alteration() -> None:
     c = Conversation().client_sends(alter(entry({"user": "alice"}, producer_byte_rate=5.0)))
     c.session.drain()
     assert not c.session.drained
     make_durable(c)
     assert c.session.drained
     assert answers(c) == [(0, None)]
-
-
-def test_an_alteration_under_way_is_no_idleness() -> None:
     c = Conversation().client_sends(alter(entry({"user": "alice"}, producer_byte_rate=5.0)))
     c.at(3_600_000).alive().still_muted()
 
 
 # -- the request quota ---------------------------------------------------------------------------------------
-
-
 def test_answers_of_the_gateway_carry_the_request_quotas_throttle_time() -> None:
     c = Conversation(request_percentage=1.0)
     for request, name in (

@@ -100,26 +100,20 @@ def test_over_the_quota_the_answer_is_delivered_whole_with_its_throttle_time(ver
     c.client_sees(fetch_reply(1_500, version=version, throttle_time_ms=5_000)).muted_until(5_000)
 
 
-def test_a_client_too_old_for_the_field_is_muted_all_the_same() -> None:
-    c = Conversation(consumer_byte_rate=100).client_sends(fetch(version=0))
-    c.upstream_answers(fetch_reply(1_500, version=0)).client_sees(fetch_reply(1_500, version=0))
-    c.muted_until(5_000)
-
-
-def test_the_mute_begins_with_the_head_of_the_answer_and_the_rest_follows() -> None:
-    reply = fetch_reply(100_000)
-    c = Conversation(consumer_byte_rate=9_000).client_sends(fetch()).upstream_answers(reply[:200])
-    assert len(c.take_client()) == 200
-    c.still_muted().client_sends(heartbeat(2))
-    c.upstream_answers(reply[200:]).client_sees(reply[200:])
-
-
-def test_c12_session_id_and_data_of_a_throttled_answer_are_the_brokers() -> None:
+def test_c12_of_a_throttled_answer_only_the_throttle_time_is_changed() -> None:
     c = Conversation(consumer_byte_rate=100).client_sends(fetch(version=7))
     reply = fetch_reply(1_500, version=7)
     c.upstream_answers(reply)
     told = c.take_client()
     assert (told[:8], told[12:]) == (reply[:8], reply[12:])
+    c = Conversation(consumer_byte_rate=100).client_sends(fetch(version=0))
+    c.upstream_answers(fetch_reply(1_500, version=0)).client_sees(fetch_reply(1_500, version=0))
+    c.muted_until(5_000)
+    reply = fetch_reply(100_000)
+    c = Conversation(consumer_byte_rate=9_000).client_sends(fetch()).upstream_answers(reply[:200])
+    assert len(c.take_client()) == 200
+    c.still_muted().client_sends(heartbeat(2))
+    c.upstream_answers(reply[200:]).client_sees(reply[200:])
 
 
 def test_c13_a_batch_larger_than_the_window_arrives_and_the_next_one_later() -> None:
@@ -190,13 +184,10 @@ def test_k03_fetches_under_way_share_the_window() -> None:
     c.client_sends(fetch()).upstream_sees(fetch(max_bytes=500))
 
 
-def test_a_quota_that_changes_during_a_long_poll_applies_to_its_answer() -> None:
+def test_a_quota_that_changes_or_goes_during_a_long_poll_applies_to_its_answer() -> None:
     c = Conversation(consumer_byte_rate=1_000_000).client_sends(fetch())
     c.core.set_quota(QuotaKey.CONSUMER_BYTE_RATE, 100)
     c.upstream_answers(fetch_reply(1_500)).client_sees(fetch_reply(1_500, throttle_time_ms=5_000))
-
-
-def test_a_quota_that_goes_during_a_long_poll_lets_its_answer_pass() -> None:
     c = Conversation(consumer_byte_rate=100).client_sends(fetch())
     c.core.set_quota(QuotaKey.CONSUMER_BYTE_RATE, None)
     c.upstream_answers(fetch_reply(1_500)).client_sees(fetch_reply(1_500)).reading()
@@ -219,26 +210,17 @@ def test_requests_and_answers_in_pieces_are_the_same(piece_bytes: int) -> None:
     c.client_sees(fetch_reply(1_000, 2, throttle_time_ms=5_000))
 
 
-def test_c02_many_fetches_at_once_are_answered_one_by_one() -> None:
+def test_c02_fetches_of_a_client_with_a_limit_are_answered_one_by_one_and_wait_for_nothing_else() -> None:
     c = Conversation(consumer_byte_rate=100).client_sends(*(fetch(i) for i in range(20)), heartbeat(20))
     c.upstream_sees(fetch(0, max_bytes=1_000)).still_muted()
     c.upstream_answers(fetch_reply(1_000, 0)).upstream_sees(fetch(1, max_bytes=1_000))
     c.upstream_answers(fetch_reply(1_000, 1)).after(9_999).upstream_sees()
     c.after(1).upstream_sees(fetch(2, max_bytes=1_000)).still_muted()
-
-
-def test_other_requests_do_not_wait_for_a_fetch_nor_a_fetch_for_them() -> None:
     c = Conversation(consumer_byte_rate=100).client_sends(heartbeat(1), fetch(2), heartbeat(3)).reading()
     c.upstream_sees(heartbeat(1), fetch(2, max_bytes=1_000), heartbeat(3))
-
-
-def test_a_mutation_behind_a_fetch_stays_alone_when_the_fetch_is_answered() -> None:
     c = Conversation(consumer_byte_rate=100, controller_mutation_rate=2)
     c.client_sends(fetch(1), create_topics(2, ("a", 1)), fetch(3)).take_upstream()
     c.upstream_answers(fetch_reply(500)).upstream_sees().still_muted()
-
-
-def test_fetches_of_clients_without_a_limit_go_on_together() -> None:
     c = Conversation(consumer_byte_rate=100)
     c.session.user = "somebody else"
     c.client_sends(fetch(1), fetch(2)).upstream_sees(fetch(1), fetch(2)).reading()

@@ -52,8 +52,6 @@ def permitted(c: Conversation) -> list[list[str]]:
 
 
 # -- addresses -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("version", range(14))
 def test_e07_brokers_are_told_with_the_gateways_addresses_in_every_version(version: int) -> None:
     c = Conversation().client_sends(wire.request("Metadata", version, topics=[{"name": "a"}]))
@@ -106,8 +104,6 @@ def test_e12_a_broker_without_a_port_here_is_left_out() -> None:
 
 
 # -- automatic creation --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("version", range(14))
 def test_topics_that_the_broker_will_create_are_charged_to_the_client(version: int) -> None:
     c = Conversation(controller_mutation_rate=2, default_num_partitions=3)

@@ -47,8 +47,6 @@ def forwarded(c: Conversation, name: str = "CreateTopics") -> list[list[str]]:
 
 
 # -- strict and permissive -----------------------------------------------------------------------------------
-
-
 def test_within_the_quota_a_request_passes_byte_for_byte_and_a_strict_one_goes_into_debt_unthrottled() -> (
     None
 ):
@@ -161,8 +159,6 @@ def test_without_a_quota_or_with_one_that_is_observed_nobody_is_refused() -> Non
 
 
 # -- what costs nothing --------------------------------------------------------------------------------------
-
-
 def test_names_that_stand_twice_are_uncharged_and_last_and_case_tells_names_apart() -> None:
     c = talk()
     reply = create(c, ("dup", 30), ("dup", 30), ("z", 1))
@@ -242,8 +238,6 @@ def test_more_partitions_than_a_request_may_create_are_given_back() -> None:
 
 
 # -- what only seems to cost nothing ---------------------------------------------------------------------------
-
-
 def answer_one(c: Conversation, name: str) -> None:
     """The cluster answers the one request that has reached it, which is of this API."""
     c.upstream_answers(c.cluster.answer(c.take_upstream()))
@@ -330,8 +324,6 @@ def test_what_an_accepted_validation_costs_is_a_setting(mode: ValidateOnly, char
 
 
 # -- how many partitions -------------------------------------------------------------------------------------
-
-
 def test_what_is_charged_is_what_the_broker_makes() -> None:
     c = talk(default_num_partitions=1)
     c.cluster.default_num_partitions = 6
@@ -379,8 +371,6 @@ def test_deleting_by_topic_id_is_charged_by_what_the_id_stands_for() -> None:
 
 
 # -- refunds -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("error_code", [3, 17, 29, 36, 37, 38, 39, 40, 41, 42, 44, 60, 89])
 def test_what_the_broker_refused_is_given_back(error_code: int) -> None:
     c = talk()

@@ -28,8 +28,6 @@ def sized(payload_bytes: int, correlation_id: int = 1, **more: Any) -> bytes:
 
 
 # -- addresses -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("version", range(10, 14))
 def test_e02_the_new_leaders_endpoint_is_ours_and_its_id_stays(version: int) -> None:
     kafkas = golden("produce_not_leader", version)
@@ -63,8 +61,6 @@ def test_e02_a_leader_without_an_address_here_has_no_endpoint() -> None:
 
 
 # -- the byte rate -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("version", range(1, 14))
 def test_c01_over_the_quota_the_reply_comes_at_once_with_the_throttle_and_then_silence(version: int) -> None:
     c = Conversation(producer_byte_rate=100)
@@ -73,14 +69,14 @@ def test_c01_over_the_quota_the_reply_comes_at_once_with_the_throttle_and_then_s
     c.client_sees(produce_reply(1, version=version, throttle_time_ms=5_000)).muted_until(5_000)
 
 
-def test_c01_a_client_too_old_for_the_field_is_muted_all_the_same() -> None:
+def test_c01_the_throttle_begins_within_a_segment_and_for_old_clients_and_without_acks_too() -> None:
     c = Conversation(producer_byte_rate=100).client_sends(sized(1_500, version=0))
     c.upstream_answers(produce_reply(1, version=0)).client_sees(produce_reply(1, version=0)).muted_until(
         5_000
     )
-
-
-def test_within_the_quota_nothing_changes() -> None:
+    c = Conversation(producer_byte_rate=100)
+    first, second = sized(1_500), sized(500, 2)
+    c.client_sends(first, second).at(4_999).upstream_sees(first).at(5_000).upstream_sees(second)
     c = Conversation(producer_byte_rate=100).client_sends(sized(1_000))
     c.upstream_answers(produce_reply(1)).client_sees(produce_reply(1)).reading()
 
@@ -93,12 +89,6 @@ def test_the_worked_example_of_kip_13() -> None:
     c.take_client()
     c.at(9_000).client_sends(sized(15_000)).upstream_answers(produce_reply(1))
     c.client_sees(produce_reply(1, throttle_time_ms=2_000)).muted_until(11_000)
-
-
-def test_second_request_in_same_segment_waits_for_throttle() -> None:
-    c = Conversation(producer_byte_rate=100)
-    first, second = sized(1_500), sized(500, 2)
-    c.client_sends(first, second).at(4_999).upstream_sees(first).at(5_000).upstream_sees(second)
 
 
 def test_c03_pipelined_requests_wait_in_order_and_none_is_lost() -> None:
@@ -124,9 +114,6 @@ def test_the_time_that_the_broker_took_counts_towards_the_throttle() -> None:
     c = Conversation(producer_byte_rate=100).client_sends(sized(1_500)).at(2_000)
     c.upstream_answers(produce_reply(1)).client_sees(produce_reply(1, throttle_time_ms=3_000))
     c.muted_until(5_000)
-
-
-def test_a_reply_that_comes_after_the_throttle_says_nothing_of_it() -> None:
     c = Conversation(producer_byte_rate=100).client_sends(sized(1_500)).at(6_000)
     c.upstream_answers(produce_reply(1)).client_sees(produce_reply(1)).reading()
 
@@ -192,21 +179,15 @@ def test_c18_a_quota_that_changes_during_a_mute_applies_to_the_next_request() ->
     c.client_sends(sized(5_000, 2)).upstream_answers(produce_reply(2)).client_sees(produce_reply(2)).reading()
 
 
-def test_connections_of_one_client_share_what_it_may_use() -> None:
+def test_connections_share_what_their_client_may_use_and_replies_keep_their_places() -> None:
     c = Conversation(producer_byte_rate=100)
     c.client_sends(sized(1_000)).reading()
     other = c.another().client_sends(sized(500)).upstream_answers(produce_reply(1))
     other.client_sees(produce_reply(1, throttle_time_ms=5_000)).still_muted()
     c.reading()
-
-
-def test_a_throttled_reply_keeps_its_place_between_others() -> None:
     c = Conversation(producer_byte_rate=100).client_sends(heartbeat(1), sized(1_500, 2))
     c.upstream_answers(heartbeat_reply(1), produce_reply(2), piece_bytes=3)
     c.client_sees(heartbeat_reply(1), produce_reply(2, throttle_time_ms=5_000))
-
-
-def test_a_wait_is_booked_once_under_produce() -> None:
     c = Conversation(producer_byte_rate=100).client_sends(sized(1_500)).upstream_answers(produce_reply(1))
     ((api_key, _, throttle_ms, by),) = c.core.observer.throttles
     assert (api_key, throttle_ms, by) == (ApiKey.PRODUCE, 5_000, ThrottledBy.PRODUCE)

@@ -38,13 +38,10 @@ def test_g13_who_may_not_gets_31_for_every_entry_and_nothing_changes() -> None:
     assert c.core.desk.audit.lines[-1] == ("description refused", "mallory")
 
 
-def test_g14_who_did_not_authenticate_may_nothing_by_default() -> None:
+def test_g14_admins_may_and_those_who_did_not_authenticate_may_nothing_by_default() -> None:
     c = Conversation(authorize=Authorize.DENY)
     c.client_sends(alter(entry({"user": "alice"}, producer_byte_rate=5.0)))
     assert answers(c) == [(31, "Cluster authorization failed.")]
-
-
-def test_an_admin_may_whatever_is_decided_for_others() -> None:
     c = Conversation(authorize=Authorize.DENY, admins=["root"], user="root")
     c.client_sends(alter(entry({"user": "alice"}, producer_byte_rate=5.0)))
     make_durable(c)
@@ -87,13 +84,10 @@ def test_whatever_is_no_permission_of_the_cluster_is_none(code: int) -> None:
     c.upstream_sees(heartbeat(10))
 
 
-def test_no_word_of_the_cluster_is_no_permission() -> None:
+def test_only_a_yes_of_the_cluster_is_permission() -> None:
     c = Asking(entry({"user": "alice"}, producer_byte_rate=5.0)).broker_says()
     assert answers(c) == [(31, "Cluster authorization failed.")]
     assert c.core.desk.waiting == []
-
-
-def test_what_the_broker_finds_invalid_is_judged_here() -> None:
     asking = Asking(entry({"ip": "10.1.0.0/16"}, connection_creation_rate=5.0))
     c = asking.broker_says(42)
     make_durable(c)

@@ -46,52 +46,41 @@ def grow(c: Conversation, name: str, count: int) -> Any:
     return c.exchange("CreatePartitions", 3, topics=topics, timeout_ms=1_000, validate_only=False)
 
 
-def test_a_topic_deleted_right_after_its_creation_costs_its_partitions() -> None:
+def test_a_topic_of_a_moment_ago_costs_what_it_has() -> None:
     c = talk()
     create(c, "a", 5)
     c.exchange("DeleteTopics", 6, topics=[{"name": "a"}], timeout_ms=1_000)
     assert c.core.tokens == FULL - 5 - 5
-
-
-def test_a_topic_deleted_by_id_right_after_its_creation_costs_its_partitions() -> None:
     c = talk()
     topic_id = create(c, "a", 5).topics[0].topic_id
     c.exchange("DeleteTopics", 6, topics=[{"name": None, "topic_id": topic_id}], timeout_ms=1_000)
     assert c.core.tokens == FULL - 5 - 5
-
-
-def test_a_topic_grown_right_after_its_creation_costs_what_is_new() -> None:
     c = talk()
     create(c, "a", 5)
     grow(c, "a", 6)
     grow(c, "a", 8)
     assert c.core.tokens == FULL - 5 - 1 - 2
-
-
-def test_in_debt_a_topic_of_a_moment_ago_is_refused_growth_and_told_to_exist() -> None:
     c = talk()
     create(c, "a", 30)
     assert grow(c, "a", 31).results[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     c.after(2_000 - 1)
     assert create(c.another(), "a", 1).topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
-
-
-def test_a_topic_created_again_right_after_its_deletion_is_charged_before_it_is_created() -> None:
     c = talk({"a": 25})
     c.exchange("DeleteTopics", 6, topics=[{"name": "a"}], timeout_ms=1_000)
     assert c.core.tokens == FULL - 25
     assert create(c, "a", 1).topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
-def test_a_request_that_only_validated_leaves_no_note() -> None:
+def test_notes_are_of_what_was_done_last() -> None:
     c = talk()
     topics = creatable(("a", 5))
     c.exchange("CreateTopics", 7, topics=topics, timeout_ms=1_000, validate_only=True)
     grow(c, "a", 9)
     assert c.core.tokens == FULL
-
-
-def test_metadata_of_a_topic_created_by_request_is_not_charged_as_creation() -> None:
+    recent = RecentTopics()
+    recent.note(b"a", 3, now_ms=0)
+    recent.note(b"a", 0, now_ms=1)
+    assert recent.partitions(b"a", now_ms=2) == 0
     c = talk()
     create(c, "a", 5)
     c.exchange("Metadata", 12, topics=[{"name": "a"}], allow_auto_topic_creation=True)
@@ -107,13 +96,6 @@ def test_a_note_expires_and_the_number_of_notes_is_bounded() -> None:
         recent.note(b"%d" % number, 1, now_ms=2_000)
     assert recent.partitions(b"0", now_ms=2_000) is None
     assert recent.partitions(b"1", now_ms=2_000) == 1
-
-
-def test_the_latest_note_counts() -> None:
-    recent = RecentTopics()
-    recent.note(b"a", 3, now_ms=0)
-    recent.note(b"a", 0, now_ms=1)
-    assert recent.partitions(b"a", now_ms=2) == 0
 
 
 def test_a_topic_that_metadata_has_not_shown_for_long_costs_what_it_was_created_with_once_it_was_deleted() -> (

@@ -146,8 +146,6 @@ def test_frames_that_can_not_be_read_end_the_connection_and_make_nobody() -> Non
 
 
 # -- state -----------------------------------------------------------------------------------------------------------
-
-
 def test_h14_tokens_and_handshakes_out_of_an_exchange_change_nobody() -> None:
     SaslConversation().client_sends(token(PLAIN_ALICE, 1)).refused(CloseCause.ILLEGAL_SASL_STATE)
     c = SaslConversation().shakes_hands("PLAIN")
@@ -191,8 +189,6 @@ def test_h04_tokens_are_let_in_up_to_the_brokers_own_limit(size: int) -> None:
 
 
 # -- again, on an open connection ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mechanism", EXCHANGES)
 def test_h11_reauthentication_goes_on_as_the_same_user(mechanism: str) -> None:
     c = SaslConversation(producer_byte_rate=1_000_000).authenticates(mechanism).authenticates(mechanism)
@@ -251,7 +247,6 @@ def test_h12_another_user_counts_once_the_broker_accepts_it() -> None:
 
 
 # -- names that are not in the exchange ------------------------------------------------------------------------------
-
 RULES = SaslRules(unknown_principal="somebody", delegation_token_principal="by-token")
 
 
@@ -315,8 +310,6 @@ def test_h08_request_in_the_middle_of_an_unknown_exchange_goes_nowhere() -> None
 
 
 # -- names and secrets -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["ANONYMOUS", "a:b,c", "<default>", "User:alice", "ünï", "a=b"])
 def test_h28_odd_names_are_names(name: str) -> None:
     c = SaslConversation(producer_byte_rate=10, user=name).shakes_hands("PLAIN")

@@ -64,8 +64,6 @@ def test_a_request_too_large_to_be_charged_is_refused_where_a_quota_is_set_alone
 
 
 # -- usage records without a quota -----------------------------------------------------------------------------
-
-
 def recording(topics: dict[str, int] | None = None) -> tuple[Conversation, UsageTable]:
     """Records are kept and no quota is set."""
     usage = UsageTable()
@@ -158,8 +156,6 @@ def test_without_a_quota_what_can_not_be_taken_apart_is_relayed_and_counted_as_m
 
 
 # -- topics that are named twice -----------------------------------------------------------------------------
-
-
 def delete(c: Conversation, *topics: dict[str, Any], version: int = 6) -> list[int]:
     """Exchange a DeleteTopics request; the error codes of its answer, in order."""
     reply = c.exchange("DeleteTopics", version, topics=topics, timeout_ms=1)
@@ -198,8 +194,6 @@ def test_topics_named_twice_hide_no_cost() -> None:
 
 
 # -- old clients in debt ---------------------------------------------------------------------------------------
-
-
 def test_beyond_one_window_of_debt_a_request_that_can_not_be_refused_waits_unread_on_every_connection() -> (
     None
 ):

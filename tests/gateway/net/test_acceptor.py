@@ -61,8 +61,6 @@ def test_b23_a_burst_is_accepted_in_small_batches_so_that_data_is_handled_in_bet
 
 
 # -- rates ---------------------------------------------------------------------------------------------------
-
-
 def test_b13_over_the_rate_none_is_refused_and_accepting_stops_for_the_wait(acceptors: Any) -> None:
     acceptor = acceptors(max_connection_creation_rate=1)
     clients = acceptor.connect(14)
@@ -92,8 +90,6 @@ def test_all_ports_of_a_listener_wait_together(acceptors: Any) -> None:
 
 
 # -- addresses -----------------------------------------------------------------------------------------------
-
-
 def test_b14_address_over_its_rate_is_held_unread_and_closed_after_its_throttle_time(acceptors: Any) -> None:
     acceptor = acceptors(ip_rate=1)
     acceptor.connect(10)
@@ -152,8 +148,6 @@ def test_b16_a_held_client_that_goes_away_costs_nothing_but_its_hold(acceptors: 
 
 
 # -- counts --------------------------------------------------------------------------------------------------
-
-
 def test_b18_without_a_slot_the_next_client_waits_until_one_is_free(acceptors: Any) -> None:
     acceptor = acceptors(max_connections=2)
     clients = acceptor.connect(5)
@@ -188,8 +182,6 @@ def test_raised_limits_let_in_the_socket_that_waits(acceptors: Any, clock: FakeC
 
 
 # -- the system's own limits ---------------------------------------------------------------------------------
-
-
 class BrokenSocket:
     """A listening socket that fails to accept, in the given ways, and then has nobody."""
 
@@ -237,8 +229,6 @@ def test_f02_an_error_that_does_not_go_away_is_tried_a_bounded_number_of_times(a
 
 
 # -- ending --------------------------------------------------------------------------------------------------
-
-
 def test_stopping_closes_ports_and_sockets_that_were_not_let_in(acceptors: Any) -> None:
     acceptor = acceptors(ip_rate=1, listeners={"EXT": ListenerLimits(max_connection_creation_rate=2)})
     held = acceptor.connect(12, source="127.0.0.2")[10:]

@@ -36,8 +36,6 @@ async def only_upstream(connections: list[BrokerConnection]) -> BrokerConnection
 
 
 # -- the life of a connection --------------------------------------------------------------------------------
-
-
 async def test_broker_is_not_connected_before_a_client_has_asked_for_something() -> None:
     async with broker_and_gateway() as (broker, running), await running.connect() as client:
         await until(lambda: running.opened == 1)
@@ -78,8 +76,6 @@ async def test_exception_in_our_own_code_closes_that_connection_alone(
 
 
 # -- half a request ------------------------------------------------------------------------------------------
-
-
 async def test_a08_relayed_request_cut_off_by_fin_never_becomes_whole_at_the_broker() -> None:
     async with broker_and_gateway() as (broker, running), await running.connect() as client:
         frame = produce(size=100_000)
@@ -106,8 +102,6 @@ async def test_a09_request_cut_off_by_rst_frees_both_legs(frame: bytes) -> None:
 
 
 # -- RST -----------------------------------------------------------------------------------------------------
-
-
 async def test_b06_rst_while_a_reply_is_awaited_frees_both_legs() -> None:
     async with broker_and_gateway() as (broker, running), await running.connect() as client:
         broker.script(FETCH, scripts.silence)
@@ -177,8 +171,6 @@ async def test_b07_half_closed_client_whose_broker_dies_is_freed() -> None:
 
 
 # -- back pressure -------------------------------------------------------------------------------------------
-
-
 def client_buffer_bytes(running: RunningGateway) -> int:
     """What the gateway holds for its one client."""
     transport = running.channels[0]._transport
@@ -253,8 +245,6 @@ async def test_time_in_back_pressure_is_counted_while_it_lasts_and_ends_with_the
 
 
 # -- clients that vanish while nobody reads from them ----------------------------------------------------------
-
-
 @pytest.mark.parametrize("with_reset", [False, True], ids=["fin", "rst"])
 async def test_c08_client_that_vanishes_while_muted_frees_both_legs(*, with_reset: bool) -> None:
     quota = {"default_client_id": True, "controller_mutation_rate": 1.0}

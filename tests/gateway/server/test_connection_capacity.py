@@ -27,15 +27,12 @@ def read(
     return config.parse(f"{HEAD}{listeners}[connections]\n{held}\n{text}", name="f")
 
 
-def test_cap_is_what_the_descriptors_carry_when_none_is_given() -> None:
+def test_the_cap_is_what_descriptors_carry_and_a_given_one_has_to_fit() -> None:
     plan = plan_descriptors(read(), 1000)
     # 64 others, 10 ports, 10 held, 31 lingering.
     assert plan.max_connections == (1000 - 64 - 10 - 10 - 31) // 2
     assert plan.protected_slots == 0
     assert connection_limits(read(), plan).max_connections == plan.max_connections
-
-
-def test_given_cap_that_fits_stays_and_one_that_does_not_is_refused_with_the_numbers() -> None:
     most = plan_descriptors(read(), 1000).max_connections
     assert plan_descriptors(read(f"max_connections = {most}"), 1000).max_connections == most
     with pytest.raises(ConfigError) as caught:
@@ -46,14 +43,16 @@ def test_given_cap_that_fits_stays_and_one_that_does_not_is_refused_with_the_num
         f"file descriptors; the limit is 1000, which carries {most}; raise it (ulimit -n, LimitNOFILE) or lower what "
         "needs them"
     )
-
-
-def test_descriptors_that_carry_no_connection_are_refused_too() -> None:
     with pytest.raises(ConfigError, match="which carries 0"):
         plan_descriptors(read(), 64)
+    plain = connection_cap(1024, ports=1, max_held=1, protected_slots=0)
+    assert connection_cap(1024, ports=101, max_held=1, protected_slots=0) == plain - 50
+    assert connection_cap(1024, ports=1, max_held=101, protected_slots=0) == plain - 50
+    # A protected connection has its own and its broker's, like any other.
+    assert connection_cap(1024, ports=1, max_held=1, protected_slots=50) == plain - 50
 
 
-def test_protected_listener_has_slots_of_its_own_and_no_more() -> None:
+def test_protected_slots_are_for_a_protected_listener_beside_others() -> None:
     found = read("protected_slots = 5\nmax_connections = 50", second="protected = true")
     plan = plan_descriptors(found, 1000)
     limits = connection_limits(found, plan)
@@ -64,9 +63,6 @@ def test_protected_listener_has_slots_of_its_own_and_no_more() -> None:
         second="protected = true\nmax_connections = 7\nmax_connection_creation_rate = 3",
     )
     assert connection_limits(own, plan).listeners["b"] == ListenerLimits(7, 3)
-
-
-def test_only_listener_that_is_protected_needs_no_slots() -> None:
     found = read(first="protected = true")
     assert plan_descriptors(found, 1000).protected_slots == 0
     assert connection_limits(found, plan_descriptors(found, 1000)).listeners == {"a": ListenerLimits()}
@@ -93,13 +89,14 @@ def test_limits_carry_every_key() -> None:
     assert limits.listeners == {"a": ListenerLimits(8, 9)}
 
 
-def test_held_sockets_are_bounded_also_when_nothing_is_given() -> None:
+def test_what_is_held_or_lingers_is_bounded_whoever_asks() -> None:
     assert plan_descriptors(read(held=""), 1024).max_held == 128
-
-
-def test_listeners_share_what_may_linger() -> None:
     one = plan_descriptors(read(), 10_000).max_lingering
     assert plan_descriptors(read(second=""), 10_000).max_lingering == one // 2
+    for limit in (64, 256, 20_000, 1 << 20):
+        assert 1 <= held_cap(limit) <= 1_000
+        assert held_cap(limit) <= limit // 8
+        assert 1 <= lingering_cap(limit) <= 256
 
 
 def test_descriptor_limit_is_raised_as_far_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,18 +130,3 @@ def test_f01_what_the_cap_allows_fits_into_the_descriptors(limit: int, protected
             assert cap == 0
         else:
             assert rest + 2 * cap in (limit, limit - 1)
-
-
-def test_each_thing_that_takes_descriptors_lowers_the_cap() -> None:
-    plain = connection_cap(1024, ports=1, max_held=1, protected_slots=0)
-    assert connection_cap(1024, ports=101, max_held=1, protected_slots=0) == plain - 50
-    assert connection_cap(1024, ports=1, max_held=101, protected_slots=0) == plain - 50
-    # A protected connection has its own and its broker's, like any other.
-    assert connection_cap(1024, ports=1, max_held=1, protected_slots=50) == plain - 50
-
-
-def test_what_attackers_can_have_held_stays_a_small_part() -> None:
-    for limit in (64, 256, 20_000, 1 << 20):
-        assert 1 <= held_cap(limit) <= 1_000
-        assert held_cap(limit) <= limit // 8
-        assert 1 <= lingering_cap(limit) <= 256

@@ -28,17 +28,11 @@ SASL = {"security_protocol": "SASL_PLAINTEXT"}
 OWN = {"sasl": {"mechanism": "PLAIN", "username": "gw", "password_file": "/p"}}
 
 
-def test_listener_without_sasl_has_no_rules() -> None:
+def test_listeners_with_sasl_have_rules_and_others_none() -> None:
     assert sasl_of(config({}, {}).listeners[0], ROUTES, SilentObserver()) is None
-
-
-def test_listener_with_sasl_has_the_default_rules() -> None:
     found = sasl_of(config(SASL, SASL).listeners[0], ROUTES, SilentObserver())
     assert found is not None
     assert found.rules == SaslRules()
-
-
-def test_names_of_the_section_are_the_rules() -> None:
     names = {
         "unknown_principal": "u",
         "delegation_token_principal": "d",
@@ -47,18 +41,15 @@ def test_names_of_the_section_are_the_rules() -> None:
     found = sasl_of(config({**SASL, "sasl": names}, SASL).listeners[0], ROUTES, SilentObserver())
     assert found is not None
     assert found.rules == SaslRules("u", "d", "c")
+    with pytest.raises(ValidationError):
+        config({"sasl": {}}, {})
+    with pytest.raises(ValidationError):
+        config({}, OWN)
 
 
 def test_listener_with_sasl_must_lead_to_brokers_with_sasl() -> None:
     with pytest.raises(ValidationError, match="contradictory"):
         config(SASL, {})
-
-
-def test_sections_without_sasl_have_no_names() -> None:
-    with pytest.raises(ValidationError):
-        config({"sasl": {}}, {})
-    with pytest.raises(ValidationError):
-        config({}, OWN)
 
 
 def test_what_is_probably_not_meant_is_warned_about() -> None:

@@ -29,13 +29,10 @@ def quotas(
     return ClientQuotas(configured, RateSettings(), observer, scope=scope, source=source), observer
 
 
-def test_what_has_no_quota_is_not_counted() -> None:
+def test_counters_are_for_all_brokers_by_default_and_none_without_a_quota() -> None:
     client_quotas, _ = quotas(producer_byte_rate=10)
     assert client_quotas.produce_tracker("u", "c", 1, now_ms=NOW_MS) is not None
     assert client_quotas.fetch_tracker("u", "c", 1, now_ms=NOW_MS) is None
-
-
-def test_one_counter_serves_all_brokers_by_default() -> None:
     client_quotas, _ = quotas(producer_byte_rate=10)
     trackers = {id(client_quotas.produce_tracker("u", "c", broker, now_ms=NOW_MS)) for broker in (None, 1, 2)}
     assert len(trackers) == 1
@@ -74,9 +71,6 @@ def test_a_wait_is_booked_with_its_counter_and_told_to_the_observer() -> None:
     client_quotas.record_throttle(ApiKey.FETCH, ThrottledBy.FETCH, tracker, 250, now_ms=NOW_MS)
     assert (tracker.throttles.throttled_total, tracker.throttles.throttled_ms_total) == (1, 250)
     assert observer.throttles == [(ApiKey.FETCH, tracker.match.rule, 250, ThrottledBy.FETCH)]
-
-
-def test_a_wait_for_request_time_is_booked_with_the_counter_of_request_time() -> None:
     client_quotas, observer = quotas(request_percentage=1, consumer_byte_rate=10)
     timed = TimedRequest(FETCH, "c", 0)
     client_quotas.record_request_throttle("u", timed, 1, 250, now_ms=NOW_MS)

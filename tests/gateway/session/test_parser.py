@@ -72,7 +72,6 @@ def test_routes_are_those_of_the_exact_version() -> None:
 
 
 # -- bytes that are no request -------------------------------------------------------------------------------
-
 BAD = [
     pytest.param(pack(">ihhih", 10, 999, 0, 1, -1), CloseCause.UNSUPPORTED_REQUEST, id="unknown api"),
     pytest.param(pack(">i", -1), CloseCause.INVALID_FRAME_SIZE, id="negative size"),

@@ -92,8 +92,6 @@ def test_connections_of_one_client_share_the_quota() -> None:
 
 
 # -- every reply has its place for the throttle time ---------------------------------------------------------
-
-
 def relayed_apis() -> list[tuple[str, int]]:
     """(API, version) of everything that is relayed unseen and that kafka-python can encode."""
     routes = Conversation().core.routes
@@ -153,8 +151,6 @@ def test_a_version_without_the_field_is_muted_all_the_same_and_its_reply_is_not_
 
 
 # -- exempt time ---------------------------------------------------------------------------------------------
-
-
 def test_time_of_a_produce_without_acks_is_exempt_and_that_of_requests_beside_it_is_not() -> None:
     core = GatewayCore(request_percentage=1)
     c = Conversation(core=core)
@@ -201,8 +197,6 @@ def test_k16_time_used_up_holds_requests_of_all_connections_for_at_most_a_window
 
 
 # -- what a request's time is --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("source", "api_key", "wait_ms"),
     [

@@ -78,7 +78,6 @@ def test_a_table_without_an_api_versions_handler_answers_no_unknown_version() ->
 
 
 # -- a SASL listener ------------------------------------------------------------------------------------------
-
 CONFIRM = ConfirmHandler(SilentObserver())
 ROUTES = build_routes(sasl_handlers(SilentObserver()), {}, max_frame_bytes=1_000_000)
 LISTENER = sasl_listener(SaslRules(), ROUTES, CONFIRM)

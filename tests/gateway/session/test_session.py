@@ -23,8 +23,6 @@ EVERY_REASON = list(MuteReason)
 
 
 # -- relay or collect ----------------------------------------------------------------------------------------
-
-
 def test_frames_pass_byte_for_byte_and_in_order_collected_ones_among_them() -> None:
     c = Conversation()
     c.client_sends(heartbeat(1), produce(2, size=500)).upstream_sees(heartbeat(1), produce(2, size=500))
@@ -77,8 +75,6 @@ def test_bytes_of_both_sides_are_counted() -> None:
 
 
 # -- replies leave in request order --------------------------------------------------------------------------
-
-
 def test_an_own_reply_leaves_at_once_or_behind_the_one_that_is_being_relayed() -> None:
     reply = heartbeat_reply(1)
     c = Conversation().client_sends(unknown_api_versions(0)).client_sees(unknown_api_versions_reply(0))
@@ -88,8 +84,6 @@ def test_an_own_reply_leaves_at_once_or_behind_the_one_that_is_being_relayed() -
 
 
 # -- mutes ---------------------------------------------------------------------------------------------------
-
-
 def test_a_throttle_holds_the_next_request_also_of_the_same_segment() -> None:
     c = Conversation(controller_mutation_rate=2)
     c.client_sends(create_topics(1, ("a", 60), version=5), heartbeat(2))
@@ -163,8 +157,6 @@ def test_held_bytes_go_on_in_order_and_stop_at_the_next_mute() -> None:
 
 
 # -- how many requests may wait for replies ------------------------------------------------------------------
-
-
 def test_reading_stops_at_the_most_requests_in_flight_and_resumes_at_half() -> None:
     c = Conversation(settings=session_settings(max_in_flight_requests=4))
     c.client_sends(*(heartbeat(i) for i in range(6))).still_muted()
@@ -190,8 +182,6 @@ def test_own_replies_that_wait_behind_a_long_poll_are_bounded() -> None:
 
 
 # -- half-close and drain ------------------------------------------------------------------------------------
-
-
 def test_b07_a_half_close_lets_every_request_before_it_have_its_reply() -> None:
     c = Conversation()
     c.client_sends(heartbeat(1), metadata(2, "a"), heartbeat(3)).client_half_closes().alive()
@@ -277,8 +267,6 @@ def test_a_drain_serves_the_requests_that_a_mute_held_back_when_it_is_over() -> 
 
 
 # -- bounds -----------------------------------------------------------------------------------------------
-
-
 def test_b03_an_honest_client_at_50_kb_per_second_has_time_for_a_mebibyte() -> None:
     settings = session_settings()
     needed_ms = (1 << 20) * 1_000 // 50_000
@@ -344,8 +332,6 @@ def test_a_half_closed_client_still_gets_the_reply_that_takes_its_time() -> None
 
 
 # -- failed authentication (KIP-306) -------------------------------------------------------------------------
-
-
 def test_a_failed_authentication_is_answered_and_closed_after_its_delay() -> None:
     c = Conversation().client_sends(heartbeat(1))
     c.session.fail_later(b"no", CloseCause.AUTHENTICATION_FAILED, 100, now_ms=c.clock.now_ms)

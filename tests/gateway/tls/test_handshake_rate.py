@@ -106,8 +106,6 @@ def test_too_many_are_refused() -> None:
 
 
 # -- K09 -----------------------------------------------------------------------------------------------------
-
-
 def test_k09_only_as_many_wait_as_begin_before_their_deadline() -> None:
     crowd = Crowd(100)
     crowd.come(*range(200), left_s=1.0)

@@ -83,16 +83,13 @@ class Steps:
             self.steps.submit(Numbered(self, number, fails=fails, breaks=breaks), long=long)
 
 
-def test_first_step_of_a_turn_is_done_at_once() -> None:
+def test_steps_have_a_turn_each_in_order() -> None:
     steps = Steps()
     for number in range(3):
         steps.ask(number)
         assert steps.done[-1] == number
         steps.loop.turn_once()
     assert steps.loop.soon == []
-
-
-def test_each_of_the_others_has_a_turn_of_its_own() -> None:
     steps = Steps()
     steps.ask(0, 1, 2)
     assert steps.done == [0]
@@ -101,9 +98,6 @@ def test_each_of_the_others_has_a_turn_of_its_own() -> None:
         steps.loop.turn_once()
         assert len(steps.done) == count
     assert steps.done == [0, 1, 2]
-
-
-def test_a_step_that_comes_while_others_wait_is_behind_them() -> None:
     steps = Steps()
     steps.ask(0, 1)
     steps.loop.turn_once()
@@ -122,6 +116,14 @@ def test_a_step_that_fails_does_not_stop_the_others() -> None:
         steps.loop.turn_once()
     steps.loop.turn_once()
     assert steps.done == [0, 1, 2]
+    steps = Steps(threaded=True)
+    steps.ask(0, fails=True, long=True)
+    steps.ask(1)
+    with pytest.raises(ZeroDivisionError):
+        steps.loop.wait()
+    steps.loop.turn_once()
+    assert steps.done == [0, 1]
+    steps.steps.stop()
 
 
 def test_the_loop_goes_on_while_a_long_step_is_computed_and_no_other_step_is() -> None:
@@ -140,17 +142,6 @@ def test_the_loop_goes_on_while_a_long_step_is_computed_and_no_other_step_is() -
     steps.loop.turn_once()
     assert steps.done == steps.computed == [0, 1, 2]
     assert steps.threads == ["handshakes", "handshakes", threading.current_thread().name]
-    steps.steps.stop()
-
-
-def test_a_long_step_that_fails_in_the_end_does_not_stop_the_others() -> None:
-    steps = Steps(threaded=True)
-    steps.ask(0, fails=True, long=True)
-    steps.ask(1)
-    with pytest.raises(ZeroDivisionError):
-        steps.loop.wait()
-    steps.loop.turn_once()
-    assert steps.done == [0, 1]
     steps.steps.stop()
 
 

@@ -45,8 +45,6 @@ def test_any_segments_give_the_same_count(sizes: list[int], cuts: list[int]) -> 
 
 
 # -- K09 -----------------------------------------------------------------------------------------------------
-
-
 def tls_record(payload: bytes, content_type: int = 22) -> bytes:
     return bytes([content_type, 3, 1]) + len(payload).to_bytes(2, "big") + payload
 

@@ -24,8 +24,6 @@ def server(pki: Pki) -> TlsServer:
 
 
 # -- handshake -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("pieces", [0, 1, 7])
 def test_the_user_is_told_once_the_handshake_is_done_however_it_arrives(pki: Pki, pieces: int) -> None:
     server = TlsServer(pki)
@@ -111,8 +109,6 @@ def test_a_refused_client_costs_no_cryptography(pki: Pki) -> None:
 
 
 # -- receiving -----------------------------------------------------------------------------------------------
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 3 * RECORD_BYTES), max_size=6), pieces=st.sampled_from([0, 1_000, 16_406])
@@ -216,8 +212,6 @@ def test_a_lost_connection_is_passed_on(server: TlsServer) -> None:
 
 
 # -- sending -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", [1, RECORD_BYTES, SLICE_BYTES, SLICE_BYTES + 1, 5 * SLICE_BYTES + 3])
 def test_what_is_written_is_sent_at_once_and_whole(server: TlsServer, size: int) -> None:
     data = bytes(index % 251 for index in range(size))
@@ -263,8 +257,6 @@ def test_what_the_socket_knows_can_be_asked(server: TlsServer) -> None:
 
 
 # -- one step in a turn --------------------------------------------------------------------------------------
-
-
 def begin_together(pki: Pki) -> tuple[TlsServer, TlsServer]:
     """Two clients of one loop; the first one has taken the turn with its hello, the second one's has just come."""
     first = TlsServer(pki)

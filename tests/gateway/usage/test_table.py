@@ -59,7 +59,7 @@ def limited(*, entity: QuotaEntity) -> RateQuotas:
     return RateQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, RateSettings())
 
 
-def test_clients_that_share_a_limit_share_a_row_with_limit_and_rate() -> None:
+def test_clients_share_rows_as_they_share_limits() -> None:
     quotas = limited(entity=QuotaEntity(user="alice"))
     table = UsageTable()
     for client_id in ("x", "y"):
@@ -70,9 +70,6 @@ def test_clients_that_share_a_limit_share_a_row_with_limit_and_rate() -> None:
     (row,) = taken(table)
     assert (row[Row.USER], row[Row.CLIENT_ID], row[Row.OFFERED]) == ("alice", "", 1_000)
     assert (row[Row.QUOTA], row[Row.LEVEL_END]) == (100.0, 100.0)
-
-
-def test_clients_without_a_limit_and_under_a_default_have_rows_of_their_own() -> None:
     quotas = limited(entity=QuotaEntity(user="bob"))
     table = UsageTable()
     for client_id in ("x", "y"):
@@ -105,7 +102,7 @@ def test_limits_of_rows_without_a_tracker_are_asked_for() -> None:
     assert (row[Row.QUOTA], row[Row.LEVEL_END]) == (3.0, 77.0)
 
 
-def test_clients_beyond_the_cap_share_a_row_and_are_counted() -> None:
+def test_rows_and_events_beyond_their_caps_are_counted() -> None:
     table = UsageTable(max_rows=2)
     for name in "abcd":
         produce(table, name).count(10)
@@ -115,6 +112,14 @@ def test_clients_beyond_the_cap_share_a_row_and_are_counted() -> None:
     assert table.take_dropped() == (2, 0)
     assert table.take_dropped() == (0, 0)
     assert table.folded_total == 2
+    table = UsageTable(max_events=2)
+    row = table.row("in", "alice", "app", UsageApi.MUTATION)
+    for topic in range(5):
+        event(table, row, topic)
+    assert len(list(table.take_events())) == 2
+    assert table.take_dropped() == (0, 3)
+    event(table, row, "later")
+    assert len(list(table.take_events())) == 1
 
 
 def test_a_row_whose_place_was_given_away_is_told_all_the_same() -> None:
@@ -163,17 +168,6 @@ def test_sums_are_complete_whatever_comes_and_goes(steps: list[tuple[str, str, i
         counted += units
         assert len(table) <= max_rows
     assert told == counted
-
-
-def test_events_beyond_the_cap_are_counted() -> None:
-    table = UsageTable(max_events=2)
-    row = table.row("in", "alice", "app", UsageApi.MUTATION)
-    for topic in range(5):
-        event(table, row, topic)
-    assert len(list(table.take_events())) == 2
-    assert table.take_dropped() == (0, 3)
-    event(table, row, "later")
-    assert len(list(table.take_events())) == 1
 
 
 def test_a_topic_asked_for_again_after_a_refusal_is_another_attempt_for_a_while() -> None:

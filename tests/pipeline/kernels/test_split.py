@@ -55,16 +55,13 @@ def muted(*seconds: tuple[int, int, int]) -> Ragged:
     return split_seconds(np.array([0, len(told)]), told[:, 0], told[:, 1] * 1.0, told[:, 1], ones, told[:, 2])
 
 
-def test_the_first_mute_of_a_stretch_is_at_its_seconds_end_and_a_gap_ends_it() -> None:
+def test_mutes_are_placed_in_their_seconds_and_demand_before_them() -> None:
     split = muted((6, 2, 600))
     assert split.t_ms.tolist() == [6_100, 6_300]
     assert split.think_ms is not None
     assert split.think_ms.tolist() == [0, 200]
     split = muted((6, 1, 600), (8, 1, 600))
     assert split.t_ms.tolist() == [6_200, 8_200]
-
-
-def test_what_came_after_a_mute_was_wanted_before_but_not_longer_than_a_rate_looks_back() -> None:
     split = muted((6, 2, 600), (7, 0, 1_000), (8, 4, 200), (9, 1, 0), (10, 1, 0))
     assert split.t_ms.tolist() == [6_100, 6_300, *[6_300] * 4, 9_000, 10_500]
     assert split.think_ms is not None
@@ -73,9 +70,6 @@ def test_what_came_after_a_mute_was_wanted_before_but_not_longer_than_a_rate_loo
     came_ms = np.arange(100, 140) * 1_000
     assert split.t_ms[0] == 100_050
     assert (came_ms - split.t_ms).max() == EARLIEST_MS
-
-
-def test_seconds_with_mutes_have_more_stand_ins() -> None:
     assert muted((6, 500, 0)).lengths.tolist() == [MOST]
     assert muted((6, 500, 1)).lengths.tolist() == [MOST_MUTED]
 
