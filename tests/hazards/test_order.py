@@ -23,26 +23,6 @@ async def test_fifty_thousand_small_frames_keep_their_order_through_throttles_an
 
 
 # -- would they notice? --------------------------------------------------------------------------------------
-class Sink:
-    """A transport that keeps what is written."""
-
-    def __init__(self) -> None:
-        self.written = bytearray()
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def is_closing(self) -> bool:
-        return False
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def abort(self) -> None:
-        pass
 
 
 def produce() -> Kind:

@@ -117,18 +117,6 @@ async def test_g02_a_store_that_hangs_holds_up_nobody_but_who_asked() -> None:
             assert wire.correlation_id_of(await asking.receive_frame()) == 7
 
 
-async def test_g02_a_client_that_leaves_in_between_takes_nothing_down_with_it() -> None:
-    async with ScriptedBroker() as broker, administered(broker.port) as running:
-        held = HeldStore(running)
-        async with await running.connect() as client:
-            await client.send(SET_ALICE)
-            await until(lambda: held.waiting)
-            client.reset()
-        await until(lambda: not running.channels)
-        held.let_go()
-        await until(lambda: running.gateway.limits.get(ALICE, RATE) == 5.0)
-
-
 async def test_g02_what_a_client_that_leaves_has_sent_ahead_goes_with_it() -> None:
     async with ScriptedBroker() as broker, administered(broker.port) as running:
         held = HeldStore(running)
@@ -165,15 +153,6 @@ async def test_g12_a_list_of_many_quotas_holds_up_nobody() -> None:
 async def exchange(client: RawClient) -> None:
     await client.send(heartbeat(9))
     assert wire.correlation_id_of(await client.receive_frame()) == 9
-
-
-async def test_rights_that_are_reloaded_are_those_of_the_next_request() -> None:
-    async with one_client() as (running, client):
-        running_config = running.gateway.operations.config
-        denied = running_config.model_copy(update={"quota_admin": QuotaAdminSettings()})
-        running.gateway.settings.apply(plan(running_config, denied))
-        await client.send(SET_ALICE)
-        assert codes(await client.receive_frame()) == [31]
 
 
 async def test_a_brokers_connection_limit_is_the_gateways_from_the_answer_on() -> None:

@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -17,12 +16,9 @@ import pytest
 
 from gateway.app import _serve
 from gateway.quota_admin.store.interface import StoreError
-from gateway.quota_admin.store.live import LiveQuotas
 from gateway.quota_admin.store.sqlite_format import FORMAT
 from quotas.entities import QuotaEntity
-from quotas.layered_quotas import LayeredQuotas, QuotaChange
-from quotas.limits import Limits
-from testkit.gateway import broker_and_gateway, gateway_config
+from testkit.gateway import gateway_config
 from testkit.packages import require_package
 from testkit.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration, opened, sqlite_store
 
@@ -233,18 +229,6 @@ def test_g04_store_that_was_never_finished_is_made_again(tmp_path: Path) -> None
     assert not (tmp_path / "quotas.db.new").exists()
 
 
-def test_f18_second_gateway_on_the_same_store_is_refused(store_folder: Path) -> None:
-    async def look() -> None:
-        async with opened(sqlite_store(store_folder)):
-            told = await refusal(store_folder)
-            assert f"in use by another gateway (process {os.getpid()})" in told
-            assert "quota_store.data_dir" in told
-        async with opened(sqlite_store(store_folder)) as again:
-            assert again.values == VALUES
-
-    asyncio.run(look())
-
-
 def test_f18_lock_ends_with_its_process(store_folder: Path) -> None:
     program = (
         "import asyncio, os, sys, pathlib\n"
@@ -307,21 +291,6 @@ def test_g18_read_only_disk_serves_the_quotas_and_refuses_alterations(
 
 
 # -- in a gateway --------------------------------------------------------------------------------------------
-async def test_g16_alteration_is_made_while_the_upstream_is_down_and_refused_while_draining(
-    tmp_path: Path,
-) -> None:
-    store = {"kind": "sqlite", "data_dir": str(tmp_path)}
-    async with broker_and_gateway(quota_store=store) as (broker, running):
-        gateway = running.gateway
-        await broker.stop()
-        await gateway.live_quotas.alter(alteration((ALICE, PRODUCE, 5.0)))
-        assert gateway.limits.get(ALICE, PRODUCE) == 5.0
-        hurry = asyncio.Event()
-        hurry.set()
-        await gateway.drain(hurry=hurry)
-        with pytest.raises(StoreError, match="shutting down"):
-            await gateway.live_quotas.alter(alteration((ALICE, PRODUCE, 6.0)))
-        assert gateway.limits.get(ALICE, PRODUCE) == 5.0
 
 
 async def test_g04_gateway_with_a_damaged_store_ends_with_one_line_and_binds_nothing_for_clients(
@@ -333,42 +302,3 @@ async def test_g04_gateway_with_a_damaged_store_ends_with_one_line_and_binds_not
     out, err = capsys.readouterr()
     assert "listening" not in out.split("event=")[0]
     assert err.startswith(f"sluice: quota store: {tmp_path}/quotas.db is damaged: it is empty")
-
-
-@pytest.mark.integration
-async def test_g12_hundred_thousand_quotas_are_read_altered_and_looked_up_as_fast_as_few(
-    tmp_path: Path,
-) -> None:
-    # CPU time, with room for a busy machine: the figures are in benchmarks/results/store.md.
-    entities = [QuotaEntity(user=f"user-{number}", client_id="app") for number in range(100_000)]
-    few, many = LayeredQuotas(Limits()), LayeredQuotas(Limits())
-    store = sqlite_store(tmp_path, max_quotas=100_000)
-    live = LiveQuotas(few, store, now_ms=lambda: 0)
-    await live.open()
-    await live.alter(alteration(*((entity, PRODUCE, 1.0) for entity in entities)))
-    with pytest.raises(StoreError, match="max_quotas allows 100000"):
-        await live.alter(alteration((ALICE, PRODUCE, 1.0)))
-    await live.close()
-    store = sqlite_store(tmp_path, max_quotas=100_000)
-    live = LiveQuotas(many, store, now_ms=lambda: 0)
-    began = time.process_time()
-    await live.open()
-    assert time.process_time() - began < 6
-    began = time.process_time()
-    for number in range(20):
-        await live.alter(alteration((entities[number], PRODUCE, 2.0)))
-    assert (time.process_time() - began) / 20 < 0.05
-    await live.close()
-    few.replace_base([])
-    few.apply(QuotaChange(entity, PRODUCE, None) for entity in entities[100:])
-
-    def look_up(quotas: LayeredQuotas, asked: list[QuotaEntity]) -> float:
-        rounds = []
-        for _ in range(5):
-            began = time.process_time()
-            for entity in asked:
-                quotas.limits.get(entity, PRODUCE)
-            rounds.append(time.process_time() - began)
-        return min(rounds) / len(asked)
-
-    assert look_up(many, entities) < 3 * look_up(few, entities[:100] * 1_000) + 1e-6

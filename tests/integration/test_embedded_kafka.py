@@ -22,17 +22,6 @@ from pinned_jars import MissingProgramError
 pytestmark = pytest.mark.integration
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
-# One broker that belongs to a process of its own; its address and pid are printed.
-CHILD = """
-import sys, threading
-from embedded_kafka.kafka import KafkaCluster
-cluster = KafkaCluster(host="127.77.0.9")
-starter = threading.Thread(target=cluster.start)
-starter.start()
-starter.join()
-print(cluster.pid(1), *cluster.brokers[1], cluster.directory, flush=True)
-sys.stdin.read()
-"""
 
 
 def test_three_brokers_hold_three_replicas_and_lose_and_regain_one() -> None:

@@ -15,7 +15,7 @@ from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Enforcement
 from testkit.admin_commands import sluice
 from testkit.gateway import broker_and_gateway, running_gateway
-from testkit.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration, opened, sqlite_store
+from testkit.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration
 
 pytestmark = pytest.mark.asyncio
 Yaml = Callable[[str], str]
@@ -123,34 +123,6 @@ async def test_export_has_the_stores_quotas_in_order_and_comes_back_by_import(
         code, out, _ = await sluice(other, capsys, "quotas", "import", path)
         assert (code, out) == (0, "+ client-id=app consumer_byte_rate 5\n1 changed, version 2\n")
         assert (await sluice(other, capsys, "quotas", "export"))[1] == text
-
-
-async def test_addresses_of_other_spellings_are_exported_in_the_right_one(
-    tmp_path: Path, yaml: Yaml, capsys: Capsys
-) -> None:
-    kept = {"2001:DB8::1": 5.0, "2001:0db8::2": 6.0, "2001:db8::2": 7.0, "::ffff:10.0.0.0/104": 8.0}
-    changes = [(QuotaEntity(ip=name), QuotaKey.CONNECTION_CREATION_RATE, rate) for name, rate in kept.items()]
-    store = sqlite_store(tmp_path)
-    async with opened(store):
-        await store.write(alteration(*changes))
-    section = {"kind": "sqlite", "data_dir": str(tmp_path)}
-    async with running_gateway(9, quota_store=section) as running:
-        code, listed, _ = await sluice(running, capsys, "quotas")
-        assert code == 0
-        assert all(name in listed for name in kept)
-        code, told, _ = await sluice(running, capsys, "quotas", "--ip", "2001:db8::1")
-        assert code == 0
-        assert "2001:DB8::1" in told
-        code, text, err = await sluice(running, capsys, "quotas", "export")
-    assert code == 0
-    assert text == (
-        "quotas:\n- ip: 2001:db8::1\n  connection_creation_rate: 5\n"
-        "- ip: 2001:db8::2\n  connection_creation_rate: 7\n"
-    )
-    assert "::ffff:10.0.0.0/104 connection_creation_rate is left out: it matches no address" in err
-    path = yaml(text)
-    async with running_gateway(9) as other:
-        assert (await sluice(other, capsys, "quotas", "import", path))[0] == 0
 
 
 async def test_import_sets_what_the_file_says_and_leaves_the_rest(yaml: Yaml, capsys: Capsys) -> None:
