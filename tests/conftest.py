@@ -29,6 +29,14 @@ def clock() -> FakeClock:
     return FakeClock(now_ms=7_300_000)
 
 
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A `testkit.tls.Pki`: an authority with the certificates that it has issued."""
+    from testkit.tls import Pki  # most tests do without the gateway's packages that it needs
+
+    return Pki(tmp_path_factory.mktemp("pki"))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.integration
 
-SECONDS: Final = 30
+SECONDS: Final = 10
 START_S: Final = 60
 """For imports with instrumentation, on a machine that has something else to do."""
 
@@ -41,7 +41,7 @@ def test_harness_finds_a_planted_bug(tmp_path: Path) -> None:
     assert crash.read_bytes().startswith(b"sluice")
 
 
-def test_h04_sasl_and_h25_proxy_headers_are_fuzzed_for_half_a_minute(tmp_path: Path) -> None:
+def test_h04_sasl_and_h25_proxy_headers_are_fuzzed_for_ten_seconds(tmp_path: Path) -> None:
     running = {name: start(name, SECONDS, tmp_path / name) for name in ("sasl", "proxy_protocol")}
     for name, process in running.items():
         output = finish(process, SECONDS)

@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -23,8 +22,6 @@ from testkit.gateway import GatewayProcess, gateway_process
 from testkit.raw_client import HOST
 
 pytestmark = pytest.mark.integration
-
-SLUICE = Path(sys.executable).with_name("sluice")
 
 
 @asynccontextmanager
@@ -101,29 +98,6 @@ async def test_f01_with_256_descriptors_1000_clients_wait_and_open_connections_a
         for client in [*established, newcomer]:
             client.close()
         assert "Traceback" not in await end(process)
-
-
-async def test_f17_more_connections_than_descriptors_is_one_line_and_code_2(tmp_path: Path) -> None:
-    file = tmp_path / "sluice.toml"
-    file.write_text(
-        f'[upstream]\nbootstrap = ["{HOST}:9"]\n[admin]\nbind = "{HOST}:0"\n'
-        f'[[listeners]]\nname = "a"\nbind = "{HOST}:0"\nfirst_broker_port = 17000\n'
-        "[connections]\nmax_connections = 100000\n"
-    )
-    began = time.monotonic()
-    ended = await asyncio.to_thread(
-        subprocess.run,
-        ["prlimit", "--nofile=1024:4096", SLUICE, "serve", "--config", file],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert time.monotonic() - began < 5
-    assert ended.returncode == 2
-    (line,) = ended.stderr.splitlines()
-    # The soft limit was raised to the hard one before it was divided.
-    assert "connections.max_connections: 100000" in line
-    assert "the limit is 4096" in line
 
 
 # -- failing system calls ------------------------------------------------------------------------------------

@@ -3,31 +3,10 @@
 import base64
 from pathlib import Path
 
-import pytest
 
-from testkit.secrets import CANARY, Outputs, packed, secrets_in
+from testkit.secrets import CANARY, Outputs, packed
 
 SECRET = f"{CANARY}alice-5f1c"
-
-
-@pytest.mark.parametrize("before", ["", "x", "xy", "xyz", "\0alice\0"])
-@pytest.mark.parametrize("after", ["", "-5f1c", "-5f1c\0\0"])
-def test_secret_is_found_however_it_is_encoded(before: str, after: str) -> None:
-    secret = f"{before}{CANARY}{after}".encode()
-    for text in (
-        secret,
-        base64.b64encode(secret),
-        base64.urlsafe_b64encode(secret),
-        secret.hex().encode(),
-        str(list(secret)).encode(),
-        repr(secret).encode(),
-        secret.decode().encode("utf-16-le"),
-    ):
-        assert secrets_in(b"event=x value=" + text + b" y=1"), text
-
-
-def test_nothing_is_found_where_nothing_is() -> None:
-    assert secrets_in(b"event=connection_closed user=alice canary canary_of- " * 100) == []
 
 
 def test_h15_leak_planted_in_a_log_is_found_once_wherever_lines_are_cut(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import ast
 import asyncio
 import resource
-import signal
 import statistics
 import time
 from pathlib import Path
@@ -226,30 +225,6 @@ async def test_c09_two_thousand_clients_exceed_their_quota_and_vanish(tmp_path: 
 
 
 # -- time ----------------------------------------------------------------------------------------------------
-@pytest.mark.slow
-async def test_f06_a_stopped_gateway_forwards_nothing_of_clients_that_left_meanwhile(tmp_path: Path) -> None:
-    tables = "[[quotas]]\ndefault_client_id = true\nproducer_byte_rate = 100000\n"
-    async with (
-        ScriptedBroker() as broker,
-        gateway_process(tmp_path, broker.port, tables=tables) as gateway,
-    ):
-        broker.script(PRODUCE, answer_produce)
-        gone, stays = await gateway.connect(), await gateway.connect()
-        for number, client in enumerate((gone, stays)):
-            await client.send(produce(1, size=1_100_000, client_id=f"f06-{number}"))
-            reply = wire.decode_response("Produce", 9, await client.receive_frame())
-            assert 500 < reply.throttle_time_ms < 1_500
-        gateway.signal(signal.SIGSTOP)
-        await gone.send(heartbeat(2))
-        await stays.send(heartbeat(3))
-        gone.close()
-        await asyncio.sleep(2)
-        gateway.signal(signal.SIGCONT)
-        assert wire.correlation_id_of(await stays.receive_frame()) == 3
-        await until(lambda: sum(c.ended.is_set() for c in broker.client_connections) == 1)
-        heard = [request.correlation_id for c in broker.client_connections for request in c.requests]
-        assert sorted(heard) == [1, 1, 3]
-        stays.close()
 
 
 @pytest.mark.parametrize("jump_s", [3_600, -3_600, 86_400, -time.time()], ids=["1h", "-1h", "1d", "1970"])

@@ -19,11 +19,6 @@ from testkit.raw_client import Ended, until
 from testkit.tls import Pki, TlsClient, failures, handshakes, tls_gateway
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    return Pki(tmp_path_factory.mktemp("pki"))
-
-
 def client_hello(context: ssl.SSLContext) -> bytes:
     """The first bytes of a client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

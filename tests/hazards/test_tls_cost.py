@@ -16,11 +16,6 @@ from testkit.tls import Pki, TlsClient, handshakes, tls_gateway
 from testkit.tls_conversation import TlsServer
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    return Pki(tmp_path_factory.mktemp("pki"))
-
-
 # -- H22 -----------------------------------------------------------------------------------------------------
 async def test_h22_a_storm_of_handshakes_is_paced_and_all_come_in(pki: Pki) -> None:
     """How little it costs those who are connected is measured by `python -m benchmarks.tls.storm`."""

@@ -18,11 +18,6 @@ MIB = 1024 * 1024
 QUOTA = {"default_client_id": True, "producer_byte_rate": 1_000}
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    return Pki(tmp_path_factory.mktemp("pki"))
-
-
 def throttled(running: RunningGateway) -> bool:
     return any(channel.session.muted & MuteReason.THROTTLED for channel in running.channels)
 

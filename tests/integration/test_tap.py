@@ -5,20 +5,11 @@ import pytest
 from embedded_kafka.kafka import KafkaCluster
 from testkit.kafka_cluster import KAFKA_HOST
 from testkit.secrets import OUTPUTS
-from testkit.tap import Scanner, Tap
+from testkit.tap import Tap
 from testkit.wire_client import WireClient
 from tests.integration.gateway_process import TAP_HOST, GatewayProcess
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.mark.parametrize("cut", range(1, 12))
-def test_text_is_found_wherever_the_stream_is_cut(cut: int) -> None:
-    scanner = Scanner([b"127.77.0.1"], [])
-    stream = b"\x00\x09127.77.0.10127.77.0.1\x00127.77.0."
-    for at in range(0, len(stream), cut):
-        scanner.feed(stream[at : at + cut])
-    assert len(scanner.hits) == 2
 
 
 def test_e01_tap_finds_the_address_that_a_broker_tells_its_clients(kafka: KafkaCluster) -> None:

@@ -14,11 +14,6 @@ from testkit.raw_client import until
 from testkit.tls import Pki, TlsClient, failures, handshakes, tls_gateway
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    return Pki(tmp_path_factory.mktemp("pki"))
-
-
 async def test_nothing_of_a_handshake_is_kept_once_it_is_over(pki: Pki) -> None:
     async with tls_gateway(pki.keys()) as (_, running):
         tls_acceptor = running.listener._tls_acceptor

@@ -18,11 +18,6 @@ from testkit.packages import require_package
 from testkit.tls import Pki
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    return Pki(tmp_path_factory.mktemp("pki"))
-
-
 def listener(pki: Pki, **more: str) -> ListenerTls:
     keys = {"certificate": str(pki.server.certificate), "key": str(pki.server.key)}
     return ListenerTls.model_validate(keys | more)

@@ -13,11 +13,6 @@ from testkit.tls import Pki
 from testkit.tls_conversation import TlsServer, User
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    return Pki(tmp_path_factory.mktemp("pki"))
-
-
 @pytest.fixture
 def server(pki: Pki) -> TlsServer:
     return TlsServer(pki).shake_hands()

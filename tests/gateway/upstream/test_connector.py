@@ -151,23 +151,6 @@ async def test_d03_slow_name_holds_up_no_other_connection(monkeypatch: pytest.Mo
                 assert wire.correlation_id_of(await waiting.receive_frame()) == 1
 
 
-async def test_d03_name_that_is_never_resolved_ends_at_the_connect_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def never(host: str, port: int) -> list[str]:
-        await asyncio.Event().wait()
-        return []
-
-    monkeypatch.setattr("gateway.upstream.upstreams.Resolver", lambda now_ms: Resolver(now_ms, lookup=never))
-    async with (
-        running_gateway("kafka.test:9092", upstream={"connect_timeout_ms": 100}) as running,
-        await running.connect() as client,
-    ):
-        await client.send(fetch())
-        assert await client.receive_rest() == b""
-        await running.ended_by(CloseCause.UPSTREAM_TIMEOUT)
-
-
 @pytest.mark.parametrize("script", [scripts.close, scripts.reset])
 async def test_d04_broker_that_dies_before_its_first_reply_closes_the_client(script: scripts.Script) -> None:
     async with broker_and_gateway() as (broker, running), await running.connect() as client:

@@ -5,7 +5,7 @@ from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import DESCRIBE_CONFIGS, EVERY_API, METADATA, Node, ScriptedBroker
 from testkit.frames import fetch
-from testkit.gateway import RunningGateway, free_ports, gateway_config, running_gateway
+from testkit.gateway import RunningGateway, free_ports, running_gateway
 from testkit.raw_client import HOST, RawClient, refused, until
 
 OFTEN = {"topology_refresh_ms": 20, "connect_timeout_ms": 1_000}
@@ -147,22 +147,6 @@ async def test_e11_broker_that_moved_is_reached_at_its_new_address_by_new_connec
                     await later.send(fetch(2))
                     await later.receive_frame()
         assert [len(broker.client_connections) for broker in (old, new)] == [1, 1]
-
-
-async def test_e12_broker_whose_port_is_busy_is_left_out_and_counted() -> None:
-    first = free_ports(4)
-    async with ScriptedBroker() as broker, ScriptedBroker(node_id=2, port=first + 2) as squatter:
-        broker.nodes = [Node(1, HOST, broker.port), Node(2, HOST, broker.port)]
-        config = gateway_config([broker.port], first_broker_port=first)
-        async with running_gateway(config=config) as running, await running.connect() as client:
-            await running.discovered()
-            assert await advertised(client) == {1: (HOST, first + 1)}
-            failures = running.gateway.registry.get_sample_value(
-                "gateway_broker_port_failures_total", {"listener": running.listener.name}
-            )
-            assert failures
-            await squatter.stop()
-            assert await advertised(client) == {1: (HOST, first + 1), 2: (HOST, first + 2)}
 
 
 async def test_e14_another_cluster_behind_the_same_address_is_not_taken_for_ours() -> None:

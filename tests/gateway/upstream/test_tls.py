@@ -25,11 +25,6 @@ YESTERDAY = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
 BEFORE = YESTERDAY - datetime.timedelta(days=5)
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    return Pki(tmp_path_factory.mktemp("pki"))
-
-
 def broker_context(pair: KeyPair) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.certificate, pair.key)
