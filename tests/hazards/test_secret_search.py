@@ -3,7 +3,6 @@
 import base64
 from pathlib import Path
 
-
 from testkit.secrets import CANARY, Outputs, packed
 
 SECRET = f"{CANARY}alice-5f1c"

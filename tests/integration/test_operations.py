@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from kafka.record.memory_records import MemoryRecordsBuilder
 
 from embedded_kafka.kafka import KafkaCluster
 from testkit.kafka_cluster import KAFKA_HOST
@@ -20,6 +21,13 @@ from tests.integration.gateway_process import GatewayProcess
 pytestmark = pytest.mark.integration
 
 SLUICE: Final = str(Path(sys.executable).parent / "sluice")
+
+
+def records(size: int = 100) -> bytes:
+    builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=2 * size)
+    builder.append(timestamp=1_700_000_000_000, key=None, value=b"v" * size)
+    builder.close()
+    return bytes(builder.buffer())
 
 
 def test_gateway_started_before_its_broker_is_not_ready_and_serves_once_the_broker_is_there(
