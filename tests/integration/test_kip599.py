@@ -18,7 +18,7 @@ from tests.integration.java_programs import run_java
 pytestmark = pytest.mark.integration
 
 TOPICS: Final = "org.apache.kafka.tools.TopicCommand"
-NONE, ALREADY_EXISTS, THROTTLING_QUOTA_EXCEEDED = 0, 36, 89
+NONE, THROTTLING_QUOTA_EXCEEDED = 0, 89
 RATE: Final = 5.0
 # The burst is rate * window.num * window size: 500 partitions at 5/s.
 WINDOW: Final = "[mutation_quota]\nwindow_num = 100\nwindow_size_seconds = 1\n"
@@ -29,26 +29,13 @@ SMALL_BURST: Final = 22
 @pytest.fixture(scope="module")
 def worked_example(start_gateway: StartGateway, kafka: KafkaCluster) -> GatewayProcess:
     """5 partitions a second, burst 500, for every client id that an example needs for itself."""
-    return start_gateway(
-        kafka, GatewayOptions(quotas={"example-v6": RATE, "example-v5": RATE}, tables=WINDOW)
-    )
+    return start_gateway(kafka, GatewayOptions(quotas={"example-v6": RATE}, tables=WINDOW))
 
 
 @pytest.fixture(scope="module")
 def small(start_gateway: StartGateway, kafka: KafkaCluster) -> GatewayProcess:
     """2 partitions a second, burst 22: waits that a test can sit out."""
-    names = (
-        "rq18-0",
-        "rq18-1",
-        "rq18-2",
-        "tool",
-        "java-admin",
-        "partial",
-        "delete",
-        "grow",
-        "other",
-        "shared",
-    )
+    names = ("rq18-0", "rq18-1", "rq18-2", "tool", "java-admin")
     return start_gateway(kafka, GatewayOptions(quotas=dict.fromkeys(names, SMALL_RATE)))
 
 
@@ -113,53 +100,6 @@ def test_worked_example_accepts_560_partitions_and_refuses_the_next_request_for_
     assert (
         worked_example.metric("gateway_controller_mutation_refused_topics_total", client_id="example-v6") == 1
     )
-
-
-def test_later_topics_of_a_strict_request_are_refused_and_answered_in_their_place(
-    small: GatewayProcess, kafka: KafkaCluster, created: list[str]
-) -> None:
-    created += ["partial-a", "partial-b"]
-    with WireClient(small.bootstrap, client_id="partial") as client:
-        reply = create(client, 7, {"partial-a": 20, "partial-b": 20, "partial-c": 1, "partial-d": 1})
-    assert [topic.name for topic in reply.body.topics] == [f"partial-{letter}" for letter in "abcd"]
-    assert codes(reply) == [NONE, NONE, THROTTLING_QUOTA_EXCEEDED, THROTTLING_QUOTA_EXCEEDED]
-    assert 8_000 <= reply.body.throttle_time_ms <= 9_000
-    with WireClient(kafka.brokers[1]) as broker:
-        await_topics(broker, {"partial-a": 20, "partial-b": 20})
-        assert not topics_of(broker).keys() & {"partial-c", "partial-d"}
-
-
-def test_deletes_cost_the_partitions_that_the_cluster_knows_of(
-    small: GatewayProcess, kafka: KafkaCluster
-) -> None:
-    with WireClient(kafka.brokers[1]) as broker:
-        create(broker, 7, {"delete-big": 30, "delete-small": 1})
-        await_topics(broker, {"delete-big": 30, "delete-small": 1})
-    with WireClient(small.bootstrap, client_id="delete") as client:
-        first = client.ask("DeleteTopics", 6, topics=[{"name": "delete-big"}], timeout_ms=10_000)
-        second = client.ask("DeleteTopics", 6, topics=[{"name": "delete-small"}], timeout_ms=10_000)
-    assert [result.error_code for result in first.body.responses] == [NONE]
-    assert [result.error_code for result in second.body.responses] == [THROTTLING_QUOTA_EXCEEDED]
-    assert 3_000 <= second.body.throttle_time_ms <= 4_000
-    with WireClient(kafka.brokers[1]) as broker:
-        broker.ask("DeleteTopics", 5, topic_names=["delete-small"], timeout_ms=10_000)
-
-
-def test_new_partitions_cost_their_difference_to_those_that_are_there(
-    small: GatewayProcess, kafka: KafkaCluster, created: list[str]
-) -> None:
-    created.append("grow")
-    with WireClient(kafka.brokers[1]) as broker:
-        create(broker, 7, {"grow": 10})
-        await_topics(broker, {"grow": 10})
-    with WireClient(small.bootstrap, client_id="grow") as client:
-        topics = [{"name": "grow", "count": 36, "assignments": None}]
-        first = client.ask("CreatePartitions", 3, topics=topics, timeout_ms=10_000, validate_only=False)
-        topics = [{"name": "grow", "count": 37, "assignments": None}]
-        second = client.ask("CreatePartitions", 3, topics=topics, timeout_ms=10_000, validate_only=False)
-    assert [result.error_code for result in first.body.results] == [NONE]
-    assert [result.error_code for result in second.body.results] == [THROTTLING_QUOTA_EXCEEDED]
-    assert 1_000 <= second.body.throttle_time_ms <= 2_000
 
 
 def test_kafka_topics_shows_its_user_the_throttling_error(
