@@ -17,9 +17,7 @@ from testkit.secrets import secrets_in
 # No deadline: a shared machine makes single examples slow, which is not what the properties are about.
 settings.register_profile("brief", max_examples=20, deadline=None)
 settings.register_profile("quick", max_examples=100, deadline=None)
-settings.register_profile(
-    "thorough", max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("thorough", max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 

@@ -103,9 +103,7 @@ async def test_k20_a_head_that_does_not_come_ends_its_connection(monkeypatch: py
 )
 async def test_k22_only_names_of_ours_are_answered(method: bytes, host: bytes, answered: bool) -> None:
     async with running_gateway(9) as running:
-        answer = await request(
-            running, method + b" HTTP/1.1\r\nConnection: close\r\nHost: " + host + b"\r\n\r\n"
-        )
+        answer = await request(running, method + b" HTTP/1.1\r\nConnection: close\r\nHost: " + host + b"\r\n\r\n")
         assert (answer[len("HTTP/1.1 ") :][:3] in (b"421", b"400")) != answered
 
 

@@ -107,10 +107,7 @@ class _Gateway:
     [
         (f"event=event_loop_stalled stall_ms=900 cpu_ms={STALL_CPU_MS + 1} handler=a:b", ["stall"]),
         (f"event=event_loop_stalled stall_ms=900 cpu_ms={STALL_CPU_MS} handler=a:b", []),
-        (
-            'event=connection_refused level=info peer=127.0.0.1:4711 cause=upstream_malformed detail=""',
-            ["error"],
-        ),
+        ('event=connection_refused level=info peer=127.0.0.1:4711 cause=upstream_malformed detail=""', ["error"]),
         ("event=connection_refused level=info peer=127.0.0.1:4711 cause=not_kafka", []),
         ('event="client failed" level=error', ["error"]),
     ],

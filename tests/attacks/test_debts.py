@@ -107,12 +107,7 @@ def produce(attack: Attack) -> bytes:
 
 def fetch(attack: Attack) -> bytes:
     """A request for all there is."""
-    partition = {
-        "partition": 0,
-        "current_leader_epoch": -1,
-        "fetch_offset": 0,
-        "partition_max_bytes": 1 << 20,
-    }
+    partition = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
     more: dict[str, Any] = {"session_id": 0, "session_epoch": -1} if attack.version >= 7 else {}
     return wire.request(
         "Fetch",
@@ -165,11 +160,7 @@ async def go_on(address: tuple[str, int], attack: Attack, frame: bytes, until: f
 
 
 async def all_at_once(
-    address: tuple[str, int],
-    attacks: tuple[Attack, ...],
-    frame_of: Callable[[Attack], bytes],
-    *,
-    enough: int = 0,
+    address: tuple[str, int], attacks: tuple[Attack, ...], frame_of: Callable[[Attack], bytes], *, enough: int = 0
 ) -> tuple[list[int], list[float]]:
     """Bytes that each got, and how long each request of an honest client beside them took, in seconds."""
     until = time.monotonic() + ATTACK_S

@@ -33,12 +33,8 @@ ATTACKER, HONEST = "127.0.1.1", "127.0.2.1"
 async def with_few_counters(count: int) -> AsyncIterator[RunningGateway]:
     """A gateway whose quota is 1,000 bytes a second for each client id."""
     async with ScriptedBroker() as broker:
-        broker.script(
-            PRODUCE, lambda connection, request: connection.send(produce_reply(request.correlation_id))
-        )
-        config = gateway_config(
-            [broker.port], quotas=[{"default_client_id": True, "producer_byte_rate": 1_000}]
-        )
+        broker.script(PRODUCE, lambda connection, request: connection.send(produce_reply(request.correlation_id)))
+        config = gateway_config([broker.port], quotas=[{"default_client_id": True, "producer_byte_rate": 1_000}])
         few = config.client_quota.model_copy(update={"max_trackers": count})
         async with running_gateway(config=config.model_copy(update={"client_quota": few})) as running:
             await running.discovered()

@@ -31,9 +31,7 @@ def test_k17_refused_requests_behind_a_long_poll_are_not_collected_without_bound
     start_gateway: StartGateway, kafka: KafkaCluster
 ) -> None:
     gateway = start_gateway(kafka)
-    refused = alter(
-        *(entry({"no such type": f"{at}{'n' * 30_000}"}, producer_byte_rate=1.0) for at in range(130))
-    )
+    refused = alter(*(entry({"no such type": f"{at}{'n' * 30_000}"}, producer_byte_rate=1.0) for at in range(130)))
     with socket.create_connection(gateway.broker(1)) as attacker, WireClient(gateway.broker(1)) as honest:
         honest.ask("Metadata", 12, topics=[])
         poll = wire.request("Fetch", 4, max_wait_ms=60_000, min_bytes=1, max_bytes=1, topics=[
@@ -52,9 +50,7 @@ def test_k17_refused_requests_behind_a_long_poll_are_not_collected_without_bound
     eventually(lambda: held(gateway) < MIB)
 
 
-def test_k06_millions_of_empty_names_do_not_hold_the_loop(
-    start_gateway: StartGateway, kafka: KafkaCluster
-) -> None:
+def test_k06_millions_of_empty_names_do_not_hold_the_loop(start_gateway: StartGateway, kafka: KafkaCluster) -> None:
     gateway = start_gateway(kafka)
     body = pack(">i", 1_100_000) + bytes(8 * MIB - 100)
     frame = wire.framed(wire.head(32, 1, flexible=False) + body)

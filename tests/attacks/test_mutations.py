@@ -84,9 +84,7 @@ def grow(client: WireClient, name: str, count: int, version: int = 3) -> Reply:
 
 def codes(reply: Reply) -> dict[str, int]:
     body = reply.body
-    results = next(
-        getattr(body, field) for field in ("topics", "results", "responses") if hasattr(body, field)
-    )
+    results = next(getattr(body, field) for field in ("topics", "results", "responses") if hasattr(body, field))
     return {result.name: result.error_code for result in results}
 
 
@@ -124,17 +122,13 @@ def test_a_topic_that_stands_twice_and_one_too_many_do_not_make_the_others_free(
     into_debt(gateway, "twice")
     into_debt(gateway, "too-many")
     with WireClient(gateway.bootstrap, client_id="twice") as client:
-        reply = make(
-            client, topic("attack-twice-x", 9_999), topic("attack-twice-x", 1), topic("attack-twice-y", 5)
-        )
+        reply = make(client, topic("attack-twice-x", 9_999), topic("attack-twice-x", 1), topic("attack-twice-y", 5))
         assert codes(reply) == {"attack-twice-x": INVALID_REQUEST, "attack-twice-y": THROTTLED}
     with WireClient(gateway.bootstrap, client_id="too-many") as client:
         huge = topic("attack-too-many-x", 10_001)
         assigned = {
             **topic(
-                "attack-too-many-z",
-                -1,
-                assignments=[{"partition_index": i, "broker_ids": [1]} for i in range(40)],
+                "attack-too-many-z", -1, assignments=[{"partition_index": i, "broker_ids": [1]} for i in range(40)]
             ),
             "replication_factor": -1,
         }
@@ -195,8 +189,7 @@ def test_topics_that_come_into_being_under_waiting_requests_do_not_grow_for_free
     names = [f"attack-race-grow-{i}" for i in range(width)]
     with ExitStack() as stack, ThreadPoolExecutor(width + 1) as pool:
         clients = [
-            stack.enter_context(WireClient(gateway.bootstrap, client_id="race-grow"))
-            for _ in range(width + 1)
+            stack.enter_context(WireClient(gateway.bootstrap, client_id="race-grow")) for _ in range(width + 1)
         ]
         # The first takes the bucket to zero and no further, so that all twelve are created.
         creating = pool.submit(make, clients[0], *(topic(name, 1) for name in names))
@@ -220,24 +213,19 @@ def test_topics_that_are_deleted_under_waiting_requests_are_not_created_again_fo
     eventually(lambda: set(names) <= partitions(broker).keys())
     with ExitStack() as stack, ThreadPoolExecutor(width + 1) as pool:
         clients = [
-            stack.enter_context(WireClient(gateway.bootstrap, client_id="race-create"))
-            for _ in range(width + 1)
+            stack.enter_context(WireClient(gateway.bootstrap, client_id="race-create")) for _ in range(width + 1)
         ]
         doomed = [{"name": name} for name in names]
         deleting = pool.submit(clients[0].ask, "DeleteTopics", 6, topics=doomed, timeout_ms=30_000)
         time.sleep(0.004)
-        creating = [
-            pool.submit(make, client, name, many) for client, name in zip(clients[1:], names, strict=True)
-        ]
+        creating = [pool.submit(make, client, name, many) for client, name in zip(clients[1:], names, strict=True)]
         for each in [deleting, *creating]:
             each.result()
     settled(broker, "race-create")
     assert total(broker, "attack-race-create-") <= BURST + many
 
 
-def test_old_clients_on_new_connections_do_not_outrun_the_bucket(
-    gateway: GatewayProcess, broker: WireClient
-) -> None:
+def test_old_clients_on_new_connections_do_not_outrun_the_bucket(gateway: GatewayProcess, broker: WireClient) -> None:
     """A client that does not know error 89 is never refused: beyond one window of debt it waits."""
     started = time.monotonic()
     answered = 0
@@ -263,9 +251,7 @@ def test_old_clients_on_many_connections_at_once_do_not_race_one_debt(
             for _ in range(width)
         ]
         for number, client in enumerate(clients):
-            client.send(
-                "CreateTopics", 4, topics=[topic(f"attack-old-race-{number}", many)], timeout_ms=30_000
-            )
+            client.send("CreateTopics", 4, topics=[topic(f"attack-old-race-{number}", many)], timeout_ms=30_000)
         answered = 0
         for client in clients:
             with suppress(TimeoutError):
@@ -360,9 +346,7 @@ def test_what_a_broker_provably_refuses_costs_an_honest_client_nothing(
             assert codes(grow(client, "attack-honest-there", 2, version)) == {
                 "attack-honest-there": INVALID_PARTITIONS
             }
-            assert codes(grow(client, "attack-honest-absent", 900, version)) == {
-                "attack-honest-absent": UNKNOWN
-            }
+            assert codes(grow(client, "attack-honest-absent", 900, version)) == {"attack-honest-absent": UNKNOWN}
     assert (gateway.metric(TOKENS, client_id="honest") or 0) >= BURST - 6
 
 
@@ -397,9 +381,7 @@ def test_topics_that_the_client_may_create_and_not_see_are_charged(
     guarded: SecureKafka, tap: Tap, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     options = GatewayOptions(
-        quotas={"unseen": RATE},
-        upstream=own_user(guarded),
-        listener='security_protocol = "SASL_PLAINTEXT"',
+        quotas={"unseen": RATE}, upstream=own_user(guarded), listener='security_protocol = "SASL_PLAINTEXT"'
     )
     directory = tmp_path_factory.mktemp("unseen")
     gateway = GatewayProcess(directory, guarded.addresses("SASL").values(), tap, options)

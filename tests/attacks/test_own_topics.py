@@ -35,9 +35,7 @@ SECRET: Final = f"{CANARY}own-topics"
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["no-quota", "mutation-quota"])
-def gateway(
-    request: pytest.FixtureRequest, start_gateway: StartGateway, kafka: KafkaCluster
-) -> GatewayProcess:
+def gateway(request: pytest.FixtureRequest, start_gateway: StartGateway, kafka: KafkaCluster) -> GatewayProcess:
     stores = (
         f'[quota_store]\nkind = "topic"\ntopic = "{QUOTAS}"\n'
         f'[usage]\nkind = "topic"\ntopic = "{USAGE}"\ngateway_id = "own"\n'
@@ -94,15 +92,10 @@ def batch(value: bytes = b"{}") -> bytes:
     return bytes(records.buffer())
 
 
-def produced(
-    version: int, ids: dict[str, uuid.UUID], *names: str, acks: int = 1, **more: Any
-) -> dict[str, Any]:
+def produced(version: int, ids: dict[str, uuid.UUID], *names: str, acks: int = 1, **more: Any) -> dict[str, Any]:
     partitions = [{"index": 0, "records": more.pop("records", batch())}]
     topics = [
-        {
-            ("name" if version < 13 else "topic_id"): name if version < 13 else ids[name],
-            "partition_data": partitions,
-        }
+        {("name" if version < 13 else "topic_id"): name if version < 13 else ids[name], "partition_data": partitions}
         for name in names
     ]
     return {"acks": acks, "timeout_ms": EVER, "topic_data": topics, **more}
@@ -156,9 +149,7 @@ def test_k11_produce_without_acks_is_written_but_for_the_gateways_topics(
     assert end_of(broker, QUOTAS) == end
 
 
-def test_k11_lengths_in_more_bytes_than_they_need_hide_no_name(
-    client: WireClient, broker: WireClient
-) -> None:
+def test_k11_lengths_in_more_bytes_than_they_need_hide_no_name(client: WireClient, broker: WireClient) -> None:
     ids = known(broker)
     end = end_of(broker, QUOTAS)
     frame = wire.request("Produce", 9, client_id="own-topics", **produced(9, ids, QUOTAS))
@@ -184,9 +175,7 @@ def test_k11_the_gateway_says_at_its_start_that_anybody_may_write_past_it(gatewa
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_k11_the_gateways_topics_can_not_be_deleted(
-    version: int, client: WireClient, broker: WireClient
-) -> None:
+def test_k11_the_gateways_topics_can_not_be_deleted(version: int, client: WireClient, broker: WireClient) -> None:
     first, second = made(broker), made(broker)
     ids = known(broker, QUOTAS, USAGE, first, second)
     if version < 6:
@@ -208,9 +197,7 @@ def test_k11_the_gateways_topics_can_not_be_deleted(
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_k11_the_gateways_topics_can_not_be_created(
-    version: int, client: WireClient, broker: WireClient
-) -> None:
+def test_k11_the_gateways_topics_can_not_be_created(version: int, client: WireClient, broker: WireClient) -> None:
     name = f"honest-{uuid.uuid4().hex[:8]}"
     topics = [{"name": each, "num_partitions": 1, "replication_factor": 1} for each in (QUOTAS, name)]
     answer = client.ask("CreateTopics", version, topics=topics, timeout_ms=EVER).body
@@ -229,21 +216,14 @@ def test_k11_the_gateways_topics_do_not_grow(
 
 @pytest.mark.parametrize(
     ("api", "version"),
-    [
-        *(("AlterConfigs", version) for version in range(3)),
-        *(("IncrementalAlterConfigs", v) for v in range(2)),
-    ],
+    [*(("AlterConfigs", version) for version in range(3)), *(("IncrementalAlterConfigs", v) for v in range(2))],
 )
 def test_k11_settings_of_the_gateways_topics_stay(
     api: str, version: int, client: WireClient, broker: WireClient, honest: str
 ) -> None:
     operation = {"config_operation": 0} if api == "IncrementalAlterConfigs" else {}
     resources = [
-        {
-            "resource_type": 2,
-            "resource_name": name,
-            "configs": [{"name": "retention.ms", "value": "1", **operation}],
-        }
+        {"resource_type": 2, "resource_name": name, "configs": [{"name": "retention.ms", "value": "1", **operation}]}
         for name in (honest, QUOTAS)
     ]
     if operation:  # a setting that the gateway keeps itself takes another way
@@ -266,9 +246,7 @@ def retention(broker: WireClient, name: str) -> str:
 def test_k11_records_of_the_gateways_topics_are_not_deleted(
     version: int, client: WireClient, broker: WireClient, honest: str
 ) -> None:
-    topics = [
-        {"name": name, "partitions": [{"partition_index": 0, "offset": -1}]} for name in (USAGE, honest)
-    ]
+    topics = [{"name": name, "partitions": [{"partition_index": 0, "offset": -1}]} for name in (USAGE, honest)]
     answer = client.ask("DeleteRecords", version, topics=topics, timeout_ms=EVER).body
     codes = {topic.name: topic.partitions[0].error_code for topic in answer.topics}
     assert codes == {USAGE: NOT_AUTHORISED, honest: NONE}
@@ -276,9 +254,7 @@ def test_k11_records_of_the_gateways_topics_are_not_deleted(
 
 @pytest.mark.parametrize("version", range(2))
 def test_k11_the_gateways_topics_are_not_moved(version: int, client: WireClient, honest: str) -> None:
-    topics = [
-        {"name": name, "partitions": [{"partition_index": 0, "replicas": [1]}]} for name in (USAGE, honest)
-    ]
+    topics = [{"name": name, "partitions": [{"partition_index": 0, "replicas": [1]}]} for name in (USAGE, honest)]
     answer = client.ask("AlterPartitionReassignments", version, timeout_ms=EVER, topics=topics).body
     codes = {topic.name: topic.partitions[0].error_code for topic in answer.responses}
     assert (answer.error_code, codes) == (NONE, {USAGE: NOT_AUTHORISED, honest: NONE})
@@ -287,9 +263,7 @@ def test_k11_the_gateways_topics_are_not_moved(version: int, client: WireClient,
 @pytest.mark.parametrize("version", range(3))
 def test_k11_the_gateways_topics_get_no_other_leader(version: int, client: WireClient, honest: str) -> None:
     topics = [{"topic": name, "partitions": [0]} for name in (USAGE, honest)]
-    answer = client.ask(
-        "ElectLeaders", version, election_type=1, topic_partitions=topics, timeout_ms=EVER
-    ).body
+    answer = client.ask("ElectLeaders", version, election_type=1, topic_partitions=topics, timeout_ms=EVER).body
     results = answer.replica_election_results
     codes = {result.topic: result.partition_result[0].error_code for result in results}
     assert codes.pop(USAGE) == NOT_AUTHORISED
@@ -297,9 +271,7 @@ def test_k11_the_gateways_topics_get_no_other_leader(version: int, client: WireC
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_k11_the_gateways_topics_take_part_in_no_transaction(
-    version: int, client: WireClient, honest: str
-) -> None:
+def test_k11_the_gateways_topics_take_part_in_no_transaction(version: int, client: WireClient, honest: str) -> None:
     name = f"own-{uuid.uuid4().hex[:8]}"
     deadline = time.monotonic() + 20
     while True:
@@ -328,9 +300,7 @@ def test_k11_a_topic_of_the_gateway_that_is_gone_is_made_by_no_question_of_a_cli
     eventually(lambda: known(broker, USAGE) == {})
     name = f"honest-{uuid.uuid4().hex[:8]}"
     for version in (1, 8, 12):
-        asked = (
-            [{"name": each} for each in (USAGE, name)] if version > 3 else [{"name": USAGE}, {"name": name}]
-        )
+        asked = [{"name": each} for each in (USAGE, name)] if version > 3 else [{"name": USAGE}, {"name": name}]
         more = {"allow_auto_topic_creation": True} if version > 3 else {}
         topics = client.ask("Metadata", version, topics=asked, **more).body.topics
         assert {topic.name: topic.error_code for topic in topics}[USAGE] == UNKNOWN

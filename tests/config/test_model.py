@@ -92,9 +92,7 @@ def test_gateway_is_not_its_own_upstream(bind: str, upstream: str, key: str | No
     if key is None:
         read(text)
     else:
-        assert faults(text) == [
-            f'upstream.bootstrap.0: "{upstream}" is the gateway itself (listeners.0.{key})'
-        ]
+        assert faults(text) == [f'upstream.bootstrap.0: "{upstream}" is the gateway itself (listeners.0.{key})']
 
 
 def test_other_upstream_changes_nothing_else_and_is_checked() -> None:
@@ -176,9 +174,7 @@ def test_listeners_may_lead_to_another_upstream_and_free_ports_never_overlap() -
 
 @pytest.mark.parametrize("version", ["none", "v1", "v2"])
 def test_headers_are_sent_to_brokers_only_when_asked_for(version: str) -> None:
-    assert (
-        read(f'{HEAD}send_proxy_protocol = "{version}"\n{LISTENER}').upstream.send_proxy_protocol == version
-    )
+    assert read(f'{HEAD}send_proxy_protocol = "{version}"\n{LISTENER}').upstream.send_proxy_protocol == version
     assert read(HEAD + LISTENER).upstream.send_proxy_protocol == "none"
 
 

@@ -81,9 +81,7 @@ def test_overrides_are_by_the_one_name_of_each_address_and_0_lets_only_these_in(
     ({"ip": "2001:DB8::/32"}, QuotaEntity(ip="2001:db8::/32")),
     ({"default_ip": True}, QuotaEntity(ip=DEFAULT)),
 ])  # fmt: skip
-def test_quota_is_of_each_level_a_literal_default_or_an_address(
-    keys: dict[str, object], entity: QuotaEntity
-) -> None:
+def test_quota_is_of_each_level_a_literal_default_or_an_address(keys: dict[str, object], entity: QuotaEntity) -> None:
     key = QuotaKey.CONTROLLER_MUTATION_RATE if entity.ip is None else QuotaKey.CONNECTION_CREATION_RATE
     rule = QuotaRule.model_validate({**keys, key.value: 5})
     assert (rule.entity, rule.values()) == (entity, {key: 5.0})

@@ -29,10 +29,7 @@ def compose() -> dict[str, Any]:
     """The services as docker-compose understands them: names resolved, short forms written out."""
     program = require_package("docker-compose")
     done = subprocess.run(
-        [program, "--file", str(ROOT / "docker-compose.yml"), "config"],
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [program, "--file", str(ROOT / "docker-compose.yml"), "config"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     # Its output is YAML, for which the project has no parser; docker-compose's own Python has one.
@@ -46,9 +43,7 @@ def compose() -> dict[str, Any]:
     return services
 
 
-def test_compose_images_have_versions_kafkas_being_that_of_the_tests(
-    compose: dict[str, Any],
-) -> None:
+def test_compose_images_have_versions_kafkas_being_that_of_the_tests(compose: dict[str, Any]) -> None:
     assert sorted(compose) == ["gateway", "kafka", "prometheus"]
     assert compose["kafka"]["image"] == f"apache/kafka:{KAFKA_VERSION}"
     for service in compose.values():
@@ -62,9 +57,7 @@ def test_compose_publishes_exactly_what_the_gateway_binds_and_advertises(compose
     wanted = {listener.bind.port, *brokers, config.admin.bind.port}
     published = [port.removesuffix("/tcp").split(":") for port in compose["gateway"]["ports"]]
     assert {int(inside) for _host, _outside, inside in published} == wanted
-    assert all(outside == inside for _host, outside, inside in published), (
-        "clients connect to what is advertised"
-    )
+    assert all(outside == inside for _host, outside, inside in published), "clients connect to what is advertised"
     assert {host for host, _outside, _inside in published} == {"127.0.0.1"}
     assert listener.advertised_host == "localhost"
 
@@ -125,9 +118,7 @@ def test_dockerfile_copies_every_package_and_only_files_that_its_context_holds()
     packages = {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()}
     packages = {name for name in packages if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)}
     assert packages <= set(copied)
-    in_context = {
-        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")
-    }
+    in_context = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert set(copied) == in_context
     assert all((ROOT / name).exists() for name in copied)
 

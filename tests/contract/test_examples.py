@@ -11,10 +11,7 @@ from pydantic import BaseModel
 import config
 from config.sections.upstream import UpstreamSettings
 
-_OF_NAMED_UPSTREAMS: dict[str, set[str]] = {
-    "upstreams": set(UpstreamSettings.model_fields),
-    "upstream": {"sasl"},
-}
+_OF_NAMED_UPSTREAMS: dict[str, set[str]] = {"upstreams": set(UpstreamSettings.model_fields), "upstream": {"sasl"}}
 """What [upstream] shows for all of them, and one of [[upstreams]] for it."""
 
 EXAMPLES = sorted(
@@ -54,9 +51,7 @@ def test_full_and_secure_examples_together_show_every_key() -> None:
     assert set(full) | set(secure) == set(config.Config.model_fields)
     for name, field in config.Config.model_fields.items():
         tables = _tables(full, name) + _tables(secure, name)
-        section = next(
-            (each for each in get_args(field.annotation) if isinstance(each, type)), field.annotation
-        )
+        section = next((each for each in get_args(field.annotation) if isinstance(each, type)), field.annotation)
         assert isinstance(section, type)
         assert issubclass(section, BaseModel)
         assert set().union(*tables) >= set(section.model_fields) - _OF_NAMED_UPSTREAMS.get(name, set()), name

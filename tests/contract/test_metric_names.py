@@ -47,12 +47,7 @@ def exposition(clients: int) -> str:
     connections.watch_listener("a", Listener())
     produce, fetch, request_time = client_quotas.produce, client_quotas.fetch, client_quotas.request_time
     quota_metrics = QuotaMetrics(
-        limits,
-        produce=produce,
-        fetch=fetch,
-        request_time=request_time,
-        mutations=mutations,
-        now_ms=lambda: NOW_MS,
+        limits, produce=produce, fetch=fetch, request_time=request_time, mutations=mutations, now_ms=lambda: NOW_MS
     )
     rates: list[RateQuotas] = [produce, fetch, request_time]
     for at in range(clients):
@@ -78,9 +73,7 @@ def crowd() -> str:
 
 def test_promtool_finds_nothing(crowd: str) -> None:
     promtool = require_package("prometheus", "promtool")
-    done = subprocess.run(
-        [promtool, "check", "metrics"], input=crowd, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([promtool, "check", "metrics"], input=crowd, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

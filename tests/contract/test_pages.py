@@ -39,12 +39,7 @@ def _present() -> set[str]:
     for path in (each for package in PACKAGES for each in (ROOT / package).rglob("*")):
         parts = path.relative_to(ROOT).parts
         found |= {"/".join(parts[at:]) + "/" * path.is_dir() for at in range(len(parts))}
-    return (
-        found
-        | {MADE_BY_A_JOB}
-        | {f"{package}/" for package in PACKAGES}
-        | {path.name for path in ROOT.iterdir()}
-    )
+    return found | {MADE_BY_A_JOB} | {f"{package}/" for package in PACKAGES} | {path.name for path in ROOT.iterdir()}
 
 
 PRESENT = _present()

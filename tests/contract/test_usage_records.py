@@ -61,9 +61,7 @@ def write(directory: Path) -> tuple[bytes, int, float, int]:
         )
         events += 3
         connections.decided("in", "::1", Admission(AdmissionDecision.ADMIT), counted=False)
-        connections.decided(
-            "in", "::2", Admission(AdmissionDecision.REFUSE, AdmissionCause.IP_COUNT), counted=False
-        )
+        connections.decided("in", "::2", Admission(AdmissionDecision.REFUSE, AdmissionCause.IP_COUNT), counted=False)
         builder = LineBuilder()
         listed = table.take_listed(now_ms=now_ms + 1_000)
         builder.add_rows([table.values(each, now_ms=now_ms + 1_000) for each in listed])

@@ -11,13 +11,7 @@ from typing import Final
 
 import atheris
 
-_INSTRUMENTED: Final = [
-    "protocol",
-    "config",
-    "gateway.auth.principals",
-    "gateway.auth.authentication",
-    "tests.fuzz",
-]
+_INSTRUMENTED: Final = ["protocol", "config", "gateway.auth.principals", "gateway.auth.authentication", "tests.fuzz"]
 _MAX_BYTES: Final = 600
 _SLOW_S: Final = 10
 _MAX_RSS_MB: Final = 1_024

@@ -15,12 +15,7 @@ from gateway.auth.authentication import Authentication, IllegalSaslState, Progre
 from gateway.auth.principals import UnreadableName, principal_name, rfc2253_name
 from protocol import sasl as messages
 from protocol.api_keys import ApiKey, describe
-from protocol.client_quota_messages import (
-    parse_alter,
-    parse_describe,
-    read_alter_outcome,
-    read_describe_outcome,
-)
+from protocol.client_quota_messages import parse_alter, parse_describe, read_alter_outcome, read_describe_outcome
 from protocol.errors import ProtocolError
 from protocol.proxy_protocol import (
     MAX_V1_BYTES,

@@ -17,9 +17,7 @@ START_S: Final = 60
 def start(target: str, seconds: int, corpus: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.fuzz.atheris_run", target]
     arguments = ["--seconds", str(seconds), "--corpus", str(corpus)]
-    return subprocess.Popen(
-        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    return subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def finish(process: subprocess.Popen[str], seconds: int) -> str:

@@ -25,10 +25,7 @@ from tests.fuzz.test_protocol_junk import edited, edits
 VERSIONS = (0, 1)
 ENTRIES = [
     {
-        "entity": [
-            {"entity_type": "user", "entity_name": None},
-            {"entity_type": "client-id", "entity_name": "c"},
-        ],
+        "entity": [{"entity_type": "user", "entity_name": None}, {"entity_type": "client-id", "entity_name": "c"}],
         "ops": [{"key": "producer_byte_rate", "value": 5.0, "remove": False}],
     }
 ] * 2
@@ -54,11 +51,7 @@ def requests() -> list[tuple[Any, Api, bytes]]:
     for version in range(1, 5):
         configs = describe(ApiKey.DESCRIBE_CONFIGS, version)
         wanted = [{"resource_type": 4, "resource_name": "1", "configuration_keys": ["a", "b"]}]
-        result = {
-            **wire.populated("DescribeConfigs", version)["results"][0],
-            "resource_type": 4,
-            "error_code": 0,
-        }
+        result = {**wire.populated("DescribeConfigs", version)["results"][0], "resource_type": 4, "error_code": 0}
         found += [
             (
                 lambda f, a: finish(asked_broker_configs(f, a)),

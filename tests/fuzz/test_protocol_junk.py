@@ -108,16 +108,10 @@ def downgrade(frame: bytes, api: Api) -> None:
 
 
 TARGETS = {
-    "intersect": Target(
-        lambda f, a: is_whole_frame(api_versions.intersect(f, a)), "response", ("ApiVersions",)
-    ),
+    "intersect": Target(lambda f, a: is_whole_frame(api_versions.intersect(f, a)), "response", ("ApiVersions",)),
     "rewrite_metadata": Target(rewrite(addresses.rewrite_metadata), "response", ("Metadata",)),
-    "rewrite_find_coordinator": Target(
-        rewrite(addresses.rewrite_find_coordinator), "response", ("FindCoordinator",)
-    ),
-    "rewrite_describe_cluster": Target(
-        rewrite(addresses.rewrite_describe_cluster), "response", ("DescribeCluster",)
-    ),
+    "rewrite_find_coordinator": Target(rewrite(addresses.rewrite_find_coordinator), "response", ("FindCoordinator",)),
+    "rewrite_describe_cluster": Target(rewrite(addresses.rewrite_describe_cluster), "response", ("DescribeCluster",)),
     "rewrite_endpoints": Target(rewrite(produce.rewrite_endpoints), "response", ("Produce",)),
     "patch": Target(patch, "response", tuple(wire.api_names())),
     "patch_head": Target(patch_head, "response", tuple(wire.api_names())),
@@ -126,17 +120,13 @@ TARGETS = {
     "parse_topic_mutations": Target(mutations, "request", MUTATIONS),
     "parse_topic_results": Target(results, "response", MUTATIONS),
     "parse_metadata_question": Target(question, "request", ("Metadata",)),
-    "topics_in_error": Target(
-        lambda f, a: finish(metadata.topics_in_error(f, a, {3})), "response", ("Metadata",)
-    ),
+    "topics_in_error": Target(lambda f, a: finish(metadata.topics_in_error(f, a, {3})), "response", ("Metadata",)),
     "downgrade_answer": Target(downgrade, "response", ("Metadata",)),
     "read_metadata": Target(codec.read_metadata, "response", ("Metadata",)),
     "edit_broker_configs": Target(
         lambda f, a: finish(edit_broker_configs(f, a, HOSTS)), "response", ("DescribeConfigs",)
     ),
-    "read_broker_configs": Target(
-        lambda f, _: codec.read_broker_configs(f), "response", ("DescribeConfigs",)
-    ),
+    "read_broker_configs": Target(lambda f, _: codec.read_broker_configs(f), "response", ("DescribeConfigs",)),
 }
 
 
@@ -154,9 +144,7 @@ def corpus(target: str) -> list[tuple[Api, bytes]]:
             for version in wire.versions(name):
                 api = describe(ApiKey(wire.api_key_of(name)), version)
                 for nulls in (False, True):
-                    frames.append(
-                        (api, wire.response(name, version, **wire.populated(name, version, nulls=nulls)))
-                    )
+                    frames.append((api, wire.response(name, version, **wire.populated(name, version, nulls=nulls))))
     if target == "rewrite_endpoints":
         frames = [(api, frame) for api, frame in frames if api.version >= 10]
     if target == "read_broker_configs":
@@ -175,9 +163,7 @@ pieces = st.one_of(
     st.just(b"\x80" * 6),
 )
 edits = st.lists(
-    st.tuples(
-        st.sampled_from(["overwrite", "insert", "remove", "repeat", "cut"]), st.integers(0, 2**16), pieces
-    ),
+    st.tuples(st.sampled_from(["overwrite", "insert", "remove", "repeat", "cut"]), st.integers(0, 2**16), pieces),
     min_size=1,
     max_size=3,
 )

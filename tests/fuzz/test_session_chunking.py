@@ -91,9 +91,7 @@ STEPS = st.lists(st.tuples(st.booleans(), st.integers(1, 60)), max_size=150)
 
 @A_THIRD
 @given(kinds=st.lists(st.sampled_from(sorted(MAKERS)), min_size=1, max_size=8), steps=STEPS)
-def test_any_cutting_of_both_streams_gives_the_same_bytes(
-    kinds: list[str], steps: list[tuple[bool, int]]
-) -> None:
+def test_any_cutting_of_both_streams_gives_the_same_bytes(kinds: list[str], steps: list[tuple[bool, int]]) -> None:
     requests = b"".join(MAKERS[kind](number) for number, kind in enumerate(kinds))
     whole, cut = Scene(requests), Scene(requests)
     whole.finish()

@@ -23,9 +23,7 @@ PIECES = st.integers(1, 100)
 
 def scene() -> Conversation:
     """A conversation with every quota on."""
-    core = GatewayCore(
-        controller_mutation_rate=1, producer_byte_rate=10, consumer_byte_rate=10, request_percentage=1
-    )
+    core = GatewayCore(controller_mutation_rate=1, producer_byte_rate=10, consumer_byte_rate=10, request_percentage=1)
     return Conversation(core=core, cluster=ScriptedCluster({"a": 1}))
 
 
@@ -60,9 +58,7 @@ CHANGES = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_s
 
 @A_THIRD
 @given(order=st.permutations(range(len(GOOD))), changes=CHANGES, piece_bytes=PIECES)
-def test_requests_with_some_bytes_changed(
-    order: list[int], changes: list[tuple[int, int]], piece_bytes: int
-) -> None:
+def test_requests_with_some_bytes_changed(order: list[int], changes: list[tuple[int, int]], piece_bytes: int) -> None:
     c = scene()
     stream = mutated(b"".join(GOOD[i] for i in order), changes)
     for at in range(0, len(stream), piece_bytes):

@@ -17,8 +17,7 @@ def test_every_target_has_seeds_and_takes_them(name: str) -> None:
 
 
 @given(
-    st.sampled_from(INPUTS),
-    st.lists(st.tuples(st.integers(0, 80), st.binary(max_size=3)), min_size=1, max_size=3),
+    st.sampled_from(INPUTS), st.lists(st.tuples(st.integers(0, 80), st.binary(max_size=3)), min_size=1, max_size=3)
 )
 def test_targets_hold_for_damaged_seeds(which: tuple[str, bytes], changes: list[tuple[int, bytes]]) -> None:
     name, data = which

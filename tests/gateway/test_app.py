@@ -14,13 +14,7 @@ from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import FETCH, PRODUCE, ScriptedBroker
 from testkit.frames import fetch
-from testkit.gateway import (
-    GatewayProcess,
-    broker_and_gateway,
-    free_ports,
-    gateway_config,
-    gateway_process,
-)
+from testkit.gateway import GatewayProcess, broker_and_gateway, free_ports, gateway_config, gateway_process
 from testkit.quota_stores import ALICE, alteration
 from testkit.quota_stores import PRODUCE as PRODUCE_RATE
 from testkit.raw_client import HOST, RawClient, refused, until
@@ -112,10 +106,7 @@ async def test_drain_takes_no_further_request_of_a_connection_that_is_owed_a_rep
 
 
 async def test_drain_ends_at_its_deadline_whatever_is_owed() -> None:
-    async with (
-        broker_and_gateway(drain_timeout_ms=100) as (broker, running),
-        await running.connect() as client,
-    ):
+    async with broker_and_gateway(drain_timeout_ms=100) as (broker, running), await running.connect() as client:
         broker.script(FETCH, scripts.silence)
         await client.send(fetch())
         await waiting_at(broker)
@@ -174,9 +165,7 @@ async def test_sigterm_lets_slow_clients_take_the_whole_of_what_they_are_owed(tm
             await client.send(fetch())
             clients.append(client)
             # The gateway's own connections look like a client's until they have asked something.
-            await until(
-                lambda: sum(bool(each.requests) for each in broker.client_connections) == len(clients)
-            )
+            await until(lambda: sum(bool(each.requests) for each in broker.client_connections) == len(clients))
         await asyncio.sleep(0.1)
         process.signal(signal.SIGTERM)
         await asyncio.sleep(0.2)
@@ -210,9 +199,7 @@ def is_listening(port: int) -> bool:
     return any(line.split()[1] == wanted and line.split()[3] == "0A" for line in lines)
 
 
-async def test_gateway_that_waits_for_its_quotas_says_so_and_can_be_stopped(
-    tmp_path: Path,
-) -> None:
+async def test_gateway_that_waits_for_its_quotas_says_so_and_can_be_stopped(tmp_path: Path) -> None:
     first = free_ports(4)
     file = tmp_path / "sluice.toml"
     file.write_text(
@@ -240,10 +227,7 @@ async def test_gateway_that_waits_for_its_quotas_says_so_and_can_be_stopped(
 async def _readiness(port: int) -> tuple[int, str]:
     for _ in range(500):
         try:
-            async with (
-                aiohttp.ClientSession() as session,
-                session.get(f"http://{HOST}:{port}/readyz") as answer,
-            ):
+            async with aiohttp.ClientSession() as session, session.get(f"http://{HOST}:{port}/readyz") as answer:
                 return answer.status, await answer.text()
         except aiohttp.ClientConnectionError:
             await asyncio.sleep(0.02)

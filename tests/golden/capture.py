@@ -113,9 +113,7 @@ def capture_cluster(broker: Recorder, topic_id: Any) -> None:
         topics: list[Fields] = [{"name": "kept"}]
         if version >= 4:
             topics.append({"name": "absent"})
-        fields = (
-            {"topics": topics, "allow_auto_topic_creation": False} if version >= 4 else {"topics": topics}
-        )
+        fields = {"topics": topics, "allow_auto_topic_creation": False} if version >= 4 else {"topics": topics}
         broker.record("metadata", version, wire.request("Metadata", version, **fields))
     for version in (12, 13):
         fields = {"topics": [{"topic_id": topic_id, "name": None}], "allow_auto_topic_creation": False}
@@ -136,12 +134,7 @@ def capture_cluster(broker: Recorder, topic_id: Any) -> None:
         resource = {
             "resource_type": 4,
             "resource_name": "1",
-            "configuration_keys": [
-                "listeners",
-                "advertised.listeners",
-                "num.partitions",
-                "controller.quorum.voters",
-            ],
+            "configuration_keys": ["listeners", "advertised.listeners", "num.partitions", "controller.quorum.voters"],
         }
         fields = {"resources": [resource], "include_synonyms": True}
         broker.record("describe_configs", version, wire.request("DescribeConfigs", version, **fields))
@@ -232,9 +225,7 @@ def main() -> None:
         recorders = {i: Recorder((address.host, address.port)) for i, address in cluster.brokers.items()}
         broker = recorders[1]
         made = {"name": "kept", "num_partitions": 1, "replication_factor": 1}
-        answer = broker.ask(
-            wire.request("CreateTopics", 7, topics=[made], timeout_ms=10_000, validate_only=False)
-        )
+        answer = broker.ask(wire.request("CreateTopics", 7, topics=[made], timeout_ms=10_000, validate_only=False))
         topic_id = wire.decode_response("CreateTopics", 7, answer).topics[0].topic_id
         leader = leader_of_kept(broker)
         capture_cluster(broker, topic_id)
@@ -249,9 +240,7 @@ def main() -> None:
 def leader_of_kept(broker: Recorder) -> int:
     """The leader of the topic's one partition, once every broker can know it."""
     for _ in range(100):
-        answer = broker.ask(
-            wire.request("Metadata", 12, topics=[{"name": "kept"}], allow_auto_topic_creation=False)
-        )
+        answer = broker.ask(wire.request("Metadata", 12, topics=[{"name": "kept"}], allow_auto_topic_creation=False))
         topic = wire.decode_response("Metadata", 12, answer).topics[0]
         if topic.error_code == 0 and topic.partitions[0].leader_id > 0:
             time.sleep(1)

@@ -72,9 +72,7 @@ def test_b19_a_topic_with_several_spellings_of_an_address_is_read_as_it_is() -> 
         key = json.dumps({"quota": f"ip={name}", "key": RATE})
         log.feed([Record(at, key.encode(), json.dumps({"format": 1, "value": rate}).encode(), None)])
     assert log.bad_records == 0
-    assert {
-        change.entity.ip: change.value for change in log.values() if isinstance(change, QuotaChange)
-    } == KEPT
+    assert {change.entity.ip: change.value for change in log.values() if isinstance(change, QuotaChange)} == KEPT
 
 
 @pytest.mark.parametrize("name", ["::ffff:10.0.0.1", "2001:DB8::1", "::ffff:10.0.0.0/104", "fe80::%1/64"])

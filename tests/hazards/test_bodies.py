@@ -28,9 +28,7 @@ ODD_TAGS = [(99, b"once"), (99, b"twice"), (98, b"")]
 
 def collected(name: str) -> bytes:
     """The head of a request that is held whole, up to its body."""
-    return wire.head(
-        {"CreateTopics": 19, "DeleteTopics": 20, "CreatePartitions": 37}[name], 1, flexible=False
-    )
+    return wire.head({"CreateTopics": 19, "DeleteTopics": 20, "CreatePartitions": 37}[name], 1, flexible=False)
 
 
 # -- lengths that lie ----------------------------------------------------------------------------------------
@@ -97,9 +95,7 @@ def test_a28_a_reply_is_expected_exactly_when_acks_is_not_zero(version: int) -> 
 def test_a28_acks_are_found_in_a_head_that_comes_byte_by_byte(version: int) -> None:
     request = produce(1, acks=0, version=version, size=50, transactional_id="x" * 130)
     c = Conversation().client_sends(request, heartbeat(2), piece_bytes=1)
-    c.upstream_sees(request, heartbeat(2)).upstream_answers(heartbeat_reply(2)).client_sees(
-        heartbeat_reply(2)
-    )
+    c.upstream_sees(request, heartbeat(2)).upstream_answers(heartbeat_reply(2)).client_sees(heartbeat_reply(2))
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32_767])
@@ -124,9 +120,7 @@ def test_a30_nothing_is_kept_of_requests_without_a_reply() -> None:
     [("Heartbeat", 4), ("Metadata", 1), ("Metadata", 12), ("CreateTopics", 7), ("CreateTopics", 2)],
 )
 def test_a31_garbage_behind_a_valid_body_is_forwarded_with_it(name: str, version: int) -> None:
-    fields: dict[str, Any] = (
-        {"topics": creatable(("a", 1)), "timeout_ms": 1} if name == "CreateTopics" else {}
-    )
+    fields: dict[str, Any] = {"topics": creatable(("a", 1)), "timeout_ms": 1} if name == "CreateTopics" else {}
     frame = wire.framed(wire.request(name, version, **fields)[4:] + b"garbage")
     c = Conversation(controller_mutation_rate=10).client_sends(frame)
     if name == "CreateTopics":
@@ -159,16 +153,12 @@ def test_a32_answers_that_are_made_here_carry_the_clients_id(correlation_id: int
 @pytest.mark.parametrize("key", [4, 5, 6, 7, 27, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, *range(82, 88)])
 def test_a35_apis_between_brokers_are_refused(key: int) -> None:
     assert key in BROKER_ONLY
-    Conversation().client_sends(wire.framed(wire.head(key, 0, flexible=True))).closed(
-        CloseCause.UNSUPPORTED_REQUEST
-    )
+    Conversation().client_sends(wire.framed(wire.head(key, 0, flexible=True))).closed(CloseCause.UNSUPPORTED_REQUEST)
 
 
 @pytest.mark.parametrize("key", sorted(CLUSTER_ADMIN | CARRY_ADDRESSES))
 def test_a35_apis_that_change_the_nodes_or_name_their_addresses_are_refused(key: ApiKey) -> None:
-    Conversation().client_sends(wire.framed(wire.head(key, 1, flexible=True))).closed(
-        CloseCause.UNSUPPORTED_REQUEST
-    )
+    Conversation().client_sends(wire.framed(wire.head(key, 1, flexible=True))).closed(CloseCause.UNSUPPORTED_REQUEST)
 
 
 def test_a35_none_of_them_is_advertised() -> None:

@@ -28,9 +28,7 @@ WIDE = x509.Name(
     ],
     ids=["by kind", "all as UTF-8", "mapped"],
 )
-async def test_h20_user_is_the_subject_in_kafkas_letters(
-    keys: dict[str, str], user: str, tmp_path: Path
-) -> None:
+async def test_h20_user_is_the_subject_in_kafkas_letters(keys: dict[str, str], user: str, tmp_path: Path) -> None:
     pki = Pki(tmp_path)
     own = pki.authority.issue("zoe", WIDE, usage=CLIENT)
     async with (

@@ -11,15 +11,7 @@ import pytest
 from gateway.observability.events import CloseCause
 from testkit import broker as scripts
 from testkit import wire
-from testkit.broker import (
-    CREATE_TOPICS,
-    EVERY_API,
-    METADATA,
-    PRODUCE,
-    BrokerConnection,
-    Request,
-    ScriptedBroker,
-)
+from testkit.broker import CREATE_TOPICS, EVERY_API, METADATA, PRODUCE, BrokerConnection, Request, ScriptedBroker
 from testkit.frames import create_topics, fetch
 from testkit.gateway import RunningGateway, broker_and_gateway, gateway_process
 from testkit.raw_client import Ended, RawClient, until
@@ -93,9 +85,7 @@ async def misbehave(running: RunningGateway, dice: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.integration)])
-async def test_counts_add_up_and_nothing_is_left_after_chaos(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_counts_add_up_and_nothing_is_left_after_chaos(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.net.peer_close.INTERVAL_S", 0.1)
     dice = random.Random(seed)
     async with broker_and_gateway(quotas=[QUOTA], max_mute_ms=200) as (broker, running):
@@ -123,16 +113,12 @@ async def test_counts_add_up_and_nothing_is_left_after_chaos(
 
 
 @pytest.mark.integration
-async def test_a23_hostile_names_and_nonsense_leave_one_well_formed_log_line_for_each_event(
-    tmp_path: Path,
-) -> None:
+async def test_a23_hostile_names_and_nonsense_leave_one_well_formed_log_line_for_each_event(tmp_path: Path) -> None:
     names = ["a\r\nevent=forged level=error", "\x1b[2J", "nul\0", 'quote"', "{0}%s", "\u2028"]
     async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port) as process:
         for name in names:
             for frame in (
-                wire.request("CreateTopics", 4, client_id=name, topics=[], timeout_ms=1, validate_only=False)[
-                    :-1
-                ],
+                wire.request("CreateTopics", 4, client_id=name, topics=[], timeout_ms=1, validate_only=False)[:-1],
                 wire.framed(wire.head(999, 0, flexible=False, client_id=name)),
                 wire.framed(wire.head(19, 4, flexible=False, client_id=name) + b"\x7f\xff\xff\xff"),
                 name.encode() * 10,

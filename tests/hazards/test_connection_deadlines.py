@@ -41,9 +41,7 @@ async def test_b03_slow_link_that_keeps_the_minimum_rate_is_served() -> None:
     bounds = {"first_frame_timeout_ms": 300, "frame_timeout_ms": 300, "min_frame_bytes_per_s": 100_000}
     async with broker_and_gateway(**bounds) as (_, running):
         client = await connect(running.port)
-        frame = wire.request(
-            "Produce", 3, correlation_id=9, acks=1, timeout_ms=1, topic_data=[], client_id="c" * 20
-        )
+        frame = wire.request("Produce", 3, correlation_id=9, acks=1, timeout_ms=1, topic_data=[], client_id="c" * 20)
         frame = (len(frame) - 4 + 100_000).to_bytes(4, "big") + frame[4:] + bytes(100_000)
         for at in range(0, len(frame), 10_000):
             await client.send(frame[at : at + 10_000])

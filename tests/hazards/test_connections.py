@@ -12,13 +12,7 @@ from gateway.observability.events import CloseCause
 from testkit.broker import ScriptedBroker
 from testkit.crowd import connect, connect_all, is_served
 from testkit.frames import fetch
-from testkit.gateway import (
-    RunningGateway,
-    broker_and_gateway,
-    free_ports,
-    gateway_config,
-    running_gateway,
-)
+from testkit.gateway import RunningGateway, broker_and_gateway, free_ports, gateway_config, running_gateway
 from testkit.raw_client import HOST, until
 
 

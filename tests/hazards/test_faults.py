@@ -18,9 +18,7 @@ pytestmark = pytest.mark.asyncio
 
 
 @pytest.mark.integration
-async def test_l02_drain_loses_no_reply_of_a_client_that_reads_slowly_and_goes_on_sending(
-    tmp_path: Path,
-) -> None:
+async def test_l02_drain_loses_no_reply_of_a_client_that_reads_slowly_and_goes_on_sending(tmp_path: Path) -> None:
     async with (
         ScriptedBroker() as broker,
         gateway_process(tmp_path, broker.port, drain_timeout_ms=20_000) as process,

@@ -174,8 +174,6 @@ def test_a19_a22_client_ids_are_counted_as_kafka_reads_them() -> None:
     assert charged_client_id(b"\xff" * 32_767) == cut_name("\ufffd" * 32_767)
 
 
-@pytest.mark.parametrize(
-    "client_id", ["\x00", "a\r\nb", "\x1b[31m", '"', "\\", "{}", "%s", "<default>", "a/b", " "]
-)
+@pytest.mark.parametrize("client_id", ["\x00", "a\r\nb", "\x1b[31m", '"', "\\", "{}", "%s", "<default>", "a/b", " "])
 def test_a23_a_client_id_is_counted_as_it_is(client_id: str) -> None:
     assert charged_client_id(client_id) == client_id

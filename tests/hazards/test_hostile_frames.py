@@ -47,9 +47,7 @@ async def sends_and_is_closed(frame: bytes, cause: CloseCause) -> None:
             await running.ended_by(cause)
             await other.send(fetch(2))
             assert wire.correlation_id_of(await other.receive_frame()) == 2
-        assert [
-            request.api_key for connection in broker.client_connections for request in connection.requests
-        ] == [
+        assert [request.api_key for connection in broker.client_connections for request in connection.requests] == [
             FETCH,
             FETCH,
         ]
@@ -100,9 +98,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchScheduler]:
         pytest.param(pack(">i", 7) + bytes(7), CloseCause.INVALID_FRAME_SIZE, id="a02"),
         pytest.param(pack(">i", 104_857_601), CloseCause.FRAME_TOO_LARGE, id="a03"),
         pytest.param(pack(">ihhih", 524_289, 17, 0, 1, -1), CloseCause.FRAME_TOO_LARGE, id="a05-handshake"),
-        pytest.param(
-            pack(">ihhih", 524_289, 36, 0, 1, -1), CloseCause.FRAME_TOO_LARGE, id="a05-authenticate"
-        ),
+        pytest.param(pack(">ihhih", 524_289, 36, 0, 1, -1), CloseCause.FRAME_TOO_LARGE, id="a05-authenticate"),
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", CloseCause.TLS_ON_PLAINTEXT, id="a06"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n", CloseCause.NOT_KAFKA, id="a07"),
         pytest.param(request(4, 0, bytes(20)), CloseCause.UNSUPPORTED_REQUEST, id="a35-leader-and-isr"),
@@ -110,9 +106,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchScheduler]:
         pytest.param(request(999, 0, bytes(20)), CloseCause.UNSUPPORTED_REQUEST, id="a12"),
         pytest.param(request(PRODUCE, 14, bytes(20)), CloseCause.UNSUPPORTED_REQUEST, id="a13"),
         pytest.param(request(PRODUCE, -1, bytes(20)), CloseCause.UNSUPPORTED_REQUEST, id="a14"),
-        pytest.param(
-            wire.framed(pack(">hhih", FETCH, 4, 5, 100) + bytes(8)), CloseCause.MALFORMED_FRAME, id="a20"
-        ),
+        pytest.param(wire.framed(pack(">hhih", FETCH, 4, 5, 100) + bytes(8)), CloseCause.MALFORMED_FRAME, id="a20"),
         pytest.param(
             request(CREATE_TOPICS, 7, b"\x80\x80\x80\x80\x80\x01" + bytes(8), flexible=True),
             CloseCause.MALFORMED_FRAME,
@@ -120,9 +114,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchScheduler]:
         ),
     ],
 )
-async def test_a01_a02_a05_a06_a07_a12_a25_a35_a_refused_request_closes(
-    data: bytes, cause: CloseCause
-) -> None:
+async def test_a01_a02_a05_a06_a07_a12_a25_a35_a_refused_request_closes(data: bytes, cause: CloseCause) -> None:
     await sends_and_is_closed(data, cause)
 
 

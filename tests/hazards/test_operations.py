@@ -158,11 +158,7 @@ async def test_switch_takes_effect_at_once_and_shows_what_it_does(capsys: pytest
         assert await metric_of(port, "gateway_produce_would_throttle_total") == 1
         assert await metric_of(port, "gateway_enforcement", mode="off") == 1
         assert await metric_of(port, "gateway_enforcement") == 1
-        assert await command(capsys, port, "enforcement") == (
-            0,
-            "off (the configuration file says enforce)\n",
-            "",
-        )
+        assert await command(capsys, port, "enforcement") == (0, "off (the configuration file says enforce)\n", "")
         assert (await command(capsys, port, "enforcement", "enforce"))[0] == 0
         assert await throttle() > 0
 
@@ -242,9 +238,7 @@ async def test_f06_stopped_process_grants_no_more_than_one_burst_when_it_goes_on
         await gateway.connect() as client,
     ):
         broker.script(PRODUCE, answer_produce)
-        flood = asyncio.create_task(
-            client.send(b"".join(produce(n, version=3, size=size) for n in range(400)))
-        )
+        flood = asyncio.create_task(client.send(b"".join(produce(n, version=3, size=size) for n in range(400))))
         started = time.monotonic()
         await asyncio.sleep(0.5)
         gateway.signal(signal.SIGSTOP)

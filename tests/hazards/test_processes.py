@@ -25,9 +25,7 @@ pytestmark = pytest.mark.integration
 
 
 @asynccontextmanager
-async def broker_and_process(
-    folder: Path, **options: Any
-) -> AsyncIterator[tuple[ScriptedBroker, GatewayProcess]]:
+async def broker_and_process(folder: Path, **options: Any) -> AsyncIterator[tuple[ScriptedBroker, GatewayProcess]]:
     async with ScriptedBroker() as broker, gateway_process(folder, broker.port, **options) as process:
         yield broker, process
 

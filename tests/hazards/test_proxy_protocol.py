@@ -85,10 +85,7 @@ async def test_h25_header_comes_before_tls(first: bytes, tmp_path: Path) -> None
         await plain.send(first)
         reader = asyncio.StreamReader()
         transport, _ = await loop.create_connection(
-            lambda: asyncio.StreamReaderProtocol(reader),
-            sock=plain.sock,
-            ssl=trusting,
-            server_hostname="localhost",
+            lambda: asyncio.StreamReaderProtocol(reader), sock=plain.sock, ssl=trusting, server_hostname="localhost"
         )
         transport.write(fetch(7))
         reply = await asyncio.wait_for(reader.readexactly(8), 5)

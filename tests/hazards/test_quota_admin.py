@@ -22,9 +22,7 @@ def test_g06_of_two_admins_the_one_whose_change_is_durable_last_has_the_say() ->
     other = one.another()
     one.client_sends(alter(entry({"user": "alice"}, producer_byte_rate=5.0, consumer_byte_rate=1.0)))
     other.client_sends(
-        alter(
-            entry({"user": "alice"}, producer_byte_rate=6.0), entry({"user": "bob"}, producer_byte_rate=7.0)
-        )
+        alter(entry({"user": "alice"}, producer_byte_rate=6.0), entry({"user": "bob"}, producer_byte_rate=7.0))
     )
     for c in (one, other):
         make_durable(c)
@@ -38,10 +36,7 @@ def test_g06_of_two_admins_the_one_whose_change_is_durable_last_has_the_say() ->
 
 def test_g06_alterations_sent_ahead_on_one_connection_are_made_one_after_the_other() -> None:
     c = Conversation()
-    frames = [
-        alter(entry({"user": "alice"}, producer_byte_rate=float(at)), correlation_id=at)
-        for at in range(1, 51)
-    ]
+    frames = [alter(entry({"user": "alice"}, producer_byte_rate=float(at)), correlation_id=at) for at in range(1, 51)]
     c.client_sends(*frames)
     for _ in frames:
         assert len(c.core.desk.waiting) == 1
@@ -54,9 +49,7 @@ def test_g06_alterations_sent_ahead_on_one_connection_are_made_one_after_the_oth
 
 
 def test_g10_more_entities_than_are_taken_apart_end_the_connection_and_change_nothing() -> None:
-    c = Conversation().client_sends(
-        alter(*[entry({"user": "u"}, producer_byte_rate=5.0)] * (MAX_ENTRIES + 1))
-    )
+    c = Conversation().client_sends(alter(*[entry({"user": "u"}, producer_byte_rate=5.0)] * (MAX_ENTRIES + 1)))
     c.closed(CloseCause.TOO_MANY_ELEMENTS)
     assert c.core.desk.waiting == []
 

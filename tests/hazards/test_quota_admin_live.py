@@ -38,11 +38,7 @@ async def administered(*bootstrap: int) -> AsyncIterator[RunningGateway]:
 @asynccontextmanager
 async def one_client() -> AsyncIterator[tuple[RunningGateway, RawClient]]:
     """The same with its upstream, and a client of it."""
-    async with (
-        ScriptedBroker() as broker,
-        administered(broker.port) as running,
-        await running.connect() as client,
-    ):
+    async with ScriptedBroker() as broker, administered(broker.port) as running, await running.connect() as client:
         yield running, client
 
 

@@ -121,9 +121,7 @@ def test_c04_a_produce_without_acks_holds_up_nothing_of_a_client_that_is_let_thr
 # -- arithmetic ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("key", [QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.REQUEST_PERCENTAGE])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, -1.0])
-def test_c20_a_quota_that_is_no_positive_number_is_refused_and_changes_nothing(
-    key: QuotaKey, value: float
-) -> None:
+def test_c20_a_quota_that_is_no_positive_number_is_refused_and_changes_nothing(key: QuotaKey, value: float) -> None:
     c = Conversation(producer_byte_rate=100, request_percentage=1)
     with pytest.raises(ValueError):
         c.core.limits.set(QuotaEntity(user="ANONYMOUS"), key, value)
@@ -169,9 +167,7 @@ def test_c20_every_quota_that_can_be_set_gives_a_throttle_between_nothing_and_th
 
 
 # -- counted once --------------------------------------------------------------------------------------------
-def test_c26_an_answer_is_counted_whole_and_once_also_if_its_client_leaves_and_not_at_all_if_it_never_came() -> (
-    None
-):
+def test_c26_an_answer_is_counted_whole_and_once_also_if_its_client_leaves_and_not_at_all_if_it_never_came() -> None:
     c = Conversation(consumer_byte_rate=10_000).client_sends(fetch(1))
     c.upstream_answers(fetch_reply(1, records=150_000)[:20_000]).client_half_closes()
     other = c.another().client_sends(fetch(1)).upstream_answers(fetch_reply(1, records=0))

@@ -46,9 +46,7 @@ def accepts(connection: BrokerConnection, request: Request) -> None:
 
 
 @asynccontextmanager
-async def sasl_gateway(
-    authenticate: Script, **options: Any
-) -> AsyncIterator[tuple[ScriptedBroker, RunningGateway]]:
+async def sasl_gateway(authenticate: Script, **options: Any) -> AsyncIterator[tuple[ScriptedBroker, RunningGateway]]:
     """A gateway before a broker with SASL; it has no login of its own, so it asks nothing itself."""
     async with ScriptedBroker() as broker:
         broker.script(SASL_HANDSHAKE, takes_plain)
@@ -66,9 +64,7 @@ async def log_in(client: RawClient) -> bytes:
 
 
 @pytest.mark.parametrize("closes", [False, True])
-async def test_h02_refusal_reaches_the_client_after_the_delay_though_the_broker_closes_at_once(
-    closes: bool,
-) -> None:
+async def test_h02_refusal_reaches_the_client_after_the_delay_though_the_broker_closes_at_once(closes: bool) -> None:
     async with sasl_gateway(refuses(closes=closes)) as (_, running), await running.connect() as client:
         start = time.monotonic()
         assert await log_in(client) == token_reply(2, error_code=58)

@@ -27,7 +27,4 @@ def test_h15_leak_planted_in_files_is_found_unpacked(tmp_path: Path) -> None:
     (tmp_path / "data" / "store").write_bytes(b"\0" + base64.b64encode(b"p=" + SECRET.encode()))
     outputs = Outputs()
     outputs.look_at_files(tmp_path)
-    assert sorted({Path(hit.split(":")[0].split(",")[0]).name for hit in outputs.hits}) == [
-        "store",
-        "usage.jsonl.gz",
-    ]
+    assert sorted({Path(hit.split(":")[0].split(",")[0]).name for hit in outputs.hits}) == ["store", "usage.jsonl.gz"]

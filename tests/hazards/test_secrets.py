@@ -65,9 +65,7 @@ def accept_anything(connection: BrokerConnection, request: Request) -> None:
     """A broker that lets everybody in."""
     name = "SaslHandshake" if request.api_key == SASL_HANDSHAKE else "SaslAuthenticate"
     fields = {"mechanisms": list(MESSAGES)} if request.api_key == SASL_HANDSHAKE else {"auth_bytes": b"v=x"}
-    answer = wire.response(
-        name, request.api_version, correlation_id=request.correlation_id, error_code=0, **fields
-    )
+    answer = wire.response(name, request.api_version, correlation_id=request.correlation_id, error_code=0, **fields)
     connection.send(answer)
 
 

@@ -78,9 +78,7 @@ async def test_b10_a_slow_client_that_reads_steadily_gets_everything() -> None:
         assert running.closed(CloseCause.WRITE_TIMEOUT) == 0
 
 
-async def test_b12_a_fast_producer_before_a_slow_broker_costs_no_more_than_the_watermarks(
-    tmp_path: Path,
-) -> None:
+async def test_b12_a_fast_producer_before_a_slow_broker_costs_no_more_than_the_watermarks(tmp_path: Path) -> None:
     count, frame = 160, produce(2, acks=0, size=MIB)  # more than the kernel keeps on the way
     async with (
         ScriptedBroker() as broker,
@@ -193,10 +191,7 @@ async def test_c15_end_of_a_transaction_is_at_most_five_ms_slower_while_its_clie
 async def test_c09_two_thousand_clients_exceed_their_quota_and_vanish(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 3 * VANISHING_CLIENTS
     tables = "[[quotas]]\ndefault_client_id = true\nproducer_byte_rate = 1000\n"
-    async with (
-        ScriptedBroker() as broker,
-        gateway_process(tmp_path, broker.port, tables=tables) as gateway,
-    ):
+    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port, tables=tables) as gateway:
         broker.script(PRODUCE, answer_produce)
         async with await gateway.connect() as first:
             await first.send(heartbeat(1))
@@ -268,16 +263,7 @@ async def test_f07_nothing_that_decides_reads_a_clock_of_its_own() -> None:
         "gateway/usage/sink.py": {"monotonic"},
         "gateway/server/loop_watchdog.py": {"monotonic"},
     }
-    banned = {
-        "time",
-        "time_ns",
-        "monotonic",
-        "monotonic_ns",
-        "perf_counter",
-        "perf_counter_ns",
-        "now",
-        "utcnow",
-    }
+    banned = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "now", "utcnow"}
     found = {}
     for package in ("protocol", "quotas", "gateway", "config"):
         for path in (ROOT / package).rglob("*.py"):

@@ -97,9 +97,7 @@ async def test_h17_a_slow_handshake_leaves_the_first_frame_its_whole_time(pki: P
         raw = await running.connect()
         await asyncio.sleep(0.6)
         # Nobody else in the process uses this socket from here on.
-        reader, writer = await asyncio.open_connection(
-            sock=raw.sock, ssl=pki.trusting(), server_hostname="localhost"
-        )
+        reader, writer = await asyncio.open_connection(sock=raw.sock, ssl=pki.trusting(), server_hostname="localhost")
         async with TlsClient(reader, writer) as client:
             await asyncio.sleep(0.4)
             client.send(heartbeat(1))
@@ -119,9 +117,7 @@ async def test_h17_a_drain_does_not_wait_for_handshakes(pki: Pki) -> None:
 
 
 # -- H18 -----------------------------------------------------------------------------------------------------
-SSLV2_HELLO = bytes.fromhex("802e0100020015000000100700c00300800100800600400400800200800500800000") + bytes(
-    16
-)
+SSLV2_HELLO = bytes.fromhex("802e0100020015000000100700c00300800100800600400400800200800500800000") + bytes(16)
 
 NOT_TLS: list[tuple[str, bytes, TlsFailure]] = [
     ("kafka", heartbeat(1), TlsFailure.NOT_TLS),
@@ -229,11 +225,7 @@ BAD_CLIENTS: list[tuple[str, Maker, TlsFailure]] = [
         lambda _, folder: Authority(folder, "stranger").issue("eve", "eve"),
         TlsFailure.CERTIFICATE_UNTRUSTED,
     ),
-    (
-        "of a server",
-        lambda pki, _: pki.authority.issue("eku", "eve", usage=SERVER),
-        TlsFailure.CERTIFICATE_PURPOSE,
-    ),
+    ("of a server", lambda pki, _: pki.authority.issue("eku", "eve", usage=SERVER), TlsFailure.CERTIFICATE_PURPOSE),
 ]
 
 

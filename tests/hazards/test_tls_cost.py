@@ -108,9 +108,7 @@ def test_h23_a_flood_of_key_updates_is_cut_before_it_costs_others(pki: Pki, ask_
 
 @pytest.mark.parametrize("data_bytes", [1, 4, 100])
 @pytest.mark.parametrize("updates", [1, 3, 70])
-def test_h23_a_little_data_does_not_pay_for_a_flood_of_key_updates(
-    pki: Pki, updates: int, data_bytes: int
-) -> None:
+def test_h23_a_little_data_does_not_pay_for_a_flood_of_key_updates(pki: Pki, updates: int, data_bytes: int) -> None:
     server, client = connected(pki)
     for _ in range(-(-3_000 // updates)):
         for _ in range(updates):

@@ -23,9 +23,7 @@ def throttled(running: RunningGateway) -> bool:
 
 
 @pytest.mark.parametrize("fin", [False, True], ids=["goodbye", "goodbye and fin"])
-async def test_b07_client_that_ends_its_direction_of_tls_gets_the_replies_it_is_owed(
-    pki: Pki, fin: bool
-) -> None:
+async def test_b07_client_that_ends_its_direction_of_tls_gets_the_replies_it_is_owed(pki: Pki, fin: bool) -> None:
     async with tls_gateway(pki.keys()) as (broker, running):
         broker.script(FETCH, scripts.slow(0.1))
         client = await RawTlsClient.connect(running, pki.trusting())
@@ -85,9 +83,7 @@ async def test_b08_client_that_does_not_read_stops_the_reading_of_its_broker(pki
         broker.script(FETCH, scripts.huge(64 * MIB))
         client = await RawTlsClient.connect(running, pki.trusting(), receive_buffer_bytes=65_536)
         await client.send(fetch(1))
-        await until(
-            lambda: any(channel.session.muted & MuteReason.CLIENT_FULL for channel in running.channels)
-        )
+        await until(lambda: any(channel.session.muted & MuteReason.CLIENT_FULL for channel in running.channels))
         seen = -1
         while seen != running.channels[0].session.bytes_from_upstream:
             seen = running.channels[0].session.bytes_from_upstream

@@ -88,6 +88,4 @@ def test_c10_the_client_is_told_the_longer_of_the_brokers_throttle_and_ours(
 def create_topic_of(debt_ms: int) -> list[dict[str, Any]]:
     """A topic that leaves a full bucket of 20 tokens at 2/s in debt for this long."""
     partitions = 20 + debt_ms * 2 // 1_000
-    return [
-        {"name": "a", "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
-    ]
+    return [{"name": "a", "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}]

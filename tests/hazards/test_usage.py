@@ -140,9 +140,7 @@ async def test_g18_a_read_only_disk_delays_records_and_not_clients(tmp_path: Pat
 
 
 @pytest.mark.slow
-async def test_i13_a_killed_gateway_loses_a_second_at_most_and_the_next_publishes_the_rest(
-    tmp_path: Path,
-) -> None:
+async def test_i13_a_killed_gateway_loses_a_second_at_most_and_the_next_publishes_the_rest(tmp_path: Path) -> None:
     directory = tmp_path / "usage"
     tables = f'[usage]\nkind = "files"\ndirectory = "{directory}"\ngateway_id = "a"\n'
     async with ScriptedBroker() as broker:

@@ -99,9 +99,7 @@ def gateway3(start_gateway: StartGateway, kafka3: KafkaCluster) -> GatewayProces
     return start_gateway(kafka3, GatewayOptions(quotas={"never-reached": 1e6}))
 
 
-def eventually(
-    condition: Callable[[], bool], within_s: float = WITHIN_S, told: Callable[[], str] = str
-) -> None:
+def eventually(condition: Callable[[], bool], within_s: float = WITHIN_S, told: Callable[[], str] = str) -> None:
     """Wait for what a cluster, or a client library, does in its own time; `told` says what was seen instead."""
     deadline = time.monotonic() + within_s
     while not condition():

@@ -71,11 +71,7 @@ class GatewayProcess:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        upstream: Iterable[tuple[str, int]],
-        tap: Tap,
-        options: GatewayOptions | None = None,
+        self, directory: Path, upstream: Iterable[tuple[str, int]], tap: Tap, options: GatewayOptions | None = None
     ) -> None:
         """Choose ports and write the configuration; nothing runs yet.
 
@@ -146,15 +142,11 @@ bind = "{self._admin}"
         command = [str(Path(sys.executable).parent / "sluice"), "serve", "--config", str(self._config)]
         OUTPUTS.watch(self.log_file)
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log
-            )
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
         for port in self._ports[:-1]:
             self._tap.relay(port, (GATEWAY_HOST, port))
         try:
-            self.eventually(
-                lambda: self.http("/readyz")[0] == 200 if ready else self.http("/healthz")[0] == 200
-            )
+            self.eventually(lambda: self.http("/readyz")[0] == 200 if ready else self.http("/healthz")[0] == 200)
         except BaseException:
             self.stop()
             raise

@@ -85,9 +85,7 @@ class BalancerTap:
 
     def relay(self, port: int, target: tuple[str, int]) -> None:
         """See `Tap.relay`."""
-        self._running[port] = Haproxy(
-            self._folder, (TAP_HOST, port), target, server_options=self._server_options
-        )
+        self._running[port] = Haproxy(self._folder, (TAP_HOST, port), target, server_options=self._server_options)
 
     def stop_relaying(self, ports: Iterable[int]) -> None:
         """See `Tap.stop_relaying`."""

@@ -14,9 +14,7 @@ from testkit.packages import require_package
 _SOURCES = Path(__file__).parent / "java"
 
 
-def run_java(
-    name: str, arguments: Sequence[str], *, timeout_s: float = 60
-) -> subprocess.CompletedProcess[str]:
+def run_java(name: str, arguments: Sequence[str], *, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
     """Run one of the programs to its end.
 
     Args:

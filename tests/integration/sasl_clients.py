@@ -203,9 +203,7 @@ def _librdkafka(job: Job) -> Done:
             producer.poll(wait_s)
         producer.produce(TOPIC, b"record", on_delivery=lambda error, _: arrived.append(error is None))
     producer.flush(job.patience_s + 2)
-    return Done(
-        sum(arrived), len(job.times()), ",".join(sorted({error for error in errors if "AUTH" in error}))
-    )
+    return Done(sum(arrived), len(job.times()), ",".join(sorted({error for error in errors if "AUTH" in error})))
 
 
 # -- Java ------------------------------------------------------------------------------------------------------------

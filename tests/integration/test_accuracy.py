@@ -11,9 +11,7 @@ from testkit.accuracy.campaign import GATEWAY, Campaign, Plan
 pytestmark = pytest.mark.integration
 
 
-def test_c02_real_clients_and_a_cheater_get_their_quota_and_no_more(
-    kafka3: KafkaCluster, tmp_path: Path
-) -> None:
+def test_c02_real_clients_and_a_cheater_get_their_quota_and_no_more(kafka3: KafkaCluster, tmp_path: Path) -> None:
     """Windows of three samples: short bursts. Rates that clients in pure Python reach on a busy machine."""
     plan = Plan(
         quota_bytes_per_s=400_000,

@@ -52,18 +52,13 @@ def test_kafka_python_creates_produces_consumes_commits_and_deletes(gateway3: Ga
 
         producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, acks="all")
         futures = [
-            producer.send(topic, value, partition=number % PARTITIONS)
-            for number, value in enumerate(values())
+            producer.send(topic, value, partition=number % PARTITIONS) for number, value in enumerate(values())
         ]
         assert {future.get(WITHIN_S).partition for future in futures} == set(range(PARTITIONS))
         producer.close()
 
         consumer = kafka.KafkaConsumer(
-            topic,
-            bootstrap_servers=bootstrap,
-            group_id=group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
+            topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
         )
 
         def poll() -> list[bytes]:
@@ -200,11 +195,7 @@ async def aiokafka_day(bootstrap: str) -> None:
             for number, value in enumerate(values()):
                 await producer.send_and_wait(topic, value, partition=number % PARTITIONS)
         async with aiokafka.AIOKafkaConsumer(
-            topic,
-            bootstrap_servers=bootstrap,
-            group_id=group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
+            topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
         ) as consumer:
             found = [(await anext(consumer)).value for _ in range(MESSAGES)]
             assert sorted(found, key=lambda value: int(value.split()[-1])) == values()

@@ -81,10 +81,7 @@ def test_topics_that_are_wrong_in_ways_only_the_broker_knows_use_tokens_until_it
 ) -> None:
     topic, code = WRONG[0]
     assert create(sides[0], topic, {"name": "good"}) == [("replicas", code), ("good", NONE)]
-    assert create(sides[1], topic, {"name": "good"}) == [
-        ("replicas", code),
-        ("good", THROTTLING_QUOTA_EXCEEDED),
-    ]
+    assert create(sides[1], topic, {"name": "good"}) == [("replicas", code), ("good", THROTTLING_QUOTA_EXCEEDED)]
     # Given back: the next request finds the bucket full.
     assert create(sides[1], {"name": "good"}) == [("good", NONE)]
 

@@ -92,9 +92,7 @@ def test_random_mutations_get_the_same_codes_and_throttle_times_from_kafka_and_f
     kafka: KafkaCluster, gateway: GatewayProcess
 ) -> None:
     for attempt, client_id in enumerate(CLIENTS):
-        race = Race(
-            both_sides(kafka.brokers[1], gateway.bootstrap, client_id), Series(random.Random(SEED + attempt))
-        )
+        race = Race(both_sides(kafka.brokers[1], gateway.bootstrap, client_id), Series(random.Random(SEED + attempt)))
         race.run(STEPS)
         if not race.disturbed:
             break

@@ -55,9 +55,7 @@ def test_given_property_wins_and_knows_the_broker_it_is_for() -> None:
 
 def test_failed_start_says_why_and_keeps_the_log() -> None:
     cluster = KafkaCluster(host="127.77.0.8", properties={"log.retention.ms": "never"})
-    with pytest.raises(
-        KafkaStartError, match=r"(?s)broker 1 ended while it started.*log\.retention\.ms"
-    ) as caught:
+    with pytest.raises(KafkaStartError, match=r"(?s)broker 1 ended while it started.*log\.retention\.ms") as caught:
         cluster.start()
     assert str(cluster.log_file(1)) in str(caught.value)
     assert cluster.log_file(1).exists()
@@ -103,9 +101,7 @@ def test_missing_java_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch)
         jars.java()
 
 
-def test_cache_folder_can_be_moved_and_is_filled_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_folder_can_be_moved_and_is_filled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = jars.installed()
     fake_maven = tmp_path / "bin" / "mvn"
     fake_maven.parent.mkdir()

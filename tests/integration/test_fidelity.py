@@ -24,9 +24,7 @@ ADMINS = [Admin("fidelity-new", 1.0, 7, 1.5), Admin("fidelity-old", 1.0, 5, 1.5)
 
 
 @pytest.fixture(scope="module")
-def verdict(
-    start_gateway: StartGateway, kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
-) -> Verdict:
+def verdict(start_gateway: StartGateway, kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Verdict:
     folder = tmp_path_factory.mktemp("usage")
     usage = f'[usage]\nkind = "files"\ndirectory = "{folder}"\ngateway_id = "fidelity"\nrotate_seconds = 5\n'
     gateway = start_gateway(kafka, GatewayOptions(tables=usage + quota_tables(PRODUCERS, ADMINS)))
@@ -40,10 +38,7 @@ def verdict(
     counted = {
         (name, client_id): gateway.metric(name, client_id=client_id) or 0.0
         for client_id in seen
-        for name in (
-            "gateway_produce_throttled_requests_total",
-            "gateway_controller_mutation_refused_topics_total",
-        )
+        for name in ("gateway_produce_throttled_requests_total", "gateway_controller_mutation_refused_topics_total")
     }
     gateway.signal(signal.SIGTERM)
     assert gateway.wait(60) == 0
@@ -51,18 +46,14 @@ def verdict(
     return compare(compacted, PRODUCERS, ADMINS, seen, lambda name, client_id: counted[name, client_id])
 
 
-def test_mutations_are_refused_or_throttled_exactly_as_often_as_by_the_gateway(
-    verdict: Verdict,
-) -> None:
+def test_mutations_are_refused_or_throttled_exactly_as_often_as_by_the_gateway(verdict: Verdict) -> None:
     rows = verdict.of(UsageApi.MUTATION)
     assert {row.client_id for row in rows} == {each.client_id for each in ADMINS}
     assert all(row.truth_share > 0 for row in rows), "nobody was over the quota: nothing is shown"
     assert verdict.mutations_exact, rows
 
 
-def test_throttled_shares_of_bytes_are_within_a_few_points_even_of_a_short_run(
-    verdict: Verdict,
-) -> None:
+def test_throttled_shares_of_bytes_are_within_a_few_points_even_of_a_short_run(verdict: Verdict) -> None:
     rows = verdict.of(UsageApi.PRODUCE)
     assert len(rows) == len(PRODUCERS)
     assert max(row.truth_share for row in rows) > 0.05 > min(row.truth_share for row in rows)

@@ -49,9 +49,7 @@ def created(kafka: KafkaCluster) -> Iterator[list[str]]:
 
 
 def create(client: WireClient, version: int, partitions: dict[str, int], **fields: Any) -> Reply:
-    topics = [
-        {"name": name, "num_partitions": count, "replication_factor": 1} for name, count in partitions.items()
-    ]
+    topics = [{"name": name, "num_partitions": count, "replication_factor": 1} for name, count in partitions.items()]
     return client.ask("CreateTopics", version, topics=topics, timeout_ms=60_000, **fields)
 
 
@@ -97,9 +95,7 @@ def test_worked_example_accepts_560_partitions_and_refuses_the_next_request_for_
     assert second.body.topics[0].error_message is None
     assert 12_000 - elapsed_s * 1000 <= second.body.throttle_time_ms <= 12_000
     assert second.elapsed_ms < 1_000, "KIP-219: the answer comes at once, the silence after it"
-    assert (
-        worked_example.metric("gateway_controller_mutation_refused_topics_total", client_id="example-v6") == 1
-    )
+    assert worked_example.metric("gateway_controller_mutation_refused_topics_total", client_id="example-v6") == 1
 
 
 def test_kafka_topics_shows_its_user_the_throttling_error(
@@ -118,9 +114,7 @@ def test_kafka_topics_shows_its_user_the_throttling_error(
 
 def test_java_admin_client_waits_by_itself_and_succeeds(small: GatewayProcess, created: list[str]) -> None:
     created += ["java-admin-a", "java-admin-b"]
-    program = run_java(
-        "AdminRetry", [str(small.bootstrap), "java-admin", "java-admin-a:28", "java-admin-b:1"]
-    )
+    program = run_java("AdminRetry", [str(small.bootstrap), "java-admin", "java-admin-a:28", "java-admin-b:1"])
     assert program.returncode == 0, program.stderr
     first_ms, second_ms = (int(line.split()[1]) for line in program.stdout.splitlines())
     # 28 of 22: a debt of 6 at 2/s. The second topic is created once it has been worked off.

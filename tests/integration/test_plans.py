@@ -80,9 +80,7 @@ def test_a_plan_is_applied_and_taken_back(
         plan = tmp_path / "plan.json"
         plan.write_text(
             plan_of(
-                (one, Action.SET, 1000.0, 500.0),
-                (two, Action.SET, 2000.0, None),
-                (three, Action.KEEP, 7.0, 7.0),
+                (one, Action.SET, 1000.0, 500.0), (two, Action.SET, 2000.0, None), (three, Action.KEEP, 7.0, 7.0)
             ).to_json()
         )
         where = ("--bootstrap", kafka.bootstrap)

@@ -118,9 +118,7 @@ def test_h20_subjects_are_written_as_java_writes_them(tmp_path: Path) -> None:
     # Which of the two ways to read texts this Java has.
     all_utf8 = answers[0] == "=" + coded(r"CN=\00a")
     differences = [
-        (name.hex(), answer)
-        for name, answer in zip(asked, answers)
-        if answer != our_answer(name, all_utf8=all_utf8)
+        (name.hex(), answer) for name, answer in zip(asked, answers) if answer != our_answer(name, all_utf8=all_utf8)
     ]
     assert differences == []
     assert len(asked) > 4_000

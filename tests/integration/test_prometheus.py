@@ -67,9 +67,7 @@ def prometheus(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory
 def query(api: str, expression: str) -> list[dict[str, Any]]:
     """The result of an instant query; nothing while Prometheus does not answer."""
     try:
-        with urllib.request.urlopen(
-            f"{api}?{urllib.parse.urlencode({'query': expression})}", timeout=5
-        ) as answer:
+        with urllib.request.urlopen(f"{api}?{urllib.parse.urlencode({'query': expression})}", timeout=5) as answer:
             found = json.load(answer)
     except OSError:
         return []

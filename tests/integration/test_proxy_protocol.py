@@ -105,11 +105,7 @@ async def test_haproxy_in_front_of_brokers_is_told_the_client_before_tls(
         # What HAProxy has understood it tells on to the relay.
         haproxy = await asyncio.to_thread(
             lambda: Haproxy(
-                tmp_path,
-                (HOST, port),
-                (HOST, relay.port),
-                bind_options=bind_options,
-                server_options="send-proxy-v2",
+                tmp_path, (HOST, port), (HOST, relay.port), bind_options=bind_options, server_options="send-proxy-v2"
             )
         )
         try:

@@ -91,9 +91,7 @@ def test_scenario_alterdup_through_the_wire(row: dict[str, Any], sides: tuple[Qu
 
 
 @pytest.mark.parametrize("row", scenarios("describe"))
-def test_g15_scenario_describe_through_the_wire(
-    row: dict[str, Any], sides: tuple[QuotaSide, QuotaSide]
-) -> None:
+def test_g15_scenario_describe_through_the_wire(row: dict[str, Any], sides: tuple[QuotaSide, QuotaSide]) -> None:
     set_now = [
         (names, {"connection_creation_rate" if "ip" in names else "request_percentage": value})
         for names, value in entities(row["entities"])
@@ -117,8 +115,7 @@ def every_filter() -> Iterator[list[tuple[str, int, str | None]]]:
     """Each way to match of each type and of each two types, those that are refused too."""
     names = {"user": "user-1", "client-id": "client-id-1", "ip": "1.2.3.4"}
     single = {
-        kind: [(kind, 0, name), (kind, 0, "none"), (kind, 1, None), (kind, 2, None)]
-        for kind, name in names.items()
+        kind: [(kind, 0, name), (kind, 0, "none"), (kind, 1, None), (kind, 2, None)] for kind, name in names.items()
     }
     for kind in names:
         yield from ([component] for component in single[kind])
@@ -127,9 +124,7 @@ def every_filter() -> Iterator[list[tuple[str, int, str | None]]]:
 
 
 @pytest.mark.parametrize("row", scenarios("describe_err"))
-def test_scenario_describe_err_through_the_wire(
-    row: dict[str, Any], sides: tuple[QuotaSide, QuotaSide]
-) -> None:
+def test_scenario_describe_err_through_the_wire(row: dict[str, Any], sides: tuple[QuotaSide, QuotaSide]) -> None:
     for components, error in row["rows"]:
         for version in (0, 1):
             answers = [side.describe(components, strict=False, version=version) for side in sides]
@@ -206,9 +201,7 @@ def test_where_answers_differ_from_kafkas(
     assert [code for code, _, _ in sides[1].alter((entity, ops))] == [ours], why
 
 
-def test_a_null_filter_ends_the_connection_on_both_sides(
-    kafka: KafkaCluster, gateway: GatewayProcess
-) -> None:
+def test_a_null_filter_ends_the_connection_on_both_sides(kafka: KafkaCluster, gateway: GatewayProcess) -> None:
     for address in (kafka.brokers[1], gateway.bootstrap):
         with WireClient(address) as client:
             # key 48, version 0, correlation id 1, null client id, null array, not strict

@@ -51,9 +51,7 @@ def test_g07_a_change_is_visible_through_every_listener_within_a_second(listener
             assert time.monotonic() - answered < 1
 
 
-def test_c23_connections_listeners_and_client_ids_of_one_user_share_one_bucket(
-    listeners: list[Address],
-) -> None:
+def test_c23_connections_listeners_and_client_ids_of_one_user_share_one_bucket(listeners: list[Address]) -> None:
     def create(at: int, partitions: int) -> tuple[int, int]:
         client_id, address = f"shared-{at}", listeners[at % 2]
         topic = {"name": TOPICS[at], "num_partitions": partitions, "replication_factor": 1}

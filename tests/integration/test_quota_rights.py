@@ -51,9 +51,7 @@ def guarded() -> Iterator[SecureKafka]:
 
 
 @pytest.fixture(scope="module")
-def gateway(
-    guarded: SecureKafka, tap: Tap, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[GatewayProcess]:
+def gateway(guarded: SecureKafka, tap: Tap, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One that asks the cluster, for all but an admin of its own."""
     options = GatewayOptions(
         upstream=own_user(guarded),

@@ -50,15 +50,7 @@ def configs(gateway: GatewayProcess, *arguments: str) -> str:
 
 
 def test_kafka_configs_sets_lists_and_removes_quotas(gateway: GatewayProcess, side: QuotaSide) -> None:
-    pair = [
-        "--entity-type",
-        "users",
-        "--entity-name",
-        "alice",
-        "--entity-type",
-        "clients",
-        "--entity-default",
-    ]
+    pair = ["--entity-type", "users", "--entity-name", "alice", "--entity-type", "clients", "--entity-default"]
     said = configs(gateway, *pair, "--alter", "--add-config", f"{RATE}=1024,request_percentage=50")
     assert "Completed updating" in said
     configs(
@@ -92,10 +84,7 @@ def test_kafka_configs_on_users_reaches_the_brokers_scram_credentials_too(
     try:
         listed = configs(gateway, *user, "--describe")
         assert f"{RATE}=2048.0" in listed
-        assert (
-            "SCRAM credential configs for user-principal 'scram-user' are SCRAM-SHA-256=iterations=4096"
-            in listed
-        )
+        assert "SCRAM credential configs for user-principal 'scram-user' are SCRAM-SHA-256=iterations=4096" in listed
         with WireClient(kafka.brokers[1]) as direct:
             assert (("user", "scram-user"),) not in QuotaSide(direct, "kafka").everything()
             credentials = direct.ask("DescribeUserScramCredentials", 0, users=[{"name": "scram-user"}]).body
@@ -104,9 +93,7 @@ def test_kafka_configs_on_users_reaches_the_brokers_scram_credentials_too(
         configs(gateway, *user, "--alter", "--delete-config", "SCRAM-SHA-256")
 
 
-def test_the_java_admin_sets_lists_validates_and_removes_quotas(
-    gateway: GatewayProcess, side: QuotaSide
-) -> None:
+def test_the_java_admin_sets_lists_validates_and_removes_quotas(gateway: GatewayProcess, side: QuotaSide) -> None:
     done = run_java("ClientQuotas", [str(gateway.bootstrap)])
     assert (done.returncode, done.stderr) == (0, "")
     everything = (
@@ -174,9 +161,7 @@ def test_a_quota_set_over_the_wire_holds_from_the_next_request_on_and_its_debt_s
             client.ask("DeleteTopics", 6, topics=[{"name": name} for name in topics], timeout_ms=30_000)
 
 
-def test_a_prefix_is_one_budget_for_all_client_ids_that_begin_so(
-    gateway: GatewayProcess, side: QuotaSide
-) -> None:
+def test_a_prefix_is_one_budget_for_all_client_ids_that_begin_so(gateway: GatewayProcess, side: QuotaSide) -> None:
     topics = [f"team-budget-{at}" for at in range(3)]
     assert side.alter(({"client-id": "team-a-*"}, {"controller_mutation_rate": 1.0}))[0][0] == 0
     told = []

@@ -58,10 +58,7 @@ async def same(*seen: Seen, within_s: float = 1.0) -> float:
 async def test_g07_other_gateway_has_a_change_within_a_second_and_a_later_one_at_its_start(
     kafka3: KafkaCluster, topic: str
 ) -> None:
-    async with (
-        opened(one := store_on(kafka3, topic)) as first,
-        opened(two := store_on(kafka3, topic)) as second,
-    ):
+    async with opened(one := store_on(kafka3, topic)) as first, opened(two := store_on(kafka3, topic)) as second:
         for value in range(1, 6):
             await one.write(alteration((ALICE, PRODUCE, value), (APP, FETCH, 2.0 if value % 2 else None)))
             await same(first, second)
@@ -77,20 +74,14 @@ async def test_g07_other_gateway_has_a_change_within_a_second_and_a_later_one_at
             assert await three.history(100) == await one.history(100)
 
 
-async def test_g06_two_gateways_that_alter_at_once_lose_nothing_and_agree(
-    kafka3: KafkaCluster, topic: str
-) -> None:
-    async with (
-        opened(one := store_on(kafka3, topic)) as first,
-        opened(two := store_on(kafka3, topic)) as second,
-    ):
+async def test_g06_two_gateways_that_alter_at_once_lose_nothing_and_agree(kafka3: KafkaCluster, topic: str) -> None:
+    async with opened(one := store_on(kafka3, topic)) as first, opened(two := store_on(kafka3, topic)) as second:
         stores = {"one": one, "two": two}
         await asyncio.gather(
             *(
                 store.write(
                     alteration(
-                        (ALICE, PRODUCE, 1 + at * 2 + (name == "two")),
-                        (QuotaEntity(user=f"{name}-{at}"), FETCH, 1.0),
+                        (ALICE, PRODUCE, 1 + at * 2 + (name == "two")), (QuotaEntity(user=f"{name}-{at}"), FETCH, 1.0)
                     )
                 )
                 for at in range(25)
@@ -112,10 +103,7 @@ async def test_g01_broker_killed_while_quotas_are_written_leaves_whole_alteratio
     made: list[str] = []
     refused: list[str] = []
     doubtful: list[str] = []
-    async with (
-        opened(one := store_on(kafka3, topic)) as first,
-        opened(two := store_on(kafka3, topic)) as second,
-    ):
+    async with opened(one := store_on(kafka3, topic)) as first, opened(two := store_on(kafka3, topic)) as second:
         await one.write(alteration((ALICE, PRODUCE, 1)))
         done = asyncio.Event()
 
@@ -168,9 +156,7 @@ def own_kafka(tmp_path: Path) -> Iterator[KafkaCluster]:
         yield cluster
 
 
-async def test_g16_without_brokers_alterations_are_refused_and_the_quotas_stay(
-    own_kafka: KafkaCluster,
-) -> None:
+async def test_g16_without_brokers_alterations_are_refused_and_the_quotas_stay(own_kafka: KafkaCluster) -> None:
     async with opened(store := store_on(own_kafka, "quotas", write_timeout_ms=2_000)) as seen:
         await store.write(alteration((ALICE, PRODUCE, 1.0)))
         own_kafka.kill_broker(1)
@@ -274,11 +260,7 @@ def _quotas(gateway: GatewayProcess) -> dict[str, Any]:
 
 
 def test_g07_two_gateways_share_what_is_imported_at_one(
-    start_gateway: StartGateway,
-    kafka3: KafkaCluster,
-    topic: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    start_gateway: StartGateway, kafka3: KafkaCluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = GatewayOptions(tables=f'[quota_store]\nkind = "topic"\ntopic = "{topic}"\n')
     one, two = start_gateway(kafka3, options), start_gateway(kafka3, options)
@@ -289,11 +271,7 @@ def test_g07_two_gateways_share_what_is_imported_at_one(
     eventually(lambda: len(_quotas(two)["quotas"]) == 1, within_s=1)
     assert time.monotonic() - began < 1
     (quota,) = _quotas(two)["quotas"]
-    assert (quota["limit"], quota["source"], quota["quota"]) == (
-        2.5,
-        "store",
-        QuotaKey.CONTROLLER_MUTATION_RATE,
-    )
+    assert (quota["limit"], quota["source"], quota["quota"]) == (2.5, "store", QuotaKey.CONTROLLER_MUTATION_RATE)
     assert _quotas(one)["version"] == _quotas(two)["version"]
     capsys.readouterr()
     assert main(["quotas", "history", "--admin", str(two.admin)]) == 0

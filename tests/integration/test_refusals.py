@@ -55,17 +55,9 @@ def exists(broker: WireClient, name: object) -> bool:
 
 @pytest.mark.parametrize(
     ("name", "version"),
-    [
-        ("CreateTopics", 6),
-        ("CreateTopics", 7),
-        ("CreatePartitions", 3),
-        ("DeleteTopics", 5),
-        ("DeleteTopics", 6),
-    ],
+    [("CreateTopics", 6), ("CreateTopics", 7), ("CreatePartitions", 3), ("DeleteTopics", 5), ("DeleteTopics", 6)],
 )
-def test_refused_topics_look_as_kafka_writes_them(
-    topic_ids: dict[Side, Any], name: str, version: int
-) -> None:
+def test_refused_topics_look_as_kafka_writes_them(topic_ids: dict[Side, Any], name: str, version: int) -> None:
     seen = []
     for side, topic_id in topic_ids.items():
         there = side.prefix + "there"
@@ -91,9 +83,7 @@ def test_refused_topics_look_as_kafka_writes_them(
     assert seen[0] == seen[1]
 
 
-def test_refusal_of_the_broker_passes_with_its_throttle_time_and_costs_nothing_here(
-    gateway: GatewayProcess,
-) -> None:
+def test_refusal_of_the_broker_passes_with_its_throttle_time_and_costs_nothing_here(gateway: GatewayProcess) -> None:
     side = Side(gateway.bootstrap, LIMITED_TWICE)
 
     def create(name: str) -> Any:

@@ -12,13 +12,7 @@ from embedded_kafka.tools import run_tool
 from testkit.secure_kafka import MECHANISMS, PASSWORDS, REAUTH_MS, SecureKafka, unsecured_token
 from testkit.tap import Tap
 from testkit.wire_client import ConnectionEnded, WireClient
-from tests.integration.gateway_process import (
-    GATEWAY_HOST,
-    TAP_HOST,
-    Address,
-    GatewayOptions,
-    GatewayProcess,
-)
+from tests.integration.gateway_process import GATEWAY_HOST, TAP_HOST, Address, GatewayOptions, GatewayProcess
 from tests.integration.sasl_gateway import log_in, own_login, own_user, reauth_listener
 
 pytestmark = pytest.mark.integration
@@ -66,9 +60,7 @@ def ways(secure_kafka: SecureKafka, tap: Tap, tmp_path_factory: pytest.TempPathF
     """See `Ways`."""
     folder = tmp_path_factory.mktemp("sasl-by-hand")
     reauth, tables = reauth_listener(secure_kafka)
-    listener = (
-        'security_protocol = "SASL_PLAINTEXT"\n[listeners.sasl]\ndelegation_token_principal = "by-token"'
-    )
+    listener = 'security_protocol = "SASL_PLAINTEXT"\n[listeners.sasl]\ndelegation_token_principal = "by-token"'
     tables += '[quota_admin]\nadmins = ["User:gateway"]\n'
     options = GatewayOptions(upstream=own_user(secure_kafka), listener=listener, tables=tables)
     gateway = GatewayProcess(folder, secure_kafka.addresses("SASL").values(), tap, options)
@@ -193,9 +185,7 @@ def test_gateway_finds_the_brokers_and_reads_its_topic_by_its_own_login(
     assert topic in admin.list_topics(timeout=20).topics
 
 
-def test_gateway_without_a_login_says_so_and_relays(
-    secure_kafka: SecureKafka, tap: Tap, tmp_path: Path
-) -> None:
+def test_gateway_without_a_login_says_so_and_relays(secure_kafka: SecureKafka, tap: Tap, tmp_path: Path) -> None:
     protocol = 'security_protocol = "SASL_PLAINTEXT"'
     gateway = started(secure_kafka, tap, tmp_path, ready=False, upstream=protocol, listener=protocol)
     try:

@@ -22,9 +22,7 @@ from tests.integration.sasl_gateway import own_user, reauth_listener, tls_listen
 
 pytestmark = pytest.mark.integration
 
-EVERYBODY: Final = (
-    "[[quotas]]\ndefault_user = true\ndefault_client_id = true\nproducer_byte_rate = 1000000000\n"
-)
+EVERYBODY: Final = "[[quotas]]\ndefault_user = true\ndefault_client_id = true\nproducer_byte_rate = 1000000000\n"
 
 
 class Setting:
@@ -66,11 +64,7 @@ class Setting:
 
     def _family(self, family: str) -> dict[str, Done]:
         if family not in self._done:
-            jobs = [
-                job_of(cell, self._where[_listener(cell)], self._ca)
-                for cell in CELLS
-                if cell.family == family
-            ]
+            jobs = [job_of(cell, self._where[_listener(cell)], self._ca) for cell in CELLS if cell.family == family]
             before = self._count()
             self._done[family] = run_family(family, jobs)
             self._ended[family] = self._count() - before
@@ -97,9 +91,7 @@ def job_of(cell: Cell, bootstrap: str, ca: str) -> Job:
 
 
 @pytest.fixture(scope="module")
-def setting(
-    secure_kafka: SecureKafka, tap: Tap, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Setting]:
+def setting(secure_kafka: SecureKafka, tap: Tap, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
     """See `Setting`."""
     secure_kafka.create_topic(TOPIC)
     reauth, reauth_tables = reauth_listener(secure_kafka)
@@ -109,9 +101,7 @@ def setting(
         listener='security_protocol = "SASL_PLAINTEXT"',
         tables=reauth_tables + tls_tables + EVERYBODY,
     )
-    gateway = GatewayProcess(
-        tmp_path_factory.mktemp("sasl"), secure_kafka.addresses("SASL").values(), tap, options
-    )
+    gateway = GatewayProcess(tmp_path_factory.mktemp("sasl"), secure_kafka.addresses("SASL").values(), tap, options)
     gateway.start()
     yield Setting(gateway, str(reauth), str(tls), str(secure_kafka.authority.certificate))
     gateway.stop()

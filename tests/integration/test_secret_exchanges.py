@@ -24,9 +24,7 @@ SEEN: Final = "client-that-may-be-seen"
 
 _HMAC_BYTES: Final = 64
 # CreateDelegationToken v1: no renewers, a minute. Its answer ends in the secret and a throttle time.
-_CREATE_TOKEN: Final = wire.framed(
-    pack(">hhih", 38, 1, 99, len(SEEN)) + SEEN.encode() + pack(">iq", 0, 60_000)
-)
+_CREATE_TOKEN: Final = wire.framed(pack(">hhih", 38, 1, 99, len(SEEN)) + SEEN.encode() + pack(">iq", 0, 60_000))
 
 
 @pytest.fixture(scope="module")
@@ -120,13 +118,7 @@ def test_h15_broken_exchanges_are_not_told(gateway: GatewayProcess, version: int
 
 def test_h15_secrets_in_requests_to_the_cluster_are_not_told(gateway: GatewayProcess) -> None:
     salted = f"{CANARY}salted-password".encode()
-    upsertion = {
-        "name": "dora",
-        "mechanism": 1,
-        "iterations": 4096,
-        "salt": b"salt",
-        "salted_password": salted,
-    }
+    upsertion = {"name": "dora", "mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": salted}
     jaas = f'org.example.Login required username="x" password="{CANARY}jaas";'
     configs = [{"name": "listener.name.other.plain.sasl.jaas.config", "config_operation": 0, "value": jaas}]
     resources = [{"resource_type": 4, "resource_name": "1", "configs": configs}]
@@ -147,9 +139,7 @@ def test_h15_what_may_be_seen_is_seen_so_the_search_reaches_the_outputs(gateway:
         client.ask("Metadata", 12, topics=[])
         client.ask("Produce", 9, transactional_id=None, acks=1, timeout_ms=1_000, topic_data=[])
     folder: Path = gateway.config_file.parent
-    gateway.eventually(
-        lambda: any(SEEN.encode() in data for name, data in contents(folder) if "usage" in name), 15
-    )
+    gateway.eventually(lambda: any(SEEN.encode() in data for name, data in contents(folder) if "usage" in name), 15)
     assert SEEN in gateway.http("/metrics")[1]
     assert b"listening" in gateway.log_file.read_bytes()
     # A password that is not this suite's own would be found by the same search.

@@ -25,9 +25,7 @@ def test_e01_tap_finds_the_address_that_a_broker_tells_its_clients(kafka: KafkaC
     assert tap.bytes_to_clients > 0
 
 
-def test_e01_gateway_tells_its_own_address_in_the_place_of_a_brokers(
-    gateway3: GatewayProcess, tap: Tap
-) -> None:
+def test_e01_gateway_tells_its_own_address_in_the_place_of_a_brokers(gateway3: GatewayProcess, tap: Tap) -> None:
     before = tap.bytes_to_clients
     with WireClient(gateway3.bootstrap) as client:
         brokers = client.ask("Metadata", 12, topics=[]).body.brokers

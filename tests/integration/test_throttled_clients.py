@@ -63,9 +63,7 @@ def message(number: int) -> bytes:
 
 def stored(broker: tuple[str, int], topic: str) -> list[int]:
     """What the log holds, in its order, read past the gateway."""
-    consumer = kafka_python.KafkaConsumer(
-        bootstrap_servers=[f"{broker[0]}:{broker[1]}"], consumer_timeout_ms=2_000
-    )
+    consumer = kafka_python.KafkaConsumer(bootstrap_servers=[f"{broker[0]}:{broker[1]}"], consumer_timeout_ms=2_000)
     partition = kafka_python.TopicPartition(topic, 0)
     consumer.assign([partition])
     consumer.seek_to_beginning(partition)
@@ -189,9 +187,7 @@ def test_c06_mutes_longer_than_the_clients_timeouts_lose_double_and_leak_nothing
         create(broker, topic)
     bootstrap = str(gateway.bootstrap)
     with ThreadPoolExecutor(len(FAMILIES)) as pool:
-        running = {
-            family: pool.submit(IMPATIENT[family], bootstrap, topic) for family, topic in topics.items()
-        }
+        running = {family: pool.submit(IMPATIENT[family], bootstrap, topic) for family, topic in topics.items()}
         acked = {family: future.result() for family, future in running.items()}
     for family, topic in topics.items():
         of_client = {"client_id": f"impatient-{family}"}
@@ -230,10 +226,7 @@ def test_c17_an_idempotent_producer_with_five_in_flight_keeps_its_order_through_
     )
     for number in range(PATIENT_MESSAGES):
         producer.produce(
-            topic,
-            message(number),
-            partition=0,
-            on_delivery=lambda error, _: errors.append(error) if error else None,
+            topic, message(number), partition=0, on_delivery=lambda error, _: errors.append(error) if error else None
         )
     assert producer.flush(60) == 0
     assert errors == []

@@ -46,10 +46,9 @@ class Setting:
     def job(self, family: str, who: str) -> Job:
         """What one client does; `nobody` has no certificate, `stranger` one of an authority that is not known."""
         name = f"{family} {who}"
-        own = {
-            "nobody": lambda: None,
-            "stranger": lambda: self.stranger.issue("stranger", "metered"),
-        }.get(who, lambda: self.secure.authority.issue(name.replace(" ", "-"), who))()
+        own = {"nobody": lambda: None, "stranger": lambda: self.stranger.issue("stranger", "metered")}.get(
+            who, lambda: self.secure.authority.issue(name.replace(" ", "-"), who)
+        )()
         bad = who in ("nobody", "stranger")
         return Job(
             str(self.gateway.bootstrap),
@@ -66,9 +65,7 @@ class Setting:
 
 
 @pytest.fixture(scope="module")
-def setting(
-    secure_kafka: SecureKafka, tap: Tap, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Setting]:
+def setting(secure_kafka: SecureKafka, tap: Tap, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
     """See `Setting`."""
     secure_kafka.create_topic(TOPIC)
     authority = secure_kafka.authority
@@ -89,9 +86,7 @@ principal_mapping_rules = "RULE:^CN=([^,]+)$/$1/, DEFAULT"
 """,
         tables=QUOTAS,
     )
-    gateway = GatewayProcess(
-        tmp_path_factory.mktemp("gateway"), secure_kafka.addresses("SSL").values(), tap, options
-    )
+    gateway = GatewayProcess(tmp_path_factory.mktemp("gateway"), secure_kafka.addresses("SSL").values(), tap, options)
     gateway.start()
     try:
         yield Setting(gateway, secure_kafka, Authority(tmp_path_factory.mktemp("stranger"), "stranger"))

@@ -119,16 +119,11 @@ def _librdkafka(job: Job) -> int:
         "log_level": 0,
     }
     if job.own is not None:
-        settings |= {
-            "ssl.certificate.location": str(job.own.certificate),
-            "ssl.key.location": str(job.own.key),
-        }
+        settings |= {"ssl.certificate.location": str(job.own.certificate), "ssl.key.location": str(job.own.key)}
     producer = confluent_kafka.Producer(settings)
     deadline = time.monotonic() + job.patience_s
     for number in range(job.records):
-        producer.produce(
-            TOPIC, bytes(RECORD_BYTES), on_delivery=lambda error, _: arrived.append(error is None)
-        )
+        producer.produce(TOPIC, bytes(RECORD_BYTES), on_delivery=lambda error, _: arrived.append(error is None))
         while len(arrived) <= number and time.monotonic() < deadline:
             producer.poll(0.1)
     producer.flush(1)

@@ -43,9 +43,7 @@ def both_sides(broker: tuple[str, int], gateway: tuple[str, int], client_id: str
 def results_of(reply: Reply, side: Side) -> list[tuple[str, int]]:
     """(topic without the side's prefix, error code) in the order of the answer, of any of the three APIs."""
     body = reply.body
-    results = next(
-        getattr(body, field) for field in ("topics", "results", "responses") if hasattr(body, field)
-    )
+    results = next(getattr(body, field) for field in ("topics", "results", "responses") if hasattr(body, field))
     return [((result.name or "").removeprefix(side.prefix), result.error_code) for result in results]
 
 

@@ -54,10 +54,5 @@ def ingest(spark: Any, tmp_path: Path) -> Ingest:
 def rows_of(spark: Any, out: Path) -> list[tuple[str, int]]:
     """Client and seq of every row, by Spark."""
     paths = [batch.path for batch in committed_batches(str(out))]
-    told = (
-        spark.read.parquet(*paths)
-        .where("kind = 'rows'")
-        .selectExpr("client_id", "explode(seq) as seq")
-        .collect()
-    )
+    told = spark.read.parquet(*paths).where("kind = 'rows'").selectExpr("client_id", "explode(seq) as seq").collect()
     return sorted((row.client_id, row.seq) for row in told)

@@ -128,9 +128,7 @@ def test_a_day_is_told_in_a_few_numbers_and_shares_are_those_of_the_deferral_mod
     assert found.keys() == wanted.keys()
     ragged = demand.by_second()
     for i in (0, 2):
-        expected = (
-            deferred(ragged, quotas * (i + 1), burst_s=10.0).throttled_units[i] / ragged.total_units()[i]
-        )
+        expected = deferred(ragged, quotas * (i + 1), burst_s=10.0).throttled_units[i] / ragged.total_units()[i]
         np.testing.assert_array_equal(found[("gw", -1, "u", f"c{i}", "produce"), DAY], expected)
 
 

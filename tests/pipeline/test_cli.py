@@ -75,11 +75,7 @@ def test_nothing_heavy_is_loaded_for_help() -> None:
     ("backtest", "0 compacted days: at least one is needed"),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_said_before_spark_starts(
-    arguments: str,
-    fault: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("no-plan.json").write_text("{}")
@@ -160,9 +156,7 @@ assert found['master'] == 'yarn', found
 assert found['spark.sql.session.timeZone'] == 'UTC', found
 assert not {'spark.speculation', 'spark.driver.memory', 'spark.driver.host'} & set(found), found
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -74,9 +74,7 @@ def rows_of(frame: Any) -> list[str]:
     return sorted(map(repr, frame.collect()))
 
 
-def test_every_job_gets_the_same_rows_from_files_and_from_spark(
-    both: tuple[CompactedDays, CompactedDays],
-) -> None:
+def test_every_job_gets_the_same_rows_from_files_and_from_spark(both: tuple[CompactedDays, CompactedDays]) -> None:
     candidates = Candidates(multiples=(0.5, 2.0, 20.0))
     for scope in Scope:
         ours, sparks = (rows_of(simulate(days, candidates, ReplaySettings(), scope=scope)) for days in both)
@@ -108,9 +106,7 @@ def test_the_report_is_the_same_from_files_and_from_spark(both: tuple[CompactedD
 
 
 def test_a_day_of_older_release_is_read_by_spark_together_with_newer_ones(spark: Any, tmp_path: Path) -> None:
-    write_compacted(
-        tmp_path, [{"t": [1], "client_id": name, "date": day} for name in "abc" for day in (DAY, NEXT)]
-    )
+    write_compacted(tmp_path, [{"t": [1], "client_id": name, "date": day} for name in "abc" for day in (DAY, NEXT)])
     days = CompactedDays.of(spark, str(tmp_path))
     manifest = Path(days.days[0].path, MANIFEST)
     content = json.loads(manifest.read_text())
@@ -118,9 +114,7 @@ def test_a_day_of_older_release_is_read_by_spark_together_with_newer_ones(spark:
     manifest.write_text(json.dumps(content))
     mixed = CompactedDays.of(spark, str(tmp_path))
     assert (days.here, mixed.here) == (True, False)
-    rates = [
-        rows_of(find_required_rates(each, 0.01, 11, 1_000).where("steps is null")) for each in (days, mixed)
-    ]
+    rates = [rows_of(find_required_rates(each, 0.01, 11, 1_000).where("steps is null")) for each in (days, mixed)]
     assert rates[0] == rates[1]
     assert len(rates[0]) == 6
 

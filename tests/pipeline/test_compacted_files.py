@@ -43,10 +43,7 @@ def rows_in(batches: Any) -> list[dict[str, Any]]:
 
 
 def test_what_is_written_is_read_again_and_other_engines_see_it_too(tmp_path: Path) -> None:
-    rows = [
-        *rows_of(*NAMES, quota=[None, 5.0]),
-        {"api": "mutation", "t": [3], "e_ms": [3_001], "e_units": [4]},
-    ]
+    rows = [*rows_of(*NAMES, quota=[None, 5.0]), {"api": "mutation", "t": [3], "e_ms": [3_001], "e_units": [4]}]
     pieces = written(tmp_path, *rows)
     assert {piece.bucket for piece in pieces} == {
         bucket_of("u", row.get("client_id", "c"), row.get("api", "produce")) for row in rows
@@ -113,10 +110,7 @@ def test_parts_are_whole_buckets_of_about_equal_size(tmp_path: Path) -> None:
 
 
 def test_all_days_of_a_client_are_in_its_bucket_and_buckets_come_one_by_one(tmp_path: Path) -> None:
-    pieces = [
-        *written(tmp_path / "monday", *rows_of(*NAMES[:50])),
-        *written(tmp_path / "tuesday", *rows_of(*NAMES)),
-    ]
+    pieces = [*written(tmp_path / "monday", *rows_of(*NAMES[:50])), *written(tmp_path / "tuesday", *rows_of(*NAMES))]
     seen: dict[str, int] = {}
     for bucket, rows in buckets_of(sorted(pieces), ["client_id"]):
         for row in rows_in(rows):
@@ -145,22 +139,15 @@ def test_what_counts_together_is_one_row_in_order_of_time(tmp_path: Path, broker
             ("other", 1): ([9], [32.0]),
         }
     else:
-        assert of_c == {
-            ("gw", -1): ([1, 2, 3, 5, 5], [1.0, 4.0, 16.0, 2.0, 8.0]),
-            ("other", -1): ([9], [32.0]),
-        }
+        assert of_c == {("gw", -1): ([1, 2, 3, 5, 5], [1.0, 4.0, 16.0, 2.0, 8.0]), ("other", -1): ([9], [32.0])}
     assert len(found) == len(of_c) + 1
 
 
-def test_what_counts_together_may_be_spread_over_row_groups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_counts_together_may_be_spread_over_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.storage.compacted_files.ELEMENTS_PER_GROUP", 1)
     pieces = written(tmp_path, *(row for node in range(5) for row in rows_of(*NAMES[:20], node=node)))
     assert len(pieces) == 100
-    found = rows_in(
-        read_entities(sorted(pieces), ENTITY, arrays_of(()), brokers_apart=False, most_elements=1_000)
-    )
+    found = rows_in(read_entities(sorted(pieces), ENTITY, arrays_of(()), brokers_apart=False, most_elements=1_000))
     assert [row["t"] for row in found] == [[1] * 5 + [2] * 5] * 20
 
 

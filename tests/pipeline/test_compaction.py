@@ -12,14 +12,7 @@ from pipeline.cli import main
 from pipeline.errors import JobError
 from pipeline.maintenance.compaction import compact
 from pipeline.maintenance.status import status
-from pipeline.storage.layout import (
-    BUCKETS,
-    MANIFEST,
-    committed_batches,
-    published_days,
-    raw_dir,
-    read_compacted,
-)
+from pipeline.storage.layout import BUCKETS, MANIFEST, committed_batches, published_days, raw_dir, read_compacted
 from testkit.pipeline.usage_lines import BOOT, DAY, event, line, place, row
 from tests.pipeline.conftest import Ingest
 
@@ -30,8 +23,7 @@ def fill(folder: Path, first: int, count: int) -> None:
     """A file of a gateway with two clients, one of which makes topics."""
     mutation = row("admin", api="mutation", node=-1)
     lines = [
-        line(seq, row("a", seq), mutation, events=(event("admin", units=seq),))
-        for seq in range(first, first + count)
+        line(seq, row("a", seq), mutation, events=(event("admin", units=seq),)) for seq in range(first, first + count)
     ]
     place(folder / "in", f"usage-a-{first}.jsonl.gz", *lines)
 

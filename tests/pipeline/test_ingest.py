@@ -21,9 +21,7 @@ from tests.pipeline.conftest import Ingest, rows_of
 pytestmark = pytest.mark.spark
 
 
-def test_new_files_are_read_once_and_hidden_ones_once_named(
-    spark: Any, tmp_path: Path, ingest: Ingest
-) -> None:
+def test_new_files_are_read_once_and_hidden_ones_once_named(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()), line(1, row()))
     hidden = tmp_path / "in" / ".usage-a-2.jsonl.gz.part"
     hidden.write_bytes(content(line(2, row())))
@@ -40,9 +38,7 @@ def test_new_files_are_read_once_and_hidden_ones_once_named(
 
 def test_torn_and_wrong_lines_are_quarantined_as_gaps(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()), b'{"v":1,"gw":', line(2, row()))
-    whole = place(
-        tmp_path / "in", "usage-a-3.jsonl.gz", *(line(seq, row(f"c{seq}")) for seq in range(3, 400))
-    )
+    whole = place(tmp_path / "in", "usage-a-3.jsonl.gz", *(line(seq, row(f"c{seq}")) for seq in range(3, 400)))
     whole.write_bytes(whole.read_bytes()[:-200])
     place(tmp_path / "in", "usage-a-400.jsonl.gz", line(400, row()))
     (batch,) = ingest().manifests
@@ -73,9 +69,7 @@ def test_a_folder_that_is_not_there_is_told(spark: Any, tmp_path: Path) -> None:
         files_stream(spark, str(tmp_path.parent), max_files=1, after="burn")
 
 
-def test_repeated_lines_count_once_in_one_batch_and_over_batches(
-    spark: Any, tmp_path: Path, ingest: Ingest
-) -> None:
+def test_repeated_lines_count_once_in_one_batch_and_over_batches(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()), line(1, row()), line(1, row()))
     place(tmp_path / "in", "again.jsonl.gz", line(0, row()), line(1, row()))
     (first,) = ingest().manifests
@@ -143,12 +137,7 @@ def test_sigterm_ends_a_continuous_ingest_with_everything_it_has_read(spark: Any
     before = signal.getsignal(signal.SIGTERM)
     feeder = threading.Thread(target=feed)
     feeder.start()
-    stream(
-        files_stream(spark, str(tmp_path / "in"), max_files=10),
-        writer,
-        notes,
-        {"processingTime": "1 seconds"},
-    )
+    stream(files_stream(spark, str(tmp_path / "in"), max_files=10), writer, notes, {"processingTime": "1 seconds"})
     feeder.join()
     assert [manifest["rows"] for manifest in writer.manifests] == [1, 1]
     assert signal.getsignal(signal.SIGTERM) is before

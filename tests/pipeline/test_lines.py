@@ -25,9 +25,7 @@ def test_a_file_gives_its_lines_packed_or_not() -> None:
 
 @given(st.integers(min_value=1))
 def test_a_file_cut_off_anywhere_gives_its_whole_lines_and_then_the_tear(at: int) -> None:
-    whole = content(
-        *(line(seq, row(client_id=f"c{seq * 7919 % 1000}", units=seq * seq)) for seq in range(300))
-    )
+    whole = content(*(line(seq, row(client_id=f"c{seq * 7919 % 1000}", units=seq * seq)) for seq in range(300)))
     lines = list(texts_of(whole))
     *there, torn = texts_of(whole[: at % len(whole)]) if at % len(whole) > 1 else [Torn(0, "", b"")]
     assert isinstance(torn, Torn)

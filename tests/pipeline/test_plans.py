@@ -13,16 +13,7 @@ from hypothesis import strategies as st
 from pipeline.errors import JobError
 from pipeline.jobs import plan as job
 from pipeline.plans import steps
-from pipeline.plans.changes import (
-    Change,
-    Difference,
-    Revert,
-    State,
-    differences,
-    last_changes,
-    reverting,
-    to_do,
-)
+from pipeline.plans.changes import Change, Difference, Revert, State, differences, last_changes, reverting, to_do
 from pipeline.plans.plan import Action, Basis, CapacityCheck, Plan, PlanEntry, PlanError
 from pipeline.plans.quota_client import Refusal, Setting
 from pipeline.plans.steps import NOT_DONE, OK, read_properties
@@ -168,9 +159,7 @@ def test_a_plan_comes_back_as_it_was_written(listed: list[QuotaEntity], value: i
     (True, {"entity": {"user": 7}}, "text or null"), (True, {"action": "drop"}, "action 'drop'"),
     (True, {"value": float("inf")}, "value is a finite number"),
 ])  # fmt: skip
-def test_what_is_no_plan_is_refused_with_its_fault(
-    of_entry: bool, change: dict[str, object], fault: str
-) -> None:
+def test_what_is_no_plan_is_refused_with_its_fault(of_entry: bool, change: dict[str, object], fault: str) -> None:
     data = json.loads(plan_of((ALICE, Action.SET, 5.0, None)).to_json())
     (data["entries"][0] if of_entry else data).update(change)
     with pytest.raises(PlanError, match=fault):
@@ -294,9 +283,7 @@ def test_a_default_changed_between_plans_is_not_written_over(
     assert cluster.quotas[OTHERS, RATE] == 1_000
 
 
-def test_what_a_plan_has_set_in_another_cluster_is_not_ours_in_this_one(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_what_a_plan_has_set_in_another_cluster_is_not_ours_in_this_one(cluster: Cluster, tmp_path: Path) -> None:
     first, second = (recommended(tmp_path, week, big=9_000, small=100 * week) for week in (1, 8))
     assert run("apply", first, "--bootstrap", "elsewhere:9092") == OK
     assert run("apply", second, *WHERE) == NOT_DONE

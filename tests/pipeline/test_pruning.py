@@ -217,9 +217,7 @@ def old(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Folder:
     return folder
 
 
-def test_without_yes_it_only_says_what_it_would_delete(
-    old: Folder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_yes_it_only_says_what_it_would_delete(old: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prune", "--out", old.out]) == 0
     said = capsys.readouterr().out
     assert "1 raw batches, 0: " in said
@@ -232,9 +230,7 @@ def test_without_yes_it_only_says_what_it_would_delete(
     assert "nothing to delete" in capsys.readouterr().out
 
 
-def test_it_deletes_nothing_while_a_day_is_being_packed(
-    old: Folder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_deletes_nothing_while_a_day_is_being_packed(old: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     with held(f"{old.out}/.pack.lock"):
         assert main(["prune", "--out", old.out, "--yes"]) == 1
     assert "held by another process" in capsys.readouterr().err
@@ -250,10 +246,7 @@ def test_late_lines_of_a_day_that_is_gone_are_not_taken_for_the_day(
     with pytest.raises(JobError, match=f"all raw batches of {OLD} are gone"):
         compact(None, folder.out, date=OLD)
     folder.batch(1, OLD)
-    for days, fault in (
-        (100, "compacted from raw batches that are gone"),
-        (7, "compacted and has been pruned"),
-    ):
+    for days, fault in ((100, "compacted from raw batches that are gone"), (7, "compacted and has been pruned")):
         folder.prune(compacted=days)
         # Left as it is, so that other days can be compacted; the day asked for by name is an error.
         assert compact(None, folder.out) == {}

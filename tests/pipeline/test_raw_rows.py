@@ -44,9 +44,7 @@ def test_rows_of_a_client_are_one_raw_row_with_every_position_in_its_column() ->
         "rejected": 7, "rejected_units": 8.5, "delayed": 9, "throttle_ms": 10, "muted_ms": 11,
         "quota": 12.5, "level_end": -13.5,
     }  # fmt: skip
-    (found,) = collected(line(5, row(**values)), line(6, row(**values | {"quota": None, "level_end": None})))[
-        "rows"
-    ]
+    (found,) = collected(line(5, row(**values)), line(6, row(**values | {"quota": None, "level_end": None})))["rows"]
     assert {name: found[name][0] for name in values} == values
     assert found["quota"] == [12.5, None]
     assert found["level_end"] == [-13.5, None]
@@ -55,9 +53,7 @@ def test_rows_of_a_client_are_one_raw_row_with_every_position_in_its_column() ->
 
 
 def test_events_keep_their_millisecond_and_lines_are_kept_also_when_nothing_happened() -> None:
-    one = event(
-        offset_ms=250, units=7, strict=False, admitted=False, throttle_ms=90, correlation_id=8, attempt=2
-    )
+    one = event(offset_ms=250, units=7, strict=False, admitted=False, throttle_ms=90, correlation_id=8, attempt=2)
     others = (event(api="delete_topics"), event(api="new"))
     last = line(86_399, events=(event(offset_ms=1_004),))  # stays in its day
     (found,) = collected(line(3, events=(one, *others)), last)["events"]
@@ -93,9 +89,7 @@ def test_a_wrong_value_costs_its_line_and_no_other(bad: list[Any]) -> None:
     assert sum(len(each["t"]) for each in found["rows"]) == 2
 
 
-@pytest.mark.parametrize(
-    "bad", [event(units="x"), event(user=None), event(offset_ms="x"), event(units=2**40)]
-)
+@pytest.mark.parametrize("bad", [event(units="x"), event(user=None), event(offset_ms="x"), event(units=2**40)])
 def test_a_wrong_value_in_an_event_costs_its_line(bad: list[Any]) -> None:
     found = collected(line(0, row(), events=(bad,)), line(1, row()))
     assert [each["at"] for each in found["torn"]] == [0]
@@ -153,9 +147,7 @@ def test_however_a_day_is_cut_into_files_and_batches_each_client_gets_its_second
     seconds: list[list[str]], lines_per_file: int, at_once: int
 ) -> None:
     lines = [line(seq, *(row(name, seq * 10) for name in names)) for seq, names in enumerate(seconds)]
-    files = [
-        content(*lines[begin : begin + lines_per_file]) for begin in range(0, len(lines), lines_per_file)
-    ]
+    files = [content(*lines[begin : begin + lines_per_file]) for begin in range(0, len(lines), lines_per_file)]
     found = joined(chunks(*files), at_once)
     expected = {
         name: [seq for seq, names in enumerate(seconds) if name in names]
@@ -177,9 +169,7 @@ def test_seconds_of_a_client_stand_beside_its_mutations_and_do_not_fall() -> Non
     (alone,) = joined(chunks(content(line(0, events=(event(),)))))
     assert (alone["api"], alone["node"], alone["t"], alone["e_ms"]) == ("mutation", -1, [], [0])
     before = content(*(line(seq, row(units=seq)) for seq in range(10)))
-    after = content(
-        *(line(seq, row(units=100 + seq), boot=BOOT + 9_000, ts=DAY + 5 + seq) for seq in range(10))
-    )
+    after = content(*(line(seq, row(units=100 + seq), boot=BOOT + 9_000, ts=DAY + 5 + seq) for seq in range(10)))
     other = content(*(line(seq, row("z", units=seq)) for seq in range(3)))
     first, second = joined(chunks(before, after, other))
     assert first["t"] == sorted([*range(10), *range(5, 15)])

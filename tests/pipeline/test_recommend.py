@@ -58,9 +58,7 @@ def plan(*histories: ClientHistory, **options: Any) -> Plan:
     peaks = options.pop("peaks", None)
     capacity = options.pop("capacity", None)
     settings = RecommendationSettings(**options)
-    return recommend(
-        histories, settings, BASIS, made_at="2026-11-21T00:00:00Z", peaks=peaks, capacity=capacity
-    )
+    return recommend(histories, settings, BASIS, made_at="2026-11-21T00:00:00Z", peaks=peaks, capacity=capacity)
 
 
 def only(*histories: ClientHistory, **options: Any) -> PlanEntry:
@@ -288,9 +286,7 @@ def test_the_job_writes_a_plan_that_holds_what_it_promises(
         for date in (DAY, NEXT)
         for name, node in (("one", 1), ("one", 2), ("two", 1))
     ]
-    rows.append(
-        {"api": "mutation", "t": [5], "e_ms": [5_000, 5_010, 9_000], "e_units": [50, 50, 50], "date": NEXT}
-    )
+    rows.append({"api": "mutation", "t": [5], "e_ms": [5_000, 5_010, 9_000], "e_units": [50, 50, 50], "date": NEXT})
     write_compacted(tmp_path, rows)
     file = tmp_path / "plan.json"
     argv = ["recommend", "--out", str(tmp_path), "--plan", str(file), "--history", "2"]

@@ -91,9 +91,7 @@ def test_a_missing_column_is_an_error_and_not_an_empty_day(column: str) -> None:
     (UsageApi.MUTATION, Algorithm.TOKEN_BUCKET, Model.RECORDED),
     (UsageApi.CONNECT, Algorithm.RATE, Model.STRICT),
 ])  # fmt: skip
-def test_each_api_is_replayed_as_the_gateway_decides(
-    api: UsageApi, algorithm: Algorithm, model: Model
-) -> None:
+def test_each_api_is_replayed_as_the_gateway_decides(api: UsageApi, algorithm: Algorithm, model: Model) -> None:
     how = ReplaySettings().of_api(api)
     assert (how.algorithm, how.model) == (algorithm, model)
 
@@ -117,10 +115,7 @@ def test_apis_replayed_together_are_decided_each_alone(model: Model) -> None:
         for name in ("throttled", "wait_ms", "late_ms"):
             assert getattr(told.outcome, name).tolist() == getattr(alone.outcome, name).tolist()
         assert told.outcome.throttled_units == pytest.approx(alone.outcome.throttled_units)
-        assert (told.requests.tolist(), told.units.tolist()) == (
-            alone.requests.tolist(),
-            alone.units.tolist(),
-        )
+        assert (told.requests.tolist(), told.units.tolist()) == (alone.requests.tolist(), alone.units.tolist())
 
 
 def test_the_deferral_model_is_one_of_the_bucket() -> None:

@@ -68,9 +68,7 @@ def test_sums_and_peaks_are_over_all_brokers_gateways_and_days() -> None:
 
 
 def test_percentiles_leave_out_steps_without_use_and_rows_without_seconds_make_no_profile() -> None:
-    found = profile_of(
-        {"t": [0, 10, 20, 30], "offered": [10.0, 0.0, 20.0, 30.0], "throttle_ms": [0, 900, 0, 0]}
-    )
+    found = profile_of({"t": [0, 10, 20, 30], "offered": [10.0, 0.0, 20.0, 30.0], "throttle_ms": [0, 900, 0, 0]})
     assert found["p50"] == 2.0
     assert found["step_throttle_ms"] == [0.0, 900.0, 0.0, 0.0]
     assert partial_of({"t": [], "offered": []}).num_rows == 0
@@ -123,10 +121,7 @@ def test_clients_come_apart_whatever_the_order_of_their_partial_profiles() -> No
     ]
     partial = partial_of(*rows)
     found = merge_profiles(partial).to_pylist()
-    assert [(row["client_id"], row["offered"], row["nodes"]) for row in found] == [
-        ("a", 14.0, 2),
-        ("b", 10.0, 2),
-    ]
+    assert [(row["client_id"], row["offered"], row["nodes"]) for row in found] == [("a", 14.0, 2), ("b", 10.0, 2)]
     assert merge_profiles(partial.slice(0, 0)).num_rows == 0
 
 
@@ -161,12 +156,7 @@ def test_timelines_added_up_are_the_timeline_of_everything(parts: list[dict[int,
     for begin, used in seconds(whole).items():
         assert used == sum(n for step, n in sums.items() if begin <= step * STEP_S < begin + whole.width_s)
     if sums:
-        assert (
-            len(whole.offered) > BINS // 2
-            or whole.level == 0
-            or len(sums) < 3
-            or max(sums) - min(sums) < 2 * BINS
-        )
+        assert len(whole.offered) > BINS // 2 or whole.level == 0 or len(sums) < 3 or max(sums) - min(sums) < 2 * BINS
 
 
 @given(series, series)
@@ -181,11 +171,7 @@ def test_a_part_is_shown_in_the_bins_of_the_whole(one: dict[int, int], other: di
 def test_a_timeline_survives_its_row() -> None:
     made = timeline({5_000: 3, 9_000: 4})
     again = Timeline.from_dict(pa.Table.from_pylist([made.to_dict()], schema=SUMMARY).to_pylist()[0])
-    assert (again.level, again.first, again.offered.tolist()) == (
-        made.level,
-        made.first,
-        made.offered.tolist(),
-    )
+    assert (again.level, again.first, again.offered.tolist()) == (made.level, made.first, made.offered.tolist())
 
 
 def test_the_largest_clients_keep_their_timelines_and_all_are_shown_in_numbers() -> None:
@@ -232,9 +218,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.pictures += tag == "svg"
-        loads = any(
-            name in ("src", "onload", "onerror") or (name == "href" and tag != "use") for name, _ in attrs
-        )
+        loads = any(name in ("src", "onload", "onerror") or (name == "href" and tag != "use") for name, _ in attrs)
         if tag in ("script", "iframe", "object", "img") or (loads and tag != "image"):
             self.active.append(tag)
 
@@ -295,9 +279,7 @@ def test_days_that_are_not_there_are_shown_at_the_top_and_to_programs() -> None:
 
 
 def test_the_same_as_json_for_programs() -> None:
-    found = report_from(
-        {"t": [1, 2], "offered": [5.0, 5.0], "requests": [1, 3], "delayed": [0, 1]}, completeness=0.5
-    )
+    found = report_from({"t": [1, 2], "offered": [5.0, 5.0], "requests": [1, 3], "delayed": [0, 1]}, completeness=0.5)
     found = json.loads(found.to_json())
     assert found["days"] == [{"date": "2026-11-21", "completeness": 0.5, "seconds": 10, "keys": 1}]
     assert found["totals"][0]["offered"] == 10.0

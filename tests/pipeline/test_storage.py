@@ -53,10 +53,7 @@ def test_the_newest_run_of_each_day_and_batches_with_a_manifest_count(tmp_path: 
     for number in (2, 0):
         Path(raw_dir(str(tmp_path), number), MANIFEST).write_text(json.dumps({"rows": number}))
     (tmp_path / "raw" / ".batch=000000000003.x").mkdir()
-    assert [(batch.number, batch.manifest["rows"]) for batch in committed_batches(str(tmp_path))] == [
-        (0, 0),
-        (2, 2),
-    ]
+    assert [(batch.number, batch.manifest["rows"]) for batch in committed_batches(str(tmp_path))] == [(0, 0), (2, 2)]
 
 
 def test_a_keys_bucket_never_changes() -> None:

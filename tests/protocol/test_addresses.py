@@ -137,9 +137,7 @@ def find_coordinator(version: int, *coordinators: tuple[int, int]) -> bytes:
     return wire.response("FindCoordinator", version, correlation_id=CORRELATION_ID, **fields)
 
 
-def coordinators(
-    version: int, *rows: tuple[int, int], to: Advertise = ours
-) -> list[tuple[int, int, str, int]]:
+def coordinators(version: int, *rows: tuple[int, int], to: Advertise = ours) -> list[tuple[int, int, str, int]]:
     """(error code, broker id, host, port) of each coordinator that a client sees."""
     after = rewrite("FindCoordinator", version, find_coordinator(version, *rows), to)
     assert UPSTREAM.encode() not in after
@@ -178,8 +176,7 @@ def describe_cluster(version: int, *broker_ids: int, controller_id: int = 2, end
     fields = wire.populated("DescribeCluster", version)
     fenced: dict[str, Any] = {"is_fenced": True} if version >= 2 else {}
     fields["brokers"] = [
-        {"broker_id": i, "host": f"{UPSTREAM}-{i}", "port": 9000 + i, "rack": "r", **fenced}
-        for i in broker_ids
+        {"broker_id": i, "host": f"{UPSTREAM}-{i}", "port": 9000 + i, "rack": "r", **fenced} for i in broker_ids
     ]
     fields["controller_id"] = controller_id
     if version >= 1:
@@ -246,9 +243,7 @@ def test_node_endpoints_that_do_not_fill_their_tag_are_refused() -> None:
 
 @every_case(("name", "version"), EVERY)
 @pytest.mark.parametrize("nulls", [False, True])
-def test_a40_nothing_changes_when_every_broker_keeps_its_address(
-    name: str, version: int, nulls: bool
-) -> None:
+def test_a40_nothing_changes_when_every_broker_keeps_its_address(name: str, version: int, nulls: bool) -> None:
     fields = wire.populated(name, version, nulls=nulls)
     for row in [fields, *fields.get("coordinators", ())]:
         if name == "FindCoordinator" and "error_code" in row:
@@ -324,14 +319,7 @@ def test_a26_array_of_brokers_longer_than_the_frame_is_refused(name: str, versio
 
 def test_k12_twenty_thousand_coordinators_are_answered() -> None:
     asked = [
-        {
-            "key": f"g-{at}",
-            "node_id": 1,
-            "host": f"{UPSTREAM}-1",
-            "port": 9001,
-            "error_code": 0,
-            "error_message": "",
-        }
+        {"key": f"g-{at}", "node_id": 1, "host": f"{UPSTREAM}-1", "port": 9001, "error_code": 0, "error_message": ""}
         for at in range(20_000)
     ]
     frame = wire.response("FindCoordinator", 4, correlation_id=CORRELATION_ID, coordinators=asked)

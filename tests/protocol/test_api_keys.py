@@ -108,8 +108,7 @@ def test_layouts_that_kafka_python_does_not_know_are_kafkas(key: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "strict_since"),
-    [(ApiKey.CREATE_TOPICS, 6), (ApiKey.CREATE_PARTITIONS, 3), (ApiKey.DELETE_TOPICS, 5)],
+    ("key", "strict_since"), [(ApiKey.CREATE_TOPICS, 6), (ApiKey.CREATE_PARTITIONS, 3), (ApiKey.DELETE_TOPICS, 5)]
 )
 def test_c21_mutations_are_strict_from_version_that_can_read_refusal(key: ApiKey, strict_since: int) -> None:
     for version in range(newest_version(key) + 1):

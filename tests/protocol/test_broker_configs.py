@@ -70,8 +70,7 @@ def test_an_answer_is_what_kafka_python_reads_and_we_too(version: int) -> None:
     body = wire.decode_response(NAME, version, frame)
     assert body.throttle_time_ms == 7
     assert [
-        (each.error_code, each.error_message, each.resource_type, each.resource_name)
-        for each in body.responses
+        (each.error_code, each.error_message, each.resource_type, each.resource_name) for each in body.responses
     ] == [(42, "why", 4, "1"), (0, None, 2, "t")]
     assert read_configs_answer(frame, api(version)) == (7, results)
 

@@ -43,9 +43,7 @@ def parts(entry: Any) -> list[tuple[str, str | None]]:
     return [(part.entity_type, part.entity_name) for part in entry.entity]
 
 
-def alter(
-    version: int, *entries: tuple[list[tuple[str, str | None]], list[tuple[str, float, bool]]]
-) -> bytes:
+def alter(version: int, *entries: tuple[list[tuple[str, str | None]], list[tuple[str, float, bool]]]) -> bytes:
     rows = [
         {
             "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],

@@ -50,9 +50,7 @@ def results_of(
         if version >= 3:
             row |= {"config_type": 2, "documentation": f"about {name}"}
         rows.append(row)
-    return [
-        {"error_code": 0, "error_message": "", "resource_type": kind, "resource_name": "1", "configs": rows}
-    ]
+    return [{"error_code": 0, "error_message": "", "resource_type": kind, "resource_name": "1", "configs": rows}]
 
 
 @every_case("version", range(5))
@@ -72,9 +70,7 @@ def test_e19_addresses_become_null_and_nothing_else_changes(version: int, kind: 
 
 @every_case("version", range(5))
 def test_e19_any_setting_that_holds_a_brokers_host_becomes_null(version: int) -> None:
-    _, seen = masked(
-        version, results_of(version, ("odd.setting", "at 127.77.0.1", None), ("a", "b", "127.77.0.1:1"))
-    )
+    _, seen = masked(version, results_of(version, ("odd.setting", "at 127.77.0.1", None), ("a", "b", "127.77.0.1:1")))
     expected, _ = masked(version, results_of(version, ("odd.setting", None, None), ("a", "b", None)))
     assert seen == expected
 
@@ -126,9 +122,7 @@ def test_settings_of_our_own_replace_the_brokers(version: int) -> None:
 @every_case("version", range(5))
 def test_a_request_tells_which_brokers_it_asks_for(version: int) -> None:
     def asked(*resources: tuple[int, str, list[str] | None]) -> Any:
-        rows = [
-            dict(zip(("resource_type", "resource_name", "configuration_keys"), each)) for each in resources
-        ]
+        rows = [dict(zip(("resource_type", "resource_name", "configuration_keys"), each)) for each in resources]
         frame = wire.request("DescribeConfigs", version, resources=rows)
         return finish(asked_broker_configs(frame, describe(ApiKey.DESCRIBE_CONFIGS, version)))
 

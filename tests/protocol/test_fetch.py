@@ -25,9 +25,7 @@ def fetch(version: int, *, min_bytes: int, max_bytes: int = 0x7FFFFFFF, tagged: 
     if version < 15:
         fields["replica_id"] = -1
     if version < 13:
-        fields["topics"] = [
-            {"topic": "t", "partitions": [{"partition": 0, "partition_max_bytes": 1_048_576}]}
-        ]
+        fields["topics"] = [{"topic": "t", "partitions": [{"partition": 0, "partition_max_bytes": 1_048_576}]}]
     tags = [(3, b"tag")] if version >= 12 and tagged else ()
     return wire.request("Fetch", version, client_id=b"\xffid", header_tags=tags, **fields)
 

@@ -51,9 +51,7 @@ def test_api_number_is_split_into_what_it_was_made_of(api_key: int, api_version:
 def test_a32_head_is_read_exactly(
     api_key: int, api_version: int, correlation_id: int, client_id: bytes | None
 ) -> None:
-    payload = wire.head(
-        api_key, api_version, flexible=False, correlation_id=correlation_id, client_id=client_id
-    )
+    payload = wire.head(api_key, api_version, flexible=False, correlation_id=correlation_id, client_id=client_id)
     size, number, read_correlation_id, client_id_length = HEAD.unpack_from(wire.framed(payload), 0)
     assert size == len(payload)
     assert split_api_number(number) == (api_key, api_version)

@@ -117,10 +117,7 @@ def test_topics_with_the_errors_asked_for_are_named(version: int) -> None:
     assert finish(topics_in_error(frame, describe(ApiKey.METADATA, version), {3})) == expected
     assert finish(topics_in_error(frame, describe(ApiKey.METADATA, version), {5})) == [b"leaderless"]
     unknown = [b"absent"] if version >= FIRST_VERSION_WITH_FLAG else []
-    assert (
-        finish(topics_in_error(golden("metadata", version), describe(ApiKey.METADATA, version), {3}))
-        == unknown
-    )
+    assert finish(topics_in_error(golden("metadata", version), describe(ApiKey.METADATA, version), {3})) == unknown
 
 
 @every_case("version", range(9, 14))

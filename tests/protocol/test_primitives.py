@@ -74,9 +74,7 @@ def test_array_length_is_read_back(length: int, compact: bool) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.binary(max_size=200)), max_size=6), prefixes)
-def test_a24_well_formed_tags_are_skipped_also_unordered_ones(
-    tags: list[tuple[int, bytes]], after: bytes
-) -> None:
+def test_a24_well_formed_tags_are_skipped_also_unordered_ones(tags: list[tuple[int, bytes]], after: bytes) -> None:
     raw = wire.tag_section(tags)
     assert skip_tags(raw + after, 0) == len(raw)
 

@@ -90,9 +90,7 @@ def test_a28_acks_are_read_from_their_own_request_alone(version: int) -> None:
     tags = HEADER_TAGS[1] if version >= 9 else ()
     whole = produce(version, txn_id="txn" if version >= 3 else None, header_tags=tags)
     following = produce(version, acks=0)
-    acks_end = next(
-        end for end in range(HEAD.size, len(whole) + 1) if acks_of(whole[:end], version) is not None
-    )
+    acks_end = next(end for end in range(HEAD.size, len(whole) + 1) if acks_of(whole[:end], version) is not None)
     for end in range(HEAD.size, acks_end):
         cut = wire.framed(whole[4:end])
         with pytest.raises(ProtocolError):

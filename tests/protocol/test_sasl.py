@@ -62,12 +62,8 @@ def test_authenticate_request_carries_the_mechanisms_bytes(version: int, message
 def test_authenticate_reply_tells_error_and_bytes(version: int) -> None:
     api = describe(ApiKey.SASL_AUTHENTICATE, version)
     lifetime: dict[str, Any] = {"session_lifetime_ms": 5} if version else {}
-    good = wire.response(
-        "SaslAuthenticate", version, error_code=0, error_message=None, auth_bytes=b"v=x", **lifetime
-    )
-    bad = wire.response(
-        "SaslAuthenticate", version, error_code=58, error_message="no", auth_bytes=b"", **lifetime
-    )
+    good = wire.response("SaslAuthenticate", version, error_code=0, error_message=None, auth_bytes=b"v=x", **lifetime)
+    bad = wire.response("SaslAuthenticate", version, error_code=58, error_message="no", auth_bytes=b"", **lifetime)
     assert read_authenticate_reply(good, api) == AuthenticateReply(0, b"v=x")
     assert read_authenticate_reply(bad, api) == AuthenticateReply(58, b"")
     assert (read_error_message(good, api), read_error_message(bad, api)) == ("", "no")
@@ -75,10 +71,7 @@ def test_authenticate_reply_tells_error_and_bytes(version: int) -> None:
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_handshake_reply_tells_the_error(version: int) -> None:
-    assert (
-        read_handshake_error(wire.response("SaslHandshake", version, error_code=33, mechanisms=["PLAIN"]))
-        == 33
-    )
+    assert read_handshake_error(wire.response("SaslHandshake", version, error_code=33, mechanisms=["PLAIN"])) == 33
 
 
 def test_refusal_of_v0_is_what_a_client_can_read_and_null_bytes_are_an_error() -> None:
@@ -176,8 +169,7 @@ def test_any_bytes_give_a_claim(mechanism: Mechanism, message: bytes) -> None:
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
 CLIENT_FINAL = (
-    b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
-    b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
 )
 SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 

@@ -199,8 +199,7 @@ odd_partitions = st.fixed_dictionaries(
 @given(
     version=st.integers(1, 13),
     topics=st.lists(
-        st.tuples(st.sampled_from([0, 1, 5, 126, 127, 128, 249]), st.lists(odd_partitions, max_size=3)),
-        max_size=3,
+        st.tuples(st.sampled_from([0, 1, 5, 126, 127, 128, 249]), st.lists(odd_partitions, max_size=3)), max_size=3
     ),
     endpoints=st.booleans(),
 )
@@ -211,8 +210,7 @@ def test_c19_produce_has_the_field_behind_any_topics(version: int, topics: Any, 
     ]
     node = {"node_id": 1, "host": "h", "port": 2, "rack": None}
     assert_found(
-        produce_reply(version, rows, **{"node_endpoints": [node]} if endpoints and version >= 10 else {}),
-        version,
+        produce_reply(version, rows, **{"node_endpoints": [node]} if endpoints and version >= 10 else {}), version
     )
 
 

@@ -93,9 +93,7 @@ def test_every_topic_is_read_in_wire_order_with_its_counts_and_the_flag(name: st
     assert parse(name, version, request(name, version, rows, validate_only=True)).validate_only == has_flag
 
 
-@every_case(
-    ("name", "version"), [each for each in EVERY if each != ("CreateTopics", 0) and "Create" in each[0]]
-)
+@every_case(("name", "version"), [each for each in EVERY if each != ("CreateTopics", 0) and "Create" in each[0]])
 def test_a_part_that_is_only_to_be_validated_differs_in_the_flag_and_the_correlation_id(
     name: str, version: int
 ) -> None:
@@ -108,14 +106,8 @@ def test_a_part_that_is_only_to_be_validated_differs_in_the_flag_and_the_correla
 
 
 def test_topics_of_a_deletion_are_identified_by_name_or_by_id() -> None:
-    by_name, by_id, *_ = parse(
-        "DeleteTopics", 6, request("DeleteTopics", 6, topic_rows("DeleteTopics", 6))
-    ).topics
-    assert (by_name.name, by_name.topic_id, by_name.identity) == (
-        b"plain",
-        NO_TOPIC_ID,
-        (b"plain", NO_TOPIC_ID),
-    )
+    by_name, by_id, *_ = parse("DeleteTopics", 6, request("DeleteTopics", 6, topic_rows("DeleteTopics", 6))).topics
+    assert (by_name.name, by_name.topic_id, by_name.identity) == (b"plain", NO_TOPIC_ID, (b"plain", NO_TOPIC_ID))
     assert (by_id.name, by_id.topic_id, by_id.identity) == (None, ID.bytes, (None, ID.bytes))
 
 

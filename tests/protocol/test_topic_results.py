@@ -112,9 +112,7 @@ def test_our_result_is_read_by_clients_and_by_us_in_every_version(name: str, ver
     if len(topics) == 3:
         assert [row.topic_id for row in rows] == [None, None, ID]
     if name == "CreateTopics" and version >= 5:
-        assert {(row.num_partitions, row.replication_factor, len(row.configs)) for row in rows} == {
-            (-1, -1, 0)
-        }
+        assert {(row.num_partitions, row.replication_factor, len(row.configs)) for row in rows} == {(-1, -1, 0)}
     api = describe(APIS[name][0], version)
     made = [make_result(asked(b"a"), EXCEEDED, api), make_result(asked(b"b"), ErrorCode.NONE, api)]
     assert parse(name, version, encode_topic_results(1, 0, made, api)).results == tuple(made)

@@ -17,10 +17,7 @@ def test_scenario_combine(row: dict[str, Any]) -> None:
 
 
 def test_mutation_throttle_is_booked_there_only_when_strictly_longer() -> None:
-    assert (
-        combine(ThrottledBy.CONTROLLER_MUTATION, 5_000, request_ms=1_000).by
-        is ThrottledBy.CONTROLLER_MUTATION
-    )
+    assert combine(ThrottledBy.CONTROLLER_MUTATION, 5_000, request_ms=1_000).by is ThrottledBy.CONTROLLER_MUTATION
     assert combine(ThrottledBy.CONTROLLER_MUTATION, 1_000, request_ms=1_000).by is ThrottledBy.REQUEST
 
 

@@ -40,15 +40,11 @@ def _of_row(row: dict[str, Any], now_ms: int) -> tuple[ConnectionQuotas, Limits]
     if "ip_default" in row:
         rates[DEFAULT] = row["ip_default"]
     limits = _limits(rates)
-    listeners = {
-        name: ListenerLimits(max_connection_creation_rate=rate) for name, rate in row["listeners"].items()
-    }
+    listeners = {name: ListenerLimits(max_connection_creation_rate=rate) for name, rate in row["listeners"].items()}
     quotas = ConnectionQuotas(
         limits,
         ConnectionLimits(
-            listeners,
-            max_connection_creation_rate=row.get("broker"),
-            protected_listener=row.get("inter_broker"),
+            listeners, max_connection_creation_rate=row.get("broker"), protected_listener=row.get("inter_broker")
         ),
         window_num=row["S"],
         window_ms=row["W"] * 1000,
@@ -107,11 +103,7 @@ def test_scenario_connection_count(row: dict[str, Any], clock: FakeClock) -> Non
         protected_listener=row.get("inter_broker"),
     )
     refused: dict[str, int] = {}  # Kafka's test counts a refused connection until it closes it, we never do
-    answers = {
-        "ok": AdmissionDecision.ADMIT,
-        "TooMany": AdmissionDecision.REFUSE,
-        "block": AdmissionDecision.WAIT,
-    }
+    answers = {"ok": AdmissionDecision.ADMIT, "TooMany": AdmissionDecision.REFUSE, "block": AdmissionDecision.WAIT}
 
     def where(who: str) -> tuple[str, str]:
         return ("EXT", ADDRESSES[who]) if by_ip else (who, "10.0.0.1")
@@ -157,9 +149,7 @@ def test_scenario_ip_close(row: dict[str, Any], clock: FakeClock) -> None:
                 quotas.admit("EXT", "10.0.0.1", now_ms=now_ms)
             after = quotas.after_hold("EXT", "10.0.0.1", held, now_ms=now_ms)
             if case["mode"] == "kip":
-                assert after.decision is (
-                    AdmissionDecision.ADMIT if address_is_quiet else AdmissionDecision.REFUSE
-                )
+                assert after.decision is (AdmissionDecision.ADMIT if address_is_quiet else AdmissionDecision.REFUSE)
             else:
                 assert (after.decision is AdmissionDecision.REFUSE) is case["closed"]
 
@@ -186,9 +176,7 @@ def test_hazard_b14_a_held_socket_uses_up_none_of_the_listeners_rate(clock: Fake
 def test_hazard_b15_held_sockets_are_bounded(clock: FakeClock) -> None:
     quotas = _quotas(clock, {DEFAULT: 1e-7}, max_held=3)
     decisions = [quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms) for _ in range(5)]
-    assert [each.decision for each in decisions] == [AdmissionDecision.HOLD] * 3 + [
-        AdmissionDecision.REFUSE
-    ] * 2
+    assert [each.decision for each in decisions] == [AdmissionDecision.HOLD] * 3 + [AdmissionDecision.REFUSE] * 2
     assert decisions[-1].cause is AdmissionCause.HELD_FULL
     quotas.abandon_hold(decisions[0])
     assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).decision is AdmissionDecision.HOLD
@@ -216,8 +204,7 @@ def test_hazard_b18_counts_do_not_drift(clock: FakeClock) -> None:
 
 def test_a_waiting_listener_does_not_keep_others_waiting(clock: FakeClock) -> None:
     quotas = _quotas(
-        clock,
-        listeners={"EXT": ListenerLimits(max_connection_creation_rate=1), "OTHER": ListenerLimits()},
+        clock, listeners={"EXT": ListenerLimits(max_connection_creation_rate=1), "OTHER": ListenerLimits()}
     )
     for _ in range(10):
         quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
@@ -259,9 +246,7 @@ def test_observed_or_switched_off_quotas_hold_nobody(clock: FakeClock) -> None:
     assert decisions == [AdmissionDecision.ADMIT] * 20 + [AdmissionDecision.WAIT]
     assert quotas.snapshot(now_ms=clock.now_ms).ip_rates == {}
     limits = _limits({DEFAULT: 1})
-    quotas = ConnectionQuotas(
-        limits, ConnectionLimits(PLAIN, after_hold=AfterHold.RECHECK), now_ms=clock.now_ms
-    )
+    quotas = ConnectionQuotas(limits, ConnectionLimits(PLAIN, after_hold=AfterHold.RECHECK), now_ms=clock.now_ms)
     for _ in range(10):
         quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
     held = [quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms) for _ in range(3)]
@@ -272,11 +257,7 @@ def test_observed_or_switched_off_quotas_hold_nobody(clock: FakeClock) -> None:
 
 
 def test_too_many_of_one_address_are_refused_and_overrides_beat_the_general_limit(clock: FakeClock) -> None:
-    quotas = _quotas(
-        clock,
-        max_connections_per_ip=0,
-        max_connections_per_ip_overrides={"::ffff:10.0.0.1": 2},
-    )
+    quotas = _quotas(clock, max_connections_per_ip=0, max_connections_per_ip_overrides={"::ffff:10.0.0.1": 2})
     refused = Admission(AdmissionDecision.REFUSE, AdmissionCause.IP_COUNT)
     assert quotas.admit("EXT", "10.0.0.2", now_ms=clock.now_ms) == refused
     assert [quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).decision for _ in range(3)] == [
@@ -292,9 +273,7 @@ def test_new_limits_drop_nobody_and_keep_samples(clock: FakeClock) -> None:
     quotas = _quotas(clock)
     for _ in range(30):
         quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
-    quotas.update(
-        ConnectionLimits(PLAIN, max_connections=10, max_connection_creation_rate=1), now_ms=clock.now_ms
-    )
+    quotas.update(ConnectionLimits(PLAIN, max_connections=10, max_connection_creation_rate=1), now_ms=clock.now_ms)
     assert quotas.snapshot(now_ms=clock.now_ms).connections == 30
     assert quotas.must_close_one("EXT")
     assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).decision is AdmissionDecision.WAIT
@@ -391,20 +370,14 @@ def test_many_addresses_need_bounded_memory(clock: FakeClock) -> None:
 
 
 @given(
-    st.lists(
-        st.tuples(st.sampled_from([0, 0, 100, 1_000]), st.sampled_from(["a", "b"]), st.booleans()),
-        max_size=60,
-    ),
+    st.lists(st.tuples(st.sampled_from([0, 0, 100, 1_000]), st.sampled_from(["a", "b"]), st.booleans()), max_size=60),
     st.one_of(st.none(), st.integers(1, 5)),
     st.one_of(st.none(), st.integers(1, 5)),
 )
 def test_two_halves_of_an_admission_are_the_whole(
     connections: list[tuple[int, str, bool]], rate: int | None, count: int | None
 ) -> None:
-    limits = {
-        "listeners": {"EXT": ListenerLimits(max_connection_creation_rate=rate)},
-        "max_connections": count,
-    }
+    limits = {"listeners": {"EXT": ListenerLimits(max_connection_creation_rate=rate)}, "max_connections": count}
     clock = FakeClock(now_ms=7_300_000)
     whole, halves = (_quotas(clock, {DEFAULT: 2}, **limits) for _ in range(2))
     for wait_ms, who, waited in connections:

@@ -4,9 +4,7 @@ from hypothesis import strategies as st
 
 from quotas.entities import DEFAULT, Family, QuotaEntity, parse_entity
 
-_names = st.one_of(
-    st.none(), st.just(DEFAULT), st.text(min_size=1), st.sampled_from(["<default>", '"', "a,b"])
-)
+_names = st.one_of(st.none(), st.just(DEFAULT), st.text(min_size=1), st.sampled_from(["<default>", '"', "a,b"]))
 
 
 @given(st.builds(QuotaEntity, user=_names, client_id=_names, ip=_names))

@@ -96,9 +96,7 @@ def test_alterations_of_other_quotas_leave_what_was_found_alone() -> None:
 
 
 def test_one_more_quota_is_looked_at_alone_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = _limits(
-        {f"2001:db8::{at:x}": 2 for at in range(1, 500)} | {f"10.{at}.0.0/16": 2 for at in range(200)}
-    )
+    limits = _limits({f"2001:db8::{at:x}": 2 for at in range(1, 500)} | {f"10.{at}.0.0/16": 2 for at in range(200)})
     ip_limits = IpLimits(limits)
     ip_limits.limit("192.0.2.1")
     parsed = []

@@ -90,9 +90,7 @@ def test_blocks_of_ipv6_do_not_hold_up_ipv4() -> None:
     assert table.find("2001:db8::1") == ("2001:db8::/32", "2001:db8::/32")
 
 
-@pytest.mark.parametrize(
-    ("address", "block"), [("1.2.3.4", "0.0.0.0/0"), ("::1", "::/0"), ("::102:304", "::/0")]
-)
+@pytest.mark.parametrize(("address", "block"), [("1.2.3.4", "0.0.0.0/0"), ("::1", "::/0"), ("::102:304", "::/0")])
 def test_a_block_can_be_everybody_of_one_ip_version(address: str, block: str) -> None:
     assert _table("0.0.0.0/0", "::/0").find(address) == (block, block)
 

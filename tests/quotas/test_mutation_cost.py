@@ -2,12 +2,7 @@ from typing import Any
 
 import pytest
 
-from quotas.mutation_cost import (
-    CostError,
-    create_partitions_permits,
-    create_topics_permits,
-    delete_topics_permits,
-)
+from quotas.mutation_cost import CostError, create_partitions_permits, create_topics_permits, delete_topics_permits
 from testkit.scenarios import scenarios
 
 

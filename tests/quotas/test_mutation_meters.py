@@ -18,9 +18,7 @@ def test_every_meter_starts_full_and_goes_into_debt(algorithm: MutationAlgorithm
 
 
 @pytest.mark.parametrize("algorithm", ALL)
-def test_every_meter_takes_back_and_never_more_than_it_gave(
-    algorithm: MutationAlgorithm, clock: FakeClock
-) -> None:
+def test_every_meter_takes_back_and_never_more_than_it_gave(algorithm: MutationAlgorithm, clock: FakeClock) -> None:
     meter = meter_factory(algorithm, window_num=11, window_ms=1_000)(2.0, clock.now_ms)
     tokens = meter.tokens(now_ms=clock.now_ms)
     meter.record(30, now_ms=clock.now_ms)

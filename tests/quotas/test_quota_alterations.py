@@ -93,10 +93,7 @@ def test_g09_values_that_limit_nobody_or_everybody_are_refused_for_every_key(key
 
 def test_one_bad_value_spoils_its_entity_and_no_other() -> None:
     quotas = LayeredQuotas(Limits())
-    entries = [
-        ({"user": "a"}, operations([(RATE, 1.0), ("bad", 1.0)])),
-        ({"user": "b"}, operations([(RATE, 2.0)])),
-    ]
+    entries = [({"user": "a"}, operations([(RATE, 1.0), ("bad", 1.0)])), ({"user": "b"}, operations([(RATE, 2.0)]))]
     bad, good = plan_alterations(entries, quotas)
     assert (bad.fault, bad.changes) == ("Invalid configuration key bad", ())
     assert (good.fault, good.changes) == (None, (QuotaChange(QuotaEntity(user="b"), RATE, 2.0),))

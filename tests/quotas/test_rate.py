@@ -3,14 +3,7 @@ from typing import Any
 
 import pytest
 
-from quotas.rate import (
-    MAX_THROTTLE_MS,
-    SampledRate,
-    SpreadRate,
-    clamp_throttle_ms,
-    round_half_up,
-    throttle_time_ms,
-)
+from quotas.rate import MAX_THROTTLE_MS, SampledRate, SpreadRate, clamp_throttle_ms, round_half_up, throttle_time_ms
 from testkit.clock import FakeClock
 from testkit.scenarios import scenarios, steps
 

@@ -72,9 +72,7 @@ def test_clients_of_one_user_share_a_counter_and_brokers_and_pairs_do_not(clock:
     assert setup.record("u", "c", 1_000, scope=1) == 10_000
 
 
-def test_limits_that_change_apply_to_what_was_recorded_and_new_levels_count_from_zero(
-    clock: FakeClock,
-) -> None:
+def test_limits_that_change_apply_to_what_was_recorded_and_new_levels_count_from_zero(clock: FakeClock) -> None:
     setup = Setup(clock, {QuotaEntity("u"): 1_000})
     assert setup.record("u", "c", 10_000) == 0
     setup.limits.set(QuotaEntity("u"), KEY, 500)
@@ -172,9 +170,7 @@ def byte_quotas(limit: float, window_num: int = 11) -> ByteRateQuotas:
 
 
 @pytest.mark.parametrize(("window_num", "most"), [(11, 10_000), (2, 1_000), (1, 0)])
-def test_a_fetch_is_clamped_to_what_the_whole_windows_can_pass(
-    window_num: int, most: int, clock: FakeClock
-) -> None:
+def test_a_fetch_is_clamped_to_what_the_whole_windows_can_pass(window_num: int, most: int, clock: FakeClock) -> None:
     tracker = byte_quotas(1_000, window_num).tracker("u", "c", now_ms=clock.now_ms)
     assert tracker is not None
     assert tracker.max_in_window() == most

@@ -102,9 +102,7 @@ def test_a_client_without_an_id_escapes_default_clients_unless_told_otherwise(
 
 
 @given(
-    st.sets(
-        st.tuples(st.sampled_from(["u", "v", "<default>", None]), st.sampled_from(["c", "<default>", None]))
-    ),
+    st.sets(st.tuples(st.sampled_from(["u", "v", "<default>", None]), st.sampled_from(["c", "<default>", None]))),
     st.sampled_from(["kafka", "as_named"]),
 )
 def test_a_counter_alone_finds_the_quota_that_made_it(pairs: set[Any], empty_client_id: Any) -> None:
@@ -146,9 +144,7 @@ def test_a_prefix_stands_between_the_name_and_the_default_for_the_user_first(quo
     limits = _limits(quotas, prefixes=True)
     values = {(_name(user), _name(client_id)): value for user, client_id, value in quotas}
     for user, client_id in product(["a", "ab", "abc", "b", "c"], repeat=2):
-        decided = next(
-            (pair for pair in product(_candidates(user), _candidates(client_id)) if pair in values), None
-        )
+        decided = next((pair for pair in product(_candidates(user), _candidates(client_id)) if pair in values), None)
         match = resolve(limits, KEY, user, client_id)
         assert match.limit == (None if decided is None else values[decided]), (user, client_id)
         if decided is None:

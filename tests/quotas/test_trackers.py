@@ -32,9 +32,7 @@ class Table(TrackerTable[str, Counter]):
     def __init__(self, max_trackers: int = 3) -> None:
         super().__init__(Counter, max_trackers=max_trackers, idle_expiry_ms=1_000)
 
-    def take(
-        self, key: str, kind: str = "alice", *, limit: float = 1.0, taken: int = 1, now_ms: int = 0
-    ) -> Counter:
+    def take(self, key: str, kind: str = "alice", *, limit: float = 1.0, taken: int = 1, now_ms: int = 0) -> Counter:
         counter = self.find_or_make(key, limit, kind, now_ms=now_ms)
         counter.taken += taken
         counter.last_ms = now_ms
@@ -117,9 +115,7 @@ _calls = st.lists(
 
 
 @given(_calls)
-def test_k08_a_kind_below_its_share_shares_nothing_and_nothing_is_forgiven(
-    calls: list[tuple[str, int, int]],
-) -> None:
+def test_k08_a_kind_below_its_share_shares_nothing_and_nothing_is_forgiven(calls: list[tuple[str, int, int]]) -> None:
     table = Table(8)
     taken: dict[tuple[str, str], int] = {}
     for kind, number, amount in calls:

@@ -8,9 +8,7 @@ ROW_OF_VERSION_1 = (
     "listener user client_id api node requests bytes_in bytes_out offered admitted max_units rejected "
     "rejected_units delayed throttle_ms muted_ms quota level_end flags"
 )
-EVENT_OF_VERSION_1 = (
-    "offset_ms listener user client_id api units strict admitted throttle_ms correlation_id attempt"
-)
+EVENT_OF_VERSION_1 = "offset_ms listener user client_id api units strict admitted throttle_ms correlation_id attempt"
 
 
 @pytest.mark.parametrize(("positions", "names"), [(Row, ROW_OF_VERSION_1), (Event, EVENT_OF_VERSION_1)])

@@ -9,9 +9,7 @@ _waits_ms = st.one_of(
     st.integers(0, 30), st.integers(0, 1_500), st.sampled_from([999, 1_000, 10_999, 11_000, 40_000])
 )
 _steps = st.lists(
-    st.tuples(
-        _waits_ms, st.sampled_from(["record", "fetch", "look", "check", "unchecked"]), st.integers(0, 50_000)
-    ),
+    st.tuples(_waits_ms, st.sampled_from(["record", "fetch", "look", "check", "unchecked"]), st.integers(0, 50_000)),
     max_size=80,
 )
 

@@ -90,9 +90,7 @@ def test_scenario_mu_09_a_muted_channel_is_closed_when_it_is_idle_for_too_long()
     row = DELAYS["MU-09"]
     settings = session_settings(idle_timeout_ms=row["idle_ms"], max_mute_ms=row["muted_for_ms"])
     c = Conversation(settings=settings, controller_mutation_rate=1)
-    c.exchange(
-        "CreateTopics", 5, topics=creatable(("a", 10 + row["muted_for_ms"] // 1_000 + 1)), timeout_ms=1
-    )
+    c.exchange("CreateTopics", 5, topics=creatable(("a", 10 + row["muted_for_ms"] // 1_000 + 1)), timeout_ms=1)
     c.still_muted().at(row["idle_ms"] - 1).alive().at(row["muted_for_ms"])
     c.closed(CloseCause.IDLE_TIMEOUT)
     assert row["closed"]

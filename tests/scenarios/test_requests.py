@@ -36,9 +36,7 @@ def cluster_for(api: str, topics: list[tuple[str, int]]) -> ScriptedCluster:
 
 def codes(reply: Any) -> list[int]:
     """Error codes in order."""
-    results = next(
-        getattr(reply, name) for name in ("topics", "results", "responses") if hasattr(reply, name)
-    )
+    results = next(getattr(reply, name) for name in ("topics", "results", "responses") if hasattr(reply, name))
     return [result.error_code for result in results]
 
 
@@ -46,9 +44,7 @@ def codes(reply: Any) -> list[int]:
 def test_scenario_request(row: dict[str, Any]) -> None:
     topics = [tuple(topic) for topic in row["topics"]]
     c = Conversation(
-        controller_mutation_rate=row["q"],
-        mutation_settings=settings_of(row),
-        cluster=cluster_for(row["api"], topics),
+        controller_mutation_rate=row["q"], mutation_settings=settings_of(row), cluster=cluster_for(row["api"], topics)
     )
     reply = c.exchange(row["api"], row["v"], **fields_of(row["api"], row["v"], topics), timeout_ms=1_000)
     assert codes(reply) == row["codes"]
@@ -94,9 +90,7 @@ def test_scenario_token_bucket_as_requests_of_one_topic(row: dict[str, Any]) -> 
             continue
         version = 7 if verb == "strict" else 5
         c = first.another().at(at_ms)
-        reply = c.exchange(
-            "CreateTopics", version, topics=creatable((f"t{number}", permits)), timeout_ms=1_000
-        )
+        reply = c.exchange("CreateTopics", version, topics=creatable((f"t{number}", permits)), timeout_ms=1_000)
         accepted, throttle_ms, tokens = expected if verb == "strict" else (True, *expected)
         assert codes(reply) == [0 if accepted else 89]
         assert reply.throttle_time_ms == throttle_ms

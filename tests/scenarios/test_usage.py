@@ -48,9 +48,7 @@ def test_every_request_is_counted_once_in_whatever_pieces_it_comes(
 ) -> None:
     recorded = Recorded()
     sent = [produce(at, size=size) if write else fetch(at) for at, (write, size) in enumerate(requests)]
-    replies = [
-        produce_reply(at) if write else fetch_reply(at, size) for at, (write, size) in enumerate(requests)
-    ]
+    replies = [produce_reply(at) if write else fetch_reply(at, size) for at, (write, size) in enumerate(requests)]
     recorded.c.client_sends(*sent, piece_bytes=piece_bytes)
     recorded.c.upstream_answers(*replies, piece_bytes=piece_bytes).client_sees(*replies)
     rows = recorded.rows()

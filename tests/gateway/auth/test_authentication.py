@@ -35,9 +35,7 @@ REFUSED_TOKEN = AuthenticateReply(0, b'{"status":"invalid_token"}')
 
 
 def test_h02_acknowledgement_of_an_error_names_nobody() -> None:
-    exchange, _ = after(
-        Mechanism.OAUTHBEARER, (oauth("alice"), REFUSED_TOKEN), (b"\x01", AuthenticateReply(0, b""))
-    )
+    exchange, _ = after(Mechanism.OAUTHBEARER, (oauth("alice"), REFUSED_TOKEN), (b"\x01", AuthenticateReply(0, b"")))
     assert exchange.principal == "unknown"
 
 
@@ -47,26 +45,13 @@ def test_h02_scram_can_not_be_begun_again_under_another_name(mechanism: Mechanis
     first, proof = EXCHANGES[mechanism]
     again = (SCRAM_FIRST.replace(b"alice", b"bob"), AuthenticateReply(0, SCRAM_CHALLENGE))
     exchange, progress = after(
-        mechanism,
-        (first[0], AuthenticateReply(0, first[1])),
-        again,
-        (proof[0], AuthenticateReply(0, proof[1])),
+        mechanism, (first[0], AuthenticateReply(0, first[1])), again, (proof[0], AuthenticateReply(0, proof[1]))
     )
     assert (exchange.principal, progress) == (None, Progress.CONTINUES)
 
 
 MESSAGES = st.sampled_from(
-    [
-        b"\0alice\0x",
-        b"\0bob\0x",
-        b"\0\0",
-        SCRAM_FIRST,
-        SCRAM_PROOF,
-        oauth("alice"),
-        oauth("bob"),
-        b"\x01",
-        b"",
-    ]
+    [b"\0alice\0x", b"\0bob\0x", b"\0\0", SCRAM_FIRST, SCRAM_PROOF, oauth("alice"), oauth("bob"), b"\x01", b""]
 )
 REPLIES = st.builds(
     AuthenticateReply,
@@ -79,9 +64,7 @@ TOKENS = st.tuples(
     st.sampled_from([oauth("alice"), oauth("bob"), b"\x01"]),
     st.sampled_from([REFUSED_TOKEN, AuthenticateReply(0, b"")]),
 )
-ONE_EXCHANGE = st.lists(TOKENS, max_size=6).map(
-    lambda tokens: [("handshake", Mechanism.OAUTHBEARER, 0), *tokens]
-)
+ONE_EXCHANGE = st.lists(TOKENS, max_size=6).map(lambda tokens: [("handshake", Mechanism.OAUTHBEARER, 0), *tokens])
 EVENTS = ONE_EXCHANGE | st.lists(
     st.one_of(
         st.tuples(st.just("handshake"), st.sampled_from(list(Mechanism)), st.sampled_from([0, 0, 33])),

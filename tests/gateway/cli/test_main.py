@@ -52,9 +52,7 @@ def test_wrong_arguments_are_one_line_and_code_2(argv: list[str], text: str, run
 
 
 @pytest.mark.parametrize("command", [["serve", "--config"], ["check-config"], ["quotas", "--config"]])
-def test_wrong_configuration_is_one_line_per_fault_and_code_2(
-    command: list[str], file: Path, run: Run
-) -> None:
+def test_wrong_configuration_is_one_line_per_fault_and_code_2(command: list[str], file: Path, run: Run) -> None:
     file.write_text('[upstream]\nbootstrap = ["k:1"]\n[admin]\nbind = "x"\n')
     assert run(*command, file) == (
         2,
@@ -96,9 +94,7 @@ def test_reader_that_stops_reading_is_no_error() -> None:
     os.close(read_end)
     try:
         command = [*SLUICE, "quotas", "--config", str(example)]
-        ended = subprocess.run(
-            command, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=30, check=False
-        )
+        ended = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=30, check=False)
     finally:
         os.close(write_end)
     assert (ended.returncode, ended.stderr) == (0, "")

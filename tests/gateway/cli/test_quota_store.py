@@ -103,9 +103,7 @@ async def test_history_says_who_when_what_and_how(
         assert (entries[2]["by"], entries[2]["old"]) == ("User:bob", None)
 
 
-async def test_export_has_the_stores_quotas_in_order_and_comes_back_by_import(
-    yaml: Yaml, capsys: Capsys
-) -> None:
+async def test_export_has_the_stores_quotas_in_order_and_comes_back_by_import(yaml: Yaml, capsys: Capsys) -> None:
     changes = [(APP, FETCH, 5.0), (ANYBODY, FETCH, 2.0), (ALICE, FETCH, 3.0), (ALICE, PRODUCE, 4.0)]
     async with running_gateway(9, quotas=[{"user": "carol", "producer_byte_rate": 7}]) as running:
         assert await sluice(running, capsys, "quotas", "export") == (0, "quotas: []\n", "")
@@ -161,9 +159,7 @@ async def test_import_with_prune_removes_what_the_file_does_not_name(yaml: Yaml,
         assert set(running.gateway.limits.items()) == {(ALICE, PRODUCE, 7), (ALICE, FETCH, 6)}
 
 
-async def test_one_fault_and_nothing_is_changed(
-    yaml: Yaml, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_fault_and_nothing_is_changed(yaml: Yaml, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     path = yaml(TEXT + "- ip: here\n  connection_creation_rate: 1\n- user: bob\n  speed: 1\n")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
     async with running_gateway(9, quota_store={"max_quotas": 1}) as running:

@@ -11,9 +11,7 @@ from testkit.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE
 
 _NAMES = st.one_of(
     st.just(DEFAULT),
-    st.sampled_from(
-        ["yes", "no", "null", "~", "1", "1e3", "0x10", "<default>", "- a", "a: b", "#", "'", '"', "é\n"]
-    ),
+    st.sampled_from(["yes", "no", "null", "~", "1", "1e3", "0x10", "<default>", "- a", "a: b", "#", "'", '"', "é\n"]),
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
 )
 _ENTITIES = st.one_of(
@@ -92,7 +90,5 @@ def test_all_faults_are_told_at_once_and_the_same_quota_twice_is_one() -> None:
         from_text("quotas:\n- user: a\n- user: 1\n  speed: 1\n- user: b\n  consumer_byte_rate: 3\n")
     assert [line.split(":")[0] for line in caught.value.lines] == ["quotas.0", "quotas.1"]
     row = "- user: a\n  consumer_byte_rate: 3\n"
-    with pytest.raises(
-        QuotaTextError, match=r"quotas\.1: user=a has consumer_byte_rate from an entry before"
-    ):
+    with pytest.raises(QuotaTextError, match=r"quotas\.1: user=a has consumer_byte_rate from an entry before"):
         from_text(f"quotas:\n{row}{row}")

@@ -113,9 +113,7 @@ def test_without_arguments_a_kafka_is_started_and_stopped(
         assert text in banner
 
 
-def test_kafka_that_does_not_start_is_cleaned_up(
-    served: Served, cluster: type[FakeCluster], run: Run
-) -> None:
+def test_kafka_that_does_not_start_is_cleaned_up(served: Served, cluster: type[FakeCluster], run: Run) -> None:
     cluster.fails = kafka.KafkaStartError("broker 1 ended")
     assert run("serve")[::2] == (2, "sluice: broker 1 ended\n")
     assert (cluster.log, served) == (["start", "stop"], [])

@@ -30,9 +30,7 @@ def test_e05_the_one_coordinator_is_told_with_our_address(version: int) -> None:
 @pytest.mark.parametrize("version", range(4, 7))
 def test_e05_every_coordinator_of_a_list_is_told_with_our_address(version: int) -> None:
     listed = [{"key": "a", **UPSTREAM}, {"key": "b", **UPSTREAM, "node_id": 99}]
-    answer, raw = told(
-        "FindCoordinator", version, wire.response("FindCoordinator", version, coordinators=listed)
-    )
+    answer, raw = told("FindCoordinator", version, wire.response("FindCoordinator", version, coordinators=listed))
     assert [(c.key, c.node_id, c.host, c.port, c.error_code) for c in answer.coordinators] == [
         ("a", 2, GATEWAY_HOST, FIRST_PORT + 1, 0),
         ("b", -1, "", -1, 15),
@@ -72,9 +70,7 @@ def test_e04_controllers_are_not_told_at_all(version: int) -> None:
 
 def test_e04_a_fenced_broker_keeps_its_mark() -> None:
     brokers = [{"broker_id": 1, "host": UPSTREAM_HOST, "port": 9_092, "rack": None, "is_fenced": True}]
-    answer, _ = told(
-        "DescribeCluster", 2, wire.response("DescribeCluster", 2, endpoint_type=1, brokers=brokers)
-    )
+    answer, _ = told("DescribeCluster", 2, wire.response("DescribeCluster", 2, endpoint_type=1, brokers=brokers))
     assert answer.brokers[0].is_fenced is True
 
 

@@ -18,8 +18,7 @@ def test_a_real_brokers_offer_is_cut_to_what_may_pass(version: int) -> None:
     c.upstream_answers(golden("api_versions", version))
     ours = {a.api_key: a for a in wire.decode_response("ApiVersions", version, c.take_client()).api_keys}
     kafkas = {
-        a.api_key: a
-        for a in wire.decode_response("ApiVersions", version, golden("api_versions", version)).api_keys
+        a.api_key: a for a in wire.decode_response("ApiVersions", version, golden("api_versions", version)).api_keys
     }
     assert (ours[1].min_version, ours[1].max_version) == (kafkas[1].min_version, 15)
     assert (ours[0].min_version, ours[0].max_version) == (0, kafkas[0].max_version)
@@ -33,12 +32,8 @@ def test_a_broker_older_than_the_version_asked_answers_in_v0_and_is_understood()
     c.client_sees(wire.framed(pack(">ihihhh", 1, 35, 1, 18, 0, 3)))
 
 
-@pytest.mark.parametrize(
-    ("authorize", "offered"), [(Authorize.DENY, {18, 48, 49}), (Authorize.ASK_CLUSTER, {18})]
-)
-def test_the_quota_api_is_offered_unless_the_broker_is_needed_for_it(
-    authorize: Authorize, offered: set[int]
-) -> None:
+@pytest.mark.parametrize(("authorize", "offered"), [(Authorize.DENY, {18, 48, 49}), (Authorize.ASK_CLUSTER, {18})])
+def test_the_quota_api_is_offered_unless_the_broker_is_needed_for_it(authorize: Authorize, offered: set[int]) -> None:
     c = Conversation(authorize=authorize).client_sends(wire.request("ApiVersions", 2))
     keys = [{"api_key": 18, "min_version": 0, "max_version": 3}]
     c.upstream_answers(wire.response("ApiVersions", 2, api_keys=keys))

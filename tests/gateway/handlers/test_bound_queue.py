@@ -48,11 +48,7 @@ class Clients:
                 self._step(i, self.all[i], broker_ms, told_ms)
 
     def _step(
-        self,
-        i: int,
-        c: Conversation,
-        broker_ms: Callable[[int], int],
-        told_ms: Callable[[bytes], tuple[int, bool]],
+        self, i: int, c: Conversation, broker_ms: Callable[[int], int], told_ms: Callable[[bytes], tuple[int, bool]]
     ) -> None:
         if self.sends_at.get(i, self.now_ms + 1) <= self.now_ms:
             del self.sends_at[i]
@@ -87,12 +83,7 @@ def test_k04_producers_that_wait_as_told_are_served_in_turn(count: int, size: in
 
 def test_k03_a_consumer_with_a_slow_broker_gets_its_share() -> None:
     core = GatewayCore(consumer_byte_rate=QUOTA)
-    partition = {
-        "partition_index": 0,
-        "high_watermark": 1,
-        "aborted_transactions": None,
-        "records": bytes(200_000),
-    }
+    partition = {"partition_index": 0, "high_watermark": 1, "aborted_transactions": None, "records": bytes(200_000)}
     responses = [{"topic": "t", "partitions": [partition]}]
     reply = wire.response("Fetch", 4, correlation_id=1, responses=responses)
     clients = Clients(core, 12, fetch(), reply)

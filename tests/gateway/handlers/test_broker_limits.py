@@ -22,25 +22,16 @@ def resource(name: str, *ops: tuple[str, int, str | None], kind: int = 4) -> dic
 
 
 def alter(*resources: dict[str, Any], version: int = 1, validate_only: bool = False) -> bytes:
-    return wire.request(
-        ALTER, version, correlation_id=5, resources=list(resources), validate_only=validate_only
-    )
+    return wire.request(ALTER, version, correlation_id=5, resources=list(resources), validate_only=validate_only)
 
 
 def broker_says(c: Conversation, *results: tuple[str, int], version: int = 1) -> Conversation:
     """The broker's answer, each resource with a code."""
     rows = [
-        {
-            "error_code": code,
-            "error_message": "broker's" if code else None,
-            "resource_type": 4,
-            "resource_name": name,
-        }
+        {"error_code": code, "error_message": "broker's" if code else None, "resource_type": 4, "resource_name": name}
         for name, code in results
     ]
-    return c.upstream_answers(
-        wire.response(ALTER, version, correlation_id=5, throttle_time_ms=3, responses=rows)
-    )
+    return c.upstream_answers(wire.response(ALTER, version, correlation_id=5, throttle_time_ms=3, responses=rows))
 
 
 def answers(c: Conversation, version: int = 1) -> list[tuple[str, int, str | None]]:
@@ -187,9 +178,7 @@ def test_where_limits_are_the_brokers_everything_passes_as_it_is() -> None:
 
 
 # -- telling -------------------------------------------------------------------------------------------------
-def told(
-    c: Conversation, version: int, name: str, keys: list[str] | None
-) -> dict[str, tuple[str | None, int]]:
+def told(c: Conversation, version: int, name: str, keys: list[str] | None) -> dict[str, tuple[str | None, int]]:
     """What the client is told of a broker that has limits of its own: value and source."""
     wanted = {"resource_type": 4, "resource_name": name, "configuration_keys": keys}
     c.client_sends(wire.request(DESCRIBE, version, resources=[wanted]))
@@ -223,17 +212,9 @@ def test_the_oldest_layout_tells_the_same_values() -> None:
 def test_a_broker_that_tells_nothing_is_not_spoken_for() -> None:
     c, _ = started()
     c.client_sends(
-        wire.request(
-            DESCRIBE, 4, resources=[{"resource_type": 4, "resource_name": "1", "configuration_keys": None}]
-        )
+        wire.request(DESCRIBE, 4, resources=[{"resource_type": 4, "resource_name": "1", "configuration_keys": None}])
     )
-    result = {
-        "error_code": 31,
-        "error_message": "no",
-        "resource_type": 4,
-        "resource_name": "1",
-        "configs": [],
-    }
+    result = {"error_code": 31, "error_message": "no", "resource_type": 4, "resource_name": "1", "configs": []}
     c.upstream_answers(wire.response(DESCRIBE, 4, results=[result]))
     (read,) = wire.decode_response(DESCRIBE, 4, c.take_client()).results
     assert (read.error_code, list(read.configs)) == (31, [])

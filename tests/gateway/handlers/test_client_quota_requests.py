@@ -29,9 +29,7 @@ def test_an_alteration_is_answered_when_it_is_durable_and_in_force(version: int)
     make_durable(c)
     assert answers(c, version) == [(0, None)]
     assert c.core.limits.get(ALICE, RATE) == 5.0
-    assert c.core.desk.audit.lines == [
-        ("changed", "ANONYMOUS", "user=alice", "producer_byte_rate", None, 5.0)
-    ]
+    assert c.core.desk.audit.lines == [("changed", "ANONYMOUS", "user=alice", "producer_byte_rate", None, 5.0)]
     c.upstream_sees().reading()
 
 
@@ -125,15 +123,10 @@ def test_g06_what_seems_to_change_nothing_is_left_to_a_shared_store(monkeypatch:
     c = Conversation()
     monkeypatch.setattr(c.core.desk.admin, "shared", True)
     c.core.desk.quotas.apply([QuotaChange(ALICE, RATE, 5.0)])
-    same = alter(
-        entry({"user": "alice"}, producer_byte_rate=5.0), entry({"user": "bob"}, producer_byte_rate=None)
-    )
+    same = alter(entry({"user": "alice"}, producer_byte_rate=5.0), entry({"user": "bob"}, producer_byte_rate=None))
     c.client_sends(same).client_sees()
     ((alteration, _),) = c.core.desk.waiting
-    assert alteration.changes == (
-        QuotaChange(ALICE, RATE, 5.0),
-        QuotaChange(QuotaEntity(user="bob"), RATE, None),
-    )
+    assert alteration.changes == (QuotaChange(ALICE, RATE, 5.0), QuotaChange(QuotaEntity(user="bob"), RATE, None))
     make_durable(c)
     assert answers(c) == [(0, None), (0, None)]
     # As far as is known here nothing was changed; when it was, the store tells.
@@ -172,9 +165,7 @@ def test_g11_a_host_name_is_no_address_and_nobody_is_asked_for_it() -> None:
     c.upstream_sees()
 
 
-@pytest.mark.parametrize(
-    "name", ["<default>", "100%", "gr\u00fc\u00df \U0001f600", "x" * 256, ' "quoted", \\']
-)
+@pytest.mark.parametrize("name", ["<default>", "100%", "gr\u00fc\u00df \U0001f600", "x" * 256, ' "quoted", \\'])
 def test_g17_odd_names_are_stored_and_returned_unchanged(name: str) -> None:
     c = Conversation()
     c.client_sends(alter(entry({"user": name, "client-id": name}, producer_byte_rate=5.0)))

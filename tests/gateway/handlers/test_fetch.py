@@ -72,11 +72,7 @@ def empty_reply(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_without_a_consumer_quota_everything_is_relayed_as_it_comes(version: int) -> None:
-    c = (
-        Conversation(producer_byte_rate=1)
-        .client_sends(fetch(version=version))
-        .upstream_sees(fetch(version=version))
-    )
+    c = Conversation(producer_byte_rate=1).client_sends(fetch(version=version)).upstream_sees(fetch(version=version))
     reply = fetch_reply(100_000, version=version)
     c.upstream_answers(reply, piece_bytes=9_999).client_sees(reply).reading()
 
@@ -134,9 +130,7 @@ def test_c10_the_brokers_own_throttle_is_never_lowered(broker_ms: int, told_ms: 
 
 
 def test_c07_a_longer_debt_than_the_ceiling_is_told_and_waited_for_bit_by_bit() -> None:
-    c = Conversation(consumer_byte_rate=10, settings=session_settings(max_mute_ms=20_000)).client_sends(
-        fetch()
-    )
+    c = Conversation(consumer_byte_rate=10, settings=session_settings(max_mute_ms=20_000)).client_sends(fetch())
     c.upstream_answers(fetch_reply(1_500)).client_sees(fetch_reply(1_500, throttle_time_ms=20_000))
     # 1,500 bytes at 10 a second ask for 140 seconds. The counter has forgotten them after eleven.
     for told_ms in [20_000] * 5:
@@ -163,9 +157,7 @@ def test_k03_a_fetch_that_would_wait_long_is_answered_empty_on_any_connection(
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("piece_bytes", [None, 65, 1])
-def test_k03_answers_under_way_when_the_quota_is_used_up_are_emptied(
-    version: int, piece_bytes: int | None
-) -> None:
+def test_k03_answers_under_way_when_the_quota_is_used_up_are_emptied(version: int, piece_bytes: int | None) -> None:
     c = Conversation(consumer_byte_rate=100)
     other = c.another().client_sends(heartbeat(1), fetch(2, version=version), heartbeat(3))
     c.client_sends(fetch()).upstream_answers(fetch_reply(3_000))

@@ -90,15 +90,11 @@ def test_e12_a_broker_without_a_port_here_is_left_out() -> None:
     assert [(b.node_id, b.port) for b in reply.brokers] == [(1, FIRST_PORT), (10, FIRST_PORT + 9)]
     c = Conversation(bind=lambda broker_id, _port: broker_id != 2)
     c.client_sends(wire.request("Metadata", 12, topics=[]))
-    c.upstream_answers(
-        wire.response("Metadata", 12, brokers=[broker(1), broker(2)], controller_id=1, topics=[])
-    )
+    c.upstream_answers(wire.response("Metadata", 12, brokers=[broker(1), broker(2)], controller_id=1, topics=[]))
     reply = wire.decode_response("Metadata", 12, c.take_client())
     assert ([b.node_id for b in reply.brokers], reply.controller_id) == ([1], 1)
     c = Conversation().client_sends(wire.request("Metadata", 12, topics=[]))
-    c.upstream_answers(
-        wire.response("Metadata", 12, brokers=[broker(1), broker(99)], controller_id=99, topics=[])
-    )
+    c.upstream_answers(wire.response("Metadata", 12, brokers=[broker(1), broker(99)], controller_id=99, topics=[]))
     reply = wire.decode_response("Metadata", 12, c.take_client())
     assert ([b.node_id for b in reply.brokers], reply.controller_id) == ([1], -1)
 
@@ -166,9 +162,7 @@ def test_in_debt_the_permission_to_create_is_taken_out_of_the_request(version: i
     c.core.spend(30)
     fields: dict[str, Any] = {"topics": [{"name": "new"}], "allow_auto_topic_creation": True}
     c.client_sends(wire.request("Metadata", version, correlation_id=5, **fields))
-    forbidden = wire.request(
-        "Metadata", version, correlation_id=5, **fields | {"allow_auto_topic_creation": False}
-    )
+    forbidden = wire.request("Metadata", version, correlation_id=5, **fields | {"allow_auto_topic_creation": False})
     assert c.serve() == [forbidden]
     reply = wire.decode_response("Metadata", version, c.take_client())
     assert [(topic.name, topic.error_code) for topic in reply.topics] == [("new", 3)]
@@ -243,9 +237,7 @@ def test_creating_by_metadata_and_deleting_in_turns_is_charged_each_time() -> No
 def test_a_topic_deleted_before_metadata_shows_it_costs_what_was_created() -> None:
     c = Conversation(controller_mutation_rate=2, default_num_partitions=3)
     ask(c, "new")
-    look = c.client_sends(
-        wire.request("DeleteTopics", 6, topics=[{"name": "new"}], timeout_ms=1)
-    ).take_upstream()
+    look = c.client_sends(wire.request("DeleteTopics", 6, topics=[{"name": "new"}], timeout_ms=1)).take_upstream()
     late = c.cluster.answer(look)
     c.cluster.create("new", 3)
     c.upstream_answers(late)
@@ -266,9 +258,7 @@ def test_topics_that_the_broker_does_not_create_after_all_are_given_back(version
     fields = wanting("mine", "forbidden") if version >= 4 else {"topics": ["mine", "forbidden"]}
     question = wire.request("Metadata", version, **fields)
     c.client_sends(question).take_upstream()
-    look: list[dict[str, Any]] = [
-        {"error_code": 3, "name": name, "partitions": []} for name in ("mine", "forbidden")
-    ]
+    look: list[dict[str, Any]] = [{"error_code": 3, "name": name, "partitions": []} for name in ("mine", "forbidden")]
     c.upstream_answers(wire.response("Metadata", max(version, 4), brokers=[broker(1)], topics=look))
     c.client_sees().upstream_sees(question)
     assert c.core.tokens == 18

@@ -17,9 +17,7 @@ FULL = 20.0
 """Tokens of a full bucket at 2/s over ten windows of a second."""
 
 
-def talk(
-    topics: dict[str, int] | None = None, *, rate: float = 2, spent: float = 0, **more: Any
-) -> Conversation:
+def talk(topics: dict[str, int] | None = None, *, rate: float = 2, spent: float = 0, **more: Any) -> Conversation:
     """A conversation under a quota, with these topics in the cluster and this many tokens gone."""
     cluster = ScriptedCluster(topics)
     c = Conversation(controller_mutation_rate=rate, cluster=cluster, **more)
@@ -30,9 +28,7 @@ def talk(
 
 def codes(reply: Any) -> list[tuple[str, int]]:
     """(topic, error code) of a reply to any of the three APIs, in order."""
-    results = next(
-        getattr(reply, field) for field in ("topics", "results", "responses") if hasattr(reply, field)
-    )
+    results = next(getattr(reply, field) for field in ("topics", "results", "responses") if hasattr(reply, field))
     return [(result.name, result.error_code) for result in results]
 
 
@@ -47,9 +43,7 @@ def forwarded(c: Conversation, name: str = "CreateTopics") -> list[list[str]]:
 
 
 # -- strict and permissive -----------------------------------------------------------------------------------
-def test_within_the_quota_a_request_passes_byte_for_byte_and_a_strict_one_goes_into_debt_unthrottled() -> (
-    None
-):
+def test_within_the_quota_a_request_passes_byte_for_byte_and_a_strict_one_goes_into_debt_unthrottled() -> None:
     c = talk()
     request = create_topics(5, ("a", 2), ("b", 3))
     c.client_sends(request)
@@ -211,9 +205,7 @@ def grow(c: Conversation, name: str, count: int, version: int = 3) -> Any:
 
 
 @pytest.mark.parametrize(("partitions", "cost"), [(5, 5), (-1, 4)])
-def test_topics_that_the_client_may_create_and_not_see_are_charged_as_asked(
-    partitions: int, cost: int
-) -> None:
+def test_topics_that_the_client_may_create_and_not_see_are_charged_as_asked(partitions: int, cost: int) -> None:
     c = talk(default_num_partitions=4)
     c.cluster.hidden.add("mine")
     assert codes(create(c, ("mine", partitions), version=4)) == [("mine", 0)]
@@ -245,9 +237,7 @@ def answer_one(c: Conversation, name: str) -> None:
 
 
 @pytest.mark.parametrize(("spent", "code"), [(0, 0), (30, 89)])
-def test_a_topic_deleted_behind_the_question_is_charged_before_it_is_created_again(
-    spent: int, code: int
-) -> None:
+def test_a_topic_deleted_behind_the_question_is_charged_before_it_is_created_again(spent: int, code: int) -> None:
     c = talk({"a": 1}, spent=spent).client_sends(create_topics(1, ("a", 50)))
     answer_one(c, "Metadata")
     del c.cluster.topics["a"]
@@ -257,9 +247,7 @@ def test_a_topic_deleted_behind_the_question_is_charged_before_it_is_created_aga
 
 
 @pytest.mark.parametrize(("version", "spent", "code"), [(2, 0, 0), (3, 0, 0), (3, 30, 89)])
-def test_a_topic_created_behind_the_question_is_charged_before_it_grows(
-    version: int, spent: int, code: int
-) -> None:
+def test_a_topic_created_behind_the_question_is_charged_before_it_grows(version: int, spent: int, code: int) -> None:
     c = talk(spent=spent)
     topics = [{"name": "a", "count": 50, "assignments": None}]
     c.client_sends(wire.request("CreatePartitions", version, topics=topics, timeout_ms=1))
@@ -294,20 +282,12 @@ def test_an_empty_request_is_the_brokers_to_answer() -> None:
     assert forwarded(c) == [[]]
 
 
-@pytest.mark.parametrize(
-    ("mode", "code", "throttle_ms"), [(ValidateOnly.KIP, 0, 0), (ValidateOnly.KRAFT, 89, 5_000)]
-)
+@pytest.mark.parametrize(("mode", "code", "throttle_ms"), [(ValidateOnly.KIP, 0, 0), (ValidateOnly.KRAFT, 89, 5_000)])
 @pytest.mark.parametrize("name", ["CreateTopics", "CreatePartitions"])
-def test_in_debt_a_request_that_only_validates(
-    mode: ValidateOnly, code: int, throttle_ms: int, name: str
-) -> None:
+def test_in_debt_a_request_that_only_validates(mode: ValidateOnly, code: int, throttle_ms: int, name: str) -> None:
     settings = MutationSettings(window_num=10, validate_only=mode)
     c = talk({"old": 1}, spent=30, mutation_settings=settings)
-    topics = (
-        creatable(("new", 30))
-        if name == "CreateTopics"
-        else [{"name": "old", "count": 31, "assignments": None}]
-    )
+    topics = creatable(("new", 30)) if name == "CreateTopics" else [{"name": "old", "count": 31, "assignments": None}]
     version = 7 if name == "CreateTopics" else 3
     reply = c.exchange(name, version, topics=topics, timeout_ms=1_000, validate_only=True)
     assert [code for _, code in codes(reply)] == [code]
@@ -338,13 +318,7 @@ def test_what_is_charged_is_what_the_broker_makes() -> None:
     assert c.core.tokens == FULL - 4
     c = talk()
     assignments = [{"partition_index": index, "broker_ids": [1]} for index in range(4)]
-    topic = {
-        "name": "a",
-        "num_partitions": -1,
-        "replication_factor": -1,
-        "assignments": assignments,
-        "configs": [],
-    }
+    topic = {"name": "a", "num_partitions": -1, "replication_factor": -1, "assignments": assignments, "configs": []}
     c.exchange("CreateTopics", 7, topics=[topic], timeout_ms=1_000)
     assert c.core.tokens == FULL - 4
     c = talk({"a": 3})
@@ -402,9 +376,7 @@ def test_a_client_waits_for_the_debt_that_is_left_after_refunds(version: int) ->
 
 @pytest.mark.parametrize("error_code", [7, -1])
 @pytest.mark.parametrize("done", [True, False])
-@pytest.mark.parametrize(
-    ("name", "version"), [("CreateTopics", 7), ("CreatePartitions", 3), ("DeleteTopics", 6)]
-)
+@pytest.mark.parametrize(("name", "version"), [("CreateTopics", 7), ("CreatePartitions", 3), ("DeleteTopics", 6)])
 def test_after_an_answer_that_leaves_it_open_permits_are_given_back_once_the_cluster_agrees(
     name: str, version: int, done: bool, error_code: int
 ) -> None:

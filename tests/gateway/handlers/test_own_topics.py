@@ -40,11 +40,7 @@ def test_k11_an_id_that_nothing_is_known_of_is_asked_for_before_it_passes(cluste
     own, first, second = (cluster.ids[name] for name in (OWN, *OTHERS))
     assert codes(c.exchange("Produce", 13, **produced(own))) == {own: REFUSED}
     assert codes(c.exchange("Produce", 13, **produced(first))) == {first: 0}
-    assert codes(c.exchange("Produce", 13, **produced(first, own, second))) == {
-        own: REFUSED,
-        first: 0,
-        second: 0,
-    }
+    assert codes(c.exchange("Produce", 13, **produced(first, own, second))) == {own: REFUSED, first: 0, second: 0}
     assert written(cluster) == [first, first, second]
     assert len(cluster.asked("Metadata")) == 3
     # Known from then on, on each connection of the gateway.
@@ -72,10 +68,7 @@ def test_k11_what_the_broker_does_not_know_is_not_given_to_it(cluster: ScriptedC
     if acks:
         reply = c.take_client()
         size = int.from_bytes(reply[:4], "big")
-        assert codes(wire.decode_response("Produce", 13, reply[: size + 4])) == {
-            nothing: UNKNOWN_ID,
-            known: 0,
-        }
+        assert codes(wire.decode_response("Produce", 13, reply[: size + 4])) == {nothing: UNKNOWN_ID, known: 0}
         assert len(asked) == 3
         assert written(cluster) == [known]
     else:

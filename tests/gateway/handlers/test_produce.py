@@ -71,9 +71,7 @@ def test_c01_over_the_quota_the_reply_comes_at_once_with_the_throttle_and_then_s
 
 def test_c01_the_throttle_begins_within_a_segment_and_for_old_clients_and_without_acks_too() -> None:
     c = Conversation(producer_byte_rate=100).client_sends(sized(1_500, version=0))
-    c.upstream_answers(produce_reply(1, version=0)).client_sees(produce_reply(1, version=0)).muted_until(
-        5_000
-    )
+    c.upstream_answers(produce_reply(1, version=0)).client_sees(produce_reply(1, version=0)).muted_until(5_000)
     c = Conversation(producer_byte_rate=100)
     first, second = sized(1_500), sized(500, 2)
     c.client_sends(first, second).at(4_999).upstream_sees(first).at(5_000).upstream_sees(second)

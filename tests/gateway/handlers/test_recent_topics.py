@@ -98,9 +98,7 @@ def test_a_note_expires_and_the_number_of_notes_is_bounded() -> None:
     assert recent.partitions(b"1", now_ms=2_000) == 1
 
 
-def test_a_topic_that_metadata_has_not_shown_for_long_costs_what_it_was_created_with_once_it_was_deleted() -> (
-    None
-):
+def test_a_topic_that_metadata_has_not_shown_for_long_costs_what_it_was_created_with_once_it_was_deleted() -> None:
     c = talk()
     create(c, "a", 5)
     c.after(10 * NOTE_MS)

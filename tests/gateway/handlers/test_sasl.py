@@ -9,16 +9,7 @@ from protocol.sasl import Mechanism
 from quotas.combine import ThrottledBy
 from testkit import wire
 from testkit.frames import heartbeat, heartbeat_reply
-from testkit.sasl import (
-    EXCHANGES,
-    PLAIN_ALICE,
-    SCRAM_FIRST,
-    SaslConversation,
-    handshake,
-    oauth,
-    token,
-    token_reply,
-)
+from testkit.sasl import EXCHANGES, PLAIN_ALICE, SCRAM_FIRST, SaslConversation, handshake, oauth, token, token_reply
 
 PRODUCE = wire.request("Produce", 3, correlation_id=9, acks=1, timeout_ms=1, topic_data=[])
 API_VERSIONS = wire.request("ApiVersions", 0, correlation_id=5)
@@ -74,9 +65,7 @@ def test_h02_brokers_delay_is_not_added_to_and_a_half_closed_client_waits_for_it
     assert c.core.authentications == []
 
 
-@pytest.mark.parametrize(
-    "name", ["Produce", "Metadata", "CreateTopics", "FindCoordinator", "DescribeConfigs"]
-)
+@pytest.mark.parametrize("name", ["Produce", "Metadata", "CreateTopics", "FindCoordinator", "DescribeConfigs"])
 @pytest.mark.parametrize("after_handshake", [False, True])
 def test_h10_nothing_else_passes_before_authentication(name: str, after_handshake: bool) -> None:
     c = SaslConversation()
@@ -295,12 +284,7 @@ def test_h08_unknown_mechanism_has_the_broker_confirm_the_first_request_and_can_
 
 
 def test_h08_request_in_the_middle_of_an_unknown_exchange_goes_nowhere() -> None:
-    c = (
-        SaslConversation(rules=RULES)
-        .shakes_hands("GSSAPI")
-        .round(b"token", b"challenge")
-        .client_sends(PRODUCE)
-    )
+    c = SaslConversation(rules=RULES).shakes_hands("GSSAPI").round(b"token", b"challenge").client_sends(PRODUCE)
     question = c.take_upstream()
     answer = wire.response("ApiVersions", 0, correlation_id=0, error_code=34, api_keys=[])
     c.upstream_answers(answer[:4] + question[8:12] + answer[8:]).client_sees()

@@ -112,9 +112,7 @@ def test_what_the_cluster_is_asked_is_known_to_every_broker_that_knows_the_reque
 
 
 def name_of(name: str) -> str:
-    return {"CreateTopics": "create_topics", "CreatePartitions": "create_partitions"}.get(
-        name, "delete_topics"
-    )
+    return {"CreateTopics": "create_topics", "CreatePartitions": "create_partitions"}.get(name, "delete_topics")
 
 
 def test_without_a_quota_the_brokers_reply_is_relayed_even_if_it_can_not_be_read() -> None:
@@ -194,9 +192,7 @@ def test_topics_named_twice_hide_no_cost() -> None:
 
 
 # -- old clients in debt ---------------------------------------------------------------------------------------
-def test_beyond_one_window_of_debt_a_request_that_can_not_be_refused_waits_unread_on_every_connection() -> (
-    None
-):
+def test_beyond_one_window_of_debt_a_request_that_can_not_be_refused_waits_unread_on_every_connection() -> None:
     c = Conversation(controller_mutation_rate=2)
     c.core.spend(20 + 20 + 6)
     topics = [{"name": "a", "num_partitions": 1, "replication_factor": 1}]

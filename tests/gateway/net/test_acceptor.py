@@ -209,9 +209,7 @@ def test_f02_without_resources_accepting_pauses_and_goes_on(acceptors: Any, erro
 
 
 @pytest.mark.parametrize("error", BROKEN_BEFORE_ACCEPT, ids=lambda error: errno.errorcode[error])
-def test_f02_a_connection_that_broke_before_it_was_accepted_is_passed_over(
-    acceptors: Any, error: int
-) -> None:
+def test_f02_a_connection_that_broke_before_it_was_accepted_is_passed_over(acceptors: Any, error: int) -> None:
     acceptor = acceptors()
     broken = BrokenSocket(error, error)
     acceptor.acceptor._accept(broken, None)  # type: ignore[arg-type]
@@ -250,6 +248,4 @@ def test_every_accepted_socket_is_let_in_refused_held_or_waits(acceptors: Any) -
     waiting = int(acceptor.acceptor.waits_since_ms is not None)
     refused = sum(acceptor.seen.refused.values())
     assert waiting == 1
-    assert (
-        acceptor.acceptor.accepted == len(acceptor.admitted) + refused + len(acceptor.acceptor.held) + waiting
-    )
+    assert acceptor.acceptor.accepted == len(acceptor.admitted) + refused + len(acceptor.acceptor.held) + waiting

@@ -23,9 +23,7 @@ def impatient_watch(monkeypatch: pytest.MonkeyPatch) -> None:
 def produce(correlation_id: int = 1, *, size: int = 0, acks: int = 1) -> bytes:
     partition = {"index": 0, "records": bytes(size)}
     topics = [{"name": "t", "partition_data": [partition]}]
-    return wire.request(
-        "Produce", 3, correlation_id=correlation_id, acks=acks, timeout_ms=1, topic_data=topics
-    )
+    return wire.request("Produce", 3, correlation_id=correlation_id, acks=acks, timeout_ms=1, topic_data=topics)
 
 
 async def only_upstream(connections: list[BrokerConnection]) -> BrokerConnection:
@@ -53,9 +51,7 @@ async def test_fin_of_an_idle_client_frees_both_legs() -> None:
         assert not (await only_upstream(broker.client_connections)).reset
 
 
-async def test_exception_in_our_own_code_closes_that_connection_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_exception_in_our_own_code_closes_that_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with broker_and_gateway() as (_, running), await running.connect() as other:
         await other.send(fetch(1))
         await other.receive_frame()

@@ -44,9 +44,7 @@ async def test_unsent_bytes_can_leave_after_the_close_though_the_peer_goes_on_se
             lingering.abort()  # its time is over; nothing happens to a transport that is gone
 
 
-async def test_peer_that_has_everything_and_sends_for_ever_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_peer_that_has_everything_and_sends_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.net.lingering._FIN_S", 0.1)
     lingering = Lingering(asyncio.get_running_loop())
     async with ScriptedBroker() as server:

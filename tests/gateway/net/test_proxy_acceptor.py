@@ -37,9 +37,7 @@ def v2(ip: str) -> bytes:
 class BehindBalancer(SilentObserver):
     """A listener behind a load balancer; admitted sockets are kept."""
 
-    def __init__(
-        self, clock: FakeClock, *, ip_rate: int | None = None, max_waiting: int = 10, **limits: Any
-    ) -> None:
+    def __init__(self, clock: FakeClock, *, ip_rate: int | None = None, max_waiting: int = 10, **limits: Any) -> None:
         self.loop = FakeLoop(clock)
         rates = Limits()
         if ip_rate is not None:
@@ -123,9 +121,7 @@ def proxy_acceptors(clock: FakeClock) -> Iterator[Any]:
 
 @pytest.mark.parametrize("header", [v1("192.0.2.7"), v2("192.0.2.7")], ids=["v1", "v2"])
 @pytest.mark.parametrize("cut", [0, 1, 15, 16, 20, None])
-def test_h25_header_is_taken_and_nothing_behind_it(
-    proxy_acceptors: Any, header: bytes, cut: int | None
-) -> None:
+def test_h25_header_is_taken_and_nothing_behind_it(proxy_acceptors: Any, header: bytes, cut: int | None) -> None:
     proxy_acceptor = proxy_acceptors()
     if cut is None:
         proxy_acceptor.connect(header + HELLO)
@@ -159,9 +155,7 @@ def test_h25_incomplete_header_costs_no_turn_of_the_loop_while_it_waits(proxy_ac
     ],
     ids=["unknown", "local", "unix"],
 )
-def test_h25_header_without_addresses_leaves_the_sockets_own_address(
-    proxy_acceptors: Any, header: bytes
-) -> None:
+def test_h25_header_without_addresses_leaves_the_sockets_own_address(proxy_acceptors: Any, header: bytes) -> None:
     proxy_acceptor = proxy_acceptors()
     proxy_acceptor.connect(header)
     (accepted,) = proxy_acceptor.admitted
@@ -210,9 +204,7 @@ def test_h24_stranger_is_closed_unread_and_uses_up_nothing(proxy_acceptors: Any)
         (b"PROXY TCP4 1.2.3.4 1.2.3.4 1 1\n", AdmissionCause.PROXY_INVALID),
     ],
 )
-def test_h25_missing_and_broken_headers_close(
-    proxy_acceptors: Any, first: bytes, cause: AdmissionCause
-) -> None:
+def test_h25_missing_and_broken_headers_close(proxy_acceptors: Any, first: bytes, cause: AdmissionCause) -> None:
     proxy_acceptor = proxy_acceptors()
     assert ended(proxy_acceptor.connect(first))
     assert proxy_acceptor.refused == {cause: 1}
@@ -254,11 +246,7 @@ def test_h25_sockets_without_header_are_bounded(proxy_acceptors: Any) -> None:
 
 def test_waiting_for_a_header_takes_a_place_among_the_connections(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors(max_connections=2)
-    first, _, third = (
-        proxy_acceptor.connect(),
-        proxy_acceptor.connect(),
-        proxy_acceptor.connect(v1("192.0.2.7")),
-    )
+    first, _, third = (proxy_acceptor.connect(), proxy_acceptor.connect(), proxy_acceptor.connect(v1("192.0.2.7")))
     assert proxy_acceptor.counts == (2, 2, 0)
     first.close()
     proxy_acceptor.loop.run()
@@ -266,9 +254,7 @@ def test_waiting_for_a_header_takes_a_place_among_the_connections(proxy_acceptor
     assert not ended(third)
 
 
-def test_rate_of_the_listener_is_applied_at_accept_and_a_header_can_not_hurry_it(
-    proxy_acceptors: Any,
-) -> None:
+def test_rate_of_the_listener_is_applied_at_accept_and_a_header_can_not_hurry_it(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors(listeners={"EXT": ListenerLimits(max_connection_creation_rate=1)})
     proxy_acceptor.connect(v1("192.0.2.1"))
     proxy_acceptor.connect(v1("192.0.2.2"))

@@ -119,10 +119,7 @@ async def test_h19_a_session_of_tls_1_2_ends_with_its_certificate(
     keys = pki.mutual(client_auth) | {"security_protocol": "SASL_SSL" if sasl else "SSL"}
     upstream = {"security_protocol": "SASL_PLAINTEXT" if sasl else "PLAINTEXT"}
     context = of_tls_1_2(pki)
-    async with (
-        ScriptedBroker() as broker,
-        running_gateway(broker.port, listener=keys, upstream=upstream) as running,
-    ):
+    async with ScriptedBroker() as broker, running_gateway(broker.port, listener=keys, upstream=upstream) as running:
         session = await session_of(running.port, context)
         in_eleven_days = time() + 11 * 86_400
         monkeypatch.setattr("gateway.net.tls_acceptor.time", lambda: in_eleven_days)

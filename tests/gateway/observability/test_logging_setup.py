@@ -69,9 +69,7 @@ class Log:
 
 def test_line_begins_with_event_level_and_time_and_json_has_the_same_keys() -> None:
     log = Log()
-    log.logger.info(
-        "client closed", listener="default", peer="127.0.0.1:5", throttle_ms=3, strict=True, api=None
-    )
+    log.logger.info("client closed", listener="default", peer="127.0.0.1:5", throttle_ms=3, strict=True, api=None)
     assert log.lines == [
         'event="client closed" level=info time=2026-07-29T12:00:00.123Z '
         "listener=default peer=127.0.0.1:5 throttle_ms=3 strict=true api="

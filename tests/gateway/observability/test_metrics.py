@@ -81,9 +81,7 @@ class Metrics:
 def test_requests_are_counted_by_api_with_every_cause_from_the_start() -> None:
     metrics = Metrics(GatewayCore())
     causes = {
-        dict(labels)["cause"]
-        for name, labels in metrics.scrape()
-        if name == "gateway_connections_closed_total"
+        dict(labels)["cause"] for name, labels in metrics.scrape() if name == "gateway_connections_closed_total"
     }
     assert causes == {cause.value for cause in CloseCause}
     c = Conversation().client_sends(heartbeat(1), heartbeat(2), metadata(3))
@@ -120,9 +118,7 @@ def test_exchanges_are_counted_by_listener_mechanism_and_result() -> None:
     for _ in range(2):
         metrics.requests.authenticated("tests", Mechanism.SCRAM_SHA_256, AuthenticationResult.FAILED)
     metrics.requests.authenticated("tests", Mechanism.OTHER, AuthenticationResult.SUCCESS)
-    found = {
-        labels: n for (name, labels), n in metrics.scrape().items() if name == "gateway_authentications_total"
-    }
+    found = {labels: n for (name, labels), n in metrics.scrape().items() if name == "gateway_authentications_total"}
     listener = ("listener", "tests")
     assert found == {
         (listener, ("mechanism", "scram-sha-256"), ("result", "failed")): 2,
@@ -170,10 +166,7 @@ def test_the_state_of_a_clients_mutation_quota_is_shown() -> None:
     c.core.spend(30)
     metrics = Metrics(c.core, c.session)
     found = metrics.scrape()
-    assert (
-        metrics.value("gateway_controller_mutation_tokens", user="ANONYMOUS", client_id="", rule="user")
-        == -10
-    )
+    assert metrics.value("gateway_controller_mutation_tokens", user="ANONYMOUS", client_id="", rule="user") == -10
     limit = {v for (name, _), v in found.items() if name == "gateway_controller_mutation_limit"}
     assert limit == {2}
 
@@ -200,8 +193,6 @@ def test_a23_names_that_clients_choose_cannot_break_the_text() -> None:
         core.spend(1, client_id=client_id)
     metrics = Metrics(core)
     shown = {
-        dict(labels)["client_id"]
-        for name, labels in metrics.scrape()
-        if name == "gateway_controller_mutation_tokens"
+        dict(labels)["client_id"] for name, labels in metrics.scrape() if name == "gateway_controller_mutation_tokens"
     }
     assert shown == set(hostile)

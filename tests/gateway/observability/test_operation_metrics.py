@@ -70,7 +70,6 @@ def test_an_invalid_file_leaves_the_number_of_settings_that_await_a_restart() ->
     assert registry.get_sample_value("gateway_config_last_reload_successful") == 0
     assert registry.get_sample_value("gateway_config_settings_awaiting_restart") == 3
     counts = [
-        registry.get_sample_value("gateway_config_reloads_total", {"result": result})
-        for result in ReloadResult
+        registry.get_sample_value("gateway_config_reloads_total", {"result": result}) for result in ReloadResult
     ]
     assert counts == [0, 1, 1]

@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.observability.quota_metrics import (
-    MAX_LABEL_CHARS,
-    OTHER,
-    MutationSeries,
-    RateSeries,
-    label_value,
-)
+from gateway.observability.quota_metrics import MAX_LABEL_CHARS, OTHER, MutationSeries, RateSeries, label_value
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings

@@ -44,9 +44,7 @@ class Shown:
         limiter = HandshakeRateLimiter(loop, per_second=None, max_waiting=1)
         failed = Identity("listeners.0.tls", 1_800_000_000.0, 2, 1, last_reload_failed=True)
         identities = [failed, Identity("upstream.tls")]
-        self.metrics.watch(
-            listeners=["a"], upstreams=["upstream"], identities=identities, handshake_limiter=limiter
-        )
+        self.metrics.watch(listeners=["a"], upstreams=["upstream"], identities=identities, handshake_limiter=limiter)
 
     def value(self, name: str, **labels: str) -> float | None:
         return self._registry.get_sample_value(f"gateway_{name}", labels)

@@ -109,13 +109,7 @@ def test_a_change_is_one_line_with_who_what_and_both_values(log: io.StringIO) ->
     AuditLog().changed(ASKER, "user=bob", RATE, None, 5.0)
     (line,) = log.getvalue().splitlines()
     assert line.startswith("event=quota_changed level=info")
-    for part in (
-        "principal=alice",
-        "peer=192.0.2.1:40000",
-        'entity="user=bob"',
-        "key=producer_byte_rate",
-        "new=5.0",
-    ):
+    for part in ("principal=alice", "peer=192.0.2.1:40000", 'entity="user=bob"', "key=producer_byte_rate", "new=5.0"):
         assert part in line
     assert "audit" not in line.replace("gateway.audit", "")
 

@@ -122,7 +122,5 @@ def test_a_broker_is_told_with_everything_and_all_brokers_with_what_was_set() ->
     assert told[PER_IP_OVERRIDES] == ("", 5)
     assert told[MAX_CONNECTIONS][0] == str(board.in_force.max_connections)
     set_to(board, max_connections_per_ip="7")
-    assert {key: (each.value, each.source) for key, each in board.limits.shown("").items()} == {
-        PER_IP: ("7", 3)
-    }
+    assert {key: (each.value, each.source) for key, each in board.limits.shown("").items()} == {PER_IP: ("7", 3)}
     assert board.limits.shown("2")[PER_IP].source == 2

@@ -13,8 +13,7 @@ ASKER = Asker("alice", "192.0.2.1:40000", "tests")
 
 
 @pytest.mark.parametrize(
-    ("authorize", "others"),
-    [(Authorize.DENY, False), (Authorize.ASK_CLUSTER, None), (Authorize.ANYONE, True)],
+    ("authorize", "others"), [(Authorize.DENY, False), (Authorize.ASK_CLUSTER, None), (Authorize.ANYONE, True)]
 )
 def test_admins_always_may_and_others_as_is_configured(authorize: Authorize, others: bool | None) -> None:
     admin = ScriptedAlterations(authorize=authorize, admins=["root"]).admin

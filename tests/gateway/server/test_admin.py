@@ -7,12 +7,7 @@ from gateway.app import Gateway
 from testkit import wire
 from testkit.broker import ScriptedBroker
 from testkit.frames import create_topics
-from testkit.gateway import (
-    broker_and_gateway,
-    free_ports,
-    gateway_config,
-    running_gateway,
-)
+from testkit.gateway import broker_and_gateway, free_ports, gateway_config, running_gateway
 from testkit.raw_client import HOST, RawClient, refused
 
 

@@ -18,9 +18,7 @@ from quotas.connections import AfterHold, ListenerLimits
 HEAD = '[upstream]\nbootstrap = ["k:1"]\n'
 
 
-def read(
-    text: str = "", *, first: str = "", second: str | None = None, held: str = "max_held = 10"
-) -> Config:
+def read(text: str = "", *, first: str = "", second: str | None = None, held: str = "max_held = 10") -> Config:
     listeners = f'[[listeners]]\nname = "a"\nbind = "127.0.0.1:19092"\nbroker_ports = 9\n{first}\n'
     if second is not None:
         listeners += f'[[listeners]]\nname = "b"\nbind = "127.0.0.1:29092"\nbroker_ports = 9\n{second}\n'

@@ -19,9 +19,7 @@ def named(module: str) -> FunctionType:
     return hold
 
 
-async def watched(
-    hold: FunctionType | None, seconds: float
-) -> tuple[CollectorRegistry, list[dict[str, object]]]:
+async def watched(hold: FunctionType | None, seconds: float) -> tuple[CollectorRegistry, list[dict[str, object]]]:
     registry = CollectorRegistry()
     watchdog = LoopWatchdog(asyncio.get_running_loop())
     registry.register(watchdog)

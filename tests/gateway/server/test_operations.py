@@ -18,10 +18,7 @@ from quotas.limits import Enforcement
 
 ALICE = QuotaEntity(user="alice")
 PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
-BASE: dict[str, Any] = {
-    "upstream": {"bootstrap": ["k:1"]},
-    "listeners": [{"name": "a", "bind": "127.0.0.1:19092"}],
-}
+BASE: dict[str, Any] = {"upstream": {"bootstrap": ["k:1"]}, "listeners": [{"name": "a", "bind": "127.0.0.1:19092"}]}
 
 
 def quota(limit: int, **more: Any) -> list[dict[str, Any]]:

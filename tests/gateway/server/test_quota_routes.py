@@ -55,9 +55,7 @@ async def test_all_in_force_is_told_with_where_it_came_from(running: RunningGate
 async def test_import_makes_one_alteration_and_tells_the_difference(running: RunningGateway) -> None:
     status, answer = await import_(running, ONE)
     assert (status, answer["made"], answer["version"]) == (200, True, 1)
-    assert answer["changes"] == [
-        {"entity": ALICE_JSON, "quota": "producer_byte_rate", "old": None, "new": 5.0}
-    ]
+    assert answer["changes"] == [{"entity": ALICE_JSON, "quota": "producer_byte_rate", "old": None, "new": 5.0}]
     assert running.gateway.limits.get(ALICE, PRODUCE) == 5
     (entry,) = (await ask(running, "GET", "/quotas/history"))[1]["history"]
     assert (entry["by"], entry["via"]) == ("admin port", "admin port, 127.0.0.1")
@@ -110,10 +108,7 @@ async def test_store_that_refuses_is_told_and_nothing_changes(
         raise StoreError("disk full")
 
     monkeypatch.setattr(running.gateway.live_quotas.store, "write", refuse)
-    assert await import_(running, ONE) == (
-        503,
-        {"error": "disk full"},
-    )
+    assert await import_(running, ONE) == (503, {"error": "disk full"})
     assert running.gateway.limits.get(ALICE, PRODUCE) == 100
 
 

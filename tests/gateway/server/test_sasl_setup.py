@@ -33,11 +33,7 @@ def test_listeners_with_sasl_have_rules_and_others_none() -> None:
     found = sasl_of(config(SASL, SASL).listeners[0], ROUTES, SilentObserver())
     assert found is not None
     assert found.rules == SaslRules()
-    names = {
-        "unknown_principal": "u",
-        "delegation_token_principal": "d",
-        "oauthbearer_principal_claim": "c",
-    }
+    names = {"unknown_principal": "u", "delegation_token_principal": "d", "oauthbearer_principal_claim": "c"}
     found = sasl_of(config({**SASL, "sasl": names}, SASL).listeners[0], ROUTES, SilentObserver())
     assert found is not None
     assert found.rules == SaslRules("u", "d", "c")

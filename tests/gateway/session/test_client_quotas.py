@@ -16,10 +16,7 @@ FETCH = describe(ApiKey.FETCH, 12)
 
 
 def quotas(
-    *,
-    scope: QuotaScope = QuotaScope.GATEWAY,
-    source: RequestTimeSource = RequestTimeSource.GATEWAY,
-    **limits: float,
+    *, scope: QuotaScope = QuotaScope.GATEWAY, source: RequestTimeSource = RequestTimeSource.GATEWAY, **limits: float
 ) -> tuple[ClientQuotas, RecordingObserver]:
     """Quotas with these limits for every user."""
     configured = Limits()
@@ -76,6 +73,4 @@ def test_a_wait_is_booked_with_its_counter_and_told_to_the_observer() -> None:
     client_quotas.record_request_throttle("u", timed, 1, 250, now_ms=NOW_MS)
     (row,) = client_quotas.request_time.snapshot(now_ms=NOW_MS)
     assert (row.throttled_total, row.throttled_ms_total) == (1, 250)
-    assert [(key, ms, by) for key, _, ms, by in observer.throttles] == [
-        (ApiKey.FETCH, 250, ThrottledBy.REQUEST)
-    ]
+    assert [(key, ms, by) for key, _, ms, by in observer.throttles] == [(ApiKey.FETCH, 250, ThrottledBy.REQUEST)]

@@ -90,9 +90,7 @@ def test_k17_an_answer_that_is_collected_waits_at_the_broker_when_the_budget_is_
 def refused(size: int) -> bytes:
     """A request of that size which is answered here, with as much as it says itself."""
     name = "n" * 30_000
-    return alter(
-        *(entry({"no such type": f"{at}{name}"}, producer_byte_rate=1.0) for at in range(size // 30_000))
-    )
+    return alter(*(entry({"no such type": f"{at}{name}"}, producer_byte_rate=1.0) for at in range(size // 30_000)))
 
 
 def test_k17_replies_of_our_own_behind_a_slow_one_mute_the_client() -> None:

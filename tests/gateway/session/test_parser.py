@@ -22,14 +22,7 @@ from testkit.frames import (
 
 def test_a_client_id_is_read_from_a_head_and_remembered_only_while_it_stays() -> None:
     session = Conversation().session
-    for client_id, expected in [
-        ("a", "a"),
-        ("a", "a"),
-        ("b", "b"),
-        ("", ""),
-        (None, ""),
-        (b"\xff", "\ufffd"),
-    ]:
+    for client_id, expected in [("a", "a"), ("a", "a"), ("b", "b"), ("", ""), (None, ""), (b"\xff", "\ufffd")]:
         frame = b"before" + wire.request("Heartbeat", 4, client_id=client_id)
         length = int.from_bytes(frame[18:20], "big", signed=True)
         assert session.client_id_at(frame, 6, length) == expected
@@ -99,9 +92,7 @@ def test_bad_bytes_with_nothing_owed_before_them_end_at_once(bad: bytes, cause: 
 
 
 @pytest.mark.parametrize(("bad", "cause"), BAD)
-def test_bad_bytes_behind_a_mute_are_the_clients_fault_whoever_ends_the_mute(
-    bad: bytes, cause: CloseCause
-) -> None:
+def test_bad_bytes_behind_a_mute_are_the_clients_fault_whoever_ends_the_mute(bad: bytes, cause: CloseCause) -> None:
     c = Conversation(controller_mutation_rate=1)
     c.client_sends(create_topics(1, ("a", 1)), heartbeat(2), bad)
     c.serve()

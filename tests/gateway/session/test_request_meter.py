@@ -47,9 +47,7 @@ def test_time_within_the_quota_costs_nothing_and_is_counted_once() -> None:
     c.client_sees(heartbeat_reply(1)).reading()
     c = busy(FREE_NS)
     for i in range(5):
-        c.client_sends(heartbeat(i)).upstream_answers(heartbeat_reply(i)).client_sees(
-            heartbeat_reply(i)
-        ).reading()
+        c.client_sends(heartbeat(i)).upstream_answers(heartbeat_reply(i)).client_sees(heartbeat_reply(i)).reading()
 
 
 def test_without_a_request_quota_nothing_is_measured() -> None:
@@ -177,9 +175,7 @@ def test_time_of_a_produce_without_acks_is_exempt_and_that_of_requests_beside_it
 
 def test_requests_sent_ahead_by_a_client_over_its_quota_are_served_one_by_one() -> None:
     c = busy().client_sends(*(heartbeat(i) for i in range(5)))
-    c.upstream_sees(*(heartbeat(i) for i in range(5))).upstream_answers(
-        *(heartbeat_reply(i) for i in range(5))
-    )
+    c.upstream_sees(*(heartbeat(i) for i in range(5))).upstream_answers(*(heartbeat_reply(i) for i in range(5)))
     c.client_sends(*(heartbeat(i) for i in range(5, 10)))
     for i in range(5, 7):
         spend(c, FREE_NS // 4)
@@ -218,9 +214,7 @@ def test_the_time_of_the_broker_counts_only_when_told_so_and_not_for_apis_that_w
     assert meter.request_ms == wait_ms
 
 
-def test_k08_the_time_of_an_anonymous_client_is_counted_with_its_own_network_from_the_first_request_on() -> (
-    None
-):
+def test_k08_the_time_of_an_anonymous_client_is_counted_with_its_own_network_from_the_first_request_on() -> None:
     core = GatewayCore(request_percentage=1)
     c = Conversation(core=core)
     c.client_sends(heartbeat(1))

@@ -85,11 +85,7 @@ def test_the_head_of_a_reply_may_be_changed_and_the_rest_is_relayed() -> None:
         sizes.append(size)
         return head[:8] + b"!!" + head[10:]
 
-    for pieces in (
-        [reply(1, 500)],
-        [reply(1, 500)[:70], reply(1, 500)[70:]],
-        [bytes([b]) for b in reply(1, 500)],
-    ):
+    for pieces in ([reply(1, 500)], [reply(1, 500)[:70], reply(1, 500)[70:]], [bytes([b]) for b in reply(1, 500)]):
         chunks = receive(queue(Pending(1, HeadAnswer(on_head))), *pieces)
         assert b"".join(chunks) == reply(1, 500)[:8] + b"!!" + reply(1, 500)[10:]
     assert sizes == [504] * 3
@@ -123,14 +119,7 @@ def test_a_local_reply_does_not_cut_into_one_that_is_still_coming() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [
-        reply(2),
-        pack(">ii", 3, 1),
-        pack(">ii", -1, 1),
-        pack(">ii", 1_001, 1),
-        pack(">i", 1_001),
-        pack(">i", -1),
-    ],
+    [reply(2), pack(">ii", 3, 1), pack(">ii", -1, 1), pack(">ii", 1_001, 1), pack(">i", 1_001), pack(">i", -1)],
 )
 def test_replies_that_do_not_fit_are_a_desync(data: bytes) -> None:
     with pytest.raises(UpstreamDesync):

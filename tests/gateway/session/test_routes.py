@@ -4,14 +4,7 @@ import pytest
 
 from gateway.auth.authentication import SaslRules
 from gateway.handlers.sasl import ConfirmHandler, sasl_handlers
-from gateway.session.routes import (
-    ALWAYS,
-    UNKNOWN_API_VERSIONS,
-    Routes,
-    build_routes,
-    find_route,
-    sasl_listener,
-)
+from gateway.session.routes import ALWAYS, UNKNOWN_API_VERSIONS, Routes, build_routes, find_route, sasl_listener
 from protocol.api_keys import ApiKey, all_offered
 from protocol.headers import api_number
 from testkit.core import GatewayCore

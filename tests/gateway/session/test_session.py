@@ -109,9 +109,7 @@ def test_back_pressure_stops_reading_in_the_middle_of_a_request(reason: MuteReas
 
 
 @pytest.mark.parametrize("other", [r for r in EVERY_REASON if r is not MuteReason.THROTTLED])
-def test_the_end_of_a_throttle_does_not_wake_a_client_that_is_muted_for_another_reason(
-    other: MuteReason,
-) -> None:
+def test_the_end_of_a_throttle_does_not_wake_a_client_that_is_muted_for_another_reason(other: MuteReason) -> None:
     c = Conversation()
     c.client_sends(heartbeat(1)).throttle(1_000).mute(other)
     c.at(1_000).still_muted()

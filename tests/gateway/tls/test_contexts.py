@@ -33,9 +33,7 @@ def test_a_listener_speaks_at_least_tls_1_2_without_compression_and_renegotiatio
     assert strict.minimum_version is ssl.TLSVersion.TLSv1_3
 
 
-@pytest.mark.parametrize(
-    ("client_auth", "mode"), [("requested", ssl.CERT_OPTIONAL), ("required", ssl.CERT_REQUIRED)]
-)
+@pytest.mark.parametrize(("client_auth", "mode"), [("requested", ssl.CERT_OPTIONAL), ("required", ssl.CERT_REQUIRED)])
 def test_client_certificates_are_asked_for_and_never_resumed(
     pki: Pki, client_auth: str, mode: ssl.VerifyMode
 ) -> None:
@@ -94,10 +92,7 @@ def test_what_is_wrong_with_a_file_is_told_with_its_key_and_path(pki: Pki, tmp_p
         ({"certificate": str(junk)}, f'certificate: "{junk}" holds no PEM certificate'),
         ({"key": str(junk)}, f'key: "{junk}" can not be used'),
         ({"key": str(other.key)}, f'key: "{other.key}" does not belong to'),
-        (
-            {"client_auth": "required", "client_ca": str(junk)},
-            f'client_ca: "{junk}" holds no PEM certificate',
-        ),
+        ({"client_auth": "required", "client_ca": str(junk)}, f'client_ca: "{junk}" holds no PEM certificate'),
         (
             {"client_auth": "required", "client_ca": ca, "client_crl": str(junk)},
             f'client_crl: "{junk}" holds no PEM revocation list',
@@ -186,10 +181,7 @@ def test_h21_files_that_could_not_be_read_once_are_read_again_though_they_look_t
         while faults:
             assert not files.look()
             faults.pop(0)
-    assert [line["fault"] for line in lines] == [
-        "certificate: Stale file handle",
-        "certificate: Input/output error",
-    ]
+    assert [line["fault"] for line in lines] == ["certificate: Stale file handle", "certificate: Input/output error"]
     monkeypatch.setattr("gateway.tls.contexts._read", read)
     assert files.look()
     assert files.identity.context is not before

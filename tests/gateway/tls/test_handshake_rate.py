@@ -29,9 +29,7 @@ class Crowd:
         self.gone: set[int] = set()
         self.refused: list[int] = []
 
-    def come(
-        self, *numbers: int, network: str = "192.0.2.1", left_s: float = 1e9, protected: bool = False
-    ) -> None:
+    def come(self, *numbers: int, network: str = "192.0.2.1", left_s: float = 1e9, protected: bool = False) -> None:
         for number in numbers:
             self.handshake_limiter.request(
                 number,

@@ -105,9 +105,7 @@ def test_a_refused_client_costs_no_cryptography(pki: Pki) -> None:
 
 # -- receiving -----------------------------------------------------------------------------------------------
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
-@given(
-    sizes=st.lists(st.integers(0, 3 * RECORD_BYTES), max_size=6), pieces=st.sampled_from([0, 1_000, 16_406])
-)
+@given(sizes=st.lists(st.integers(0, 3 * RECORD_BYTES), max_size=6), pieces=st.sampled_from([0, 1_000, 16_406]))
 def test_every_byte_arrives_in_order_whatever_the_records_and_segments(
     pki: Pki, sizes: list[int], pieces: int
 ) -> None:

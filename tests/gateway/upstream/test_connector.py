@@ -42,9 +42,7 @@ class User:
         pass
 
 
-def connector(
-    *bootstrap: tuple[str, int], lookup: Lookup | None = None, timeout_ms: int = 2_000
-) -> Connector:
+def connector(*bootstrap: tuple[str, int], lookup: Lookup | None = None, timeout_ms: int = 2_000) -> Connector:
     def now_ms() -> int:
         return 0
 

@@ -51,9 +51,7 @@ class Broker:
             return first
         salted = hashlib.pbkdf2_hmac("sha256", self._knows.encode(), b"salt", 4096)
         signed = b",".join((bare, first, self.messages[1].rpartition(b",p=")[0]))
-        return b"v=" + base64.b64encode(
-            hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), signed, "sha256")
-        )
+        return b"v=" + base64.b64encode(hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), signed, "sha256"))
 
 
 def login(folder: Path, mechanism: Mechanism = Mechanism.PLAIN, text: str = SECRET + "\n") -> BrokerLogin:
@@ -129,7 +127,5 @@ def test_login_is_what_section_and_password_file_say(tmp_path: Path) -> None:
     assert SECRET not in str(caught.value)
     assert read_password(login(tmp_path, text=" a b \r\n").password_file) == " a b "
     section = UpstreamSasl(mechanism="SCRAM-SHA-512", username="gw", password_file="/p")
-    assert BrokerLogin.of(section, client_id="c") == BrokerLogin(
-        Mechanism.SCRAM_SHA_512, "gw", Path("/p"), "c"
-    )
+    assert BrokerLogin.of(section, client_id="c") == BrokerLogin(Mechanism.SCRAM_SHA_512, "gw", Path("/p"), "c")
     assert BrokerLogin.of(None, client_id="c") is None

@@ -38,10 +38,7 @@ async def gateway_before(
     """A broker with this context, and a gateway that trusts the authority."""
     keys = {"ca": str(pki.authority.certificate)} | tls
     upstream = {"security_protocol": "SSL", "tls": {k: v for k, v in keys.items() if v is not None}}
-    async with (
-        ScriptedBroker(tls=context) as broker,
-        running_gateway(broker.port, upstream=upstream) as running,
-    ):
+    async with ScriptedBroker(tls=context) as broker, running_gateway(broker.port, upstream=upstream) as running:
         yield broker, running
 
 
@@ -144,20 +141,14 @@ async def test_d17_a_broker_that_is_not_right_gets_nothing_and_its_client_is_clo
         await running.ended_by(CloseCause.UPSTREAM_TLS)
         # Discovery asks too, and again and again.
         assert upstream_failures(running, failure) >= 1
-        assert sum(upstream_failures(running, each) for each in TlsFailure) == upstream_failures(
-            running, failure
-        )
+        assert sum(upstream_failures(running, each) for each in TlsFailure) == upstream_failures(running, failure)
         assert not any(connection.received_bytes for connection in broker.connections)
         assert not running.gateway.discovery.reached
         assert running.gateway.why_not_ready() == "upstream not reached"
 
 
 async def test_d17_a_broker_without_tls_gets_nothing_but_a_hello(pki: Pki) -> None:
-    upstream = {
-        "security_protocol": "SSL",
-        "tls": {"ca": str(pki.authority.certificate)},
-        "connect_timeout_ms": 400,
-    }
+    upstream = {"security_protocol": "SSL", "tls": {"ca": str(pki.authority.certificate)}, "connect_timeout_ms": 400}
     async with ScriptedBroker() as broker, running_gateway(broker.port, upstream=upstream) as running:
         async with await running.connect() as client:
             await client.send(heartbeat(5))

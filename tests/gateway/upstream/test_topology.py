@@ -126,8 +126,6 @@ def test_b05_dead_peer_is_found_out_and_a_silent_broker_is_not_taken_for_one(soc
 @pytest.mark.parametrize(
     ("write_timeout_ms", "limit_ms"), [(30_000, 120_000), (200_000, 400_000), (2**31 - 1, 2**31 - 1)]
 )
-def test_deadline_of_writes_is_before_the_kernels(
-    sock: socket.socket, write_timeout_ms: int, limit_ms: int
-) -> None:
+def test_deadline_of_writes_is_before_the_kernels(sock: socket.socket, write_timeout_ms: int, limit_ms: int) -> None:
     keepalive.limit_unacknowledged(sock, write_timeout_ms=write_timeout_ms)
     assert option(sock, socket.TCP_USER_TIMEOUT) == limit_ms

@@ -121,9 +121,7 @@ def test_a_start_leaves_the_file_of_a_gateway_that_runs(tmp_path: Path) -> None:
     assert seqs(tmp_path) == [0, 1]
 
 
-def test_a_part_that_can_not_be_recovered_holds_up_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_can_not_be_recovered_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = tmp_path / ".usage-a-1-0000000000.jsonl.gz.part"
     left.write_bytes(b"")
 
@@ -167,9 +165,7 @@ def kept(*sizes: int) -> list[KeptFile]:
     return [KeptFile(Path(str(at)), size, float(at)) for at, size in enumerate(sizes)]
 
 
-def gone(
-    files: list[KeptFile], *, keep_bytes: int = 1 << 40, keep_s: float = 1e9, now_s: float = 10
-) -> list[str]:
+def gone(files: list[KeptFile], *, keep_bytes: int = 1 << 40, keep_s: float = 1e9, now_s: float = 10) -> list[str]:
     return [each.path.name for each in to_remove(files, Retention(keep_bytes, keep_s), now_s=now_s)]
 
 

@@ -30,9 +30,7 @@ class FakeProducer:
         self.purged = False
         FakeProducer.made.append(self)
 
-    def produce(
-        self, topic: str, *, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None]
-    ) -> None:
+    def produce(self, topic: str, *, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None]) -> None:
         refusal = FakeProducer.refusals.popleft() if FakeProducer.refusals else None
         if refusal is not None:
             raise refusal

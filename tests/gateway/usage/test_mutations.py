@@ -102,9 +102,7 @@ class Connecting:
 
 
 def counts(row: dict[Row, object]) -> tuple[object, ...]:
-    return tuple(
-        row[name] for name in (Row.OFFERED, Row.ADMITTED, Row.REJECTED, Row.DELAYED, Row.THROTTLE_MS)
-    )
+    return tuple(row[name] for name in (Row.OFFERED, Row.ADMITTED, Row.REJECTED, Row.DELAYED, Row.THROTTLE_MS))
 
 
 def test_connections_are_counted_by_what_became_of_them_beside_their_limit() -> None:

@@ -74,12 +74,8 @@ def test_foreign_files_are_named_and_left_out(tmp_path: Path, content: bytes) ->
     assert readings.unread_files == ["usage-foreign-1-0000000000.jsonl.gz"]
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda data: data[:-8], lambda data: data[:-20] + b"\0" * 20, lambda data: b""]
-)
-def test_a_damaged_file_is_named_and_read_as_far_as_it_goes(
-    tmp_path: Path, damage: Callable[[bytes], bytes]
-) -> None:
+@pytest.mark.parametrize("damage", [lambda data: data[:-8], lambda data: data[:-20] + b"\0" * 20, lambda data: b""])
+def test_a_damaged_file_is_named_and_read_as_far_as_it_goes(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     write(tmp_path, 0)
     write(tmp_path, 1)
     path = max(tmp_path.iterdir())

@@ -36,9 +36,7 @@ def recorded(directory: Path) -> CollectorRegistry:
 def test_promtool_finds_nothing(tmp_path: Path) -> None:
     promtool = require_package("prometheus", "promtool")
     text = generate_latest(recorded(tmp_path)).decode()
-    done = subprocess.run(
-        [promtool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

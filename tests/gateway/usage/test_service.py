@@ -54,13 +54,7 @@ def totals(directory: Path) -> dict[tuple[str, str], Counter[Row]]:
 
 def produce(correlation_id: int, *, client_id: str, size: int, acks: int = 1) -> bytes:
     frame = wire.request(
-        "Produce",
-        3,
-        correlation_id=correlation_id,
-        client_id=client_id,
-        acks=acks,
-        timeout_ms=1,
-        topic_data=[],
+        "Produce", 3, correlation_id=correlation_id, client_id=client_id, acks=acks, timeout_ms=1, topic_data=[]
     )
     payload = frame[4:] + bytes(size - (len(frame) - 4))
     return size.to_bytes(4, "big") + payload

@@ -171,9 +171,7 @@ def test_a_failure_is_logged_once_and_its_end_too(monkeypatch: pytest.MonkeyPatc
     assert "No space left on device" in log.told[0][1]
 
 
-def test_g02_lines_of_a_file_that_can_not_be_completed_do_not_flood_the_log(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_g02_lines_of_a_file_that_can_not_be_completed_do_not_flood_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     monkeypatch.setattr("gateway.usage.sink._log", log)
     writer = FaultyWriter()
@@ -187,9 +185,7 @@ def test_g02_lines_of_a_file_that_can_not_be_completed_do_not_flood_the_log(
 
 
 @settings(deadline=None, max_examples=50)
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=30), st.integers(1, 5), st.booleans()
-)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=30), st.integers(1, 5), st.booleans())
 def test_i13_made_is_delivered_plus_dropped(steps: list[tuple[int, int]], room: int, breaks: bool) -> None:
     writer = FaultyWriter([failures for failures, _ in steps])
     sink = started(writer, max_queued_bytes=room * len(line(0).data), retry_s=0.0001)

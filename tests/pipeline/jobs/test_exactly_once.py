@@ -19,9 +19,7 @@ from testkit.pipeline.usage_files import Faults, Load, write_usage
 pytestmark = pytest.mark.spark
 
 
-def test_killed_ingests_lose_nothing_and_count_nothing_twice_in_either_engine(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_killed_ingests_lose_nothing_and_count_nothing_twice_in_either_engine(spark: Any, tmp_path: Path) -> None:
     faults = Faults(lost=0.1, doubled=0.2, torn=0.1, repeated_lines=0.1)
     load = Load(entities=60, seconds=1_200, restart_after_s=500, rotate_s=40)
     truth = write_usage(tmp_path / "in", load, faults)

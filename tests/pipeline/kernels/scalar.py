@@ -26,9 +26,7 @@ class Told:
     late_ms: float = 0
 
 
-def meter(
-    algorithm: MutationAlgorithm, rate: float, now_ms: int, *, window_num: int, window_ms: int
-) -> Meter:
+def meter(algorithm: MutationAlgorithm, rate: float, now_ms: int, *, window_num: int, window_ms: int) -> Meter:
     return meter_factory(algorithm, window_num=window_num, window_ms=window_ms)(rate, now_ms)
 
 
@@ -82,9 +80,7 @@ def byte_rate(
         now_ms = max(wanted_ms, free_ms + think_ms)
         tracker = quotas.tracker("a", "", now_ms=now_ms)
         assert tracker is not None
-        tracker._ms_per_unit = (
-            0.0  # the bound over many connections, which the kernels leave out (docs/pipeline.md)
-        )
+        tracker._ms_per_unit = 0.0  # the bound over many connections, which the kernels leave out (docs/pipeline.md)
         wait_ms = tracker.record(units, now_ms=now_ms)
         free_ms = now_ms + wait_ms
         unheld_ms = max(wanted_ms, unheld_ms + think_ms)

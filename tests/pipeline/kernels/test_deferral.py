@@ -30,9 +30,7 @@ def test_the_closed_form_defers_exactly_what_the_bucket_lacks(
 
 
 @given(scalar.clients, scalar.candidates)
-def test_the_closed_form_is_the_bucket_to_nine_digits(
-    clients: list[scalar.Series], rates: list[float]
-) -> None:
+def test_the_closed_form_is_the_bucket_to_nine_digits(clients: list[scalar.Series], rates: list[float]) -> None:
     ragged = scalar.ragged(clients)
     exact = permissive_token_bucket(ragged, np.array(rates)).throttled_units
     scale = ragged.total_units()[:, None] + np.array(rates) * 1e3

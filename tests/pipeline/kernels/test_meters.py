@@ -20,11 +20,7 @@ def test_waits_are_the_gateways_and_only_of_the_meters_that_are_meant() -> None:
     buckets.record(np.array([5.0, 5.0]), np.array([0, 2]), np.array([0, 0]))
     assert buckets.throttles_ms(np.array([0, 1, 2]), now_ms).tolist() == [4_000, 0, 667]
     assert buckets.throttles_ms(np.array([0, 2]), np.array([1_000, 100])).tolist() == [3_000, 567]
-    rates, limits, windows = (
-        np.array([1.0, 2.5, 7.0]),
-        np.array([1.0, 2.0, 0.1]),
-        np.array([1, 10_500, 11_000]),
-    )
+    rates, limits, windows = (np.array([1.0, 2.5, 7.0]), np.array([1.0, 2.0, 0.1]), np.array([1, 10_500, 11_000]))
     expected = [throttle_time_ms(float(r), float(q), float(w)) for r, q, w in zip(rates, limits, windows)]
     assert rate_throttles_ms(rates, limits, windows).tolist() == expected
 

@@ -31,9 +31,7 @@ def test_strict_meters_refuse_what_the_gateway_refuses(
     clients: list[scalar.Series], rates: list[float], window: tuple[int, int], kind: MutationAlgorithm
 ) -> None:
     num, ms = window
-    outcome = models.strict(
-        scalar.ragged(clients), np.array(rates), KINDS[kind], window_num=num, window_ms=ms
-    )
+    outcome = models.strict(scalar.ragged(clients), np.array(rates), KINDS[kind], window_num=num, window_ms=ms)
     for i, series in enumerate(clients):
         for j, rate in enumerate(rates):
             told = scalar.strict(series, partial(_meter, kind, rate, num, ms))
@@ -46,9 +44,7 @@ def test_permissive_meters_tell_what_the_gateway_tells(
     clients: list[scalar.Series], rates: list[float], window: tuple[int, int], kind: MutationAlgorithm
 ) -> None:
     num, ms = window
-    outcome = models.permissive(
-        scalar.ragged(clients), np.array(rates), KINDS[kind], window_num=num, window_ms=ms
-    )
+    outcome = models.permissive(scalar.ragged(clients), np.array(rates), KINDS[kind], window_num=num, window_ms=ms)
     for i, series in enumerate(clients):
         for j, rate in enumerate(rates):
             # Asking for tokens first would reset samples that the gateway has not looked at yet.
@@ -69,9 +65,7 @@ def test_the_closed_loop_waits_as_a_client_of_the_gateways_byte_rate(
     clients: list[scalar.Series], rates: list[float], window: tuple[int, int]
 ) -> None:
     num, ms = window
-    outcome = models.closed_loop(
-        scalar.ragged(clients), np.array(rates), SampledRates, window_num=num, window_ms=ms
-    )
+    outcome = models.closed_loop(scalar.ragged(clients), np.array(rates), SampledRates, window_num=num, window_ms=ms)
     for i, series in enumerate(clients):
         for j, rate in enumerate(rates):
             told = scalar.byte_rate(series, rate, window_num=num, window_ms=ms)
@@ -119,10 +113,7 @@ def _meter(kind: MutationAlgorithm, rate: float, num: int, ms: int, now_ms: int)
 
 
 @given(
-    scalar.series(),
-    scalar.quotas,
-    st.lists(st.booleans(), min_size=40, max_size=40),
-    st.sampled_from(sorted(KINDS)),
+    scalar.series(), scalar.quotas, st.lists(st.booleans(), min_size=40, max_size=40), st.sampled_from(sorted(KINDS))
 )
 def test_old_and_new_clients_in_one_counter_are_decided_as_the_gateway_decides_them(
     series: scalar.Series, rate: float, strictness: list[bool], kind: MutationAlgorithm

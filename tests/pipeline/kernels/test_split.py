@@ -10,9 +10,7 @@ from pipeline.replay.kernels.split import EARLIEST_MS, MOST, MOST_MUTED, split_s
 
 # Requests of one second, each with its size.
 some_seconds = st.lists(
-    st.tuples(st.integers(0, 50), st.lists(st.integers(1, 1000), min_size=1, max_size=12)),
-    min_size=1,
-    max_size=12,
+    st.tuples(st.integers(0, 50), st.lists(st.integers(1, 1000), min_size=1, max_size=12)), min_size=1, max_size=12
 ).map(sorted)
 
 

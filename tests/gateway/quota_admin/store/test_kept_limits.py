@@ -18,16 +18,7 @@ from gateway.quota_admin.store.topic_log import Record, TopicLog
 from quotas.layered_quotas import LayeredQuotas
 from quotas.limits import Limits
 from testkit.broker_limits import ScriptedLimits
-from testkit.quota_stores import (
-    ALICE,
-    AT_MS,
-    PRODUCE,
-    Seen,
-    alteration,
-    limit_alteration,
-    opened,
-    sqlite_store,
-)
+from testkit.quota_stores import ALICE, AT_MS, PRODUCE, Seen, alteration, limit_alteration, opened, sqlite_store
 from testkit.quota_topic import QuotaTopic
 
 MAX, RATE, PER_IP = "max.connections", "max.connection.creation.rate", "max.connections.per.ip"
@@ -133,9 +124,7 @@ async def test_limits_in_a_file_are_there_after_a_restart(tmp_path: Path) -> Non
     ("UPDATE broker_limits SET name = 'log.dirs'", "no limit of connections"),
     ("DROP TABLE broker_limits", "no such table"),
 ])  # fmt: skip
-async def test_g04_limits_that_were_tampered_with_stop_the_start(
-    tmp_path: Path, statement: str, text: str
-) -> None:
+async def test_g04_limits_that_were_tampered_with_stop_the_start(tmp_path: Path, statement: str, text: str) -> None:
     async with opened(store := sqlite_store(tmp_path)):
         await store.write(limit_alteration(max_connections="20"))
     with contextlib.closing(sqlite3.connect(tmp_path / "quotas.db")) as database:
@@ -193,18 +182,13 @@ async def test_records_of_limits_do_not_disturb_gateways_that_do_not_know_them()
     # It reads this one, and finds no change of a quota in it.
     read = json.loads(history.value or b"")
     assert (read["format"], read["last"], read["changes"]) == (1, True, [])
-    assert read["limits"] == [
-        {"limit": MAX, "old": None, "new": "20"},
-        {"limit": RATE, "old": "7", "new": None},
-    ]
+    assert read["limits"] == [{"limit": MAX, "old": None, "new": "20"}, {"limit": RATE, "old": "7", "new": None}]
 
 
 @pytest.mark.parametrize("value", ['"0"', '"x"', "5", "null", "[]"])
 async def test_g04_a_limit_that_can_not_be_is_passed_over(value: str) -> None:
     log = TopicLog()
-    record = Record(
-        0, b'{"broker_limit":"max.connections"}', b'{"format":1,"value":%s}' % value.encode(), None
-    )
+    record = Record(0, b'{"broker_limit":"max.connections"}', b'{"format":1,"value":%s}' % value.encode(), None)
     assert log.feed([record]) == []
     assert (log.bad_records, log.values()) == (1, [])
 
@@ -257,18 +241,14 @@ async def test_limits_that_are_too_much_together_or_here_leave_those_before() ->
     await store.write(limit_alteration(max_connections="20"))
     with capture_logs() as lines:
         await store.write(limit_alteration(max_connections="100000"))
-    assert [line["event"] for line in lines if line["log_level"] == "error"] == [
-        "connection_limits_not_in_force"
-    ]
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["connection_limits_not_in_force"]
     assert board.limits.values == {MAX: "20"}
     await store.write(limit_alteration(max_connections="30"))
     assert board.limits.values == {MAX: "30"}
 
 
 @pytest.mark.parametrize("limits", [{"max_connections": "100000"}, {"max_connections_per_ip": "0"}])
-async def test_kept_limits_that_can_not_be_in_force_stop_the_start(
-    tmp_path: Path, limits: dict[str, str]
-) -> None:
+async def test_kept_limits_that_can_not_be_in_force_stop_the_start(tmp_path: Path, limits: dict[str, str]) -> None:
     async with opened(store := sqlite_store(tmp_path)):
         await store.write(limit_alteration(**limits))
     store = sqlite_store(tmp_path)

@@ -62,9 +62,7 @@ async def test_those_that_wait_are_bounded() -> None:
     store = SlowStore()
     live = live_on(store)
     await live.open()
-    tasks = [
-        asyncio.create_task(live.alter(alteration((ALICE, PRODUCE, at + 1)))) for at in range(MAX_WAITING)
-    ]
+    tasks = [asyncio.create_task(live.alter(alteration((ALICE, PRODUCE, at + 1)))) for at in range(MAX_WAITING)]
     await asyncio.sleep(0)
     with pytest.raises(StoreError, match="too many alterations"):
         await live.alter(alteration((ALICE, PRODUCE, 5.0)))

@@ -14,11 +14,7 @@ _NAMES = st.one_of(
 )
 
 
-@given(
-    st.builds(QuotaEntity, user=_NAMES, client_id=_NAMES, ip=_NAMES).filter(
-        lambda each: any(each.components())
-    )
-)
+@given(st.builds(QuotaEntity, user=_NAMES, client_id=_NAMES, ip=_NAMES).filter(lambda each: any(each.components())))
 def test_quick_reading_of_an_entity_is_the_careful_one(entity: QuotaEntity) -> None:
     assert entity_from(str(entity)) == parse_entity(str(entity)) == entity
 

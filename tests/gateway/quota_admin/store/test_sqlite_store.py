@@ -102,9 +102,7 @@ async def test_file_that_somebody_else_has_changed_is_not_written(tmp_path: Path
         assert seen.values == {(ALICE, PRODUCE): 1.0}
 
 
-async def test_disk_that_is_full_is_not_called_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_disk_that_is_full_is_not_called_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(store := sqlite_store(tmp_path)):
         await store.write(alteration((ALICE, PRODUCE, 1.0)))
 
@@ -123,11 +121,7 @@ async def test_disk_that_is_full_is_not_called_damage(
 
 
 _NAMES = st.one_of(
-    st.just(DEFAULT),
-    st.just("<default>"),
-    st.text(min_size=1, max_size=30),
-    st.just("%41%2F"),
-    st.just("x" * 10_240),
+    st.just(DEFAULT), st.just("<default>"), st.text(min_size=1, max_size=30), st.just("%41%2F"), st.just("x" * 10_240)
 )
 
 

@@ -100,9 +100,7 @@ def test_alterations_come_into_force_with_their_last_record_and_removals_for_eve
 def test_history_says_what_was_and_is_cut_to_its_bound() -> None:
     topic, mine = Topic(), Gateway()
     for value in range(1, 8):
-        mine.follow(
-            topic.transaction(f"t{value}", mine.write(f"t{value}", (ALICE, PRODUCE, value), history=3))
-        )
+        mine.follow(topic.transaction(f"t{value}", mine.write(f"t{value}", (ALICE, PRODUCE, value), history=3)))
     for log in (mine.log, late(topic.compacted()).log):
         found = log.history(10)
         assert [(entry.old, entry.new) for entry in found] == [(6, 7), (5, 6), (4, 5)]
@@ -132,16 +130,12 @@ def test_forgotten_history_is_no_fault_for_a_gateway_that_comes_later() -> None:
     topic, mine = Topic(), Gateway()
     for number in range(1_500):
         entity = QuotaEntity(user=f"user-{number}")
-        mine.follow(
-            topic.transaction(f"a{number}", mine.write(f"a{number}", (entity, FETCH, 1.0), history=100))
-        )
+        mine.follow(topic.transaction(f"a{number}", mine.write(f"a{number}", (entity, FETCH, 1.0), history=100)))
     gateway = late(topic.compacted())
     assert gateway.log.bad_records == 0
     assert gateway.read == mine.values
     # What is removed from now on is freed.
-    gone = topic.transaction(
-        "gone", mine.write("gone", (QuotaEntity(user="user-7"), FETCH, None), history=100)
-    )
+    gone = topic.transaction("gone", mine.write("gone", (QuotaEntity(user="user-7"), FETCH, None), history=100))
     gateway.follow(gone)
     assert len(gateway.log._latest) == 1_499
 
@@ -203,15 +197,10 @@ def test_records_that_do_not_fit_are_passed_over_and_counted() -> None:
         (b'"history"', b"7"),
         (b'{"quota":"user=alice","key":"producer_byte_rate"}', b'{"format":1,"value":1' + b"0" * 400 + b"}"),
         (b'{"quota":"user=alice","key":"producer_byte_rate"}', b'{"format":1e999,"value":5}'),
-        (
-            b'{"history":"x","part":1e999}',
-            b'{"format":1,"last":true,"at_ms":1,"by":"","via":"","changes":[]}',
-        ),
+        (b'{"history":"x","part":1e999}', b'{"format":1,"last":true,"at_ms":1,"by":"","via":"","changes":[]}'),
     ]
     records = [Record(100 + at, key, value, None) for at, (key, value) in enumerate(foreign)]
-    good = Record(
-        200, b'{"quota":"client-id=app","key":"consumer_byte_rate"}', b'{"format":1,"value":7}', None
-    )
+    good = Record(200, b'{"quota":"client-id=app","key":"consumer_byte_rate"}', b'{"format":1,"value":7}', None)
     # What comes with them is read all the same.
     mine.follow([*records, good])
     assert mine.values == {(ALICE, PRODUCE): 1.0, (APP, FETCH): 7.0}
@@ -221,9 +210,7 @@ def test_records_that_do_not_fit_are_passed_over_and_counted() -> None:
 
 def test_record_by_hand_takes_effect_at_once_and_a_newer_format_is_remembered() -> None:
     mine = Gateway()
-    mine.follow(
-        [Record(4, b'{"quota":"user=alice","key":"producer_byte_rate"}', b'{"format":1,"value":5}', None)]
-    )
+    mine.follow([Record(4, b'{"quota":"user=alice","key":"producer_byte_rate"}', b'{"format":1,"value":5}', None)])
     assert (mine.values, mine.log.version) == ({(ALICE, PRODUCE): 5.0}, 5)
     mine.follow([Record(5, b'{"quota":"user=alice","key":"producer_byte_rate"}', None, None)])
     assert mine.values == {}
@@ -243,11 +230,7 @@ def test_names_that_nothing_follows_or_that_were_removed_do_not_pile_up() -> Non
     topic, mine = Topic(), Gateway()
     for number in range(50):
         entity = QuotaEntity(user=f"user-{number}")
-        mine.follow(
-            topic.transaction(f"s{number}", mine.write(f"s{number}", (entity, FETCH, 1.0), history=5))
-        )
-        mine.follow(
-            topic.transaction(f"r{number}", mine.write(f"r{number}", (entity, FETCH, None), history=5))
-        )
+        mine.follow(topic.transaction(f"s{number}", mine.write(f"s{number}", (entity, FETCH, 1.0), history=5)))
+        mine.follow(topic.transaction(f"r{number}", mine.write(f"r{number}", (entity, FETCH, None), history=5)))
     assert len(mine.log._latest) == 0
     assert len(mine.log.history(100)) == 5

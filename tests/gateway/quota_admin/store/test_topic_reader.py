@@ -65,9 +65,7 @@ async def test_topic_that_lost_its_last_records_is_read_again(
         assert seen.values[ALICE, PRODUCE] == 4
 
 
-async def test_topic_that_was_made_anew_takes_no_quota_away_until_somebody_writes_to_it(
-    topic: QuotaTopic,
-) -> None:
+async def test_topic_that_was_made_anew_takes_no_quota_away_until_somebody_writes_to_it(topic: QuotaTopic) -> None:
     async with opened(store := topic.store()) as seen:
         await store.write(alteration((ALICE, PRODUCE, 1.0), (APP, FETCH, 1.0)))
         topic.log.clear()

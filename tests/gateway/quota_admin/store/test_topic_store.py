@@ -40,8 +40,7 @@ async def test_waiting_for_other_alterations_counts_as_time(
     async with opened(store := topic.store(write_timeout_ms=500)):
         began = time.monotonic()
         made = await asyncio.gather(
-            *(store.write(alteration((ALICE, PRODUCE, value))) for value in range(1, 11)),
-            return_exceptions=True,
+            *(store.write(alteration((ALICE, PRODUCE, value))) for value in range(1, 11)), return_exceptions=True
         )
         assert time.monotonic() - began < 2.5  # ten times 0.3 s would be more
         failures = [str(each) for each in made if isinstance(each, StoreError)]
