@@ -73,20 +73,6 @@ async def test_h02_refusal_reaches_the_client_after_the_delay_though_the_broker_
         await running.ended_by(CloseCause.AUTHENTICATION_FAILED)
 
 
-async def test_h02_broker_that_closes_without_a_reply_makes_nobody() -> None:
-    def closes(connection: BrokerConnection, _request: Request) -> None:
-        connection.transport.close()
-
-    async with sasl_gateway(closes) as (_, running), await running.connect() as client:
-        await client.send(handshake("PLAIN", 1)[0])
-        await client.receive_frame()
-        (channel,) = running.channels
-        await client.send(token(PLAIN_ALICE, 2))
-        assert await client.receive_rest() == b""
-        assert channel.session.user == "ANONYMOUS"
-        await running.ended_by(CloseCause.UPSTREAM_CLOSED)
-
-
 async def test_h10_other_requests_before_authentication_make_no_connection_to_a_broker() -> None:
     async with sasl_gateway(accepts) as (broker, running):
         for frame in (

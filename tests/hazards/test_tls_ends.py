@@ -76,23 +76,3 @@ async def test_b11_broker_that_never_reads_stops_the_reading_of_a_client_with_tl
         sending.cancel()
         client.raw.reset()
         await running.ended_by(CloseCause.CLIENT_CLOSED)
-
-
-async def test_b08_client_that_does_not_read_stops_the_reading_of_its_broker(pki: Pki) -> None:
-    async with tls_gateway(pki.keys()) as (broker, running):
-        broker.script(FETCH, scripts.huge(64 * MIB))
-        client = await RawTlsClient.connect(running, pki.trusting(), receive_buffer_bytes=65_536)
-        await client.send(fetch(1))
-        await until(lambda: any(channel.session.muted & MuteReason.CLIENT_FULL for channel in running.channels))
-        seen = -1
-        while seen != running.channels[0].session.bytes_from_upstream:
-            seen = running.channels[0].session.bytes_from_upstream
-            await asyncio.sleep(0.1)
-        assert seen < 16 * MIB
-        transport = running.channels[0]._transport
-        assert transport is not None
-        assert transport.get_write_buffer_size() <= 2 * MIB
-        # And it goes on where it stopped.
-        assert len(await client.receive(8 * MIB)) == 8 * MIB
-        client.raw.reset()
-        await running.ended_by(CloseCause.CLIENT_CLOSED)

@@ -20,13 +20,6 @@ def told(name: str, version: int, reply: bytes, **request: Any) -> tuple[Any, by
     return wire.decode_response(name, version, raw), raw
 
 
-@pytest.mark.parametrize("version", range(4))
-def test_e05_the_one_coordinator_is_told_with_our_address(version: int) -> None:
-    answer, raw = told("FindCoordinator", version, wire.response("FindCoordinator", version, **UPSTREAM))
-    assert (answer.node_id, answer.host, answer.port) == (2, GATEWAY_HOST, FIRST_PORT + 1)
-    assert UPSTREAM_HOST.encode() not in raw
-
-
 @pytest.mark.parametrize("version", range(4, 7))
 def test_e05_every_coordinator_of_a_list_is_told_with_our_address(version: int) -> None:
     listed = [{"key": "a", **UPSTREAM}, {"key": "b", **UPSTREAM, "node_id": 99}]
@@ -36,14 +29,6 @@ def test_e05_every_coordinator_of_a_list_is_told_with_our_address(version: int) 
         ("b", -1, "", -1, 15),
     ]
     assert UPSTREAM_HOST.encode() not in raw
-
-
-@pytest.mark.parametrize("version", range(7))
-def test_e05_no_coordinator_stays_none(version: int) -> None:
-    none = {"node_id": -1, "host": "", "port": -1, "error_code": 15}
-    fields: dict[str, Any] = none if version < 4 else {"coordinators": [{"key": "a", **none}]}
-    reply = wire.response("FindCoordinator", version, **fields)
-    assert told("FindCoordinator", version, reply)[1] == reply
 
 
 @pytest.mark.parametrize("version", range(3))
@@ -57,21 +42,6 @@ def test_e04_describe_cluster_tells_our_addresses(version: int) -> None:
     ]
     assert answer.controller_id == -1
     assert UPSTREAM_HOST.encode() not in raw
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_e04_controllers_are_not_told_at_all(version: int) -> None:
-    brokers = [{"broker_id": 1, "host": UPSTREAM_HOST, "port": 9_093, "rack": None}]
-    reply = wire.response("DescribeCluster", version, endpoint_type=2, brokers=brokers, controller_id=1)
-    answer, raw = told("DescribeCluster", version, reply)
-    assert (answer.brokers, answer.controller_id) == ([], -1)
-    assert UPSTREAM_HOST.encode() not in raw
-
-
-def test_e04_a_fenced_broker_keeps_its_mark() -> None:
-    brokers = [{"broker_id": 1, "host": UPSTREAM_HOST, "port": 9_092, "rack": None, "is_fenced": True}]
-    answer, _ = told("DescribeCluster", 2, wire.response("DescribeCluster", 2, endpoint_type=1, brokers=brokers))
-    assert answer.brokers[0].is_fenced is True
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -64,24 +64,3 @@ async def test_connection_that_arrives_while_the_listener_begins_to_drain_is_clo
         async with RawClient(late) as client:
             assert await client.receive_rest() == b""
         await running.ended_by(CloseCause.DRAINED)
-
-
-async def test_drain_closes_idle_connections_and_waits_for_those_that_are_owed_a_reply() -> None:
-    async with (
-        broker_and_gateway() as (broker, running),
-        await running.connect() as idle,
-        await running.connect() as busy,
-    ):
-        broker.script(1, lambda connection, request: connection.waiting.append(request))
-        await busy.send(fetch(7))
-        await until(lambda: broker.client_connections and broker.client_connections[0].waiting)
-        port = running.port
-        running.listener.drain()
-        assert await refused(port)
-        assert await idle.receive_rest() == b""
-        assert await busy.silent_for(0.05)
-        (connection,) = broker.client_connections
-        connection.send(broker.reply_to(connection.waiting[0]))
-        assert wire.correlation_id_of(await busy.receive_frame()) == 7
-        assert await busy.receive_rest() == b""
-        await running.ended_by(CloseCause.DRAINED, 2)

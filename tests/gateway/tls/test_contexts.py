@@ -157,13 +157,6 @@ def test_h21_a_bad_pair_keeps_the_old_one_until_it_is_whole(pki: Pki, tmp_path: 
     assert not files.identity.last_reload_failed
 
 
-def test_h21_a_file_that_is_gone_keeps_the_old_one(pki: Pki, tmp_path: Path) -> None:
-    files = Files(pki, tmp_path)
-    files.key.unlink()
-    assert not files.look()
-    assert files.identity.last_reload_failed
-
-
 def test_h21_files_that_could_not_be_read_once_are_read_again_though_they_look_the_same(
     pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,15 +69,6 @@ def test_a_file_is_complete_with_its_bytes(tmp_path: Path) -> None:
     assert seqs(tmp_path) == list(range(20))
 
 
-def test_the_last_lines_are_published_at_the_end(tmp_path: Path) -> None:
-    writing = Writing(tmp_path)
-    writing.write(0, 1)
-    writing.writer.close(0.0)
-    assert seqs(tmp_path) == [0, 1]
-    assert writing.writer.delivered.lines == 2
-    assert writing.writer.pending.lines == 0
-
-
 def test_the_oldest_files_go_when_there_is_too_much(tmp_path: Path) -> None:
     writing = Writing(tmp_path, rotate_s=1, keep_bytes=2_000)
     for seq in range(40):
@@ -110,15 +101,6 @@ def test_a_start_publishes_what_a_killed_gateway_left(tmp_path: Path) -> None:
     started.write(0)
     started.writer.close(0.0)
     assert seqs(tmp_path) == [0, 1, 2, 0]
-
-
-def test_a_start_leaves_the_file_of_a_gateway_that_runs(tmp_path: Path) -> None:
-    running = Writing(tmp_path, boot=1)
-    running.write(0)
-    assert Writing(tmp_path, boot=2).writer.recovered == 0
-    running.write(1)
-    running.writer.close(0.0)
-    assert seqs(tmp_path) == [0, 1]
 
 
 def test_a_part_that_can_not_be_recovered_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,13 +49,6 @@ def test_gaps_are_counted_for_each_start_by_itself(tmp_path: Path) -> None:
     readings = read_last(tmp_path, 10_000)
     assert readings.missing() == 3
     assert readings.unread_files == []
-
-
-def test_a_torn_file_is_read_to_its_last_whole_line(tmp_path: Path) -> None:
-    part = write(tmp_path, *range(5))
-    path = next(tmp_path.iterdir())
-    os.truncate(path, part.bytes - 8)
-    assert found(tmp_path) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("content", [

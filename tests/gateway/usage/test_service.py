@@ -13,7 +13,6 @@ import pytest
 from config import Config
 from config.sections.usage import UsageSettings
 from gateway.usage.service import UsageService, host_id
-from quotas.entities import QuotaEntity, QuotaKey
 from quotas.usage_record import Row
 from testkit import wire
 from testkit.broker import ScriptedBroker
@@ -126,18 +125,6 @@ async def test_i11_hashed_records_name_nobody(tmp_path: Path, readable_salt: boo
     assert '"produce"' in text
     assert LISTENER in text
     assert not any(name in text for name in ("secret-app", "ANONYMOUS", "127.0.0.1"))
-
-
-async def test_a_quota_that_is_set_later_moves_the_client_to_the_row_of_its_counter(tmp_path: Path) -> None:
-    async with recording(tmp_path) as running, await running.connect() as client:
-        await client.send(produce(1, client_id="app", size=200))
-        await client.receive_frame()
-        running.gateway.limits.set(QuotaEntity(user="ANONYMOUS"), QuotaKey.PRODUCER_BYTE_RATE, 1e6)
-        await client.send(produce(2, client_id="app", size=300))
-        await client.receive_frame()
-    found = totals(tmp_path)
-    assert found["produce", "app"][Row.OFFERED] == 200
-    assert found["produce", ""][Row.OFFERED] == 300
 
 
 async def test_a_directory_that_can_not_be_made_does_not_keep_gateway_from_serving(tmp_path: Path) -> None:
