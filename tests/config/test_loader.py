@@ -41,15 +41,12 @@ def test_hostile_toml_is_one_line_too(text: str) -> None:
     assert "\n" not in caught.value.lines[0]
 
 
-def test_configuration_without_a_file_listens_on_loopback_and_has_no_quota() -> None:
+def test_without_a_file_the_gateway_listens_on_loopback_and_not_before_itself() -> None:
     found = default_config((HostPort("k", 1),))
     assert found.listeners[0].bind == HostPort("127.0.0.1", 19_092)
     assert found.admin.bind == HostPort("127.0.0.1", 9644)
     assert found.quota_items() == []
     assert found == parse(MINIMAL.replace('"a"', '"default"'), name="f")
-
-
-def test_own_port_as_upstream_is_refused_without_a_file_too() -> None:
     itself = (HostPort("127.0.0.1", 19_092),)
     with pytest.raises(ConfigError, match="is the gateway itself"):
         default_config(itself)

@@ -120,23 +120,20 @@ def test_c21_no_other_api_is_strict() -> None:
     assert strict == {ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS}
 
 
-def test_a35_what_brokers_say_to_each_other_is_not_on_offer() -> None:
+def test_a35_e02_e03_e06_what_brokers_say_or_what_would_tell_addresses_is_not_on_offer() -> None:
     assert BROKER_ONLY_IN_KAFKA == BROKER_ONLY
     assert {64, 80, 81} == CLUSTER_ADMIN
     for key in BROKER_ONLY | CLUSTER_ADMIN:
         assert not offered(key)
+    assert {ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE} == CARRY_ADDRESSES
+    assert not any(offered(key) for key in CARRY_ADDRESSES)
+    assert newest_version(ApiKey.FETCH) < 16
+    assert newest_version(ApiKey.DESCRIBE_QUORUM) < 2
 
 
 @pytest.mark.parametrize("key", [-1, -(2**15), 93, 999, 10_000, 32_767])
 def test_a12_unknown_keys_are_not_on_offer(key: int) -> None:
     assert not offered(key)
-
-
-def test_e02_e03_e06_what_would_tell_addresses_is_not_on_offer() -> None:
-    assert {ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE} == CARRY_ADDRESSES
-    assert not any(offered(key) for key in CARRY_ADDRESSES)
-    assert newest_version(ApiKey.FETCH) < 16
-    assert newest_version(ApiKey.DESCRIBE_QUORUM) < 2
 
 
 def test_what_is_read_here_has_a_newest_version_and_all_else_may_pass() -> None:

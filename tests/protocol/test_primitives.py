@@ -141,15 +141,12 @@ def test_a20_any_negative_legacy_length_is_null_as_kafka_reads_it(length: int) -
     assert skip_string(raw, 0, compact=False) == 2
 
 
-def test_compact_null_is_a_zero_byte_and_refused_where_a_string_is_required() -> None:
+def test_a17_strings_are_bounded_and_null_is_refused_where_a_string_is_required() -> None:
     assert read_array_length(b"\0", 0, compact=True) == (-1, 1)
     assert read_nullable_string(b"\0", 0, compact=True) == (None, 1)
     for raw, compact in ((b"\0", True), (b"\xff\xff", False)):
         with pytest.raises(MalformedBody):
             read_string(raw, 0, compact=compact)
-
-
-def test_a17_compact_string_may_be_32767_bytes_and_not_one_more() -> None:
     longest = wire.uvarint(32_768) + bytes(32_767)
     assert read_string(longest, 0, compact=True) == (bytes(32_767), len(longest))
     with pytest.raises(MalformedBody):

@@ -110,16 +110,13 @@ def test_h25_bytes_that_begin_no_header_are_told_apart_at_the_first_wrong_one(st
     assert raised.value.cause == "proxy_missing"
 
 
-def test_longest_line_is_taken_and_a_second_header_is_not() -> None:
+def test_headers_are_bounded_and_a_second_one_is_not_taken() -> None:
     # A type that merely begins with UNKNOWN is none.
     with pytest.raises(ProxyProtocolError):
         read(b"PROXY UNKNOWN" + b"x" * 92 + b"\r\n")
     assert read(b"PROXY UNKNOWN " + b"x" * 91 + b"\r\n") == (NOBODY, b"")
     second = v2(1, 0x11, IPV4)
     assert read(b"PROXY UNKNOWN\r\n" + second) == (NOBODY, second)
-
-
-def test_memory_of_an_unfinished_header_is_bounded() -> None:
     reader = ProxyHeaderReader()
     taken = reader.feed(v2(1, 0x11, IPV4, length=MAX_V2_LENGTH))
     while reader.header is None and taken < 16 + MAX_V2_LENGTH - 1:

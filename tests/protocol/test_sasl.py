@@ -140,11 +140,13 @@ def test_h07_oauth_name_is_a_claim_of_the_token(message: bytes, name: str | None
     assert oauth_name(message, "sub") == name
 
 
-def test_h07_another_claim_can_name_the_user_and_a_hostile_payload_nobody() -> None:
+def test_h07_what_is_not_understood_names_nobody() -> None:
     message = oauth(token({"sub": "nobody", "preferred_username": "alice"}))
     assert oauth_name(message, "preferred_username") == "alice"
     payload = base64.urlsafe_b64encode(b"[" * 100_000).rstrip(b"=").decode()
     assert oauth_name(oauth(f"e30.{payload}.x"), "sub") is None
+    assert claimed(Mechanism.OTHER, b"\0alice\0secret", oauth_claim="sub") == NOBODY
+    assert scram_claim(b"n,,n=\xff,r=abc") == NOBODY
 
 
 # -- all of them -----------------------------------------------------------------------------------------------------
@@ -152,11 +154,6 @@ def test_h07_another_claim_can_name_the_user_and_a_hostile_payload_nobody() -> N
 def test_names_have_a_longest_one(length: int) -> None:
     claim = claimed(Mechanism.PLAIN, b"\0" + b"a" * length + b"\0p", oauth_claim="sub")
     assert claim.name == ("a" * length if length == MAX_NAME_CHARS else None)
-
-
-def test_mechanism_or_text_that_is_not_understood_names_nobody() -> None:
-    assert claimed(Mechanism.OTHER, b"\0alice\0secret", oauth_claim="sub") == NOBODY
-    assert scram_claim(b"n,,n=\xff,r=abc") == NOBODY
 
 
 @given(st.sampled_from(list(Mechanism)), st.binary(max_size=200))

@@ -202,7 +202,7 @@ def test_hazard_b18_counts_do_not_drift(clock: FakeClock) -> None:
     assert all(quotas.connections_of(f"10.0.0.{i}") == 0 for i in range(7))
 
 
-def test_a_waiting_listener_does_not_keep_others_waiting(clock: FakeClock) -> None:
+def test_listeners_do_not_keep_each_other_waiting_and_the_protected_one_has_its_own_limits(clock: FakeClock) -> None:
     quotas = _quotas(
         clock, listeners={"EXT": ListenerLimits(max_connection_creation_rate=1), "OTHER": ListenerLimits()}
     )
@@ -211,9 +211,6 @@ def test_a_waiting_listener_does_not_keep_others_waiting(clock: FakeClock) -> No
     wait = quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
     assert wait == Admission(AdmissionDecision.WAIT, AdmissionCause.LISTENER_RATE, 1_000)
     assert quotas.admit("OTHER", "10.0.0.1", now_ms=clock.now_ms).decision is AdmissionDecision.ADMIT
-
-
-def test_the_protected_listener_is_free_of_the_gateways_limits_but_not_of_its_own(clock: FakeClock) -> None:
     quotas = _quotas(
         clock,
         listeners={"EXT": ListenerLimits(), "ADMIN": ListenerLimits(max_connection_creation_rate=2)},
@@ -279,7 +276,7 @@ def test_new_limits_drop_nobody_and_keep_samples(clock: FakeClock) -> None:
     assert quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms).decision is AdmissionDecision.WAIT
 
 
-def test_the_slot_is_looked_at_again_after_a_wait(clock: FakeClock) -> None:
+def test_a_place_is_taken_until_it_is_given_back_and_looked_for_again_after_a_wait(clock: FakeClock) -> None:
     quotas = _quotas(clock, max_connections=1)
     quotas.admit("EXT", "10.0.0.1", now_ms=clock.now_ms)
     full = Admission(AdmissionDecision.WAIT, AdmissionCause.NO_SLOT)
@@ -291,6 +288,15 @@ def test_the_slot_is_looked_at_again_after_a_wait(clock: FakeClock) -> None:
     assert admission.decision is AdmissionDecision.ADMIT
     # Waiting twice did not record the socket twice.
     assert quotas.snapshot(now_ms=clock.now_ms).accept_rate == 2 / 10
+    quotas = _quotas(clock, max_connections=1)
+    assert quotas.reserve("EXT", now_ms=clock.now_ms).decision is AdmissionDecision.ADMIT
+    waits = quotas.reserve("EXT", now_ms=clock.now_ms)
+    assert (waits.decision, waits.cause) == (AdmissionDecision.WAIT, AdmissionCause.NO_SLOT)
+    quotas.cancel_reservation("EXT")
+    assert quotas.reserve("EXT", now_ms=clock.now_ms, waited=True).decision is AdmissionDecision.ADMIT
+    quotas.cancel_reservation("EXT")
+    with pytest.raises(ValueError, match="no place"):
+        quotas.cancel_reservation("EXT")
 
 
 def test_addresses_of_a_block_share_its_rate(clock: FakeClock) -> None:
@@ -389,15 +395,3 @@ def test_two_halves_of_an_admission_are_the_whole(
             got = halves.admit_reserved("EXT", ip, now_ms=now_ms)
         assert got == expected
         assert halves.snapshot(now_ms=now_ms) == whole.snapshot(now_ms=now_ms)
-
-
-def test_reserved_place_is_taken_until_it_is_given_back(clock: FakeClock) -> None:
-    quotas = _quotas(clock, max_connections=1)
-    assert quotas.reserve("EXT", now_ms=clock.now_ms).decision is AdmissionDecision.ADMIT
-    waits = quotas.reserve("EXT", now_ms=clock.now_ms)
-    assert (waits.decision, waits.cause) == (AdmissionDecision.WAIT, AdmissionCause.NO_SLOT)
-    quotas.cancel_reservation("EXT")
-    assert quotas.reserve("EXT", now_ms=clock.now_ms, waited=True).decision is AdmissionDecision.ADMIT
-    quotas.cancel_reservation("EXT")
-    with pytest.raises(ValueError, match="no place"):
-        quotas.cancel_reservation("EXT")

@@ -162,7 +162,7 @@ def test_what_is_only_watched_is_part_of_the_version() -> None:
     assert limits.observes(QuotaEntity(user="bob"))
 
 
-def test_switched_off_quotas_are_not_in_use_and_still_listed() -> None:
+def test_a_snapshot_stays_and_switched_off_quotas_are_still_listed() -> None:
     limits = Limits()
     limits.set(ALICE, PRODUCE, 5)
     version = limits.version
@@ -174,9 +174,6 @@ def test_switched_off_quotas_are_not_in_use_and_still_listed() -> None:
     limits.set_mode(Enforcement.ENFORCE)
     assert limits.enabled(PRODUCE)
     assert limits.get(ALICE, PRODUCE) == 7
-
-
-def test_a_snapshot_stays_as_it_was() -> None:
     limits = Limits()
     limits.set(QuotaEntity(user="a"), PRODUCE, 5)
     snapshot = limits.snapshot()

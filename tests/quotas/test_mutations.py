@@ -87,12 +87,19 @@ def test_kraft_charges_a_validate_only_request_that_it_accepts(clock: FakeClock)
     assert _only(quotas, clock.now_ms).tokens == -10
 
 
-def test_the_throttle_shrinks_while_the_broker_works(clock: FakeClock) -> None:
+def test_the_throttle_shrinks_while_the_broker_works_and_looking_charges_nothing(clock: FakeClock) -> None:
     quotas, _ = _quotas(2)
     decision = quotas.charge_request("alice", "c", [30], strict=False, now_ms=clock.now_ms)
     assert decision.throttle_time_ms == 5_000
     assert decision.throttle_time_ms_at(now_ms=clock.advance(1_200)) == 3_800
     assert decision.throttle_time_ms_at(now_ms=clock.advance(60_000)) == 0
+    quotas, _ = _quotas(2)
+    assert quotas.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == 0
+    assert quotas.snapshot(now_ms=clock.now_ms) == []
+    quotas.charge("alice", "c", 30, strict=True, now_ms=clock.now_ms)
+    for _ in range(3):
+        assert quotas.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == 5_000
+    assert quotas.throttle_time_ms("alice", "c", now_ms=clock.advance(5_000)) == 0
 
 
 def test_a_refund_gives_back_what_was_taken_from_the_counter_it_was_taken_from(clock: FakeClock) -> None:
@@ -131,7 +138,7 @@ def test_a_topic_that_costs_nothing_or_is_rejected_leaves_the_debt_as_it_is(cloc
     assert _only(quotas, clock.now_ms).refused_total == 5
 
 
-def test_without_any_quota_nothing_is_counted(clock: FakeClock) -> None:
+def test_limits_that_come_change_and_go_find_the_counters_that_were(clock: FakeClock) -> None:
     quotas, limits = _quotas(None)
     decision = quotas.charge("alice", "c", 10**6, strict=True, now_ms=clock.now_ms)
     assert (decision.accepted, decision.throttle_time_ms, decision.limit) == (True, 0, None)
@@ -139,31 +146,11 @@ def test_without_any_quota_nothing_is_counted(clock: FakeClock) -> None:
     limits.set(ALICE, KEY, 1)
     quotas.charge("alice", "c", 3, strict=True, now_ms=clock.now_ms)
     assert _only(quotas, clock.now_ms).tokens == 7
-
-
-def test_an_unlimited_client_is_counted_once_anybody_has_a_quota(clock: FakeClock) -> None:
-    quotas, _ = _quotas(1)
-    for _ in range(3):
-        decision = quotas.charge("bob", "c", 1_000, strict=False, now_ms=clock.now_ms)
-        assert (decision.accepted, decision.throttle_time_ms, decision.rule) == (True, 0, Rule.NONE)
-    row = _only(quotas, clock.now_ms)
-    assert (row.user, row.limit, row.tokens) == ("bob", None, None)
-    assert row.mutation_rate == pytest.approx(3_000 / 30)
-
-
-def test_all_clients_of_a_user_share_its_counter_and_pairs_do_not(clock: FakeClock) -> None:
-    limits = Limits()
-    limits.set(ALICE, KEY, 1)
-    limits.set(QuotaEntity(DEFAULT, DEFAULT), KEY, 1)
-    quotas = MutationQuotas(limits, MutationSettings())
-    quotas.charge("alice", "c1", 20, strict=True, now_ms=clock.now_ms)
-    assert not quotas.charge("alice", "c2", 1, strict=True, now_ms=clock.now_ms).accepted
-    quotas.charge("bob", "c1", 20, strict=True, now_ms=clock.now_ms)
-    assert quotas.charge("bob", "c2", 1, strict=True, now_ms=clock.now_ms).accepted
-    assert not quotas.charge("bob", "c1", 1, strict=True, now_ms=clock.now_ms).accepted
-
-
-def test_a_debt_outlives_the_removal_of_its_quota(clock: FakeClock) -> None:
+    quotas, limits = _quotas(2)
+    quotas.charge("alice", "c", 30, strict=True, now_ms=clock.now_ms)
+    limits.set(ALICE, KEY, 10)
+    assert _only(quotas, clock.now_ms).limit == 10
+    assert quotas.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == 1_000
     # Kafka 4.3.1: 500 more are accepted uncharged, and when the quota is back so is the debt.
     quotas, limits = _quotas(1, window_num=11)
     quotas.charge("alice", "c", 100, strict=True, now_ms=clock.now_ms)
@@ -175,22 +162,23 @@ def test_a_debt_outlives_the_removal_of_its_quota(clock: FakeClock) -> None:
     assert (decision.accepted, decision.throttle_time_ms) == (False, 88_000)
 
 
-def test_a_change_of_quota_reaches_live_counters_at_once(clock: FakeClock) -> None:
-    quotas, limits = _quotas(2)
-    quotas.charge("alice", "c", 30, strict=True, now_ms=clock.now_ms)
-    limits.set(ALICE, KEY, 10)
-    assert _only(quotas, clock.now_ms).limit == 10
-    assert quotas.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == 1_000
-
-
-def test_looking_at_a_debt_charges_nothing(clock: FakeClock) -> None:
-    quotas, _ = _quotas(2)
-    assert quotas.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == 0
-    assert quotas.snapshot(now_ms=clock.now_ms) == []
-    quotas.charge("alice", "c", 30, strict=True, now_ms=clock.now_ms)
+def test_clients_share_the_counter_of_their_quota_and_unlimited_ones_are_counted(clock: FakeClock) -> None:
+    quotas, _ = _quotas(1)
     for _ in range(3):
-        assert quotas.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == 5_000
-    assert quotas.throttle_time_ms("alice", "c", now_ms=clock.advance(5_000)) == 0
+        decision = quotas.charge("bob", "c", 1_000, strict=False, now_ms=clock.now_ms)
+        assert (decision.accepted, decision.throttle_time_ms, decision.rule) == (True, 0, Rule.NONE)
+    row = _only(quotas, clock.now_ms)
+    assert (row.user, row.limit, row.tokens) == ("bob", None, None)
+    assert row.mutation_rate == pytest.approx(3_000 / 30)
+    limits = Limits()
+    limits.set(ALICE, KEY, 1)
+    limits.set(QuotaEntity(DEFAULT, DEFAULT), KEY, 1)
+    quotas = MutationQuotas(limits, MutationSettings())
+    quotas.charge("alice", "c1", 20, strict=True, now_ms=clock.now_ms)
+    assert not quotas.charge("alice", "c2", 1, strict=True, now_ms=clock.now_ms).accepted
+    quotas.charge("bob", "c1", 20, strict=True, now_ms=clock.now_ms)
+    assert quotas.charge("bob", "c2", 1, strict=True, now_ms=clock.now_ms).accepted
+    assert not quotas.charge("bob", "c1", 1, strict=True, now_ms=clock.now_ms).accepted
 
 
 @pytest.mark.parametrize("permits", [-1, math.nan, math.inf])

@@ -91,15 +91,12 @@ def test_g09_values_that_limit_nobody_or_everybody_are_refused_for_every_key(key
     assert plan(entity, (key, value)).fault is not None
 
 
-def test_one_bad_value_spoils_its_entity_and_no_other() -> None:
+def test_an_entity_with_a_bad_value_is_left_and_what_is_set_already_is_no_change() -> None:
     quotas = LayeredQuotas(Limits())
     entries = [({"user": "a"}, operations([(RATE, 1.0), ("bad", 1.0)])), ({"user": "b"}, operations([(RATE, 2.0)]))]
     bad, good = plan_alterations(entries, quotas)
     assert (bad.fault, bad.changes) == ("Invalid configuration key bad", ())
     assert (good.fault, good.changes) == (None, (QuotaChange(QuotaEntity(user="b"), RATE, 2.0),))
-
-
-def test_a_value_that_is_set_already_and_a_removal_of_nothing_change_nothing() -> None:
     quotas = LayeredQuotas(Limits())
     quotas.apply([QuotaChange(QuotaEntity(user="u"), RATE, 5.0)])
     planned = plan(USER, (RATE, 5.0), ("consumer_byte_rate", None), ("no-such-key", None), quotas=quotas)

@@ -44,7 +44,7 @@ def test_the_first_fault_is_told_when_there_are_several() -> None:
         make_filter([("user", 2, None), ("user", 9, None)], strict=False)
 
 
-def test_an_entity_comes_with_all_its_values() -> None:
+def test_entities_come_with_all_values_and_a_user_called_default_is_not_the_default() -> None:
     limits = Limits()
     alice = QuotaEntity(user="alice")
     limits.set(alice, QuotaKey.PRODUCER_BYTE_RATE, 5)
@@ -53,9 +53,6 @@ def test_an_entity_comes_with_all_its_values() -> None:
     for strict in (False, True):
         assert list(make_filter([("user", 0, "alice")], strict=strict).select(limits)) == expected
         assert list(make_filter([("user", 2, None)], strict=strict).select(limits)) == expected
-
-
-def test_a_user_called_default_is_not_the_default_user() -> None:
     limits = Limits()
     limits.set(QuotaEntity(user="<default>"), QuotaKey.PRODUCER_BYTE_RATE, 5)
     assert not list(make_filter([("user", 1, None)], strict=True).select(limits))

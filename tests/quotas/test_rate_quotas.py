@@ -53,11 +53,20 @@ def test_scenario_client_quota(row: dict[str, Any], clock: FakeClock) -> None:
         assert recorded == throttle_ms
 
 
-def test_without_any_quota_there_is_nothing_to_count_with(clock: FakeClock) -> None:
+def test_without_a_quota_nothing_is_counted_or_clamped_and_an_unlimited_client_never_waits(clock: FakeClock) -> None:
     setup = Setup(clock, {})
     assert setup.quotas.tracker("u", "c", now_ms=clock.now_ms) is None
     setup.limits.set(QuotaEntity("u"), KEY, 10)
     assert setup.record("u", "c", 100) == 0  # what went before was not counted
+    setup = Setup(clock, {QuotaEntity("u"): 100})
+    assert setup.record("someone", "c", 10**15) == 0
+    (row,) = setup.quotas.snapshot(now_ms=clock.now_ms)
+    assert (row.user, row.limit, row.rule, row.utilisation) == ("someone", None, Rule.NONE, None)
+    assert row.rate == 10**14
+    off = ByteRateQuotas(Limits(), FETCH, RateSettings())
+    assert off.tracker("u", "c", now_ms=clock.now_ms) is None
+    unlimited = byte_quotas(1).tracker("nobody", "c", now_ms=clock.now_ms)
+    assert unlimited is None or unlimited.max_in_window() is None
 
 
 def test_clients_of_one_user_share_a_counter_and_brokers_and_pairs_do_not(clock: FakeClock) -> None:
@@ -89,7 +98,7 @@ def test_limits_that_change_apply_to_what_was_recorded_and_new_levels_count_from
     assert (row.limit, row.rate, row.utilisation, row.rule) == (200, 50, 0.25, Rule.USER)
 
 
-def test_a_counter_is_looked_up_once_and_again_after_a_change(clock: FakeClock) -> None:
+def test_a_counter_is_looked_up_once_and_one_that_was_dropped_is_not_recorded_to(clock: FakeClock) -> None:
     setup = Setup(clock, {QuotaEntity("u"): 100})
     shared = setup.tracker("u", "a")
     assert setup.tracker("u", "a") is shared
@@ -97,6 +106,14 @@ def test_a_counter_is_looked_up_once_and_again_after_a_change(clock: FakeClock) 
     # The other client of the user looks first: that must not keep this one on the old counter.
     assert setup.tracker("u", "b") is shared
     assert setup.tracker("u", "a") is not shared
+    setup = Setup(clock, {QuotaEntity(client_id=DEFAULT): 100}, max_trackers=1)
+    setup.record("u", "a", 50)
+    clock.advance(11_000)
+    setup.record("u", "b", 50)  # takes the only place
+    clock.advance(11_000)
+    setup.record("u", "a", 50)
+    rows = [row for row in setup.quotas.snapshot(now_ms=clock.now_ms) if not row.other]
+    assert [(row.client_id, row.rate) for row in rows] == [("a", 5)]
 
 
 def test_unchecked_records_weigh_on_the_next_one(clock: FakeClock) -> None:
@@ -123,14 +140,6 @@ def test_observe_mode_reports_and_delays_nobody(clock: FakeClock) -> None:
     assert setup.record("u", "c", 0) > 0
 
 
-def test_an_unlimited_client_is_counted_and_never_waits(clock: FakeClock) -> None:
-    setup = Setup(clock, {QuotaEntity("u"): 100})
-    assert setup.record("someone", "c", 10**15) == 0
-    (row,) = setup.quotas.snapshot(now_ms=clock.now_ms)
-    assert (row.user, row.limit, row.rule, row.utilisation) == ("someone", None, Rule.NONE, None)
-    assert row.rate == 10**14
-
-
 def test_hazard_c24_a_flood_of_ids_shares_one_counter_and_totals_add_up(clock: FakeClock) -> None:
     setup = Setup(clock, {QuotaEntity(client_id=DEFAULT): 100}, max_trackers=4)
     throttled = 0
@@ -151,17 +160,6 @@ def test_hazard_c24_a_flood_of_ids_shares_one_counter_and_totals_add_up(clock: F
     assert sum(row.throttled_total for row in setup.quotas.snapshot(now_ms=clock.now_ms)) == throttled
 
 
-def test_a_counter_that_was_dropped_is_not_recorded_to(clock: FakeClock) -> None:
-    setup = Setup(clock, {QuotaEntity(client_id=DEFAULT): 100}, max_trackers=1)
-    setup.record("u", "a", 50)
-    clock.advance(11_000)
-    setup.record("u", "b", 50)  # takes the only place
-    clock.advance(11_000)
-    setup.record("u", "a", 50)
-    rows = [row for row in setup.quotas.snapshot(now_ms=clock.now_ms) if not row.other]
-    assert [(row.client_id, row.rate) for row in rows] == [("a", 5)]
-
-
 # -- bytes ---------------------------------------------------------------------------------------------------
 def byte_quotas(limit: float, window_num: int = 11) -> ByteRateQuotas:
     limits = Limits()
@@ -177,13 +175,6 @@ def test_a_fetch_is_clamped_to_what_the_whole_windows_can_pass(window_num: int, 
     if most:
         assert tracker.record(most, now_ms=clock.now_ms) == 0
         assert tracker.record(1, now_ms=clock.now_ms) > 0
-
-
-def test_a_fetch_without_a_quota_is_not_clamped(clock: FakeClock) -> None:
-    off = ByteRateQuotas(Limits(), FETCH, RateSettings())
-    assert off.tracker("u", "c", now_ms=clock.now_ms) is None
-    unlimited = byte_quotas(1).tracker("nobody", "c", now_ms=clock.now_ms)
-    assert unlimited is None or unlimited.max_in_window() is None
 
 
 def test_only_byte_rates_are_byte_rates() -> None:

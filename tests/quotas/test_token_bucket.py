@@ -43,11 +43,15 @@ def test_scenario_formula(row: dict[str, Any], clock: FakeClock) -> None:
         assert bucket.throttle_time_ms(now_ms=clock.now_ms) == throttle_ms
 
 
-def test_a_new_bucket_is_full_whatever_the_clock_says() -> None:
+def test_a_new_bucket_is_full_and_clocks_that_go_back_take_no_tokens(clock: FakeClock) -> None:
     for now_ms in (0, 1, 10**12):
         bucket = _bucket(5, 10, 2, now_ms)
         assert bucket.tokens(now_ms=now_ms) == 100
         assert bucket.full(now_ms=now_ms)
+    bucket = _bucket(2, 10, 1, clock.now_ms)
+    bucket.record(10, now_ms=clock.now_ms)
+    assert bucket.tokens(now_ms=clock.now_ms - 5_000) == 10
+    assert bucket.tokens(now_ms=clock.now_ms) == 10
 
 
 def test_debts_are_waited_for_exactly(clock: FakeClock) -> None:
@@ -63,10 +67,3 @@ def test_debts_are_waited_for_exactly(clock: FakeClock) -> None:
         bucket = _bucket(quota, 11, 1, clock.now_ms)
         bucket.record(3_000_000, now_ms=clock.now_ms)
         assert bucket.throttle_time_ms(now_ms=clock.now_ms) == MAX_THROTTLE_MS
-
-
-def test_a_clock_that_goes_back_takes_no_tokens_away(clock: FakeClock) -> None:
-    bucket = _bucket(2, 10, 1, clock.now_ms)
-    bucket.record(10, now_ms=clock.now_ms)
-    assert bucket.tokens(now_ms=clock.now_ms - 5_000) == 10
-    assert bucket.tokens(now_ms=clock.now_ms) == 10

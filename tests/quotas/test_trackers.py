@@ -55,7 +55,7 @@ def test_hazard_c24_a_flood_of_ids_forgives_no_debt() -> None:
     assert len(table.own()) <= 10
 
 
-def test_newcomers_of_a_kind_share_a_counter_per_limit_when_every_counter_is_in_debt() -> None:
+def test_newcomers_share_counters_by_limit_and_shared_ones_go_when_clear() -> None:
     table = Table()
     for key in "abc":
         table.take(key)
@@ -64,9 +64,6 @@ def test_newcomers_of_a_kind_share_a_counter_per_limit_when_every_counter_is_in_
     assert table.take("e") is table.find("e", 1.0, "alice") is shared
     assert table.take("f", limit=2.0) is not shared
     assert table.find_own("a") is not None
-
-
-def test_shared_counters_of_limits_no_longer_in_force_go_when_they_are_clear() -> None:
     table = Table(1)
     table.take("a")
     for limit in range(100):

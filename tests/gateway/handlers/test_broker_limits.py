@@ -112,7 +112,7 @@ def test_what_is_refused_or_only_validated_changes_nothing() -> None:
     assert board.limits.values == {}
 
 
-def test_what_is_wrong_here_is_not_sent_on() -> None:
+def test_requests_that_are_wrong_here_are_not_sent_on_and_others_pass_where_limits_are_the_brokers() -> None:
     c, _ = started()
     c.client_sends(alter(resource("1", (RATE, 0, "x"), RETENTION), resource("2", RETENTION)))
     assert asked(c) == [("2", ["log.retention.ms"])]
@@ -122,6 +122,8 @@ def test_what_is_wrong_here_is_not_sent_on() -> None:
         ("2", 0, None),
     ]
     assert c.core.desk.waiting == []
+    request = alter(resource("1", (RATE, 0, "7")))
+    Conversation(authorize=Authorize.DENY).client_sends(request).upstream_sees(request)
 
 
 def test_without_a_right_nothing_of_ours_is_changed() -> None:
@@ -170,11 +172,6 @@ def test_the_cluster_is_asked_for_the_right_alone_and_only_yes_is_a_yes(code: in
 def test_requests_without_a_setting_of_ours_pass_as_they_are(other: dict[str, Any]) -> None:
     c, _ = started(authorize=Authorize.DENY)
     c.client_sends(alter(other)).upstream_sees(alter(other))
-
-
-def test_where_limits_are_the_brokers_everything_passes_as_it_is() -> None:
-    request = alter(resource("1", (RATE, 0, "7")))
-    Conversation(authorize=Authorize.DENY).client_sends(request).upstream_sees(request)
 
 
 # -- telling -------------------------------------------------------------------------------------------------

@@ -155,11 +155,8 @@ def test_g08_validate_only_gives_the_same_answers_and_changes_nothing() -> None:
     ]
 
 
-def test_an_alteration_of_nothing_has_an_empty_answer() -> None:
+def test_a_request_that_changes_nothing_is_answered_at_once() -> None:
     assert answers(Conversation().client_sends(alter())) == []
-
-
-def test_g11_a_host_name_is_no_address_and_nobody_is_asked_for_it() -> None:
     c = Conversation().client_sends(alter(entry({"ip": "localhost"}, connection_creation_rate=5.0)))
     assert answers(c) == [(42, "localhost is not a valid IP or resolvable host.")]
     c.upstream_sees()

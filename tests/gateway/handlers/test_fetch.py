@@ -84,9 +84,13 @@ def test_c13_max_bytes_is_lowered_to_what_the_window_can_pass(version: int) -> N
     c.upstream_sees(fetch(version=version, max_bytes=10_000, min_bytes=10_000))
 
 
-def test_max_bytes_within_the_quota_stays() -> None:
+def test_within_the_quota_requests_and_answers_go_on_as_they_came() -> None:
     c = Conversation(consumer_byte_rate=1_000).client_sends(fetch(max_bytes=9_000))
     c.upstream_sees(fetch(max_bytes=9_000))
+    session = Conversation(consumer_byte_rate=1_000_000).client_sends(fetch(1)).session
+    chunk = fetch_reply(100_000)[:50_000]
+    session.receive_from_upstream(chunk, now_ms=START_MS)
+    assert [given is chunk for given in session.to_client] == [True]
 
 
 @pytest.mark.parametrize("version", range(1, 16))
@@ -167,13 +171,16 @@ def test_k03_answers_under_way_when_the_quota_is_used_up_are_emptied(version: in
     other.client_sees(heartbeat_reply(1), told, heartbeat_reply(3)).muted_until(8_000)
 
 
-def test_k03_fetches_under_way_share_the_window() -> None:
+def test_k03_fetches_under_way_share_the_window_and_a_wait_is_booked_once() -> None:
     c = Conversation(consumer_byte_rate=100).client_sends(fetch()).upstream_sees(fetch(max_bytes=1_000))
     other = c.another().client_sends(fetch()).upstream_sees(fetch(max_bytes=500))
     c.another().client_sends(fetch()).upstream_sees(fetch(max_bytes=333))
     c.upstream_answers(fetch_reply(100))
     other.session.ended(now_ms=other.clock.now_ms)
     c.client_sends(fetch()).upstream_sees(fetch(max_bytes=500))
+    c = Conversation(consumer_byte_rate=100).client_sends(fetch()).upstream_answers(fetch_reply(1_500))
+    ((api_key, _, throttle_ms, by),) = c.core.observer.throttles
+    assert (api_key, throttle_ms, by) == (ApiKey.FETCH, 5_000, ThrottledBy.FETCH)
 
 
 def test_a_quota_that_changes_or_goes_during_a_long_poll_applies_to_its_answer() -> None:
@@ -183,12 +190,6 @@ def test_a_quota_that_changes_or_goes_during_a_long_poll_applies_to_its_answer()
     c = Conversation(consumer_byte_rate=100).client_sends(fetch())
     c.core.set_quota(QuotaKey.CONSUMER_BYTE_RATE, None)
     c.upstream_answers(fetch_reply(1_500)).client_sees(fetch_reply(1_500)).reading()
-
-
-def test_a_wait_is_booked_once_under_fetch() -> None:
-    c = Conversation(consumer_byte_rate=100).client_sends(fetch()).upstream_answers(fetch_reply(1_500))
-    ((api_key, _, throttle_ms, by),) = c.core.observer.throttles
-    assert (api_key, throttle_ms, by) == (ApiKey.FETCH, 5_000, ThrottledBy.FETCH)
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 63, 64, 65])
@@ -233,10 +234,3 @@ def test_k12_a_request_in_pieces_is_lowered_as_a_whole_one(piece_bytes: int) -> 
     c = Conversation(consumer_byte_rate=100)
     c.client_sends(fetch(1, max_bytes=1_000_000), piece_bytes=piece_bytes)
     c.upstream_sees(fetch(1, max_bytes=1_000))
-
-
-def test_an_answer_within_the_quota_goes_on_as_the_chunk_that_came() -> None:
-    session = Conversation(consumer_byte_rate=1_000_000).client_sends(fetch(1)).session
-    chunk = fetch_reply(100_000)[:50_000]
-    session.receive_from_upstream(chunk, now_ms=START_MS)
-    assert [given is chunk for given in session.to_client] == [True]

@@ -126,7 +126,7 @@ def test_a_topic_under_way_is_charged_and_created_once() -> None:
     assert (c.core.tokens, c.core.observer.auto_created) == (18, 2)
 
 
-def test_the_notes_of_topics_under_way_are_bounded() -> None:
+def test_a_topic_under_way_costs_what_was_created_and_notes_are_bounded() -> None:
     c = Conversation(controller_mutation_rate=1_000)
     notes = c.core.context.recently_created
     notes.update({str(i).encode(): c.clock.now_ms + 1 for i in range(MOST_CREATION_NOTES)})
@@ -136,6 +136,14 @@ def test_the_notes_of_topics_under_way_are_bounded() -> None:
     c.after(5)
     ask(c, "newer")
     assert set(notes) == {b"new", b"newer"}
+    c = Conversation(controller_mutation_rate=2, default_num_partitions=3)
+    ask(c, "new")
+    look = c.client_sends(wire.request("DeleteTopics", 6, topics=[{"name": "new"}], timeout_ms=1)).take_upstream()
+    late = c.cluster.answer(look)
+    c.cluster.create("new", 3)
+    c.upstream_answers(late)
+    c.serve()
+    assert c.core.tokens == 20 - 3 - 3
 
 
 @pytest.mark.parametrize("version", range(4, 14))
@@ -234,17 +242,6 @@ def test_creating_by_metadata_and_deleting_in_turns_is_charged_each_time() -> No
     assert c.core.tokens == 10 - 2 * 6
 
 
-def test_a_topic_deleted_before_metadata_shows_it_costs_what_was_created() -> None:
-    c = Conversation(controller_mutation_rate=2, default_num_partitions=3)
-    ask(c, "new")
-    look = c.client_sends(wire.request("DeleteTopics", 6, topics=[{"name": "new"}], timeout_ms=1)).take_upstream()
-    late = c.cluster.answer(look)
-    c.cluster.create("new", 3)
-    c.upstream_answers(late)
-    c.serve()
-    assert c.core.tokens == 20 - 3 - 3
-
-
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__share_group_state"])
 def test_internal_topics_are_charged_with_as_many_partitions_as_brokers_give_them(name: str) -> None:
     c = Conversation(controller_mutation_rate=2, default_num_partitions=3)
@@ -281,25 +278,19 @@ def test_topics_of_which_only_some_may_be_created_are_given_back_too() -> None:
     assert c.core.tokens == 10
 
 
-def test_what_clients_without_a_limit_create_is_asked_for_as_it_came_and_counted() -> None:
-    c = Conversation(controller_mutation_rate=2)
-    c.session.user = "somebody else"
-    question = wire.request("Metadata", 12, **wanting("new"))
-    c.client_sends(question)
-    assert c.serve() == [question]
-    assert c.core.observer.auto_created == 1
-
-
-def test_without_a_quota_what_metadata_creates_is_told_in_usage_records() -> None:
+def test_without_a_quota_creation_is_told_in_usage_records_and_passes_as_it_came() -> None:
     usage = UsageTable()
     c = Conversation(usage=usage)
     question = wire.request("Metadata", 12, **wanting("new", "newer"))
     c.client_sends(question)
     assert c.serve() == [question]
     assert [event[Event.API] for event in usage.take_events()] == ["create_topics"] * 2
-
-
-def test_without_a_quota_a_question_that_can_not_be_read_is_forwarded_for_the_broker_to_judge() -> None:
     c = Conversation(usage=UsageTable())
     question = wire.framed(wire.request("Metadata", 12, **wanting("new"))[4:-6])
     c.client_sends(question).upstream_sees(question).alive()
+    c = Conversation(controller_mutation_rate=2)
+    c.session.user = "somebody else"
+    question = wire.request("Metadata", 12, **wanting("new"))
+    c.client_sends(question)
+    assert c.serve() == [question]
+    assert c.core.observer.auto_created == 1

@@ -60,13 +60,16 @@ def test_within_the_quota_a_request_passes_byte_for_byte_and_a_strict_one_goes_i
     assert codes(create(c, ("b", 1))) == [("b", 0)]
 
 
-def test_in_debt_a_strict_request_is_refused_without_asking_the_broker_to_do_anything() -> None:
+def test_in_debt_a_strict_request_is_refused_here_and_what_exists_for_itself() -> None:
     c = talk(spent=30)
     reply = create(c, ("a", 1), ("b", 1))
     assert (codes(reply), reply.throttle_time_ms) == ([("a", 89), ("b", 89)], 5_000)
     assert forwarded(c) == []
     assert c.core.tokens == -10
     c.muted_for(5_000)
+    c = talk({"exists": 3}, spent=30)
+    assert codes(create(c, ("exists", 1), ("new", 1))) == [("exists", 36), ("new", 89)]
+    assert codes(delete(c.after(5_000), "unknown", "exists")) == [("unknown", 3), ("exists", 0)]
 
 
 def test_partial_acceptance_forwards_the_admitted_topics_alone_and_merges_in_request_order() -> None:
@@ -164,12 +167,6 @@ def test_names_that_stand_twice_are_uncharged_and_last_and_case_tells_names_apar
     assert codes(create(c, ("a", 30), ("A", 30))) == [("a", 0), ("A", 89)]
 
 
-def test_in_debt_a_topic_that_exists_is_still_refused_for_itself() -> None:
-    c = talk({"exists": 3}, spent=30)
-    assert codes(create(c, ("exists", 1), ("new", 1))) == [("exists", 36), ("new", 89)]
-    assert codes(delete(c.after(5_000), "unknown", "exists")) == [("unknown", 3), ("exists", 0)]
-
-
 def delete(c: Conversation, *names: str) -> Any:
     """Exchange a DeleteTopics request by name."""
     topics = [{"name": name, "topic_id": NO_ID} for name in names]
@@ -221,12 +218,20 @@ def test_names_that_the_broker_takes_out_before_it_counts_make_nothing_free(vers
     assert c.core.tokens == FULL - 30 - (0 if code else 300)
 
 
-def test_more_partitions_than_a_request_may_create_are_given_back() -> None:
+def test_what_the_broker_refuses_by_its_own_bounds_is_given_back() -> None:
     c = talk(rate=2_000)
     c.cluster.errors = {"a": 44, "b": 44}
     reply = create(c, ("a", 6_000), ("b", 4_001))
     assert (codes(reply), reply.throttle_time_ms) == ([("a", 44), ("b", 44)], 0)
     assert c.core.tokens == 20_000
+    c = talk()
+    c.cluster.errors["a"] = 89
+    c.cluster.throttle_time_ms = 7_000
+    reply = create(c, ("a", 5))
+    assert (codes(reply), reply.throttle_time_ms) == ([("a", 89)], 7_000)
+    assert c.core.tokens == FULL
+    assert c.core.observer.throttles == []
+    c.muted_for(7_000)
 
 
 # -- what only seems to cost nothing ---------------------------------------------------------------------------
@@ -258,25 +263,19 @@ def test_a_topic_created_behind_the_question_is_charged_before_it_grows(version:
     assert c.core.tokens == FULL - spent - (0 if code else 49)
 
 
-def test_before_there_was_validation_an_existing_topic_is_charged_until_it_is_refused() -> None:
+def test_an_old_answer_or_a_version_without_validation_hides_no_cost() -> None:
     c = talk({"a": 1}).client_sends(wire.request("CreateTopics", 0, topics=creatable(("a", 5)), timeout_ms=1))
     answer_one(c, "Metadata")
     assert c.core.tokens == FULL - 5
     c.serve()
     assert codes(wire.decode_response("CreateTopics", 0, c.take_client())) == [("a", 36)]
     assert c.core.tokens == FULL
-
-
-def test_an_answer_that_the_client_let_wait_does_not_hide_what_others_did_since() -> None:
     c = talk({"a": 30}).client_sends(wire.request("DeleteTopics", 6, topics=[{"name": "a"}], timeout_ms=1))
     late = c.cluster.answer(c.take_upstream())
     assert codes(grow(c.another(), "a", 45)) == [("a", 0)]
     c.at(60_000).upstream_answers(late)
     c.serve()
     assert c.core.tokens == FULL - 45
-
-
-def test_an_empty_request_is_the_brokers_to_answer() -> None:
     c = talk(spent=30)
     assert codes(create(c)) == []
     assert forwarded(c) == [[]]
@@ -351,17 +350,6 @@ def test_what_the_broker_refused_is_given_back(error_code: int) -> None:
     c.cluster.errors["a"] = error_code
     assert codes(create(c, ("a", 5), ("b", 3))) == [("a", error_code), ("b", 0)]
     assert c.core.tokens == FULL - 3
-
-
-def test_the_brokers_own_refusal_by_quota_is_passed_on_with_its_throttle() -> None:
-    c = talk()
-    c.cluster.errors["a"] = 89
-    c.cluster.throttle_time_ms = 7_000
-    reply = create(c, ("a", 5))
-    assert (codes(reply), reply.throttle_time_ms) == ([("a", 89)], 7_000)
-    assert c.core.tokens == FULL
-    assert c.core.observer.throttles == []
-    c.muted_for(7_000)
 
 
 @pytest.mark.parametrize("version", range(2, 8))

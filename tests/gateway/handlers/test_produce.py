@@ -151,16 +151,13 @@ def test_k04_beyond_two_windows_nothing_passes_on_any_connection(acks: int) -> N
     assert passed >= 14
 
 
-def test_k04_a_new_connection_serves_the_mute_of_one_that_left() -> None:
+def test_k04_what_others_left_is_served_while_it_is_due() -> None:
     c = Conversation(producer_byte_rate=100).client_sends(sized(1_500)).client_half_closes()
     c.session.ended(now_ms=c.clock.now_ms)
     other = c.another().client_sends(sized(60)).upstream_sees().still_muted()
     third = c.another().at(4_999).client_sends(heartbeat(1), sized(60, 2)).upstream_sees(heartbeat(1))
     third.at(5_000).upstream_sees(sized(60, 2))
     other.at(5_000).upstream_sees(sized(60))
-
-
-def test_what_is_left_of_a_debt_is_not_due_once_nobody_has_to_wait() -> None:
     c = Conversation(producer_byte_rate=10, settings=session_settings(max_mute_ms=20_000))
     c.client_sends(sized(1_100)).upstream_answers(produce_reply(1)).muted_until(20_000).take_client()
     c.core.set_quota(QuotaKey.PRODUCER_BYTE_RATE, None)

@@ -65,7 +65,7 @@ class Asking:
         )
 
 
-def test_the_cluster_is_asked_with_the_same_request_that_changes_nothing() -> None:
+def test_the_cluster_is_asked_without_changing_or_telling_anything() -> None:
     asking = Asking(entry({"user": "alice"}, producer_byte_rate=5.0))
     assert asking.question.validate_only is True
     assert asking.question.entries[0].ops[0].value == 5.0
@@ -73,6 +73,17 @@ def test_the_cluster_is_asked_with_the_same_request_that_changes_nothing() -> No
     make_durable(c)
     assert answers(c) == [(0, None)]
     c.upstream_sees(heartbeat(10))
+    c = Conversation(authorize=Authorize.ASK_CLUSTER)
+    for code, entries in ((31, None), (0, [])):
+        c.client_sends(describe())
+        question = wire.decode_request("DescribeClientQuotas", 1, c.take_upstream())
+        assert (list(question.components), question.strict) == ([], True)
+        c.upstream_answers(
+            wire.response("DescribeClientQuotas", 1, error_code=code, error_message=None, entries=entries)
+        )
+        body = wire.decode_response("DescribeClientQuotas", 1, c.take_client())
+        assert (body.error_code, body.entries) == (code, entries)
+        c.reading()
 
 
 @pytest.mark.parametrize("code", [31, 7, 41, -1])
@@ -92,17 +103,3 @@ def test_only_a_yes_of_the_cluster_is_permission() -> None:
     c = asking.broker_says(42)
     make_durable(c)
     assert answers(c) == [(0, None)]
-
-
-def test_a_description_asks_the_cluster_without_being_told_its_quotas() -> None:
-    c = Conversation(authorize=Authorize.ASK_CLUSTER)
-    for code, entries in ((31, None), (0, [])):
-        c.client_sends(describe())
-        question = wire.decode_request("DescribeClientQuotas", 1, c.take_upstream())
-        assert (list(question.components), question.strict) == ([], True)
-        c.upstream_answers(
-            wire.response("DescribeClientQuotas", 1, error_code=code, error_message=None, entries=entries)
-        )
-        body = wire.decode_response("DescribeClientQuotas", 1, c.take_client())
-        assert (body.error_code, body.entries) == (code, entries)
-        c.reading()

@@ -87,7 +87,7 @@ def test_notes_are_of_what_was_done_last() -> None:
     assert c.core.tokens == FULL - 5
 
 
-def test_a_note_expires_and_the_number_of_notes_is_bounded() -> None:
+def test_notes_expire_and_are_bounded_and_a_topic_long_not_shown_costs_what_it_was_created_with() -> None:
     recent = RecentTopics()
     recent.note(b"a", 3, now_ms=1_000)
     assert recent.partitions(b"a", now_ms=1_000 + NOTE_MS - 1) == 3
@@ -96,9 +96,6 @@ def test_a_note_expires_and_the_number_of_notes_is_bounded() -> None:
         recent.note(b"%d" % number, 1, now_ms=2_000)
     assert recent.partitions(b"0", now_ms=2_000) is None
     assert recent.partitions(b"1", now_ms=2_000) == 1
-
-
-def test_a_topic_that_metadata_has_not_shown_for_long_costs_what_it_was_created_with_once_it_was_deleted() -> None:
     c = talk()
     create(c, "a", 5)
     c.after(10 * NOTE_MS)

@@ -115,16 +115,13 @@ def name_of(name: str) -> str:
     return {"CreateTopics": "create_topics", "CreatePartitions": "create_partitions"}.get(name, "delete_topics")
 
 
-def test_without_a_quota_the_brokers_reply_is_relayed_even_if_it_can_not_be_read() -> None:
+def test_without_a_quota_replies_pass_unread_and_prices_are_of_what_was_just_created() -> None:
     c, usage = recording()
     c.client_sends(REQUESTS["CreateTopics"])
     c.upstream_answers(c.cluster.answer(c.take_upstream())).upstream_sees(REQUESTS["CreateTopics"])
     reply = wire.framed(b"\0\0\0\1 what is this")
     c.upstream_answers(reply).client_sees(reply).reading()
     assert len(told(usage)) == 1
-
-
-def test_without_a_quota_what_was_just_created_is_deleted_at_its_price_though_metadata_lags() -> None:
     c, usage = recording()
     c.client_sends(REQUESTS["CreateTopics"])
     c.serve()

@@ -161,7 +161,7 @@ def test_back_pressure_under_way_counts_at_every_moment_and_adds_up_by_side() ->
     assert seconds() == (0.4, 9.2)
 
 
-def test_the_state_of_a_clients_mutation_quota_is_shown() -> None:
+def test_the_state_of_quotas_and_their_enforcement_is_shown() -> None:
     c = Conversation(controller_mutation_rate=2)
     c.core.spend(30)
     metrics = Metrics(c.core, c.session)
@@ -169,9 +169,6 @@ def test_the_state_of_a_clients_mutation_quota_is_shown() -> None:
     assert metrics.value("gateway_controller_mutation_tokens", user="ANONYMOUS", client_id="", rule="user") == -10
     limit = {v for (name, _), v in found.items() if name == "gateway_controller_mutation_limit"}
     assert limit == {2}
-
-
-def test_exempt_request_time_and_the_mode_of_enforcement_are_told() -> None:
     core = GatewayCore(request_percentage=1)
     core.client_quotas.request_time.record_exempt(1_500_000_000)
     metrics = Metrics(core)

@@ -55,7 +55,7 @@ class Setup:
         return asyncio.run(self.operations.reload(by="test"))
 
 
-def test_reload_puts_quotas_and_observe_in_force_and_drops_what_is_gone() -> None:
+def test_reload_changes_quotas_and_log_as_the_file_does() -> None:
     setup = Setup(quotas=quota(5))
     assert setup.reload(quotas=quota(7, observe=True)).applied == ("quotas",)
     assert setup.limits.get(ALICE, PRODUCE) == 7
@@ -63,9 +63,6 @@ def test_reload_puts_quotas_and_observe_in_force_and_drops_what_is_gone() -> Non
     setup.reload()
     assert not setup.limits.enabled(PRODUCE)
     assert not setup.limits.observes(ALICE)
-
-
-def test_reload_changes_the_log_only_when_the_file_does() -> None:
     setup = Setup()
     setup.reload(quotas=quota(5))
     assert setup.logs == []
@@ -91,7 +88,7 @@ def test_j07_invalid_file_changes_nothing_and_each_fault_is_a_line_at_error(faul
     assert setup.reports == [report]
 
 
-def test_j07_file_that_this_machine_can_not_do_changes_nothing_either() -> None:
+def test_j07_what_can_not_be_read_or_done_here_changes_nothing() -> None:
     def check(config: Config) -> None:
         if config.quotas:
             raise ConfigError(["too much"])
@@ -99,9 +96,6 @@ def test_j07_file_that_this_machine_can_not_do_changes_nothing_either() -> None:
     setup = Setup(check=check)
     assert setup.reload(quotas=quota(5)).faults == ("too much",)
     assert not setup.limits.enabled(PRODUCE)
-
-
-def test_gateway_without_a_file_says_so() -> None:
     report = Setup(source=False).reload()
     assert report.result is ReloadResult.INVALID
     assert report.faults == ("there is no configuration file to read",)
@@ -119,7 +113,7 @@ def test_setting_that_needs_a_restart_is_a_warning_at_every_reload_and_the_rest_
     assert setup.operations.config.client_quota.window_num == 11
 
 
-def test_switch_is_an_audit_line_with_its_author() -> None:
+def test_the_switch_is_an_audit_line_and_outlives_a_reload_about_something_else() -> None:
     setup = Setup()
     with capture_logs() as lines:
         setup.operations.set_mode(Enforcement.OFF, by="somebody")
@@ -131,9 +125,6 @@ def test_switch_is_an_audit_line_with_its_author() -> None:
         "somebody",
     )
     assert setup.operations.mode is setup.limits.mode is Enforcement.OFF
-
-
-def test_switch_outlives_a_reload_that_is_about_something_else() -> None:
     setup = Setup()
     setup.operations.set_mode(Enforcement.OFF, by="test")
     setup.reload(quotas=quota(5))

@@ -20,15 +20,12 @@ from testkit.frames import (
 )
 
 
-def test_a_client_id_is_read_from_a_head_and_remembered_only_while_it_stays() -> None:
+def test_a_client_id_is_known_once_it_has_come_whole_and_remembered_while_it_stays() -> None:
     session = Conversation().session
     for client_id, expected in [("a", "a"), ("a", "a"), ("b", "b"), ("", ""), (None, ""), (b"\xff", "\ufffd")]:
         frame = b"before" + wire.request("Heartbeat", 4, client_id=client_id)
         length = int.from_bytes(frame[18:20], "big", signed=True)
         assert session.client_id_at(frame, 6, length) == expected
-
-
-def test_a_client_id_that_has_not_come_whole_is_not_known_yet() -> None:
     session = Conversation().session
     frame = wire.request("Heartbeat", 4, client_id="abcdef")
     assert session.client_id_at(frame[:19], 0, 6) is None

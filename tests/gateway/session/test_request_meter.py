@@ -120,14 +120,11 @@ def test_c19_every_relayed_reply_carries_it_in_its_place_and_is_otherwise_unchan
         c.muted_for(1_000).after(30_000)
 
 
-def test_a_collected_and_rewritten_reply_carries_it_too() -> None:
+def test_replies_carry_the_longer_wait_rewritten_ones_too_and_old_ones_only_its_mute() -> None:
     c = busy().client_sends(metadata(1, "a"))
     c.serve()
     assert wire.decode_response("Metadata", 12, c.take_client()).throttle_time_ms == 1_000
     c.muted_until(1_000)
-
-
-def test_a_mutation_waits_for_the_longer_of_both_quotas() -> None:
     c = busy(controller_mutation_rate=2)
     reply = c.exchange("CreateTopics", 5, topics=creatable(("a", 21)), timeout_ms=1)
     assert reply.throttle_time_ms == 1_000
@@ -136,9 +133,6 @@ def test_a_mutation_waits_for_the_longer_of_both_quotas() -> None:
     reply = c.exchange("CreateTopics", 5, topics=creatable(("a", 60)), timeout_ms=1)
     assert reply.throttle_time_ms == 20_000
     assert [by for *_, by in c.core.observer.throttles] == [ThrottledBy.CONTROLLER_MUTATION]
-
-
-def test_a_version_without_the_field_is_muted_all_the_same_and_its_reply_is_not_held() -> None:
     reply = wire.response("Heartbeat", 0, error_code=27)
     c = busy().client_sends(wire.request("Heartbeat", 0, group_id="g", generation_id=1, member_id="m"))
     c.upstream_answers(reply).client_sees(reply).muted_until(1_000)

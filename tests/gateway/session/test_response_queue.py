@@ -73,11 +73,6 @@ def test_a_collected_reply_is_handed_over_whole_and_replaced() -> None:
     assert b"".join(chunks) == reply(1) + b"ours" + reply(3)
 
 
-def test_the_answer_to_a_question_of_our_own_is_not_the_clients() -> None:
-    responses = queue(Pending(1, CollectedAnswer(lambda _frame, _now_ms: None)), Pending(2))
-    assert receive(responses, reply(1) + reply(2)) == [reply(2)]
-
-
 def test_the_head_of_a_reply_may_be_changed_and_the_rest_is_relayed() -> None:
     sizes: list[int] = []
 
@@ -134,14 +129,21 @@ def test_bytes_that_answer_no_request_are_a_desync(data: bytes) -> None:
         receive(queue(Pending(1)), reply(1), data)
 
 
-def test_the_largest_reply_is_relayed_and_collected() -> None:
+def test_the_largest_reply_passes_and_a_question_of_our_own_is_not_the_clients() -> None:
     largest = reply(1, 996)
     assert receive(queue(Pending(1)), largest) == [largest]
     collected = queue(Pending(1, CollectedAnswer(lambda frame, _now_ms: frame)))
     assert receive(collected, *(largest[at : at + 9] for at in range(0, 1_000, 9))) == [largest]
+    responses = queue(Pending(1, CollectedAnswer(lambda _frame, _now_ms: None)), Pending(2))
+    assert receive(responses, reply(1) + reply(2)) == [reply(2)]
+    responses = queue(Pending(1))
+    receive(responses, reply(1)[:-1])
+    assert (len(responses), responses.idle) == (0, False)
+    receive(responses, reply(1)[-1:])
+    assert responses.idle
 
 
-def test_a_reply_that_is_still_to_be_made_keeps_its_place_between_the_others() -> None:
+def test_replies_made_here_keep_their_places_whenever_they_are_made() -> None:
     responses = queue(Pending(1))
     place = responses.defer()
     responses.reply(b"later")
@@ -150,9 +152,6 @@ def test_a_reply_that_is_still_to_be_made_keeps_its_place_between_the_others() -
     responses.fill(place, b"made")
     assert responses.to_client == [reply(1), b"made", b"later"]
     assert responses.idle
-
-
-def test_a_reply_that_was_made_early_waits_for_the_ones_before_it() -> None:
     responses = queue(Pending(1), Pending(2))
     place = responses.defer()
     receive(responses, reply(1), reply(2)[:-1])
@@ -167,11 +166,3 @@ def test_a_broker_cannot_answer_in_a_place_that_is_kept(correlation_id: int) -> 
     responses.defer()
     with pytest.raises(UpstreamDesync):
         receive(responses, reply(correlation_id))
-
-
-def test_a_queue_is_not_idle_while_a_reply_is_relayed() -> None:
-    responses = queue(Pending(1))
-    receive(responses, reply(1)[:-1])
-    assert (len(responses), responses.idle) == (0, False)
-    receive(responses, reply(1)[-1:])
-    assert responses.idle

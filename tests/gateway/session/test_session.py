@@ -36,7 +36,7 @@ def test_frames_pass_byte_for_byte_and_in_order_collected_ones_among_them() -> N
     c.client_sends(request[-1:], heartbeat(2)).upstream_sees(request, heartbeat(2))
 
 
-def test_a_segment_of_relayed_frames_passes_as_the_one_chunk_that_came() -> None:
+def test_chunks_are_relayed_as_they_come_and_bytes_counted() -> None:
     session = Conversation().session
     requests = heartbeat(1) + produce(2, size=500) + heartbeat(3)
     session.receive_from_client(requests, now_ms=START_MS)
@@ -44,9 +44,6 @@ def test_a_segment_of_relayed_frames_passes_as_the_one_chunk_that_came() -> None
     replies = heartbeat_reply(1) + produce_reply(2) + heartbeat_reply(3)
     session.receive_from_upstream(replies, now_ms=START_MS)
     assert [chunk is replies for chunk in session.to_client] == [True]
-
-
-def test_relayed_bytes_do_not_wait_for_the_rest_of_their_frame() -> None:
     request, reply = produce(1, size=500), heartbeat_reply(2)
     c = Conversation()
     c.client_sends(request[:100]).upstream_sees(request[:100])
@@ -54,19 +51,6 @@ def test_relayed_bytes_do_not_wait_for_the_rest_of_their_frame() -> None:
     c.client_sends(request[101:], heartbeat(2)).upstream_sees(request[101:], heartbeat(2))
     c.upstream_answers(produce_reply(1), reply[:9]).client_sees(produce_reply(1), reply[:9])
     c.upstream_answers(reply[9:]).client_sees(reply[9:])
-
-
-def test_the_gateways_own_questions_and_their_answers_are_not_the_clients() -> None:
-    c = Conversation(controller_mutation_rate=10)
-    c.client_sends(create_topics(1, ("a", 1)))
-    c.serve()
-    assert [name for name, _, _ in c.cluster.received] == ["Metadata", "CreateTopics"]
-    reply = c.take_client()
-    assert wire.correlation_id_of(reply) == 1
-    assert wire.decode_response("CreateTopics", 7, reply).topics[0].error_code == 0
-
-
-def test_bytes_of_both_sides_are_counted() -> None:
     c = Conversation()
     c.client_sends(heartbeat(1), piece_bytes=3)
     c.upstream_answers(heartbeat_reply(1), piece_bytes=3)
@@ -74,8 +58,14 @@ def test_bytes_of_both_sides_are_counted() -> None:
     assert c.session.bytes_from_upstream == len(heartbeat_reply(1))
 
 
-# -- replies leave in request order --------------------------------------------------------------------------
-def test_an_own_reply_leaves_at_once_or_behind_the_one_that_is_being_relayed() -> None:
+def test_replies_of_the_gateway_and_to_its_questions_do_not_disturb_the_clients() -> None:
+    c = Conversation(controller_mutation_rate=10)
+    c.client_sends(create_topics(1, ("a", 1)))
+    c.serve()
+    assert [name for name, _, _ in c.cluster.received] == ["Metadata", "CreateTopics"]
+    reply = c.take_client()
+    assert wire.correlation_id_of(reply) == 1
+    assert wire.decode_response("CreateTopics", 7, reply).topics[0].error_code == 0
     reply = heartbeat_reply(1)
     c = Conversation().client_sends(unknown_api_versions(0)).client_sees(unknown_api_versions_reply(0))
     c.client_sends(heartbeat(1)).upstream_answers(reply[:-1])
@@ -139,11 +129,8 @@ def test_no_throttle_time_mutes_nobody(nothing: int) -> None:
     Conversation().throttle(nothing).reading()
 
 
-def test_c07_no_mute_is_longer_than_the_ceiling() -> None:
+def test_c07_a_mute_ends_at_its_ceiling_and_held_bytes_go_on_in_order() -> None:
     Conversation(settings=session_settings(max_mute_ms=3_000)).throttle(2**31 - 1).muted_until(3_000)
-
-
-def test_held_bytes_go_on_in_order_and_stop_at_the_next_mute() -> None:
     c = Conversation(controller_mutation_rate=1)
     c.throttle(1_000)
     # Not through the socket: a paused transport may still hand over what it has read already.
@@ -155,13 +142,18 @@ def test_held_bytes_go_on_in_order_and_stop_at_the_next_mute() -> None:
 
 
 # -- how many requests may wait for replies ------------------------------------------------------------------
-def test_reading_stops_at_the_most_requests_in_flight_and_resumes_at_half() -> None:
+def test_what_is_in_flight_is_bounded_own_replies_too() -> None:
     c = Conversation(settings=session_settings(max_in_flight_requests=4))
     c.client_sends(*(heartbeat(i) for i in range(6))).still_muted()
     c.upstream_sees(*(heartbeat(i) for i in range(4)))
     c.upstream_answers(heartbeat_reply(0)).still_muted().upstream_sees()
     c.upstream_answers(heartbeat_reply(1)).upstream_sees(heartbeat(4), heartbeat(5)).still_muted()
     c.upstream_answers(heartbeat_reply(2), heartbeat_reply(3)).reading()
+    c = Conversation(settings=session_settings(max_in_flight_requests=3))
+    c.client_sends(heartbeat(0), *(unknown_api_versions(i) for i in range(1, 9))).still_muted()
+    assert len(c.session.responses) == 3
+    c.upstream_answers(heartbeat_reply(0)).reading()
+    c.client_sees(heartbeat_reply(0), *(unknown_api_versions_reply(i) for i in range(1, 9)))
 
 
 @pytest.mark.parametrize("piece_bytes", [None, 5])
@@ -169,14 +161,6 @@ def test_collected_requests_count_as_in_flight_too(piece_bytes: int | None) -> N
     c = Conversation(settings=session_settings(max_in_flight_requests=2))
     frames = [metadata(i) for i in range(4)]
     c.client_sends(*frames, piece_bytes=piece_bytes).still_muted().upstream_sees(*frames[:2])
-
-
-def test_own_replies_that_wait_behind_a_long_poll_are_bounded() -> None:
-    c = Conversation(settings=session_settings(max_in_flight_requests=3))
-    c.client_sends(heartbeat(0), *(unknown_api_versions(i) for i in range(1, 9))).still_muted()
-    assert len(c.session.responses) == 3
-    c.upstream_answers(heartbeat_reply(0)).reading()
-    c.client_sees(heartbeat_reply(0), *(unknown_api_versions_reply(i) for i in range(1, 9)))
 
 
 # -- half-close and drain ------------------------------------------------------------------------------------
@@ -227,10 +211,18 @@ def test_a08_a_request_cut_off_by_the_clients_end_closes(request_frame: bytes, c
     assert c.session.mid_request is (c.take_upstream() != b"")
 
 
-def test_c16_requests_held_behind_a_throttle_are_dropped_when_the_client_leaves() -> None:
+def test_c16_what_a_mute_holds_is_dropped_with_its_client_and_served_in_a_drain() -> None:
     c = Conversation().throttle(1_000)
     c.session.receive_from_client(heartbeat(1), now_ms=c.clock.now_ms)
     c.client_half_closes().at(2_000).upstream_sees().closed(CloseCause.CLIENT_CLOSED)
+    c = Conversation().throttle(1_000).push(heartbeat(1) + metadata(2, "a") + heartbeat(3)[:10])
+    c.session.drain()
+    assert not c.session.drained
+    c.at(999).upstream_sees().at(1_000).upstream_sees(heartbeat(1), metadata(2, "a"))
+    c.upstream_answers(heartbeat_reply(1)).still_muted()
+    assert not c.session.drained
+    c.upstream_answers(wire.response("Metadata", 12, correlation_id=2, **wire.populated("Metadata", 12)))
+    assert c.session.drained
 
 
 def test_a_drain_takes_no_further_request_and_waits_for_those_under_way() -> None:
@@ -250,17 +242,6 @@ def test_a_drain_takes_no_further_request_and_waits_for_those_under_way() -> Non
     c.session.drain()
     c.client_sends(request[100:] + heartbeat(2)).upstream_sees(request)
     c.upstream_answers(produce_reply(1)).client_sees(produce_reply(1)).upstream_sees()
-    assert c.session.drained
-
-
-def test_a_drain_serves_the_requests_that_a_mute_held_back_when_it_is_over() -> None:
-    c = Conversation().throttle(1_000).push(heartbeat(1) + metadata(2, "a") + heartbeat(3)[:10])
-    c.session.drain()
-    assert not c.session.drained
-    c.at(999).upstream_sees().at(1_000).upstream_sees(heartbeat(1), metadata(2, "a"))
-    c.upstream_answers(heartbeat_reply(1)).still_muted()
-    assert not c.session.drained
-    c.upstream_answers(wire.response("Metadata", 12, correlation_id=2, **wire.populated("Metadata", 12)))
     assert c.session.drained
 
 
@@ -308,20 +289,14 @@ def test_a_request_that_a_mute_interrupts_gets_its_time_again() -> None:
     c.at(58_000).alive().client_sends(second[3:]).upstream_sees(first, second)
 
 
-def test_b21_an_idle_connection_is_closed_and_one_that_waits_for_a_reply_is_not() -> None:
+def test_b21_idleness_closes_a_reply_owed_does_not_and_the_first_cause_counts() -> None:
     c = Conversation(settings=session_settings(idle_timeout_ms=60_000))
     c.client_sends(heartbeat(1)).at(500_000).alive()
     c.upstream_answers(heartbeat_reply(1)).at(559_999).alive().at(560_000).closed(CloseCause.IDLE_TIMEOUT)
-
-
-def test_the_first_cause_to_close_is_the_one_that_counts() -> None:
     session = Conversation().session
     session.close(CloseCause.IDLE_TIMEOUT)
     session.close(CloseCause.CLIENT_CLOSED)
     assert session.close_cause is CloseCause.IDLE_TIMEOUT
-
-
-def test_a_half_closed_client_still_gets_the_reply_that_takes_its_time() -> None:
     c = Conversation()
     place = c.session.defer()
     c.client_sends(heartbeat(1)).still_muted().client_half_closes().alive().upstream_sees()

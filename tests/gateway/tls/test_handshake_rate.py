@@ -93,7 +93,7 @@ def test_permits_go_to_those_who_still_wait() -> None:
     assert crowd.began == [0, 4]
 
 
-def test_too_many_are_refused() -> None:
+def test_k09_only_so_many_wait_and_as_many_as_begin_in_time() -> None:
     crowd = Crowd(100, max_waiting=4)
     crowd.come(*range(6))
     assert crowd.refused == [4, 5]
@@ -101,15 +101,14 @@ def test_too_many_are_refused() -> None:
     assert crowd.began == [0, 1, 2, 3]
     crowd.come(6)
     assert crowd.began[-1] == 6
-
-
-# -- K09 -----------------------------------------------------------------------------------------------------
-def test_k09_only_as_many_wait_as_begin_before_their_deadline() -> None:
     crowd = Crowd(100)
     crowd.come(*range(200), left_s=1.0)
     assert crowd.refused == list(range(81, 200))
     crowd.loop.advance(800)
     assert crowd.began == list(range(81))
+
+
+# -- K09 -----------------------------------------------------------------------------------------------------
 
 
 def test_k09_addresses_take_turns_and_the_one_with_most_gives_way() -> None:

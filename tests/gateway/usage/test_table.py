@@ -82,7 +82,7 @@ def test_clients_share_rows_as_they_share_limits() -> None:
     assert (user, client_id) == ("", "x")
 
 
-def test_clients_beyond_the_cap_of_counters_are_not_told_by_each_others_names() -> None:
+def test_rows_without_a_tracker_or_counter_of_their_own_are_told_with_their_limits() -> None:
     limits = Limits()
     limits.set(QuotaEntity(client_id=DEFAULT), QuotaKey.PRODUCER_BYTE_RATE, 100.0)
     quotas = RateQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, RateSettings(max_trackers=1))
@@ -92,9 +92,6 @@ def test_clients_beyond_the_cap_of_counters_are_not_told_by_each_others_names() 
         produce(table, client_id, quotas.tracker("alice", client_id, now_ms=0)).count(units)
     rows = [(row[Row.USER], row[Row.CLIENT_ID], row[Row.OFFERED], row[Row.QUOTA]) for row in taken(table)]
     assert rows == [("alice", "x", 101, 100.0), ("alice", "y", 10, 100.0)]
-
-
-def test_limits_of_rows_without_a_tracker_are_asked_for() -> None:
     table = UsageTable()
     table.watch(UsageApi.CONNECT, lambda key, now_ms: Level(float(len(key.client_id)), float(now_ms)))
     table.row("in", "", "::1", UsageApi.CONNECT).count(1)
