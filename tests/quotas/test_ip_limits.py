@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
-from quotas.ip_limits import UNLIMITED, IpLimit, IpLimits, normalise
+from quotas.ip_limits import UNLIMITED, IpLimit, IpLimits, network_of, normalise
 from quotas.limits import Enforcement, Limits
 from testkit.scenarios import scenarios
 
@@ -188,3 +188,16 @@ def test_an_address_has_what_a_walk_through_all_quotas_finds(steps: list[Any], i
                 limits.replace_all((QuotaEntity(ip=name), KEY, float(rate)) for name, rate in of[0].items())
         for client in _CLIENTS:
             assert ip_limits.limit(client) == _literally(limits, client, ipv6_prefix_bits)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("10.1.2.3", "10.1.2.250", True),
+        ("10.1.2.3", "10.1.3.3", False),
+        ("2001:db8:1:2::3", "2001:db8:1:ffff::", True),
+        ("2001:db8:1::", "2001:db8:2::", False),
+    ],
+)
+def test_addresses_of_one_network_are_of_one_kind(one: str, other: str, alike: bool) -> None:
+    assert (network_of(one) == network_of(other)) is alike

@@ -285,3 +285,14 @@ def test_observe_mode_refuses_and_delays_nobody_and_builds_no_debt_of_refusals(
     assert row.tokens == (-10 if strict else -70)
     limits.set_observed()
     assert not quotas.charge("alice", "c", 1, strict=True, now_ms=clock.now_ms).accepted
+
+
+def test_a_throttle_is_counted_with_the_counter_that_the_clients_kind_shares(clock: FakeClock) -> None:
+    limits = Limits()
+    limits.set(QuotaEntity("alice", DEFAULT), KEY, 2.0)
+    quotas = MutationQuotas(limits, MutationSettings(window_num=10, max_trackers=1))
+    for client_id in ("a", "b"):
+        quotas.charge("alice", client_id, 30, strict=True, kind="here", now_ms=clock.now_ms)
+    for kind in ("here", "elsewhere"):
+        quotas.count_throttle("alice", "b", 5_000, kind=kind, now_ms=clock.now_ms)
+    assert sum(row.throttled_total for row in quotas.snapshot(now_ms=clock.now_ms)) == 1

@@ -229,3 +229,15 @@ def test_time_weighs_on_the_next_request_at_most_a_window(clock: FakeClock) -> N
     assert quotas.record("u", "c", 10**12, now_ms=clock.now_ms) == 0
     quotas.record_unchecked("u", "c", 10**12, now_ms=clock.now_ms)
     assert quotas.snapshot(now_ms=clock.now_ms) == []
+
+
+def test_the_load_of_a_counter_is_the_part_of_its_limit_that_is_in_use(clock: FakeClock) -> None:
+    limits = Limits()
+    limits.set(QuotaEntity(user="u"), QuotaKey.PRODUCER_BYTE_RATE, 10.0)
+    tracker = ByteRateQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, RateSettings()).tracker(
+        "u", "c", now_ms=clock.now_ms
+    )
+    assert tracker is not None
+    tracker.record(15, now_ms=clock.now_ms)
+    assert (tracker.rough_rate(now_ms=clock.now_ms), tracker.load(now_ms=clock.now_ms)) == (1.5, 0.15)
+    assert tracker.load(now_ms=clock.advance(11_000)) == 0

@@ -129,3 +129,15 @@ def test_k08_a_kind_below_its_share_shares_nothing_and_nothing_is_forgiven(calls
         for (each, its_kind), expected in taken.items():
             found = table.find(each, 1.0, its_kind)
             assert expected <= (0 if found is None else found.taken)
+
+
+def test_a_client_without_a_counter_finds_the_one_it_would_share_and_idle_shared_ones_go() -> None:
+    table = Table(1)
+    table.take("a", "alice")
+    shared = table.take("b", "alice")
+    assert shared is not table.find_own("a")
+    assert table.find("c", 1.0, "alice") is shared
+    assert table.find("c", 2.0, "alice") is None
+    shared.taken = 0
+    table.expire(now_ms=10_000)
+    assert list(table.shared()) == []
