@@ -164,17 +164,18 @@ class _Connection(asyncio.Protocol):
 
     def end(self, how: str) -> None:
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None:
             return
         match how:
-            case "half":
+            case "half" if not transport.is_closing():
                 transport.write_eof()
                 self.open = False  # for the script: its next step connects anew
-            case "reset":
+            case "reset" if not transport.is_closing():
                 sock: socket.socket = transport.get_extra_info("socket")
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
                 transport.abort()
-            case _:
+            case "close":
+                # Also one that is closing: the gateway has ended it, and does not read what it would still send.
                 transport.abort()
 
 

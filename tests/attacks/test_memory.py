@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from contextlib import suppress
+from pathlib import Path
 from struct import pack
+from typing import Final
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,12 +18,37 @@ from testkit import wire
 from testkit.quota_frames import alter, entry
 from testkit.wire_client import WireClient
 from tests.integration.conftest import StartGateway, eventually
-from tests.integration.gateway_process import GatewayProcess
+from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 
 pytestmark = pytest.mark.integration
 
 MIB = 1024 * 1024
 HELD = "gateway_memory_queued_bytes"
+
+
+NAMES: Final = 1_000
+QUOTAS: Final = 20_000
+TABLES: Final = """
+[quota_admin]
+authorize = "anyone"
+[[quotas]]
+default_client_id = true
+producer_byte_rate = 1000000000
+[[quotas]]
+client_id = "lister"
+request_percentage = 1.0
+"""
+
+
+@pytest.fixture(scope="module")
+def gateway(start_gateway: StartGateway, kafka: KafkaCluster) -> GatewayProcess:
+    return start_gateway(kafka, GatewayOptions(tables=TABLES))
+
+
+def rss(gateway: GatewayProcess) -> int:
+    """Resident memory in bytes."""
+    pages = int(Path(f"/proc/{gateway.pid}/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def held(gateway: GatewayProcess) -> float:
@@ -34,6 +62,7 @@ def test_k17_refused_requests_behind_a_long_poll_are_not_collected_without_bound
     refused = alter(*(entry({"no such type": f"{at}{'n' * 30_000}"}, producer_byte_rate=1.0) for at in range(130)))
     with socket.create_connection(gateway.broker(1)) as attacker, WireClient(gateway.broker(1)) as honest:
         honest.ask("Metadata", 12, topics=[])
+        before = rss(gateway)
         poll = wire.request("Fetch", 4, max_wait_ms=60_000, min_bytes=1, max_bytes=1, topics=[
             {"topic": "nothing-here", "partitions": []}
         ])  # fmt: skip
@@ -46,12 +75,13 @@ def test_k17_refused_requests_behind_a_long_poll_are_not_collected_without_bound
                 sent += len(refused)
         assert held(gateway) <= 2 * len(refused) + 2 * MAX_LOCAL_REPLY_BYTES + MIB
         assert sent < 60 * len(refused), "the client was read all the same"
+        # What a request comes to while it is looked through is several times its bytes, for one at a time.
+        assert rss(gateway) - before < 128 * MIB
         honest.ask("Metadata", 12, topics=[])
     eventually(lambda: held(gateway) < MIB)
 
 
-def test_k06_millions_of_empty_names_do_not_hold_the_loop(start_gateway: StartGateway, kafka: KafkaCluster) -> None:
-    gateway = start_gateway(kafka)
+def test_k06_millions_of_empty_names_do_not_hold_the_loop(gateway: GatewayProcess) -> None:
     body = pack(">i", 1_100_000) + bytes(8 * MIB - 100)
     frame = wire.framed(wire.head(32, 1, flexible=False) + body)
     for _ in range(3):
@@ -68,3 +98,46 @@ def test_k06_millions_of_empty_names_do_not_hold_the_loop(start_gateway: StartGa
         if sample.name == "gateway_event_loop_stall_seconds_bucket"
     }
     assert ticks["+Inf"] == ticks["1.0"], "14 s each before they were refused"
+
+
+def test_k07_a_thousand_long_client_ids_leave_little_behind(gateway: GatewayProcess) -> None:
+    def send(client: WireClient, count: int, what: str) -> None:
+        for at in range(count):
+            client.send_bytes(
+                wire.request(
+                    "Produce", 3, client_id=f"{what}{at}-{'x' * 31_000}\U0001f600", acks=1, timeout_ms=1_000
+                )
+            )
+            client.receive_frame()
+
+    with WireClient(gateway.broker(1)) as client:
+        send(client, 50, "warm")
+        before = rss(gateway)
+        send(client, NAMES, "cold")
+        # 120 MiB when they were kept as they came.
+        assert rss(gateway) - before < NAMES * 24 * 1024
+
+
+def test_k18_a_client_with_a_percent_of_a_core_does_not_list_thousands_of_quotas_all_the_time(
+    gateway: GatewayProcess,
+) -> None:
+    with WireClient(gateway.broker(1), client_id="operator") as operator:
+        for start in range(0, QUOTAS, 2_000):
+            changes = (
+                entry({"user": f"user-{at}"}, producer_byte_rate=1e6) for at in range(start, start + 2_000)
+            )
+            operator.send_bytes(alter(*changes))
+            operator.receive_frame()
+    assert gateway.metric("gateway_quota_store_quotas", quota="producer_byte_rate") == QUOTAS
+    told = []
+    with (
+        WireClient(gateway.broker(1), client_id="lister", timeout_s=4) as lister,
+        suppress(TimeoutError),
+    ):
+        for _ in range(15):
+            wanted = [{"entity_type": "user", "match_type": 2, "match": None}]
+            answer = lister.ask("DescribeClientQuotas", 1, components=wanted, strict=False).body
+            told.append(answer.throttle_time_ms)
+    # A percent of two windows of 11 s is 220 ms, and the request that goes beyond.
+    assert len(told) < 15
+    assert max(told) > 0

@@ -81,6 +81,40 @@ def test_k11_what_the_broker_does_not_know_is_not_given_to_it(cluster: ScriptedC
         assert [topic.topic_id for topic in body.topic_data] == [known]
 
 
+@pytest.mark.parametrize("named", [OTHERS, [*OTHERS, OWN]])
+def test_k11_megabytes_for_several_topics_are_looked_through_as_well(
+    cluster: ScriptedCluster, named: list[str]
+) -> None:
+    c = Conversation(cluster=cluster, own_topics=[OWN])
+    large = [{"index": 0, "records": bytes(5 * 1024 * 1024)}]
+    topics = [{"name": name, "partition_data": large} for name in named]
+    frame = wire.request("Produce", 9, acks=1, timeout_ms=1_000, topic_data=topics)
+    c.client_sends(frame, piece_bytes=256 * 1024)
+    c.serve()
+    body = wire.decode_response("Produce", 9, c.take_client())
+    told = {topic.name: topic.partition_responses[0].error_code for topic in body.responses}
+    assert told == {name: REFUSED if name == OWN else 0 for name in named}
+    assert [topic.name for topic in cluster.asked("Produce")[0].topic_data] == OTHERS
+
+
+def test_k06_many_partitions_are_looked_through_in_steps(cluster: ScriptedCluster) -> None:
+    c = Conversation(cluster=cluster, own_topics=[OWN])
+    c.hold_steps = True
+    partitions = [{"index": index, "records": None} for index in range(9_000)]
+    topics = [{"name": name, "partition_data": partitions} for name in (OTHERS[0], OWN)]
+    c.client_sends(wire.request("Produce", 9, acks=1, timeout_ms=1_000, topic_data=topics))
+    steps = 0
+    while c.session.steps:
+        assert c.take_upstream() == b""
+        c.step(lambda now_ms: c.session.take_step(now_ms=now_ms))
+        steps += 1
+    assert steps > 30
+    c.serve()
+    body = wire.decode_response("Produce", 9, c.take_client())
+    codes_of_each = [{each.error_code for each in topic.partition_responses} for topic in body.responses]
+    assert sorted(codes_of_each, key=max) == [{0}, {REFUSED}]
+
+
 def test_k11_a_request_that_must_wait_for_its_quota_is_refused_after_that(cluster: ScriptedCluster) -> None:
     first = Conversation(cluster=cluster, own_topics=[OWN], producer_byte_rate=100)
     own, known = cluster.ids[OWN], cluster.ids["orders"]

@@ -7,6 +7,7 @@ from gateway.observability.events import AuthenticationResult, CloseCause
 from protocol.api_keys import ApiKey
 from protocol.sasl import Mechanism
 from quotas.combine import ThrottledBy
+from quotas.entities import QuotaEntity, cut_name
 from testkit import wire
 from testkit.frames import heartbeat, heartbeat_reply
 from testkit.sasl import EXCHANGES, PLAIN_ALICE, SCRAM_FIRST, SaslConversation, handshake, oauth, token, token_reply
@@ -40,6 +41,15 @@ def test_h02_failure_leaves_the_client_anonymous_and_ends_after_the_delay(mechan
     c.at(100).client_sees(token_reply(1000 + 1 + len(rounds) + 1, error_code=FAILED))
     c.closed(CloseCause.AUTHENTICATION_FAILED)
     assert c.core.authentications == [(Mechanism(mechanism), AuthenticationResult.FAILED)]
+
+
+def test_k07_a_long_user_is_cut_before_it_is_counted_by() -> None:
+    name = "n" * 1_000
+    c = SaslConversation().shakes_hands("PLAIN")
+    c.round(f"\0{name}\0secret".encode(), b"")
+    assert c.user == cut_name(name)
+    # A quota for such a user is found as well.
+    assert QuotaEntity(user=name) == QuotaEntity(user=c.user)
 
 
 def test_h02_brokers_delay_is_not_added_to_and_a_half_closed_client_waits_for_its_refusal() -> None:
