@@ -37,6 +37,7 @@ from gateway.quota_admin.store.build import build_store
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.runtime.clock import loop_clock
+from gateway.runtime.lateness import LATE_MS
 from gateway.server.admin import AdminServer
 from gateway.server.connection_capacity import (
     DescriptorPlan,
@@ -328,8 +329,11 @@ class Gateway:
         self._listeners.drain()
         deadline_ms = self._now_ms() + self.operations.config.drain.timeout_ms
         while self._listeners.unfinished and self._now_ms() < deadline_ms and not hurry.is_set():
+            began_ms = self._now_ms()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(hurry.wait(), _DRAIN_POLL_S)
+            if (took_ms := self._now_ms() - began_ms) >= LATE_MS:
+                deadline_ms += took_ms
         self._listeners.abort()
 
     async def _stop_discovering(self) -> None:

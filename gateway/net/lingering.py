@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.net.stalled_write import unacknowledged_bytes
+from gateway.runtime.lateness import LATE_MS
 
 LINGER_S: Final = 10.0
 """How long a closed transport may take to hand over what is left; in a drain, without any progress."""
@@ -80,6 +81,7 @@ class Lingering:
         self.most: int | None = most
         self._rests: dict[asyncio.Transport, _Rest] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
 
     def close(self, transport: asyncio.Transport) -> None:
         """Close a transport; what its peer does not have yet may still leave for `LINGER_S`."""
@@ -95,18 +97,25 @@ class Lingering:
         transport.write_eof()
         transport.resume_reading()
         if self._timer is None:
-            self._timer = self._loop.call_later(_LOOK_S, self._look)
+            self._arm()
 
     def _look(self) -> None:
         self._timer = None
         now_s = self._loop.time()
+        if (late_s := now_s - self._due_s) * 1000 >= LATE_MS:
+            for rest in self._rests.values():
+                rest.give_up_s += late_s
         for transport, rest in list(self._rests.items()):
             if rest.input.ended:
                 del self._rests[transport]
             elif self._is_over(transport, rest, now_s):
                 self._give_up(transport)
         if self._rests:
-            self._timer = self._loop.call_later(_LOOK_S, self._look)
+            self._arm()
+
+    def _arm(self) -> None:
+        self._due_s = self._loop.time() + _LOOK_S
+        self._timer = self._loop.call_later(_LOOK_S, self._look)
 
     def _is_over(self, transport: asyncio.Transport, rest: _Rest, now_s: float) -> bool:
         left_bytes = unacknowledged_bytes(transport)

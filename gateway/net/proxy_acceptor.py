@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 
 from config.sections.listeners import ProxyProtocolSettings
 from gateway.net.accepted_socket import AcceptedSocket
+from gateway.runtime.lateness import LATE_MS
 from protocol.proxy_protocol import NoProxyHeader, ProxyHeader, ProxyHeaderReader, ProxyProtocolError
 from quotas.connections import AdmissionCause
 from quotas.ip_limits import normalise
@@ -85,10 +86,20 @@ class ProxyProtocolAcceptor:
         self._read(accepted)
         if accepted in self.waiting:
             self._loop.add_reader(accepted.sock.fileno(), self._read, accepted)
-            timeout_s = self._settings.timeout_ms / 1000
-            waiting.deadline = self._loop.call_later(
-                timeout_s, self._refuse, accepted, AdmissionCause.PROXY_TIMEOUT
-            )
+            self._arm(accepted, waiting)
+
+    def _arm(self, accepted: AcceptedSocket, waiting: _Waiting) -> None:
+        timeout_ms = self._settings.timeout_ms
+        due_ms = self._loop.time() * 1000 + timeout_ms
+        waiting.deadline = self._loop.call_later(
+            timeout_ms / 1000, self._timed_out, accepted, waiting, due_ms
+        )
+
+    def _timed_out(self, accepted: AcceptedSocket, waiting: _Waiting, due_ms: float) -> None:
+        if self._loop.time() * 1000 - due_ms >= LATE_MS:
+            self._arm(accepted, waiting)
+        else:
+            self._refuse(accepted, AdmissionCause.PROXY_TIMEOUT)
 
     def stop(self) -> list[AcceptedSocket]:
         """Watch none any more.

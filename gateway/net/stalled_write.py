@@ -14,6 +14,7 @@ import termios
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from gateway.runtime.lateness import LATE_MS
 from gateway.session.settings import SessionSettings
 
 
@@ -37,7 +38,7 @@ class _Buffer(Protocol):
 class StalledWriteDetector:
     """Looks at one transport for as long as it is full: each period some of its bytes must leave."""
 
-    __slots__ = ("_left_bytes", "_on_stalled", "_owner", "_timer", "_transport", "_upstream")
+    __slots__ = ("_due_ms", "_left_bytes", "_on_stalled", "_owner", "_timer", "_transport", "_upstream")
 
     def __init__(
         self, owner: _Owner, transport: _Buffer, on_stalled: Callable[[], None], *, upstream: bool = False
@@ -60,6 +61,7 @@ class StalledWriteDetector:
         settings = self._owner.settings
         period_ms = settings.upstream_write_timeout_ms if self._upstream else settings.write_timeout_ms
         self._left_bytes = unacknowledged_bytes(self._transport)
+        self._due_ms = self._owner.loop.time() * 1000 + period_ms
         self._timer = self._owner.loop.call_later(period_ms / 1000, self._check)
 
     def stop(self) -> None:
@@ -67,6 +69,9 @@ class StalledWriteDetector:
         self._timer.cancel()
 
     def _check(self) -> None:
+        if self._owner.loop.time() * 1000 - self._due_ms >= LATE_MS:
+            self._start()
+            return
         settings = self._owner.settings
         progress = self._left_bytes - unacknowledged_bytes(self._transport)
         enough = 1 if self._upstream else settings.min_write_bytes_per_s * settings.write_timeout_ms // 1000

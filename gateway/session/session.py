@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from gateway.auth.authentication import Authentication
 from gateway.observability.events import CloseCause, Side
+from gateway.runtime.lateness import LATE_MS
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.memory_budget import SMALL_BYTES, MemoryBudget
 from gateway.session.mute import MuteReason
@@ -863,13 +864,14 @@ class ClientSession:
         return not muted or (self._parser.relay_left > 0 and not muted & _BACK_PRESSURE)
 
     def on_timer(self, *, now_ms: int) -> None:
-        """Do what is due, and set `wake_at_ms` to what comes next."""
+        """Do what is due, and set `wake_at_ms` to what comes next; see `LATE_MS`."""
+        late = now_ms - self.wake_at_ms >= LATE_MS
         self._close_when_due(now_ms)
         if self.muted & _THROTTLED and now_ms >= self.throttling.until_ms:
             self.unmute(MuteReason.THROTTLED, now_ms=now_ms)
         settings = self._settings
         if self._frame_deadline_ms <= now_ms:
-            if self.muted:
+            if self.muted or late:
                 # The rest of the frame was not read because of us: the client gets its time again.
                 self._frame_deadline_ms = now_ms + settings.frame_timeout_ms
             else:
@@ -879,6 +881,8 @@ class ClientSession:
         if not self.responses.idle or self.steps:
             # A long poll is not idleness (hazard B21), however long the broker takes.
             idle_at_ms = now_ms + settings.idle_timeout_ms
+        elif idle_at_ms <= now_ms and late:
+            idle_at_ms = now_ms + LATE_MS
         elif idle_at_ms <= now_ms:
             self.close(CloseCause.IDLE_TIMEOUT)
         throttled_until_ms = self.throttling.until_ms if self.muted & _THROTTLED else NEVER_MS

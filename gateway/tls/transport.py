@@ -17,6 +17,7 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol, cast
 
 from gateway.observability.events import TlsFailure
+from gateway.runtime.lateness import LATE_MS
 from gateway.tls.handshake_steps import HandshakeSteps
 from gateway.tls.records import (
     FULL_BYTES,
@@ -159,8 +160,9 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._hello, self._hello_walk = b"", HelloWalk()
         self._deadline_s = math.inf if timeout_ms is None else loop.time() + timeout_ms / 1000
         self._deadline: asyncio.TimerHandle | None = None
+        self._timeout_s = math.inf if timeout_ms is None else timeout_ms / 1000
         if timeout_ms is not None:
-            self._deadline = loop.call_later(timeout_ms / 1000, self._give_up, TlsFailure.TIMEOUT)
+            self._deadline = loop.call_later(self._timeout_s, self._timed_out)
 
     # -- a protocol, to the socket ---------------------------------------------------------------------------
 
@@ -246,6 +248,14 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
     def left_s(self) -> float:
         """What is left of the time for the handshake."""
         return self._deadline_s - self._loop.time()
+
+    def _timed_out(self) -> None:
+        now_s = self._loop.time()
+        if (now_s - self._deadline_s) * 1000 >= LATE_MS:
+            self._deadline_s = now_s + self._timeout_s
+            self._deadline = self._loop.call_later(self._timeout_s, self._timed_out)
+        else:
+            self._give_up(TlsFailure.TIMEOUT)
 
     def _take_hello(self, received: memoryview) -> None:
         self._hello += received

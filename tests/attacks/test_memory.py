@@ -104,9 +104,7 @@ def test_k07_a_thousand_long_client_ids_leave_little_behind(gateway: GatewayProc
     def send(client: WireClient, count: int, what: str) -> None:
         for at in range(count):
             client.send_bytes(
-                wire.request(
-                    "Produce", 3, client_id=f"{what}{at}-{'x' * 31_000}\U0001f600", acks=1, timeout_ms=1_000
-                )
+                wire.request("Produce", 3, client_id=f"{what}{at}-{'x' * 31_000}\U0001f600", acks=1, timeout_ms=1_000)
             )
             client.receive_frame()
 
@@ -123,17 +121,12 @@ def test_k18_a_client_with_a_percent_of_a_core_does_not_list_thousands_of_quotas
 ) -> None:
     with WireClient(gateway.broker(1), client_id="operator") as operator:
         for start in range(0, QUOTAS, 2_000):
-            changes = (
-                entry({"user": f"user-{at}"}, producer_byte_rate=1e6) for at in range(start, start + 2_000)
-            )
+            changes = (entry({"user": f"user-{at}"}, producer_byte_rate=1e6) for at in range(start, start + 2_000))
             operator.send_bytes(alter(*changes))
             operator.receive_frame()
     assert gateway.metric("gateway_quota_store_quotas", quota="producer_byte_rate") == QUOTAS
     told = []
-    with (
-        WireClient(gateway.broker(1), client_id="lister", timeout_s=4) as lister,
-        suppress(TimeoutError),
-    ):
+    with WireClient(gateway.broker(1), client_id="lister", timeout_s=4) as lister, suppress(TimeoutError):
         for _ in range(15):
             wanted = [{"entity_type": "user", "match_type": 2, "match": None}]
             answer = lister.ask("DescribeClientQuotas", 1, components=wanted, strict=False).body

@@ -55,3 +55,30 @@ async def test_l02_drain_loses_no_reply_of_a_client_that_reads_slowly_and_goes_o
         assert sent > carried_out
         assert received == carried_out
         assert await process.exit_code() == 0
+
+
+@pytest.mark.integration
+async def test_l06_bytes_that_came_during_a_pause_are_read_before_deadlines_fire(tmp_path: Path) -> None:
+    timeouts = dict.fromkeys(("first_frame_timeout_ms", "frame_timeout_ms", "idle_timeout_ms"), 1_000)
+    async with ScriptedBroker() as broker, gateway_process(tmp_path, broker.port, **timeouts) as process:
+        clients = [await process.connect() for _ in range(10)]
+        request = heartbeat(7)
+        # Half of them have begun a frame, half of them are about to be idle.
+        for at, client in enumerate(clients):
+            if at % 2:
+                await client.send(heartbeat(6))
+                await client.receive_frame()
+            else:
+                await client.send(request[:20])
+        await asyncio.sleep(0.2)
+        process.signal(signal.SIGSTOP)
+        for at, client in enumerate(clients):
+            await client.send(request if at % 2 else request[20:])
+        await asyncio.sleep(3.0)
+        process.signal(signal.SIGCONT)
+        for client in clients:
+            assert wire.correlation_id_of(await client.receive_frame()) == 7
+        # A deadline after the pause counts.
+        await asyncio.gather(*(client.receive_rest() for client in clients))
+        for client in clients:
+            client.close()

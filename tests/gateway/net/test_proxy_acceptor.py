@@ -227,6 +227,16 @@ def test_h25_slow_header_ends_at_its_deadline_however_it_trickles(proxy_acceptor
     assert proxy_acceptor.counts == (0, 0, 0)
 
 
+def test_l06_header_that_came_while_the_process_stood_still_is_read(proxy_acceptors: Any) -> None:
+    proxy_acceptor = proxy_acceptors()
+    client = proxy_acceptor.connect(b"PROXY TCP4 ")
+    proxy_acceptor.loop.clock.advance(10_000)
+    client.sendall(b"192.0.2.1 192.0.2.2 1 2\r\n")
+    proxy_acceptor.loop.advance(10_000)
+    assert not ended(client)
+    assert proxy_acceptor.refused == {}
+
+
 def test_client_that_leaves_before_its_header_frees_its_place(proxy_acceptors: Any) -> None:
     proxy_acceptor = proxy_acceptors()
     proxy_acceptor.connect(b"PROX").close()

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from gateway.net.stalled_write import StalledWriteDetector
+from gateway.runtime.lateness import LATE_MS
 from testkit.clock import FakeClock
 from testkit.core import session_settings
 from testkit.fake_loop import FakeLoop
@@ -92,3 +93,12 @@ def test_b10_what_the_peer_has_taken_counts_though_the_kernel_takes_nothing_more
         assert select.select([], [ours], [], 0) == ([], [], [])
         scene.owner.loop.advance(PERIOD_MS)
         assert scene.stalled == 1
+
+
+def test_l06_a_period_in_which_the_process_stood_still_does_not_count() -> None:
+    scene = Scene()
+    scene.owner.loop.clock.advance(PERIOD_MS + LATE_MS)
+    scene.owner.loop.advance(0)
+    assert scene.stalled == 0
+    scene.owner.loop.advance(PERIOD_MS)
+    assert scene.stalled == 1

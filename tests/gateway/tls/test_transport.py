@@ -384,3 +384,12 @@ def test_what_comes_while_a_step_is_due_is_bounded(pki: Pki) -> None:
     for _ in range(100):
         second.deliver(bytes(4_096), turns=False)
     assert second.failures == [TlsFailure.PROTOCOL]
+
+
+def test_l06_a_handshake_has_its_time_again_when_the_process_stood_still(pki: Pki) -> None:
+    server = TlsServer(pki)
+    server.loop.clock.advance(60_000)
+    server.loop.advance(9_999)
+    assert server.failures == []
+    server.shake_hands()
+    assert server.user.transport is server.transport
