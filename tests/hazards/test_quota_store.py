@@ -21,6 +21,7 @@ from quotas.entities import QuotaEntity
 from testkit.gateway import gateway_config
 from testkit.packages import require_package
 from testkit.quota_stores import ALICE, ANYBODY, APP, FETCH, PRODUCE, alteration, opened, sqlite_store
+from testkit.raw_client import until
 
 ROOT: Final = Path(__file__).parents[2]
 VALUES: Final = {(ALICE, PRODUCE): 1.0, (ANYBODY, FETCH): 2.0, (APP, FETCH): 3.0}
@@ -36,6 +37,24 @@ def store_folder(tmp_path: Path) -> Path:
 
     asyncio.run(fill())
     return tmp_path
+
+
+def killed_with_a_log(folder: Path, *, more: int = 0) -> None:
+    """A store with the three quotas, and more, as a process that was killed leaves it: all in the log."""
+    program = (
+        "import asyncio, os, sys, pathlib\n"
+        "from testkit.quota_stores import *\n"
+        "async def run():\n"
+        "    store = sqlite_store(pathlib.Path(sys.argv[1]))\n"
+        "    await store.open(Seen())\n"
+        "    store._tidy = lambda: None\n"
+        "    await store.write(alteration((ALICE, PRODUCE, 1.0), (ANYBODY, FETCH, 2.0), (APP, FETCH, 3.0),\n"
+        f"        *((QuotaEntity(user=f'user-{{n}}'), FETCH, 1.0) for n in range({more}))))\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "asyncio.run(run())\n"
+    )
+    subprocess.run([sys.executable, "-c", program, folder], cwd=ROOT, check=False)
+    assert (folder / "quotas.db-wal").stat().st_size > 0
 
 
 async def refusal(folder: Path) -> str:
@@ -115,6 +134,37 @@ async def test_g02_full_disk_refuses_and_changes_nothing_until_there_is_room(
         assert len(seen.values) == 301
     async with opened(sqlite_store(small_disk)) as again:
         assert again.values == seen.values
+
+
+@pytest.mark.parametrize("left_bytes", [0, 8_192])
+@pytest.mark.asyncio
+async def test_l03_store_on_a_full_disk_is_read_and_is_written_as_soon_as_there_is_room(
+    small_disk: Path, left_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.quota_admin.store.sqlite_store._TRY_AGAIN_S", 0.05)
+    # What is in the log needs more room in the file.
+    killed_with_a_log(small_disk, more=200)
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4_096):
+                pass
+        except OSError:
+            file.truncate(max(0, file.tell() - left_bytes))
+    async with opened(store := sqlite_store(small_disk)) as seen:
+        values = dict(seen.values)
+        assert len(values) == 203
+        assert values.items() >= VALUES.items()
+        assert (store.version, len(await store.history(10))) == (1, 10)
+        with pytest.raises(StoreError, match="can't be written for now"):
+            await store.write(alteration((ALICE, PRODUCE, None)))
+        assert seen.values == values
+        filler.unlink()
+        await until(lambda: store.read_only is None)
+        assert await store.write(alteration((ALICE, PRODUCE, 4.0))) == 2
+        assert (await store.history(1))[0].new == 4.0
+    async with opened(sqlite_store(small_disk)) as again:
+        assert again.values == values | {(ALICE, PRODUCE): 4.0}
 
 
 # -- files that are not what they should be ------------------------------------------------------------------
@@ -262,21 +312,8 @@ def test_g18_read_only_disk_serves_the_quotas_and_refuses_alterations(
 
     folder = store_folder
     if log_left:
-        # As a process that was killed leaves it: everything in the log, nothing in the file.
         folder = store_folder / "killed"
-        program = (
-            "import asyncio, os, sys, pathlib\n"
-            "from testkit.quota_stores import *\n"
-            "async def run():\n"
-            "    store = sqlite_store(pathlib.Path(sys.argv[1]))\n"
-            "    await store.open(Seen())\n"
-            "    store._tidy = lambda: None\n"
-            "    await store.write(alteration((ALICE, PRODUCE, 1.0), (ANYBODY, FETCH, 2.0), (APP, FETCH, 3.0)))\n"
-            "    os.kill(os.getpid(), 9)\n"
-            "asyncio.run(run())\n"
-        )
-        subprocess.run([sys.executable, "-c", program, folder], cwd=ROOT, check=False)
-        assert (folder / "quotas.db-wal").stat().st_size > 0
+        killed_with_a_log(folder)
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("may not mount")
     if subprocess.run(["mount", "--bind", folder, folder], capture_output=True, check=False).returncode:

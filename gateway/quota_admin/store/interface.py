@@ -181,7 +181,7 @@ class QuotaStore(Protocol):
 
     Attributes:
         version: grows with every alteration that changes something; 0: nothing was ever changed.
-        read_only: why alterations are refused for good; None: they are not.
+        read_only: why alterations are refused, for good or until the disk can be written; None: they are not.
         bad_records: how many things in it were passed over because they are no quotas.
         unsigned_records: how many were passed over because they have no valid signature.
         stale: why what others change is not followed at the moment; None: it is, or there are no others.

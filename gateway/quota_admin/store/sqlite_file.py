@@ -63,6 +63,12 @@ _NOT_THE_FILE: Final = frozenset(
 )
 """Errors, without their details, that say nothing about what is in the file."""
 
+_IN_USE: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+
+
+class DiskError(StoreError):
+    """The file can't be opened for writing now, because the disk is full for instance; it may be read."""
+
 
 class QuotaFile:
     """One store file, open for writing or only read.
@@ -100,6 +106,7 @@ class QuotaFile:
             Every quota and limit in it.
 
         Raises:
+            DiskError: see there.
             StoreError: it can't be trusted.
         """
         in_file = check_header(self._path)
@@ -126,8 +133,9 @@ class QuotaFile:
         except (sqlite3.Error, ValueError, KeyError, TypeError) as exc:
             self.close()
             # "Move it away" would be the wrong advice where the disk is full.
-            if getattr(exc, "sqlite_errorcode", 0) & 0xFF in _NOT_THE_FILE:
-                raise StoreError(f"{self._path} can't be used: {exc}") from exc
+            if (code := getattr(exc, "sqlite_errorcode", 0) & 0xFF) in _NOT_THE_FILE:
+                kind = StoreError if code in _IN_USE else DiskError
+                raise kind(f"{self._path} can't be used: {exc}") from exc
             raise StoreError(damaged(self._path, str(exc))) from exc
         except StoreError:
             self.close()

@@ -8,15 +8,18 @@ import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 import structlog
 
 from gateway.quota_admin.store.data_dir import DataDirectory
 from gateway.quota_admin.store.interface import Alteration, HistoryEntry, OnChange, StoredChange, StoreError
-from gateway.quota_admin.store.sqlite_file import QuotaFile
+from gateway.quota_admin.store.sqlite_file import DiskError, QuotaFile
 from gateway.quota_admin.store.sqlite_format import create
 from gateway.quota_admin.store.writing import WritesInProgress
 from gateway.runtime.durable import sync_directory
+
+_TRY_AGAIN_S: Final = 5.0
 
 _log = structlog.get_logger("gateway.store")
 
@@ -51,9 +54,14 @@ class SqliteStore:
         self._thread: ThreadPoolExecutor | None = None
         self._one_at_a_time = asyncio.Lock()
         self._writing = WritesInProgress()
+        # While the disk does not let it be written, but may do so later.
+        self._trying_again: asyncio.Task[None] | None = None
 
     async def open(self, on_change: OnChange) -> None:
-        """See `QuotaStore`. A directory that can't be written serves what is in it and refuses alterations."""
+        """See `QuotaStore`. A directory that can't be written serves what is in it and refuses alterations.
+
+        Where the disk is full that lasts until there is room again (hazard L03).
+        """
         self._on_change = on_change
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="quota-store")
         # A hundred thousand new objects that all stay would be walked through again and again.
@@ -68,9 +76,25 @@ class SqliteStore:
         finally:
             if collects:
                 gc.enable()
+        if self.read_only is not None and self._directory.read_only is None:
+            self._trying_again = asyncio.create_task(self._try_again())
+
+    async def _try_again(self) -> None:
+        while self.read_only is not None:
+            await asyncio.sleep(_TRY_AGAIN_S)
+            await self._become_writable()
+
+    async def _become_writable(self) -> None:
+        self.read_only = await asyncio.get_running_loop().run_in_executor(
+            self._open_thread, self._open_for_writing
+        )
+        if self.read_only is None:
+            _log.warning("quota_store_writable")
 
     async def write(self, alteration: Alteration) -> int:
         """See `QuotaStore`."""
+        if self._trying_again is not None and self.read_only is not None:
+            await self._become_writable()
         if self.read_only is not None:
             raise StoreError(self.read_only)
         return await self._writing.carry_out(self._write(alteration))
@@ -89,6 +113,8 @@ class SqliteStore:
         thread = self._thread
         if thread is None:
             return
+        if self._trying_again is not None:
+            self._trying_again.cancel()
         await self._writing.done()
         self._thread = None
         await asyncio.get_running_loop().run_in_executor(thread, self._release)
@@ -123,9 +149,14 @@ class SqliteStore:
                 return self._load_read_only(store_id)
             if not directory.database.exists():
                 self._create(store_id)
-            changes = self._file.open(store_id=store_id)
-            if store_id is None:
-                directory.set_store_id(self._file.state.id)
+            try:
+                changes = self._file.open(store_id=store_id)
+            except DiskError as exc:
+                changes = self._load_read_only(store_id)
+                self.read_only = f"the quota store can't be written for now: {exc}"
+            else:
+                if store_id is None:
+                    directory.set_store_id(self._file.state.id)
         except OSError as exc:
             self._release()
             raise StoreError(f"{directory.path}: {exc.strerror}") from exc
@@ -161,6 +192,25 @@ class SqliteStore:
             file.close()
         self._file.state = file.state
         return changes
+
+    def _open_for_writing(self) -> str | None:
+        """After a start that could only read: why it still can't be written; None: it can."""
+        served = self._file.state
+        if self.read_only is None:
+            return None
+        try:
+            self._file.open(store_id=served.id)
+            if self._directory.store_id() is None:
+                self._directory.set_store_id(served.id)
+        except (StoreError, OSError) as exc:
+            self._file.close()
+            self._file.state = served
+            return f"the quota store can't be written for now: {exc}"
+        if self._file.state != served:
+            self._file.close()
+            self._file.state = served
+            return f"{self._directory.database} has changed behind the gateway, which has to be started again"
+        return None
 
     def _make(self, alteration: Alteration) -> tuple[list[StoredChange], int]:
         changes = self._file.write(alteration, at_ms=self._now_ms())

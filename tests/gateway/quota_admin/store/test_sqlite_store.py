@@ -112,7 +112,7 @@ async def test_disk_that_is_full_is_not_called_damage(tmp_path: Path, monkeypatc
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(QuotaFile, "_connect", full)
+        patched.setattr(QuotaFile, "_connect", full)  # for reading too
         with pytest.raises(StoreError, match=r"can't be used: database or disk is full$"):
             async with opened(sqlite_store(tmp_path)):
                 pass
