@@ -64,6 +64,7 @@ from quotas.connections import ConnectionQuotas
 from quotas.layered_quotas import LayeredQuotas
 from quotas.mutations import MutationQuotas
 
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 _DRAIN_POLL_S: Final = 0.02
 _SWITCH_S: Final = 0.0005
 _STORE_GRACE_S: Final = 5.0
@@ -369,7 +370,6 @@ class Gateway:
 async def _serve(config: Config, banner: str | None, source: ConfigSource | None) -> int:
     # A thread that computes, such as one that writes many quotas, holds up each callback of the loop for this long.
     sys.setswitchinterval(_SWITCH_S)
-    loop = asyncio.get_running_loop()
     gateway = Gateway(config, source)
     stop = asyncio.Event()
     hurry = asyncio.Event()
@@ -380,7 +380,7 @@ async def _serve(config: Config, banner: str | None, source: ConfigSource | None
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+        _on_signal(number, on_signal)
     reloads: set[asyncio.Task[ReloadReport]] = set()
 
     def on_hangup() -> None:
@@ -389,9 +389,26 @@ async def _serve(config: Config, banner: str | None, source: ConfigSource | None
             reloads.add(task := asyncio.create_task(gateway.operations.reload(by="SIGHUP")))
             task.add_done_callback(reloads.discard)
 
-    loop.add_signal_handler(signal.SIGHUP, on_hangup)
+    _on_signal(signal.SIGHUP, on_hangup)
     # A supervisor's stray signals do not end the gateway (hazard F15).
-    loop.add_signal_handler(signal.SIGUSR1, lambda: _log.info("signal_ignored", signal="SIGUSR1"))
+    _on_signal(signal.SIGUSR1, lambda: _log.info("signal_ignored", signal="SIGUSR1"))
+    try:
+        return await _serve_until(gateway, stop, hurry, banner)
+    finally:
+        # All is done; what is left of the process must not die of a signal (hazard L08).
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _on_signal(number: signal.Signals, call: Callable[[], object]) -> None:
+    """Call it in the loop. The loop's own handlers end with it, and with them the process at the next signal."""
+    loop = asyncio.get_running_loop()
+    signal.signal(number, lambda *_: loop.call_soon_threadsafe(call))
+
+
+async def _serve_until(
+    gateway: Gateway, stop: asyncio.Event, hurry: asyncio.Event, banner: str | None
+) -> int:
     try:
         if not await _started(gateway, stop):
             return 0

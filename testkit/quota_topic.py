@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from gateway.quota_admin.store.topic_identity import Found
 from gateway.quota_admin.store.topic_store import TopicStore, TopicStoreSettings
 from quotas.record_signature import RecordSigner
 from testkit.quota_stores import AT_MS
@@ -66,8 +67,12 @@ class QuotaTopic:
         log: everything that was committed.
         on_commit: called instead of the commit with what makes it.
         unreachable: nobody says where it ends.
+        all_held: no consumer reads anything for the time being.
         consumers: all there were, by the order in which gateways were opened.
         first_fault: what the next consumer meets first.
+        topic_id: what the brokers say it is; None: there is none.
+        tombstones_s: its delete.retention.ms.
+        compacted: offsets of records that are gone.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,11 +81,20 @@ class QuotaTopic:
         self.consumers: list[Consumer] = []
         self.first_fault: KafkaError | Exception | None = None
         self.unreachable = False
+        self.all_held = False
+        self.topic_id: str | None = "one"
+        self.tombstones_s = 86_400.0
+        self.compacted: set[int] = set()
         monkeypatch.setattr("gateway.quota_admin.store.topic_reader.Consumer", self._consumer)
         monkeypatch.setattr(
             "gateway.quota_admin.store.topic_writer.Producer", lambda *_args, **_more: Producer(self)
         )
-        monkeypatch.setattr("gateway.quota_admin.store.topic_store.have_topic", lambda *_args, **_more: None)
+        monkeypatch.setattr(
+            "gateway.quota_admin.store.topic_store.have_topic", lambda *_args, **_more: self.tombstones_s
+        )
+        monkeypatch.setattr(
+            "gateway.quota_admin.store.topic_reader.TopicIdentity", lambda *_args: Identity(self)
+        )
         monkeypatch.setattr("gateway.quota_admin.store.topic_store.end_offset", self._end_offset)
 
     def _consumer(self, *_args: object, **_more: object) -> Consumer:
@@ -118,6 +132,22 @@ class QuotaTopic:
         return message
 
 
+class Identity:
+    """What the brokers say of the topic."""
+
+    def __init__(self, topic: QuotaTopic) -> None:
+        self.asking = False
+        self._topic = topic
+
+    def poll(self) -> Found | None:
+        return None if self._topic.unreachable else self.ask()
+
+    def ask(self) -> Found:
+        if self._topic.unreachable:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no broker"))
+        return Found(self._topic.topic_id, len(self._topic.log) if self._topic.topic_id else 0)
+
+
 class Consumer:
     """Reads the log.
 
@@ -148,7 +178,9 @@ class Consumer:
             error, self.fault, self._ended = self.fault, None, True
             return Message(self._next, error=error)
         # As librdkafka does: after an error of this kind nothing comes until the partition is assigned again.
-        if not self.held and not self._ended:
+        if not self.held and not self._topic.all_held and not self._ended:
+            while self._next in self._topic.compacted:
+                self._next += 1
             if self._next < len(self._topic.log):
                 self._next += 1
                 return self._topic.log[self._next - 1]

@@ -6,7 +6,6 @@ Idempotent: a line is not there twice because the gateway tried twice, and the l
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from gateway.runtime.client_log import client_logger
 from gateway.runtime.topic_access import open_to_anybody
 from gateway.usage.line import Line, Tally
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
@@ -25,7 +25,7 @@ _MAX_LINE_BYTES: Final = 16 * 1024 * 1024  # compressed it has to fit into the t
 _CREATE_S: Final = 10.0
 _POLL_S: Final = 0.05
 
-_log = logging.getLogger("gateway.usage.kafka")
+_log = client_logger("gateway.usage.kafka")
 
 
 @dataclass(frozen=True, slots=True)

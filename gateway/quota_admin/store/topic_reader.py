@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import operator
 import threading
 import time
@@ -25,7 +24,9 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from gateway.quota_admin.store.interface import StoreError
+from gateway.quota_admin.store.topic_identity import TopicIdentity
 from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Record
+from gateway.runtime.client_log import client_logger
 from gateway.runtime.topic_access import open_to_anybody
 from quotas.record_signature import SIGNATURE_HEADER
 
@@ -36,13 +37,16 @@ _ASK_S: Final = 5.0
 _MAX_AHEAD: Final = 8
 """Batches that the loop has not looked at yet; the reader waits for it."""
 
+TOMBSTONES_S: Final = 86_400.0
+"""Kafka's default."""
+
 _ENDS: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART)
 """After these librdkafka reads no further, or what comes is of another topic of the same name."""
 
 _FORBIDDEN: Final = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 _log = structlog.get_logger("gateway.store")
-_client_log = logging.getLogger("gateway.store.kafka")
+_client_log = client_logger("gateway.store.kafka")
 
 
 def have_topic(
@@ -52,7 +56,7 @@ def have_topic(
     replication_factor: int | None,
     timeout_s: float,
     signed: bool = False,
-) -> None:
+) -> float:
     """Make the topic if it is not there. Blocks.
 
     Args:
@@ -61,6 +65,9 @@ def have_topic(
         replication_factor: of one that is made; None: 3, or as many brokers as there are.
         timeout_s: for each question.
         signed: records of others do not count, so it does not matter who may write.
+
+    Returns:
+        For how many seconds at least a removed quota is told of in it (its delete.retention.ms).
 
     Raises:
         KafkaException: the brokers did not answer; it can be tried again.
@@ -91,18 +98,21 @@ def have_topic(
         [ConfigResource(ConfigResource.Type.TOPIC, topic)], request_timeout=timeout_s
     ).values()
     try:
-        policy = described.result()["cleanup.policy"].value
+        config = described.result()
+        policy = config["cleanup.policy"].value
+        tombstones_s = float(config["delete.retention.ms"].value) / 1000
     except KafkaException as exc:
         if exc.args[0].retriable() or exc.args[0].code() == KafkaError._TIMED_OUT:
             raise
         _log.warning("quota_topic_not_checked", topic=topic, error=exc.args[0].str())
-        return
+        return TOMBSTONES_S
     if not signed and (why := open_to_anybody(admin, topic, timeout_s=timeout_s)) is not None:
         _log.warning("quota_topic_open_to_anybody", topic=topic, detail=f"{why}; see quota_store.secret_file")
     if policy != "compact":
         raise StoreError(
             f'topic {topic} has cleanup.policy "{policy}", so brokers would delete quotas; it has to be "compact"'
         )
+    return tombstones_s
 
 
 def end_offset(topic: str, client: Mapping[str, Any], *, deadline: float) -> int:
@@ -157,10 +167,20 @@ def _refuse(exc: KafkaException, what: str) -> NoReturn:
     raise StoreError(f"{what}: {error.str()}") from exc
 
 
+class _Replaced(Exception):
+    """The topic is not the one, or not as far as, that was read."""
+
+
+def _both_clocks() -> tuple[float, float]:
+    """What one of them does not see, the other does: a machine that stood still, a wall clock that was set."""
+    return time.monotonic(), time.time()
+
+
 class TopicReader:
     """A thread that reads the topic from its beginning for as long as it runs; only what was committed.
 
-    When the topic can't be read on, it is read from its beginning again.
+    When the topic can't be read on, it is read from its beginning again; so too when it is no longer the same one or
+    has lost its end (hazard L01), and when the brokers may have forgotten meanwhile what was removed (hazard L10).
     """
 
     def __init__(
@@ -170,6 +190,9 @@ class TopicReader:
         loop: asyncio.AbstractEventLoop,
         receive: Callable[[Sequence[Record], int | None], Awaitable[None]],
         lost: Callable[[str], Awaitable[None]],
+        begun: Callable[[str, int], Awaitable[None]],
+        *,
+        tombstones_s: float = TOMBSTONES_S,
     ) -> None:
         """Nothing is read yet.
 
@@ -178,32 +201,40 @@ class TopicReader:
             client: librdkafka's settings for reaching the cluster.
             loop: where records are handed over.
             receive: the next records, and the offset of the end if it was reached with them.
-            lost: why the topic can't be read on; what comes next is from its beginning. It and `receive` are called
-                one at a time.
+            lost: why the topic can't be read on; what comes next is from its beginning. It, `begun` and `receive` are
+                called one at a time.
+            begun: the id of the topic that is read from its beginning now, and where it ends.
+            tombstones_s: for how long the topic tells of what was removed.
         """
         self._topic = topic
         self._loop = loop
         self._receive = receive
         self._lost = lost
+        self._begun = begun
+        self._identity = TopicIdentity(topic, client)
+        self._longest_away_s = tombstones_s / 2
+        self._topic_id: str | None = None
+        self._missing = 0
+        self._position = 0
+        self._asked_at = 0  # the position then
+        self._at_end_s = (0.0, 0.0)
+        self._doubt = ""
         self._stopped = threading.Event()
         self._read: asyncio.Queue[tuple[Callable[..., Awaitable[None]], tuple[object, ...]]] = asyncio.Queue()
         self._delivering: asyncio.Task[None] | None = None
         self._ahead = threading.BoundedSemaphore(_MAX_AHEAD)
-        self._consumer = Consumer(
-            {
-                **client,
-                # A group has to be named, but the partition is assigned by hand and nothing is committed.
-                "group.id": "sluice-quotas",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "auto.offset.reset": "error",
-                "fetch.error.backoff.ms": 100,
-                "topic.metadata.refresh.interval.ms": 30_000,
-            },
-            logger=_client_log,
-        )
+        self._settings = {
+            **client,
+            # A group has to be named, but the partition is assigned by hand and nothing is committed.
+            "group.id": "sluice-quotas",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "fetch.error.backoff.ms": 100,
+            "topic.metadata.refresh.interval.ms": 30_000,
+        }
         self._told = ""  # why it can't be read on, as it was logged
         self._thread = threading.Thread(target=self._run, name="quota-reader", daemon=True)
 
@@ -211,6 +242,10 @@ class TopicReader:
         """Begin; to be called in the loop."""
         self._delivering = self._loop.create_task(self._deliver())
         self._thread.start()
+
+    def doubt(self, why: str) -> None:
+        """Read from the beginning again: what must be in the topic was not seen."""
+        self._doubt = why
 
     async def stop(self, executor: Executor) -> None:
         """End it, and wait for that.
@@ -224,33 +259,75 @@ class TopicReader:
             self._delivering.cancel()
 
     def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._follow()
+            except Exception as exc:  # noqa: BLE001  (whatever it is: a topic that is not followed is not noticed)
+                text = _text(exc)
+                if self._told != text:
+                    self._told = text
+                    bug = None if isinstance(exc, KafkaException | _Replaced) else exc
+                    _log.error("quota_topic_not_followed", topic=self._topic, error=text, exc_info=bug)
+                self._hand_over(self._lost, text)
+                self._stopped.wait(_AGAIN_S)
+
+    def _follow(self) -> None:
+        found = self._identity.ask()
+        if found.topic_id is None:
+            raise _Replaced("there is no such topic")
+        self._topic_id, self._missing, self._position, self._doubt = found.topic_id, 0, 0, ""
+        self._asked_at = 0
+        self._at_end_s = _both_clocks()
+        # One that has lost its topic once does not find it again.
+        consumer = Consumer(self._settings, logger=_client_log)
         try:
             # Asked for by itself, the partition's leader comes only with the next look of a second.
             with contextlib.suppress(KafkaException):
-                self._consumer.list_topics(self._topic, _ASK_S)
-            while not self._stopped.is_set():
-                try:
-                    self._follow()
-                except Exception as exc:  # noqa: BLE001  (whatever it is: a topic that is not followed is not noticed)
-                    text = _text(exc)
-                    if self._told != text:
-                        self._told = text
-                        bug = None if isinstance(exc, KafkaException) else exc
-                        _log.error("quota_topic_not_followed", topic=self._topic, error=text, exc_info=bug)
-                    self._hand_over(self._lost, text)
-                    self._stopped.wait(_AGAIN_S)
+                consumer.list_topics(self._topic, _ASK_S)
+            self._hand_over(self._begun, found.topic_id, found.end)
+            consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+            self._read_on(consumer)
         finally:
-            self._consumer.close()
+            consumer.close()
 
-    def _follow(self) -> None:
-        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+    def _check_identity(self) -> None:
+        """Whether it is still the topic that is read, and has what was read of it.
+
+        Raises:
+            _Replaced: it is not.
+        """
+        if self._doubt:
+            raise _Replaced(self._doubt)
+        if (
+            max(now - then for now, then in zip(_both_clocks(), self._at_end_s, strict=True))
+            > self._longest_away_s
+        ):
+            raise _Replaced("it was not read for so long that it may not tell any more what was removed")
+        asked_at = self._asked_at
+        found = self._identity.poll()
+        if not self._identity.asking:
+            self._asked_at = self._position
+        if found is None:
+            return
+        self._missing = self._missing + 1 if found.topic_id is None else 0
+        if self._missing > 1:  # one broker alone may not know it yet
+            raise _Replaced("it is gone")
+        if found.topic_id is not None and found.topic_id != self._topic_id:
+            raise _Replaced("it was deleted and made again")
+        if found.topic_id is not None and found.end < asked_at:
+            raise _Replaced(f"it ends at {found.end} and was read up to {asked_at}")
+        if found.end <= self._position:
+            self._at_end_s = _both_clocks()
+
+    def _read_on(self, consumer: Any) -> None:
         while not self._stopped.is_set():
+            self._check_identity()
             # Waiting for a whole batch would hold up the first one of it.
-            first = self._consumer.poll(_POLL_S)
+            first = consumer.poll(_POLL_S)
             if first is None:
                 continue
             records, end = [], None
-            for message in (first, *self._consumer.consume(_BATCH, 0)):
+            for message in (first, *consumer.consume(_BATCH, 0)):
                 error = message.error()
                 if error is None:
                     records.append(_record(message))
@@ -261,8 +338,10 @@ class TopicReader:
                 else:
                     _log.error("quota_topic_not_read", topic=self._topic, error=error.str())
             if records or end is not None:
+                self._position = max(end or 0, records[-1].offset + 1 if records else 0, self._position)
                 self._hand_over(self._receive, records, end)
             if end is not None:
+                self._at_end_s = _both_clocks()
                 self._told = ""
 
     def _hand_over(self, take: Callable[..., Awaitable[None]], *what: object) -> None:
@@ -309,4 +388,6 @@ def _record(message: Any) -> Record:
 
 
 def _text(exc: Exception) -> str:
+    if isinstance(exc, _Replaced):
+        return str(exc)
     return exc.args[0].str() if isinstance(exc, KafkaException) else f"{type(exc).__name__}: {exc}"

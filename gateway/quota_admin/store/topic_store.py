@@ -123,6 +123,11 @@ class TopicStore:
         self._doubtful: dict[str, tuple[Alteration, Sequence[tuple[StoredChange, Value | None]]]] = {}
         # Up to where the topic was read, records that are none of ours included.
         self._reached = 0
+        # Which topic is in force, and how far it was read at least; and why what is read now may be another one.
+        self._topic_id: str | None = None
+        self._reading_id = ""
+        self._known_end = 0
+        self._replaced: str | None = None
         self._progress = asyncio.Event()
         self._closing = False
         self._unsigned_logged_s = -math.inf
@@ -161,14 +166,20 @@ class TopicStore:
         logged = ""
         while True:
             try:
-                await loop.run_in_executor(self._thread, self._have_topic)
+                tombstones_s = await loop.run_in_executor(self._thread, self._have_topic)
                 break
             except KafkaException as exc:
                 if logged != (logged := str(exc.args[0])):
                     _log.warning("quota_store_not_reached", topic=self._settings.topic, error=logged)
                 await asyncio.sleep(_RETRY_S)
         self._reader = TopicReader(
-            self._settings.topic, self._settings.client, loop, self._receive, self._begin_again
+            self._settings.topic,
+            self._settings.client,
+            loop,
+            self._receive,
+            self._begin_again,
+            self._begun,
+            tombstones_s=tombstones_s,
         )
         self._reader.start()
         await self._read_to_end.wait()
@@ -276,10 +287,21 @@ class TopicStore:
         elif self.stale is not None:
             await self._take_what_was_read_again()
 
+    async def _begun(self, topic_id: str, end: int) -> None:
+        """The topic is read from its beginning now."""
+        self._reading_id = topic_id
+        if self._topic_id is None:
+            self._topic_id = topic_id
+        elif topic_id != self._topic_id:
+            self._replaced = "was deleted and made again"
+        elif end < self._known_end:
+            self._replaced = f"ends at {end} and was read up to {self._known_end}"
+
     async def _begin_again(self, why: str) -> None:
         """The topic is read from its beginning again; until its end what was in force stays so."""
         self._reading = self._new_log()
         self._unsigned_logged = 0
+        self._known_end = max(self._known_end, self._reached)
         self._reached = 0
         if not self._read_to_end.is_set():
             self.log = self._reading
@@ -290,16 +312,29 @@ class TopicStore:
         if now.newer is not None:
             self.stale = f"quota topic {self._settings.topic}: {now.newer}"
             return
-        if now.version == 0 and (lost := len(before.values())):
-            # The topic was made anew. What is in force may be the only copy of what was in it.
-            self.stale = f"quota topic {self._settings.topic} is empty, and there were {lost} quotas in it"
+        changes = await asyncio.get_running_loop().run_in_executor(self._thread, now.differences, before)
+        if why := self._why_not_taken(before, now, changes):
+            # What is in force may be the only copy; an operator agrees by starting the gateway again.
+            if self.stale != (stale := f"quota topic {self._settings.topic} {why}"):
+                self.stale = stale
+                _log.error("quota_topic_not_taken", topic=self._settings.topic, reason=why)
             return
         now.read_to_end()
         self.log, self.stale = now, None
-        changes = now.differences(before)
+        self._topic_id, self._known_end, self._replaced = self._reading_id, self._reached, None
         _log.warning("quota_topic_read_again", topic=self._settings.topic, changes=len(changes))
         if changes:
             await self._on_change(changes, self.version)
+
+    def _why_not_taken(self, before: TopicLog, now: TopicLog, changes: Sequence[StoredChange]) -> str | None:
+        lost = sum(before.value_of(slot_of(change)) is not None for change in changes)
+        if not lost:
+            return None
+        if now.version == 0:
+            return f"is empty, and there were {len(before.values())} quotas in it"
+        if self._replaced is None:
+            return None
+        return f"{self._replaced}; {lost} of the quotas in force are not the same in it"
 
     def _remember(self, name: str, version: int) -> None:
         self._seen[name] = version
@@ -427,6 +462,8 @@ class TopicStore:
                 ) from exc
             return self._seen[name]
         if not await self._read_back(name, max(deadline, time.monotonic() + _RETRY_S)):
+            if self._reader is not None:
+                self._reader.doubt("what was written to it did not come back")
             raise _Doubt(
                 f"topic {topic} was written and can't be read; the change takes effect later, once it can"
             )
@@ -444,8 +481,8 @@ class TopicStore:
 
     # -- in the thread ---------------------------------------------------------------------------------------
 
-    def _have_topic(self) -> None:
-        have_topic(
+    def _have_topic(self) -> float:
+        return have_topic(
             self._settings.topic,
             self._settings.client,
             replication_factor=self._settings.replication_factor,

@@ -6,7 +6,6 @@ end what was begun.
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -15,12 +14,13 @@ from typing import Any, Final
 from confluent_kafka import KafkaException, Producer
 
 from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Written
+from gateway.runtime.client_log import client_logger
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
 _TRANSACTION_MS: Final = 5_000
 """How long brokers wait for a gateway that died in a transaction, which holds up what others write meanwhile."""
 
-_client_log = logging.getLogger("gateway.store.kafka")
+_client_log = client_logger("gateway.store.kafka")
 
 
 class TopicWriter:

@@ -10,6 +10,7 @@ from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened
 from testkit.quota_topic import QuotaTopic, until
 
 ALICES_QUOTA = b'{"quota":"user=alice","key":"producer_byte_rate"}'
+APPS_QUOTA = b'{"quota":"client-id=app","key":"consumer_byte_rate"}'
 
 
 @pytest.fixture
@@ -45,38 +46,96 @@ async def test_topic_that_lost_its_last_records_is_read_again(
         kept = len(topic.log)
         await store.write(alteration((ALICE, PRODUCE, 2.0), (APP, PRODUCE, 2.0)))
         assert len(seen.values) == 3
-        consumer = topic.consumers[0]
-        consumer.held = True
+        topic.all_held = True
+        lost = topic.log[kept:]
         del topic.log[kept:]
         topic.append(ALICES_QUOTA, b'{"format":1,"value":9}')
-        consumer.fault = fault
+        topic.consumers[0].fault = fault
         await until(lambda: not followed(store))
         assert store.stale is not None
         assert store.stale.startswith("quota topic quotas can't be followed: ")
         # What was in force stays so until the topic was read to its end, and nothing is built on it.
-        assert len(seen.values) == 3
         with pytest.raises(StoreError, match="can't be followed"):
             await store.write(alteration((ALICE, PRODUCE, 3.0)))
-        consumer.held = False
+        topic.all_held = False
+        # And then too, for as long as something of it would be lost.
+        await until(lambda: "2 of the quotas in force are not the same in it" in (store.stale or ""))
+        assert len(seen.values) == 3
+        with pytest.raises(StoreError, match="not the same in it"):
+            await store.write(alteration((ALICE, PRODUCE, 3.0)))
+        for message in lost:
+            topic.append(message.key() or b"", message.value(), dict(message.headers() or ()))
         await until(lambda: followed(store))
-        assert seen.values == {(ALICE, PRODUCE): 9, (APP, FETCH): 1}
-        assert store.version == kept + 1
+        assert len(seen.values) == 3
         await store.write(alteration((ALICE, PRODUCE, 4.0)))
         assert seen.values[ALICE, PRODUCE] == 4
 
 
-async def test_topic_that_was_made_anew_takes_no_quota_away_until_somebody_writes_to_it(topic: QuotaTopic) -> None:
+async def test_l01_topic_that_was_made_anew_takes_no_quota_away_until_it_has_them_all(topic: QuotaTopic) -> None:
     async with opened(store := topic.store()) as seen:
         await store.write(alteration((ALICE, PRODUCE, 1.0), (APP, FETCH, 1.0)))
         topic.log.clear()
-        topic.consumers[0].fault = KafkaError(KafkaError._AUTO_OFFSET_RESET, "the position is past the end")
+        # librdkafka says nothing.
+        topic.topic_id = None
+        await until(lambda: "there is no such topic" in (store.stale or ""))
+        topic.topic_id = "two"
         await until(lambda: "is empty, and there were 2 quotas in it" in (store.stale or ""))
         assert len(seen.values) == 2
         assert len(await store.history(10)) == 2
         # Such as another gateway that was started anew, and into which they were imported.
         topic.append(ALICES_QUOTA, b'{"format":1,"value":1}')
+        await until(lambda: "made again; 1 of the quotas in force" in (store.stale or ""))
+        assert len(seen.values) == 2
+        topic.append(APPS_QUOTA, b'{"format":1,"value":1}')
         await until(lambda: followed(store))
-        assert seen.values == {(ALICE, PRODUCE): 1}
+        assert seen.values == {(ALICE, PRODUCE): 1, (APP, FETCH): 1}
+        # From now on it is this one that is followed.
+        topic.append(APPS_QUOTA, None)
+        await until(lambda: len(seen.values) == 1)
+
+
+@pytest.mark.parametrize("topic_id", ["one", "two"])
+async def test_l01_topic_that_is_another_or_shorter_is_noticed_though_nothing_is_said(
+    topic: QuotaTopic, topic_id: str
+) -> None:
+    async with opened(store := topic.store()) as seen:
+        await store.write(alteration((ALICE, PRODUCE, 1.0), (APP, FETCH, 1.0)))
+        log = list(topic.log)
+        topic.topic_id = topic_id
+        del topic.log[1:]
+        await until(lambda: not followed(store))
+        assert len(seen.values) == 2
+        topic.log.extend(log[1:])
+        await until(lambda: followed(store))
+        assert len(seen.values) == 2
+
+
+async def test_l01_what_was_written_and_does_not_come_back_is_looked_for_from_the_beginning(
+    topic: QuotaTopic,
+) -> None:
+    async with opened(store := topic.store(write_timeout_ms=200)):
+        topic.consumers[0].held = True
+        with pytest.raises(StoreError, match="takes effect later"):
+            await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        await until(lambda: not followed(store))
+        await until(lambda: followed(store))
+        assert store.log.value_of((ALICE, PRODUCE)) == 1.0
+
+
+async def test_l10_a_gateway_that_was_away_for_long_reads_from_the_beginning(topic: QuotaTopic) -> None:
+    topic.tombstones_s = 0.4
+    topic.append(ALICES_QUOTA, b'{"format":1,"value":5}')
+    async with opened(store := topic.store()) as seen:
+        await until(lambda: (ALICE, PRODUCE) in seen.values)
+        # Another removes it while this one sees nothing, and the topic forgets that it ever was.
+        topic.unreachable = topic.all_held = True
+        topic.append(ALICES_QUOTA, None)
+        topic.append(APPS_QUOTA, b'{"format":1,"value":1}')
+        topic.compacted = {0, 1}
+        await until(lambda: not followed(store))
+        topic.unreachable = topic.all_held = False
+        await until(lambda: followed(store))
+        assert seen.values == {(APP, FETCH): 1}
 
 
 async def test_fault_during_the_first_read_only_delays_the_start(topic: QuotaTopic) -> None:

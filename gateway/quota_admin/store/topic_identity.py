@@ -1,0 +1,119 @@
+"""What the brokers say the topic of quotas is: its id, and where it ends.
+
+A consumer alone does not notice that its topic was deleted and made again: librdkafka goes on with what it has, or
+with nothing (hazard L01). So the brokers are asked every now and then, by a client that has nothing else to do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from gateway.runtime.client_log import client_logger
+
+EVERY_S: Final = 1.5
+_ASK_S: Final = 5.0
+_GONE: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID)
+
+_client_log = client_logger("gateway.store.kafka")
+
+
+class Found(NamedTuple):
+    """An answer.
+
+    Attributes:
+        topic_id: of the topic; None: there is none of this name.
+        end: where it ends, transactions under way included; 0 without a topic.
+    """
+
+    topic_id: str | None
+    end: int
+
+
+class TopicIdentity:
+    """Asks. All of it belongs to one thread, and `poll` never waits."""
+
+    def __init__(self, topic: str, client: Mapping[str, Any]) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            topic: its name.
+            client: librdkafka's settings for reaching the cluster.
+        """
+        self._topic = topic
+        self._client = client
+        self._admin: AdminClient | None = None
+        self._asked: tuple[Future[Any], Future[Any]] | None = None
+        self._next_s = 0.0
+
+    def poll(self) -> Found | None:
+        """The answer to the question before if it has come, once; asks again when it is time."""
+        if self._asked is None:
+            if time.monotonic() >= self._next_s:
+                self._ask()
+            return None
+        if not all(future.done() for future in self._asked):
+            return None
+        asked, self._asked = self._asked, None
+        self._next_s = time.monotonic() + EVERY_S
+        try:
+            return _found(*asked)
+        except KafkaException:
+            # The brokers are away, or the client has lost them for good: the next question gets a new one.
+            self._admin = None
+            return None
+
+    @property
+    def asking(self) -> bool:
+        """Whether an answer is awaited."""
+        return self._asked is not None
+
+    def ask(self) -> Found:
+        """Ask now, and wait.
+
+        Raises:
+            KafkaException: the brokers do not say.
+        """
+        self._admin = None
+        self._ask()
+        assert self._asked is not None
+        asked, self._asked = self._asked, None
+        try:
+            return _found(*asked)
+        except TimeoutError:
+            raise KafkaException(
+                KafkaError(KafkaError._TIMED_OUT, "the brokers did not say which topic it is")
+            ) from None
+
+    def _ask(self) -> None:
+        if self._admin is None:
+            self._admin = AdminClient(dict(self._client), logger=_client_log)
+        (described,) = self._admin.describe_topics(
+            TopicCollection([self._topic]), request_timeout=_ASK_S
+        ).values()
+        (listed,) = self._admin.list_offsets(
+            {TopicPartition(self._topic, 0): OffsetSpec.latest()},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=_ASK_S,
+        ).values()
+        self._asked = (described, listed)
+
+
+def _found(described: Future[Any], listed: Future[Any]) -> Found:
+    try:
+        topic_id = str(described.result(2 * _ASK_S).topic_id)
+    except KafkaException as exc:
+        if exc.args[0].code() in _GONE:
+            return Found(None, 0)
+        raise
+    end = int(listed.result(2 * _ASK_S).offset)
+    if end < 0:  # what librdkafka says when the time was over
+        raise KafkaException(
+            KafkaError(KafkaError._TIMED_OUT, "the brokers did not say where the topic ends")
+        )
+    return Found(topic_id, end)
