@@ -31,6 +31,7 @@ from pipeline.report.report import make, summaries
 from pipeline.spark.session import open_session
 from pipeline.storage.compacted_days import CompactedDays
 from pipeline.storage.compacted_files import write_compacted_file
+from pipeline.storage.coverage import Expectation
 from pipeline.storage.layout import BUCKETS, EVENTS, KEY, MANIFEST, SERIES, compacted_dir
 from pipeline.storage.schemas import ARROW_TYPES
 
@@ -111,7 +112,7 @@ def _all_day(spark: Any, out: Path, clients: int) -> Row:
     (folder / MANIFEST).write_text(json.dumps(manifest), encoding="ascii")
 
     def page() -> None:
-        assert len(render(make(spark, str(out)), top=40)) > 0
+        assert len(render(make(spark, str(out), Expectation(int(time.time()))), top=40)) > 0
 
     return _timed(f"Spark: report and page, {clients} clients in all seconds", total, page, 1)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import time
 from typing import Any
 
+from pipeline.errors import JobError
 from pipeline.spark.session import open_session
+from pipeline.storage.coverage import GRACE_S, Expectation
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.store import is_local
 
@@ -37,6 +40,40 @@ def add_windows(parser: argparse.ArgumentParser) -> None:
         "--window-num", type=int, default=11, help="samples of a rate, windows of a burst (11)"
     )
     parser.add_argument("--window-ms", type=int, default=1_000, help="length of one (1000)")
+
+
+def add_expectation(parser: argparse.ArgumentParser) -> None:
+    """What records should be there; see `pipeline.storage.coverage`."""
+    parser.add_argument(
+        "--expect-gateways",
+        default="",
+        metavar="NAME,...",
+        help="the gateways that are to be there every day; else each that was seen, till the day after its last line",
+    )
+    parser.add_argument(
+        "--grace",
+        type=int,
+        default=GRACE_S // 60,
+        metavar="MINUTES",
+        help="how long after its end a day waits for late files before it is closed (%(default)s)",
+    )
+
+
+def add_allow_open(parser: argparse.ArgumentParser) -> None:
+    """Whether days count that are not over."""
+    parser.add_argument("--allow-open", action="store_true", help="also days that may still get records")
+
+
+def expectation_of(arguments: argparse.Namespace) -> Expectation:
+    """What records should be there by now.
+
+    Raises:
+        JobError: the arguments are wrong.
+    """
+    if arguments.grace < 0:
+        raise JobError(f"--grace is 0 or more minutes, not {arguments.grace}")
+    names = frozenset(filter(None, (name.strip() for name in arguments.expect_gateways.split(","))))
+    return Expectation(int(time.time()), arguments.grace * 60, names)
 
 
 def open_to_look(app: str, out: str, *, master: str | None = None) -> Any:

@@ -6,10 +6,11 @@ import argparse
 import datetime
 
 from pipeline.errors import JobError
-from pipeline.jobs.arguments import add_master, add_out
+from pipeline.jobs.arguments import add_allow_open, add_expectation, add_master, add_out, expectation_of
 from pipeline.maintenance.compaction import compact
 from pipeline.spark.session import open_session
-from pipeline.storage.layout import COMPACTION_LOCK, COMPLETE_ENOUGH
+from pipeline.storage.coverage import COMPLETE_ENOUGH, short_gateways
+from pipeline.storage.layout import COMPACTION_LOCK
 from pipeline.storage.store import held
 
 
@@ -26,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"compact days that are less than {COMPLETE_ENOUGH:.0%}% complete",
     )
+    add_allow_open(parser)
+    add_expectation(parser)
     add_master(parser)
 
 
@@ -34,15 +37,26 @@ def run(arguments: argparse.Namespace) -> int:
     out = arguments.out.rstrip("/")
     if arguments.date not in ("all", "new"):
         _check_date(arguments.date)
+    expectation = expectation_of(arguments)
     spark = open_session("sluice compact", master=arguments.master)
     try:
         with held(f"{out}/{COMPACTION_LOCK}"):
-            compacted = compact(spark, out, date=arguments.date, allow_gaps=arguments.allow_gaps)
+            compacted = compact(
+                spark,
+                out,
+                expectation,
+                date=arguments.date,
+                allow_gaps=arguments.allow_gaps,
+                allow_open=arguments.allow_open,
+            )
     finally:
         spark.stop()
     for date, manifest in compacted.items():
         share = f"{manifest['completeness']:.2%} complete"
-        print(f"{date}: {manifest['rows']} rows of {manifest['keys']} clients and APIs, {share}")
+        so_far = ", which is not closed: it is marked so" if manifest["open"] else ""
+        print(f"{date}: {manifest['rows']} rows of {manifest['keys']} clients and APIs, {share}{so_far}")
+        for gw, found in short_gateways([manifest["gateways"]]).items():
+            print(f"{date}: of {gw} only {found:.1%}")
     if not compacted:
         print("nothing new to compact")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,8 @@ from pipeline.ingest.writer import Writer, files_to_rows, messages_to_rows
 from pipeline.jobs.arguments import add_master, add_out
 from pipeline.spark.jars import connector_settings
 from pipeline.spark.session import open_session
-from pipeline.storage.index_files import day_name, read_offset_index
+from pipeline.storage.coverage import Expectation, coverage
+from pipeline.storage.index_files import read_offset_index
 from pipeline.storage.store import held
 from quotas.record_signature import MIN_SECRET_BYTES
 
@@ -132,5 +134,5 @@ def _print_result(writer: Writer, out: str, spark: Any) -> None:
         print(f"missing: {gap.lines} lines of {gap.gw}, started {gap.boot}: {gap.first} to {gap.last}")
     if len(gaps) > _SHOWN_GAPS:
         print(f"missing: {len(gaps) - _SHOWN_GAPS} more gaps: see sluice-pipeline status")
-    for day, completeness in index.days().items():
-        print(f"{day_name(day)}: {completeness.lines} lines, {completeness.share:.2%} complete")
+    for day, found in coverage(index, Expectation(int(time.time()))).items():
+        print(f"{day}: {found.covered_s} s of {len(found.gateways)} gateways, {found.share:.2%} complete")

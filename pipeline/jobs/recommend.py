@@ -10,9 +10,19 @@ import argparse
 import datetime
 import json
 import time
+from dataclasses import replace
 
 from pipeline.errors import JobError
-from pipeline.jobs.arguments import add_master, add_out, add_scope, add_windows, open_to_look
+from pipeline.jobs.arguments import (
+    add_allow_open,
+    add_expectation,
+    add_master,
+    add_out,
+    add_scope,
+    add_windows,
+    expectation_of,
+    open_to_look,
+)
 from pipeline.plans.plan import Basis
 from pipeline.recommend.expectations import expected_shares, with_expectations
 from pipeline.recommend.recommendation import RecommendationSettings, Rule, recommend
@@ -21,9 +31,10 @@ from pipeline.replay.demand import KEY_OF_API
 from pipeline.replay.dispatch import Model
 from pipeline.spark.session import open_session
 from pipeline.storage.compacted_days import CompactedDays
+from pipeline.storage.coverage import COMPLETE_ENOUGH, Expectation, short_gateways
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.index_files import with_losses
-from pipeline.storage.layout import COMPLETE_ENOUGH, CompactedDay, published_days, results_dir
+from pipeline.storage.layout import CompactedDay, published_days, results_dir
 from pipeline.storage.store import local_result
 from quotas.entities import QuotaKey
 from quotas.usage_record import UsageApi
@@ -59,7 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_scope(parser)
     add_windows(parser)
-    parser.add_argument("--allow-gaps", action="store_true", help="go on with days missing or incomplete")
+    parser.add_argument(
+        "--allow-gaps",
+        action="store_true",
+        help="go on with days missing or incomplete, and with the clients of gateways that are",
+    )
+    add_allow_open(parser)
+    add_expectation(parser)
     add_master(parser)
 
 
@@ -68,21 +85,31 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.target < 1 or not arguments.margin >= 1 or arguments.history < 1:
         raise JobError("--target is in [0, 1), --margin at least 1, --history at least 1")
     capacity = parse_capacity(arguments.capacity)
+    expectation = expectation_of(arguments)
     made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     folder = results_dir(arguments.out, "plan", made_at.replace(":", ""))
     file = local_result(arguments.plan, "--plan", f"{folder}/plan.json")
     look = open_to_look("sluice-recommend", arguments.out, master=arguments.master)
     chosen = history_days(
-        with_losses(published_days(arguments.out, spark=look), arguments.out, look),
+        with_losses(published_days(arguments.out, spark=look), arguments.out, expectation, look),
         arguments.history,
         arguments.last,
+        expectation,
         allow_gaps=arguments.allow_gaps,
+        allow_open=arguments.allow_open,
     )
+    short = short_gateways(day.gateways for day in chosen)
+    if short and not arguments.allow_gaps and arguments.default_plus_overrides is not None:
+        raise JobError(
+            f"{', '.join(f'{gw} is {share:.1%} complete' for gw, share in short.items())}: a default would cover its "
+            "clients too, and what they need is not known; say --allow-gaps, or leave out --default-plus-overrides"
+        )
     spark = open_session("sluice-recommend", master=arguments.master)
     days = CompactedDays.of(spark, arguments.out, chosen[0].date, chosen[-1].date)
     scope, windows = Scope(arguments.scope), (arguments.window_num, arguments.window_ms)
-    histories, peaks = gather(
-        find_required_rates(days, arguments.target, *windows, scope=scope).toLocalIterator()
+    histories, peaks, left_out = gather(
+        find_required_rates(days, arguments.target, *windows, scope=scope).toLocalIterator(),
+        {} if arguments.allow_gaps else short,
     )
     basis = Basis(
         first_day=chosen[0].date,
@@ -100,11 +127,14 @@ def run(arguments: argparse.Namespace) -> int:
         overrides=arguments.default_plus_overrides,
     )
     plan = recommend(histories, settings, basis, made_at=made_at, capacity=capacity, peaks=peaks)
+    plan = replace(plan, left_out=left_out)
     plan = with_expectations(plan, expected_shares(days, plan, *windows, scope))
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(plan.to_json(), encoding="utf-8")
     for check in plan.capacity:
         print(f"{check.key}: {check.note}")
+    for each in plan.left_out:
+        print(each.text())
     changes = sum(entry.action == "set" for entry in plan.entries)
     print(
         f"{len(plan.entries)} quotas, {changes} to be set: sluice-pipeline plan show {json.dumps(str(file))}"
@@ -113,33 +143,52 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def history_days(
-    days: list[CompactedDay], history: int, last: str | None, *, allow_gaps: bool
+    days: list[CompactedDay],
+    history: int,
+    last: str | None,
+    expectation: Expectation,
+    *,
+    allow_gaps: bool,
+    allow_open: bool = False,
 ) -> list[CompactedDay]:
     """The days to look at.
 
     Args:
         days: all that are compacted, by date.
         history: how many are wanted.
-        last: the last one; else the last compacted.
+        last: the last one; else the last compacted that is closed.
+        expectation: says which days are closed.
         allow_gaps: go on with days missing or incomplete.
+        allow_open: also with days that are not closed, or were not when they were compacted.
 
     Raises:
         JobError: some are missing or incomplete; it says which. Or `last` is no day.
     """
     if not days:
         raise JobError("no day is compacted: run `sluice-pipeline compact` first")
+    not_closed = [day.date for day in days if day.open or expectation.is_open(day.date)]
+    usable = [day for day in days if allow_open or day.date not in not_closed]
+    if not usable:
+        raise JobError(
+            f"{', '.join(not_closed)} not closed, and nothing else is compacted: half a day counts as a quiet one. "
+            "Wait for its end and compact it, or say --allow-open"
+        )
     try:
-        end = datetime.date.fromisoformat(last or days[-1].date)
+        end = datetime.date.fromisoformat(last or usable[-1].date)
     except ValueError as exc:
         raise JobError(f"--to {last!r}: say a day as 2026-11-21") from exc
     wanted = [(end - datetime.timedelta(days=back)).isoformat() for back in range(history)][::-1]
-    there = {day.date: day for day in days}
+    there = {day.date: day for day in usable}
     missing = [date for date in wanted if date not in there]
     poor = [date for date in wanted if date in there and there[date].completeness < COMPLETE_ENOUGH]
     chosen = [there[date] for date in wanted if date in there]
-    if not chosen or ((missing or poor) and not allow_gaps):
-        faults = [f"{', '.join(missing)} not compacted"] if missing else []
+    clashes = any(day.clashes for day in chosen)
+    if not chosen or ((missing or poor or clashes) and not allow_gaps):
+        absent = [date for date in missing if date not in not_closed]
+        faults = [f"{', '.join(absent)} not compacted"] if absent else []
+        faults += [f"{date} not closed when it was compacted" for date in missing if date in not_closed]
         faults += [f"{date} is {there[date].completeness:.1%} complete" for date in poor]
+        faults += [text for day in chosen for text in day.clashes]
         raise JobError(
             f"a history of {history} days to {end} is wanted, and {'; '.join(faults)}. Quotas from half of the "
             "records would be too low: compact the days, shorten --history, or say --allow-gaps"

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pipeline.errors import JobError
-from pipeline.jobs.arguments import add_out
+from pipeline.jobs.arguments import add_expectation, add_out, expectation_of
 from pipeline.plans.plan import Plan, PlanError
 from pipeline.report.report import make
 from pipeline.spark.session import open_session
@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to-dir", type=Path, metavar="DIR", help="where to write; else OUT/results/report/run=..."
     )
+    add_expectation(parser)
     parser.add_argument("--top", type=int, default=40, metavar="N", help="clients per API on the page (40)")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="show this plan's recommendations too")
 
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     stamp = made_at.replace(":", "").replace("-", "")
     target = local_result(arguments.to_dir, "--to-dir", results_dir(arguments.out, "report", stamp))
     spark = open_session("sluice report")
-    report = make(spark, arguments.out, arguments.first, arguments.last)
+    report = make(spark, arguments.out, expectation_of(arguments), arguments.first, arguments.last)
     target.mkdir(parents=True, exist_ok=True)
     (target / "report.json").write_text(report.to_json(), encoding="utf-8")
     (target / "index.html").write_text(render(report, top=arguments.top, plan=plan), encoding="utf-8")

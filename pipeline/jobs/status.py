@@ -6,7 +6,7 @@ import argparse
 import json
 
 from pipeline.errors import JobError
-from pipeline.jobs.arguments import add_out
+from pipeline.jobs.arguments import add_expectation, add_out, expectation_of
 from pipeline.maintenance.status import status
 from pipeline.storage.store import is_local
 
@@ -14,6 +14,7 @@ from pipeline.storage.store import is_local
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The job's arguments."""
     add_out(parser)
+    add_expectation(parser)
     parser.add_argument("--json", action="store_true", help="for programs")
 
 
@@ -23,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise JobError(
             f"{arguments.out} is not on this machine: read its offset index and manifests where they are"
         )
-    found = status(arguments.out.rstrip("/"))
+    found = status(arguments.out.rstrip("/"), expectation_of(arguments))
     if arguments.json:
         print(json.dumps(found, indent=1))
         return 0
@@ -35,11 +36,19 @@ def run(arguments: argparse.Namespace) -> int:
         compacted = "deleted after it was compacted" if day["pruned"] else "not compacted"
         if day["compacted_rows"] is not None:
             compacted = f"compacted with {day['compacted_rows']} rows"
+        if day["ahead"]:
+            compacted = "left: it lies ahead of this machine's clock"
+        elif day["open"]:
+            compacted += ", not closed"
         late = ", has late lines" if day["late"] else ""
         dropped = f", {day['dropped_rows']} rows summed up as ~other" if day["dropped_rows"] else ""
         print(
             f"{day['date']}: {day['rows']} raw rows, {day['completeness']:.2%} complete{dropped}; {compacted}{late}"
         )
+        for gw, share in day["short_gateways"].items():
+            print(f"{day['date']}: of {gw} only {share:.1%}")
+        for clash in day["clashes"]:
+            print(f"{day['date']}: {clash}")
     for gap in found["gaps"]:
         print(
             f"missing: {gap['lines']} lines of {gap['gw']}, started {gap['boot']}: {gap['first']} to {gap['last']}, "

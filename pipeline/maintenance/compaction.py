@@ -2,7 +2,8 @@
 
 The raw rows of a day are ordered by client, start and number of the line, and joined (`pipeline.storage.joining`).
 Each task reads its own buckets of the raw files; where the workers have not mounted the folder, Spark sorts. The
-day appears under its name when it is whole. A day that got late lines is compacted again.
+day appears under its name when it is whole. A day that got late lines is compacted again. A day that may still get
+lines is left, since half a day looks like a quiet one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import datetime
 import json
 import sys
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,17 +24,18 @@ from pipeline.errors import JobError
 from pipeline.maintenance.pruning import is_pruned
 from pipeline.spark.session import ARROW_ROWS
 from pipeline.storage.compacted_files import FILE_ORDER, CompactedFileWriter
-from pipeline.storage.index_files import day_name, numbered_offset_index
+from pipeline.storage.coverage import COMPLETE_ENOUGH, DayCoverage, Expectation, coverage
+from pipeline.storage.index_files import numbered_offset_index
 from pipeline.storage.joining import ORDER, join_chunks
 from pipeline.storage.layout import (
     BUCKETS,
     COMPACTED,
-    COMPLETE_ENOUGH,
     EVENTS,
     KEY,
     MANIFEST,
     RAW,
     SERIES,
+    CompactedDay,
     RawBatch,
     committed_batches,
     compacted_dir,
@@ -50,22 +52,30 @@ _ROW_ORDER: Final = ["bucket", *FILE_ORDER, *ORDER]
 
 
 def compact(
-    spark: Any, out: str, *, date: str = "new", allow_gaps: bool = False
+    spark: Any,
+    out: str,
+    expectation: Expectation,
+    *,
+    date: str = "new",
+    allow_gaps: bool = False,
+    allow_open: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Compacts days and publishes them.
 
     Args:
         spark: the session.
         out: the pipeline's folder.
+        expectation: what should be there.
         date: a day, or all, or new.
-        allow_gaps: also days below COMPLETE_ENOUGH.
+        allow_gaps: also days below COMPLETE_ENOUGH, and those on which two gateways shared an id.
+        allow_open: also days that may still get lines. They are marked, and compacted again with what comes later.
 
     Returns:
         The manifest of each day that was compacted.
 
     Raises:
         JobError: a day is not complete enough; it is raised when all others have been compacted. Or the day asked for
-            is not there, or has lost raw batches that it was compacted from.
+            is not there or not closed, or has lost raw batches that it was compacted from.
     """
     by_date: dict[str, list[RawBatch]] = {}
     newest, index = numbered_offset_index(store_of(out, spark), out)
@@ -80,11 +90,17 @@ def compact(
     for day, batches in sorted(by_date.items()):
         numbers = {batch.number for batch in batches}
         before = set(compacted[day].batches) if day in compacted else set()
-        if date == day or date == "all" or (date == "new" and numbers - before):
-            if is_pruned(store_of(out, spark), out, day):
-                gone = f"{day} was compacted and has been pruned: what came of it since is not the day"
+        if (
+            date == day
+            or date == "all"
+            or (date == "new" and (numbers - before or _was_open(compacted, day)))
+        ):
+            if expectation.lies_ahead(day) or (expectation.is_open(day) and not allow_open):
+                left = f"{day} is not closed: half a day would count as a quiet one"
+            elif is_pruned(store_of(out, spark), out, day):
+                left = f"{day} was compacted and has been pruned: what came of it since is not the day"
             elif before - numbers:
-                gone = (
+                left = (
                     f"{day} was compacted from raw batches that are gone ({min(before - numbers)}, ...): "
                     "compacting it again would lose what was in them"
                 )
@@ -92,32 +108,56 @@ def compact(
                 wanted.append(day)
                 continue
             if date == day:
-                raise JobError(gone)
+                raise JobError(left)
             # A late line for a day of last month must not keep today from being compacted.
-            print(f"left as it is: {gone}", file=sys.stderr)
+            print(f"left as it is: {left}", file=sys.stderr)
     if date not in ("all", "new") and not wanted:
         if date in compacted:
             raise JobError(f"all raw batches of {date} are gone: it stays as it was compacted")
         raise JobError(f"no lines of {date} have been read: there are {', '.join(sorted(by_date)) or 'none'}")
-    days = {day_name(number): completeness.share for number, completeness in index.days().items()}
-    # A day that only a wrong clock named lies outside the intervals of the offset index.
-    shares = {day: days.get(day, 1.0) for day in wanted}
-    short = [day for day, share in shares.items() if share < COMPLETE_ENOUGH and not allow_gaps]
+    known = coverage(index, expectation)
+    faults = {} if allow_gaps else {day: text for day in wanted if (text := _faults(known.get(day), day))}
     done = {
-        day: _compact_day(spark, out, day, by_date[day], shares[day]) for day in wanted if day not in short
+        day: _compact_day(spark, out, day, by_date[day], known.get(day), is_open=expectation.is_open(day))
+        for day in wanted
+        if day not in faults
     }
-    if short:
+    if faults:
         # Only now: a day that is still coming in must not keep those that are whole from being compacted.
         raise JobError(
-            "; ".join(f"{day} is only {shares[day]:.2%} complete" for day in short)
-            + f"; {COMPLETE_ENOUGH:.0%} are asked for: ingest what is missing, or say --allow-gaps. "
+            "; ".join(faults.values())
+            + f"; {COMPLETE_ENOUGH:.0%} are asked for: ingest what is missing, name the gateways that are to be "
+            + "there with --expect-gateways, or say --allow-gaps. "
             + f"Compacted: {', '.join(done) or 'nothing'}"
         )
     return done
 
 
+def _was_open(compacted: Mapping[str, CompactedDay], day: str) -> bool:
+    return day in compacted and compacted[day].open
+
+
+def _faults(known: DayCoverage | None, day: str) -> str:
+    """Why a day is not to be trusted, empty if it is."""
+    if known is None:
+        return f"{day} has no lines with a time that can be right"
+    faults = [f"{day}: {clash}" for clash in known.clashes]
+    if known.share < COMPLETE_ENOUGH:
+        short = ", ".join(
+            f"{gw} {share:.1%}" for gw, share in known.shares().items() if share < COMPLETE_ENOUGH
+        )
+        faults.append(f"{day} is only {known.share:.2%} complete ({short})")
+    return "; ".join(faults)
+
+
 def _compact_day(
-    spark: Any, out: str, date: str, batches: list[RawBatch], completeness: float
+    spark: Any,
+    out: str,
+    date: str,
+    batches: list[RawBatch],
+    known: DayCoverage | None,
+    *,
+    is_open: bool,
 ) -> dict[str, Any]:
     store = store_of(out, spark)
     folder = compacted_dir(out, date)
@@ -144,7 +184,9 @@ def _compact_day(
         "date": date,
         "rows": rows,
         "keys": keys,
-        "completeness": completeness,
+        "completeness": known.share if known else 0.0,
+        "gateways": known.shares() if known else {},
+        "open": is_open,
         "batches": [batch.number for batch in batches],
         "buckets": BUCKETS if here else 0,
     }

@@ -127,7 +127,9 @@ def _raw(
         uncompacted = [
             day
             for day in days
-            if not (
+            # Of a day that lies ahead there is nothing but lines of a clock set wrong: it is never compacted.
+            if day <= tomorrow
+            and not (
                 batch.number in compacted[day].batches if day in compacted else is_pruned(store, out, day)
             )
         ]

@@ -6,36 +6,42 @@ import datetime
 from typing import Any
 
 from pipeline.maintenance.pruning import is_pruned
-from pipeline.storage.index_files import day_name, read_offset_index
+from pipeline.storage.coverage import DayCoverage, Expectation, coverage, short_gateways
+from pipeline.storage.index_files import read_offset_index
 from pipeline.storage.layout import committed_batches, published_days
-from pipeline.storage.offset_index import Completeness
 from pipeline.storage.store import store_of
 
 
-def status(out: str) -> dict[str, Any]:
+def status(out: str, expectation: Expectation) -> dict[str, Any]:
     """The state of a pipeline's folder.
 
     Args:
         out: the folder, on this machine.
+        expectation: what should be there.
     """
     store = store_of(out)
     index = read_offset_index(out)
     batches = list(committed_batches(out))
     compacted = {day.date: day for day in published_days(out)}
-    complete = {day_name(day): completeness for day, completeness in index.days().items()}
+    known = coverage(index, expectation)
     days = []
-    for date in sorted(complete.keys() | {date for batch in batches for date in batch.manifest["dates"]}):
+    for date in sorted(known.keys() | {date for batch in batches for date in batch.manifest["dates"]}):
         own = [batch for batch in batches if date in batch.manifest["dates"]]
         of_day = [batch.manifest["dates"][date] for batch in own]
         there = compacted.get(date)
-        # A day that only a wrong clock named lies outside the intervals of the offset index.
-        completeness = complete.get(date) or Completeness(sum(each["lines"] for each in of_day), 0)
+        # Of a day that lies ahead nothing is expected.
+        found = known.get(date, DayCoverage({}))
         days.append(
             {
                 "date": date,
-                "lines": completeness.lines,
-                "missing": completeness.missing,
-                "completeness": completeness.share,
+                "open": expectation.is_open(date),
+                "ahead": expectation.lies_ahead(date),
+                "lines": sum(each["lines"] for each in of_day),
+                "covered_s": found.covered_s,
+                "expected_s": found.expected_s,
+                "completeness": found.share,
+                "short_gateways": short_gateways([found.shares()]),
+                "clashes": list(map(str, found.clashes)),
                 "rows": sum(each["rows"] for each in of_day),
                 "dropped_rows": sum(each["dropped_rows"] for each in of_day),
                 "dropped_events": sum(each["dropped_events"] for each in of_day),

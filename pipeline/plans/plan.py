@@ -10,7 +10,8 @@ As JSON, one object (every key is always there; null where it says so):
      "entries": [{"entity": {"user": "alice", "client-id": null}, "key": "producer_byte_rate",
                   "action": "set" | "keep", "value": 1048576.0, "old": 524288.0 | null,
                   "lower": 911805.0, "upper": 1378000.0, "expected_throttled": 0.004 | null,
-                  "days": 7, "censored": 0.0, "reason": "..."}]}
+                  "days": 7, "censored": 0.0, "reason": "..."}],
+     "left_out": [{"gateway": "gw-3", "share": 0.04, "clients": ["produce of user=bob"]}]}
 
 An entity names its components as AlterClientQuotas does: a type that is absent is not part of it, null is the default
 entity. `keep` says that the quota in force lies within [lower, upper]: `value` repeats it and nothing is to be done.
@@ -32,6 +33,7 @@ from quotas.limits import validate
 FORMAT: Final = "sluice-plan"
 VERSION: Final = 1
 MAX_ENTRIES: Final = 1_000_000
+_NAMED: Final = 20
 
 
 class PlanError(ValueError):
@@ -109,6 +111,29 @@ class Basis:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Clients that the plan says nothing about, since a gateway that they used lacks records.
+
+    Attributes:
+        gateway: which.
+        share: of its time that is there, on its worst day.
+        clients: API and name of each.
+    """
+
+    gateway: str
+    share: float
+    clients: tuple[str, ...]
+
+    def text(self) -> str:
+        """For the operator."""
+        named = ", ".join(self.clients[:_NAMED]) + (" ..." if len(self.clients) > _NAMED else "")
+        return (
+            f"{self.gateway} is {self.share:.1%} complete, so {len(self.clients)} of its clients and APIs "
+            "are left out" + (f": {named}" if named else "")
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """See the module."""
 
@@ -116,6 +141,7 @@ class Plan:
     basis: Basis
     capacity: tuple[CapacityCheck, ...]
     entries: tuple[PlanEntry, ...]
+    left_out: tuple[LeftOut, ...] = ()
 
     def to_json(self) -> str:
         """The plan as text, one entry per line so that two plans can be compared line by line."""
@@ -126,6 +152,7 @@ class Plan:
             f'"basis": {_dump(asdict(self.basis))}',
             f'"capacity": {capacity}',
             f'"entries": {entries}',
+            f'"left_out": {_list_of([asdict(each) for each in self.left_out])}',
         ]
         return "{" + ",\n ".join(parts) + "}\n"
 
@@ -155,6 +182,10 @@ class Plan:
                 for i, each in enumerate(_field(data, "capacity", list, "plan"))
             ),
             entries=tuple(_entry(each, f"entries[{i}]") for i, each in enumerate(entries)),
+            # Plans of an older release do not have it.
+            left_out=tuple(
+                _left_out(each, f"left_out[{i}]") for i, each in enumerate(data.get("left_out") or ())
+            ),
         )
 
 
@@ -265,6 +296,13 @@ def _capacity(data: Any, where: str) -> CapacityCheck:
         over_allocation=_number(data, "over_allocation", where),
         fits=fits,
         note=_field(data, "note", str, where),
+    )
+
+
+def _left_out(data: Any, where: str) -> LeftOut:
+    clients = _field(data, "clients", list, where)
+    return LeftOut(
+        _field(data, "gateway", str, where), _number(data, "share", where), tuple(map(str, clients))
     )
 
 

@@ -72,6 +72,8 @@ def show(path: Path, *, keep_too: bool) -> int:
     )
     for check in plan.capacity:
         print(f"{check.key}: {'fits' if check.fits else 'DOES NOT FIT'}; {check.note}")
+    for each in plan.left_out:
+        print(each.text())
     shown = [entry for entry in plan.entries if keep_too or entry.action is Action.SET]
     rows = [
         (

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from pipeline.plans.plan import LeftOut
 from pipeline.recommend.recommendation import ClientDay, ClientHistory
 from pipeline.replay.demand import KEY_OF_API, Demand, demands
 from pipeline.replay.kernels.deferral import required_rates
@@ -110,12 +111,17 @@ def _steps_batch(steps: Mapping[tuple[datetime.date, str], Any]) -> pa.RecordBat
     )
 
 
-def gather(rows: Iterable[Any]) -> tuple[list[ClientHistory], dict[QuotaKey, float]]:
-    """Histories of all clients, and per key the most that all used together, per second.
+def gather(
+    rows: Iterable[Any], short: Mapping[str, float]
+) -> tuple[list[ClientHistory], dict[QuotaKey, float], tuple[LeftOut, ...]]:
+    """Histories of all clients, and per key the most that all used together, per second; and who was left out.
 
     Args:
         rows: of `REQUIRED`, in any order, as mappings.
+        short: gateways that lack records, and what share they have. What their clients need is not known, so these
+            are left out.
     """
+    through: dict[str, set[tuple[str, str, str]]] = {gw: set() for gw in short}
     found: dict[tuple[str, str, str], dict[str, list[Any]]] = {}
     together: dict[tuple[str, str], Any] = {}
     for row in rows:
@@ -125,6 +131,8 @@ def gather(rows: Iterable[Any]) -> tuple[list[ClientHistory], dict[QuotaKey, flo
             total += np.asarray(row["steps"])
             continue
         client = (row["user"], row["client_id"], row["api"])
+        if row["gw"] in through:
+            through[row["gw"]].add(client)
         found.setdefault(client, {}).setdefault(date, []).append(row)
     histories = [
         ClientHistory(
@@ -135,12 +143,27 @@ def gather(rows: Iterable[Any]) -> tuple[list[ClientHistory], dict[QuotaKey, flo
             days=tuple(_day(date, of_day) for date, of_day in sorted(days.items())),
         )
         for (user, client_id, api), days in sorted(found.items())
+        if not any((user, client_id, api) in clients for clients in through.values())
     ]
     peaks: dict[QuotaKey, float] = {}
     for (_, api), total in together.items():
         key = KEY_OF_API[UsageApi(api)]
         peaks[key] = max(peaks.get(key, 0.0), float(total.max()) / STEP_S)
-    return histories, peaks
+    left_out = tuple(
+        LeftOut(
+            gw,
+            short[gw],
+            tuple(f"{api} of {_name(user, client_id)}" for user, client_id, api in sorted(clients)),
+        )
+        for gw, clients in sorted(through.items())
+    )
+    return histories, peaks, left_out
+
+
+def _name(user: str, client_id: str) -> str:
+    return (
+        ",".join(filter(None, (user and f"user={user}", client_id and f"client-id={client_id}"))) or "no name"
+    )
 
 
 def _day(date: str, rows: list[Any]) -> ClientDay:

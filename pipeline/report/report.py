@@ -27,6 +27,7 @@ from pipeline.report.profile import (
 from pipeline.report.timelines import SUMMARY, Timeline, largest_first, summarise
 from pipeline.storage.compacted_days import CompactedDays
 from pipeline.storage.compacted_files import Piece, buckets_of
+from pipeline.storage.coverage import Expectation, short_gateways
 from pipeline.storage.index_files import with_losses
 from pipeline.storage.layout import CompactedDay
 from quotas.usage_record import UsageApi
@@ -95,6 +96,14 @@ class Report:
         return min((day.completeness for day in self.days), default=0.0)
 
     @property
+    def notes(self) -> list[str]:
+        """What else keeps the days from being whole, for people."""
+        notes = [f"{day.date} was not over when it was compacted" for day in self.days if day.open]
+        short = short_gateways(day.gateways for day in self.days)
+        notes += [f"of {gw} only {share:.1%} on its worst day" for gw, share in short.items()]
+        return notes + [clash for day in self.days for clash in day.clashes]
+
+    @property
     def absent_text(self) -> str:
         """The absent days, for people."""
         more = len(self.absent) - _NAMED_DAYS
@@ -113,6 +122,8 @@ class Report:
                         "completeness": day.completeness,
                         "seconds": day.rows,
                         "keys": day.keys,
+                        "open": day.open,
+                        "short_gateways": short_gateways([day.gateways]),
                     }
                     for day in self.days
                 ],
@@ -136,12 +147,15 @@ def _shared(client: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def make(spark: Any, out: str, first: str | None = None, last: str | None = None) -> Report:
+def make(
+    spark: Any, out: str, expectation: Expectation, first: str | None = None, last: str | None = None
+) -> Report:
     """The report over some compacted days.
 
     Args:
         spark: a SparkSession.
         out: the pipeline's folder.
+        expectation: what records should be there.
         first: first day, else from the beginning.
         last: last day, else to the end.
 
@@ -150,7 +164,7 @@ def make(spark: Any, out: str, first: str | None = None, last: str | None = None
     """
     days = CompactedDays.of(spark, out, first, last)
     found = summaries(days).toArrow()
-    known = with_losses(days.days, out, spark)
+    known = with_losses(days.days, out, expectation, spark)
     return report_of(found, known, absent=absent_days(known, first, last))
 
 

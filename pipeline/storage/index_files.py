@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date, timedelta
 from typing import Any, Final
 
+from pipeline.storage.coverage import DayCoverage, Expectation, coverage
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.offset_index import OffsetIndex
 from pipeline.storage.store import Store, store_of
 
 INDEX_FOLDER: Final = "ledger"
 """On disk the offset index has kept the name of the first release."""
-_EPOCH: Final = date(1970, 1, 1)
 
 
 def last_offset_index(store: Store, out: str) -> tuple[int, dict[str, Any]] | None:
@@ -49,26 +48,33 @@ def read_offset_index(out: str, spark: Any = None) -> OffsetIndex:
     return numbered_offset_index(store_of(out, spark), out)[1]
 
 
-def with_losses(days: Sequence[CompactedDay], out: str, spark: Any = None) -> list[CompactedDay]:
+def with_losses(
+    days: Sequence[CompactedDay], out: str, expectation: Expectation, spark: Any = None
+) -> list[CompactedDay]:
     """Compacted days with what is known of them now: a gap may show only after the day was compacted.
 
     Args:
         days: as their manifests say.
         out: the pipeline's folder.
+        expectation: what should be there.
         spark: a session; needed if `out` is not on this machine.
     """
     if not days:
         return []
-    shares = {day_name(day): found.share for day, found in read_offset_index(out, spark).days().items()}
-    return [
-        replace(day, completeness=min(day.completeness, shares.get(day.date, day.completeness)))
-        for day in days
-    ]
+    known = coverage(read_offset_index(out, spark), expectation)
+    return [_with_loss(day, known[day.date]) if day.date in known else day for day in days]
 
 
-def day_name(day: int) -> str:
-    """A day, counted since the epoch, as 2026-11-21."""
-    return (_EPOCH + timedelta(days=day)).isoformat()
+def _with_loss(day: CompactedDay, known: DayCoverage) -> CompactedDay:
+    shares = known.shares()
+    return replace(
+        day,
+        completeness=min(day.completeness, known.share),
+        gateways={
+            gw: min(shares.get(gw, 1.0), day.gateways.get(gw, 1.0)) for gw in {**day.gateways, **shares}
+        },
+        clashes=tuple(map(str, known.clashes)),
+    )
 
 
 def index_path(out: str, number: int) -> str:

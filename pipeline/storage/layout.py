@@ -24,8 +24,8 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pipeline.storage.store import store_of
@@ -127,9 +127,6 @@ _RUN: Final = re.compile(r"run=\d{6}")
 
 BUCKETS: Final = 32
 
-COMPLETE_ENOUGH: Final = 0.95
-"""The share of its lines that a day has to have, unless gaps are allowed."""
-
 
 def bucket_of(user: str, client_id: str, api: str) -> int:
     """Which of BUCKETS parts a client belongs to, on every day, gateway, listener and broker; in every process.
@@ -172,11 +169,17 @@ class CompactedDay:
     """Recorded seconds over all keys: the elements of `t`."""
     keys: int
     completeness: float
-    """Lines that are there by lines that were written, 0 to 1."""
+    """Time that lines cover by time that was expected of its gateways, 0 to 1; see `pipeline.storage.coverage`."""
     batches: list[int]
     """The raw batches that are in it."""
     buckets: int = 0
     """By how many buckets its files are ordered (`pipeline.storage.compacted_files`); 0 where Spark wrote them."""
+    gateways: Mapping[str, float] = field(default_factory=dict)
+    """Completeness of each gateway; empty where an older release compacted the day."""
+    clashes: tuple[str, ...] = ()
+    """Gateways that shared an id, for people."""
+    open: bool = False
+    """Whether it was compacted before it was closed."""
 
 
 def published_days(
@@ -212,6 +215,8 @@ def published_days(
                         content["completeness"],
                         content["batches"],
                         content.get("buckets", 0),
+                        content.get("gateways", {}),
+                        open=content.get("open", False),
                     )
                 )
                 break

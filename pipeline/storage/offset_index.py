@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 FIRST_SEQ: Final = 0
 """What a gateway numbers its first line with; see `quotas.usage_record`."""
 DAY_S: Final = 86_400
+JUMP_S: Final = 60
+"""Neighbours in number that are further apart in time than this were written before and after the clock was set."""
 
 
 class Run(NamedTuple):
@@ -27,7 +29,7 @@ class Run(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """Lines without a hole."""
+    """Lines without a hole, in number and in time."""
 
     first: int
     last: int
@@ -65,19 +67,6 @@ class Entry(NamedTuple):
     run: Run
     seq: int
     ts: int
-
-
-@dataclass(frozen=True, slots=True)
-class Completeness:
-    """Of one day."""
-
-    lines: int
-    missing: int
-
-    @property
-    def share(self) -> float:
-        """Lines that are there by lines that were written, 0 to 1; 1 for a day without any."""
-        return self.lines / (self.lines + self.missing) if self.lines + self.missing else 1.0
 
 
 Intervals: TypeAlias = tuple[Interval, ...]
@@ -129,23 +118,6 @@ class OffsetIndex:
         """How many lines have been read."""
         return sum(interval.lines for intervals in self.runs.values() for interval in intervals)
 
-    def days(self) -> dict[int, Completeness]:
-        """Completeness of each day, by days since the epoch.
-
-        Lines of an interval are spread evenly over its time: exact where a gateway wrote one each second.
-        """
-        lines: dict[int, float] = {}
-        missing: dict[int, float] = {}
-        for intervals in self.runs.values():
-            for interval in intervals:
-                _spread(lines, interval.lines, interval.first_ts, interval.last_ts + 1)
-        for gap in self.gaps():
-            _spread(missing, gap.lines, gap.from_ts + 1, gap.to_ts)
-        return {
-            day: Completeness(round(lines.get(day, 0)), round(missing.get(day, 0)))
-            for day in sorted(lines.keys() | missing.keys())
-        }
-
     def to_json(self) -> list[list[Any]]:
         """As JSON keeps it: [gw, boot, [[first, last, first_ts, last_ts], ...]] for each run."""
         return [
@@ -175,18 +147,8 @@ def _joined(intervals: Intervals, fresh: Mapping[int, int]) -> Intervals:
     joined = [pieces[0]]
     for piece in pieces[1:]:
         last = joined[-1]
-        if piece.first == last.last + 1:
+        if piece.first == last.last + 1 and abs(piece.first_ts - last.last_ts) <= JUMP_S:
             joined[-1] = Interval(last.first, piece.last, last.first_ts, piece.last_ts)
         else:
             joined.append(piece)
     return tuple(joined)
-
-
-def _spread(days: dict[int, float], lines: int, from_ts: int, to_ts: int) -> None:
-    """Adds lines to the days between two seconds, by their share of the time; `to_ts` is not included."""
-    if to_ts <= from_ts:
-        # The clock went back, or a gap without time: all of it belongs to where it began.
-        to_ts = from_ts + 1
-    for day in range(from_ts // DAY_S, (to_ts - 1) // DAY_S + 1):
-        seconds = min(to_ts, (day + 1) * DAY_S) - max(from_ts, day * DAY_S)
-        days[day] = days.get(day, 0) + lines * seconds / (to_ts - from_ts)

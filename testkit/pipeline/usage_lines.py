@@ -8,8 +8,12 @@ from typing import Any, Final
 
 import orjson
 
+from pipeline.storage.coverage import Expectation
+
 DAY: Final = 1_790_553_600  # 2026-09-28 00:00 UTC
 BOOT: Final = (DAY - 60) * 1000
+LONG_AFTER: Final = Expectation(2**32)
+"""All days of tests are closed."""
 
 
 def row(client_id: str = "app", units: float = 100, **changed: Any) -> list[Any]:

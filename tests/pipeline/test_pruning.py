@@ -16,6 +16,7 @@ from pipeline.maintenance.pruning import Keep, delete, due, is_pruned
 from pipeline.maintenance.status import status
 from pipeline.storage.layout import MANIFEST, committed_batches, compacted_dir, published_days, raw_dir
 from pipeline.storage.store import LocalStore, held
+from testkit.pipeline.usage_lines import LONG_AFTER
 
 TODAY = datetime.date(2026, 11, 30)
 OLD, RECENT, YOUNG = "2026-11-01", "2026-11-22", "2026-11-23"
@@ -113,13 +114,12 @@ def test_a_batch_without_lines_goes_with_the_one_read_after_it(folder: Folder) -
     assert folder.batches == [2]
 
 
-def test_a_day_of_a_clock_set_wrong_does_not_keep_a_batch_once_it_is_packed(folder: Folder) -> None:
+def test_a_day_of_a_clock_set_wrong_does_not_keep_a_batch(folder: Folder) -> None:
+    # It is not compacted before its time.
     folder.batch(0, OLD, "2126-01-01")
     folder.compacted(OLD, 0)
-    assert folder.prune() == {"2126-01-01": (0,)}
-    folder.compacted("2126-01-01", 0)
     assert folder.prune() == {}
-    assert (folder.batches, folder.days) == ([], [OLD, "2126-01-01"])
+    assert (folder.batches, folder.days) == ([], [OLD])
 
 
 def test_a_packed_day_goes_when_it_is_old_and_its_late_lines_after_it(folder: Folder) -> None:
@@ -244,15 +244,17 @@ def test_late_lines_of_a_day_that_is_gone_are_not_taken_for_the_day(
     folder.compacted(OLD, 0)
     folder.prune(raw=7)
     with pytest.raises(JobError, match=f"all raw batches of {OLD} are gone"):
-        compact(None, folder.out, date=OLD)
+        compact(None, folder.out, LONG_AFTER, date=OLD)
     folder.batch(1, OLD)
     for days, fault in ((100, "compacted from raw batches that are gone"), (7, "compacted and has been pruned")):
         folder.prune(compacted=days)
         # Left as it is, so that other days can be compacted; the day asked for by name is an error.
-        assert compact(None, folder.out) == {}
+        assert compact(None, folder.out, LONG_AFTER) == {}
         assert f"left as it is: {OLD} was {fault}" in capsys.readouterr().err
         with pytest.raises(JobError, match=fault):
-            compact(None, folder.out, date=OLD)
-    assert [(day["pruned"], day["compacted_rows"]) for day in status(folder.out)["days"]] == [(True, None)]
+            compact(None, folder.out, LONG_AFTER, date=OLD)
+    assert [(day["pruned"], day["compacted_rows"]) for day in status(folder.out, LONG_AFTER)["days"]] == [
+        (True, None)
+    ]
     with pytest.raises(JobError, match=f"no lines of {YOUNG} have been read: there are {OLD}"):
-        compact(None, folder.out, date=YOUNG)
+        compact(None, folder.out, LONG_AFTER, date=YOUNG)

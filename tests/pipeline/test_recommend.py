@@ -32,6 +32,7 @@ from pipeline.storage.layout import CompactedDay
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.usage_record import OTHER, UsageApi
 from testkit.pipeline.compacted_days import DAY, compacted_rows, write_compacted
+from testkit.pipeline.usage_lines import LONG_AFTER
 
 BASIS = Basis("2026-11-14", "2026-11-20", 7, 1.0, 0.01, 1.25, "deferral")
 GOLDEN = Path(__file__).parent / "golden" / "plan.json"
@@ -230,7 +231,7 @@ def test_workers_find_required_rates_and_the_gateway_with_the_largest_decides() 
     expected = required_rates(demand.by_second(), 0.01, burst_s=10.0)
     assert [clients["c"]["required_rate"], clients["small"]["required_rate"]] == expected.tolist()
     assert (clients["c"]["quota"], clients["c"]["censored_s"], clients["c"]["active_s"]) == (70.0, 1, 2)
-    histories, peaks = gather(rows)
+    histories, peaks, _ = gather(rows, {})
     assert [(history.client_id, len(history.days)) for history in histories] == [("c", 1), ("small", 1)]
     assert peaks == {QuotaKey.PRODUCER_BYTE_RATE: 160.0}
     rows = found(
@@ -238,7 +239,7 @@ def test_workers_find_required_rates_and_the_gateway_with_the_largest_decides() 
         {"t": [6], "offered": [300.0], "gw": "b", "quota": [60.0]},
         {"t": [5], "offered": [40.0], "date": NEXT},
     )
-    histories, peaks = gather(rows)
+    histories, peaks, _ = gather(rows, {})
     day, other = histories[0].days
     assert (day.date, other.date, other.gateways) == (DAY.isoformat(), NEXT.isoformat(), 1)
     assert day.required_rate == max(row["required_rate"] for row in rows if row["steps"] is None)
@@ -253,12 +254,14 @@ def compacted_day(date: str, completeness: float = 1.0) -> CompactedDay:
 def test_a_history_with_holes_and_an_unknown_capacity_are_refused() -> None:
     days = [compacted_day("2026-11-14"), compacted_day("2026-11-16", 0.9)]
     with pytest.raises(JobError, match=r"2026-11-15 not compacted; 2026-11-16 is 90.0% complete"):
-        history_days(days, 3, None, allow_gaps=False)
-    chosen = history_days(days, 3, None, allow_gaps=True)
+        history_days(days, 3, None, LONG_AFTER, allow_gaps=False)
+    chosen = history_days(days, 3, None, LONG_AFTER, allow_gaps=True)
     assert [day.date for day in chosen] == ["2026-11-14", "2026-11-16"]
-    assert [day.date for day in history_days(days, 1, "2026-11-14", allow_gaps=False)] == ["2026-11-14"]
+    assert [day.date for day in history_days(days, 1, "2026-11-14", LONG_AFTER, allow_gaps=False)] == [
+        "2026-11-14"
+    ]
     with pytest.raises(JobError, match="--to 'yesterday': say a day"):
-        history_days(days, 7, "yesterday", allow_gaps=False)
+        history_days(days, 7, "yesterday", LONG_AFTER, allow_gaps=False)
     assert burst_s(UsageApi.MUTATION, 11, 1_000) == 11.0
     assert burst_s(UsageApi.PRODUCE, 11, 1_000) == 10.0
     assert burst_s(UsageApi.CONNECT, 1, 500) == 0.5

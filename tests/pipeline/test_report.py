@@ -27,6 +27,7 @@ from quotas.entities import QuotaEntity
 from quotas.usage_record import OTHER
 from testkit.pipeline.compacted_days import write_compacted
 from testkit.pipeline.compacted_rows import compacted_batch
+from testkit.pipeline.usage_lines import LONG_AFTER
 from tests.pipeline.test_plans import plan_of
 
 # -- profiles --------------------------------------------------------------------------------------------------------
@@ -281,7 +282,8 @@ def test_days_that_are_not_there_are_shown_at_the_top_and_to_programs() -> None:
 def test_the_same_as_json_for_programs() -> None:
     found = report_from({"t": [1, 2], "offered": [5.0, 5.0], "requests": [1, 3], "delayed": [0, 1]}, completeness=0.5)
     found = json.loads(found.to_json())
-    assert found["days"] == [{"date": "2026-11-21", "completeness": 0.5, "seconds": 10, "keys": 1}]
+    whole = {"open": False, "short_gateways": {}}
+    assert found["days"] == [{"date": "2026-11-21", "completeness": 0.5, "seconds": 10, "keys": 1, **whole}]
     assert found["totals"][0]["offered"] == 10.0
     assert found["clients"][0]["delayed_share"] == 0.25
     assert found["clients"][0]["unit"] == "bytes"
@@ -321,7 +323,7 @@ def test_clients_are_added_up_over_days_and_brokers(
         {"api": "mutation", "node": -1, "t": [9], "offered": [7.0]},
     ]
     write_compacted(tmp_path, [{**tuesday, **row} for row in rows], completeness=0.99)
-    found = report.make(spark, str(tmp_path))
+    found = report.make(spark, str(tmp_path), LONG_AFTER)
     assert [(client["api"], client["client_id"], client["offered"]) for client in found.clients] == [
         ("produce", "c", 100.0), ("produce", "small", 5.0), ("produce", OTHER, 1e9), ("mutation", "c", 7.0),
     ]  # fmt: skip

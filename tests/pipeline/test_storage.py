@@ -10,18 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import JobError
-from pipeline.storage.index_files import index_path, with_losses
 from pipeline.storage.layout import (
     BUCKETS,
     MANIFEST,
-    CompactedDay,
     bucket_of,
     committed_batches,
     compacted_dir,
     published_days,
     raw_dir,
 )
-from pipeline.storage.offset_index import DAY_S, Completeness, Entry, Gap, Interval, OffsetIndex, Run
+from pipeline.storage.offset_index import Entry, Gap, Interval, OffsetIndex, Run
 from pipeline.storage.store import HadoopStore, LocalStore, Store, held, is_local, store_of
 
 
@@ -185,29 +183,3 @@ def test_neighbours_join_and_a_gap_names_its_lines_and_the_seconds_around_it() -
         Gap("a", RUN.boot, 0, 1, START, START + 3),
         Gap("a", RUN.boot, 4, 6, START + 4, START + 8),
     ]
-
-
-def test_a_gap_over_midnight_is_missing_on_both_days_and_a_clock_set_back_loses_no_line() -> None:
-    midnight = 20_000 * DAY_S
-    run = Run("a", (midnight - 101) * 1000)
-    lines = [Entry(run, seq, midnight - 100 + seq) for seq in (*range(90), *range(130, 140))]
-    index, _ = OffsetIndex().add(lines)
-    assert index.days() == {19_999: Completeness(90, 10), 20_000: Completeness(10, 30)}
-    assert index.days()[20_000].share == 0.25
-    run = Run("a", 1_000)
-    index, _ = OffsetIndex().add([Entry(run, 0, 50_000), Entry(run, 1, 40_000)])
-    assert index.days() == {0: Completeness(2, 0)}
-
-
-def test_a_loss_that_shows_only_after_compaction_counts_from_then_on(tmp_path: Path) -> None:
-    midnight = 20_000 * DAY_S
-    run = Run("a", (midnight - 101) * 1000)
-    day = CompactedDay("2024-10-03", "", 1, 50, 1, 1.0, [0])
-    # What the gateway wrote in the evening is lost, as its first line of the next day shows.
-    index, _ = OffsetIndex().add([Entry(run, seq, midnight - 100 + seq) for seq in (*range(50), 100)])
-    file = Path(index_path(str(tmp_path), 0))
-    file.parent.mkdir()
-    file.write_text(json.dumps({"source": "s", "runs": index.to_json()}))
-    (known,) = with_losses([day], str(tmp_path))
-    assert (day.completeness, known.completeness) == (1.0, 0.5)
-    assert with_losses([], str(tmp_path)) == []

@@ -1,0 +1,179 @@
+"""How much of its gateways' time a day has, which days are over, and what is made of a day that lacks some."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import JobError
+from pipeline.jobs.recommend import history_days
+from pipeline.recommend.required_rates import gather, rate_finder
+from pipeline.storage.coverage import AHEAD_S, Clash, Coverage, Expectation, coverage, short_gateways
+from pipeline.storage.index_files import with_losses
+from pipeline.storage.layout import CompactedDay
+from pipeline.storage.offset_index import DAY_S, Entry, Interval, OffsetIndex, Run
+from testkit.pipeline.compacted_days import compacted_rows
+
+DAY = 20_000
+NAME, NEXT = "2024-10-04", "2024-10-05"
+MIDNIGHT = DAY * DAY_S
+LATER = Expectation(MIDNIGHT + 30 * DAY_S)
+
+
+def index_of(*intervals: tuple[str, int, int], boot_s: int = -1) -> OffsetIndex:
+    """Gateways with lines from one second of the day to another, numbered since their start."""
+    runs: dict[Run, tuple[Interval, ...]] = {}
+    for gw, begin, end in intervals:
+        run = Run(gw, (MIDNIGHT + boot_s) * 1000)
+        seq = begin - boot_s - 1
+        own = Interval(seq, seq + end - begin - 1, MIDNIGHT + begin, MIDNIGHT + end - 1)
+        runs[run] = (*runs.get(run, ()), own)
+    return OffsetIndex(runs)
+
+
+def shares(index: OffsetIndex, expectation: Expectation = LATER) -> dict[str, dict[str, float]]:
+    return {day: of_day.shares() for day, of_day in coverage(index, expectation).items()}
+
+
+def test_a_gateway_that_is_silent_from_noon_on_has_half_of_its_day() -> None:
+    # It was 100 %: no line came after the hole.
+    index = index_of(("a", 0, DAY_S // 2))
+    assert list(index.gaps()) == []
+    assert shares(index) == {NAME: {"a": 0.5}}
+
+
+def test_one_of_twenty_that_lost_nearly_all_is_named_though_the_whole_would_pass() -> None:
+    few = 1_728
+    whole = [(f"g{number:02}", 0, DAY_S) for number in range(19)]
+    index = index_of(*whole, ("late", 0, few), ("late", DAY_S - few, DAY_S))
+    found = coverage(index, LATER)[NAME]
+    assert found.share == pytest.approx(0.952)
+    assert short_gateways([found.shares()]) == {"late": pytest.approx(0.04)}
+
+
+def test_a_gateway_that_is_gone_is_missed_for_a_day_and_one_that_is_expected_every_day() -> None:
+    index = index_of(("a", 0, 3 * DAY_S), ("gone", 0, DAY_S))
+    days = shares(index)
+    assert [of_day.get("gone") for of_day in days.values()] == [1.0, 0.0, None]
+    assert [of_day["a"] for of_day in days.values()] == [1.0, 1.0, 1.0]
+    # Only the named are: the other was stopped.
+    named = replace(LATER, gateways=frozenset({"a"}))
+    assert [of_day.get("gone") for of_day in shares(index, named).values()] == [1.0, None, None]
+    named = replace(LATER, gateways=frozenset({"a", "gone", "never"}))
+    assert [of_day["gone"] for of_day in shares(index, named).values()] == [1.0, 0.0, 0.0]
+    assert [of_day["never"] for of_day in shares(index, named).values()] == [0.0, 0.0, 0.0]
+
+
+def test_time_counts_from_the_start_of_a_gateway_and_a_restart_costs_what_it_takes() -> None:
+    index = index_of(("a", DAY_S // 2, DAY_S), boot_s=DAY_S // 2 - 1)
+    assert coverage(index, LATER)[NAME].gateways == {"a": Coverage(43_200, 43_200)}
+    again = index_of(("a", 1_000, DAY_S), boot_s=999)
+    both = OffsetIndex({**index_of(("a", 0, 940)).runs, **again.runs})
+    assert coverage(both, LATER)[NAME].gateways == {"a": Coverage(DAY_S - 60, DAY_S)}
+    # The first lines never came.
+    assert shares(index_of(("a", DAY_S // 2, DAY_S)))[NAME]["a"] == 0.5
+    # Its clock was at 1970 when it started.
+    wrong = Run("a", 5_000)
+    index = OffsetIndex({wrong: (Interval(0, DAY_S - 1, MIDNIGHT, MIDNIGHT + DAY_S - 1),)})
+    assert shares(index) == {NAME: {"a": 1.0}}
+
+
+def test_of_an_open_day_time_is_expected_up_to_the_newest_line_of_any_gateway() -> None:
+    index = index_of(("a", 0, 7_200), ("slow", 0, 3_600))
+    at_two = Expectation(MIDNIGHT + 7_300)
+    assert shares(index, at_two) == {NAME: {"a": 1.0, "slow": 0.5}}
+    late = Expectation(MIDNIGHT + DAY_S + at_two.grace_s)
+    assert late.is_open(NEXT)
+    assert not late.is_open(NAME)
+    assert replace(late, now_s=late.now_s - 1).is_open(NAME)
+    assert shares(index, late)[NAME]["a"] == pytest.approx(7_200 / DAY_S)
+
+
+def test_i15_a_clock_in_the_future_makes_no_days_until_then() -> None:
+    years = 4 * 365 * DAY_S
+    entries = [Entry(Run("a", (MIDNIGHT - 1) * 1000), seq, MIDNIGHT + seq) for seq in range(10)]
+    ahead = [Entry(entries[0].run, 10 + seq, MIDNIGHT + years + seq) for seq in range(10)]
+    index, _ = OffsetIndex().add(entries + ahead)
+    # It was a whole gateway on each of 1,461 days.
+    assert list(index.gaps()) == []
+    now = Expectation(MIDNIGHT + 20)
+    assert shares(index, now) == {NAME: {"a": 1.0}}
+    assert now.lies_ahead("2028-10-03")
+    assert not now.lies_ahead(NAME)
+    assert not replace(now, now_s=MIDNIGHT - AHEAD_S).lies_ahead(NAME)
+    # Lines that an older release has joined over the jump cover no more than there are.
+    joined = OffsetIndex({entries[0].run: (Interval(0, 19, MIDNIGHT, MIDNIGHT + years + 9),)})
+    assert coverage(joined, now)[NAME].covered_s == 20
+
+
+def test_two_gateways_with_one_id_at_the_same_time_are_told() -> None:
+    one, other = index_of(("a", 0, DAY_S)), index_of(("a", 100, 10_000), boot_s=99)
+    (clash,) = coverage(OffsetIndex({**one.runs, **other.runs}), LATER)[NAME].clashes
+    boots = ((MIDNIGHT - 1) * 1000, (MIDNIGHT + 99) * 1000)
+    assert clash == Clash("a", boots, MIDNIGHT + 100, MIDNIGHT + 10_000)
+    assert "two gateways called a were up at the same time" in str(clash)
+    # A restart, with a clock that was a little ahead.
+    again = index_of(("a", 10_000, DAY_S), boot_s=9_999)
+    before = index_of(("a", 0, 10_030))
+    assert coverage(OffsetIndex({**before.runs, **again.runs}), LATER)[NAME].clashes == ()
+
+
+# -- what is made of it ----------------------------------------------------------------------------------------------
+def day(date: str, **known: Any) -> CompactedDay:
+    return CompactedDay(date, "", 1, 1, 1, known.pop("completeness", 1.0), [], **known)
+
+
+def test_a_day_that_is_not_over_is_not_used_and_one_with_two_gateways_of_one_id_is_refused() -> None:
+    # Two hours of a busy Tuesday weighed more than the three days before it.
+    days = [day(NAME), day(NEXT), day("2024-10-06")]
+    tuesday = Expectation(MIDNIGHT + 2 * DAY_S + 7_200)
+    assert [each.date for each in history_days(days, 2, None, tuesday, allow_gaps=False)] == [NAME, NEXT]
+    chosen = history_days(days, 2, None, tuesday, allow_gaps=False, allow_open=True)
+    assert [each.date for each in chosen] == [NEXT, "2024-10-06"]
+    # Compacted while it was open, and not since.
+    half = [day(NAME), day(NEXT, open=True)]
+    with pytest.raises(JobError, match=f"{NEXT} not closed when it was compacted"):
+        history_days(half, 2, NEXT, LATER, allow_gaps=False)
+    assert [each.date for each in history_days(half, 1, None, LATER, allow_gaps=False)] == [NAME]
+    with pytest.raises(JobError, match=f"{NEXT} not closed, and nothing else is compacted"):
+        history_days(half[1:], 1, None, LATER, allow_gaps=False)
+    doubled = [day(NAME, clashes=("two gateways called a",))]
+    with pytest.raises(JobError, match="two gateways called a"):
+        history_days(doubled, 1, None, LATER, allow_gaps=False)
+    assert history_days(doubled, 1, None, LATER, allow_gaps=True) == doubled
+
+
+def test_clients_of_a_gateway_that_is_short_are_left_out_and_named() -> None:
+    rows = [
+        {"t": [5], "offered": [1_000.0], "gw": gw, "client_id": client}
+        for gw, client in (("a", "one"), ("a", "both"), ("late", "both"), ("late", "other"))
+    ]
+    found = [
+        row
+        for batch in rate_finder(0.01, 11, 1_000)(iter([compacted_rows(rows)]))
+        for row in batch.to_pylist()
+    ]
+    histories, _, left_out = gather(found, {"late": 0.04, "idle": 0.5})
+    assert [history.client_id for history in histories] == ["one"]
+    idle, late = left_out
+    assert idle.clients == ()
+    assert late.text() == (
+        "late is 4.0% complete, so 2 of its clients and APIs are left out: produce of user=u,client-id=both, "
+        "produce of user=u,client-id=other"
+    )
+    assert [history.client_id for history in gather(found, {})[0]] == ["both", "one", "other"]
+
+
+def test_a_loss_that_shows_only_after_compaction_counts_from_then_on(tmp_path: Path) -> None:
+    compacted = day(NAME, gateways={"a": 1.0, "b": 0.97})
+    file = tmp_path / "ledger" / "v=000000000000.json"
+    file.parent.mkdir()
+    # What one gateway wrote in the evening is lost, as its first line of the next day shows; the other's came late.
+    index = index_of(("a", 0, DAY_S // 2), ("a", DAY_S, 2 * DAY_S), ("b", 0, 2 * DAY_S))
+    content = {"source": "s", "runs": index.to_json()}
+    file.write_text(json.dumps(content))
+    (known,) = with_losses([compacted], str(tmp_path), LATER)
+    assert (known.completeness, known.gateways) == (0.75, {"a": 0.5, "b": 0.97})
+    assert with_losses([], str(tmp_path), LATER) == []
