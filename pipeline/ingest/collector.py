@@ -169,6 +169,8 @@ def _heads(source: str, segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
         "row_count": [len(line.rows) for line in lines],
         "dropped_rows": [line.dropped_rows for line in lines],
         "dropped_events": [line.dropped_events for line in lines],
+        "algo": [line.algo for line in lines],
+        "jump_ms": [line.jump_ms for line in lines],
     }
     offsets = pa.array([0, len(lines)], pa.int32())
     for name, kind in LINES.items():
@@ -183,10 +185,8 @@ def _rows(segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
     names = zip(*(cells[position] for position in _KEY_POSITIONS), strict=True)
     codes = np.fromiter(map(keys.__getitem__, names), np.int32, len(cells[0]))
     for listener, user, client_id, api, node in keys:
-        if not (
-            type(listener) is type(user) is type(client_id) is str and api in _APIS and type(node) is int
-        ):
-            raise ValueError(f"a name is not text, or api {api!r} or node {node!r} is not known")
+        if not (type(listener) is type(user) is type(client_id) is type(api) is str and type(node) is int):
+            raise ValueError(f"a name or api {api!r} is not text, or node {node!r} is no number")
     counts = np.array([len(line.rows) for line in lines])
     order, offsets = _grouped(codes, len(keys))
     seconds = np.array([line.ts % DAY_S for line in lines], np.int32)
@@ -201,10 +201,8 @@ def _rows(segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
         columns[name] = _lists(offsets, _series(name, cells[position], order))
     flags = np.array(cells[Row.FLAGS], np.int32)[order]
     columns["censored"] = _lists(offsets, pa.array((flags & RowFlags.CENSORED) != 0))
+    columns["observed"] = _lists(offsets, pa.array((flags & RowFlags.OBSERVED) != 0))
     return _batch(len(keys), columns)
-
-
-_APIS: Final = frozenset(str(api) for api in UsageApi)
 
 
 def _series(name: str, values: tuple[Any, ...], order: NDArray[np.int64]) -> pa.Array:

@@ -40,7 +40,10 @@ class Torn(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line with a right head; of its rows and events only the number of values has been checked."""
+    """A line with a right head; of its rows and events only the number of values has been checked.
+
+    A newer gateway may write more values at the end of each, which are left out, and more keys.
+    """
 
     position: int
     gw: str
@@ -53,6 +56,9 @@ class Line(NamedTuple):
     rows: list[list[Any]]
     events: list[list[Any]]
     text: bytes
+    algo: str = ""
+    """Of the controller mutation quota; empty: not told."""
+    jump_ms: int = 0
 
 
 def texts_of(content: bytes) -> Iterator[bytes | Torn]:
@@ -111,8 +117,14 @@ def read_line(text: bytes, position: int) -> Line | Torn:
         return Torn(position, f"rows is not a list of lists of {ROW_WIDTH} values", text[:KEPT_BYTES])
     if not _is_table(events, EVENT_WIDTH):
         return Torn(position, f"events is not a list of lists of {EVENT_WIDTH} values", text[:KEPT_BYTES])
+    algo, jump_ms = line.get("algo", ""), line.get("jump_ms", 0)
+    if not isinstance(algo, str) or type(jump_ms) is not int or abs(jump_ms) > _MAX_INT64:
+        return Torn(position, "algo is not a string, or jump_ms is not a whole number", text[:KEPT_BYTES])
+    rows, events = _cut(rows, ROW_WIDTH), _cut(events, EVENT_WIDTH)
     boot, seq, ts, dur_ms, dropped_rows, dropped_events = numbers
-    return Line(position, gw, boot, seq, ts, dur_ms, dropped_rows, dropped_events, rows, events, text)
+    return Line(
+        position, gw, boot, seq, ts, dur_ms, dropped_rows, dropped_events, rows, events, text, algo, jump_ms
+    )
 
 
 _HEAD: Final = {
@@ -127,7 +139,15 @@ _OPTIONAL: Final = frozenset({"dur_ms", "dropped_rows", "dropped_events"})
 
 
 def _is_table(rows: Any, width: int) -> TypeGuard[list[list[Any]]]:
-    return isinstance(rows, list) and set(map(type, rows)) <= {list} and set(map(len, rows)) <= {width}
+    return (
+        isinstance(rows, list)
+        and set(map(type, rows)) <= {list}
+        and min(map(len, rows), default=width) >= width
+    )
+
+
+def _cut(rows: list[list[Any]], width: int) -> list[list[Any]]:
+    return rows if max(map(len, rows), default=width) == width else [row[:width] for row in rows]
 
 
 def _plain(content: bytes) -> Iterator[bytes]:

@@ -196,8 +196,8 @@ class Writer:
         """Writes the rows.
 
         Returns:
-            Of each line gateway, boot, source, position, seq, ts, date, rows, dropped rows and dropped events; and
-            the number of torn lines.
+            Of each line gateway, boot, source, position, seq, ts, date, rows, dropped rows, dropped events, algorithm
+            and jump; and the number of torn lines.
         """
         collect = self._collect
         if not is_local(self._out):
@@ -232,7 +232,16 @@ class Writer:
 
 
 _HEAD: Final = ("kind", "gw", "boot", "source", "date")
-_HEAD_ARRAYS: Final = ("position", "seq", "ts", "row_count", "dropped_rows", "dropped_events")
+_HEAD_ARRAYS: Final = (
+    "position",
+    "seq",
+    "ts",
+    "row_count",
+    "dropped_rows",
+    "dropped_events",
+    "algo",
+    "jump_ms",
+)
 
 
 def _heads(answers: pa.Table) -> tuple[list[tuple[Any, ...]], int]:
@@ -278,9 +287,14 @@ def _identity(store: Store, out: str, checkpoint_store: Store, checkpoint: str) 
 
 
 def _manifest(heads: list[tuple[Any, ...]]) -> dict[str, Any]:
-    dates: dict[str, dict[str, int]] = {}
-    for *_, day, rows, dropped_rows, dropped_events in heads:
+    dates: dict[str, dict[str, Any]] = {}
+    for gw, *_, day, rows, dropped_rows, dropped_events, algorithm, jump_ms in heads:
         of_day = dates.setdefault(str(day), {"lines": 0, "rows": 0, "dropped_rows": 0, "dropped_events": 0})
+        if algorithm and algorithm not in (told := of_day.setdefault("algorithms", {}).setdefault(gw, [])):
+            told.append(algorithm)
+        if jump_ms < 0:
+            set_back = of_day.setdefault("set_back_ms", {})
+            set_back[gw] = set_back.get(gw, 0) - jump_ms
         of_day["lines"] += 1
         of_day["rows"] += rows
         of_day["dropped_rows"] += dropped_rows

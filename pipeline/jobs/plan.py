@@ -22,6 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         step.add_argument("plan", type=Path, help="plan.json, from recommend")
         _connection_arguments(step)
         step.add_argument(
+            "--counts",
+            choices=("gateway", "broker"),
+            help="what one counter covers there; else Kafka's brokers each by itself, and a gateway as the plan says",
+        )
+        step.add_argument(
             "--previous",
             type=Path,
             action="append",
@@ -62,9 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _step(arguments: argparse.Namespace) -> int:
     if arguments.step == "show":
         return show(arguments.plan, keep_too=arguments.all)
-    cluster = Cluster(arguments.bootstrap, arguments.client_config)
     if arguments.step == "revert":
+        cluster = Cluster(arguments.bootstrap, arguments.client_config)
         return revert(arguments.revert_file, cluster, force=arguments.force)
+    cluster = Cluster(arguments.bootstrap, arguments.client_config, arguments.counts)
     previous = arguments.previous or ()
     if arguments.step == "diff":
         return diff(arguments.plan, cluster, previous=previous)

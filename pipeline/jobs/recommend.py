@@ -10,7 +10,9 @@ import argparse
 import datetime
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from pipeline.errors import JobError
 from pipeline.jobs.arguments import (
@@ -28,7 +30,7 @@ from pipeline.recommend.expectations import expected_shares, with_expectations
 from pipeline.recommend.recommendation import RecommendationSettings, Rule, recommend
 from pipeline.recommend.required_rates import find_required_rates, gather
 from pipeline.replay.demand import KEY_OF_API
-from pipeline.replay.dispatch import Model
+from pipeline.replay.dispatch import Algorithm, Model, recorded_algorithm
 from pipeline.spark.session import open_session
 from pipeline.storage.compacted_days import CompactedDays
 from pipeline.storage.coverage import COMPLETE_ENOUGH, Expectation, short_gateways
@@ -38,6 +40,8 @@ from pipeline.storage.layout import CompactedDay, published_days, results_dir
 from pipeline.storage.store import local_result
 from quotas.entities import QuotaKey
 from quotas.usage_record import UsageApi
+
+_SET_BACK_MS: Final = 1_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="COUNT",
         help="quotas of their own for the COUNT largest clients of each kind, a default for the others",
+    )
+    parser.add_argument(
+        "--algo",
+        choices=list(Algorithm),
+        help="how controller mutations are measured; else as the newest records say",
     )
     add_scope(parser)
     add_windows(parser)
@@ -98,18 +107,21 @@ def run(arguments: argparse.Namespace) -> int:
         allow_gaps=arguments.allow_gaps,
         allow_open=arguments.allow_open,
     )
-    short = short_gateways(day.gateways for day in chosen)
-    if short and not arguments.allow_gaps and arguments.default_plus_overrides is not None:
+    doubtful = {} if arguments.allow_gaps else doubtful_gateways(chosen)
+    if doubtful and arguments.default_plus_overrides is not None:
         raise JobError(
-            f"{', '.join(f'{gw} is {share:.1%} complete' for gw, share in short.items())}: a default would cover its "
-            "clients too, and what they need is not known; say --allow-gaps, or leave out --default-plus-overrides"
+            f"{', '.join(f'{gw} {reason}' for gw, reason in doubtful.items())}: a default would cover its clients "
+            "too, and what they need is not known; say --allow-gaps, or leave out --default-plus-overrides"
         )
+    mutations = Algorithm(arguments.algo) if arguments.algo else recorded_algorithm(chosen)
     spark = open_session("sluice-recommend", master=arguments.master)
     days = CompactedDays.of(spark, arguments.out, chosen[0].date, chosen[-1].date)
     scope, windows = Scope(arguments.scope), (arguments.window_num, arguments.window_ms)
     histories, peaks, left_out = gather(
-        find_required_rates(days, arguments.target, *windows, scope=scope).toLocalIterator(),
-        {} if arguments.allow_gaps else short,
+        find_required_rates(
+            days, arguments.target, *windows, scope=scope, mutations=mutations
+        ).toLocalIterator(),
+        doubtful,
     )
     basis = Basis(
         first_day=chosen[0].date,
@@ -119,6 +131,9 @@ def run(arguments: argparse.Namespace) -> int:
         target=arguments.target,
         margin=arguments.margin,
         model=Model.DEFERRAL.value,
+        scope=scope.value,
+        window_num=arguments.window_num,
+        window_ms=arguments.window_ms,
     )
     settings = RecommendationSettings(
         arguments.target,
@@ -128,7 +143,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     plan = recommend(histories, settings, basis, made_at=made_at, capacity=capacity, peaks=peaks)
     plan = replace(plan, left_out=left_out)
-    plan = with_expectations(plan, expected_shares(days, plan, *windows, scope))
+    plan = with_expectations(plan, expected_shares(days, plan, *windows, scope, mutations))
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(plan.to_json(), encoding="utf-8")
     for check in plan.capacity:
@@ -140,6 +155,24 @@ def run(arguments: argparse.Namespace) -> int:
         f"{len(plan.entries)} quotas, {changes} to be set: sluice-pipeline plan show {json.dumps(str(file))}"
     )
     return 0
+
+
+def doubtful_gateways(days: Iterable[CompactedDay]) -> dict[str, str]:
+    """Gateways whose clients' need can't be told from these days, and why.
+
+    Where a clock was set back, seconds stand twice: what was used one after the other looks as used at once.
+    """
+    days = list(days)
+    set_back: dict[str, int] = {}
+    for day in days:
+        for gw, by_ms in day.set_back_ms.items():
+            set_back[gw] = max(by_ms, set_back.get(gw, 0))
+    short = short_gateways(day.gateways for day in days)
+    return {gw: f"is {share:.1%} complete" for gw, share in short.items()} | {
+        gw: f"had its clock set back by {by_ms / 1000:.4g} s"
+        for gw, by_ms in sorted(set_back.items())
+        if by_ms > _SET_BACK_MS
+    }
 
 
 def history_days(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from typing import Any
 
 from pipeline.errors import JobError
 from pipeline.jobs.arguments import add_master, add_out, add_scope, add_windows, open_to_look
 from pipeline.replay.candidates import parse_candidates
-from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings
+from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings, recorded_algorithm
 from pipeline.replay.simulation import simulate
 from pipeline.spark.session import open_session
 from pipeline.storage.compacted_days import CompactedDays
@@ -34,7 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="plan.json, value:QUOTA, or grid:LOWEST..HIGHESTxCOUNT in multiples of each client's mean (%(default)s)",
     )
     parser.add_argument("--api", choices=list(UsageApi), help="only this one")
-    parser.add_argument("--algo", choices=list(Algorithm), help="else what the gateway uses for the API")
+    parser.add_argument(
+        "--algo",
+        choices=list(Algorithm),
+        help="else what the gateway uses for the API, by its newest records",
+    )
     parser.add_argument(
         "--model", choices=list(Model), help="what throttled clients do; else as the gateway makes them"
     )
@@ -49,8 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the job."""
     candidates = parse_candidates(arguments.candidates)
     settings = _replay_settings(arguments)
+    mutations = not arguments.api or arguments.api == UsageApi.MUTATION
     look = open_to_look("sluice-simulate", arguments.out, master=arguments.master)
-    if not published_days(arguments.out, arguments.first, arguments.last, spark=look):
+    found = published_days(arguments.out, arguments.first, arguments.last, spark=look)
+    if mutations and settings.algorithm is None:
+        settings = replace(settings, mutations=recorded_algorithm(found))
+    if not found:
         raise JobError(f"no compacted day in {arguments.out}: run `sluice-pipeline compact` first")
     spark = open_session("sluice-simulate", master=arguments.master)
     days = CompactedDays.of(spark, arguments.out, arguments.first, arguments.last)

@@ -187,12 +187,28 @@ def _compact_day(
         "completeness": known.share if known else 0.0,
         "gateways": known.shares() if known else {},
         "open": is_open,
+        **_of_gateways([batch.manifest["dates"][date] for batch in batches]),
         "batches": [batch.number for batch in batches],
         "buckets": BUCKETS if here else 0,
     }
     store.write(f"{partial}/{MANIFEST}", json.dumps(manifest).encode() + b"\n")
     _publish(store, folder, partial, number)
     return manifest
+
+
+def _of_gateways(dates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What lines said of their gateways, by gateway, over all batches of a day; see `CompactedDay`."""
+    algorithms: dict[str, set[str]] = {}
+    set_back: dict[str, int] = {}
+    for of_day in dates:
+        for gw, told in of_day.get("algorithms", {}).items():
+            algorithms.setdefault(gw, set()).update(told)
+        for gw, jump_ms in of_day.get("set_back_ms", {}).items():
+            set_back[gw] = set_back.get(gw, 0) + jump_ms
+    return {
+        "algorithms": {gw: sorted(told) for gw, told in sorted(algorithms.items())},
+        "set_back_ms": dict(sorted(set_back.items())),
+    }
 
 
 def _compact_here(spark: Any, paths: list[str], date: str, rows: int, partial: str) -> tuple[int, int]:

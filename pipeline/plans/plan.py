@@ -4,14 +4,15 @@ As JSON, one object (every key is always there; null where it says so):
 
     {"format": "sluice-plan", "version": 1, "made_at": "2026-11-21T21:00:00Z",
      "basis": {"first_day": "2026-11-14", "last_day": "2026-11-20", "days": 7, "completeness": 0.9998,
-               "target": 0.01, "margin": 1.15, "model": "deferral"},
+               "target": 0.01, "margin": 1.15, "model": "deferral", "scope": "gateway", "window_num": 11,
+               "window_ms": 1000},
      "capacity": [{"key": "producer_byte_rate", "limit": 2e8 | null, "allocated": 9e8, "peak": 1.6e8,
                    "over_allocation": 5.6, "fits": true, "note": "..."}],
      "entries": [{"entity": {"user": "alice", "client-id": null}, "key": "producer_byte_rate",
                   "action": "set" | "keep", "value": 1048576.0, "old": 524288.0 | null,
                   "lower": 911805.0, "upper": 1378000.0, "expected_throttled": 0.004 | null,
                   "days": 7, "censored": 0.0, "reason": "..."}],
-     "left_out": [{"gateway": "gw-3", "share": 0.04, "clients": ["produce of user=bob"]}]}
+     "left_out": [{"gateway": "gw-3", "reason": "is 4.0% complete", "clients": ["produce of user=bob"]}]}
 
 An entity names its components as AlterClientQuotas does: a type that is absent is not part of it, null is the default
 entity. `keep` says that the quota in force lies within [lower, upper]: `value` repeats it and nothing is to be done.
@@ -99,7 +100,12 @@ class CapacityCheck:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a plan rests on: days (ISO), how complete their records are, and the rule."""
+    """What a plan rests on: days (ISO), how complete their records are, the rule, and what one counter covers.
+
+    Attributes:
+        scope: `gateway` where its brokers count together, `broker` where each counts by itself.
+        window_num, window_ms: samples of a rate, and their length.
+    """
 
     first_day: str
     last_day: str
@@ -108,27 +114,30 @@ class Basis:
     target: float
     margin: float
     model: str
+    scope: str = "gateway"
+    window_num: int = 11
+    window_ms: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Clients that the plan says nothing about, since a gateway that they used lacks records.
+    """Clients that the plan says nothing about, since records of a gateway that they used are not to be trusted.
 
     Attributes:
         gateway: which.
-        share: of its time that is there, on its worst day.
+        reason: what is wrong with it, beginning with a verb.
         clients: API and name of each.
     """
 
     gateway: str
-    share: float
+    reason: str
     clients: tuple[str, ...]
 
     def text(self) -> str:
         """For the operator."""
         named = ", ".join(self.clients[:_NAMED]) + (" ..." if len(self.clients) > _NAMED else "")
         return (
-            f"{self.gateway} is {self.share:.1%} complete, so {len(self.clients)} of its clients and APIs "
+            f"{self.gateway} {self.reason}, so {len(self.clients)} of its clients and APIs "
             "are left out" + (f": {named}" if named else "")
         )
 
@@ -263,6 +272,9 @@ def _optional(data: Any, name: str, where: str) -> float | None:
     return float(value)
 
 
+_COUNTING: Final[dict[str, type[Any]]] = {"scope": str, "window_num": int, "window_ms": int}
+
+
 def _basis(data: dict[str, Any]) -> Basis:
     return Basis(
         first_day=_field(data, "first_day", str, "basis"),
@@ -272,6 +284,8 @@ def _basis(data: dict[str, Any]) -> Basis:
         target=_number(data, "target", "basis"),
         margin=_number(data, "margin", "basis"),
         model=_field(data, "model", str, "basis"),
+        # Plans of an older release do not say it; these were its defaults.
+        **{name: _field(data, name, kind, "basis") for name, kind in _COUNTING.items() if name in data},
     )
 
 
@@ -302,7 +316,7 @@ def _capacity(data: Any, where: str) -> CapacityCheck:
 def _left_out(data: Any, where: str) -> LeftOut:
     clients = _field(data, "clients", list, where)
     return LeftOut(
-        _field(data, "gateway", str, where), _number(data, "share", where), tuple(map(str, clients))
+        _field(data, "gateway", str, where), _field(data, "reason", str, where), tuple(map(str, clients))
     )
 
 

@@ -13,12 +13,15 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
 from quotas.entities import DEFAULT, Default, EntityType, Name, QuotaEntity, QuotaKey
 
 _ENTITIES_PER_REQUEST: Final = 500
+_ADDRESSES: Final = "advertised.listeners"
+_WINDOWS: Final = ("quota.window.num", "quota.window.size.seconds")
 
 Quotas = Mapping[tuple[QuotaEntity, QuotaKey], float]
 """What is set: (entity, key) -> value in the key's unit."""
@@ -50,6 +53,22 @@ class Refusal:
     entity: QuotaEntity
     code: int
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """How quotas are counted at the other end, as far as it tells.
+
+    Attributes:
+        brokers: how many there are.
+        cluster: whether these are Kafka's own brokers, each with counters of its own; False for a gateway, None
+            where the brokers' settings may not be read.
+        windows: number and length in ms of a broker's samples; None where they are not told, or a gateway's are not.
+    """
+
+    brokers: int
+    cluster: bool | None
+    windows: tuple[int, int] | None = None
 
 
 class _Admin(KafkaAdminClient):  # type: ignore[misc]  # the base is not typed
@@ -118,6 +137,27 @@ class QuotaClient:
             for pair in entry.values
             if pair.key in known
         }
+
+    def counting(self) -> Counting:
+        """How quotas are counted there. A gateway answers the brokers' addresses as null, Kafka never does.
+
+        Raises:
+            QuotaClientError: not reached.
+        """
+        try:
+            brokers = self._admin.describe_cluster()["brokers"]
+            name = str(brokers[0]["broker_id"])
+            asked = ConfigResource(ConfigResourceType.BROKER, name, [_ADDRESSES, *_WINDOWS])
+            told = self._admin.describe_configs([asked], config_filter="all")
+        except (KafkaError, OSError) as exc:
+            raise QuotaClientError(f"{self._bootstrap}: {exc}") from exc
+        values = {name: entry["value"] for name, entry in told["broker"][name].items()}
+        if not values.keys() >= {_ADDRESSES, *_WINDOWS}:
+            return Counting(len(brokers), None)
+        if values[_ADDRESSES] is None:
+            return Counting(len(brokers), False)
+        num, seconds = (int(values[name]) for name in _WINDOWS)
+        return Counting(len(brokers), True, (num, seconds * 1000))
 
     def alter(self, settings: Sequence[Setting], *, validate_only: bool) -> list[Refusal]:
         """Set and remove quotas; all keys of one entity together or none of them.

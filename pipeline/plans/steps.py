@@ -29,7 +29,7 @@ from pipeline.plans.changes import (
     to_do,
 )
 from pipeline.plans.plan import Action, Plan, PlanError
-from pipeline.plans.quota_client import QuotaClient, Refusal, Setting
+from pipeline.plans.quota_client import Counting, QuotaClient, Refusal, Setting
 from pipeline.text import number, table
 from quotas.entities import QuotaEntity, QuotaKey
 
@@ -47,10 +47,12 @@ class Cluster:
     Attributes:
         bootstrap: HOST:PORT of a gateway or a broker.
         client_config: a file with the connection's settings, see `read_properties`.
+        counts: what one counter covers there, gateway or broker, if the operator says; see `misfit`.
     """
 
     bootstrap: str
     client_config: Path | None
+    counts: str | None = None
 
     def connect(self) -> QuotaClient:
         """A connection; see `QuotaClient` for what is raised."""
@@ -72,6 +74,7 @@ def show(path: Path, *, keep_too: bool) -> int:
     )
     for check in plan.capacity:
         print(f"{check.key}: {'fits' if check.fits else 'DOES NOT FIT'}; {check.note}")
+    print(f"for counters of a {basis.scope}, with {basis.window_num} windows of {basis.window_ms} ms")
     for each in plan.left_out:
         print(each.text())
     shown = [entry for entry in plan.entries if keep_too or entry.action is Action.SET]
@@ -103,7 +106,10 @@ def diff(path: Path, cluster: Cluster, *, previous: Sequence[Path] = ()) -> int:
     plan = _read_plan(path)
     with cluster.connect() as client:
         found = differences(plan, client.describe(), last=_last_changes(path, cluster, previous))
+        fault = misfit(plan, client.counting(), cluster.counts)
     _print_differences(found)
+    if fault:
+        print(f"not to be applied there: {fault}")
     return OK
 
 
@@ -129,6 +135,9 @@ def apply(
     plan = _read_plan(path)
     revert_file = revert_file or path.with_suffix(".revert.json")
     with cluster.connect() as client:
+        fault = misfit(plan, client.counting(), cluster.counts)
+        if fault:
+            return _not_done(f"{fault}; nothing was done")
         found = differences(plan, client.describe(), last=_last_changes(path, cluster, previous))
         drifted = [each for each in found if each.state is State.DRIFT]
         if drifted and not force:
@@ -155,6 +164,40 @@ def apply(
         _write(revert_file, Revert(_now(), cluster.bootstrap, _as_changes(changes)).to_json())
         print(f"{revert_file} takes this back")
         return _carry_out(client, changes, "set")
+
+
+def misfit(plan: Plan, there: Counting, counts: str | None) -> str:
+    """Why a plan's numbers mean something else where it is to be applied; empty where they do not.
+
+    Kafka counts on each broker by itself, a gateway with `scope = "gateway"` on all of them together, so the same
+    quota is so many times as much. Controller mutations are counted in one place either way.
+
+    Args:
+        plan: any.
+        there: what the other end tells.
+        counts: what the operator says that one counter covers there; else Kafka's own brokers count by themselves,
+            and a gateway as the plan has it.
+    """
+    scope = plan.basis.scope
+    found = counts or ("broker" if there.cluster else None if there.cluster is None else scope)
+    if there.brokers < 2 or all(entry.key is QuotaKey.CONTROLLER_MUTATION_RATE for entry in plan.entries):
+        return ""
+    if found is None:
+        return (
+            f"whether each of the {there.brokers} brokers there counts by itself is not told, and the plan is for "
+            f"counters of a {scope}: say --counts gateway or --counts broker"
+        )
+    if found == "broker" and scope != "broker":
+        return (
+            f"each of the {there.brokers} brokers there counts by itself, so it would let {there.brokers} times the "
+            "plan's quotas through: recommend with --scope broker"
+        )
+    if found != scope:
+        return (
+            f"all {there.brokers} brokers there count together, and the plan is for each by itself: recommend with "
+            "--scope gateway"
+        )
+    return ""
 
 
 def revert(path: Path, cluster: Cluster, *, force: bool) -> int:

@@ -10,7 +10,7 @@ from pipeline.plans.plan import Plan
 from pipeline.recommend.recommendation import ClientHistory, entity_of
 from pipeline.replay.candidates import of_plan
 from pipeline.replay.demand import KEY_OF_API
-from pipeline.replay.dispatch import Model, ReplaySettings
+from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings
 from pipeline.replay.simulation import simulate
 from pipeline.storage.compacted_days import CompactedDays
 from pipeline.storage.entity_days import Scope
@@ -39,13 +39,13 @@ def with_expectations(plan: Plan, rows: Iterable[Any]) -> Plan:
 
 
 def expected_shares(
-    days: CompactedDays, plan: Plan, window_num: int, window_ms: int, scope: Scope
+    days: CompactedDays, plan: Plan, window_num: int, window_ms: int, scope: Scope, mutations: Algorithm
 ) -> Iterator[Any]:
     """The plan replayed: mutations as the gateway decides them, all else in the model of the required rates."""
     from pyspark.sql import functions
 
     rate = ReplaySettings(model=Model.DEFERRAL, window_num=max(1, window_num - 1), window_ms=window_ms)
-    bucket = ReplaySettings(window_num=window_num, window_ms=window_ms)
+    bucket = ReplaySettings(window_num=window_num, window_ms=window_ms, mutations=mutations)
     others = [api for api in UsageApi if api is not UsageApi.MUTATION]
     for apis, settings in ((others, rate), ([UsageApi.MUTATION], bucket)):
         replayed = simulate(days, of_plan(plan), settings, scope=scope, apis=apis)

@@ -52,6 +52,8 @@ class ClientDay:
     quota: float | None
     """The limit last in force."""
     gateways: int = 1
+    observed: bool = False
+    """Whether that was only watched, so that nothing that the client did comes from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ def _entry(history: ClientHistory, settings: RecommendationSettings) -> PlanEntr
     latest_first = sorted(history.days, key=lambda day: day.date, reverse=True)
     old = latest_first[0].quota
     # One that was lifted meanwhile is still what the client was held to while it was muted.
-    held_to = next((day.quota for day in latest_first if day.quota is not None), None)
+    held_to = next((day.quota for day in latest_first if day.quota is not None and not day.observed), None)
     active_s = sum(day.active_s for day in history.days)
     censored = sum(day.censored_s for day in history.days) / max(1, active_s)
     value = lower = _rounded_up(required * settings.margin, key)

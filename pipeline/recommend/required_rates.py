@@ -15,6 +15,7 @@ import pyarrow as pa
 from pipeline.plans.plan import LeftOut
 from pipeline.recommend.recommendation import ClientDay, ClientHistory
 from pipeline.replay.demand import KEY_OF_API, Demand, demands
+from pipeline.replay.dispatch import Algorithm
 from pipeline.replay.kernels.deferral import required_rates
 from pipeline.storage.compacted_days import CompactedDays, Work
 from pipeline.storage.entity_days import ENTITY, Scope
@@ -28,39 +29,57 @@ _STEPS: Final = 86_400 // STEP_S
 REQUIRED: Final = ", ".join(
     [
         *(f"`{name}` {KEY[name]}" for name in ENTITY),
-        "required_rate double, active_s int, censored_s int, quota double, steps array<double>",
+        "required_rate double, active_s int, censored_s int, quota double, observed boolean, steps array<double>",
     ]
 )
 """A day of one client; or, where `steps` is set, what all clients of a worker used together in each ten seconds."""
 
 
-def burst_s(api: UsageApi, window_num: int, window_ms: int) -> float:
-    """Seconds of quota that can be used at once: a bucket holds all its windows, a Rate passes all but one."""
-    windows = window_num if api is UsageApi.MUTATION else max(1, window_num - 1)
+def burst_s(
+    api: UsageApi, window_num: int, window_ms: int, mutations: Algorithm = Algorithm.TOKEN_BUCKET
+) -> float:
+    """Seconds of quota that can be used at once: a bucket holds all its windows, a Rate passes all but one.
+
+    Args:
+        api: of which.
+        window_num, window_ms: samples of a rate and their length.
+        mutations: how mutations are measured.
+    """
+    bucket = api is UsageApi.MUTATION and mutations is Algorithm.TOKEN_BUCKET
+    windows = window_num if bucket else max(1, window_num - 1)
     return windows * window_ms / 1000
 
 
 def find_required_rates(
-    days: CompactedDays, target: float, window_num: int, window_ms: int, *, scope: Scope = Scope.GATEWAY
+    days: CompactedDays,
+    target: float,
+    window_num: int,
+    window_ms: int,
+    *,
+    scope: Scope = Scope.GATEWAY,
+    mutations: Algorithm = Algorithm.TOKEN_BUCKET,
 ) -> Any:
     """Clients' days as a DataFrame with the columns of `REQUIRED`; see `rate_finder` for the numbers."""
-    finder = rate_finder(target, window_num, window_ms)
-    return days.map_entities(finder, REQUIRED, scope=scope, arrays=("censored", "quota"))
+    finder = rate_finder(target, window_num, window_ms, mutations)
+    return days.map_entities(finder, REQUIRED, scope=scope, arrays=("censored", "quota", "observed"))
 
 
-def rate_finder(target: float, window_num: int, window_ms: int) -> Work:
+def rate_finder(
+    target: float, window_num: int, window_ms: int, mutations: Algorithm = Algorithm.TOKEN_BUCKET
+) -> Work:
     """What each worker does with its batches of clients' days: rows of `REQUIRED`. Needs no Spark.
 
     Args:
         target: the share of units that may wait.
         window_num, window_ms: samples of a rate and their length.
+        mutations: how mutations are measured.
     """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         steps: dict[tuple[datetime.date, str], Any] = {}
         for batch in batches:
             for demand in demands(batch):
-                yield _day_rates(demand, target, burst_s(demand.api, window_num, window_ms))
+                yield _day_rates(demand, target, burst_s(demand.api, window_num, window_ms, mutations))
                 _add_steps(demand, steps)
         if steps:
             yield _steps_batch(steps)
@@ -73,12 +92,12 @@ def _day_rates(demand: Demand, target: float, burst: float) -> pa.RecordBatch:
     columns["required_rate"] = required_rates(demand.by_second(), target, burst_s=burst)
     columns["active_s"] = np.diff(demand.offsets).astype(np.int32)
     columns["censored_s"] = demand.sums(demand.censored).astype(np.int32)
-    lasts = [
-        demand.quota[end - 1] if end > begin else np.nan
-        for begin, end in zip(demand.offsets[:-1], demand.offsets[1:])
-    ]
-    quotas = np.array(lasts, np.float64)
+    some = np.diff(demand.offsets) > 0
+    lasts = demand.offsets[1:][some] - 1
+    quotas, observed = np.full(len(demand), np.nan), np.zeros(len(demand), bool)
+    quotas[some], observed[some] = demand.quota[lasts], demand.observed[lasts] > 0
     columns["quota"] = pa.array(quotas, mask=~np.isfinite(quotas))
+    columns["observed"] = pa.array(observed)
     columns["steps"] = pa.nulls(len(demand), pa.list_(pa.float64()))
     return pa.RecordBatch.from_pydict(columns)
 
@@ -106,22 +125,23 @@ def _steps_batch(steps: Mapping[tuple[datetime.date, str], Any]) -> pa.RecordBat
             "active_s": pa.array([0] * rows, pa.int32()),
             "censored_s": pa.array([0] * rows, pa.int32()),
             "quota": pa.nulls(rows, pa.float64()),
+            "observed": pa.array([False] * rows),
             "steps": pa.array(list(steps.values()), pa.list_(pa.float64())),
         }
     )
 
 
 def gather(
-    rows: Iterable[Any], short: Mapping[str, float]
+    rows: Iterable[Any], doubtful: Mapping[str, str]
 ) -> tuple[list[ClientHistory], dict[QuotaKey, float], tuple[LeftOut, ...]]:
     """Histories of all clients, and per key the most that all used together, per second; and who was left out.
 
     Args:
         rows: of `REQUIRED`, in any order, as mappings.
-        short: gateways that lack records, and what share they have. What their clients need is not known, so these
-            are left out.
+        doubtful: gateways whose records are not to be trusted, and why. What their clients need is not known, so
+            these are left out.
     """
-    through: dict[str, set[tuple[str, str, str]]] = {gw: set() for gw in short}
+    through: dict[str, set[tuple[str, str, str]]] = {gw: set() for gw in doubtful}
     found: dict[tuple[str, str, str], dict[str, list[Any]]] = {}
     together: dict[tuple[str, str], Any] = {}
     for row in rows:
@@ -152,7 +172,7 @@ def gather(
     left_out = tuple(
         LeftOut(
             gw,
-            short[gw],
+            doubtful[gw],
             tuple(f"{api} of {_name(user, client_id)}" for user, client_id, api in sorted(clients)),
         )
         for gw, clients in sorted(through.items())
@@ -168,12 +188,14 @@ def _name(user: str, client_id: str) -> str:
 
 def _day(date: str, rows: list[Any]) -> ClientDay:
     # Quotas hold for each gateway (and in scope broker, each broker) by itself: the largest required rate decides.
-    quotas = [row["quota"] for row in rows if row["quota"] is not None]
+    limited = [row for row in rows if row["quota"] is not None]
+    quotas = [row["quota"] for row in limited if not row["observed"]] or [row["quota"] for row in limited]
     return ClientDay(
         date=date,
         required_rate=max(row["required_rate"] for row in rows),
         active_s=sum(row["active_s"] for row in rows),
         censored_s=sum(row["censored_s"] for row in rows),
         quota=min(quotas) if quotas else None,
+        observed=bool(limited) and all(row["observed"] for row in limited),
         gateways=len({(row["gw"], row["node"]) for row in rows}),
     )

@@ -46,6 +46,7 @@ class Demand:
         muted_ms: how long of each second the client was muted.
         censored: seconds in which the client was muted and may have wanted more, as 0 and 1.
         quota: the limit in force, NaN where there was none.
+        observed: whether it was only watched, as 0 and 1.
         events: the mutations one by one; weights are 1 where the client was a new (strict) one. None for other APIs.
     """
 
@@ -59,6 +60,7 @@ class Demand:
     muted_ms: Ints
     censored: Floats
     quota: Floats
+    observed: Floats
     events: Ragged | None
 
     def __len__(self) -> int:
@@ -120,8 +122,12 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
             ("muted_ms", np.int64),
             ("censored", np.float64),
             ("quota", np.float64),
+            ("observed", np.float64),
         )
     }
+    if rows.schema.get_field_index("observed") >= 0 and len(numbers["observed"]) != len(seconds):
+        # Read by Spark, of days of an older release among others.
+        numbers["observed"] = np.zeros(len(seconds))
     order = _order(offsets, seconds)
     if order is not None:
         seconds = seconds[order]
@@ -138,6 +144,7 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
         muted_ms=numbers["muted_ms"],
         censored=numbers["censored"],
         quota=numbers["quota"],
+        observed=numbers["observed"],
         events=_events(rows, retries) if api is UsageApi.MUTATION else None,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from pipeline.errors import JobError
 from pipeline.replay.demand import Demand
 from pipeline.replay.kernels import models
 from pipeline.replay.kernels.deferral import deferred
@@ -18,6 +19,8 @@ from pipeline.replay.kernels.ragged import Floats, Outcome, Ragged
 from pipeline.replay.kernels.sampled_rate import SampledRates
 from pipeline.replay.kernels.spread_rate import SpreadRates
 from pipeline.replay.kernels.token_bucket import permissive_token_bucket, strict_token_bucket
+from pipeline.storage.layout import CompactedDay
+from quotas.mutation_meters import MutationAlgorithm
 from quotas.usage_record import UsageApi
 
 
@@ -27,6 +30,32 @@ class Algorithm(StrEnum):
     TOKEN_BUCKET = "token_bucket"
     RATE = "rate"
     SPREAD = "spread"
+
+
+RECORDED: Final = {
+    MutationAlgorithm.TOKEN_BUCKET.value: Algorithm.TOKEN_BUCKET,
+    MutationAlgorithm.RATE.value: Algorithm.RATE,
+    MutationAlgorithm.SPREAD_RATE.value: Algorithm.SPREAD,
+}
+"""What records call them."""
+
+
+def recorded_algorithm(days: Iterable[CompactedDay]) -> Algorithm:
+    """How gateways measure controller mutations, by the newest day whose lines tell; a token bucket if none does.
+
+    Raises:
+        JobError: in more than one way on that day, or in one that is not known.
+    """
+    newest = max((day for day in days if day.algorithms), key=lambda day: day.date, default=None)
+    if newest is None:
+        return Algorithm.TOKEN_BUCKET
+    told = {name: gw for gw, names in newest.algorithms.items() for name in names}
+    if len(told) > 1 or not told.keys() <= RECORDED.keys():
+        each = ", ".join(f"{name} ({gw})" for name, gw in sorted(told.items()))
+        raise JobError(
+            f"on {newest.date} controller mutations were measured by {each}: say which with --algo"
+        )
+    return RECORDED[next(iter(told))]
 
 
 class Model(StrEnum):
@@ -47,6 +76,8 @@ class ReplaySettings:
     model: Model | None = None
     window_num: int = 11  # quota.window.num
     window_ms: int = 1_000  # quota.window.size.seconds
+    mutations: Algorithm = Algorithm.TOKEN_BUCKET
+    """What the gateway does for mutations (`recorded_algorithm`)."""
 
     def of_api(self, api: UsageApi) -> ReplaySettings:
         """The same with no field None.
@@ -64,8 +95,9 @@ class ReplaySettings:
             model = Model.CLOSED_LOOP
         algorithm = self.algorithm
         if algorithm is None:
-            bucket = mutation or model is Model.DEFERRAL
-            algorithm = Algorithm.TOKEN_BUCKET if bucket else Algorithm.RATE
+            algorithm = Algorithm.TOKEN_BUCKET if model is Model.DEFERRAL else Algorithm.RATE
+            if mutation and model is not Model.DEFERRAL:
+                algorithm = self.mutations
         if model is Model.DEFERRAL and algorithm is not Algorithm.TOKEN_BUCKET:
             raise ValueError(f"the deferral model is one of the token bucket, not of {algorithm}")
         return replace(self, algorithm=algorithm, model=model)

@@ -141,7 +141,7 @@ def _shared(client: Mapping[str, Any]) -> dict[str, Any]:
     requests, offered = client["requests"], client["offered"]
     return {
         **client,
-        "unit": UNITS[UsageApi(client["api"])],
+        "unit": UNITS.get(client["api"], "units"),
         "delayed_share": client["delayed"] / requests if requests else 0.0,
         "rejected_share": client["rejected_units"] / offered if offered else 0.0,
     }

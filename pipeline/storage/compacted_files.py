@@ -246,7 +246,12 @@ def _read_group(file: pq.ParquetFile, group: int, columns: Sequence[str]) -> pa.
     same: dict[str, Any] = {}
     for name in columns if "t" in columns else ():
         chunk = chunks.get(f"{name}.list.element")
-        if name not in SERIES or name == "t" or chunk is None or chunk.statistics is None:
+        if name not in SERIES or name == "t":
+            continue
+        if chunk is None:
+            same[name] = False  # a flag that an older release did not write
+            continue
+        if chunk.statistics is None:
             continue
         statistics = chunk.statistics
         if statistics.null_count == chunk.num_values:

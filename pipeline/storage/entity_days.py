@@ -18,7 +18,7 @@ _EVENTS: Final = ("e_ms", "e_units", "e_strict", "e_attempt")
 FOR_REQUESTS: Final = ("requests", "max_units", "muted_ms")
 """Also read where seconds are taken apart into requests."""
 
-ARRAYS: Final = (*_SECONDS, *FOR_REQUESTS, "censored", "quota", *_EVENTS)
+ARRAYS: Final = (*_SECONDS, *FOR_REQUESTS, "censored", "quota", "observed", *_EVENTS)
 """The arrays of a compacted row that a replay may read."""
 
 

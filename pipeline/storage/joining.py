@@ -76,12 +76,23 @@ def _joined(
         lengths = pc.fill_null(pc.list_value_length(lists[by]), 0).to_numpy()
         edges = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         offsets = np.append(edges[begins], edges[ends[-1]]).astype(np.int32)
-        values = {name: column.flatten() for name, column in lists.items()}
+        values = {
+            name: column.flatten() if column.null_count == lists[by].null_count else _filled(column, lengths)
+            for name, column in lists.items()
+        }
         order = _order(values[by].to_numpy(), offsets)
         for name, flat in values.items():
             flat = flat if order is None else flat.take(pa.array(order))
             columns[name] = pa.ListArray.from_arrays(pa.array(offsets), flat)
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _filled(column: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
+    """The values of a column of flags that some rows lack, since an older release wrote them: false there."""
+    there = np.repeat(column.is_valid().to_numpy(zero_copy_only=False), lengths)
+    values = np.zeros(len(there), bool)
+    values[there] = column.flatten().to_numpy(zero_copy_only=False)
+    return pa.array(values)
 
 
 def _order(times: NDArray[np.int32], offsets: NDArray[np.int32]) -> NDArray[np.int64] | None:

@@ -57,6 +57,7 @@ SERIES: Final = {
     "quota": "double",
     "level_end": "double",
     "censored": "boolean",
+    "observed": "boolean",  # the quota is only watched; all false in files of an older release
 }
 """Arrays with one element per recorded second: columns and the Spark types of their elements."""
 
@@ -82,6 +83,8 @@ LINES: Final = {
     "row_count": "int",
     "dropped_rows": "int",  # too many for the gateway's cap: not in the record
     "dropped_events": "int",
+    "algo": "string",  # of the controller mutation quota
+    "jump_ms": "bigint",  # by how much the clock was set meanwhile
 }
 """Arrays with one element per line (raw only); kind `rows` fills `seq` only."""
 
@@ -180,6 +183,10 @@ class CompactedDay:
     """Gateways that shared an id, for people."""
     open: bool = False
     """Whether it was compacted before it was closed."""
+    algorithms: Mapping[str, list[str]] = field(default_factory=dict)
+    """By gateway, those of its controller mutation quota on this day; empty where its lines do not tell."""
+    set_back_ms: Mapping[str, int] = field(default_factory=dict)
+    """By gateway, how far its clock was set back on this day; those whose clock was not are not in it."""
 
 
 def published_days(
@@ -217,6 +224,8 @@ def published_days(
                         content.get("buckets", 0),
                         content.get("gateways", {}),
                         open=content.get("open", False),
+                        algorithms=content.get("algorithms", {}),
+                        set_back_ms=content.get("set_back_ms", {}),
                     )
                 )
                 break

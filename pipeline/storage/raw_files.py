@@ -121,9 +121,13 @@ def read_buckets(path: Path, date: datetime.date, buckets: tuple[int, int]) -> I
                 groups.append(group)
         if not groups:
             return
-        table = file.read_row_groups(
-            groups, columns=[*KEY, *ORDER, "bucket", *SERIES, *EVENTS], use_threads=False
-        )
+        columns = [*KEY, *ORDER, "bucket", *SERIES, *EVENTS]
+        table = file.read_row_groups(groups, columns=columns, use_threads=False)
+    for name in columns:
+        # A column that an older release did not have.
+        if name not in table.column_names:
+            table = table.append_column(name, pa.nulls(len(table), RAW_SCHEMA.field(name).type))
+    table = table.select(columns)
     bucket = table.column("bucket")
     mine = pc.and_(pc.greater_equal(bucket, first), pc.less(bucket, end))
     mine = pc.and_(mine, pc.equal(table.column("date"), pa.scalar(date, pa.date32())))

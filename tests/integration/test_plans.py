@@ -10,10 +10,11 @@ import pytest
 
 from embedded_kafka.kafka import KafkaCluster
 from pipeline.plans.plan import Action
-from pipeline.plans.quota_client import QuotaClient, Refusal, Setting
+from pipeline.plans.quota_client import Counting, QuotaClient, Refusal, Setting
 from pipeline.plans.steps import OK
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from tests.integration.conftest import eventually
+from tests.integration.gateway_process import GatewayProcess
 from tests.pipeline.test_plans import plan_of, run
 
 pytestmark = pytest.mark.integration
@@ -55,6 +56,13 @@ def test_more_entities_than_one_request_carries_are_all_set(kafka: KafkaCluster)
         wanted = [Setting(each, QuotaKey.CONSUMER_BYTE_RATE, 5.0) for each in entities]
         assert client.alter(wanted, validate_only=False) == []
         eventually(lambda: {(each.entity, each.key) for each in wanted} <= client.describe().keys())
+
+
+def test_kafkas_brokers_are_told_from_a_gateway(kafka3: KafkaCluster, gateway3: GatewayProcess) -> None:
+    with QuotaClient(kafka3.bootstrap) as client:
+        assert client.counting() == Counting(3, True, (11, 1_000))
+    with QuotaClient(gateway3.bootstrap) as client:
+        assert client.counting() == Counting(3, False)
 
 
 def test_nobody_there_is_an_error_that_names_the_address(tmp_path: Path) -> None:

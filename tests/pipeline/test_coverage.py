@@ -155,7 +155,7 @@ def test_clients_of_a_gateway_that_is_short_are_left_out_and_named() -> None:
         for batch in rate_finder(0.01, 11, 1_000)(iter([compacted_rows(rows)]))
         for row in batch.to_pylist()
     ]
-    histories, _, left_out = gather(found, {"late": 0.04, "idle": 0.5})
+    histories, _, left_out = gather(found, {"late": "is 4.0% complete", "idle": "is 50.0% complete"})
     assert [history.client_id for history in histories] == ["one"]
     idle, late = left_out
     assert idle.clients == ()

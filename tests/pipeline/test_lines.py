@@ -60,7 +60,19 @@ def test_a_line_is_read_with_its_head_and_of_a_huge_unreadable_one_a_part_is_kep
     assert len(torn.text) == KEPT_BYTES
 
 
+def test_a_newer_gateway_may_say_more() -> None:
+    # It was torn, and with it all that the gateway wrote.
+    read = read_line(line(0, [*row(), 7, "new"], events=([*event(), 1],), extra={"a": 1}, jump_ms=-1_500), 0)
+    assert isinstance(read, Line)
+    assert (read.rows, read.events) == ([row()], [event()])
+    assert (read.algo, read.jump_ms) == ("token_bucket", -1_500)
+    mixed = read_line(line(0, row(), [*row("b"), 7]), 0)
+    assert isinstance(mixed, Line)
+    assert mixed.rows == [row(), row("b")]
+
+
 @pytest.mark.parametrize(("text", "reason"), [
+    (line(0, jump_ms="x"), "jump_ms"), (line(0, algo=5), "algo"),
     (b"", "not JSON"), (THREE[0][:-5], "not JSON"), (b"[1]", "not an object"), (line(0, v=2), "v is 2"),
     (line(0, gw=5), "gw"), (line(-1, ts=DAY), "seq"), (line(True), "seq"), (line(0, boot="x"), "boot"),
     (line(0, ts=10**15), "ts"), (line(0, rows=None), "rows"), (line(0, row()[:-1]), "rows"),

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,8 +16,8 @@ from pipeline.jobs import plan as job
 from pipeline.plans import steps
 from pipeline.plans.changes import Change, Difference, Revert, State, differences, last_changes, reverting, to_do
 from pipeline.plans.plan import Action, Basis, CapacityCheck, Plan, PlanEntry, PlanError
-from pipeline.plans.quota_client import Refusal, Setting
-from pipeline.plans.steps import NOT_DONE, OK, read_properties
+from pipeline.plans.quota_client import Counting, Refusal, Setting
+from pipeline.plans.steps import NOT_DONE, OK, misfit, read_properties
 from pipeline.recommend.recommendation import ClientDay, ClientHistory, RecommendationSettings, recommend
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.usage_record import UsageApi
@@ -212,6 +213,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.quotas: dict[tuple[QuotaEntity, QuotaKey], float] = {}
+        self.there = Counting(3, False)
 
     def __call__(self, *_: Any) -> Self:
         return self
@@ -221,6 +223,9 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def counting(self) -> Counting:
+        return self.there
 
     def describe(self) -> dict[tuple[QuotaEntity, QuotaKey], float]:
         return dict(self.quotas)
@@ -268,6 +273,41 @@ def test_plans_follow_each_other_without_force_while_none_is_changed_by_hand(
     assert cluster.quotas[OTHERS, RATE] == 125
     assert run("apply", third, *WHERE) == OK
     assert cluster.quotas[OTHERS, RATE] == 1_875
+
+
+def test_a_plan_for_all_brokers_together_is_refused_where_each_counts_by_itself(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # It was applied, and let three times as much through.
+    plan = recommended(tmp_path, 1, big=9_000)
+    cluster.there = Counting(3, True, (11, 1_000))
+    assert run("apply", plan, *WHERE) == NOT_DONE
+    assert "would let 3 times the plan's quotas through" in capsys.readouterr().err
+    assert cluster.quotas == {}
+    assert run("diff", plan, *WHERE) == OK
+    assert "not to be applied there: each of the 3 brokers" in capsys.readouterr().out
+    cluster.there = Counting(3, None)
+    assert run("apply", plan, *WHERE) == NOT_DONE
+    assert "say --counts gateway or --counts broker" in capsys.readouterr().err
+    assert run("apply", plan, "--counts", "gateway", *WHERE) == OK
+
+
+@pytest.mark.parametrize(("scope", "there", "counts", "fits"), [
+    ("gateway", Counting(3, False), None, True), ("gateway", Counting(3, False), "broker", False),
+    ("gateway", Counting(1, True), None, True), ("broker", Counting(3, True), None, True),
+    ("broker", Counting(3, False), None, True), ("broker", Counting(3, False), "gateway", False),
+    ("broker", Counting(3, None), "broker", True),
+])  # fmt: skip
+def test_what_one_counter_covers_has_to_be_the_same(
+    scope: str, there: Counting, counts: str | None, fits: bool
+) -> None:
+    plan = plan_of((ALICE, Action.SET, 5.0, None))
+    plan = replace(plan, basis=replace(plan.basis, scope=scope))
+    assert (misfit(plan, there, counts) == "") == fits
+    # Of mutations there is one counter, that of the controller.
+    (entry,) = plan.entries
+    mutations = replace(entry, key=QuotaKey.CONTROLLER_MUTATION_RATE)
+    assert misfit(replace(plan, entries=(mutations,)), there, counts) == ""
 
 
 def test_a_default_changed_between_plans_is_not_written_over(

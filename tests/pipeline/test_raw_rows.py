@@ -61,8 +61,10 @@ def test_events_keep_their_millisecond_and_lines_are_kept_also_when_nothing_happ
     assert found["e_kind"] == [0, 2, -1, 0]
     assert [found[name][0] for name in list(EVENTS)[2:]] == [7, False, False, 90, 8, 2]
     assert (found["api"], found["node"]) == ("mutation", -1)
-    (found,) = collected(line(0), line(1, row(), dropped_rows=3, dropped_events=4, dur_ms=1003))["lines"]
-    expected = [[0, 1], [0, 1], [DAY, DAY + 1], [1000, 1003], [0, 1], [0, 3], [0, 4]]
+    last = line(1, row(), dropped_rows=3, dropped_events=4, dur_ms=1003, jump_ms=-7, algo="rate")
+    (found,) = collected(line(0), last)["lines"]
+    expected: list[list[Any]] = [[0, 1], [0, 1], [DAY, DAY + 1], [1000, 1003], [0, 1], [0, 3], [0, 4]]
+    expected += [["token_bucket", "rate"], [0, -7]]
     assert [found[name] for name in LINES] == expected
 
 
@@ -78,7 +80,7 @@ def test_midnight_divides_and_skipped_lines_are_neither_rows_nor_lines() -> None
 
 
 @pytest.mark.parametrize("bad", [
-    row(requests="many"), row(client_id=5), row(node=None), row(api="guess"), row(offered=None),
+    row(requests="many"), row(client_id=5), row(node=None), row(api=5), row(offered=None),
     row(requests=2**40), row(flags="x"), row(quota="none"), row(bytes_in=[1]),
 ])  # fmt: skip
 def test_a_wrong_value_costs_its_line_and_no_other(bad: list[Any]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.cli import main
 from pipeline.errors import JobError
-from pipeline.jobs.recommend import history_days, parse_capacity
+from pipeline.jobs.recommend import doubtful_gateways, history_days, parse_capacity
 from pipeline.plans.plan import Action, Basis, Plan, PlanEntry
 from pipeline.recommend.backtest_rules import OURS, RULES
 from pipeline.recommend.recommendation import (
@@ -27,6 +27,7 @@ from pipeline.recommend.recommendation import (
 )
 from pipeline.recommend.required_rates import burst_s, gather, rate_finder
 from pipeline.replay.demand import KEY_OF_API, demands
+from pipeline.replay.dispatch import Algorithm, ReplaySettings, recorded_algorithm
 from pipeline.replay.kernels.deferral import required_rates
 from pipeline.storage.layout import CompactedDay
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
@@ -119,6 +120,47 @@ def test_a_client_whose_demand_is_hidden_is_only_raised_also_when_its_quota_was_
     entry = only(replace(muted, days=(*muted.days, quiet)), bump=1.5)
     assert (entry.old, entry.value) == (None, 1_500.0)
     assert "what it wanted is not known: raised from 1 kB/s, lifted meanwhile" in entry.reason
+
+
+def test_a_quota_that_is_only_watched_has_held_no_client() -> None:
+    # It was raised to 12,000: the client was muted, and had this quota.
+    watched = history(1_000.0, censored=0.5, quota=10_000.0)
+    watched = replace(watched, days=tuple(replace(day, observed=True) for day in watched.days))
+    entry = only(watched)
+    assert (entry.value, entry.old) == (1_250.0, 10_000.0)
+    rows = found({"t": [5, 6], "offered": [9.0, 9.0], "quota": [7.0, 7.0], "observed": [False, True]})
+    (day,) = gather(rows, {})[0][0].days
+    assert (day.quota, day.observed) == (7.0, True)
+    enforced = {"t": [6], "offered": [9.0], "quota": [70.0], "gw": "b"}
+    (day,) = gather([*rows, *found(enforced)], {})[0][0].days
+    assert (day.quota, day.observed) == (70.0, False)
+
+
+def test_mutations_are_measured_as_the_newest_records_say() -> None:
+    days = [
+        replace(compacted_day("2026-11-14"), algorithms={"a": ["token_bucket"]}),
+        replace(compacted_day("2026-11-15"), algorithms={"a": ["rate"], "b": ["rate"]}),
+        compacted_day("2026-11-16"),
+    ]
+    assert recorded_algorithm(days) is Algorithm.RATE
+    assert recorded_algorithm(days[2:]) is Algorithm.TOKEN_BUCKET
+    row = {"api": "mutation", "t": [5], "e_ms": [5_000], "e_units": [99]}
+    work = rate_finder(0.01, 11, 1_000, Algorithm.RATE)
+    (rate, _) = (each for answer in work(iter([compacted_rows([row])])) for each in answer.to_pylist())
+    # A Rate passes all windows but one at once, a bucket all.
+    assert found(row)[0]["required_rate"] * 11 == pytest.approx(rate["required_rate"] * 10)
+    assert ReplaySettings(mutations=Algorithm.RATE).of_api(UsageApi.MUTATION).algorithm is Algorithm.RATE
+    for names in (["rate", "spread_rate"], ["new"]):
+        with pytest.raises(JobError, match=r"on 2026-11-17 .* say which with --algo"):
+            recorded_algorithm([replace(compacted_day("2026-11-17"), algorithms={"a": names})])
+
+
+def test_clients_of_a_gateway_whose_clock_was_set_back_are_doubtful_too() -> None:
+    days = [
+        replace(compacted_day("2026-11-14"), set_back_ms={"a": 1_000, "b": 30_000}, gateways={"c": 0.9}),
+        replace(compacted_day("2026-11-15"), set_back_ms={"b": 2_000}, gateways={"a": 1.0, "c": 1.0}),
+    ]
+    assert doubtful_gateways(days) == {"c": "is 90.0% complete", "b": "had its clock set back by 30 s"}
 
 
 def test_shared_counters_get_the_entity_that_shares_them_and_clients_without_a_name_none() -> None:
