@@ -7,10 +7,13 @@ import time
 from typing import Any
 
 from pipeline.errors import JobError
+from pipeline.replay.demand import KEY_OF_API
 from pipeline.spark.session import open_session
 from pipeline.storage.coverage import GRACE_S, Expectation
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.store import is_local
+from quotas.entities import QuotaKey
+from quotas.usage_record import UsageApi
 
 
 def add_out(
@@ -74,6 +77,34 @@ def expectation_of(arguments: argparse.Namespace) -> Expectation:
         raise JobError(f"--grace is 0 or more minutes, not {arguments.grace}")
     names = frozenset(filter(None, (name.strip() for name in arguments.expect_gateways.split(","))))
     return Expectation(int(time.time()), arguments.grace * 60, names)
+
+
+def add_capacity(parser: argparse.ArgumentParser) -> None:
+    """What the cluster can take."""
+    parser.add_argument(
+        "--capacity",
+        default="",
+        metavar="API=VALUE,...",
+        help="what the cluster can take per second, such as produce=200e6,mutation=50",
+    )
+
+
+def parse_capacity(text: str) -> dict[QuotaKey, float]:
+    """``produce=200e6,mutation=50`` by quota key.
+
+    Raises:
+        JobError: it has another form.
+    """
+    found = {}
+    for part in filter(None, text.split(",")):
+        api, _, value = part.partition("=")
+        try:
+            found[KEY_OF_API[UsageApi(api.strip())]] = float(value)
+        except ValueError:
+            raise JobError(
+                f"--capacity {part}: expected API=VALUE with one of {', '.join(UsageApi)}"
+            ) from None
+    return found
 
 
 def open_to_look(app: str, out: str, *, master: str | None = None) -> Any:

@@ -11,9 +11,19 @@ import time
 from dataclasses import asdict
 
 from pipeline.errors import JobError
-from pipeline.jobs.arguments import add_master, add_out, add_scope, open_to_look
+from pipeline.jobs.arguments import (
+    add_capacity,
+    add_expectation,
+    add_master,
+    add_out,
+    add_scope,
+    expectation_of,
+    open_to_look,
+    parse_capacity,
+)
 from pipeline.recommend.backtest import judged_days, markdown
 from pipeline.recommend.backtest_rules import HISTORY_DAYS
+from pipeline.recommend.recommendation import RecommendationSettings
 from pipeline.spark.session import open_session
 from pipeline.storage.compacted_days import CompactedDays
 from pipeline.storage.entity_days import Scope
@@ -32,6 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DAYS",
         help=f"last days to judge; else all after the first {HISTORY_DAYS}",
     )
+    parser.add_argument(
+        "--horizons",
+        default="1,7",
+        metavar="DAYS,...",
+        help="for how many days quotas stay: 1 as recommended each night, 7 each week (%(default)s)",
+    )
+    add_capacity(parser)
+    add_expectation(parser)
     parser.add_argument("--target", type=float, default=0.01, help="share of use that may wait (0.01)")
     add_scope(parser)
     parser.add_argument("--result", metavar="FOLDER", help="where to write; else below OUT/results/backtest")
@@ -43,16 +61,32 @@ def run(arguments: argparse.Namespace) -> int:
     made_at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     folder = local_result(arguments.result, "--result", results_dir(arguments.out, "backtest", made_at))
     look = open_to_look("sluice-backtest", arguments.out, master=arguments.master)
-    days = published_days(arguments.out, arguments.first, arguments.last, spark=look)
+    expectation = expectation_of(arguments)
+    days = [
+        day
+        for day in published_days(arguments.out, arguments.first, arguments.last, spark=look)
+        if not day.open and not expectation.is_open(day.date)
+    ]
     tested = arguments.test or max(1, len(days) - HISTORY_DAYS)
     if len(days) < 2 or not 1 <= tested < len(days):
-        raise JobError(f"{len(days)} compacted days: at least one is needed before those to be judged")
+        raise JobError(
+            f"{len(days)} closed days are compacted: at least one is needed before those to be judged"
+        )
     if not 0 < arguments.target < 0.5:
         raise JobError(f"--target is in (0, 0.5), not {arguments.target}")
     target = float(arguments.target)
     spark = open_session("sluice-backtest", master=arguments.master)
     compacted = CompactedDays.of(spark, arguments.out, days[0].date, days[-1].date)
-    plain, equal = judged_days(compacted, tested, target, scope=Scope(arguments.scope))
+    # As `recommend` does it when nothing is said.
+    settings = RecommendationSettings(target)
+    plain, equal = judged_days(
+        compacted,
+        tested,
+        settings,
+        scope=Scope(arguments.scope),
+        capacity=parse_capacity(arguments.capacity),
+        horizons=_horizons(arguments.horizons, tested),
+    )
     text = markdown(plain, equal, target)
     folder.mkdir(parents=True, exist_ok=True)
     data = {"target": target, "rules": [asdict(j) for j in plain], "equal_harm": [asdict(j) for j in equal]}
@@ -61,3 +95,18 @@ def run(arguments: argparse.Namespace) -> int:
     print(text)
     print(folder)
     return 0
+
+
+def _horizons(text: str, tested: int) -> list[int]:
+    """Those that differ on so many test days.
+
+    Raises:
+        JobError: the text is written differently.
+    """
+    try:
+        asked = sorted({int(each) for each in text.split(",")})
+    except ValueError:
+        asked = [0]
+    if asked[0] < 1:
+        raise JobError(f"--horizons {text}: say days, as 1,7")
+    return sorted({min(each, tested) for each in asked})

@@ -17,6 +17,7 @@ from typing import Final
 from pipeline.errors import JobError
 from pipeline.jobs.arguments import (
     add_allow_open,
+    add_capacity,
     add_expectation,
     add_master,
     add_out,
@@ -24,12 +25,12 @@ from pipeline.jobs.arguments import (
     add_windows,
     expectation_of,
     open_to_look,
+    parse_capacity,
 )
 from pipeline.plans.plan import Basis
 from pipeline.recommend.expectations import expected_shares, with_expectations
 from pipeline.recommend.recommendation import RecommendationSettings, Rule, recommend
 from pipeline.recommend.required_rates import find_required_rates, gather
-from pipeline.replay.demand import KEY_OF_API
 from pipeline.replay.dispatch import Algorithm, Model, recorded_algorithm
 from pipeline.spark.session import open_session
 from pipeline.storage.compacted_days import CompactedDays
@@ -38,8 +39,6 @@ from pipeline.storage.entity_days import Scope
 from pipeline.storage.index_files import with_losses
 from pipeline.storage.layout import CompactedDay, published_days, results_dir
 from pipeline.storage.store import local_result
-from quotas.entities import QuotaKey
-from quotas.usage_record import UsageApi
 
 _SET_BACK_MS: Final = 1_000
 
@@ -60,11 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="decayed: recent days count more; largest: for clients with one busy day a week (%(default)s)",
     )
     parser.add_argument("--margin", type=float, default=1.25, help="factor on the required rate (1.25)")
+    add_capacity(parser)
     parser.add_argument(
-        "--capacity",
-        default="",
-        metavar="API=VALUE,...",
-        help="what the cluster can take per second, such as produce=200e6,mutation=50",
+        "--largest-change",
+        type=float,
+        default=4.0,
+        metavar="FACTOR",
+        help="a quota in force is at most multiplied or divided by this at once (%(default)g)",
     )
     parser.add_argument(
         "--default-plus-overrides",
@@ -93,6 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the job."""
     if not 0 <= arguments.target < 1 or not arguments.margin >= 1 or arguments.history < 1:
         raise JobError("--target is in [0, 1), --margin at least 1, --history at least 1")
+    if not arguments.largest_change > 1:
+        raise JobError(f"--largest-change is above 1, not {arguments.largest_change:g}")
     capacity = parse_capacity(arguments.capacity)
     expectation = expectation_of(arguments)
     made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -139,6 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.target,
         Rule(arguments.rule),
         arguments.margin,
+        largest_change=arguments.largest_change,
         overrides=arguments.default_plus_overrides,
     )
     plan = recommend(histories, settings, basis, made_at=made_at, capacity=capacity, peaks=peaks)
@@ -227,21 +231,3 @@ def history_days(
             "records would be too low: compact the days, shorten --history, or say --allow-gaps"
         )
     return chosen
-
-
-def parse_capacity(text: str) -> dict[QuotaKey, float]:
-    """``produce=200e6,mutation=50`` by quota key.
-
-    Raises:
-        JobError: it has another form.
-    """
-    found = {}
-    for part in filter(None, text.split(",")):
-        api, _, value = part.partition("=")
-        try:
-            found[KEY_OF_API[UsageApi(api.strip())]] = float(value)
-        except ValueError:
-            raise JobError(
-                f"--capacity {part}: expected API=VALUE with one of {', '.join(UsageApi)}"
-            ) from None
-    return found

@@ -1,20 +1,21 @@
-"""How quotas would be chosen from earlier days, and how they would have done on the next. Pure numpy.
+"""How quotas would be chosen from earlier days, and how they would have done on those after. Pure numpy.
 
-A rule sees `DAY_NUMBERS` of each client on up to seven days and gives a quota. It is judged on the day after by two
-numbers that pull against each other: the share of units that wait (the mean over clients, and how many clients are
-above twice the target), and how much is allocated beside the *oracle*, which knows the rate that the day itself
-required. Since a rule can always buy one with the other, each is also shown at equal harm: its quotas times the one
-factor, found in hindsight on the test days, with which the mean share is the target.
+A rule sees `DAY_NUMBERS` of each client on up to seven days and gives a quota. The first rule is what ships: the
+function that makes plans (`pipeline.recommend.recommendation.entry_of`), which also sees the quota that it set
+before. Quotas stay for a *horizon*: one day as when recommend runs each night, seven as when it runs each week. They
+are judged on these days by two numbers that pull against each other: the share of units that wait (the mean over
+clients, and how many clients are above twice the target), and how much is allocated beside the *oracle*, which knows
+the rate that the day itself required. Since a rule can always buy one with the other, each is also shown at equal
+harm: its quotas times the one factor, found in hindsight on the test days, with which the mean share is the target.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.replay.kernels.ragged import Floats
 
@@ -32,22 +33,24 @@ DAY_NUMBERS: Final = (
 )
 """What a rule may know of a client's day."""
 
+RECORDED: Final = ("active_s", "censored_s", "quota", "observed")
+"""What the rule that ships knows besides: columns of `pipeline.recommend.required_rates.REQUIRED`, as numbers."""
+
 HISTORY_DAYS: Final = 7
 _FACTORS: Final = (0.02, 0.1, 0.3, 0.7, 1.2, 2.0, 5.0, 20.0)  # tried first for equal harm
 _STEPS: Final = 6
 _DECAY_DAYS: Final = 1.0  # half-life, as Kubernetes' vertical pod autoscaler has it
 
-Bools = NDArray[np.bool_]
 Known = Mapping[str, Floats]
-"""`DAY_NUMBERS` by name, each over (client, day), the latest day last; NaN where the client was not seen."""
+"""Numbers by name, each over (client, day), the latest day last; NaN where the client was not seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A way to choose quotas."""
+    """A way to choose quotas; without a function it is the one that ships."""
 
     name: str
-    quota: Callable[[Known], Floats]
+    quota: Callable[[Known], Floats] | None
     margin: float = 1.15
 
 
@@ -61,7 +64,7 @@ class Judged:
         of_units: share of all units.
         geometric, by_sum: allocated over what the oracle allocates: geometric mean of the clients' ratios, and the
             ratio of the sums.
-        factor: what the rule's quotas were multiplied with.
+        factor: what the rule's quotas were multiplied with; the one that ships brings its margin along.
     """
 
     name: str
@@ -71,6 +74,8 @@ class Judged:
     geometric: float
     by_sum: float
     factor: float
+    horizon: int = 1
+    """For how many days quotas stay."""
 
 
 def _largest(name: str) -> Callable[[Known], Floats]:
@@ -103,9 +108,10 @@ def _decayed(name: str, quantile: float) -> Callable[[Known], Floats]:
     return quota
 
 
-OURS: Final = "decayed p90 of daily required rates"
+OURS: Final = "recommend"
 RULES: Final = (
-    Rule(OURS, _decayed("required_rate", 0.9), 1.25),
+    Rule(OURS, None, 1.0),
+    Rule("decayed p90 of daily required rates", _decayed("required_rate", 0.9), 1.25),
     Rule("largest daily required rate", _largest("required_rate")),
     Rule("yesterday's required rate", _yesterday),
     Rule("p95 of active seconds", _average("p95_active")),
@@ -117,15 +123,25 @@ RULES: Final = (
     Rule("p99 of minutes, decayed", _decayed("p99_minute", 0.9)),
     Rule("daily mean", _average("mean")),
 )
-"""What `recommend` does by default first; then its kin; then what is commonly done."""
+"""What ships first; then its kin; then what is commonly done."""
 
 
 Evaluate = Callable[[Floats], Floats]
 """Quotas over (client, test day, candidate) to shares of units that would have waited; NaN stays NaN."""
 
+Ships = Callable[[int, int, Floats], Floats]
+"""The rule that ships: from this day on, up to but without that, and the quotas that it set before (NaN: none), to
+quotas of all clients."""
+
 
 def backtest(
-    known: Known, tested: int, target: float, evaluate: Evaluate
+    known: Known,
+    tested: int,
+    target: float,
+    evaluate: Evaluate,
+    ships: Ships,
+    *,
+    horizons: Sequence[int] = (1,),
 ) -> tuple[list[Judged], list[Judged]]:
     """All rules on the test days, and all of them again at equal harm.
 
@@ -134,26 +150,29 @@ def backtest(
         tested: how many of the last days are test days.
         target: the share of units that may wait.
         evaluate: the replay.
+        ships: see `Ships`.
+        horizons: for how many days quotas stay; of each length all rules.
 
     Returns:
-        The oracle first, then `RULES`; and `RULES` with the factor at which the mean share is the target, without
-        those that never get there.
+        The oracle first, then `RULES` for each horizon; and these with the factor at which the mean share is the
+        target, without those that never get there.
     """
-    judge = _Judge(known, tested, target)
-    chosen = np.stack([judge.oracle, *(judge.quotas(rule) for rule in RULES)], axis=2)
-    margins = np.array([1.0, *(rule.margin for rule in RULES)])
+    judge = _Judge(known, tested, target, ships)
+    rules = [(rule, horizon) for horizon in horizons for rule in RULES]
+    chosen = np.stack([judge.oracle, *(judge.quotas(rule, horizon) for rule, horizon in rules)], axis=2)
+    margins = np.array([1.0, *(rule.margin for rule, _ in rules)])
     shares = evaluate(chosen * margins)
-    names = ["oracle", *(rule.name for rule in RULES)]
+    names = [("oracle", 1), *((rule.name, horizon) for rule, horizon in rules)]
     plain = [
-        judge.judged(name, chosen[:, :, i], float(margins[i]), shares[:, :, i])
-        for i, name in enumerate(names)
+        judge.judged(name, horizon, chosen[:, :, i], float(margins[i]), shares[:, :, i])
+        for i, (name, horizon) in enumerate(names)
     ]
     bare = chosen[:, :, 1:]
     factors = _equal_harm(bare, target, evaluate)
     shares = evaluate(bare * np.where(np.isfinite(factors), factors, 1.0))
     equal = [
-        judge.judged(rule.name, bare[:, :, i], float(factors[i]), shares[:, :, i])
-        for i, rule in enumerate(RULES)
+        judge.judged(rule.name, horizon, bare[:, :, i], float(factors[i]), shares[:, :, i])
+        for i, (rule, horizon) in enumerate(rules)
         if np.isfinite(factors[i])
     ]
     return plain, equal
@@ -162,25 +181,49 @@ def backtest(
 class _Judge:
     """The test days of all clients that were seen on them and before."""
 
-    def __init__(self, known: Known, tested: int, target: float) -> None:
+    def __init__(self, known: Known, tested: int, target: float, ships: Ships) -> None:
         self._known = known
         self._target = target
-        days = known["required_rate"].shape[1]
+        self._ships = ships
+        required = known["required_rate"]
+        days = required.shape[1]
         self._days = range(days - tested, days)
-        self.oracle = self._by_day(lambda before, day, chosen: known["required_rate"][chosen, day])
         self._units = known["units"][:, days - tested :]
+        self.oracle = self._where_judged(required[:, days - tested :])
 
-    def quotas(self, rule: Rule) -> Floats:
+    def quotas(self, rule: Rule, horizon: int) -> Floats:
         """A rule's quotas without its margin, over (client, test day)."""
+        required = self._known["required_rate"]
+        columns = np.full((len(required), len(self._days)), np.nan)
+        held = np.full(len(required), np.nan)
+        for i, day in enumerate(self._days):
+            if i % horizon == 0:
+                first = max(0, day - HISTORY_DAYS)
+                seen = np.isfinite(required[:, first:day]).any(axis=1)
+                if rule.quota is None:
+                    chosen = self._ships(first, day, held)
+                    held = np.where(seen & np.isfinite(chosen), chosen, held)
+                else:
+                    before = {name: self._known[name][seen, first:day] for name in DAY_NUMBERS}
+                    quotas = rule.quota(before)
+                    # Not there yesterday: the mean of what is known stands in.
+                    mean = np.nanmean(before["required_rate"], axis=1)
+                    held[seen] = np.where(np.isfinite(quotas), quotas, mean)
+            columns[:, i] = held
+        return self._where_judged(columns)
 
-        def quota(before: Known, _day: int, _chosen: Bools) -> Floats:
-            quotas = rule.quota(before)
-            # Not there yesterday: the mean of what is known stands in.
-            return np.where(np.isfinite(quotas), quotas, np.nanmean(before["required_rate"], axis=1))
+    def _where_judged(self, quotas: Floats) -> Floats:
+        """Only clients that are there on the day and were there in the days before it."""
+        required = self._known["required_rate"]
+        there = [
+            np.isfinite(required[:, day])
+            & np.isfinite(required[:, max(0, day - HISTORY_DAYS) : day]).any(axis=1)
+            for day in self._days
+        ]
+        found: Floats = np.where(np.stack(there, axis=1), quotas, np.nan)
+        return found
 
-        return self._by_day(quota)
-
-    def judged(self, name: str, quotas: Floats, factor: float, shares: Floats) -> Judged:
+    def judged(self, name: str, horizon: int, quotas: Floats, factor: float, shares: Floats) -> Judged:
         """The verdict on quotas that were multiplied with a factor."""
         seen = np.isfinite(shares)
         waited, units = shares[seen], self._units[seen]
@@ -193,19 +236,8 @@ class _Judge:
             geometric=float(np.exp(np.log(np.maximum(given, 1e-9) / oracle).mean())),
             by_sum=float(given.sum() / oracle.sum()),
             factor=factor,
+            horizon=horizon,
         )
-
-    def _by_day(self, quota: Callable[[Known, int, Bools], Floats]) -> Floats:
-        required = self._known["required_rate"]
-        columns = np.full((len(required), len(self._days)), np.nan)
-        for i, day in enumerate(self._days):
-            first = max(0, day - HISTORY_DAYS)
-            chosen = np.isfinite(required[:, day]) & np.isfinite(required[:, first:day]).any(axis=1)
-            before = {name: values[chosen, first:day] for name, values in self._known.items()}
-            whole = np.full(len(required), np.nan)
-            whole[chosen] = quota(before, day, chosen)
-            columns[:, i] = whole
-        return columns
 
 
 def _equal_harm(quotas: Floats, target: float, evaluate: Evaluate) -> Floats:

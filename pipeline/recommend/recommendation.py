@@ -4,7 +4,7 @@ The *required rate* of a client's day is the least quota with which at most the 
 waited (`pipeline.replay.kernels.deferral`). The quota of a client follows from its days, by one of two rules, and a
 margin. A quota in force that lies within [lower, upper] is left alone, so that quotas do not change with every day's
 noise. The real demand of a client that was muted for more than a little of the time is not known: its quota is only
-ever raised.
+ever raised, by a guess, and a guess has an end. `entry_of` is the rule; the backtest judges it and no other.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class ClientHistory:
     api: UsageApi
     key: QuotaKey
     days: tuple[ClientDay, ...]
+    planned: float | None = None
+    """The quota that an earlier plan would have set, where the records are from before; None: as they say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,9 @@ class RecommendationSettings:
         rule: see there.
         margin: factor on the required rate.
         bump: factor on the quota in force of a client whose demand is not known.
+        ceiling: a guess is at most this many times the largest rate that the client was seen to require. One that is
+            far from its quota was muted by something else.
+        largest_change: a quota in force is at most multiplied or divided by this at once.
         censored_from: from this share of muted among active seconds on its demand counts as not known.
         overrides: with a number, this many clients of each kind get quotas of their own and a default covers the
             others; None: every client gets its own.
@@ -85,6 +90,8 @@ class RecommendationSettings:
     rule: Rule = Rule.DECAYED
     margin: float = 1.25
     bump: float = 1.2
+    ceiling: float = 4.0
+    largest_change: float = 4.0
     censored_from: float = 0.01
     overrides: int | None = None
 
@@ -110,7 +117,8 @@ def recommend(
     """
     by_key: dict[QuotaKey, list[tuple[PlanEntry, int]]] = {}
     for history in histories:
-        entry = _entry(history, settings)
+        key = history.key
+        entry = entry_of(history, settings, limit=(capacity or {}).get(key), peak=(peaks or {}).get(key))
         if entry is not None:
             gateways = max(day.gateways for day in history.days)
             by_key.setdefault(history.key, []).append((entry, gateways))
@@ -173,7 +181,17 @@ def amount(value: float, key: QuotaKey) -> str:
     return f"{value:.4g}{unit}"
 
 
-def _entry(history: ClientHistory, settings: RecommendationSettings) -> PlanEntry | None:
+def entry_of(
+    history: ClientHistory, settings: RecommendationSettings, *, limit: float | None, peak: float | None
+) -> PlanEntry | None:
+    """What a client's quota should be; None for a client that there is no quota for, or that used nothing.
+
+    Args:
+        history: its days.
+        settings: see there.
+        limit: what the cluster can take; no quota is above it.
+        peak: the most that all clients together used. Without a limit no guess is above that.
+    """
     entity = entity_of(history)
     used = [day for day in history.days if day.required_rate > 0]
     if entity is None or not used:
@@ -183,7 +201,8 @@ def _entry(history: ClientHistory, settings: RecommendationSettings) -> PlanEntr
     busiest = max(used, key=lambda day: day.required_rate)
     required = required_rate_of(history.days, settings.rule)
     latest_first = sorted(history.days, key=lambda day: day.date, reverse=True)
-    old = latest_first[0].quota
+    recorded = latest_first[0].quota
+    old = recorded if history.planned is None else history.planned
     # One that was lifted meanwhile is still what the client was held to while it was muted.
     held_to = next((day.quota for day in latest_first if day.quota is not None and not day.observed), None)
     active_s = sum(day.active_s for day in history.days)
@@ -197,20 +216,56 @@ def _entry(history: ClientHistory, settings: RecommendationSettings) -> PlanEntr
     unknown = censored >= settings.censored_from and history.api not in _SEES_ALL
     if unknown and held_to is not None:
         bumped = _rounded_up(held_to * settings.bump, key)
-        if bumped >= value:
-            value = lower = bumped
+        end, why = _end_of_guesses(busiest.required_rate, settings, limit, peak, key)
+        guess = bumped if bumped <= end else max(held_to, min(bumped, _rounded_up(end, key)))
+        if guess >= value:
+            value = lower = guess
+        how = f"raised from {amount(held_to, key)}" if bumped <= end else f"not raised above {why}"
         reason = (
-            f"was muted in {censored:.1%} of its active seconds, so what it wanted is not known: raised from "
-            f"{amount(held_to, key)}{'' if old is not None else ', lifted meanwhile'}; {reason}"
+            f"was muted in {censored:.1%} of its active seconds, so what it wanted is not known: {how}"
+            f"{'' if recorded is not None else ', lifted meanwhile'}; {reason}"
         )
     else:
         lower = min(value, required)
+    in_force = history.planned is not None or not latest_first[0].observed
+    if (
+        old is not None
+        and in_force
+        and not old / settings.largest_change <= value <= old * settings.largest_change
+    ):
+        bound = old * settings.largest_change if value > old else old / settings.largest_change
+        reason = (
+            f"{amount(value, key)} is more than may be changed at once, {settings.largest_change:g} times: "
+            f"on the way from {amount(old, key)}; {reason}"
+        )
+        value = lower = _rounded_up(bound, key)
+    if limit is not None and value > limit:
+        reason = f"{amount(value, key)} is more than the cluster can take: {amount(limit, key)}; {reason}"
+        value = limit
+    lower = min(lower, value)
     upper = max(value, value * (1 + 1 / days))
     action = Action.SET
     if old is not None and lower <= old <= upper:
         action, value = Action.KEEP, old
         reason = f"{amount(old, key)} is within {amount(lower, key)} to {amount(upper, key)}: left; {reason}"
     return PlanEntry(entity, key, action, value, old, lower, upper, None, days, censored, reason)
+
+
+def _end_of_guesses(
+    seen: float, settings: RecommendationSettings, limit: float | None, peak: float | None, key: QuotaKey
+) -> tuple[float, str]:
+    """Above what no client is raised whose demand is not known, and what that is."""
+    ends = [
+        (
+            settings.ceiling * seen,
+            f"{settings.ceiling:g} times the {amount(seen, key)} that it was seen to need",
+        )
+    ]
+    if limit is not None:
+        ends.append((limit, f"the {amount(limit, key)} that the cluster can take"))
+    elif peak:
+        ends.append((peak, f"the {amount(peak, key)} that all used together (--capacity says what they may)"))
+    return min(ends)
 
 
 def _rounded_up(value: float, key: QuotaKey) -> float:

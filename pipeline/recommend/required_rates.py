@@ -6,7 +6,7 @@ Workers find them (`find_required_rates`), `gather` puts the days of a client to
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from quotas.usage_record import UsageApi
 
 STEP_S: Final = 10
 _STEPS: Final = 86_400 // STEP_S
+_TYPES: Final = {"active_s": pa.int32(), "censored_s": pa.int32(), "observed": pa.bool_()}
 
 REQUIRED: Final = ", ".join(
     [
@@ -76,18 +77,18 @@ def rate_finder(
     """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        steps: dict[tuple[datetime.date, str], Any] = {}
+        together = Together()
         for batch in batches:
             for demand in demands(batch):
-                yield _day_rates(demand, target, burst_s(demand.api, window_num, window_ms, mutations))
-                _add_steps(demand, steps)
-        if steps:
-            yield _steps_batch(steps)
+                yield day_rates(demand, target, burst_s(demand.api, window_num, window_ms, mutations))
+                together.add(demand)
+        yield from together.rows(("required_rate", "active_s", "censored_s", "quota", "observed"))
 
     return work
 
 
-def _day_rates(demand: Demand, target: float, burst: float) -> pa.RecordBatch:
+def day_rates(demand: Demand, target: float, burst: float) -> pa.RecordBatch:
+    """Clients' days, as rows of `REQUIRED`."""
     columns: dict[str, Any] = {name: demand.names.column(name) for name in ENTITY}
     columns["required_rate"] = required_rates(demand.by_second(), target, burst_s=burst)
     columns["active_s"] = np.diff(demand.offsets).astype(np.int32)
@@ -102,33 +103,38 @@ def _day_rates(demand: Demand, target: float, burst: float) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _add_steps(demand: Demand, steps: dict[tuple[datetime.date, str], Any]) -> None:
-    dates = demand.names.column("date").to_pylist()
-    for date in set(dates):
-        rows = np.repeat([each == date for each in dates], np.diff(demand.offsets))
-        used = np.bincount(demand.seconds[rows] // STEP_S, weights=demand.units[rows], minlength=_STEPS)
-        total = steps.setdefault((date, demand.api.value), np.zeros(_STEPS))
-        total += used[:_STEPS]
+class Together:
+    """What all clients of a worker use together in each ten seconds, by day and API."""
 
+    def __init__(self) -> None:
+        self._steps: dict[tuple[datetime.date, str], Any] = {}
 
-def _steps_batch(steps: Mapping[tuple[datetime.date, str], Any]) -> pa.RecordBatch:
-    rows = len(steps)
-    return pa.RecordBatch.from_pydict(
-        {
-            "date": pa.array([date for date, _ in steps], pa.date32()),
-            "gw": pa.array([""] * rows),
-            "user": pa.array([""] * rows),
-            "client_id": pa.array([""] * rows),
-            "api": pa.array([api for _, api in steps]),
-            "node": pa.array([-1] * rows, pa.int32()),
-            "required_rate": pa.array([0.0] * rows),
-            "active_s": pa.array([0] * rows, pa.int32()),
-            "censored_s": pa.array([0] * rows, pa.int32()),
-            "quota": pa.nulls(rows, pa.float64()),
-            "observed": pa.array([False] * rows),
-            "steps": pa.array(list(steps.values()), pa.list_(pa.float64())),
-        }
-    )
+    def add(self, demand: Demand) -> None:
+        """Counts these clients."""
+        dates = demand.names.column("date").to_pylist()
+        for date in set(dates):
+            rows = np.repeat([each == date for each in dates], np.diff(demand.offsets))
+            used = np.bincount(demand.seconds[rows] // STEP_S, weights=demand.units[rows], minlength=_STEPS)
+            total = self._steps.setdefault((date, demand.api.value), np.zeros(_STEPS))
+            total += used[:_STEPS]
+
+    def rows(self, numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """One row for each day and API, nothing if there was none.
+
+        Args:
+            numbers: columns between those of `ENTITY` and `steps`; they are zero.
+        """
+        rows = len(self._steps)
+        if rows:
+            columns: dict[str, Any] = {
+                "date": pa.array([date for date, _ in self._steps], pa.date32()),
+                **{name: pa.array([""] * rows) for name in ("gw", "user", "client_id")},
+                "api": pa.array([api for _, api in self._steps]),
+                "node": pa.array([-1] * rows, pa.int32()),
+                **{name: pa.array([0] * rows).cast(_TYPES.get(name, pa.float64())) for name in numbers},
+                "steps": pa.array(list(self._steps.values()), pa.list_(pa.float64())),
+            }
+            yield pa.RecordBatch.from_pydict(columns)
 
 
 def gather(
@@ -160,7 +166,10 @@ def gather(
             client_id=client_id,
             api=UsageApi(api),
             key=KEY_OF_API[UsageApi(api)],
-            days=tuple(_day(date, of_day) for date, of_day in sorted(days.items())),
+            days=tuple(
+                client_day(date, of_day, gateways=len({(row["gw"], row["node"]) for row in of_day}))
+                for date, of_day in sorted(days.items())
+            ),
         )
         for (user, client_id, api), days in sorted(found.items())
         if not any((user, client_id, api) in clients for clients in through.values())
@@ -186,16 +195,22 @@ def _name(user: str, client_id: str) -> str:
     )
 
 
-def _day(date: str, rows: list[Any]) -> ClientDay:
-    # Quotas hold for each gateway (and in scope broker, each broker) by itself: the largest required rate decides.
-    limited = [row for row in rows if row["quota"] is not None]
+def client_day(date: str, rows: Sequence[Mapping[str, Any]], *, gateways: int) -> ClientDay:
+    """A client's day over its gateways (in scope broker: brokers). Each has quotas of its own, the largest decides.
+
+    Args:
+        date: the day.
+        rows: the numbers of `REQUIRED`, one each; a quota of None or NaN is none.
+        gateways: how many there are.
+    """
+    limited = [row for row in rows if row["quota"] is not None and row["quota"] == row["quota"]]
     quotas = [row["quota"] for row in limited if not row["observed"]] or [row["quota"] for row in limited]
     return ClientDay(
         date=date,
-        required_rate=max(row["required_rate"] for row in rows),
-        active_s=sum(row["active_s"] for row in rows),
-        censored_s=sum(row["censored_s"] for row in rows),
-        quota=min(quotas) if quotas else None,
+        required_rate=float(max(row["required_rate"] for row in rows)),
+        active_s=int(sum(row["active_s"] for row in rows)),
+        censored_s=int(sum(row["censored_s"] for row in rows)),
+        quota=float(min(quotas)) if quotas else None,
         observed=bool(limited) and all(row["observed"] for row in limited),
-        gateways=len({(row["gw"], row["node"]) for row in rows}),
+        gateways=gateways,
     )

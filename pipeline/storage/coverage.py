@@ -149,7 +149,7 @@ def coverage(index: OffsetIndex, expectation: Expectation) -> dict[str, DayCover
             closes = newest if expectation._is_open(day) else (day + 1) * DAY_S
             expected = _overlap((begin, min(end, closes)), day)
             if expected > 0:
-                days[day][gw] = Coverage(sum(_overlap(span, day) for span in covered), expected)
+                days[day][gw] = Coverage(covered.get(day, 0), expected)
     return {
         day_name(day): DayCoverage(
             gateways,
@@ -208,14 +208,15 @@ def _expected(gw: str, own: list[_Span], start: int, expectation: Expectation) -
     return start, 2**62 if gw in expectation.gateways else last
 
 
-def _covered(own: list[_Span]) -> list[tuple[int, int]]:
-    """The spans without their overlaps."""
-    found: list[tuple[int, int]] = []
+def _covered(own: list[_Span]) -> dict[int, int]:
+    """Seconds of each day that some span covers."""
+    found: dict[int, int] = {}
+    done = 0
     for begin, end, _ in own:
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((begin, end))
+        span = max(begin, done), end
+        done = max(done, end)
+        for day in range(span[0] // DAY_S, (end - 1) // DAY_S + 1):
+            found[day] = found.get(day, 0) + _overlap(span, day)
     return found
 
 

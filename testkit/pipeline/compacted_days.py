@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +29,12 @@ def compacted_rows(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def write_compacted(
-    out: Path, rows: Sequence[dict[str, Any]], *, completeness: float = 1.0, by_spark: bool = False
+    out: Path,
+    rows: Sequence[dict[str, Any]],
+    *,
+    completeness: float = 1.0,
+    gateways: Mapping[str, float] | None = None,
+    by_spark: bool = False,
 ) -> None:
     """Publish compacted days with these rows.
 
@@ -37,6 +42,7 @@ def write_compacted(
         out: the pipeline's folder.
         rows: see `compacted_rows`.
         completeness: of all days.
+        gateways: that of each gateway, if it is told.
         by_spark: as Spark writes them, which workers cannot read themselves.
     """
     by_date: dict[datetime.date, list[dict[str, Any]]] = {}
@@ -52,6 +58,7 @@ def write_compacted(
             write_compacted_file(folder / "part-0.parquet", table)
         seconds = sum(len(row["t"]) for row in of_date)
         manifest = {"rows": seconds, "keys": len(of_date), "completeness": completeness, "batches": []}
+        manifest |= {"gateways": dict(gateways or {})}
         if not by_spark:
             manifest["buckets"] = BUCKETS
         (folder / MANIFEST).write_text(json.dumps(manifest), encoding="ascii")

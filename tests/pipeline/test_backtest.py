@@ -10,10 +10,21 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.cli import main
-from pipeline.recommend.backtest import History, day_stats, evaluator, shares_of
-from pipeline.recommend.backtest_rules import DAY_NUMBERS, HISTORY_DAYS, OURS, RULES, Judged, backtest
+from pipeline.recommend.backtest import History, day_stats, evaluator, recommender, shares_of
+from pipeline.recommend.backtest_rules import (
+    DAY_NUMBERS,
+    HISTORY_DAYS,
+    OURS,
+    RECORDED,
+    RULES,
+    Judged,
+    Ships,
+    backtest,
+)
+from pipeline.recommend.recommendation import RecommendationSettings
 from pipeline.replay.demand import demands
 from pipeline.replay.kernels.deferral import deferred, required_rates
+from quotas.entities import QuotaKey
 from testkit.pipeline.compacted_days import DAY, compacted_rows, write_compacted
 
 Floats = NDArray[np.float64]
@@ -23,7 +34,19 @@ TARGET = 0.01
 def known(rates: list[list[float]], **more: list[list[float]]) -> dict[str, Floats]:
     """Numbers of clients' days; what is not said is the required rate."""
     required = np.array(rates)
-    return {name: np.array(more[name]) if name in more else required.copy() for name in DAY_NUMBERS}
+    recorded = {"active_s": 1_000.0, "censored_s": 0.0, "quota": np.nan, "observed": 0.0}
+    numbers = {name: required.copy() for name in DAY_NUMBERS}
+    numbers |= {name: np.full(required.shape, value) for name, value in recorded.items()}
+    return numbers | {name: np.array(values) for name, values in more.items()}
+
+
+def ships(numbers: dict[str, Floats], **options: Any) -> Ships:
+    """The rule that ships, on these numbers of clients with a name each."""
+    clients, count = numbers["required_rate"].shape
+    names = {("gw", -1, "u", f"c{i}", "produce"): i for i in range(clients)}
+    dates = [DAY + datetime.timedelta(days=day) for day in range(count)]
+    capacity = options.pop("capacity", {})
+    return recommender(History(names, dates, numbers, {}), RecommendationSettings(**options), capacity)
 
 
 def share_of(required: Floats, quotas: Floats) -> Floats:
@@ -33,7 +56,9 @@ def share_of(required: Floats, quotas: Floats) -> Floats:
 
 def judged(numbers: dict[str, Floats], tested: int) -> tuple[dict[str, Judged], dict[str, Judged]]:
     required = numbers["required_rate"][:, -tested:]
-    plain, equal = backtest(numbers, tested, TARGET, lambda quotas: share_of(required, quotas))
+    plain, equal = backtest(
+        numbers, tested, TARGET, lambda quotas: share_of(required, quotas), ships(numbers)
+    )
     return {each.name: each for each in plain}, {each.name: each for each in equal}
 
 
@@ -96,6 +121,52 @@ def test_equal_harm_finds_the_factor_with_which_the_mean_meets_the_target() -> N
     assert equal["largest daily required rate"].factor < equal["yesterday's required rate"].factor
 
 
+# -- what ships ------------------------------------------------------------------------------------------------------
+def quotas_of(numbers: dict[str, Floats], tested: int, horizon: int, **options: Any) -> list[list[float]]:
+    """What the rule that ships would have set, by client and test day."""
+    seen: list[Floats] = []
+
+    def evaluate(quotas: Floats) -> Floats:
+        seen.append(quotas)
+        return np.full(quotas.shape, TARGET)
+
+    backtest(numbers, tested, TARGET, evaluate, ships(numbers, **options), horizons=[horizon])
+    found: list[list[float]] = seen[0][:, :, 1].tolist()
+    return found
+
+
+def test_what_ships_is_judged_with_its_hysteresis_its_guesses_and_its_ends() -> None:
+    # Backtest had a rule of its own, which forgot each day what it had set the day before.
+    steady = known([[1_000.0, 1_000.0, 1_020.0, 990.0, 1_000.0]])
+    assert quotas_of(steady, 4, 1) == [[1_250.0] * 4]
+    falling = known([[1_000.0, 1_000.0, 100.0, 100.0, 100.0, 100.0]])
+    # Four times less at most in a day.
+    assert quotas_of(falling, 4, 1) == [[1_250.0, 1_250.0, 1_250.0, 313.0]]
+    muted = known([[900.0] * 3], censored_s=[[500.0] * 3], quota=[[1_000.0] * 3])
+    assert quotas_of(muted, 1, 1) == [[1_200.0]]
+    produce = {QuotaKey.PRODUCER_BYTE_RATE: 1_100.0}
+    assert quotas_of(muted, 1, 1, capacity=produce) == [[1_100.0]]
+
+
+def test_quotas_stay_for_their_horizon() -> None:
+    rising = known([[100.0, 200.0, 300.0, 400.0, 500.0]])
+    assert quotas_of(rising, 4, 1) == [[125.0, 250.0, 375.0, 500.0]]
+    assert quotas_of(rising, 4, 2) == [[125.0, 125.0, 375.0, 375.0]]
+    assert quotas_of(rising, 4, 7) == [[125.0] * 4]
+    plain, _ = backtest(
+        rising,
+        4,
+        TARGET,
+        lambda quotas: share_of(rising["required_rate"][:, 1:], quotas),
+        ships(rising),
+        horizons=[1, 7],
+    )
+    week = {each.name: each for each in plain if each.horizon == 7}
+    day = {each.name: each for each in plain if each.horizon == 1}
+    assert week[OURS].mean_throttled > 2 * day[OURS].mean_throttled
+    assert week.keys() | {"oracle"} == day.keys()
+
+
 # -- over compacted days ---------------------------------------------------------------------------------------------
 def days(count: int, *, seed: int = 1, clients: int = 3) -> list[dict[str, Any]]:
     rng = np.random.default_rng(seed)
@@ -136,7 +207,7 @@ def test_quotas_go_to_their_clients_and_days_and_shares_come_back() -> None:
     batches = list(demands(compacted_rows(days(3))))
     history = History.of(row for demand in batches for row in day_stats(demand, 0.01).to_pylist())
     assert history.known["required_rate"].shape == (3, 3)
-    assert set(history.known) == set(DAY_NUMBERS)
+    assert set(history.known) == {*DAY_NUMBERS, *RECORDED}
     evaluate = evaluator(history, 2, lambda table: (shares_of(demand, table) for demand in batches))
     oracle = history.known["required_rate"][:, 1:, None]
     quotas = np.concatenate([oracle, oracle * 0.5, oracle * 100], axis=2)
@@ -154,7 +225,10 @@ def test_quotas_go_to_their_clients_and_days_and_shares_come_back() -> None:
 def test_the_job_keeps_the_table(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_compacted(tmp_path, days(4))
     folder = tmp_path / "result"
-    assert main(["backtest", "--out", str(tmp_path), "--test", "2", "--result", str(folder)]) == 0
+    assert (
+        main(["backtest", "--out", str(tmp_path), "--test", "2", "--horizons", "1", "--result", str(folder)])
+        == 0
+    )
     found = json.loads((folder / "backtest.json").read_text())
     rules = {rule["name"]: rule for rule in found["rules"]}
     assert rules["oracle"]["mean_throttled"] == pytest.approx(0.01, rel=0.1)

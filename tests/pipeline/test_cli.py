@@ -72,7 +72,7 @@ def test_nothing_heavy_is_loaded_for_help() -> None:
     ("recommend", "no day is compacted"), ("simulate", "no compacted day"),
     ("simulate --candidates grid:x", "expected grid"),
     ("simulate --model deferral --algo rate", "not of rate"), ("simulate --window-num 0", "--window-num"),
-    ("backtest", "0 compacted days: at least one is needed"),
+    ("backtest", "0 closed days are compacted: at least one is needed"),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_said_before_spark_starts(
     arguments: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -110,7 +110,7 @@ def test_a_job_of_this_machine_refuses_a_folder_elsewhere(
 
 @pytest.mark.parametrize(("arguments", "fault"), [
     ("simulate", "no compacted day"), ("recommend --plan plan.json", "no day is compacted"),
-    ("backtest --result result", "0 compacted days"),
+    ("backtest --result result", "0 closed days are compacted"),
 ])  # fmt: skip
 def test_a_folder_elsewhere_needs_a_session(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, fault: str

@@ -31,7 +31,8 @@ def fill(folder: Path, first: int, count: int) -> None:
     """A file of a gateway with two clients, one of which makes topics."""
     mutation = row("admin", api="mutation", node=-1)
     lines = [
-        line(seq, row("a", seq), mutation, events=(event("admin", units=seq),)) for seq in range(first, first + count)
+        line(seq, row("a", seq), mutation, events=(event("admin", units=seq),), jump_ms=-2_000 * (seq == 15))
+        for seq in range(first, first + count)
     ]
     place(folder / "in", f"usage-a-{first}.jsonl.gz", *lines)
 
@@ -54,6 +55,7 @@ def test_a_day_is_one_row_per_client_published_whole_and_again_with_its_late_lin
     share = 30 / 86_400
     expected = {"rows": 60, "keys": 2, "batches": [0, 1, 2], "buckets": BUCKETS, "open": False}
     expected |= {"completeness": share, "gateways": {"a": share}}
+    expected |= {"algorithms": {"a": ["token_bucket"]}, "set_back_ms": {"a": 2_000}}
     assert manifest == {"date": "2026-09-28", **expected}
     assert [(day.run, day.rows) for day in published_days(out)] == [(2, 60)]
     admin, client = read_compacted(spark, out).orderBy("api").collect()

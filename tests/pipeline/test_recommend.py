@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.cli import main
 from pipeline.errors import JobError
-from pipeline.jobs.recommend import doubtful_gateways, history_days, parse_capacity
+from pipeline.jobs.arguments import parse_capacity
+from pipeline.jobs.recommend import doubtful_gateways, history_days
 from pipeline.plans.plan import Action, Basis, Plan, PlanEntry
-from pipeline.recommend.backtest_rules import OURS, RULES
 from pipeline.recommend.recommendation import (
     ClientDay,
     ClientHistory,
@@ -23,7 +21,6 @@ from pipeline.recommend.recommendation import (
     amount,
     entity_of,
     recommend,
-    required_rate_of,
 )
 from pipeline.recommend.required_rates import burst_s, gather, rate_finder
 from pipeline.replay.demand import KEY_OF_API, demands
@@ -94,14 +91,6 @@ def test_recent_days_count_more_and_refused_mutations_hide_nothing() -> None:
     assert entry.value == 5.0
 
 
-@given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=7))
-def test_the_rule_is_the_one_that_the_backtest_judges(rates: list[float]) -> None:
-    (rule,) = (rule for rule in RULES if rule.name == OURS)
-    judged = rule.quota({"required_rate": np.array([rates])})[0]
-    assert required_rate_of(history(*rates).days, Rule.DECAYED) == judged
-    assert rule.margin == RecommendationSettings().margin
-
-
 @pytest.mark.parametrize("quota", [999.0, 1876.0])
 def test_a_quota_in_force_that_does_not_fit_is_set(quota: float) -> None:
     entry = only(history(1000.0, 1000.0, quota=quota))
@@ -120,6 +109,43 @@ def test_a_client_whose_demand_is_hidden_is_only_raised_also_when_its_quota_was_
     entry = only(replace(muted, days=(*muted.days, quiet)), bump=1.5)
     assert (entry.old, entry.value) == (None, 1_500.0)
     assert "what it wanted is not known: raised from 1 kB/s, lifted meanwhile" in entry.reason
+
+
+def test_a_guess_has_an_end() -> None:
+    produce = QuotaKey.PRODUCER_BYTE_RATE
+    # Its fetches were muted, and it was raised by a fifth of its quota each time, without end.
+    muted_by_another = history(10.0, censored=0.5, quota=1_000.0)
+    entry = only(muted_by_another)
+    assert (entry.action, entry.value) == (Action.KEEP, 1_000.0)
+    assert "not raised above 4 times the 10 B/s that it was seen to need" in entry.reason
+    hungry = history(900.0, censored=0.5, quota=1_000.0)
+    assert only(hungry).value == 1_200.0
+    assert only(hungry, peaks={produce: 1_150.0}).value == 1_150.0
+    entry = only(hungry, peaks={produce: 950.0})
+    assert (entry.action, entry.value) == (Action.SET, 1_125.0)  # what it was seen to need is no guess
+    assert "not raised above the 950 B/s that all used together" in entry.reason
+    assert only(hungry, peaks={produce: 950.0}, capacity={produce: 5_000.0}).value == 1_200.0
+    entry = only(hungry, capacity={produce: 1_000.0})
+    assert (entry.action, entry.value) == (Action.KEEP, 1_000.0)
+    # Week after week.
+    quota = 100.0
+    for _ in range(100):
+        entry = only(history(quota, censored=0.5, quota=quota), margin=1.0, peaks={produce: 5_000.0})
+        quota = entry.value
+    assert quota == 5_000.0
+
+
+@pytest.mark.parametrize(("required", "quota", "value"), [
+    (10_000.0, 1_000.0, 4_000.0), (40.0, 1_000.0, 250.0), (1_200.0, 1_000.0, 1_500.0),
+])  # fmt: skip
+def test_a_quota_is_not_changed_by_more_than_a_factor_at_once(
+    required: float, quota: float, value: float
+) -> None:
+    # A week of holidays took all of it, and one wild day gave ten times as much.
+    entry = only(history(*[required] * 7, quota=quota))
+    assert (entry.action, entry.value) == (Action.SET, value)
+    assert ("on the way from 1 kB/s" in entry.reason) == (value != 1_500.0)
+    assert only(history(*[required] * 7)).value == 1.25 * required
 
 
 def test_a_quota_that_is_only_watched_has_held_no_client() -> None:
@@ -207,6 +233,7 @@ def test_what_a_client_has_of_the_default_becomes_its_own_when_the_default_chang
         history(4_000.0, client_id="b", quota=5_000.0),
         history(100.0, client_id="c", quota=5_000.0),
         overrides=2,
+        largest_change=100.0,
     ).entries
     by_client = {entry.entity.client_id: entry for entry in entries}
     assert by_client[DEFAULT].value == 125
@@ -331,8 +358,11 @@ def test_the_job_writes_a_plan_that_holds_what_it_promises(
         for date in (DAY, NEXT)
         for name, node in (("one", 1), ("one", 2), ("two", 1))
     ]
-    rows.append({"api": "mutation", "t": [5], "e_ms": [5_000, 5_010, 9_000], "e_units": [50, 50, 50], "date": NEXT})
-    write_compacted(tmp_path, rows)
+    rows.append(
+        {"api": "mutation", "t": [5], "e_ms": [5_000, 5_010, 9_000], "e_units": [50, 50, 50], "date": NEXT}
+    )
+    rows.append({"t": [5], "offered": [9e9], "client_id": "left", "gw": "late", "date": NEXT})
+    write_compacted(tmp_path, rows, gateways={"gw": 1.0, "late": 0.04})
     file = tmp_path / "plan.json"
     argv = ["recommend", "--out", str(tmp_path), "--plan", str(file), "--history", "2"]
     assert main([*argv, "--target", "0.05", "--margin", "1", "--capacity", "produce=1e6"]) == 0
@@ -348,6 +378,10 @@ def test_the_job_writes_a_plan_that_holds_what_it_promises(
     assert 0.02 < one.expected_throttled <= 0.05
     admin = entries[str(QuotaEntity(user="u", client_id="c")), QuotaKey.CONTROLLER_MUTATION_RATE]
     assert admin.days == 1
+    (left,) = plan.left_out
+    assert (left.gateway, left.clients) == ("late", ("produce of user=u,client-id=left",))
+    assert (plan.basis.scope, plan.basis.window_num, plan.basis.window_ms) == ("gateway", 11, 1_000)
     said = capsys.readouterr().out
+    assert left.text() in said
     assert "3 quotas, 3 to be set" in said
     assert "producer_byte_rate: quotas add up to" in said
