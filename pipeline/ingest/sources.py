@@ -20,6 +20,7 @@ DEFAULT_TOPIC: Final = "__sluice_usage"
 _FILES_AT_ONCE: Final = "4"
 _MESSAGES_AT_ONCE: Final = "200"
 _LOOK_EVERY_S: Final = 1
+_MIN_PARTITIONS: Final = "minPartitions"
 _FILE_SCHEMA: Final = "path string, modificationTime timestamp, length bigint, content binary"
 
 
@@ -63,7 +64,7 @@ def topic_stream(
         spark: the session, with Spark's Kafka connector.
         place: TOPIC@HOST:PORT[,HOST:PORT...].
         max_messages: most messages in one batch.
-        options: more of Kafka's consumer settings.
+        options: more of Kafka's consumer settings; minPartitions is Spark's own, else as many as there are cores.
         signed: with what signatures are checked by.
 
     Raises:
@@ -79,8 +80,11 @@ def topic_stream(
     reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
     # What the topic's retention has taken shows as a gap in the index, which says more than a stopped query.
     reader = reader.option("failOnDataLoss", "false").option("maxOffsetsPerTrigger", max_messages)
+    # A topic has few partitions, and one with one would be read by one core.
+    reader = reader.option(_MIN_PARTITIONS, spark.sparkContext.defaultParallelism)
     for name, value in options.items():
-        reader = reader.option(name if name.startswith("kafka.") else f"kafka.{name}", value)
+        own = name == _MIN_PARTITIONS or name.startswith("kafka.")
+        reader = reader.option(name if own else f"kafka.{name}", value)
     more = ("key", "headers") if signed else ()
     reader = reader.option("includeHeaders", str(signed).lower())
     return reader.load().select("topic", "partition", "offset", "value", *more)

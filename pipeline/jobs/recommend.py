@@ -33,7 +33,7 @@ from pipeline.recommend.recommendation import RecommendationSettings, Rule, reco
 from pipeline.recommend.required_rates import find_required_rates, gather
 from pipeline.replay.dispatch import Algorithm, Model, recorded_algorithm
 from pipeline.spark.session import open_session
-from pipeline.storage.compacted_days import CompactedDays
+from pipeline.storage.compacted_days import CompactedDays, collected
 from pipeline.storage.coverage import COMPLETE_ENOUGH, Expectation, short_gateways
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.index_files import with_losses
@@ -121,9 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
     days = CompactedDays.of(spark, arguments.out, chosen[0].date, chosen[-1].date)
     scope, windows = Scope(arguments.scope), (arguments.window_num, arguments.window_ms)
     histories, peaks, left_out = gather(
-        find_required_rates(
-            days, arguments.target, *windows, scope=scope, mutations=mutations
-        ).toLocalIterator(),
+        collected(find_required_rates(days, arguments.target, *windows, scope=scope, mutations=mutations)),
         doubtful,
     )
     basis = Basis(

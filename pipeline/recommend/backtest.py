@@ -28,7 +28,7 @@ from pipeline.recommend.required_rates import STEP_S, Together, burst_s, client_
 from pipeline.replay.demand import KEY_OF_API, Demand, demands
 from pipeline.replay.kernels.deferral import deferred
 from pipeline.replay.kernels.ragged import Floats, Ragged
-from pipeline.storage.compacted_days import CompactedDays, Work
+from pipeline.storage.compacted_days import CompactedDays, Work, collected
 from pipeline.storage.entity_days import ENTITY, Scope
 from pipeline.storage.layout import KEY
 from quotas.entities import QuotaKey
@@ -313,11 +313,11 @@ def judged_days(
     """
     arrays = ("censored", "quota", "observed")
     stats = days.map_entities(stats_of(settings.target), STATS, scope=scope, arrays=arrays)
-    history = History.of(row.asDict() for row in stats.toLocalIterator())
+    history = History.of(collected(stats))
     late = days.since(days.days[-tested].date)
 
     def replay(quotas: Table) -> Iterator[Table]:
-        for row in late.map_entities(_share_rows_of(quotas), SHARES, scope=scope).toLocalIterator():
+        for row in collected(late.map_entities(_share_rows_of(quotas), SHARES, scope=scope)):
             yield {(client_of(row), row["date"]): np.array(row["shares"])}
 
     return backtest(

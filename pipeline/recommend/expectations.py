@@ -12,7 +12,7 @@ from pipeline.replay.candidates import of_plan
 from pipeline.replay.demand import KEY_OF_API
 from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings
 from pipeline.replay.simulation import simulate
-from pipeline.storage.compacted_days import CompactedDays
+from pipeline.storage.compacted_days import CompactedDays, collected
 from pipeline.storage.entity_days import Scope
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.usage_record import UsageApi
@@ -50,8 +50,5 @@ def expected_shares(
     for apis, settings in ((others, rate), ([UsageApi.MUTATION], bucket)):
         replayed = simulate(days, of_plan(plan), settings, scope=scope, apis=apis)
         result = replayed.where("quota is not null")
-        yield from (
-            result.groupBy("user", "client_id", "api")
-            .agg(*(functions.sum(name).alias(name) for name in ("units", "throttled_units")))
-            .toLocalIterator()
-        )
+        sums = (functions.sum(name).alias(name) for name in ("units", "throttled_units"))
+        yield from collected(result.groupBy("user", "client_id", "api").agg(*sums))

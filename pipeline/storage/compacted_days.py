@@ -24,6 +24,16 @@ ELEMENTS_AT_ONCE: Final = 2_000_000
 
 _ELEMENTS_PER_PART: Final = 16_000_000
 
+
+def collected(frame: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a DataFrame on the driver, of all partitions at once.
+
+    `toLocalIterator` is a job for each partition, one after the other: one core, however many there are.
+    """
+    for batch in frame.toArrow().to_batches():
+        yield from batch.to_pylist()
+
+
 Work: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What a job does with batches; it runs in Spark's Python workers."""
 

@@ -13,7 +13,7 @@ from pipeline.replay.candidates import Candidates
 from pipeline.replay.dispatch import ReplaySettings
 from pipeline.replay.simulation import simulate
 from pipeline.report import report
-from pipeline.storage.compacted_days import CompactedDays
+from pipeline.storage.compacted_days import CompactedDays, collected
 from pipeline.storage.entity_days import Scope, entity_days
 from pipeline.storage.layout import MANIFEST, read_compacted
 from quotas.usage_record import UsageApi
@@ -117,6 +117,13 @@ def test_a_day_of_older_release_is_read_by_spark_together_with_newer_ones(spark:
     rates = [rows_of(find_required_rates(each, 0.01, 11, 1_000).where("steps is null")) for each in (days, mixed)]
     assert rates[0] == rates[1]
     assert len(rates[0]) == 6
+
+
+def test_all_partitions_of_a_result_are_made_at_once(spark: Any) -> None:
+    # It was a job for each, one after the other, and so one core.
+    spark.sparkContext.setJobGroup("collected", "")
+    assert sorted(row["id"] for row in collected(spark.range(0, 40, 1, 4))) == list(range(40))
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup("collected")) == 1
 
 
 def test_rows_that_are_apart_already_are_not_moved(spark: Any, tmp_path: Path) -> None:

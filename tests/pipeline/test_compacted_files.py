@@ -6,10 +6,12 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.replay.demand import demands
 from pipeline.storage.compacted_files import (
     Piece,
     buckets_of,
@@ -21,6 +23,7 @@ from pipeline.storage.compacted_files import (
     write_compacted_file,
 )
 from pipeline.storage.entity_days import ENTITY, arrays_of
+from pipeline.storage.joining import join_chunks
 from pipeline.storage.layout import BUCKETS, EVENTS, KEY, SERIES, bucket_of
 from testkit.pipeline.compacted_days import compacted_rows
 
@@ -76,6 +79,22 @@ def test_arrays_of_one_value_are_the_same_as_if_they_were_read(tmp_path: Path) -
     (piece,) = written(tmp_path, *rows)
     found = sorted(rows_in(read_pieces([piece], COLUMNS)), key=lambda row: int(row["node"]))
     assert found == compacted_rows(rows).to_pylist()
+
+
+def test_flags_that_an_older_release_did_not_write_are_false(tmp_path: Path) -> None:
+    (piece,) = written(tmp_path, {"client_id": "c", "t": [1, 2], "observed": [True, True]})
+    pq.write_table(pq.read_table(piece.path).drop_columns(["observed"]), piece.path)
+    (row,) = rows_in(read_pieces([piece], ["client_id", "t", "observed"]))
+    assert row == {"client_id": "c", "t": [1, 2], "observed": [False, False]}
+    # Raw rows of it and of this one in the same day, or the same as Spark reads them.
+    old, new = ({"client_id": "c", "t": [number]} for number in (1, 2))
+    table = pa.Table.from_batches([compacted_rows([old, new | {"observed": [True]}])])
+    at = table.schema.get_field_index("observed")
+    table = table.set_column(at, "observed", pa.array([None, [True]], pa.list_(pa.bool_())))
+    (joined,) = join_chunks(table.to_batches())
+    assert joined.column("observed").to_pylist() == [[False, True]]
+    (demand,) = demands(table.slice(0, 1).to_batches()[0])
+    assert demand.observed.tolist() == [0.0]
 
 
 def test_a_row_group_has_one_bucket_and_a_bounded_number_of_seconds(
