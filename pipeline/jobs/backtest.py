@@ -23,10 +23,13 @@ from pipeline.jobs.arguments import (
 )
 from pipeline.recommend.backtest import judged_days, markdown
 from pipeline.recommend.backtest_rules import HISTORY_DAYS
+from pipeline.recommend.doubt import doubtful_gateways
 from pipeline.recommend.recommendation import RecommendationSettings
 from pipeline.spark.session import open_session
 from pipeline.storage.compacted_days import CompactedDays
+from pipeline.storage.coverage import COMPLETE_ENOUGH
 from pipeline.storage.entity_days import Scope
+from pipeline.storage.index_files import with_losses
 from pipeline.storage.layout import published_days, results_dir
 from pipeline.storage.store import local_result
 
@@ -49,6 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for how many days quotas stay: 1 as recommended each night, 7 each week (%(default)s)",
     )
     add_capacity(parser)
+    parser.add_argument(
+        "--allow-gaps", action="store_true", help="also days and gateways that are incomplete"
+    )
     add_expectation(parser)
     parser.add_argument("--target", type=float, default=0.01, help="share of use that may wait (0.01)")
     add_scope(parser)
@@ -62,9 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
     folder = local_result(arguments.result, "--result", results_dir(arguments.out, "backtest", made_at))
     look = open_to_look("sluice-backtest", arguments.out, master=arguments.master)
     expectation = expectation_of(arguments)
+    found = published_days(arguments.out, arguments.first, arguments.last, spark=look)
     days = [
         day
-        for day in published_days(arguments.out, arguments.first, arguments.last, spark=look)
+        for day in with_losses(found, arguments.out, expectation, look)
         if not day.open and not expectation.is_open(day.date)
     ]
     tested = arguments.test or max(1, len(days) - HISTORY_DAYS)
@@ -75,6 +82,15 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.target < 0.5:
         raise JobError(f"--target is in (0, 0.5), not {arguments.target}")
     target = float(arguments.target)
+    doubtful = {} if arguments.allow_gaps else doubtful_gateways(days)
+    faults = [
+        f"{day.date} is {day.completeness:.1%} complete" for day in days if day.completeness < COMPLETE_ENOUGH
+    ]
+    faults += [clash for day in days for clash in day.clashes]
+    if faults and not arguments.allow_gaps:
+        raise JobError(f"{'; '.join(faults)}: take others with --from and --to, or say --allow-gaps")
+    for gw, reason in doubtful.items():
+        print(f"{gw} {reason}, so its clients are left out")
     spark = open_session("sluice-backtest", master=arguments.master)
     compacted = CompactedDays.of(spark, arguments.out, days[0].date, days[-1].date)
     # As `recommend` does it when nothing is said.
@@ -86,6 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         scope=Scope(arguments.scope),
         capacity=parse_capacity(arguments.capacity),
         horizons=_horizons(arguments.horizons, tested),
+        doubtful=doubtful,
     )
     text = markdown(plain, equal, target)
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,9 +10,7 @@ import argparse
 import datetime
 import json
 import time
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
 
 from pipeline.errors import JobError
 from pipeline.jobs.arguments import (
@@ -28,19 +26,18 @@ from pipeline.jobs.arguments import (
     parse_capacity,
 )
 from pipeline.plans.plan import Basis
+from pipeline.recommend.doubt import doubtful_gateways
 from pipeline.recommend.expectations import expected_shares, with_expectations
 from pipeline.recommend.recommendation import RecommendationSettings, Rule, recommend
 from pipeline.recommend.required_rates import find_required_rates, gather
 from pipeline.replay.dispatch import Algorithm, Model, recorded_algorithm
 from pipeline.spark.session import open_session
 from pipeline.storage.compacted_days import CompactedDays, collected
-from pipeline.storage.coverage import COMPLETE_ENOUGH, Expectation, short_gateways
+from pipeline.storage.coverage import COMPLETE_ENOUGH, Expectation
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.index_files import with_losses
 from pipeline.storage.layout import CompactedDay, published_days, results_dir
 from pipeline.storage.store import local_result
-
-_SET_BACK_MS: Final = 1_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -157,24 +154,6 @@ def run(arguments: argparse.Namespace) -> int:
         f"{len(plan.entries)} quotas, {changes} to be set: sluice-pipeline plan show {json.dumps(str(file))}"
     )
     return 0
-
-
-def doubtful_gateways(days: Iterable[CompactedDay]) -> dict[str, str]:
-    """Gateways whose clients' need can't be told from these days, and why.
-
-    Where a clock was set back, seconds stand twice: what was used one after the other looks as used at once.
-    """
-    days = list(days)
-    set_back: dict[str, int] = {}
-    for day in days:
-        for gw, by_ms in day.set_back_ms.items():
-            set_back[gw] = max(by_ms, set_back.get(gw, 0))
-    short = short_gateways(day.gateways for day in days)
-    return {gw: f"is {share:.1%} complete" for gw, share in short.items()} | {
-        gw: f"had its clock set back by {by_ms / 1000:.4g} s"
-        for gw, by_ms in sorted(set_back.items())
-        if by_ms > _SET_BACK_MS
-    }
 
 
 def history_days(

@@ -7,7 +7,7 @@ Workers reduce each client's day to a few numbers (`day_stats`), from which the 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -105,8 +105,8 @@ class History:
     peaks: Mapping[tuple[datetime.date, QuotaKey], float]
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]]) -> History:
-        """Out of rows of `STATS`, in any order."""
+    def of(cls, rows: Iterable[Mapping[str, Any]], doubtful: Collection[str] = ()) -> History:
+        """Out of rows of `STATS`, in any order; without the clients of doubtful gateways."""
         together: dict[tuple[datetime.date, str], Floats] = {}
         listed = []
         for row in rows:
@@ -116,6 +116,8 @@ class History:
                 # Several workers, one after the other.
                 place = row["date"], row["api"]
                 together[place] = together.get(place, 0.0) + np.asarray(row["steps"])
+        left_out = {client_of(row)[2:] for row in listed if row["gw"] in doubtful}
+        listed = [row for row in listed if client_of(row)[2:] not in left_out]
         clients = {client: i for i, client in enumerate(sorted({client_of(row) for row in listed}))}
         dates = sorted({row["date"] for row in listed})
         names = (*DAY_NUMBERS, *RECORDED)
@@ -300,6 +302,7 @@ def judged_days(
     scope: Scope = Scope.GATEWAY,
     capacity: Mapping[QuotaKey, float] | None = None,
     horizons: Sequence[int] = (1,),
+    doubtful: Collection[str] = (),
 ) -> tuple[list[Judged], list[Judged]]:
     """The last days judged by Spark; see `pipeline.recommend.backtest_rules.backtest`.
 
@@ -310,10 +313,11 @@ def judged_days(
         scope: whether brokers count together.
         capacity: what the cluster can take.
         horizons: see `backtest`.
+        doubtful: gateways whose clients are left out.
     """
     arrays = ("censored", "quota", "observed")
     stats = days.map_entities(stats_of(settings.target), STATS, scope=scope, arrays=arrays)
-    history = History.of(collected(stats))
+    history = History.of(collected(stats), doubtful)
     late = days.since(days.days[-tested].date)
 
     def replay(quotas: Table) -> Iterator[Table]:

@@ -207,6 +207,10 @@ def test_quotas_go_to_their_clients_and_days_and_shares_come_back() -> None:
     batches = list(demands(compacted_rows(days(3))))
     history = History.of(row for demand in batches for row in day_stats(demand, 0.01).to_pylist())
     assert history.known["required_rate"].shape == (3, 3)
+    rows = [row for demand in batches for row in day_stats(demand, 0.01).to_pylist()]
+    rows += [{**rows[0], "gw": "late"}]
+    left = {client[3] for client in History.of(rows, ["late"]).clients}
+    assert left == {"c0", "c1", "c2"} - {rows[0]["client_id"]}
     assert set(history.known) == {*DAY_NUMBERS, *RECORDED}
     evaluate = evaluator(history, 2, lambda table: (shares_of(demand, table) for demand in batches))
     oracle = history.known["required_rate"][:, 1:, None]

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.errors import JobError
 from pipeline.jobs.recommend import history_days
+from pipeline.recommend.recommendation import ClientDay, Rule, required_rate_of
 from pipeline.recommend.required_rates import gather, rate_finder
 from pipeline.storage.coverage import AHEAD_S, Clash, Coverage, Expectation, coverage, short_gateways
 from pipeline.storage.index_files import with_losses
@@ -126,12 +127,17 @@ def day(date: str, **known: Any) -> CompactedDay:
 
 
 def test_a_day_that_is_not_over_is_not_used_and_one_with_two_gateways_of_one_id_is_refused() -> None:
-    # Two hours of a busy Tuesday weighed more than the three days before it.
-    days = [day(NAME), day(NEXT), day("2024-10-06")]
-    tuesday = Expectation(MIDNIGHT + 2 * DAY_S + 7_200)
-    assert [each.date for each in history_days(days, 2, None, tuesday, allow_gaps=False)] == [NAME, NEXT]
-    chosen = history_days(days, 2, None, tuesday, allow_gaps=False, allow_open=True)
-    assert [each.date for each in chosen] == [NEXT, "2024-10-06"]
+    # Two hours of a morning pulled what a client needs from 100 to 20.
+    needs = {NAME: 100.0, NEXT: 20.0, "2024-10-06": 20.0, "2024-10-07": 20.0}
+    days = [day(date) for date in needs]
+    morning = Expectation(MIDNIGHT + 3 * DAY_S + 7_200)
+
+    def needed(chosen: list[CompactedDay]) -> float:
+        of_client = [ClientDay(each.date, needs[each.date], 1, 0, None) for each in chosen]
+        return required_rate_of(of_client, Rule.DECAYED)
+
+    assert needed(history_days(days, 3, None, morning, allow_gaps=False)) == 100.0
+    assert needed(history_days(days, 4, None, morning, allow_gaps=False, allow_open=True)) == 20.0
     # Compacted while it was open, and not since.
     half = [day(NAME), day(NEXT, open=True)]
     with pytest.raises(JobError, match=f"{NEXT} not closed when it was compacted"):

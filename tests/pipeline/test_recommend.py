@@ -11,8 +11,9 @@ import pytest
 from pipeline.cli import main
 from pipeline.errors import JobError
 from pipeline.jobs.arguments import parse_capacity
-from pipeline.jobs.recommend import doubtful_gateways, history_days
+from pipeline.jobs.recommend import history_days
 from pipeline.plans.plan import Action, Basis, Plan, PlanEntry
+from pipeline.recommend.doubt import doubtful_gateways
 from pipeline.recommend.recommendation import (
     ClientDay,
     ClientHistory,
