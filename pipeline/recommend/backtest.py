@@ -275,7 +275,7 @@ def stats_of(target: float) -> Work:
             for demand in demands(batch):
                 yield day_stats(demand, target)
                 together.add(demand)
-        yield from together.rows((*DAY_NUMBERS, *RECORDED))
+        yield from together.rows(dict.fromkeys((*DAY_NUMBERS, *RECORDED), pa.float64()))
 
     return work
 

@@ -25,7 +25,13 @@ from quotas.usage_record import UsageApi
 
 STEP_S: Final = 10
 _STEPS: Final = 86_400 // STEP_S
-_TYPES: Final = {"active_s": pa.int32(), "censored_s": pa.int32(), "observed": pa.bool_()}
+_NUMBERS: Final = {
+    "required_rate": pa.float64(),
+    "active_s": pa.int32(),
+    "censored_s": pa.int32(),
+    "quota": pa.float64(),
+    "observed": pa.bool_(),
+}
 
 REQUIRED: Final = ", ".join(
     [
@@ -82,7 +88,7 @@ def rate_finder(
             for demand in demands(batch):
                 yield day_rates(demand, target, burst_s(demand.api, window_num, window_ms, mutations))
                 together.add(demand)
-        yield from together.rows(("required_rate", "active_s", "censored_s", "quota", "observed"))
+        yield from together.rows(_NUMBERS)
 
     return work
 
@@ -118,11 +124,11 @@ class Together:
             total = self._steps.setdefault((date, demand.api.value), np.zeros(_STEPS))
             total += used[:_STEPS]
 
-    def rows(self, numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def rows(self, numbers: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
         """One row for each day and API, nothing if there was none.
 
         Args:
-            numbers: columns between those of `ENTITY` and `steps`; they are zero.
+            numbers: columns between those of `ENTITY` and `steps`, and their types; they are zero.
         """
         rows = len(self._steps)
         if rows:
@@ -131,7 +137,7 @@ class Together:
                 **{name: pa.array([""] * rows) for name in ("gw", "user", "client_id")},
                 "api": pa.array([api for _, api in self._steps]),
                 "node": pa.array([-1] * rows, pa.int32()),
-                **{name: pa.array([0] * rows).cast(_TYPES.get(name, pa.float64())) for name in numbers},
+                **{name: pa.array([0] * rows).cast(kind) for name, kind in numbers.items()},
                 "steps": pa.array(list(self._steps.values()), pa.list_(pa.float64())),
             }
             yield pa.RecordBatch.from_pydict(columns)

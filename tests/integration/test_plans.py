@@ -61,7 +61,7 @@ def test_more_entities_than_one_request_carries_are_all_set(kafka: KafkaCluster)
 def test_kafkas_brokers_are_told_from_a_gateway(kafka3: KafkaCluster, gateway3: GatewayProcess) -> None:
     with QuotaClient(kafka3.bootstrap) as client:
         assert client.counting() == Counting(3, True, (11, 1_000))
-    with QuotaClient(gateway3.bootstrap) as client:
+    with QuotaClient(str(gateway3.bootstrap)) as client:
         assert client.counting() == Counting(3, False)
 
 

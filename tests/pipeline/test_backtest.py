@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.cli import main
-from pipeline.recommend.backtest import History, day_stats, evaluator, recommender, shares_of
+from pipeline.recommend.backtest import History, day_stats, evaluator, recommender, shares_of, stats_of
 from pipeline.recommend.backtest_rules import (
     DAY_NUMBERS,
     HISTORY_DAYS,
@@ -192,6 +192,9 @@ def test_a_day_is_told_in_a_few_numbers_and_shares_are_those_of_the_deferral_mod
     assert (row["peak_1s"], row["peak_10s"], row["peak_60s"]) == (60.0, 6.0, 1.0)
     assert row["p99_active"] == np.percentile(offered, 99)
     assert row["p90_minute"] == 0.0
+    # All that a worker gives to Spark has the same columns.
+    own, together = stats_of(0.01)(iter([compacted_rows([{"t": seconds, "offered": offered}])]))
+    assert own.schema == together.schema
     (demand,) = demands(compacted_rows(days(1)))
     quotas = np.array([1.0, 5.0, 50.0])
     wanted = {(("gw", -1, "u", f"c{i}", "produce"), DAY): quotas * (i + 1) for i in (0, 2)}

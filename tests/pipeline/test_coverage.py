@@ -121,6 +121,23 @@ def test_two_gateways_with_one_id_at_the_same_time_are_told() -> None:
     assert coverage(OffsetIndex({**before.runs, **again.runs}), LATER)[NAME].clashes == ()
 
 
+def test_of_twenty_gateways_one_is_late_one_lies_about_its_clock_and_one_is_gone() -> None:
+    years, noon = 4 * 365 * DAY_S, DAY_S // 2
+    whole = [(f"g{number:02}", 0, DAY_S) for number in range(17)]
+    gone = ("gone", -DAY_S, 0)
+    liar = (Interval(0, noon - 1, MIDNIGHT, MIDNIGHT + noon - 1),)
+    liar += (Interval(noon, DAY_S - 1, MIDNIGHT + noon + years, MIDNIGHT + years + DAY_S - 1),)
+    before = OffsetIndex(
+        {**index_of(*whole, gone, ("late", 0, noon)).runs, Run("liar", MIDNIGHT * 1000): liar}
+    )
+    expectation = Expectation(MIDNIGHT + 2 * DAY_S)
+    found = coverage(before, expectation)[NAME]
+    assert short_gateways([found.shares()]) == {"gone": 0.0, "late": 0.5, "liar": 0.5}
+    assert found.share == pytest.approx(18 / 20)
+    late = OffsetIndex({**before.runs, **index_of(("late", 0, DAY_S)).runs})
+    assert short_gateways([coverage(late, expectation)[NAME].shares()]) == {"gone": 0.0, "liar": 0.5}
+
+
 # -- what is made of it ----------------------------------------------------------------------------------------------
 def day(date: str, **known: Any) -> CompactedDay:
     return CompactedDay(date, "", 1, 1, 1, known.pop("completeness", 1.0), [], **known)
