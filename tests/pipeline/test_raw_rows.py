@@ -75,6 +75,8 @@ def test_midnight_divides_and_skipped_lines_are_neither_rows_nor_lines() -> None
         ("2026-09-29", [0]),
     ]
     assert len(found["lines"]) == 2
+    # Of a newer gateway.
+    assert [each["api"] for each in collected(line(0, row(api="share_fetch")))["rows"]] == ["share_fetch"]
     found = collected(line(0, row()), line(0, row()), skip=frozenset({("f", 1)}))
     assert found["rows"][0]["seq"] == found["lines"][0]["seq"] == [0]
 

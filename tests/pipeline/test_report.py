@@ -279,6 +279,18 @@ def test_days_that_are_not_there_are_shown_at_the_top_and_to_programs() -> None:
         report.absent_days(found.days, "last week", None)
 
 
+def test_an_open_day_and_a_gateway_that_is_short_are_told_first() -> None:
+    found = report_from({"t": [1]}, {"t": [1], "api": "of_a_newer_gateway"})
+    (day,) = found.days
+    found = replace(found, days=(replace(day, open=True, gateways={"a": 1.0, "late": 0.04}),))
+    page = render(found, top=1)
+    for note in ("2026-11-21 was not over when it was compacted", "of late only 4.0% on its worst day"):
+        assert note in page
+    assert "every record is there" not in page
+    (told,) = json.loads(found.to_json())["days"]
+    assert (told["open"], told["short_gateways"]) == (True, {"late": 0.04})
+
+
 def test_the_same_as_json_for_programs() -> None:
     found = report_from({"t": [1, 2], "offered": [5.0, 5.0], "requests": [1, 3], "delayed": [0, 1]}, completeness=0.5)
     found = json.loads(found.to_json())
