@@ -56,9 +56,7 @@ def share_of(required: Floats, quotas: Floats) -> Floats:
 
 def judged(numbers: dict[str, Floats], tested: int) -> tuple[dict[str, Judged], dict[str, Judged]]:
     required = numbers["required_rate"][:, -tested:]
-    plain, equal = backtest(
-        numbers, tested, TARGET, lambda quotas: share_of(required, quotas), ships(numbers)
-    )
+    plain, equal = backtest(numbers, tested, TARGET, lambda quotas: share_of(required, quotas), ships(numbers))
     return {each.name: each for each in plain}, {each.name: each for each in equal}
 
 
@@ -232,10 +230,7 @@ def test_quotas_go_to_their_clients_and_days_and_shares_come_back() -> None:
 def test_the_job_keeps_the_table(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_compacted(tmp_path, days(4))
     folder = tmp_path / "result"
-    assert (
-        main(["backtest", "--out", str(tmp_path), "--test", "2", "--horizons", "1", "--result", str(folder)])
-        == 0
-    )
+    assert main(["backtest", "--out", str(tmp_path), "--test", "2", "--horizons", "1", "--result", str(folder)]) == 0
     found = json.loads((folder / "backtest.json").read_text())
     rules = {rule["name"]: rule for rule in found["rules"]}
     assert rules["oracle"]["mean_throttled"] == pytest.approx(0.01, rel=0.1)

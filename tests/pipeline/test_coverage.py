@@ -127,9 +127,7 @@ def test_of_twenty_gateways_one_is_late_one_lies_about_its_clock_and_one_is_gone
     gone = ("gone", -DAY_S, 0)
     liar = (Interval(0, noon - 1, MIDNIGHT, MIDNIGHT + noon - 1),)
     liar += (Interval(noon, DAY_S - 1, MIDNIGHT + noon + years, MIDNIGHT + years + DAY_S - 1),)
-    before = OffsetIndex(
-        {**index_of(*whole, gone, ("late", 0, noon)).runs, Run("liar", MIDNIGHT * 1000): liar}
-    )
+    before = OffsetIndex({**index_of(*whole, gone, ("late", 0, noon)).runs, Run("liar", MIDNIGHT * 1000): liar})
     expectation = Expectation(MIDNIGHT + 2 * DAY_S)
     found = coverage(before, expectation)[NAME]
     assert short_gateways([found.shares()]) == {"gone": 0.0, "late": 0.5, "liar": 0.5}
@@ -173,11 +171,7 @@ def test_clients_of_a_gateway_that_is_short_are_left_out_and_named() -> None:
         {"t": [5], "offered": [1_000.0], "gw": gw, "client_id": client}
         for gw, client in (("a", "one"), ("a", "both"), ("late", "both"), ("late", "other"))
     ]
-    found = [
-        row
-        for batch in rate_finder(0.01, 11, 1_000)(iter([compacted_rows(rows)]))
-        for row in batch.to_pylist()
-    ]
+    found = [row for batch in rate_finder(0.01, 11, 1_000)(iter([compacted_rows(rows)])) for row in batch.to_pylist()]
     histories, _, left_out = gather(found, {"late": "is 4.0% complete", "idle": "is 50.0% complete"})
     assert [history.client_id for history in histories] == ["one"]
     idle, late = left_out

@@ -139,9 +139,7 @@ def test_a_guess_has_an_end() -> None:
 @pytest.mark.parametrize(("required", "quota", "value"), [
     (10_000.0, 1_000.0, 4_000.0), (40.0, 1_000.0, 250.0), (1_200.0, 1_000.0, 1_500.0),
 ])  # fmt: skip
-def test_a_quota_is_not_changed_by_more_than_a_factor_at_once(
-    required: float, quota: float, value: float
-) -> None:
+def test_a_quota_is_not_changed_by_more_than_a_factor_at_once(required: float, quota: float, value: float) -> None:
     # A week of holidays took all of it, and one wild day gave ten times as much.
     entry = only(history(*[required] * 7, quota=quota))
     assert (entry.action, entry.value) == (Action.SET, value)
@@ -327,9 +325,7 @@ def test_a_history_with_holes_and_an_unknown_capacity_are_refused() -> None:
         history_days(days, 3, None, LONG_AFTER, allow_gaps=False)
     chosen = history_days(days, 3, None, LONG_AFTER, allow_gaps=True)
     assert [day.date for day in chosen] == ["2026-11-14", "2026-11-16"]
-    assert [day.date for day in history_days(days, 1, "2026-11-14", LONG_AFTER, allow_gaps=False)] == [
-        "2026-11-14"
-    ]
+    assert [day.date for day in history_days(days, 1, "2026-11-14", LONG_AFTER, allow_gaps=False)] == ["2026-11-14"]
     with pytest.raises(JobError, match="--to 'yesterday': say a day"):
         history_days(days, 7, "yesterday", LONG_AFTER, allow_gaps=False)
     assert burst_s(UsageApi.MUTATION, 11, 1_000) == 11.0
@@ -359,9 +355,7 @@ def test_the_job_writes_a_plan_that_holds_what_it_promises(
         for date in (DAY, NEXT)
         for name, node in (("one", 1), ("one", 2), ("two", 1))
     ]
-    rows.append(
-        {"api": "mutation", "t": [5], "e_ms": [5_000, 5_010, 9_000], "e_units": [50, 50, 50], "date": NEXT}
-    )
+    rows.append({"api": "mutation", "t": [5], "e_ms": [5_000, 5_010, 9_000], "e_units": [50, 50, 50], "date": NEXT})
     rows.append({"t": [5], "offered": [9e9], "client_id": "left", "gw": "late", "date": NEXT})
     write_compacted(tmp_path, rows, gateways={"gw": 1.0, "late": 0.04})
     file = tmp_path / "plan.json"
