@@ -59,10 +59,12 @@ class Found:
     Attributes:
         partitions: of all topics that it made and left.
         produced_bytes: by which its topic has grown.
+        seconds: from its first connection to this look; what it had sent is served after its end, too, as by Kafka.
     """
 
     partitions: int
     produced_bytes: int
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +222,15 @@ class Stage:
                     if not found.done():
                         found.set_exception(exc)
                 raise
+            looked_ms = now_ms()
             for outcome, lent, found in due:
                 grown = sizes.get(lent.name, 0) - self._sizes.get(lent.name, 0)
                 self._sizes[lent.name] = sizes.get(lent.name, 0)
                 self._write_topics.put_nowait(lent)
                 if not found.cancelled():
-                    found.set_result(Found(partitions[outcome.name], grown))
+                    found.set_result(
+                        Found(partitions[outcome.name], grown, (looked_ms - outcome.began_ms) / 1_000)
+                    )
 
     def _look(self, names: Sequence[str], canary: str) -> tuple[Counter[str], Mapping[str, int]]:
         """How many partitions these clients' topics have, which are then deleted, and sizes of written topics."""

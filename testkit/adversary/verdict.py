@@ -29,7 +29,7 @@ class Violation:
 def judge(script: Script, outcome: Outcome, found: Found) -> list[Violation]:
     """What this client got beyond its quota, or saw and must not."""
     violations = [Violation("order", fault) for fault in outcome.faults[:1]]
-    seconds = outcome.seconds + SLACK_S
+    seconds = max(outcome.seconds, found.seconds) + SLACK_S
     for kind, got, one in (
         ("produced", found.produced_bytes, outcome.largest_produce_bytes),
         ("fetched", outcome.fetched_bytes, outcome.largest_fetch_bytes),
