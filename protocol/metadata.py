@@ -5,7 +5,7 @@ Only names, flags and error codes are read; nothing is decoded. Layouts: Metadat
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -138,12 +138,13 @@ def downgrade_answer(frame: bytes, api: Api) -> Steps[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """What Metadata says of one topic: raw name, 16-byte id, error code, number of partitions."""
+    """What Metadata says of one topic: raw name, 16-byte id, error code, partitions; where the error stands."""
 
     name: bytes
     topic_id: bytes
     error_code: int
     partition_count: int
+    error_at: int = 0
 
 
 _NO_ID: Final = b"\x00" * 16
@@ -170,6 +171,7 @@ def read_topics(frame: bytes, api: Api) -> Steps[list[TopicFacts]]:
     found = []
     walked = 0
     for _ in range(max(count, 0)):
+        start = at
         error_code, at = read_int16(frame, at)
         name, at = read_nullable_string(frame, at, compact=flexible)
         topic_id = _NO_ID
@@ -179,7 +181,7 @@ def read_topics(frame: bytes, api: Api) -> Steps[list[TopicFacts]]:
         partitions, at = yield from _skip_partitions(frame, at, version=api.version, flexible=flexible)
         at = skip(frame, at, 4) if api.version >= 8 else at
         at = skip_tags(frame, at) if flexible else at
-        found.append(TopicFacts(name or b"", topic_id, error_code, partitions))
+        found.append(TopicFacts(name or b"", topic_id, error_code, partitions, start))
         walked += 1 + partitions
         if walked >= STEP_ELEMENTS:
             walked = 0
@@ -187,10 +189,32 @@ def read_topics(frame: bytes, api: Api) -> Steps[list[TopicFacts]]:
     return found
 
 
-def topics_in_error(frame: bytes, api: Api, error_codes: Container[int]) -> Steps[list[bytes]]:
-    """Names of the topics that a Metadata response (v0-13) has one of these errors for; see `read_topics`."""
+def topics_in_error(
+    frame: bytes, api: Api, error_codes: Container[int] | None = None
+) -> Steps[dict[bytes, int]]:
+    """Names of the topics that a Metadata response (v0-13) has one of these errors for, and where it stands.
+
+    Args:
+        frame: the whole response; see `read_topics`.
+        api: its version.
+        error_codes: None for any error.
+    """
     topics = yield from read_topics(frame, api)
-    return [topic.name for topic in topics if topic.error_code in error_codes and topic.name]
+    return {
+        topic.name: topic.error_at
+        for topic in topics
+        if topic.name and (topic.error_code in error_codes if error_codes is not None else topic.error_code)
+    }
+
+
+def copy_errors(
+    answer: bytes, places: Mapping[bytes, int], source: bytes, errors: Mapping[bytes, int]
+) -> bytes:
+    """An answer with the error codes of another one, for the topics that both places tell of."""
+    patched = bytearray(answer)
+    for name in places.keys() & errors.keys():
+        patched[places[name] : places[name] + 2] = source[errors[name] : errors[name] + 2]
+    return bytes(patched)
 
 
 def _skip_partitions(frame: bytes, at: int, *, version: int, flexible: bool) -> Steps[tuple[int, int]]:

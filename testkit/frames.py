@@ -99,3 +99,22 @@ def creatable(*topics: tuple[str, int]) -> list[dict[str, Any]]:
         {"name": name, "num_partitions": count, "replication_factor": 1, "assignments": [], "configs": []}
         for name, count in topics
     ]
+
+
+def streams_heartbeat(
+    group: str, source: str, changelog: str, *, correlation_id: int = 1, client_id: str = "tests"
+) -> bytes:
+    """StreamsGroupHeartbeat v0 that joins with one subtopology; by hand, as kafka-python does not know the API."""
+
+    def text(value: str) -> bytes:
+        return bytes([len(value) + 1]) + value.encode()
+
+    head = pack(">hhi", 88, 0, correlation_id) + pack(">h", len(client_id)) + client_id.encode() + b"\0"
+    member = text(group) + text("member-" + group) + pack(">ii", 0, 0) + b"\0\0" + pack(">i", 60_000)
+    topic = text(changelog) + pack(">ih", 0, 0) + b"\1\0"
+    # One subtopology: a source, no expressions, a changelog, no repartition topics, nothing copartitioned.
+    subtopology = text("0") + b"\2" + text(source) + b"\1" + b"\2" + topic + b"\1\1\1" + b"\0"
+    topology = b"\1" + pack(">i", 1) + b"\2" + subtopology + b"\0"
+    tasks_and_process = b"\1\1\1" + text("process") + b"\xff" + b"\1" + b"\0\0" + b"\0"
+    payload = head + member + topology + tasks_and_process + b"\0"
+    return pack(">i", len(payload)) + payload

@@ -18,6 +18,7 @@ from gateway.handlers.metadata import MetadataHandler
 from gateway.handlers.own_topics import GUARDED, OwnTopicsHandler, OwnTopicsProduceHandler
 from gateway.handlers.produce import ProduceHandler
 from gateway.handlers.sasl import sasl_handlers
+from gateway.handlers.streams_groups import StreamsGroupHandler
 from gateway.handlers.topic_mutations import TopicMutationHandler
 from gateway.quota_admin.broker_limits import BrokerLimits
 from gateway.quota_admin.rights import QuotaAdmin
@@ -66,6 +67,7 @@ def handlers_of(
         ApiKey.DESCRIBE_CLUSTER: AddressHandler(context, rewrite_describe_cluster),
         ApiKey.DESCRIBE_CONFIGS: DescribeConfigsHandler(context, broker_limits),
         ApiKey.API_VERSIONS: ApiVersionsHandler(quota_admin),
+        ApiKey.STREAMS_GROUP_HEARTBEAT: StreamsGroupHandler(context),
         ApiKey.FETCH: fetch,
         **topic_mutations,
         **(sasl_handlers(context.observer) if sasl else {}),

@@ -2,10 +2,13 @@
 
 A client with a mutation quota is asked for in two steps: first without the permission to create, then, when topics
 turned out to be unknown, each is charged as CreateTopics would be (strict, one by one, in the order of the answer),
-and the request goes on as it came. In debt it does not, so the topic stays unknown and nothing is throttled: what a
-broker in the same situation answers. Nothing else of the connection is looked at meanwhile, so that many requests
-at once cannot all find the same tokens. A topic under way is charged once and asked for once: clients ask until it is
-there, and a second permission would create it again when it has been deleted meanwhile.
+and those that are paid for, no others, are named in a question of our own that may create. The client gets the
+first answer, with the errors of the second: a broker answers the same when it creates a topic. In debt there is no
+second question, so the topic stays unknown and nothing is throttled: what a broker in the same situation answers.
+The client's own request never goes on with the permission, since topics of the first answer may be gone by then.
+Nothing else of the connection is looked at meanwhile, so that many requests at once cannot all find the same
+tokens. A topic under way is charged once and asked for once: clients ask until it is there, and a second permission
+would create it again when it has been deleted meanwhile.
 
 One of the gateway's own topics is created for no client: a request that names one is asked in two steps as well.
 
@@ -18,6 +21,7 @@ from functools import partial
 from typing import Final
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
+from gateway.handlers.recent_topics import MOST_UNDER_WAY_MS, TopicChange
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import CollectedAnswer, OnReply
 from gateway.session.routes import Route, Session
@@ -30,6 +34,7 @@ from protocol.errors import ProtocolError
 from protocol.metadata import (
     FIRST_VERSION_WITH_FLAG,
     MetadataQuestion,
+    copy_errors,
     downgrade_answer,
     forbid_creation,
     parse_metadata_question,
@@ -132,27 +137,35 @@ class MetadataHandler:
         answer: bytes,
         now_ms: int,
     ) -> Steps[bytes | None]:
-        """The answer to a question that creates nothing; None when the request is asked again as it came."""
+        """The answer to a question that creates nothing; None when it has to wait for one that does."""
         unknown = yield from topics_in_error(answer, asked, _UNKNOWN)
         if unknown and self._context.topology.cluster.auto_create_topics:
             charged: dict[bytes, MutationDecision] = {}
-            admitted = []
+            changes: dict[bytes, TopicChange] = {}
             for done, name in enumerate(unknown, start=1):
-                if self._admit(session, client_id, name, charged, now_ms):
-                    admitted.append(name)
+                self._admit(session, client_id, name, charged, changes, now_ms)
                 if done % _CHARGED_AT_ONCE == 0:
                     now_ms = yield
             self._tell(len(charged))
-            if len(admitted) == len(unknown):
-                on_reply = partial(self._on_creating, session, api, charged)
-                session.forward(frame, api, CollectedAnswer(on_reply))
+            if charged:
+                creating = codec.metadata_by_name_request(list(charged), client_id=client_id, may_create=True)
+                timed = session.start_timing(frame, api)
+
+                def on_created(created: bytes, now_ms: int) -> Steps[bytes | None]:
+                    yield from self._settle(charged, changes, created, now_ms)
+                    errors = yield from topics_in_error(created, codec.METADATA_BY_NAME)
+                    patched = copy_errors(answer, unknown, created, errors)
+                    told = yield from self._tell_client(patched, asked, api, now_ms)
+                    session.answer(told, timed, now_ms=now_ms)
+                    session.release(MuteReason.AWAITING_REPLY)
+                    return None
+
+                session.ask_upstream(creating, codec.OWN_CORRELATION_ID, on_created)
                 return None
-            if admitted:
-                # The permission is for a whole request, so the topics that may be created are named in one of ours.
-                creating = codec.metadata_by_name_request(admitted, client_id=client_id, may_create=True)
-                settle = partial(self._settle, codec.METADATA_BY_NAME, charged)
-                session.ask_upstream(creating, codec.OWN_CORRELATION_ID, settle)
         session.release(MuteReason.AWAITING_REPLY)
+        return (yield from self._tell_client(answer, asked, api, now_ms))
+
+    def _tell_client(self, answer: bytes, asked: Api, api: Api, now_ms: int) -> Steps[bytes]:
         answer = self._rewrite(asked, answer, now_ms)
         return answer if asked is api else (yield from downgrade_answer(answer, api))
 
@@ -162,44 +175,44 @@ class MetadataHandler:
         client_id: str,
         name: bytes,
         charged: dict[bytes, MutationDecision],
+        changes: dict[bytes, TopicChange],
         now_ms: int,
-    ) -> bool:
-        """Whether this unknown topic is to be created; if so it is charged."""
+    ) -> None:
+        """Charge this unknown topic, if it is to be created."""
         if name in self._context.own_topics.names:
-            return False  # the gateway makes it itself, as it has to be
+            return  # the gateway makes it itself, as it has to be
         if not is_valid_topic_name(name) or not self._is_new(name, now_ms):
-            return False
+            return
         decision = self._charge(session, client_id, name, strict=True, now_ms=now_ms)
         if decision.accepted:
             charged[name] = decision
-        return decision.accepted
-
-    def _on_creating(
-        self,
-        session: Session,
-        api: Api,
-        charged: dict[bytes, MutationDecision],
-        answer: bytes,
-        now_ms: int,
-    ) -> Steps[bytes | None]:
-        yield from self._settle(api, charged, answer, now_ms)
-        session.release(MuteReason.AWAITING_REPLY)
-        return self._rewrite(api, answer, now_ms)
+        if decision.charged and decision.limit is not None:
+            changes[name] = self._context.recent_topics.begin(
+                name, self._permits(name), MOST_UNDER_WAY_MS, now_ms=now_ms
+            )
 
     def _settle(
-        self, api: Api, charged: dict[bytes, MutationDecision], answer: bytes, now_ms: int
+        self,
+        charged: dict[bytes, MutationDecision],
+        changes: dict[bytes, TopicChange],
+        created: bytes,
+        now_ms: int,
     ) -> Steps[None]:
         """Give back what was charged for topics that the broker does not create after all (not allowed, there)."""
-        under_way = set((yield from topics_in_error(answer, api, _BEING_CREATED)))
+        under_way = yield from topics_in_error(created, codec.METADATA_BY_NAME, _BEING_CREATED)
+        recent = self._context.recent_topics
         for done, (name, decision) in enumerate(charged.items(), start=1):
             if done % _CHARGED_AT_ONCE == 0:
                 now_ms = yield
-            if name in under_way:
-                # Who deletes it before Metadata shows it pays for what was created.
-                self._context.recent_topics.note(name, self._permits(name), now_ms=now_ms)
-            else:
+            change = changes.get(name)
+            if name not in under_way:
                 self._context.mutations.refund(decision, now_ms=now_ms)
                 self._context.recently_created.pop(name, None)
+                if change is not None:
+                    recent.end_refused(change)
+            elif change is None or recent.end_done(change, self._permits(name), now_ms=now_ms):
+                # Who deletes it before Metadata shows it pays for what was created.
+                recent.note(name, self._permits(name), now_ms=now_ms)
 
     # -- what is charged -------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from gateway.handlers.context import HandlerContext
-from gateway.handlers.recent_topics import NOTE_MS, OpenCharge
+from gateway.handlers.recent_topics import NOTE_MS, OpenCharge, TopicChange
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import CollectedAnswer
 from gateway.session.routes import Session
@@ -58,12 +58,15 @@ class MutationExchange:
 
     __slots__ = (
         "_answers_due",
+        "_asked_again",
         "_asked_ms",
+        "_changes",
         "_client_id",
         "_context",
         "_correlation_id",
         "_decision",
         "_due",
+        "_forwarded_ms",
         "_frame",
         "_known",
         "_late",
@@ -74,6 +77,7 @@ class MutationExchange:
         "_repeated",
         "_request",
         "_session",
+        "_too_old",
         "_topics",
         "_unproven",
         "_usage",
@@ -105,6 +109,9 @@ class MutationExchange:
         self._repeated: set[TopicIdentity] = set()  # topics that stand in the request more than once
         self._answers_due = 0
         self._asked_ms = 0
+        self._asked_again = False
+        self._too_old = False  # the second answers waited as well
+        self._forwarded_ms = 0
         self._due: dict[bytes, OpenCharge] = {}  # of earlier requests that timed out
         self._validated = TopicResults(0, (), b"\x00" if request.api.flexible else b"")
         self._own: set[TopicIdentity] = set()  # the gateway's, refused whatever the quota says
@@ -112,6 +119,7 @@ class MutationExchange:
         self._unproven: set[TopicIdentity] = set()  # seemed to cost nothing, and the broker would do it
         self._late = False  # something was charged after it was done
         self._topics: dict[TopicIdentity, MutationDecision] = {}  # what each single topic was charged
+        self._changes: dict[TopicIdentity, TopicChange] = {}  # those that are paid for, under way
         self._refused: set[TopicIdentity] = set()
         self._decision: RequestDecision | None = None
         self._usage: UsageRow | None = None
@@ -122,6 +130,18 @@ class MutationExchange:
         self._session.mute(MuteReason.AWAITING_REPLY)
         self._asked_ms = now_ms
         self._due = self._context.recent_topics.take_due(self._session.user, self._client_id, now_ms=now_ms)
+        self._look_up(self._request.topics)
+        if not self._answers_due:
+            yield from self._validate(now_ms)
+
+    def _ask_again(self, now_ms: int) -> Steps[None]:
+        """As `start`; what the broker was asked to validate may have changed as well."""
+        self._asked_again = True
+        self._asked_ms = now_ms
+        self._due = {}
+        for found in (self._known, self._own, self._proven, self._unproven):
+            found.clear()
+        self._validated = TopicResults(0, (), self._validated.tail)
         self._look_up(self._request.topics)
         if not self._answers_due:
             yield from self._validate(now_ms)
@@ -224,7 +244,24 @@ class MutationExchange:
             return 0
         if topic.identity in self._unproven:
             return self._permits_as_asked(topic)
-        return self._permits_as_known(topic) if self._single(topic) else 0
+        if not self._single(topic):
+            return 0
+        permits = self._permits_as_known(topic)
+        key = self._request.api.key
+        if key is ApiKey.CREATE_TOPICS:
+            return permits
+        recent = self._context.recent_topics
+        name = self._called(topic)
+        if key is ApiKey.CREATE_PARTITIONS:
+            may_be_another = self._too_old or recent.may_be_deleted(name, now_ms=self._asked_ms)
+            return self._permits_as_asked(topic) if may_be_another else permits
+        guess = self._permits_as_asked(topic) if self._too_old else 0
+        return max(permits, guess, recent.most_partitions(name, now_ms=self._asked_ms))
+
+    def _called(self, topic: TopicMutation) -> bytes:
+        """The name of a topic; its id where the cluster does not tell the name."""
+        known = self._known.get(topic.identity)
+        return topic.name or (known.name if known is not None and known.name else topic.topic_id)
 
     def _permits_as_known(self, topic: TopicMutation) -> float:
         """What this topic costs if the cluster is as it has told."""
@@ -279,28 +316,38 @@ class MutationExchange:
             known = self._known.get(topic.identity)
             if topic.name in own.names or topic.topic_id in own.ids or (known and own.owns(known)):
                 self._own.add(topic.identity)
-        own.refusals += bool(self._own)
 
     def _decide(self, now_ms: int) -> Steps[None]:
         """Charge in wire order, forward what was admitted or answer here."""
         request = self._request
         if not request.api.strict and self._hold(now_ms):
             return
+        limited = self._context.mutations.is_limited(self._session.user, self._client_id)
+        if limited and now_ms - self._asked_ms > NOTE_MS and request.api.key is not ApiKey.CREATE_TOPICS:
+            if not self._asked_again:
+                yield from self._ask_again(now_ms)
+                return
+            self._too_old = True
+        self._context.own_topics.refusals += bool(self._own)
+        self._forwarded_ms = now_ms
         topics: list[MutationDecision] = []
         decision = RequestDecision((), 0, now_ms)
         for start in range(0, len(request.topics), _TOPICS_AT_ONCE):
             if start:
                 now_ms = yield
+            step = request.topics[start : start + _TOPICS_AT_ONCE]
             charged = self._context.mutations.charge_request(
                 self._session.user,
                 self._client_id,
-                [self._permits(topic) for topic in request.topics[start : start + _TOPICS_AT_ONCE]],
+                [self._permits_to_forward(topic, limited=limited) for topic in step],
                 strict=request.api.strict,
                 validate_only=request.validate_only,
                 kind=self._session.kind,
                 now_ms=now_ms,
             )
             topics += charged.topics
+            for topic, decided in zip(step, charged.topics, strict=True):
+                self._begin(topic, decided, now_ms)
             if charged.throttle_time_ms or not start:
                 decision = charged
         decision = replace(decision, topics=tuple(topics))
@@ -316,6 +363,7 @@ class MutationExchange:
                 admitted.append(topic)
                 self._topics[topic.identity] = decided
         self._observe(decision, now_ms)
+        self._charge_overtaken(admitted, now_ms)
         if admitted or not request.topics:
             answer = CollectedAnswer(self._on_broker_reply)
             frame = request.encode(admitted) if len(admitted) < len(request.topics) else self._frame
@@ -324,6 +372,54 @@ class MutationExchange:
             self._session.reply(self._merge(TopicResults(0, (), self._validated.tail), now_ms))
             self._session.release(MuteReason.AWAITING_REPLY)
         self._frame = b""
+
+    def _permits_to_forward(self, topic: TopicMutation, *, limited: bool) -> float:
+        """As `_permits`; a topic that seems free only since the others were validated is not proven to be."""
+        permits = self._permits(topic)
+        refused = topic.identity in self._proven or topic.identity in self._own or not self._single(topic)
+        creates = self._request.api.key is not ApiKey.DELETE_TOPICS and not self._request.validate_only
+        return permits or (self._permits_as_asked(topic) if limited and creates and not refused else 0)
+
+    def _begin(self, topic: TopicMutation, decided: MutationDecision, now_ms: int) -> None:
+        """Tell other requests what is under way from now on."""
+        known = self._known.get(topic.identity)
+        hidden = known is not None and known.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        creates = self._request.api.key is ApiKey.CREATE_TOPICS
+        # The rights to change and to delete imply the one to describe, so the broker refuses what is hidden.
+        if (
+            decided.charged
+            and decided.limit is not None
+            and not self._request.validate_only
+            and (creates or not hidden)
+        ):
+            self._changes[topic.identity] = self._context.recent_topics.begin(
+                self._called(topic),
+                self._partitions_afterwards(topic),
+                self._request.timeout_ms,
+                now_ms=now_ms,
+            )
+
+    def _charge_overtaken(self, admitted: list[TopicMutation], now_ms: int) -> None:
+        """Charge what topics cost more since their step, as others were deleted while the rest was charged."""
+        key, validate_only = self._request.api.key, self._request.validate_only
+        if (
+            key is not ApiKey.CREATE_PARTITIONS
+            or validate_only
+            or len(self._request.topics) <= _TOPICS_AT_ONCE
+        ):
+            return
+        changed = self._context.recent_topics.deleted_or_noted_since(self._forwarded_ms)
+        for topic in admitted if changed else ():
+            decided = self._topics[topic.identity]
+            if self._called(topic) in changed and decided.charged and decided.limit is not None:
+                more = self._permits_to_forward(topic, limited=True) - decided.charged
+                if more > 0:
+                    session = self._session
+                    self._late = True
+                    self._context.mutations.charge(
+                        session.user, self._client_id, more, strict=False, kind=session.kind, now_ms=now_ms
+                    )
+                    self._topics[topic.identity] = replace(decided, charged=decided.charged + more)
 
     def _hold(self, now_ms: int) -> bool:
         """Whether another connection went far into debt since this request came in; then it waits and begins anew."""
@@ -472,10 +568,13 @@ class MutationExchange:
             result = by_identity.get(identity)
             if decided is None or result is None:
                 continue
+            change = self._changes.get(identity)
             if result.error_code in _MAY_BE_DONE and not self._request.validate_only:
                 self._leave_open(topic, decided)
             elif result.error_code != ErrorCode.NONE:
                 self._context.mutations.refund(decided, now_ms=now_ms)
+                if change is not None:
+                    self._context.recent_topics.end_refused(change)
             elif not self._request.validate_only:
                 self._reconcile(topic, decided, result, now_ms)
                 self._note(topic, result, now_ms)
@@ -508,20 +607,25 @@ class MutationExchange:
 
     def _note(self, topic: TopicMutation, result: TopicResult, now_ms: int) -> None:
         """Remember what was done until Metadata shows it."""
-        key = self._request.api.key
-        if key is ApiKey.DELETE_TOPICS:
-            partitions = 0
-        elif result.num_partitions > 0:
-            partitions = result.num_partitions
-        elif key is ApiKey.CREATE_TOPICS:
-            partitions = self._permits_as_asked(topic)
-        else:
-            partitions = topic.num_partitions
+        partitions = (
+            result.num_partitions if result.num_partitions > 0 else self._partitions_afterwards(topic)
+        )
+        recent, change = self._context.recent_topics, self._changes.get(topic.identity)
+        certain = change is None or recent.end_done(change, partitions, now_ms=now_ms)
         for called in {topic.name, result.name, topic.topic_id, result.topic_id}:
             if called is not None and called != NO_TOPIC_ID:
-                self._context.recent_topics.note(called, partitions, now_ms=now_ms)
+                if certain:
+                    recent.note(called, partitions, now_ms=now_ms)
                 if not partitions:
                     self._context.recently_created.pop(called, None)
+
+    def _partitions_afterwards(self, topic: TopicMutation) -> int:
+        """How many partitions the topic has once this is done; 0: it is deleted."""
+        if self._request.api.key is ApiKey.DELETE_TOPICS:
+            return 0
+        if self._request.api.key is ApiKey.CREATE_TOPICS:
+            return self._permits_as_asked(topic)
+        return topic.num_partitions
 
     def _leave_open(self, topic: TopicMutation, decided: MutationDecision) -> None:
         """The answer says nothing of what was done: keep the charge until Metadata has caught up.
@@ -531,7 +635,7 @@ class MutationExchange:
         known = self._known.get(topic.identity)
         name = topic.name if known is None else known.name
         if decided.charged and name:
-            due_ms = self._asked_ms + max(self._request.timeout_ms, 0) + NOTE_MS
+            due_ms = self._forwarded_ms + max(self._request.timeout_ms, 0) + NOTE_MS
             charge = OpenCharge(
                 self._session.user,
                 self._client_id,

@@ -3,6 +3,9 @@
 A broker answers CreateTopics when the controller has decided; its own Metadata follows some milliseconds later, on a
 busy machine some hundred. A topic that is deleted or grown in between would be charged by guess, and a request that
 timed out would be given back although it was done.
+
+A client chooses when replies are read, and may leave before. So what it pays for is known from when it is forwarded
+on, as under way; its outcome is only known when nothing else was under way for that topic until the reply.
 """
 
 from __future__ import annotations
@@ -17,6 +20,10 @@ NOTE_MS: Final = 2_000
 """How long a note is trusted more than Metadata: longer than a broker lags, too short for much else to happen."""
 
 MOST_NOTES: Final = 10_000
+
+MOST_UNDER_WAY_MS: Final = 60_000
+"""How long a request may still be carried out: for so long a broker looks for a controller to send it to."""
+
 _Noted = TypeVar("_Noted")
 
 
@@ -40,18 +47,43 @@ class OpenCharge:
     due_ms: int
 
 
+@dataclass(slots=True, eq=False)
+class TopicChange:
+    """A mutation that was charged and forwarded.
+
+    Attributes:
+        name: of the topic; its id where only that is known.
+        partitions: how many it has once this is done; 0: it is deleted.
+        begun_ms: when it was forwarded.
+        until_ms: from when on a question to the cluster shows what came of it.
+        answered: whether its reply was read.
+        rivals: how many others were under way between its being forwarded and its reply, or were noted.
+    """
+
+    name: bytes
+    partitions: int
+    begun_ms: int
+    until_ms: int
+    answered: bool = False
+    rivals: int = 0
+
+
 class RecentTopics:
     """Partition counts by topic name, and by topic id where an answer had it; open charges by name; bounded."""
 
     def __init__(self) -> None:
         self._notes: dict[bytes, tuple[int, int]] = {}  # -> partitions, when the note expires
         self._open: dict[bytes, OpenCharge] = {}
+        self._changes: dict[TopicChange, None] = {}  # oldest first
+        self._changes_of: dict[bytes, list[TopicChange]] = {}
 
     def note(self, identity: bytes, partition_count: int, *, now_ms: int) -> None:
         """A topic has this many partitions as of now; 0: it has been deleted."""
         _put(self._notes, identity, (partition_count, now_ms + NOTE_MS))
         # What the topic is like from now on tells nothing any more of a request before.
         self._open.pop(identity, None)
+        for change in self._changes_of.get(identity, ()):
+            change.rivals += 1
 
     def partitions(self, identity: bytes, *, now_ms: int) -> int | None:
         """The noted count, 0 for a deleted topic, None when nothing is noted that Metadata of then may not show."""
@@ -61,6 +93,80 @@ class RecentTopics:
     def last_partitions(self, identity: bytes) -> int:
         """The last count that was noted, however long ago; 0 when there is none."""
         return self._notes.get(identity, (0, 0))[0]
+
+    def begin(self, name: bytes, partitions: int, timeout_ms: int, *, now_ms: int) -> TopicChange:
+        """A mutation that was paid for is forwarded; only such are told of, so that nothing free displaces them."""
+        change = TopicChange(
+            name, partitions, now_ms, now_ms + min(max(timeout_ms, 0), MOST_UNDER_WAY_MS) + NOTE_MS
+        )
+        others = self._changes_of.setdefault(name, [])
+        for other in list(others):
+            if other.until_ms + NOTE_MS <= now_ms:  # no question that may still be decided by is as old
+                self._drop(other)
+            elif not other.answered:
+                other.rivals += 1
+                change.rivals += 1
+        if len(self._changes) >= MOST_NOTES:
+            self._drop(next(iter(self._changes)))
+        self._changes[change] = None
+        self._changes_of.setdefault(name, []).append(change)
+        return change
+
+    def end_refused(self, change: TopicChange) -> None:
+        """Its reply says that nothing was done."""
+        if change in self._changes:  # else others do not count it any more
+            self._drop(change)
+            for other in self._changes_of.get(change.name, ()):
+                other.rivals -= 1
+
+    def end_done(self, change: TopicChange, partitions: int, *, now_ms: int) -> bool:
+        """Its reply says that it was done.
+
+        Returns:
+            Whether the topic now is as the reply says. If not, others were under way, and replies do not tell in
+            which order they were carried out; then it counts as under way until the cluster shows it.
+        """
+        if change.rivals <= 0:
+            self._drop(change)
+            return True
+        self._open.pop(change.name, None)
+        change.answered = True
+        change.partitions = partitions
+        change.until_ms = now_ms + NOTE_MS
+        return False
+
+    def may_be_deleted(self, name: bytes, *, now_ms: int) -> bool:
+        """Whether Metadata of then may show a topic that is gone, or is another one by now."""
+        return any(not each.partitions and each.until_ms > now_ms for each in self._changes_of.get(name, ()))
+
+    def most_partitions(self, name: bytes, *, now_ms: int) -> int:
+        """How many it may have that Metadata of then does not show; 0 if nothing of the kind is under way."""
+        changes = self._changes_of.get(name, ())
+        return max((each.partitions for each in changes if each.until_ms > now_ms), default=0)
+
+    def deleted_or_noted_since(self, since_ms: int) -> set[bytes]:
+        """Topics that since then were to be deleted, or of which something was noted."""
+        found = set()
+        for change in reversed(self._changes):
+            if change.begun_ms < since_ms:
+                break
+            if not change.partitions:
+                found.add(change.name)
+        for name in reversed(self._notes):
+            if self._notes[name][1] - NOTE_MS < since_ms:
+                break
+            found.add(name)
+        return found
+
+    def _drop(self, change: TopicChange) -> None:
+        if change not in self._changes:
+            return
+        del self._changes[change]
+        change.rivals += 1  # those that begin from now on do not see it
+        left = self._changes_of[change.name]
+        left.remove(change)
+        if not left:
+            del self._changes_of[change.name]
 
     def leave_open(self, name: bytes, charge: OpenCharge) -> None:
         """Keep a charge until it is known what was done; of two for the same topic the first is kept for good."""

@@ -9,12 +9,15 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from struct import unpack_from
 from typing import Any, Final
 
 import confluent_kafka.admin as librdkafka
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
+from testkit.adversary.requests import batch
+from testkit.frames import streams_heartbeat
 from testkit.secure_kafka import PASSWORDS, SecureKafka
 from testkit.tap import Tap
 from testkit.wire_client import Reply, WireClient
@@ -32,6 +35,7 @@ TOKENS: Final = "gateway_controller_mutation_tokens"
 CLIENTS: Final = (
     "padded-2", "padded-4", "padded-7", "twice", "too-many", "stream", "retry", "refused-old", "refused-new",
     "race-grow", "race-create", "auto-delete", "auto-many", "old-many", "old-race", "grow-huge", "honest",
+    "left-grow", "auto-race", "streams",
 )  # fmt: skip
 
 
@@ -225,6 +229,39 @@ def test_topics_that_are_deleted_under_waiting_requests_are_not_created_again_fo
     assert total(broker, "attack-race-create-") <= BURST + many
 
 
+def test_an_answer_that_the_client_lets_wait_does_not_make_growth_cheap(
+    gateway: GatewayProcess, broker: WireClient
+) -> None:
+    """Behind an answer that is not read, the cluster's stays unread as well; the topic is made anew meanwhile."""
+    name, many = "attack-left-grow", 60
+    make(broker, topic(name, many), topic(f"{name}-data", 1))
+    eventually(lambda: f"{name}-data" in partitions(broker))
+    records = batch(900_000)
+    data = [{"name": f"{name}-data", "partition_data": [{"index": 0, "records": records}]}]
+    for _ in range(4):
+        broker.ask("Produce", 9, transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=data)
+    with WireClient(gateway.bootstrap, client_id="left-grow", receive_buffer_bytes=4_096) as client:
+        wanted = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 2**22}
+        client.send(
+            "Fetch", 11, max_wait_ms=100, min_bytes=1, max_bytes=2**22, isolation_level=0, session_id=0,
+            session_epoch=-1, topics=[{"topic": f"{name}-data", "partitions": [wanted]}],
+            forgotten_topics_data=[], rack_id="",
+        )  # fmt: skip
+        bigger = {"name": name, "count": many + 2, "assignments": None}
+        client.send("CreatePartitions", 3, topics=[bigger], timeout_ms=30_000, validate_only=False)
+        time.sleep(0.5)
+        broker.ask("DeleteTopics", 6, topics=[{"name": name}], timeout_ms=30_000)
+        eventually(lambda: name not in partitions(broker))
+        make(broker, name, 1)
+        eventually(lambda: partitions(broker).get(name) == 1)
+        time.sleep(2.1)
+        client.receive()
+        assert codes(client.receive()) == {name: NONE}
+    settled(broker, "left-grow")
+    assert partitions(broker)[name] == many + 2
+    assert (gateway.metric(TOKENS, client_id="left-grow") or 0) < BURST - many + RATE * 5
+
+
 def test_old_clients_on_new_connections_do_not_outrun_the_bucket(gateway: GatewayProcess, broker: WireClient) -> None:
     """A client that does not know error 89 is never refused: beyond one window of debt it waits."""
     started = time.monotonic()
@@ -302,6 +339,50 @@ def test_one_question_for_a_thousand_topics_creates_as_many_as_there_are_tokens(
         auto(client, *(f"attack-auto-many-{i}" for i in range(1_000)))
     settled(broker, "auto-many")
     assert BURST <= total(broker, "attack-auto-many-") <= BURST + 5
+
+
+def test_topics_deleted_behind_the_question_are_not_created_again_unpaid(
+    gateway: GatewayProcess, broker: WireClient
+) -> None:
+    """One new name is paid for in each request; what another connection deletes meanwhile is not to come back."""
+    names = [f"attack-auto-race-{i}" for i in range(40)]
+    make(broker, *(topic(name, 1) for name in names))
+    eventually(lambda: set(names) <= partitions(broker).keys())
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(WireClient(gateway.bootstrap, client_id="auto-race")) for _ in range(BURST - 1)
+        ]
+        for number, client in enumerate(clients):
+            wanted = [{"name": name} for name in (*names, f"attack-auto-race-new-{number}")]
+            client.send("Metadata", 12, topics=wanted, allow_auto_topic_creation=True)
+            if number == 2:
+                broker.send("DeleteTopics", 6, topics=[{"name": name} for name in names], timeout_ms=30_000)
+        for client in clients:
+            client.receive()
+        broker.receive()
+    settled(broker, "auto-race")
+    assert total(broker, "attack-auto-race-") <= BURST + RATE
+
+
+def test_a_streams_group_does_not_create_topics_that_its_client_did_not_pay_for(
+    gateway: GatewayProcess, broker: WireClient
+) -> None:
+    make(broker, "attack-streams-source", 3)
+    eventually(lambda: "attack-streams-source" in partitions(broker))
+    broker.ask("FindCoordinator", 4, key_type=0, coordinator_keys=["attack-streams"])
+
+    def join(client: WireClient, changelog: str) -> int:
+        client.send_bytes(streams_heartbeat(changelog, "attack-streams-source", changelog, client_id="streams"))
+        return int(unpack_from(">h", client.receive_frame(), 13)[0])
+
+    # What the broker does where nothing stands before it.
+    eventually(lambda: join(broker, "attack-streams-there") == NONE)
+    eventually(lambda: partitions(broker).get("attack-streams-there") == 3)
+    with WireClient(gateway.bootstrap, client_id="streams") as client:
+        for number in range(5):
+            assert join(client, f"attack-streams-{number}") == 35
+    settled(broker, "streams")
+    assert total(broker, "attack-streams-") == 3 + 3
 
 
 # -- requests whose end is not known -------------------------------------------------------------------------

@@ -257,12 +257,15 @@ def test_topics_that_the_broker_does_not_create_after_all_are_given_back(version
     c.client_sends(question).take_upstream()
     look: list[dict[str, Any]] = [{"error_code": 3, "name": name, "partitions": []} for name in ("mine", "forbidden")]
     c.upstream_answers(wire.response("Metadata", max(version, 4), brokers=[broker(1)], topics=look))
-    c.client_sees().upstream_sees(question)
+    creating = wire.request("Metadata", 4, correlation_id=OWN_CORRELATION_ID, **wanting("mine", "forbidden"))
+    c.client_sees().upstream_sees(creating)
     assert c.core.tokens == 18
     look[1]["error_code"] = 29
-    c.upstream_answers(wire.response("Metadata", version, brokers=[broker(1)], topics=look))
+    created = {"correlation_id": OWN_CORRELATION_ID, "brokers": [], "topics": look}
+    c.upstream_answers(wire.response("Metadata", 4, **created))
     answer = wire.decode_response("Metadata", version, c.take_client())
-    assert [topic.error_code for topic in answer.topics] == [3, 29]
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == [("mine", 3), ("forbidden", 29)]
+    assert [(each.node_id, each.host) for each in answer.brokers] == [(1, GATEWAY_HOST)]
     assert (c.core.tokens, list(c.core.context.recently_created)) == (19, [b"mine"])
 
 
@@ -271,11 +274,23 @@ def test_topics_of_which_only_some_may_be_created_are_given_back_too() -> None:
     c.client_sends(wire.request("Metadata", 12, correlation_id=5, **wanting("a", "b"))).take_upstream()
     look: list[dict[str, Any]] = [{"error_code": 3, "name": name, "partitions": []} for name in ("a", "b")]
     c.upstream_answers(wire.response("Metadata", 12, correlation_id=5, brokers=[], topics=look))
-    assert (wire.correlation_id_of(c.take_client()), c.core.tokens) == (5, -1)
+    assert (c.take_client(), c.core.tokens) == (b"", -1)
     denied = [{"error_code": 29, "name": "a", "partitions": []}]
     creating: dict[str, Any] = {"correlation_id": OWN_CORRELATION_ID, "brokers": [], "topics": denied}
-    c.upstream_answers(wire.response("Metadata", 4, **creating)).alive().client_sees()
-    assert c.core.tokens == 10
+    c.upstream_answers(wire.response("Metadata", 4, **creating))
+    assert (wire.correlation_id_of(c.take_client()), c.core.tokens) == (5, 10)
+
+
+def test_topics_that_go_after_the_question_are_not_created_again_with_those_that_are_paid_for() -> None:
+    c = Conversation(controller_mutation_rate=20, default_num_partitions=50)
+    names = [f"t{i}" for i in range(100)]
+    for name in names:
+        c.cluster.create(name, 1)
+    c.client_sends(wire.request("Metadata", 12, **wanting(*names, "new")))
+    late = c.cluster.answer(c.take_upstream())
+    c.another().exchange("DeleteTopics", 5, topic_names=names, timeout_ms=1)
+    c.upstream_answers(late).serve()
+    assert (permitted(c), c.core.tokens) == ([["new"]], 200 - 100 - 50)
 
 
 def test_without_a_quota_creation_is_told_in_usage_records_and_passes_as_it_came() -> None:

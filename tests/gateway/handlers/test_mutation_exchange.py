@@ -281,6 +281,88 @@ def test_an_old_answer_or_a_version_without_validation_hides_no_cost() -> None:
     assert forwarded(c) == [[]]
 
 
+def test_an_answer_that_the_client_let_wait_is_asked_for_again() -> None:
+    c = talk({"a": 1_000}).client_sends(grow_request("a", 1_002))
+    late = c.cluster.answer(c.take_upstream())
+    c.cluster.create("a", 1)  # by whatever way
+    c.at(NOTE_MS + 1).upstream_answers(late)
+    c.serve()
+    assert (c.core.tokens, c.cluster.topics) == (FULL - 1_001, {"a": 1_002})
+
+
+def grow_request(name: str, count: int) -> bytes:
+    """A CreatePartitions request for one topic."""
+    topics = [{"name": name, "count": count, "assignments": None}]
+    return wire.request("CreatePartitions", 3, topics=topics, timeout_ms=1_000, validate_only=False)
+
+
+def delete_request(name: str) -> bytes:
+    """A DeleteTopics request for one topic."""
+    return wire.request("DeleteTopics", 6, topics=[{"name": name}], timeout_ms=1_000)
+
+
+@pytest.mark.parametrize(
+    ("request_", "cost"), [(grow_request("a", 30), 29), (delete_request("a"), 5)], ids=["grow", "delete"]
+)
+def test_after_two_answers_that_waited_a_mutation_costs_as_much_as_it_may_do(request_: bytes, cost: int) -> None:
+    c = talk({"a": 29}, default_num_partitions=5).client_sends(request_)
+    for number in range(2):
+        late = c.cluster.answer(c.take_upstream())
+        c.cluster.create("a", 1)
+        c.at((number + 1) * (NOTE_MS + 1)).upstream_answers(late)
+    assert c.core.tokens == FULL - cost
+
+
+def leave_behind(c: Conversation, request: bytes) -> None:
+    """Another client, gone once the broker has carried this out, and before the gateway reads the reply."""
+    other = c.another().client_sends(request)
+    answer_one(other, "Metadata")
+    c.cluster.answer(other.take_upstream())
+    other.session.ended(now_ms=c.clock.now_ms)
+
+
+def test_a_topic_made_anew_by_clients_that_left_is_not_grown_for_what_it_was_before() -> None:
+    c = talk({"a": 1_000}, rate=300).client_sends(grow_request("a", 1_002))
+    late = c.cluster.answer(c.take_upstream())
+    leave_behind(c, delete_request("a"))
+    leave_behind(c, create_topics(1, ("a", 1)))
+    assert c.core.tokens == 3_000 - 1_000 - 1
+    c.upstream_answers(late).serve()
+    assert c.core.tokens == 3_000 - 1_000 - 1 - 1_001
+
+
+def test_a_topic_grown_by_a_client_that_left_is_not_deleted_for_what_it_was_before() -> None:
+    c = talk({"a": 1}).client_sends(delete_request("a"))
+    late = c.cluster.answer(c.take_upstream())
+    leave_behind(c, grow_request("a", 9))
+    c.upstream_answers(late).serve()
+    assert c.core.tokens == FULL - 8 - 9
+
+
+def test_a_reply_that_is_read_late_does_not_say_what_the_topic_is_like_by_now() -> None:
+    c = talk(rate=300).client_sends(create_topics(1, ("a", 1_000)))
+    answer_one(c, "Metadata")
+    late = c.cluster.answer(c.take_upstream())
+    assert codes(delete(c.another(), "a")) == [("a", 0)]
+    assert codes(create(c.another(), ("a", 1))) == [("a", 0)]
+    c.upstream_answers(late)
+    assert codes(grow(c.another(), "a", 1_002)) == [("a", 0)]
+    assert c.core.tokens == 3_000 - 1_000 - 1_000 - 1 - 1_001
+
+
+def test_a_topic_that_goes_while_another_of_the_request_is_validated_does_not_grow_for_free() -> None:
+    c = talk({"a": 9, "free": 9})
+    topics = [{"name": name, "count": count, "assignments": None} for name, count in (("a", 10), ("free", 2))]
+    c.client_sends(wire.request("CreatePartitions", 3, topics=topics, timeout_ms=1_000, validate_only=False))
+    answer_one(c, "Metadata")
+    assert codes(delete(c.another(), "a")) == [("a", 0)]
+    c.cluster.create("a", 1)
+    answer_one(c, "CreatePartitions")
+    assert c.core.tokens == FULL - 9 - 9, "charged before the reply, which the client may not wait for"
+    c.serve()
+    assert (c.core.tokens, c.cluster.topics["a"]) == (FULL - 9 - 9, 10)
+
+
 @pytest.mark.parametrize(("mode", "code", "throttle_ms"), [(ValidateOnly.KIP, 0, 0), (ValidateOnly.KRAFT, 89, 5_000)])
 @pytest.mark.parametrize("name", ["CreateTopics", "CreatePartitions"])
 def test_in_debt_a_request_that_only_validates(mode: ValidateOnly, code: int, throttle_ms: int, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.handlers.recent_topics import MOST_NOTES, NOTE_MS, OpenCharge, RecentTopics
+from gateway.handlers.recent_topics import MOST_NOTES, MOST_UNDER_WAY_MS, NOTE_MS, OpenCharge, RecentTopics
 from protocol.api_keys import ApiKey
 from protocol.error_codes import ErrorCode
 from quotas.mutations import MutationDecision
@@ -101,6 +101,43 @@ def test_notes_expire_and_are_bounded_and_a_topic_long_not_shown_costs_what_it_w
     c.after(10 * NOTE_MS)
     c.exchange("DeleteTopics", 6, topics=[{"name": "a"}], timeout_ms=1_000)
     assert c.core.tokens == FULL - 5
+
+
+def test_a_reply_tells_what_a_topic_is_like_only_if_nothing_else_was_under_way() -> None:
+    recent = RecentTopics()
+    first = recent.begin(b"a", 5, 1_000, now_ms=0)
+    refused = recent.begin(b"a", 9, 1_000, now_ms=1)
+    recent.end_refused(refused)
+    assert recent.end_done(first, 5, now_ms=2)
+    growing = recent.begin(b"a", 7, 1_000, now_ms=3)
+    deleting = recent.begin(b"a", 0, 1_000, now_ms=3)
+    assert not recent.end_done(growing, 7, now_ms=4)
+    assert not recent.end_done(deleting, 0, now_ms=5)
+    for shown_ms, gone, most in ((4 + NOTE_MS - 1, True, 7), (4 + NOTE_MS, True, 0), (5 + NOTE_MS, False, 0)):
+        assert recent.may_be_deleted(b"a", now_ms=shown_ms) is gone
+        assert recent.most_partitions(b"a", now_ms=shown_ms) == most
+    overtaken = recent.begin(b"b", 7, 1_000, now_ms=6)
+    recent.note(b"b", 0, now_ms=7)
+    assert not recent.end_done(overtaken, 7, now_ms=8)
+
+
+def test_what_a_client_does_not_wait_for_is_under_way_until_its_deadline_and_a_minute_at_most() -> None:
+    recent = RecentTopics()
+    recent.begin(b"a", 0, 1_000, now_ms=0)
+    recent.begin(b"b", 0, 2**31 - 1, now_ms=0)
+    for name, timeout_ms in ((b"a", 1_000), (b"b", MOST_UNDER_WAY_MS)):
+        assert recent.may_be_deleted(name, now_ms=timeout_ms + NOTE_MS - 1)
+        assert not recent.may_be_deleted(name, now_ms=timeout_ms + NOTE_MS)
+
+
+def test_what_is_under_way_is_bounded_and_what_is_forgotten_is_not_taken_at_its_word() -> None:
+    recent = RecentTopics()
+    oldest = recent.begin(b"first", 0, 1_000, now_ms=0)
+    for number in range(MOST_NOTES):
+        recent.begin(b"%d" % number, 0, 1_000, now_ms=0)
+    assert not recent.may_be_deleted(b"first", now_ms=0)
+    assert recent.may_be_deleted(b"0", now_ms=0)
+    assert not recent.end_done(oldest, 0, now_ms=1)
 
 
 def open_charge(client_id: str, due_ms: int) -> OpenCharge:
