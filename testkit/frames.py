@@ -114,7 +114,7 @@ def streams_heartbeat(
     topic = text(changelog) + pack(">ih", 0, 0) + b"\1\0"
     # One subtopology: a source, no expressions, a changelog, no repartition topics, nothing copartitioned.
     subtopology = text("0") + b"\2" + text(source) + b"\1" + b"\2" + topic + b"\1\1\1" + b"\0"
-    topology = b"\1" + pack(">i", 1) + b"\2" + subtopology + b"\0"
+    topology = b"\1" + pack(">i", 0) + b"\2" + subtopology + b"\0"
     tasks_and_process = b"\1\1\1" + text("process") + b"\xff" + b"\1" + b"\0\0" + b"\0"
     payload = head + member + topology + tasks_and_process + b"\0"
     return pack(">i", len(payload)) + payload

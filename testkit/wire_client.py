@@ -54,12 +54,7 @@ class WireClient:
     """One connection; requests may be pipelined, answers are taken in their order."""
 
     def __init__(
-        self,
-        address: tuple[str, int],
-        *,
-        client_id: str | None = "wire-client",
-        timeout_s: float = 30,
-        receive_buffer_bytes: int | None = None,
+        self, address: tuple[str, int], *, client_id: str | None = "wire-client", timeout_s: float = 30
     ) -> None:
         """Connect.
 
@@ -67,13 +62,10 @@ class WireClient:
             address: host and port.
             client_id: in every request that names no other.
             timeout_s: the longest silence that is waited through.
-            receive_buffer_bytes: how much the kernel takes of what is not read; None: as much as it likes.
         """
         self._client_id = client_id
         self._socket = socket.create_connection(address, timeout=timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if receive_buffer_bytes is not None:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self._correlation_ids = itertools.count(1)
         self._sent: list[_Sent] = []
 

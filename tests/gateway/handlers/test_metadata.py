@@ -261,7 +261,7 @@ def test_topics_that_the_broker_does_not_create_after_all_are_given_back(version
     c.client_sees().upstream_sees(creating)
     assert c.core.tokens == 18
     look[1]["error_code"] = 29
-    created = {"correlation_id": OWN_CORRELATION_ID, "brokers": [], "topics": look}
+    created: dict[str, Any] = {"correlation_id": OWN_CORRELATION_ID, "brokers": [], "topics": look}
     c.upstream_answers(wire.response("Metadata", 4, **created))
     answer = wire.decode_response("Metadata", version, c.take_client())
     assert [(topic.name, topic.error_code) for topic in answer.topics] == [("mine", 3), ("forbidden", 29)]

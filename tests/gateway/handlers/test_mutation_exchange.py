@@ -331,6 +331,28 @@ def test_a_topic_made_anew_by_clients_that_left_is_not_grown_for_what_it_was_bef
     assert c.core.tokens == 3_000 - 1_000 - 1 - 1_001
 
 
+def test_a_topic_that_goes_while_a_long_request_is_charged_does_not_grow_for_what_it_was() -> None:
+    names = [f"t{i}" for i in range(250)]
+    c = talk(dict.fromkeys(names, 9), rate=1_000)
+    c.hold_steps = True
+    topics = [{"name": name, "count": 10, "assignments": None} for name in names]
+    c.client_sends(wire.request("CreatePartitions", 3, topics=topics, timeout_ms=1_000, validate_only=False))
+    take_steps(c, until_charged=0)
+    c.upstream_answers(c.cluster.answer(c.take_upstream()))
+    take_steps(c, until_charged=200)
+    assert codes(delete(c.another(), "t0")) == [("t0", 0)]
+    assert c.core.tokens == 10_000 - 200 - 10
+    leave_behind(c, create_topics(1, ("t0", 1)))
+    take_steps(c, until_charged=10_000)
+    assert c.core.tokens == 10_000 - 200 - 10 - 1 - 50 - 8
+
+
+def take_steps(c: Conversation, *, until_charged: int) -> None:
+    """Go on with long work until so many permits are gone, or it is done."""
+    while c.session.steps and not 0 < until_charged <= 10_000 - c.core.tokens:
+        c.step(lambda now_ms: c.session.take_step(now_ms=now_ms))
+
+
 def test_a_topic_grown_by_a_client_that_left_is_not_deleted_for_what_it_was_before() -> None:
     c = talk({"a": 1}).client_sends(delete_request("a"))
     late = c.cluster.answer(c.take_upstream())

@@ -41,7 +41,7 @@ def test_a_request_that_is_held_whole_has_the_smaller_of_both_limits() -> None:
     assert table(1_000)[metadata].max_request_bytes == table(1_000)[heartbeat].max_request_bytes == 1_000
 
 
-def test_only_what_is_answered_rewritten_or_counted_is_looked_at() -> None:
+def test_only_what_is_answered_rewritten_counted_or_refused_is_looked_at() -> None:
     looked_at = {route.api.key for route in table().values() if route.collect or route.head}
     assert looked_at == {
         ApiKey.PRODUCE,
@@ -56,6 +56,7 @@ def test_only_what_is_answered_rewritten_or_counted_is_looked_at() -> None:
         ApiKey.DELETE_TOPICS,
         ApiKey.DESCRIBE_CLIENT_QUOTAS,
         ApiKey.ALTER_CLIENT_QUOTAS,
+        ApiKey.STREAMS_GROUP_HEARTBEAT,
     }
 
 
