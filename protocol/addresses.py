@@ -2,8 +2,8 @@
 
 Everything that is not a broker's host or port stays byte for byte as the broker wrote it. A broker that has no
 address here is left out (or answered as not available), never passed on: hazards E01-E08. Layouts follow the
-message definitions of MetadataResponse, FindCoordinatorResponse and DescribeClusterResponse; ProduceResponse is
-rewritten in `protocol.produce`.
+message definitions of MetadataResponse, FindCoordinatorResponse, DescribeClusterResponse and DescribeQuorumResponse;
+ProduceResponse is rewritten in `protocol.produce`, what ends with node endpoints in `protocol.node_endpoints`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ Advertise: TypeAlias = Callable[[int, str, int], tuple[str, int] | None]
 _PAYLOAD: Final = 4
 _COORDINATOR_NOT_AVAILABLE: Final = 15
 _BROKER_ENDPOINTS: Final = 1
+_FIRST_QUORUM_WITH_LISTENERS: Final = 2
 
 
 def copy_brokers(
@@ -188,6 +189,44 @@ def rewrite_describe_cluster(frame: bytes, api: Api, advertise: Advertise) -> by
     ids, at = copy_brokers(frame, at, brokers, api, only_brokers, has_rack=True, fixed_tail=fenced_flag)
     write_int32(out, controller_id if controller_id in ids else -1)
     out += brokers
+    out += frame[at:]
+    return framed(out)
+
+
+def rewrite_describe_quorum(frame: bytes, api: Api, _advertise: Advertise) -> bytes:
+    """DescribeQuorum response v0-2 without the listeners of controllers, which have no address here (E06)."""
+    if api.version < _FIRST_QUORUM_WITH_LISTENERS:
+        return frame
+    at = response_body_offset(frame, flexible_header=api.flexible_header)
+    at = skip_string(frame, skip(frame, at, 2), compact=True)
+    topics, at = read_array_length(frame, at, compact=True)
+    for _ in range(max(topics, 0)):
+        at = skip_string(frame, at, compact=True)
+        partitions, at = read_array_length(frame, at, compact=True)
+        for _ in range(max(partitions, 0)):
+            at = skip_string(frame, skip(frame, at, 4 + 2), compact=True)
+            at = skip(frame, at, 4 + 4 + 8)
+            for _ in ("voters", "observers"):
+                replicas, at = read_array_length(frame, at, compact=True)
+                for _ in range(max(replicas, 0)):
+                    at = skip_tags(frame, skip(frame, at, 4 + 16 + 8 + 8 + 8))
+            at = skip_tags(frame, at)
+        at = skip_tags(frame, at)
+    out = bytearray(frame[_PAYLOAD:at])
+    nodes, at = read_array_length(frame, at, compact=True)
+    write_array_length(out, max(nodes, 0), compact=True)
+    for _ in range(max(nodes, 0)):
+        listeners_at = skip(frame, at, 4)
+        out += frame[at:listeners_at]
+        listeners, at = read_array_length(frame, listeners_at, compact=True)
+        for _ in range(max(listeners, 0)):
+            for _ in ("name", "host"):
+                at = skip_string(frame, at, compact=True)
+            at = skip_tags(frame, skip(frame, at, 2))
+        write_array_length(out, 0, compact=True)
+        tags_at = at
+        at = skip_tags(frame, at)
+        out += frame[tags_at:at]
     out += frame[at:]
     return framed(out)
 

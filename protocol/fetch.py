@@ -2,7 +2,7 @@
 
 Layout of requests up to the fields that matter: [replica_id (v0-14)] max_wait_ms min_bytes [max_bytes (v3+)]
 [isolation_level (v4+)] [session_id session_epoch (v7+)]; of replies: [throttle_time_ms (v1+)] [error_code session_id
-(v7+)] topics.
+(v7+)] topics. A ShareFetch (KIP-932) has group id, member id and epoch in front of max_wait_ms.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from protocol.api_keys import Api
+from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
 from protocol.errors import MalformedBody, Truncated
 from protocol.headers import HEAD_BYTES, body_offset, correlation_id_of, response_body_offset
-from protocol.primitives import framed, skip, skip_tags
+from protocol.primitives import framed, skip, skip_string, skip_tags
 
 _INT32: Final = Struct(">i")
 _SIZES: Final = Struct(">ii")
@@ -51,12 +51,12 @@ def clamped_head(
         Truncated: these fields have not been received.
         MalformedBody: the request ends before them.
     """
-    if api.version < _FIRST_VERSION_WITH_MAX_BYTES:
+    if not _has_max_bytes(api):
         return None
     fields_at = skip(data, at, HEAD_BYTES + max(client_id_length, 0))
     if api.flexible:
         fields_at = skip_tags(data, fields_at)
-    fields_at += 4 if api.version >= _FIRST_VERSION_WITHOUT_REPLICA_ID else 8
+    fields_at = _sizes_at(data, fields_at, api)
     end = fields_at + _SIZES.size
     if end > at + 4 + size:
         raise MalformedBody("a Fetch that ends before max_bytes")
@@ -79,18 +79,33 @@ def asks_within(data: bytes, at: int, client_id_length: int, api: Api, most_byte
         api: its version.
         most_bytes: see `clamped_head`.
     """
-    if api.version < _FIRST_VERSION_WITH_MAX_BYTES:
+    if not _has_max_bytes(api):
         return True
     at += HEAD_BYTES + max(client_id_length, 0)
     if api.flexible:
         if data[at : at + 1] != b"\0":
             return False
         at += 1
-    at += 4 if api.version >= _FIRST_VERSION_WITHOUT_REPLICA_ID else 8
+    try:
+        at = _sizes_at(data, at, api)
+    except Truncated:
+        return False
     if at + _SIZES.size > len(data):
         return False
     min_bytes, max_bytes = _SIZES.unpack_from(data, at)
     return bool(min_bytes <= max_bytes <= most_bytes)
+
+
+def _has_max_bytes(api: Api) -> bool:
+    return api.version >= _FIRST_VERSION_WITH_MAX_BYTES or api.key is ApiKey.SHARE_FETCH
+
+
+def _sizes_at(data: bytes, body_at: int, api: Api) -> int:
+    """Where min_bytes stands in a request, with max_bytes behind it."""
+    if api.key is ApiKey.SHARE_FETCH:
+        member_at = skip_string(data, body_at, compact=True)
+        return skip_string(data, member_at, compact=True) + 4 + 4
+    return body_at + (4 if api.version >= _FIRST_VERSION_WITHOUT_REPLICA_ID else 8)
 
 
 def counted_bytes(payload_bytes: int, api: Api) -> int:
@@ -129,6 +144,24 @@ def without_records(frame: bytes, api: Api) -> bytes:
         out.append(0)
     out += _BEFORE_TOPICS.pack(0, error_code, 0)[: _bytes_before_topics(api)]
     return _with_no_topics(out, api)
+
+
+def without_wish_for_records(frame: bytes, api: Api) -> bytes:
+    """A ShareFetch whose acknowledgements are taken, and which is answered at once and without records.
+
+    A broker gives none for max_records 0 (SharePartition.acquire), which v0, of the early access, did not have.
+
+    Args:
+        frame: the whole request.
+        api: its version.
+
+    Raises:
+        ProtocolError: the request ends before these fields.
+    """
+    at = _sizes_at(frame, body_offset(frame, flexible=api.flexible), api)
+    count = 4 if api.version >= 1 else 3  # max_wait_ms, min_bytes, max_bytes, max_records
+    end = skip(frame, at - 4, 4 * count)
+    return frame[: at - 4] + bytes(4 * count) + frame[end:]
 
 
 def emptied(head: bytes, api: Api) -> bytes:

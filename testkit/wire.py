@@ -17,24 +17,25 @@ from typing import Any, Final
 from kafka.protocol.api_message import ApiMessage
 
 _MODULES: Final = (
-    "admin.acl",
-    "admin.client_quotas",
-    "admin.cluster",
-    "admin.configs",
-    "admin.groups",
-    "admin.topics",
-    "admin.transactions",
-    "admin.users",
-    "consumer.fetch",
-    "consumer.group",
-    "consumer.metadata",
-    "consumer.offsets",
-    "metadata.api_versions",
-    "metadata.find_coordinator",
-    "metadata.metadata",
-    "producer.produce",
-    "producer.transaction",
-    "sasl",
+    "testkit.messages",
+    "kafka.protocol.admin.acl",
+    "kafka.protocol.admin.client_quotas",
+    "kafka.protocol.admin.cluster",
+    "kafka.protocol.admin.configs",
+    "kafka.protocol.admin.groups",
+    "kafka.protocol.admin.topics",
+    "kafka.protocol.admin.transactions",
+    "kafka.protocol.admin.users",
+    "kafka.protocol.consumer.fetch",
+    "kafka.protocol.consumer.group",
+    "kafka.protocol.consumer.metadata",
+    "kafka.protocol.consumer.offsets",
+    "kafka.protocol.metadata.api_versions",
+    "kafka.protocol.metadata.find_coordinator",
+    "kafka.protocol.metadata.metadata",
+    "kafka.protocol.producer.produce",
+    "kafka.protocol.producer.transaction",
+    "kafka.protocol.sasl",
 )
 
 Tags = Sequence[tuple[int, bytes]]
@@ -45,7 +46,7 @@ Tags = Sequence[tuple[int, bytes]]
 def _classes() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for module in _MODULES:
-        for value in vars(importlib.import_module(f"kafka.protocol.{module}")).values():
+        for value in vars(importlib.import_module(module)).values():
             if isinstance(value, type) and issubclass(value, ApiMessage) and value is not ApiMessage:
                 found[value.__name__] = value
     return found

@@ -15,6 +15,7 @@ from gateway.handlers.context import HandlerContext
 from gateway.handlers.describe_configs import DescribeConfigsHandler
 from gateway.handlers.fetch import FetchHandler
 from gateway.handlers.metadata import MetadataHandler
+from gateway.handlers.node_endpoints import NodeEndpointsHandler
 from gateway.handlers.own_topics import GUARDED, OwnTopicsHandler, OwnTopicsProduceHandler
 from gateway.handlers.produce import ProduceHandler
 from gateway.handlers.sasl import sasl_handlers
@@ -24,7 +25,7 @@ from gateway.quota_admin.broker_limits import BrokerLimits
 from gateway.quota_admin.rights import QuotaAdmin
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.routes import HeadHandler, RequestHandler
-from protocol.addresses import rewrite_describe_cluster, rewrite_find_coordinator
+from protocol.addresses import rewrite_describe_cluster, rewrite_describe_quorum, rewrite_find_coordinator
 from protocol.api_keys import ApiKey
 
 
@@ -50,7 +51,9 @@ def handlers_of(
         (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS), TopicMutationHandler(context)
     )
     produce: HeadHandler = ProduceHandler(context, client_quotas)
-    fetch = FetchHandler(client_quotas)
+    fetches = {
+        key: FetchHandler(context.topology, client_quotas, key) for key in (ApiKey.FETCH, ApiKey.SHARE_FETCH)
+    }
     collecting: dict[ApiKey, RequestHandler] = {}
     if own:
         collecting |= dict.fromkeys(GUARDED, OwnTopicsHandler(own))
@@ -65,11 +68,18 @@ def handlers_of(
         ApiKey.METADATA: MetadataHandler(context),
         ApiKey.FIND_COORDINATOR: AddressHandler(context, rewrite_find_coordinator),
         ApiKey.DESCRIBE_CLUSTER: AddressHandler(context, rewrite_describe_cluster),
+        ApiKey.DESCRIBE_QUORUM: AddressHandler(context, rewrite_describe_quorum),
         ApiKey.DESCRIBE_CONFIGS: DescribeConfigsHandler(context, broker_limits),
         ApiKey.API_VERSIONS: ApiVersionsHandler(quota_admin),
         ApiKey.STREAMS_GROUP_HEARTBEAT: StreamsGroupHandler(context),
-        ApiKey.FETCH: fetch,
+        **fetches,
         **topic_mutations,
         **(sasl_handlers(context.observer) if sasl else {}),
     }
-    return collecting, {ApiKey.PRODUCE: produce, ApiKey.FETCH: fetch, **topic_mutations}
+    share_acknowledge = NodeEndpointsHandler(context.topology, ApiKey.SHARE_ACKNOWLEDGE)
+    return collecting, {
+        ApiKey.PRODUCE: produce,
+        **fetches,
+        ApiKey.SHARE_ACKNOWLEDGE: share_acknowledge,
+        **topic_mutations,
+    }

@@ -1,4 +1,4 @@
-"""FindCoordinator and DescribeCluster: forwarded as they are, their answers rewritten with our addresses."""
+"""FindCoordinator, DescribeCluster and DescribeQuorum: forwarded as they are, their answers with our addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch under the consumer byte rate (KIP-13).
+"""Fetch and ShareFetch under the consumer byte rate (KIP-13).
 
 The forwarded max_bytes is lowered to what the quota's window can pass; the answer is counted when its head is
 seen, delivered in full with its throttle time, and the channel is muted. Kafka instead throws the data away and
@@ -11,6 +11,10 @@ answered in full before the first of them is counted. Those of all its connectio
 While the counter is blocked nothing is forwarded: a request waits up to one window, which no client takes for a
 failure; where it would be longer it is answered empty with the wait, as Kafka does. An answer that comes while the
 counter is blocked, because others under way have used it up, is emptied and not recorded (hazard K03).
+
+A ShareFetch (KIP-932) is counted by the same counter. It carries acknowledgements, and its answer records that are
+locked for the client, so neither is lost here or kept waiting: at the wrong time it is forwarded with no wish for
+records, its answer tells the wait, and every answer is delivered.
 """
 
 from __future__ import annotations
@@ -19,15 +23,25 @@ import math
 from functools import partial
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
+from gateway.handlers.node_endpoints import relayed_answers
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
-from gateway.session.response_queue import Answer, HeadAnswer, Pending
+from gateway.session.response_queue import Answer, HeadAnswer, Pending, SizedAnswer
 from gateway.session.routes import HeadDecision, Route, Session
 from gateway.session.throttle_state import CachedSensor
-from protocol.api_keys import Api
+from gateway.upstream.topology import Topology
+from protocol.api_keys import Api, ApiKey
 from protocol.errors import Truncated
-from protocol.fetch import asks_within, clamped_head, counted_bytes, emptied, without_records
+from protocol.fetch import (
+    asks_within,
+    clamped_head,
+    counted_bytes,
+    emptied,
+    without_records,
+    without_wish_for_records,
+)
 from protocol.headers import CLIENT_ID_AT, HEAD, HEAD_BYTES
+from protocol.node_endpoints import FIRST_FETCH_VERSION, NodeEndpoints
 from quotas.combine import ThrottledBy
 from quotas.rate_quotas import RateTracker
 
@@ -37,8 +51,17 @@ class FetchHandler:
 
     max_request_bytes = 2_147_483_647
 
-    def __init__(self, quotas: ClientQuotas | None) -> None:
+    def __init__(self, topology: Topology, quotas: ClientQuotas | None, key: ApiKey = ApiKey.FETCH) -> None:
+        """Keep what requests are counted by.
+
+        Args:
+            topology: addresses of brokers for the clients of this listener.
+            quotas: byte rates; None: not enforced.
+            key: Fetch or ShareFetch.
+        """
         self._quotas = quotas
+        self._relayed = relayed_answers(topology, key, FIRST_FETCH_VERSION if key is ApiKey.FETCH else 0)
+        self._acknowledges = key is ApiKey.SHARE_FETCH
 
     def on_head(
         self,
@@ -55,14 +78,18 @@ class FetchHandler:
         """See `HeadHandler`."""
         quotas = self._quotas
         if quotas is None or not quotas.counts_fetch:
-            session.responses.pending.append(Pending(correlation_id))
+            session.responses.pending.append(Pending(correlation_id, self._relayed.get(route.api.version)))
             return HeadDecision.RELAY
         known = _counter(quotas, session, data, at, client_id_length, now_ms)
         if known is None:
             return HeadDecision.MORE
+        answer: Answer
         tracker, sized = known[3], known[6]
         if sized is not None and not session.times_requests:
-            answer: Answer = sized[route.api.flexible_header]
+            answer = sized[route.api.flexible_header]
+            tail = self._tail(route.api)
+            if tail is not None:
+                answer = SizedAnswer(answer.count, answer.less_bytes, tail)
             session.responses.pending.append(Pending(correlation_id, answer))
             return HeadDecision.RELAY
         most_bytes = None if tracker is None else tracker.max_in_window()
@@ -72,7 +99,9 @@ class FetchHandler:
                 session.mute(MuteReason.AWAITING_FETCH)
                 return HeadDecision.WAIT
             assert tracker is not None
-            most_held_ms = math.inf if size > MAX_REQUEST_BYTES else tracker.window_ms
+            most_held_ms: float = 0 if self._acknowledges else tracker.window_ms
+            if size > MAX_REQUEST_BYTES:
+                most_held_ms = math.inf
             wait_ms = _wait_ms(session, tracker, most_held_ms, now_ms)
             if wait_ms > most_held_ms:
                 return HeadDecision.COLLECT
@@ -84,7 +113,7 @@ class FetchHandler:
                     lowered = clamped_head(data, at, size, client_id_length, route.api, share)
                 except Truncated:
                     return HeadDecision.MORE
-        answer = HeadAnswer(partial(self._on_reply, session, route.api, known))
+        answer = HeadAnswer(partial(self._on_reply, session, route.api, known), self._tail(route.api))
         if lowered is not None:
             assert tracker is not None
             # Begun when its head is replaced: this may be asked again before.
@@ -106,15 +135,24 @@ class FetchHandler:
         if tracker is not None and most_bytes is not None:
             wait_ms = _wait_ms(session, tracker, 0, now_ms)
             if wait_ms > 0:
-                self._answer_empty(session, route.api, frame, known, wait_ms, now_ms)
+                if self._acknowledges:
+                    on_head = partial(self._on_acknowledged, session, route.api, known, now_ms + wait_ms)
+                    answer = HeadAnswer(on_head, self._tail(route.api))
+                    session.forward(without_wish_for_records(frame, route.api), route.api, answer)
+                else:
+                    self._answer_empty(session, route.api, frame, known, wait_ms, now_ms)
                 return
             share = most_bytes // (tracker.fetches + 1)
             lowered = clamped_head(frame, 0, len(frame) - 4, client_id_length, route.api, share)
             if lowered is not None:
                 frame = lowered + frame[len(lowered) :]
             session.throttling.fetch_begins(tracker)
-        answer = HeadAnswer(partial(self._on_reply, session, route.api, known))
+        answer = HeadAnswer(partial(self._on_reply, session, route.api, known), self._tail(route.api))
         session.forward(frame, route.api, answer)
+
+    def _tail(self, api: Api) -> NodeEndpoints | None:
+        relayed = self._relayed.get(api.version)
+        return None if relayed is None else relayed.tail
 
     def _answer_empty(
         self, session: Session, api: Api, frame: bytes, known: CachedSensor, wait_ms: int, now_ms: int
@@ -123,6 +161,27 @@ class FetchHandler:
         empty = without_records(frame, api)
         told = session.throttle_reply(empty, api, ThrottledBy.FETCH, known, wait_ms, now_ms=now_ms)
         session.answer(told, timed, now_ms=now_ms)
+
+    def _on_acknowledged(
+        self,
+        session: Session,
+        api: Api,
+        known: CachedSensor,
+        until_ms: int,
+        head: bytes,
+        size: int,
+        now_ms: int,
+    ) -> bytes | None:
+        """The reply to a ShareFetch that came at the wrong time: it tells the wait for the next."""
+        session.release(MuteReason.AWAITING_FETCH)
+        assert known.tracker is not None
+        delivered_bytes = counted_bytes(size, api)
+        if known.row is not None:
+            known.row.count(delivered_bytes)
+        known.tracker.record_unchecked(delivered_bytes, now_ms=now_ms)
+        if until_ms <= now_ms:
+            return None
+        return session.throttle_reply(head, api, ThrottledBy.FETCH, known, until_ms - now_ms, now_ms=now_ms)
 
     def _on_reply(
         self, session: Session, api: Api, asked: CachedSensor, head: bytes, size: int, now_ms: int
@@ -147,7 +206,9 @@ class FetchHandler:
                 now_ms=now_ms,
             )
         tracker, row = known.tracker, known.row
-        if tracker is not None:
+        if tracker is not None and self._acknowledges:
+            tracker.leave(session.throttling)
+        elif tracker is not None:
             wanted_ms = tracker.empties(session.throttling, now_ms=now_ms)
             if wanted_ms > 0:
                 empty = emptied(head, api)

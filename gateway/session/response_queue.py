@@ -11,8 +11,9 @@ from collections.abc import Callable, Generator
 from typing import Final, Protocol, TypeAlias
 
 from protocol.api_keys import Api
-from protocol.errors import UpstreamDesync
+from protocol.errors import MalformedBody, UpstreamDesync
 from protocol.headers import REPLY_HEAD
+from protocol.node_endpoints import MAX_TAIL_BYTES, NodeEndpoints, TailFinder
 from protocol.steps import Steps
 from protocol.throttle import behind_head
 
@@ -46,6 +47,7 @@ class LocalAnswer:
     """A reply of our own, waiting for the replies before it; while `frame` is None it is still to be made."""
 
     __slots__ = ("frame",)
+    tail: Final = None
 
     def __init__(self, frame: bytes | None) -> None:
         self.frame = frame
@@ -58,6 +60,7 @@ class CollectedAnswer:
     """
 
     __slots__ = ("on_reply", "passes")
+    tail: Final = None
 
     def __init__(self, on_reply: OnReply, passes: Passes | None = None) -> None:
         self.on_reply = on_reply
@@ -65,28 +68,44 @@ class CollectedAnswer:
 
 
 class HeadAnswer:
-    """A reply that is relayed after `on_head` has seen, and may have patched, its first bytes."""
+    """A reply that is relayed after `on_head` has seen, and may have patched, its first bytes.
 
-    __slots__ = ("on_head",)
+    With `tail` its end is rewritten.
+    """
 
-    def __init__(self, on_head: OnHead) -> None:
+    __slots__ = ("on_head", "tail")
+
+    def __init__(self, on_head: OnHead, tail: NodeEndpoints | None = None) -> None:
         self.on_head = on_head
+        self.tail = tail
 
 
 class SizedAnswer:
     """A reply that is relayed as it is; `count` gets its payload size, less so many bytes.
 
-    Not for a request that is timed. One object can stand for any number of replies.
+    Not for a request that is timed. One object can stand for any number of replies. With `tail` its end is rewritten.
     """
 
-    __slots__ = ("count", "less_bytes")
+    __slots__ = ("count", "less_bytes", "tail")
 
-    def __init__(self, count: Callable[[int], None], less_bytes: int) -> None:
+    def __init__(
+        self, count: Callable[[int], None], less_bytes: int, tail: NodeEndpoints | None = None
+    ) -> None:
         self.count = count
         self.less_bytes = less_bytes
+        self.tail = tail
 
 
-Answer: TypeAlias = LocalAnswer | CollectedAnswer | HeadAnswer | SizedAnswer
+class TailAnswer:
+    """A reply that is relayed but for its end, which is rewritten; one object for any number of replies."""
+
+    __slots__ = ("tail",)
+
+    def __init__(self, tail: NodeEndpoints) -> None:
+        self.tail = tail
+
+
+Answer: TypeAlias = LocalAnswer | CollectedAnswer | HeadAnswer | SizedAnswer | TailAnswer
 
 
 class TimedRequest:
@@ -127,6 +146,19 @@ class Timekeeper(Protocol):
         """Take the other steps of a reply when others have had their turn; the last one's result is for `resume`."""
 
 
+class _Streamed:
+    """A reply under way whose end is to be rewritten: what was found of it, and how long its end has to become."""
+
+    __slots__ = ("end", "endpoints", "finder", "found", "growth_bytes")
+
+    def __init__(self, endpoints: NodeEndpoints, finder: TailFinder, growth_bytes: int) -> None:
+        self.endpoints = endpoints
+        self.finder = finder
+        self.found = False
+        self.growth_bytes = growth_bytes
+        self.end = bytearray()
+
+
 class ResponseQueue:
     """The queue of one connection.
 
@@ -144,6 +176,7 @@ class ResponseQueue:
         "_partial",
         "_relay_left",
         "_stalled_timed",
+        "_streamed",
         "_wanted_bytes",
         "local_bytes",
         "pending",
@@ -164,6 +197,7 @@ class ResponseQueue:
         self._locals = 0
         self._relay_left = 0  # bytes of the current reply that are still to be relayed
         self._dropping = False  # or dropped
+        self._streamed: _Streamed | None = None  # whose bytes those are, when its end is to be rewritten
         self._partial = bytearray()  # a reply that is collected, or the start of one
         self._wanted_bytes = 0
         self.local_bytes = 0
@@ -180,8 +214,9 @@ class ResponseQueue:
 
     @property
     def held_bytes(self) -> int:
-        """What is kept here: a reply that is collected, and replies of our own."""
-        return len(self._partial) + self.local_bytes
+        """What is kept here: a reply that is collected, or the end of one, and replies of our own."""
+        tail_bytes = 0 if self._streamed is None else len(self._streamed.end)
+        return len(self._partial) + self.local_bytes + tail_bytes
 
     @property
     def collected_bytes(self) -> int:
@@ -228,8 +263,11 @@ class ResponseQueue:
         answer = first.answer
         if first.correlation_id != correlation_id or first.timed is not None:
             return False
-        if answer is not None and not _take_unseen(answer, data, 0, size, True):
-            return False
+        if answer is not None:
+            if answer.tail is not None and not answer.tail.passes(data, 0, len(data)):
+                return False
+            if not _take_unseen(answer, data, 0, size, True):
+                return False
         self.pending.popleft()
         return True
 
@@ -246,7 +284,20 @@ class ResponseQueue:
             ProtocolError: a collected reply could not be read.
         """
         at = 0
-        if self._relay_left:
+        if self._streamed is not None:
+            finder = self._streamed.finder
+            received = len(data)
+            if finder.left_bytes > received:
+                finder.left_bytes -= received
+                self._relay_left -= received
+                if self._relay_left > 0:
+                    self.to_client.append(data)
+                    return
+                raise MalformedBody("a reply that ends within its records")
+            data = self._stream(self._streamed, data)
+            if not data:
+                return
+        elif self._relay_left:
             if self.stalled is not None:
                 self._partial += data
                 return
@@ -293,11 +344,15 @@ class ResponseQueue:
             end = at + 4 + size
             if timed is None and (answer is None or _take_unseen(answer, data, at, size, end <= received)):
                 pending.popleft()
+                if answer is not None and answer.tail is not None:
+                    start = self._take_tail(answer.tail, data, start, at, end)
                 at = end
             else:
                 wanted = 4 + size
                 if isinstance(answer, HeadAnswer) or (
-                    answer is None and timed and not behind_head(timed.api)
+                    (answer is None or isinstance(answer, TailAnswer))
+                    and timed
+                    and not behind_head(timed.api)
                 ):
                     wanted = min(wanted, _SEEN_HEAD_BYTES)
                 if received - at < wanted:
@@ -324,6 +379,10 @@ class ResponseQueue:
                     reply = found
                 if reply is not None and timed is not None:
                     reply = timekeeper.seal_reply(timed, reply, now_ms=now_ms)
+                tail = None if answer is None else answer.tail
+                if reply is not None and tail is not None and wanted == 4 + size:
+                    reply = tail.rewrite_reply(reply)
+                    tail = None
                 if reply is not seen and reply != seen:
                     self._emit(data, start, at)
                     start = at + wanted
@@ -332,6 +391,9 @@ class ResponseQueue:
                         if reply[:_SIZE_BYTES] != seen[:_SIZE_BYTES] and wanted < 4 + size:
                             start = end
                             self._dropping = end > received
+                            tail = None
+                if tail is not None:
+                    start = self._take_tail(tail, data, start, at, end)
                 at = end
             if self._locals and at <= received:
                 self._emit(data, start, at)
@@ -368,6 +430,84 @@ class ResponseQueue:
         rest, self._partial = bytes(self._partial), bytearray()
         self._walk(rest, 0, now_ms, timekeeper)
 
+    def _take_tail(self, endpoints: NodeEndpoints, data: bytes, start: int, at: int, end: int) -> int:
+        """Have the end of a reply rewritten, now or when it comes.
+
+        Args:
+            endpoints: rewrite it.
+            data: received bytes.
+            start: where those begin that have not been emitted; behind `at` the reply's head has been.
+            at: where the reply's frame begins.
+            end: where it ends, perhaps beyond what was received.
+
+        Returns:
+            The new start.
+        """
+        received = len(data)
+        if end <= received:
+            if endpoints.passes(data, at, end):
+                return start
+            tail_at = endpoints.find(data, at, end)
+            tail = data[tail_at:end]
+            new = endpoints.rewrite(tail)
+            start = self._emit_size(data, start, at, end - at - _SIZE_BYTES + len(new) - len(tail))
+            self._emit(data, start, tail_at)
+            self.to_client.append(new)
+            return end
+        growth_bytes = endpoints.growth_bytes()
+        if growth_bytes:
+            start = self._emit_size(data, start, at, end - at - _SIZE_BYTES + growth_bytes)
+        streamed = self._streamed = _Streamed(endpoints, endpoints.begin(), growth_bytes)
+        tail_at = self._find_tail(streamed, data, at, received, end - received)
+        self._emit(data, start, tail_at)
+        return received
+
+    def _emit_size(self, data: bytes, start: int, at: int, size: int) -> int:
+        """Emit up to the reply at `at`, whose size becomes another; returns the new start."""
+        if start > at:
+            self.to_client[-1] = size.to_bytes(_SIZE_BYTES, "big") + self.to_client[-1][_SIZE_BYTES:]
+            return start
+        self._emit(data, start, at)
+        self.to_client.append(size.to_bytes(_SIZE_BYTES, "big"))
+        return at + _SIZE_BYTES
+
+    def _find_tail(self, streamed: _Streamed, data: bytes, at: int, end: int, left_bytes: int) -> int:
+        """Where the end of a reply begins in these next bytes of it, `end` when further on; it is kept.
+
+        Args:
+            streamed: the reply.
+            data: received bytes.
+            at: where its next bytes begin.
+            end: where they end.
+            left_bytes: what is still to come of it.
+        """
+        tail_at = at
+        if not streamed.found:
+            found = streamed.finder.find(data, at, end)
+            if found is None:
+                return end
+            if end - found + left_bytes > MAX_TAIL_BYTES:
+                raise MalformedBody("node endpoints of too many bytes")
+            streamed.found = True
+            tail_at = found
+        streamed.end += data[tail_at:end]
+        return tail_at
+
+    def _stream(self, streamed: _Streamed, data: bytes) -> bytes:
+        """Relay the next bytes of a reply whose end is to be rewritten; returns what came behind it."""
+        end = min(self._relay_left, len(data))
+        self._relay_left -= end
+        self._emit(data, 0, self._find_tail(streamed, data, 0, end, self._relay_left))
+        if self._relay_left:
+            return b""
+        if not streamed.found:
+            raise MalformedBody("a reply that ends before its node endpoints")
+        tail = bytes(streamed.end)
+        self.to_client.append(streamed.endpoints.rewrite(tail, len(tail) + streamed.growth_bytes))
+        self._streamed = None
+        self._flush_locals()
+        return data[end:]
+
     def _look_ahead(self) -> None:
         """Refuse what less than a reply's head already shows to be wrong: more may never come (hazard D08)."""
         if not self.pending:
@@ -399,6 +539,8 @@ def _take_unseen(answer: Answer, data: bytes, at: int, size: int, whole: bool) -
     """Take a reply that is relayed as it is; False: it has to be looked at."""
     if isinstance(answer, SizedAnswer):
         answer.count(size - answer.less_bytes)
+        return True
+    if isinstance(answer, TailAnswer):
         return True
     return (
         whole

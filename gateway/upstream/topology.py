@@ -17,6 +17,11 @@ Address: TypeAlias = tuple[str, int]
 """(host, port)."""
 
 
+_LENGTH_BYTES: Final = 1
+_LIST_BYTES: Final = 8
+"""A length grows with what it is the length of: of a host name, of the list."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerPorts:
     """How one listener turns broker ids into ports.
@@ -123,6 +128,11 @@ class ClusterMap:
         return sorted(self._brokers)
 
     @property
+    def broker_hosts(self) -> list[str]:
+        """Host names of known brokers."""
+        return [host for host, _ in self._brokers.values()]
+
+    @property
     def hosts(self) -> set[str]:
         """Host names that must not reach a client: `host:port` of every broker and bootstrap address."""
         addresses = {*self._brokers.values(), *self.bootstrap}
@@ -147,6 +157,14 @@ class Topology:
             return None
         self.cluster.learn(broker_id, host, port)
         return (self.ports.advertised_host, our_port) if self._open(broker_id, our_port) else None
+
+    def address_growth_bytes(self) -> int:
+        """How much longer a list of all brokers with their addresses may be here than in the cluster."""
+        ours = len(self.ports.advertised_host.encode())
+        growths = [
+            growth + _LENGTH_BYTES for host in self.cluster.broker_hosts if (growth := ours - len(host)) > 0
+        ]
+        return sum(growths) + _LIST_BYTES if growths else 0
 
     def advertise_known(self) -> None:
         """Bind the ports of all known brokers; what is known of them stays as it is, so they can still go missing."""

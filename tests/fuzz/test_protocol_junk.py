@@ -19,6 +19,7 @@ from protocol import addresses, api_versions, codec, headers, metadata, produce,
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.describe_configs import edit_broker_configs
 from protocol.errors import ProtocolError
+from protocol.node_endpoints import NodeEndpoints
 from protocol.produce import read_acks
 from protocol.steps import Steps, finish
 from protocol.topic_mutations import parse_topic_mutations
@@ -55,6 +56,17 @@ def rewrite(
         is_whole_frame(rewritten if isinstance(rewritten, bytes) else finish(rewritten))
 
     return check
+
+
+def node_endpoints(frame: bytes, api: Api) -> None:
+    """The tail is where the bytes say, however they are cut."""
+    endpoints = NodeEndpoints(api, advertise, lambda: 0)
+    is_whole_frame(endpoints.rewrite_reply(frame))
+    tail_at = endpoints.find(frame, 0, len(frame))
+    finder = endpoints.begin()
+    found = (finder.find(frame, at, min(at + 3, len(frame))) for at in range(0, len(frame), 3))
+    assert next(at for at in found if at is not None) == tail_at
+    assert not endpoints.passes(frame, 0, len(frame)) or endpoints.is_plain(frame[tail_at:])
 
 
 def patch(frame: bytes, api: Api) -> None:
@@ -113,6 +125,8 @@ TARGETS = {
     "rewrite_find_coordinator": Target(rewrite(addresses.rewrite_find_coordinator), "response", ("FindCoordinator",)),
     "rewrite_describe_cluster": Target(rewrite(addresses.rewrite_describe_cluster), "response", ("DescribeCluster",)),
     "rewrite_endpoints": Target(rewrite(produce.rewrite_endpoints), "response", ("Produce",)),
+    "rewrite_describe_quorum": Target(rewrite(addresses.rewrite_describe_quorum), "response", ("DescribeQuorum",)),
+    "node_endpoints": Target(node_endpoints, "response", ("Fetch", "ShareFetch", "ShareAcknowledge")),
     "patch": Target(patch, "response", tuple(wire.api_names())),
     "patch_head": Target(patch_head, "response", tuple(wire.api_names())),
     "read_acks": Target(acks, "request", ("Produce",)),
@@ -147,6 +161,10 @@ def corpus(target: str) -> list[tuple[Api, bytes]]:
                     frames.append((api, wire.response(name, version, **wire.populated(name, version, nulls=nulls))))
     if target == "rewrite_endpoints":
         frames = [(api, frame) for api, frame in frames if api.version >= 10]
+    if target == "rewrite_describe_quorum":
+        frames = [(api, frame) for api, frame in frames if api.version >= 2]
+    if target == "node_endpoints":
+        frames = [(api, frame) for api, frame in frames if api.key is not ApiKey.FETCH or api.version >= 16]
     if target == "read_broker_configs":
         frames = [(api, frame) for api, frame in frames if api.version == 1]
     return frames

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.observability.events import CloseCause
-from protocol.api_keys import BROKER_ONLY, CARRY_ADDRESSES, CLUSTER_ADMIN, ApiKey
+from protocol.api_keys import BROKER_ONLY, CLUSTER_ADMIN, ApiKey
 from testkit import wire
 from testkit.conversation import Conversation, frames_of
 from testkit.core import START_MS
@@ -156,8 +156,8 @@ def test_a35_apis_between_brokers_are_refused(key: int) -> None:
     Conversation().client_sends(wire.framed(wire.head(key, 0, flexible=True))).closed(CloseCause.UNSUPPORTED_REQUEST)
 
 
-@pytest.mark.parametrize("key", sorted(CLUSTER_ADMIN | CARRY_ADDRESSES))
-def test_a35_apis_that_change_the_nodes_or_name_their_addresses_are_refused(key: ApiKey) -> None:
+@pytest.mark.parametrize("key", sorted(CLUSTER_ADMIN))
+def test_a35_apis_that_change_the_nodes_are_refused(key: ApiKey) -> None:
     Conversation().client_sends(wire.framed(wire.head(key, 1, flexible=True))).closed(CloseCause.UNSUPPORTED_REQUEST)
 
 
@@ -166,7 +166,7 @@ def test_a35_none_of_them_is_advertised() -> None:
     c = Conversation().client_sends(wire.request("ApiVersions", 0))
     c.upstream_answers(wire.response("ApiVersions", 0, api_keys=everything))
     advertised = {api.api_key for api in wire.decode_response("ApiVersions", 0, c.take_client()).api_keys}
-    assert not advertised & (BROKER_ONLY | CLUSTER_ADMIN | CARRY_ADDRESSES)
+    assert not advertised & (BROKER_ONLY | CLUSTER_ADMIN)
     assert max(advertised) <= max(ApiKey)
 
 

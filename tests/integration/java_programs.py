@@ -22,13 +22,18 @@ def run_java(name: str, arguments: Sequence[str], *, timeout_s: float = 60) -> s
         arguments: its command line.
         timeout_s: after this it is killed.
     """
+    command = java_program(name, arguments)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def java_program(name: str, arguments: Sequence[str], *, log_level: str = "WARN") -> list[str]:
+    """The command line of one of the programs, for callers that run it beside something else."""
     javac = require_package("default-jdk-headless", "javac")
-    install = jars.installed()
-    command = jars.java_command(install, name, arguments, log_level="WARN")
+    command = jars.java_command(jars.installed(), name, arguments, log_level=log_level)
     at = command.index("-cp") + 1
     # At the end, since the class data archive is made for the jars as the first part of the path.
     command[at] += f":{_compiled(javac, name)}"
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    return command
 
 
 @cache

@@ -17,12 +17,10 @@ pytestmark = pytest.mark.integration
 UNSUPPORTED_VERSION: Final = 35
 SOFTWARE: Final = {"client_software_name": "tests", "client_software_version": "1"}
 
-# Only between brokers, about the set of nodes, or with addresses that are not rewritten yet (KIP-932).
+# Only between brokers, or about the set of nodes.
 NOT_OFFERED: Final = {
     ApiKey.WRITE_TXN_MARKERS,
     ApiKey.UNREGISTER_BROKER,
-    ApiKey.SHARE_FETCH,
-    ApiKey.SHARE_ACKNOWLEDGE,
     ApiKey.ADD_RAFT_VOTER,
     ApiKey.REMOVE_RAFT_VOTER,
     ApiKey.INITIALIZE_SHARE_GROUP_STATE,
@@ -31,9 +29,8 @@ NOT_OFFERED: Final = {
     ApiKey.DELETE_SHARE_GROUP_STATE,
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
 }
-# Fetch v16 brings node endpoints (KIP-951), DescribeQuorum v2 the listeners of voters; later versions of
-# AddPartitionsToTxn are spoken between brokers.
-CAPPED: Final = {ApiKey.FETCH: 15, ApiKey.ADD_PARTITIONS_TO_TXN: 3, ApiKey.DESCRIBE_QUORUM: 1}
+# Later versions are spoken between brokers.
+CAPPED: Final = {ApiKey.ADD_PARTITIONS_TO_TXN: 3}
 
 
 @pytest.mark.parametrize("version", range(5))

@@ -153,6 +153,20 @@ def test_e02_produce_to_the_wrong_broker_names_the_leader_at_the_gateways_addres
     assert answer.responses[0].partition_responses[0].error_code == 0
 
 
+@pytest.mark.parametrize("version", [16, 17, 18])
+def test_e02_fetch_from_the_wrong_broker_names_the_leader_at_the_gateways_address(
+    gateway3: GatewayProcess, topic_id: uuid.UUID, version: int
+) -> None:
+    wanted = {"partition": 0, "current_leader_epoch": -1, "partition_max_bytes": 1_000}
+    topics = [{"topic_id": topic_id, "partitions": [wanted]}]
+    with WireClient(gateway3.broker(1)) as client:
+        answer = client.ask("Fetch", version, max_bytes=1_000, session_epoch=-1, topics=topics).body
+    assert answer.responses[0].partitions[0].error_code == NOT_LEADER_OR_FOLLOWER
+    assert answer.responses[0].partitions[0].current_leader.leader_id == LEADER
+    endpoints = [(node.node_id, node.host, node.port) for node in answer.node_endpoints]
+    assert endpoints == [(LEADER, *gateway3.broker(LEADER))]
+
+
 @pytest.mark.parametrize("version", range(1, 5))
 def test_e19_settings_of_a_broker_tell_no_address(
     gateway3: GatewayProcess, kafka3: KafkaCluster, version: int

@@ -19,6 +19,7 @@ from embedded_kafka.tools import run_tool
 from testkit.wire_client import WireClient
 from tests.integration.conftest import StartGateway
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
+from tests.integration.java_programs import run_java
 
 pytestmark = pytest.mark.integration
 
@@ -35,6 +36,7 @@ def client_quotas() -> str:
     for family in FAMILIES:
         tables += f'[[quotas]]\nclient_id = "impatient-{family}"\nproducer_byte_rate = 20000\n'
     tables += '[[quotas]]\nclient_id = "patient"\nproducer_byte_rate = 150000\nconsumer_byte_rate = 150000\n'
+    tables += '[[quotas]]\nclient_id = "readers-throttled-share"\nconsumer_byte_rate = 100000\n'
     for family in ("kafka-python", "librdkafka"):
         tables += f'[[quotas]]\nclient_id = "starved-{family}"\nconsumer_byte_rate = 1000\n'
     return tables
@@ -268,6 +270,15 @@ def test_c12_an_incremental_fetch_session_survives_its_throttles(
     assert (gateway.metric("gateway_throttled_requests_total", api="fetch") or 0) > before
     assert "SessionEpoch" not in caplog.text
     assert "FetchSession" not in caplog.text
+
+
+def test_c12_a_share_group_waits_and_gets_each_record_once(gateway: GatewayProcess, broker: tuple[str, int]) -> None:
+    """An answer that were emptied would leave its records locked, and bring them a second time."""
+    fill(broker, "throttled", 125, MESSAGE_BYTES)
+    read = run_java("Readers", [str(gateway.bootstrap), "throttled", "share", "125"])
+    assert read.returncode == 0, read.stderr
+    assert [int(line[:8]) for line in read.stdout.splitlines()] == list(range(125))
+    assert (gateway.metric("gateway_throttled_requests_total", api="share_fetch") or 0) > 0
 
 
 @pytest.mark.parametrize("family", ["kafka-python", "librdkafka"])

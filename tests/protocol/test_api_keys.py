@@ -7,10 +7,8 @@ import pytest
 
 from protocol.api_keys import (
     BROKER_ONLY,
-    CARRY_ADDRESSES,
     CLUSTER_ADMIN,
     MAX_VERSION,
-    NEWEST_RELAYED_VERSION,
     Api,
     ApiKey,
     ThrottlePlace,
@@ -84,7 +82,7 @@ def test_throttle_time_is_claimed_exactly_where_the_response_has_it(name: str) -
 # key -> (first flexible version, first version with throttle_time_ms or None).
 NOT_IN_KAFKA_PYTHON: dict[int, tuple[int, int | None]] = {
     **dict.fromkeys(range(38, 42), (2, 0)),
-    **dict.fromkeys([59, 62, 63, 64, *range(67, 74), *range(76, 83), *range(88, 93)], (0, 0)),
+    **dict.fromkeys([59, 62, 63, 64, *range(67, 74), 76, 77, *range(80, 83), *range(88, 93)], (0, 0)),
     **dict.fromkeys([52, 58, *range(83, 88)], (0, None)),
     53: (1, None),
     54: (1, None),
@@ -120,15 +118,11 @@ def test_c21_no_other_api_is_strict() -> None:
     assert strict == {ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS}
 
 
-def test_a35_e02_e03_e06_what_brokers_say_or_what_would_tell_addresses_is_not_on_offer() -> None:
+def test_a35_what_brokers_say_to_each_other_is_not_on_offer() -> None:
     assert BROKER_ONLY_IN_KAFKA == BROKER_ONLY
     assert {64, 80, 81} == CLUSTER_ADMIN
     for key in BROKER_ONLY | CLUSTER_ADMIN:
         assert not offered(key)
-    assert {ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE} == CARRY_ADDRESSES
-    assert not any(offered(key) for key in CARRY_ADDRESSES)
-    assert newest_version(ApiKey.FETCH) < 16
-    assert newest_version(ApiKey.DESCRIBE_QUORUM) < 2
 
 
 @pytest.mark.parametrize("key", [-1, -(2**15), 93, 999, 10_000, 32_767])
@@ -136,22 +130,20 @@ def test_a12_unknown_keys_are_not_on_offer(key: int) -> None:
     assert not offered(key)
 
 
-def test_what_is_read_here_has_a_newest_version_and_all_else_may_pass() -> None:
-    """A newer layout must not reach code that does not know it."""
-    read_here = {0, 3, 10, 18, 19, 20, 32, 37, 60}
-    assert read_here <= MAX_VERSION.keys()
-    for key in read_here:
-        assert MAX_VERSION[ApiKey(key)] == advertised_by_kafka()[key][1]
+def test_what_kafka_advertises_passes_and_nothing_newer() -> None:
+    """A newer layout must not reach clients past code that does not know it."""
     passing = {(api.key, api.version) for api in all_offered()}
     for key, (lowest, highest) in advertised_by_kafka().items():
         for version in range(lowest, highest + 1):
-            withheld = not offered(key) or version > MAX_VERSION.get(ApiKey(key), highest)
+            withheld = not offered(key) or (key, version) in {(24, 4), (24, 5)}
             assert ((key, version) in passing) != withheld
+    assert all(highest <= MAX_VERSION[ApiKey(key)] or key == 24
+               for key, (_, highest) in advertised_by_kafka().items() if offered(key))  # fmt: skip
 
 
 def test_what_is_on_offer_is_bounded_and_a_newer_version_looks_like_the_newest_known() -> None:
     listed = [(api.key, api.version) for api in all_offered()]
-    assert len(listed) == len(set(listed)) <= len(ApiKey) * (NEWEST_RELAYED_VERSION + 1)
+    assert len(listed) == len(set(listed)) < 300
     assert all(0 <= version <= newest_version(key) for key, version in listed)
     assert describe(ApiKey.HEARTBEAT, 60) == Api(
         key=ApiKey.HEARTBEAT,

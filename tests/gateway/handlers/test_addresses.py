@@ -51,3 +51,13 @@ def test_the_answer_of_a_real_cluster_of_three_brokers_has_three_of_our_ports(ve
     answer = wire.decode_response("DescribeCluster", version, c.take_client())
     ports = {broker.broker_id: broker.port for broker in answer.brokers}
     assert ports == {1: FIRST_PORT, 2: FIRST_PORT + 1, 3: FIRST_PORT + 2}
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_e06_describe_quorum_tells_no_listener_of_a_controller(version: int) -> None:
+    fields = wire.populated("DescribeQuorum", version)
+    answer, _ = told("DescribeQuorum", version, wire.response("DescribeQuorum", version, **fields))
+    for node in fields.get("nodes", []):
+        node["listeners"] = []
+    expected = wire.response("DescribeQuorum", version, **fields)
+    assert answer.to_dict() == wire.decode_response("DescribeQuorum", version, expected).to_dict()

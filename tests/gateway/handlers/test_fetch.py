@@ -12,7 +12,7 @@ from testkit.conversation import Conversation
 from testkit.core import START_MS, session_settings
 from testkit.frames import create_topics, heartbeat, heartbeat_reply
 
-VERSIONS = range(16)
+VERSIONS = range(19)
 
 
 def fetch(
@@ -77,7 +77,7 @@ def test_without_a_consumer_quota_everything_is_relayed_as_it_comes(version: int
     c.upstream_answers(reply, piece_bytes=9_999).client_sees(reply).reading()
 
 
-@pytest.mark.parametrize("version", range(3, 16))
+@pytest.mark.parametrize("version", range(3, 19))
 def test_c13_max_bytes_is_lowered_to_what_the_window_can_pass(version: int) -> None:
     c = Conversation(consumer_byte_rate=1_000)
     c.client_sends(fetch(version=version, max_bytes=50_000_000, min_bytes=20_000))
@@ -93,7 +93,7 @@ def test_within_the_quota_requests_and_answers_go_on_as_they_came() -> None:
     assert [given is chunk for given in session.to_client] == [True]
 
 
-@pytest.mark.parametrize("version", range(1, 16))
+@pytest.mark.parametrize("version", range(1, 19))
 def test_over_the_quota_the_answer_is_delivered_whole_with_its_throttle_time(version: int) -> None:
     c = Conversation(consumer_byte_rate=100).client_sends(fetch(version=version))
     c.upstream_answers(fetch_reply(1_500, version=version))

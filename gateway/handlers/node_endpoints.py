@@ -1,0 +1,42 @@
+"""Replies that are relayed but for the brokers' addresses at their end (KIP-951, KIP-932)."""
+
+from __future__ import annotations
+
+from gateway.session.response_queue import Pending, TailAnswer
+from gateway.session.routes import HeadDecision, Route, Session
+from gateway.upstream.topology import Topology
+from protocol.api_keys import ApiKey, describe, newest_version
+from protocol.node_endpoints import NodeEndpoints
+
+
+def relayed_answers(topology: Topology, key: ApiKey, first_version: int) -> dict[int, TailAnswer]:
+    """By version, the answer object of all requests of an API from `first_version` on."""
+    return {
+        version: TailAnswer(
+            NodeEndpoints(describe(key, version), topology.advertise, topology.address_growth_bytes)
+        )
+        for version in range(first_version, newest_version(key) + 1)
+    }
+
+
+class NodeEndpointsHandler:
+    """Relays requests whose replies end with brokers' addresses."""
+
+    def __init__(self, topology: Topology, key: ApiKey) -> None:
+        self._relayed = relayed_answers(topology, key, 0)
+
+    def on_head(
+        self,
+        session: Session,
+        route: Route,
+        data: bytes,
+        at: int,
+        size: int,
+        correlation_id: int,
+        client_id_length: int,
+        *,
+        now_ms: int,
+    ) -> HeadDecision:
+        """See `HeadHandler`."""
+        session.responses.pending.append(Pending(correlation_id, self._relayed[route.api.version]))
+        return HeadDecision.RELAY

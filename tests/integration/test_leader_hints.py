@@ -1,0 +1,94 @@
+"""Answers that end with brokers' addresses, of real brokers and for Java clients, in their newest versions."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import confluent_kafka
+import pytest
+
+from embedded_kafka.kafka import KafkaCluster
+from testkit.wire_client import WireClient
+from tests.integration.conftest import WITHIN_S, eventually
+from tests.integration.gateway_process import GatewayProcess
+from tests.integration.java_programs import java_program
+
+pytestmark = pytest.mark.integration
+
+TOPIC: Final = "leader-hints"
+READERS: Final = {
+    "classic": "apiKey=FETCH, apiVersion=18",
+    "consumer": "apiKey=FETCH, apiVersion=18",
+    "share": "apiKey=SHARE_FETCH, apiVersion=2",
+}
+
+
+@pytest.fixture
+def topic_id(kafka3: KafkaCluster) -> Iterator[uuid.UUID]:
+    """A topic whose one partition is led by broker 1."""
+    assignments = [{"partition_index": 0, "broker_ids": [1, 2, 3]}]
+    topic = {"name": TOPIC, "num_partitions": -1, "replication_factor": -1, "assignments": assignments}
+    with WireClient(kafka3.brokers[1]) as broker:
+        found = broker.ask("CreateTopics", 7, topics=[topic], timeout_ms=30_000).body.topics[0]
+        assert found.error_code == 0
+        for address in kafka3.brokers.values():
+            with WireClient(address) as other:
+                eventually(partial(is_led_by, other, 1))
+        yield found.topic_id
+        broker.ask("DeleteTopics", 5, topic_names=[TOPIC], timeout_ms=30_000)
+
+
+def is_led_by(client: WireClient, leader: int) -> bool:
+    topics = client.ask("Metadata", 12, topics=[{"name": TOPIC}], allow_auto_topic_creation=False).body.topics
+    return bool(topics[0].error_code == 0 and topics[0].partitions[0].leader_id == leader)
+
+
+def move_to_broker_2(client: WireClient) -> None:
+    moved = [{"name": TOPIC, "partitions": [{"partition_index": 0, "replicas": [2, 3, 1]}]}]
+    client.ask("AlterPartitionReassignments", 0, topics=moved, timeout_ms=30_000)
+    elected = [{"topic": TOPIC, "partitions": [0]}]
+    client.ask("ElectLeaders", 2, election_type=0, topic_partitions=elected, timeout_ms=30_000)
+    eventually(partial(is_led_by, client, 2))
+
+
+def test_e02_e03_java_readers_of_every_kind_follow_a_leader_that_moves(
+    gateway3: GatewayProcess, kafka3: KafkaCluster, topic_id: uuid.UUID, tmp_path: Path
+) -> None:
+    """Classic, of the new protocol, and of a share group; each in the newest version that the broker has."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": str(gateway3.bootstrap)})
+
+    def produce(numbers: range) -> None:
+        for number in numbers:
+            producer.produce(TOPIC, b"%d" % number)
+        assert producer.flush(WITHIN_S) == 0
+
+    def lines(kind: str) -> list[str]:
+        return (tmp_path / kind).read_text().split()
+
+    readers = {}
+    for kind in READERS:
+        command = java_program("Readers", [str(gateway3.bootstrap), TOPIC, kind, "40"], log_level="DEBUG")
+        with (tmp_path / kind).open("w") as out, (tmp_path / f"{kind}.log").open("w") as log:
+            readers[kind] = subprocess.Popen(command, stdout=out, stderr=log, stdin=subprocess.DEVNULL)
+    try:
+        produce(range(20))
+        eventually(lambda: all(len(lines(kind)) == 20 for kind in READERS), 2 * WITHIN_S)
+        with WireClient(kafka3.brokers[1]) as client:
+            move_to_broker_2(client)
+        produce(range(20, 40))
+        for kind, reader in readers.items():
+            assert reader.wait(WITHIN_S) == 0, (tmp_path / f"{kind}.log").read_text()[-2_000:]
+    finally:
+        for reader in readers.values():
+            reader.kill()
+            reader.wait()
+    for kind, newest in READERS.items():
+        assert lines(kind) == [str(number) for number in range(40)]
+        told = (tmp_path / f"{kind}.log").read_text()
+        assert newest in told
+        assert f"{TOPIC}-0 updating leader information" in told, "the hint was not used"
