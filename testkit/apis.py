@@ -85,7 +85,7 @@ Kafka has none, or larger ones. A request beyond them ends its connection, unles
 |---|---|
 | bytes of a request that is held whole | {MAX_REQUEST_BYTES:,} |
 | bytes of a request before authentication | {MAX_SASL_BYTES:,} |
-| elements of an array that is read: topics of a CreateTopics, coordinators of an answer | {MAX_ELEMENTS:,} |
+| elements of most arrays that are read, such as the topics of a CreateTopics | {MAX_ELEMENTS:,} |
 | names in a Metadata request of a client whose creations are counted | {MOST_NAMES:,} |
 | partitions in a request that is searched for the gateway's own topics | {MOST_PARTITIONS:,} |
 | entries of an AlterClientQuotas, which is answered with an error | {MAX_ENTRIES:,} |
