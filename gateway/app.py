@@ -11,6 +11,7 @@ import gc
 import signal
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Final
 
 import structlog
@@ -27,8 +28,10 @@ from gateway.net.channel import ChannelFactory
 from gateway.net.listener import Listener, Listeners
 from gateway.observability.connection_metrics import ConnectionMetrics
 from gateway.observability.operation_metrics import QuotaAdminMetrics, ReloadMetrics, StoreMetrics
-from gateway.observability.quota_metrics import QuotaMetrics
+from gateway.observability.quota_metrics import QuotaMetrics, label_value
 from gateway.observability.request_metrics import RequestMetrics
+from gateway.observability.status import Status
+from gateway.observability.throttle_journal import ThrottleJournal
 from gateway.quota_admin.alterations import AlterationRunner
 from gateway.quota_admin.audit import AuditLog
 from gateway.quota_admin.earlier_limits import take_over
@@ -36,8 +39,9 @@ from gateway.quota_admin.rights import QuotaAdmin
 from gateway.quota_admin.store.build import build_store
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.live import LiveQuotas
-from gateway.runtime.clock import loop_clock
+from gateway.runtime.clock import loop_clock, wall_clock_ms
 from gateway.runtime.lateness import LATE_MS
+from gateway.runtime.slices import Slices, in_slices
 from gateway.server.admin import AdminServer
 from gateway.server.connection_capacity import (
     DescriptorPlan,
@@ -51,6 +55,7 @@ from gateway.server.loop_watchdog import LoopWatchdog
 from gateway.server.operations import ConfigSource, Operations, ReloadReport
 from gateway.server.quota_routes import QuotaRoutes
 from gateway.server.sasl_setup import sasl_of
+from gateway.server.status_routes import StatusRoutes
 from gateway.server.tls_setup import TlsParts
 from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeSource
 from gateway.session.memory_budget import MemoryBudget
@@ -59,7 +64,7 @@ from gateway.session.routes import build_routes
 from gateway.upstream.librdkafka import settings_if_needed
 from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.upstreams import MAIN, build_upstreams
-from gateway.usage.service import UsageService
+from gateway.usage.service import UsageService, host_id
 from quotas.connections import ConnectionQuotas
 from quotas.layered_quotas import LayeredQuotas
 from quotas.mutations import MutationQuotas
@@ -83,12 +88,14 @@ class Gateway:
         limits, live_quotas: the quotas in force, and the store that keeps what is changed of them.
         quota_admin, alterations: the right to change quotas, and changes under way.
         mutations, client_quotas, connections: what is counted.
+        journal: why clients were told to wait.
         usage: the usage records; None: none are kept.
         listeners: by name.
         memory: what their connections hold.
         settings: what a reload changes.
         operations: what can be changed meanwhile.
         admin: the admin port.
+        status_routes: its part that only looks.
     """
 
     def __init__(self, config: Config, source: ConfigSource | None = None) -> None:
@@ -138,6 +145,7 @@ class Gateway:
             shared=config.quota_store.kind == "topic",
         )
         self.mutations = MutationQuotas(self.limits, config.mutation_settings())
+        self.journal = ThrottleJournal(wall_clock_ms, label_value)
         self.usage = UsageService.configured(config, loop=self._loop, now_ms=now_ms, client=own_clients)
         self.client_quotas = ClientQuotas(
             self.limits,
@@ -146,6 +154,7 @@ class Gateway:
             scope=QuotaScope(config.client_quota.scope),
             source=RequestTimeSource(config.client_quota.request_time),
             usage=self.usage.table if self.usage is not None else None,
+            journal=self.journal,
         )
         descriptor_limit = raise_descriptor_limit()
         descriptors = plan_descriptors(config, descriptor_limit)
@@ -186,14 +195,17 @@ class Gateway:
             apply=self.settings.apply,
             on_reload=self._reloaded,
         )
-        self._register_metrics()
+        self._quota_metrics = self._register_metrics()
+        self.status_routes = StatusRoutes(self._status(), self.journal, self.limits, self.live_quotas.history)
         self.admin = AdminServer(
             self.registry,
             self.operations,
+            prepare=self._prepare_metrics,
             ready=self.why_not_ready,
             remote_changes=config.admin.remote_changes,
             allowed_hosts=config.admin.allowed_hosts,
             quotas=QuotaRoutes(self.live_quotas, lambda: self.operations.config),
+            status=self.status_routes,
         )
 
     def _soon(self, step: Callable[[], None]) -> None:
@@ -219,6 +231,7 @@ class Gateway:
             usage=self.usage.table if self.usage is not None else None,
             listener=section.name,
             own_topics=self._own_topics,
+            journal=self.journal,
         )
         collecting, of_heads = handlers_of(
             context,
@@ -244,6 +257,7 @@ class Gateway:
             max_lingering=descriptors.max_lingering,
             tls_acceptor=self.tls.tls_acceptor(section),
             usage=self.usage.connections if self.usage is not None else None,
+            journal=self.journal,
             proxy=section.proxy_protocol,
             memory=self.memory,
             long_work=self._long_work,
@@ -252,23 +266,54 @@ class Gateway:
         self._connection_metrics.watch_listener(section.name, listener)
         self._listeners.add(listener)
 
-    def _register_metrics(self) -> None:
+    def _status(self) -> Status:
+        families = [
+            self._connection_metrics.collect_listeners,
+            self._request_metrics.collect_throttles,
+            self._watchdog.collect,
+            self.tls.metrics.collect,
+            StoreMetrics(self.live_quotas, self._own_topics, self._now_ms).collect,
+        ]
+        if self.usage is not None:
+            families.append(self.usage.series.collect)
+        return Status(
+            self._quota_metrics,
+            self.journal,
+            families=families,
+            gateway={
+                "name": self._config.usage.gateway_id or host_id(),
+                "version": version("sluice"),
+                "started_ms": wall_clock_ms(),
+            },
+            state=lambda: {
+                "not_ready": self.why_not_ready(),
+                "enforcement": self.limits.mode,
+                "journal_entries": len(self.journal),
+            },
+            wall_ms=wall_clock_ms,
+        )
+
+    async def _prepare_metrics(self) -> None:
+        self._quota_metrics.prepare(await in_slices(self._quota_metrics.look(), Slices()))
+
+    def _register_metrics(self) -> QuotaMetrics:
         max_series = self._config.admin.max_entity_series
+        quota_metrics = QuotaMetrics(
+            self.limits,
+            produce=self.client_quotas.produce,
+            fetch=self.client_quotas.fetch,
+            request_time=self.client_quotas.request_time,
+            mutations=self.mutations,
+            now_ms=self._now_ms,
+            per_broker=self._config.client_quota.scope == "broker",
+            max_entity_series=max_series,
+        )
         self._connection_metrics.watch_connections(self.connections, max_ip_series=max_series)
         self._connection_metrics.watch_memory(self.memory)
         for metrics in (
             self._connection_metrics,
             self._request_metrics,
-            QuotaMetrics(
-                self.limits,
-                produce=self.client_quotas.produce,
-                fetch=self.client_quotas.fetch,
-                request_time=self.client_quotas.request_time,
-                mutations=self.mutations,
-                now_ms=self._now_ms,
-                per_broker=self._config.client_quota.scope == "broker",
-                max_entity_series=max_series,
-            ),
+            quota_metrics,
             self._reload_metrics,
             self.tls.metrics,
             QuotaAdminMetrics(self.quota_admin),
@@ -278,6 +323,7 @@ class Gateway:
             self.registry.register(metrics)
         if self.usage is not None:
             self.registry.register(self.usage.series)
+        return quota_metrics
 
     def _reloaded(self, report: ReloadReport) -> None:
         self.tls.look_now()

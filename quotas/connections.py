@@ -326,8 +326,19 @@ class ConnectionQuotas:
         """The connection rate in force for an address."""
         return self._ip_limits.limit(ip)
 
-    def snapshot(self, *, now_ms: int) -> ConnectionsSnapshot:
-        """The counts and rates of this moment."""
+    def ip_rate(self, ip: str, *, now_ms: int) -> float | None:
+        """The connections per second of an address, or of those it is counted with; None when none are counted."""
+        limit = self._ip_limits.limit(ip)
+        tracker = self._ip_trackers.find(limit.tracker_key, float(limit.rate_per_s), limit.kind)
+        return None if tracker is None else tracker.rate.rate(now_ms=now_ms)
+
+    def snapshot(self, *, addresses: bool = True, now_ms: int) -> ConnectionsSnapshot:
+        """The counts and rates of this moment.
+
+        Args:
+            addresses: their rates too, of which there may be ten thousand.
+            now_ms: the present.
+        """
         return ConnectionsSnapshot(
             connections=self._total,
             held=self._held,
@@ -336,7 +347,9 @@ class ConnectionQuotas:
                 listener: (self._by_listener[listener], rate.rate(now_ms=now_ms))
                 for listener, rate in self._listener_rates.items()
             },
-            ip_rates={key: each.rate.rate(now_ms=now_ms) for key, each in self._ip_trackers.own()},
+            ip_rates={key: each.rate.rate(now_ms=now_ms) for key, each in self._ip_trackers.own()}
+            if addresses
+            else {},
         )
 
     def _record_accept(self, listener: str, count: int, now_ms: int) -> tuple[int, AdmissionCause]:

@@ -69,6 +69,7 @@ class IpLimit:
     observe: bool = False  # computed and reported, and no connection is held
     # Of the addresses that share a counter when there are too many; a block is of its own.
     kind: str = field(default="", compare=False)
+    entity: QuotaEntity | None = field(default=None, compare=False)  # what it is set for
 
 
 class IpLimits:
@@ -112,4 +113,4 @@ class IpLimits:
             return IpLimit(UNLIMITED, client)
         # Truncated, as Kafka does.
         kind = network_of(address) if counted_by == client else counted_by
-        return IpLimit(int(rate), counted_by, limits.observes(entity), kind)
+        return IpLimit(int(rate), counted_by, limits.observes(entity), kind, entity)

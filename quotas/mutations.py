@@ -12,7 +12,7 @@ way to get rid of it; when every counter holds a debt, clients of one kind share
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -308,9 +308,10 @@ class MutationQuotas:
         """How many clients have a counter of their own."""
         return len(self._trackers.own())
 
-    def loads(self, *, now_ms: int) -> dict[TrackerKey, float]:
-        """The permits charged lately, by counter; 0 for all others. Cheap enough to ask thousands at once."""
-        return {key: _recent_charges(tracker, now_ms) for key, tracker in self._trackers.own()}
+    def loads(self, *, now_ms: int) -> Iterator[tuple[TrackerKey, float]]:
+        """The permits charged lately, by counter; 0 for all others. One by one: see `RateQuotas.loads`."""
+        for key, tracker in list(self._trackers.own()):
+            yield key, _recent_charges(tracker, now_ms)
 
     def snapshot(self, *, only: Container[TrackerKey] | None = None, now_ms: int) -> list[TrackerSnapshot]:
         """Every counter; last, when there is anything to tell, the one row for all others.
@@ -319,17 +320,37 @@ class MutationQuotas:
             only: counters to give a row of their own; None is all. The rest is added up in the last row.
             now_ms: the present.
         """
-        rows = []
-        hidden = []
-        for key, tracker in self._trackers.own():
-            if only is None or key in only:
-                rows.append(self._snapshot(key, tracker, now_ms=now_ms))
-            else:
-                hidden.append(tracker)
+        return [row for row in self.rows(only=only, now_ms=now_ms) if row is not None]
+
+    def rows(
+        self, *, only: Container[TrackerKey] | None = None, now_ms: int
+    ) -> Iterator[TrackerSnapshot | None]:
+        """The same, counter by counter; None for one without a row. Other work may be done in between."""
         shared = list(self._trackers.shared())
-        if shared or hidden or not self._forgotten.is_empty():
-            rows.append(self._snapshot_other(shared, hidden, now_ms=now_ms))
-        return rows
+        totals = ThrottleStats()
+        for each in [self._forgotten, *(tracker.throttles for tracker in shared)]:
+            totals.add_totals(each)
+        charged = sum(each.rate.rate(now_ms=now_ms) for each in shared if _recent_charges(each, now_ms))
+        least = min(
+            (each.meter.tokens(now_ms=now_ms) for each in shared if each.match.limit is not None),
+            default=None,
+        )
+        hidden = False
+        for key, tracker in list(self._trackers.own()):
+            # It may have been used since this began.
+            at_ms = max(now_ms, tracker.last_ms)
+            if only is None or key in only:
+                yield self._snapshot(key, tracker, now_ms=at_ms)
+                continue
+            hidden = True
+            totals.add_totals(tracker.throttles)
+            if _recent_charges(tracker, at_ms):
+                charged += tracker.rate.rate(now_ms=at_ms)
+            yield None
+        if shared or hidden or not totals.is_empty():
+            alone = len(shared) == 1 and not hidden
+            match = shared[0].match if alone else Match(None, Rule.NONE, TrackerKey("", ""))
+            yield _snapshot_other(match, least, charged, totals, shared, now_ms=now_ms)
 
     def _make_tracker(self, key: TrackerKey | None, limit: float, now_ms: int) -> _Tracker:
         return _Tracker(self._make_meter(limit, now_ms), self._forgotten, shared=key is None, now_ms=now_ms)
@@ -361,30 +382,30 @@ class MutationQuotas:
             other=False,
         )
 
-    def _snapshot_other(
-        self, shared: list[_Tracker], hidden: list[_Tracker], *, now_ms: int
-    ) -> TrackerSnapshot:
-        totals = ThrottleStats()
-        for each in [self._forgotten, *(tracker.throttles for tracker in [*shared, *hidden])]:
-            totals.add_totals(each)
-        charged = [tracker for tracker in [*shared, *hidden] if _recent_charges(tracker, now_ms)]
-        limited = [tracker for tracker in shared if tracker.match.limit is not None]
-        alone = len(shared) == 1 and not hidden
-        match = shared[0].match if alone else Match(None, Rule.NONE, TrackerKey("", ""))
-        return TrackerSnapshot(
-            user="",
-            client_id="",
-            rule=match.rule,
-            limit=match.limit,
-            tokens=min((tracker.meter.tokens(now_ms=now_ms) for tracker in limited), default=None),
-            mutation_rate=max(0.0, sum(tracker.rate.rate(now_ms=now_ms) for tracker in charged)),
-            throttle_time_ms=average_throttle_ms([each.throttles for each in shared], now_ms=now_ms),
-            throttled_total=totals.throttled_total,
-            throttled_ms_total=totals.throttled_ms_total,
-            refused_total=totals.refused_total,
-            would_throttle_total=totals.would_throttle_total,
-            other=True,
-        )
+
+def _snapshot_other(
+    match: Match,
+    tokens: float | None,
+    rate: float,
+    totals: ThrottleStats,
+    shared: list[_Tracker],
+    *,
+    now_ms: int,
+) -> TrackerSnapshot:
+    return TrackerSnapshot(
+        user="",
+        client_id="",
+        rule=match.rule,
+        limit=match.limit,
+        tokens=tokens,
+        mutation_rate=max(0.0, rate),
+        throttle_time_ms=average_throttle_ms([each.throttles for each in shared], now_ms=now_ms),
+        throttled_total=totals.throttled_total,
+        throttled_ms_total=totals.throttled_ms_total,
+        refused_total=totals.refused_total,
+        would_throttle_total=totals.would_throttle_total,
+        other=True,
+    )
 
 
 def _recent_charges(tracker: _Tracker, now_ms: int) -> float:

@@ -8,7 +8,7 @@ as the client stays within its limit. Measured by ``benchmarks/accounting.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import getsizeof
@@ -282,6 +282,13 @@ class RateTracker:
         """The average per second."""
         return self._meter.rate(now_ms=now_ms)
 
+    def reading(self, *, now_ms: int) -> tuple[float, float, int, int]:
+        """Rate, what it comes from, the milliseconds it was taken over, and those for which nothing passes."""
+        meter = self._meter
+        window_ms = meter.window_size_ms(now_ms=now_ms)
+        held = meter.held
+        return held / (window_ms / 1000), held, window_ms, max(0, math.ceil(self.blocked_until_ms - now_ms))
+
     def load(self, *, now_ms: int) -> float:
         """Roughly which part of the limit is in use. Cheap enough to ask thousands of counters at once."""
         return self.rough_rate(now_ms=now_ms) / self._limit
@@ -385,9 +392,13 @@ class RateQuotas:
         """How many clients have a counter of their own."""
         return len(self._table.own())
 
-    def loads(self, *, now_ms: int) -> dict[ScopedKey, float]:
-        """Roughly how much of its limit each counter's client uses; see `RateTracker.load`."""
-        return {key: tracker.load(now_ms=now_ms) for key, tracker in self._table.own()}
+    def loads(self, *, now_ms: int) -> Iterator[tuple[ScopedKey, float]]:
+        """Roughly how much of its limit each counter's client uses; see `RateTracker.load`.
+
+        One by one, so that other work can be done in between.
+        """
+        for key, tracker in list(self._table.own()):
+            yield key, tracker.load(now_ms=now_ms)
 
     def snapshot(self, *, only: Container[ScopedKey] | None = None, now_ms: int) -> list[RateSnapshot]:
         """Every counter; last, when there is anything to tell, the one row for all others.
@@ -397,37 +408,37 @@ class RateQuotas:
                 rate is then a rough one.
             now_ms: the present.
         """
-        rows = []
-        rest = list(self._table.shared())
-        shared = len(rest)
-        for key, tracker in self._table.own():
+        return [row for row in self.rows(only=only, now_ms=now_ms) if row is not None]
+
+    def rows(self, *, only: Container[ScopedKey] | None = None, now_ms: int) -> Iterator[RateSnapshot | None]:
+        """The same, counter by counter; None for one without a row. Other work may be done in between."""
+        shared = list(self._table.shared())
+        totals = ThrottleStats()
+        for stats in [self._forgotten, *(tracker.throttles for tracker in shared)]:
+            totals.add_totals(stats)
+        rate = sum(tracker.rate(now_ms=now_ms) for tracker in shared)
+        rest = len(shared)
+        began_ms = now_ms
+        for key, tracker in list(self._table.own()):
+            # It may have been used since this began.
+            now_ms = max(began_ms, tracker.last_ms)
             if only is not None and key not in only:
-                rest.append(tracker)
+                rest += 1
+                totals.add_totals(tracker.throttles)
+                rate += tracker.rough_rate(now_ms=now_ms)
+                yield None
                 continue
             if tracker.version != self._limits.version and self._limits.enabled(self._key):
                 match = match_of_tracker(self._limits, self._key, key.tracker_key)
                 tracker.bind(match, self._limits.version, now_ms=now_ms)
-            rows.append(
-                _row(
-                    key,
-                    [tracker],
-                    tracker.match,
-                    tracker.throttles,
-                    tracker.rate(now_ms=now_ms),
-                    now_ms=now_ms,
-                )
+            yield _row(
+                key, [tracker], tracker.match, tracker.throttles, tracker.rate(now_ms=now_ms), now_ms=now_ms
             )
-        if rest or not self._forgotten.is_empty():
-            totals = ThrottleStats()
-            for stats in [self._forgotten, *(tracker.throttles for tracker in rest)]:
-                totals.add_totals(stats)
+        if rest or not totals.is_empty():
             no_client = TrackerKey("", "")
-            match = rest[0].match if len(rest) == shared == 1 else Match(None, Rule.NONE, no_client)
-            rate = sum(tracker.rate(now_ms=now_ms) for tracker in rest[:shared])
-            rate += sum(tracker.rough_rate(now_ms=now_ms) for tracker in rest[shared:])
+            match = shared[0].match if rest == len(shared) == 1 else Match(None, Rule.NONE, no_client)
             key = ScopedKey(None, no_client)
-            rows.append(_row(key, rest[:shared], match, totals, rate, other=True, now_ms=now_ms))
-        return rows
+            yield _row(key, shared, match, totals, rate, other=True, now_ms=began_ms)
 
     def _find(self, user: str, client_id: str, kind: Kind, scope: Scope, now_ms: int) -> RateTracker | None:
         version = self._limits.version

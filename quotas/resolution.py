@@ -115,6 +115,11 @@ def match_of_tracker(limits: Limits, key: QuotaKey, tracker_key: TrackerKey) -> 
     return _match(limits, key, family, tracker_key)
 
 
+def entity_of(match: Match) -> QuotaEntity | None:
+    """What the quota is set for that a match comes from; None without one."""
+    return None if match.rule is Rule.NONE else _entity(match.rule, *match.tracker_key)
+
+
 def walk(limits: Limits, key: QuotaKey, user: str, client_id: str) -> list[Step]:
     """All eight levels in order, and which of them decides for this client.
 

@@ -11,6 +11,8 @@ from config.sections.limits import LimitSettings
 from config.sections.quota_admin import Authorize
 from gateway.handlers import handlers_of
 from gateway.handlers.context import HandlerContext
+from gateway.observability.quota_metrics import label_value
+from gateway.observability.throttle_journal import ThrottleJournal
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.memory_budget import MemoryBudget
 from gateway.session.routes import (
@@ -117,7 +119,7 @@ class GatewayCore:
     Attributes:
         clock: moved by conversations.
         started_ms: where it stood first.
-        limits, mutations, client_quotas, observer, context: as in the gateway.
+        limits, mutations, client_quotas, observer, journal, context: as in the gateway.
         desk: makes quota alterations durable.
         settings: bounds of its sessions.
         memory: what they hold together.
@@ -175,8 +177,9 @@ class GatewayCore:
         window_s = mutation_settings.window_num * mutation_settings.window_ms / 1_000
         self._full_tokens = (controller_mutation_rate or 0) * window_s
         self.observer = RecordingObserver()
+        self.journal = ThrottleJournal(lambda: self.clock.now_ms, label_value)
         self.client_quotas = ClientQuotas(
-            self.limits, rate_settings or RateSettings(), self.observer, usage=usage
+            self.limits, rate_settings or RateSettings(), self.observer, usage=usage, journal=self.journal
         )
         self.desk = ScriptedAlterations(self.limits, authorize=authorize, admins=admins)
         if board is not None:
@@ -190,6 +193,7 @@ class GatewayCore:
             observer=self.observer,
             usage=usage,
             own_topics=OwnTopics(*own_topics),
+            journal=self.journal,
         )
         self.settings = settings or session_settings()
         self.memory = MemoryBudget(self.settings.queued_max_request_bytes)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway.handlers.recent_topics import RecentTopics
 from gateway.observability.events import RequestObserver
+from gateway.observability.throttle_journal import ThrottleJournal
 from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.topology import Topology
 from gateway.usage.table import UsageTable
@@ -31,6 +32,7 @@ class HandlerContext:
         usage: of the usage records; None: none are kept.
         listener: its name.
         own_topics: the gateway's own, which clients must not change.
+        journal: of throttles; None: none is kept.
     """
 
     topology: Topology
@@ -42,6 +44,7 @@ class HandlerContext:
     usage: UsageTable | None = None
     listener: str = ""
     own_topics: OwnTopics = field(default_factory=OwnTopics)
+    journal: ThrottleJournal | None = None
 
     @property
     def mutations_enabled(self) -> bool:

@@ -20,6 +20,7 @@ from typing import Final
 
 from gateway.handlers.context import HandlerContext
 from gateway.handlers.recent_topics import NOTE_MS, OpenCharge, TopicChange
+from gateway.observability.throttle_journal import JournalClient, Reading
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import CollectedAnswer
 from gateway.session.routes import Session
@@ -45,6 +46,7 @@ from protocol.topic_results import (
 from quotas.combine import ThrottledBy
 from quotas.mutation_cost import create_partitions_permits, create_topics_permits, delete_topics_permits
 from quotas.mutations import MutationDecision, RequestDecision
+from quotas.resolution import Match
 
 _TOPICS_AT_ONCE: Final = 200
 """Topics that are looked at in one step, at up to 30 us each."""
@@ -554,6 +556,27 @@ class MutationExchange:
                 throttle_time_ms,
                 by=by,
             )
+            self._explain(self._decision, throttle_time_ms, now_ms)
+
+    def _explain(self, decision: RequestDecision, throttle_time_ms: int, now_ms: int) -> None:
+        journal = self._context.journal
+        if journal is None:
+            return
+        # The topic whose wait is told: the last that was refused, or went into debt.
+        told = next(
+            (each for each in reversed(decision.topics) if each.throttle_time_ms > 0), decision.topics[0]
+        )
+        limit, tokens, _ = self._context.mutations.level(told.tracker_key, now_ms=now_ms)
+        journal.throttled(
+            JournalClient(self._session.user, self._client_id),
+            self._session.kind,
+            ThrottledBy.CONTROLLER_MUTATION,
+            self._request.api.key.name.lower(),
+            Match(told.limit if limit is None else limit, told.rule, told.tracker_key),
+            throttle_time_ms,
+            Reading(tokens=tokens),
+            shared=told.shared,
+        )
 
     # -- settling --------------------------------------------------------------------------------------------
 

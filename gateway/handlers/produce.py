@@ -109,7 +109,15 @@ class ProduceHandler:
                     answer = CollectedAnswer(partial(self._on_reply, session, api, known, until_ms))
                     if acks == 0:
                         quotas.record_throttle(
-                            api.key, ThrottledBy.PRODUCE, tracker, wanted_ms, now_ms=now_ms, row=row
+                            api.key,
+                            ThrottledBy.PRODUCE,
+                            tracker,
+                            wanted_ms,
+                            user=known.user,
+                            client_id=known.client_id,
+                            kind=session.kind,
+                            now_ms=now_ms,
+                            row=row,
                         )
         if acks != 0:
             session.responses.pending.append(Pending(correlation_id, answer))

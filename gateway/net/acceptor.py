@@ -32,12 +32,14 @@ from gateway.net.accepted_socket import AcceptedSocket, PlainSocket
 from gateway.net.proxy_acceptor import ProxyProtocolAcceptor
 from gateway.observability.events import ConnectionObserver
 from gateway.observability.logging_setup import flooded
+from gateway.observability.throttle_journal import Reading, ThrottleJournal
 from gateway.runtime.clock import NowMs
 from gateway.upstream.keepalive import limit_unacknowledged, watch_peer
 from gateway.upstream.topology import Address
 from gateway.usage.connections import ConnectionUsage
 from protocol.proxy_protocol import ProxyHeader
 from quotas.connections import Admission, AdmissionCause, AdmissionDecision, ConnectionQuotas
+from quotas.ip_limits import network_of, normalise
 
 BACKLOG: Final = 1024
 ACCEPTS_PER_TURN: Final = 8
@@ -77,6 +79,7 @@ class Acceptor:
         proxy: ProxyProtocolSettings | None = None,
         write_timeout_ms: int = 30_000,
         usage: ConnectionUsage | None = None,
+        journal: ThrottleJournal | None = None,
         accepts_per_turn: int = ACCEPTS_PER_TURN,
     ) -> None:
         """Make it; nothing is bound yet.
@@ -93,6 +96,7 @@ class Acceptor:
             proxy: the load balancers that all connections come from; None: there are none.
             write_timeout_ms: of the sessions; see `keepalive`.
             usage: the usage records; None: none are kept.
+            journal: of throttles; None: none is kept.
             accepts_per_turn: at most so many sockets in a turn of the loop.
         """
         self.held: dict[AcceptedSocket, tuple[Admission, asyncio.TimerHandle]] = {}
@@ -107,6 +111,7 @@ class Acceptor:
         self._observer = observer
         self._on_admitted = on_admitted
         self._usage = usage
+        self._journal = journal
         self._on_slot_freed = on_slot_freed or self.slot_freed
         self._proxy_acceptor = (
             None
@@ -274,7 +279,23 @@ class Acceptor:
             _log.info(
                 "connection_held", listener=self._listener, peer=accepted.peer, hold_ms=admission.wait_ms
             )
+        self._note("held", accepted.ip, admission.wait_ms)
         self._close_later(accepted, admission)
+
+    def _note(self, outcome: str, ip: str, wait_ms: int) -> None:
+        if self._journal is None:
+            return
+        limit = self._quotas.ip_limit(ip)
+        limited = limit.entity is not None
+        self._journal.connection_throttled(
+            normalise(ip),
+            network_of(ip),
+            outcome,
+            float(limit.rate_per_s) if limited else None,
+            limit.entity,
+            wait_ms,
+            Reading(rate=self._quotas.ip_rate(ip, now_ms=self._now_ms()) if limited else None),
+        )
 
     def _close_later(self, accepted: AcceptedSocket, admission: Admission) -> None:
         delay_ms = max(0, admission.held_until_ms + 1 - self._now_ms())
@@ -292,6 +313,8 @@ class Acceptor:
 
     def _refuse(self, accepted: AcceptedSocket, cause: AdmissionCause) -> None:
         self._observer.connection_refused(self._listener, cause)
+        if cause is AdmissionCause.IP_COUNT:
+            self._note("refused", accepted.ip, 0)
         if not flooded("connection_refused"):
             _log.info("connection_refused", listener=self._listener, peer=accepted.peer, cause=cause.value)
         if cause in _UNDER_ATTACK:

@@ -24,6 +24,7 @@ from gateway.net.lingering import Lingering
 from gateway.net.peer_close import PeerCloseDetector, Watched
 from gateway.net.tls_acceptor import TlsAcceptor
 from gateway.observability.events import CloseCause, ConnectionObserver
+from gateway.observability.throttle_journal import ThrottleJournal
 from gateway.runtime.clock import NowMs
 from gateway.session.memory_budget import MemoryBudget
 from gateway.session.session import ClientSession
@@ -91,6 +92,7 @@ class Listener:
         max_lingering: int = 256,
         tls_acceptor: TlsAcceptor | None = None,
         usage: ConnectionUsage | None = None,
+        journal: ThrottleJournal | None = None,
         proxy: ProxyProtocolSettings | None = None,
         memory: MemoryBudget | None = None,
         long_work: BatchScheduler | None = None,
@@ -109,6 +111,7 @@ class Listener:
             max_lingering: see `Lingering`.
             tls_acceptor: the TLS handshakes of its clients; None: without TLS.
             usage: the usage records; None: none are kept.
+            journal: of throttles; None: none is kept.
             proxy: the load balancers that all its clients come through; None: there are none.
             memory: what the connections of all listeners hold; None: those of this one alone.
             long_work: see above; None: of this listener alone.
@@ -143,6 +146,7 @@ class Listener:
             proxy=proxy,
             write_timeout_ms=settings.write_timeout_ms,
             usage=usage,
+            journal=journal,
             # Each brings a handshake; in between, open connections are served.
             accepts_per_turn=ACCEPTS_PER_TURN if tls_acceptor is None else 1,
         )

@@ -167,6 +167,12 @@ class ConnectionMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All series, as of now."""
+        yield from self.collect_listeners()
+        if self._connections is not None:
+            yield self._collect_ip_rates(self._connections.snapshot(now_ms=self._now_ms()).ip_rates)
+
+    def collect_listeners(self) -> Iterator[Metric]:
+        """All series but those of addresses, of which there may be many."""
         now_ms = self._now_ms()
         yield from self._collect_open()
         yield from self._collect_admission()
@@ -274,7 +280,7 @@ class ConnectionMetrics(Collector):
         )
 
     def _collect_rates(self, connections: ConnectionQuotas, *, now_ms: int) -> Iterator[Metric]:
-        snapshot = connections.snapshot(now_ms=now_ms)
+        snapshot = connections.snapshot(addresses=False, now_ms=now_ms)
         by_listener = _gauge(
             "gateway_connection_accept_rate", "Connections per second (Kafka's connection-accept-rate)."
         )
@@ -305,7 +311,6 @@ class ConnectionMetrics(Collector):
         for name, text, value in overall:
             if value is not None:
                 yield GaugeMetricFamily(name, text, value=value)
-        yield self._collect_ip_rates(snapshot.ip_rates)
 
     def _collect_ip_rates(self, rates: Mapping[str, float]) -> Metric:
         """Clients choose their addresses, so only some are shown; the others are added up."""

@@ -9,14 +9,15 @@ out of ``other`` begins at zero and leaves there what was told of it, one that g
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Hashable, Iterator
-from heapq import nlargest
+from collections.abc import Callable, Container, Generator, Hashable, Iterator
+from heapq import heappush, heapreplace
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.runtime.clock import NowMs
+from gateway.runtime.slices import at_once
 from quotas.limits import Enforcement, Limits
 from quotas.mutations import MutationQuotas, TrackerSnapshot
 from quotas.rate_quotas import RateQuotas, RateSnapshot, RequestTimeQuotas, ScopedKey
@@ -54,8 +55,8 @@ class _Quotas(Protocol[K, R]):
     def expire(self, *, now_ms: int) -> None: ...
     @property
     def counters(self) -> int: ...
-    def loads(self, *, now_ms: int) -> dict[K, float]: ...
-    def snapshot(self, *, only: Container[K] | None = None, now_ms: int) -> list[R]: ...
+    def loads(self, *, now_ms: int) -> Iterator[tuple[K, float]]: ...
+    def rows(self, *, only: Container[K] | None = None, now_ms: int) -> Iterator[R | None]: ...
 
 
 class Shown(NamedTuple, Generic[R]):
@@ -99,13 +100,24 @@ class ShownRows(Generic[K, R]):
         """Of all series of this quota."""
         return ["user", "client_id", "rule", *(["broker"] if self._broker else [])]
 
-    def rows(self, quotas: _Quotas[K, R], *, now_ms: int) -> list[Shown[R]]:
-        """What to show now of these counters; those of clients that are long gone are forgotten first."""
+    def look(self, quotas: _Quotas[K, R], *, now_ms: int) -> Generator[None, None, list[Shown[R]]]:
+        """What to show now of these counters; those of clients that are long gone are forgotten first.
+
+        A step for each counter, after each of which other work may be done, another look included.
+        """
         quotas.expire(now_ms=now_ms)
-        crowded = quotas.counters > self._max_rows
+        wanted = None
         # Loads are only computed when not all can be shown.
-        wanted = self._busiest(quotas.loads(now_ms=now_ms)) if crowded else None
-        found = quotas.snapshot(only=wanted, now_ms=now_ms)
+        if quotas.counters > self._max_rows:
+            wanted = yield from self._busiest(quotas.loads(now_ms=now_ms))
+        found = []
+        for row in quotas.rows(only=wanted, now_ms=now_ms):
+            if row is not None:
+                found.append(row)
+            yield
+        return self._show(found, crowded=wanted is not None)
+
+    def _show(self, found: list[R], *, crowded: bool) -> list[Shown[R]]:
         before = self._shown
         self._shown = set()
         left_behind = self._left_behind
@@ -134,10 +146,19 @@ class ShownRows(Generic[K, R]):
             shown.append(Shown(self._labels(None), others, tuple(map(sum, zip(*parts)))))
         return shown
 
-    def _busiest(self, loads: dict[K, float]) -> set[K]:
-        ranked = nlargest(self._max_rows * _STAY, loads, key=loads.__getitem__)
-        stay = [key for key in ranked if key in self._shown]
-        return set(list(dict.fromkeys([*stay, *ranked]))[: self._max_rows])
+    def _busiest(self, loads: Iterator[tuple[K, float]]) -> Generator[None, None, set[K]]:
+        most = self._max_rows * _STAY
+        ranked: list[tuple[float, int, K]] = []
+        for at, (key, load) in enumerate(loads):
+            # Of equal ones the first; keys need not be comparable.
+            if len(ranked) < most:
+                heappush(ranked, (load, -at, key))
+            elif most and load > ranked[0][0]:
+                heapreplace(ranked, (load, -at, key))
+            yield
+        by_load = [key for _, _, key in sorted(ranked, reverse=True)]
+        stay = [key for key in by_load if key in self._shown]
+        return set(list(dict.fromkeys([*stay, *by_load]))[: self._max_rows])
 
     def _labels(self, row: R | None) -> list[str]:
         if row is None:
@@ -167,7 +188,11 @@ def label_value(name: str) -> str:
 
 
 class RateSeries:
-    """The series of one byte rate, or of the request percentage."""
+    """The series of one byte rate, or of the request percentage.
+
+    Attributes:
+        name: of the quota's family.
+    """
 
     def __init__(
         self,
@@ -189,6 +214,7 @@ class RateSeries:
             max_rows: see `ShownRows`.
             per_broker: whether each broker is counted by itself.
         """
+        self.name = prefix
         self._prefix = f"gateway_{prefix}"
         self._rate_name = f"gateway_{rate_name}"
         self._rate_text = rate_text
@@ -200,8 +226,12 @@ class RateSeries:
             broker=(lambda row: str(row.scope)) if per_broker else None,
         )
 
-    def collect(self, *, now_ms: int) -> Iterator[Metric]:
-        """All series, as of now."""
+    def look(self, *, now_ms: int) -> Generator[None, None, list[Shown[RateSnapshot]]]:
+        """See `ShownRows.look`."""
+        return self._rows.look(self._quotas, now_ms=now_ms)
+
+    def collect(self, rows: list[Shown[RateSnapshot]]) -> Iterator[Metric]:
+        """All series, of these rows."""
         labels = self._rows.label_names
         prefix, rate_name = self._prefix, self._rate_name
         rate = GaugeMetricFamily(rate_name, self._rate_text, labels=labels)
@@ -219,7 +249,7 @@ class RateSeries:
             "Requests that this quota would have throttled if it were enforced and not only observed.",
             labels=labels,
         )
-        for names, row, totals in self._rows.rows(self._quotas, now_ms=now_ms):
+        for names, row, totals in rows:
             throttled.add_metric(names, totals[0])
             would.add_metric(names, totals[1])
             if row is None:
@@ -234,7 +264,13 @@ class RateSeries:
 
 
 class MutationSeries:
-    """The series of the controller mutation quota (KIP-599)."""
+    """The series of the controller mutation quota (KIP-599).
+
+    Attributes:
+        name: of the quota's family.
+    """
+
+    name: Final = "controller_mutation"
 
     def __init__(self, quotas: MutationQuotas, *, max_rows: int) -> None:
         """Shows nothing yet; see `RateSeries`."""
@@ -245,8 +281,12 @@ class MutationSeries:
             totals=lambda row: (row.throttled_total, row.refused_total, row.would_throttle_total),
         )
 
-    def collect(self, *, now_ms: int) -> Iterator[Metric]:
-        """All series, as of now."""
+    def look(self, *, now_ms: int) -> Generator[None, None, list[Shown[TrackerSnapshot]]]:
+        """See `ShownRows.look`."""
+        return self._rows.look(self._quotas, now_ms=now_ms)
+
+    def collect(self, rows: list[Shown[TrackerSnapshot]]) -> Iterator[Metric]:
+        """All series, of these rows."""
         labels = self._rows.label_names
         prefix = "gateway_controller_mutation"
         rate = GaugeMetricFamily(
@@ -271,7 +311,7 @@ class MutationSeries:
             "Topics that this quota would have refused or throttled if it were enforced and not only observed.",
             labels=labels,
         )
-        for names, row, totals in self._rows.rows(self._quotas, now_ms=now_ms):
+        for names, row, totals in rows:
             throttled.add_metric(names, totals[0])
             refused.add_metric(names, totals[1])
             would.add_metric(names, totals[2])
@@ -287,8 +327,19 @@ class MutationSeries:
         yield from (rate, tokens, limit, throttle, throttled, refused, would)
 
 
+class Looked(NamedTuple):
+    """Rows of all series; byte rates and request time in the order of `QuotaMetrics.rates`."""
+
+    rates: list[list[Shown[RateSnapshot]]]
+    mutations: list[Shown[TrackerSnapshot]]
+
+
 class QuotaMetrics(Collector):
-    """The series per client of all quotas, and what is done with quotas."""
+    """The series per client of all quotas, and what is done with quotas.
+
+    Attributes:
+        rates, mutations: the series.
+    """
 
     def __init__(
         self,
@@ -316,6 +367,7 @@ class QuotaMetrics(Collector):
         self._limits = limits
         self._request_time = request_time
         self._now_ms = now_ms
+        self._prepared: Looked | None = None
         rates: tuple[tuple[str, str, str, RateQuotas], ...] = (
             ("produce", "produce_byte_rate", "Bytes per second produced (Kafka's byte-rate).", produce),
             ("fetch", "fetch_byte_rate", "Bytes per second fetched (Kafka's byte-rate).", fetch),
@@ -326,10 +378,10 @@ class QuotaMetrics(Collector):
                 request_time,
             ),
         )
-        self._series: list[RateSeries | MutationSeries] = [
-            *(RateSeries(*rate, max_rows=max_entity_series, per_broker=per_broker) for rate in rates),
-            MutationSeries(mutations, max_rows=max_entity_series),
-        ]
+        self.rates = tuple(
+            RateSeries(*rate, max_rows=max_entity_series, per_broker=per_broker) for rate in rates
+        )
+        self.mutations = MutationSeries(mutations, max_rows=max_entity_series)
 
     def collect(self) -> Iterator[Metric]:
         """All series, as of now."""
@@ -344,5 +396,18 @@ class QuotaMetrics(Collector):
         for mode in Enforcement:
             enforcement.add_metric([mode.value], mode is self._limits.mode)
         yield enforcement
-        for series in self._series:
-            yield from series.collect(now_ms=self._now_ms())
+        looked, self._prepared = self._prepared or at_once(self.look()), None
+        for series, rows in zip(self.rates, looked.rates, strict=True):
+            yield from series.collect(rows)
+        yield from self.mutations.collect(looked.mutations)
+
+    def look(self) -> Generator[None, None, Looked]:
+        """The rows of all series as of now, in many small steps."""
+        rates = []
+        for series in self.rates:
+            rates.append((yield from series.look(now_ms=self._now_ms())))
+        return Looked(rates, (yield from self.mutations.look(now_ms=self._now_ms())))
+
+    def prepare(self, looked: Looked) -> None:
+        """The next `collect` shows these rows, which have just been looked at."""
+        self._prepared = looked

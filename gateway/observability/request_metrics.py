@@ -86,9 +86,10 @@ class RequestMetrics(Collector):
             for api_key, count in by_api.items():
                 requests.add_metric([listener, api_key.name.lower()], count)
         yield from (authentications, requests)
-        yield from self._collect_throttles()
+        yield from self.collect_throttles()
 
-    def _collect_throttles(self) -> Iterator[Metric]:
+    def collect_throttles(self) -> Iterator[Metric]:
+        """What quotas made clients wait for."""
         labels = ["api", "rule"]
         requests = CounterMetricFamily(
             "gateway_throttled_requests",

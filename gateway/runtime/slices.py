@@ -8,17 +8,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 SLICE_S: Final = 0.001
+
+T = TypeVar("T")
 
 
 class Slices:
     """Asked between items: ``if slices.over: await slices.next()``. A few items are never interrupted."""
 
-    __slots__ = ("_asked", "_ends_s", "_every")
+    __slots__ = ("_asked", "_before_s", "_began_s", "_ends_s", "_every")
 
     def __init__(self, *, every: int = 16) -> None:
         """The first slice begins.
@@ -28,6 +30,8 @@ class Slices:
         """
         self._every = every
         self._asked = 0
+        self._before_s = 0.0
+        self._began_s = time.thread_time()
         self._ends_s = time.perf_counter() + SLICE_S
 
     @property
@@ -36,10 +40,39 @@ class Slices:
         self._asked += 1
         return self._asked % self._every == 0 and time.perf_counter() >= self._ends_s
 
+    @property
+    def spent_s(self) -> float:
+        """CPU time that all slices took so far."""
+        return self._before_s + time.thread_time() - self._began_s
+
     async def next(self) -> None:
         """The loop does what else there is, then a slice begins."""
+        self._before_s = self.spent_s
         await asyncio.sleep(0)
+        self._began_s = time.thread_time()
         self._ends_s = time.perf_counter() + SLICE_S
+
+
+def at_once(steps: Generator[None, None, T]) -> T:
+    """What a generator of many small steps comes to, in one go."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+async def in_slices(steps: Generator[None, None, T], slices: Slices) -> T:
+    """What a generator of many small steps comes to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if slices.over:
+            await slices.next()
 
 
 async def free(items: list[Any] | dict[Any, Any]) -> None:

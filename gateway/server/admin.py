@@ -4,7 +4,7 @@
     PUT  /enforcement   {"mode": "observe"}: the kill switch
     POST /reload        {}: read the configuration file again, as SIGHUP does; 422 when it is not valid
 
-and /quotas, which is in `gateway.server.quota_routes`.
+/quotas, which is in `gateway.server.quota_routes`, and what only looks, in `gateway.server.status_routes`.
 
 There is no password. What changes something is only taken from this machine, unless the configuration says otherwise,
 and never from a web page: no request with an Origin header, which browsers put into every request of this kind, and
@@ -34,6 +34,7 @@ from gateway.observability.events import ReloadResult
 from gateway.server.admin_connections import IDLE_S, AdminConnections
 from gateway.server.operations import Operations
 from gateway.server.quota_routes import QuotaRoutes
+from gateway.server.status_routes import StatusRoutes
 from quotas.limits import Enforcement
 
 _MAX_BODY_BYTES: Final = 16 * 1024
@@ -53,26 +54,32 @@ class AdminServer:
         operations: Operations,
         *,
         ready: Callable[[], str | None],
+        prepare: Callable[[], Awaitable[None]] | None = None,
         remote_changes: bool = False,
         allowed_hosts: Collection[str] = (),
         quotas: QuotaRoutes | None = None,
+        status: StatusRoutes | None = None,
     ) -> None:
         """Make it; nothing is bound yet.
 
         Args:
             metrics: shown at /metrics.
             operations: what can be changed.
+            prepare: awaited before each collection of the metrics; None: nothing is.
             ready: why clients cannot be served right now, None when they can.
             remote_changes: whether other machines may change something.
             allowed_hosts: names it is asked under, in lower case, beside localhost and that it is bound to.
             quotas: serves /quotas; None: there is no such path.
+            status: serves the page and what it needs; None: there is none.
         """
         self._metrics = metrics
         self._operations = operations
         self._ready = ready
+        self._prepare = prepare
         self._remote_changes = remote_changes
         self._allowed_hosts = {"localhost", *allowed_hosts}
         self._quotas = quotas
+        self._status = status
         self._runner: web.AppRunner | None = None
         self._connections: AdminConnections | None = None
         self._rendering: asyncio.Task[bytes] | None = None
@@ -100,6 +107,8 @@ class AdminServer:
         router.add_post("/reload", self._guarded(self._reload))
         if self._quotas is not None:
             self._quotas.add_to(router, connections, self._changing)
+        if self._status is not None:
+            self._status.add_to(router, connections)
         await self._runner.setup()
         try:
             self.port = await connections.listen(host, port)
@@ -109,6 +118,8 @@ class AdminServer:
 
     async def stop(self) -> None:
         """Close the port and its connections."""
+        if self._status is not None:
+            self._status.stop()
         if self._connections is not None:
             self._connections.stop()
         if self._runner is not None:
@@ -144,9 +155,14 @@ class AdminServer:
     async def _serve_metrics(self, _request: web.Request) -> web.Response:
         # However many ask at once, one text answers them all.
         if self._rendering is None or self._rendering.done():
-            self._rendering = asyncio.create_task(render(self._metrics))
+            self._rendering = asyncio.create_task(self._render())
         body = await asyncio.shield(self._rendering)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _render(self) -> bytes:
+        if self._prepare is not None:
+            await self._prepare()
+        return await render(self._metrics)
 
     async def _serve_health(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

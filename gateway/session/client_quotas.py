@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from gateway.observability.events import RequestObserver
+from gateway.observability.throttle_journal import JournalClient, Reading, ThrottleJournal
 from gateway.session.response_queue import SizedAnswer, TimedRequest
 from gateway.session.throttle_state import MAX_CACHED_NAME_BYTES, CachedSensor
 from gateway.usage.row import UsageRow
@@ -22,6 +23,7 @@ from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
 from quotas.limits import Limits
 from quotas.rate_quotas import ByteRateQuotas, RateSettings, RateTracker, RequestTimeQuotas
+from quotas.resolution import resolve
 from quotas.trackers import Kind
 from quotas.usage_record import UsageApi
 
@@ -39,6 +41,13 @@ WAITING_APIS: Final = frozenset(
     }
 )
 """APIs whose replies wait for others (replicas, group members, records): their time is not a broker's work."""
+
+
+_KEYS: Final = {
+    ThrottledBy.PRODUCE: QuotaKey.PRODUCER_BYTE_RATE,
+    ThrottledBy.FETCH: QuotaKey.CONSUMER_BYTE_RATE,
+    ThrottledBy.REQUEST: QuotaKey.REQUEST_PERCENTAGE,
+}
 
 
 class RequestTimeSource(StrEnum):
@@ -68,6 +77,7 @@ class ClientQuotas:
     """
 
     __slots__ = (
+        "_journal",
         "_observer",
         "_per_broker",
         "_source",
@@ -91,7 +101,9 @@ class ClientQuotas:
         scope: QuotaScope = QuotaScope.GATEWAY,
         source: RequestTimeSource = RequestTimeSource.GATEWAY,
         usage: UsageTable | None = None,
+        journal: ThrottleJournal | None = None,
     ) -> None:
+        self._journal = journal
         self.produce = ByteRateQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, settings)
         self.fetch = ByteRateQuotas(limits, QuotaKey.CONSUMER_BYTE_RATE, settings)
         self.request_time = RequestTimeQuotas(limits, settings)
@@ -211,7 +223,16 @@ class ClientQuotas:
         if tracker is None or now_ms >= tracker.blocked_until_ms:
             return 0
         wait_ms = min(math.ceil(tracker.blocked_until_ms - now_ms), tracker.window_ms)
-        self.record_throttle(api_key, ThrottledBy.REQUEST, tracker, wait_ms, now_ms=now_ms)
+        self.record_throttle(
+            api_key,
+            ThrottledBy.REQUEST,
+            tracker,
+            wait_ms,
+            user=user,
+            client_id=client_id,
+            kind=kind,
+            now_ms=now_ms,
+        )
         return wait_ms
 
     def record_request_time(
@@ -275,13 +296,41 @@ class ClientQuotas:
         tracker: RateTracker,
         throttle_time_ms: int,
         *,
+        user: str,
+        client_id: str,
+        kind: Kind | None = None,
         now_ms: int,
         row: UsageRow | None = None,
     ) -> None:
-        """Record a wait with the counter that asked for it, and in the usage record."""
+        """Record a wait with the counter that asked for it, in the usage record and in the journal.
+
+        Args:
+            api_key: of the request.
+            by: the quota's family.
+            tracker: the counter.
+            throttle_time_ms: the wait.
+            user, client_id: whose; the counter may be of many.
+            kind: see `quotas.trackers`; None: the user's.
+            now_ms: the time.
+            row: the usage record.
+        """
         tracker.throttles.record(throttle_time_ms, now_ms=now_ms)
         if row is not None:
             row.delay(throttle_time_ms)
+        if self._journal is not None and throttle_time_ms > 0:
+            match = tracker.match
+            if tracker.shared:
+                match = resolve(self.limits, _KEYS[by], user, client_id)
+            self._journal.throttled(
+                JournalClient(user, client_id),
+                user if kind is None else kind,
+                by,
+                api_key.name.lower(),
+                match,
+                throttle_time_ms,
+                Reading(*tracker.reading(now_ms=now_ms)),
+                shared=tracker.shared,
+            )
         self._observer.throttled(api_key, tracker.match.rule, throttle_time_ms, by=by)
 
     def record_request_throttle(
@@ -301,5 +350,13 @@ class ClientQuotas:
         )
         if tracker is not None:
             self.record_throttle(
-                timed.api.key, ThrottledBy.REQUEST, tracker, throttle_time_ms, now_ms=now_ms, row=row
+                timed.api.key,
+                ThrottledBy.REQUEST,
+                tracker,
+                throttle_time_ms,
+                user=user,
+                client_id=timed.client_id,
+                kind=kind,
+                now_ms=now_ms,
+                row=row,
             )

@@ -703,7 +703,7 @@ class ClientSession:
         assert sensor.tracker is not None
         wait_ms = min(wanted_ms, self.throttling.max_mute_ms)
         self.throttle(wait_ms, sensor.tracker, now_ms=now_ms)
-        self.meter.quotas.record_throttle(api.key, by, sensor.tracker, wait_ms, now_ms=now_ms, row=sensor.row)
+        self._record_throttle(api, by, sensor, wait_ms, now_ms)
         return HeadDecision.WAIT
 
     def throttle_reply(
@@ -717,10 +717,25 @@ class ClientSession:
         final_ms = throttle.patch(patched, api, wanted_ms)
         self.throttle(final_ms, sensor.tracker, now_ms=now_ms)
         if self.meter.claim(by, wanted_ms, final_ms):
-            self.meter.quotas.record_throttle(
-                api.key, by, sensor.tracker, wanted_ms, now_ms=now_ms, row=sensor.row
-            )
+            self._record_throttle(api, by, sensor, wanted_ms, now_ms)
         return bytes(patched)
+
+    def _record_throttle(
+        self, api: Api, by: ThrottledBy, sensor: CachedSensor, wait_ms: int, now_ms: int
+    ) -> None:
+        assert self.meter is not None
+        assert sensor.tracker is not None
+        self.meter.quotas.record_throttle(
+            api.key,
+            by,
+            sensor.tracker,
+            wait_ms,
+            user=sensor.user,
+            client_id=sensor.client_id,
+            kind=self.kind,
+            now_ms=now_ms,
+            row=sensor.row,
+        )
 
     def claim_throttle(self, by: ThrottledBy, wanted_ms: int, final_ms: int) -> bool:
         """See `Session`."""

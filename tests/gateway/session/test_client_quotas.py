@@ -65,7 +65,9 @@ def test_a_wait_is_booked_with_its_counter_and_told_to_the_observer() -> None:
     client_quotas, observer = quotas(consumer_byte_rate=10)
     tracker = client_quotas.fetch_tracker("u", "c", 1, now_ms=NOW_MS)
     assert tracker is not None
-    client_quotas.record_throttle(ApiKey.FETCH, ThrottledBy.FETCH, tracker, 250, now_ms=NOW_MS)
+    client_quotas.record_throttle(
+        ApiKey.FETCH, ThrottledBy.FETCH, tracker, 250, user="u", client_id="c", now_ms=NOW_MS
+    )
     assert (tracker.throttles.throttled_total, tracker.throttles.throttled_ms_total) == (1, 250)
     assert observer.throttles == [(ApiKey.FETCH, tracker.match.rule, 250, ThrottledBy.FETCH)]
     client_quotas, observer = quotas(request_percentage=1, consumer_byte_rate=10)

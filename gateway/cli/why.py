@@ -1,0 +1,178 @@
+"""``sluice why``: which quota made a client wait, what was measured, and what the client was told."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from gateway.cli import admin_port
+from gateway.cli.table import aligned, number
+from quotas.entities import format_name
+
+ANONYMOUS: Final = "ANONYMOUS"
+
+_UNITS: Final = {
+    "produce": "B/s",
+    "fetch": "B/s",
+    "request": "%",
+    "controller_mutation": "partitions/s",
+    "connection": "connections/s",
+}
+_AGO: Final = re.compile(r"-(\d{1,6})([smh])")
+_WHAT: Final = " that tells why"
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command to the subparsers."""
+    parser = commands.add_parser(
+        "why",
+        help="why a client had to wait: the rule, the numbers, and the time it was told",
+        description="Show what the journal of a running gateway has of a client: each time that it was told to wait, "
+        "by which quota, with what was measured; and the quotas that apply to it now. The journal is in memory and "
+        "bounded: seconds for the last half minute of throttles, minutes before.",
+        allow_abbrev=False,
+    )
+    admin_port.add_argument(parser)
+    parser.add_argument("--user", metavar="NAME", help=f"default: {ANONYMOUS}, who did not authenticate")
+    parser.add_argument("--client-id", metavar="ID", help="default: a client without a client id")
+    parser.add_argument(
+        "--ip", metavar="ADDRESS", help="show which connections of this address were held instead"
+    )
+    parser.add_argument(
+        "--at",
+        metavar="T",
+        type=_moment,
+        help="what was told at this time or nearest to it: 2026-11-22T18:03:00 (UTC), 18:03, 18:03:00, -5m",
+    )
+    parser.add_argument("--limit", metavar="N", type=int, default=10, help="the latest so many; default: 10")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=run)
+
+
+def _moment(text: str, now_s: float | None = None) -> int:
+    """A time of day or of a date, in UTC, or how long ago, as milliseconds since the epoch."""
+    now = datetime.fromtimestamp(time.time() if now_s is None else now_s, UTC)
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        unit = {"s": "seconds", "m": "minutes", "h": "hours"}[ago[2]]
+        return int((now - timedelta(**{unit: int(ago[1])})).timestamp() * 1000)
+    try:
+        if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text):
+            moment = datetime.fromisoformat(f"{now:%Y-%m-%d}T{text}+00:00")
+            # Later today has not been yet.
+            moment -= timedelta(days=moment > now)
+        else:
+            moment = datetime.fromisoformat(text)
+            moment = moment.replace(tzinfo=moment.tzinfo or UTC)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{json.dumps(text)} is no time") from None
+    return int(moment.timestamp() * 1000)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints it; 1 when the gateway can't be asked."""
+    return admin_port.exit_code(arguments.admin, partial(_exchange, arguments), what=_WHAT)
+
+
+def path_of(user: str, client_id: str, ip: str = "") -> str:
+    """What to ask the admin port for."""
+    query = {"ip": ip} if ip else {"user": user, "client_id": client_id}
+    return f"/why?{urlencode(query, errors='surrogatepass')}"
+
+
+def _exchange(arguments: argparse.Namespace) -> int:
+    user = ANONYMOUS if arguments.user is None else arguments.user
+    path = path_of(user, arguments.client_id or "", arguments.ip or "")
+    status, answer = admin_port.ask(arguments.admin, path)
+    if status != 200:
+        print(f"sluice: refused: {answer['error']}", file=sys.stderr)
+        return 1
+    entries = answer["throttles"]
+    if arguments.at is not None:
+        entries = _nearest(entries, arguments.at)
+    entries = entries[-arguments.limit :]
+    answer["throttles"] = entries
+    print(json.dumps(answer, indent=2) if arguments.json else text_of(answer))
+    return 0
+
+
+def _nearest(entries: list[dict[str, Any]], at_ms: int) -> list[dict[str, Any]]:
+    """Those that were in force at that moment, else the nearest one."""
+
+    def distance_ms(entry: dict[str, Any]) -> int:
+        return int(max(entry["first_ms"] - at_ms, at_ms - max(entry["last_ms"], entry["until_ms"]), 0))
+
+    hit = [entry for entry in entries if distance_ms(entry) == 0]
+    return hit or sorted(entries, key=distance_ms)[:1]
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    """For people."""
+    if answer["ip"]:
+        head = f"address {format_name(answer['ip'])}"
+    else:
+        head = f"client user={format_name(answer['user'])} client-id={format_name(answer['client_id'])}"
+    blocks = [head]
+    blocks += ["\n".join(entry_lines(entry)) for entry in answer["throttles"]]
+    if not answer["throttles"]:
+        told = f"nothing is known of a wait since {_time(answer['since_ms'])}, when the journal began"
+        lost = "; some entries had to go since" if answer["forgotten"] else ""
+        blocks.append(f"{told}{lost}. A wait that only the broker's own quota asks for is not in it.")
+    if answer["quotas"]:
+        rows = [("NOW", "LIMIT", "LEVEL", "ENTITY")]
+        for quota in answer["quotas"]:
+            limit = number(quota["limit"]) + (" (observed only)" if quota["observe"] else "")
+            rows.append((quota["quota"], limit, quota["rule"], quota["entity"] or "-"))
+        blocks.append("\n".join(aligned(rows)))
+    return "\n\n".join(blocks)
+
+
+def entry_lines(entry: dict[str, Any]) -> list[str]:
+    """An entry of the journal."""
+    when = _time(entry["first_ms"])
+    if entry["last_ms"] // 1000 != entry["first_ms"] // 1000:
+        when += f" to {_time(entry['last_ms'])[11:]}"
+    waits = f"told to wait {entry['told_ms']} ms"
+    if entry["count"] > 1:
+        waits = f"told to wait {entry['count']} times, {entry['told_ms']} ms at most, {entry['total_ms']} ms in all"
+    by, unit = entry["by"], _UNITS[entry["by"]]
+    if by == "connection":
+        waits = f"{entry['count']} connections {entry['api']}" + (
+            f", for {entry['told_ms']} ms at most" if entry["told_ms"] else ""
+        )
+    level = "" if entry["rule"] == "none" else f", level {entry['rule']}"
+    rule = f"{by} quota{level}"
+    facts = [("rule", f"{rule}: {entry['entity'] or 'none'} {number(entry['limit'])} {unit}")]
+    facts.append(("measured", _measured(entry, unit)))
+    if by != "connection":
+        counter = entry["counter"]
+        whose = [f"{name}={format_name(counter[name])}" for name in ("user", "client_id") if counter[name]]
+        shared = "; a counter that clients share, since there are too many" if entry["shared"] else ""
+        facts.append(("counted by", (", ".join(whose) or "all clients together") + shared))
+        facts.insert(0, ("request", entry["api"]))
+    return [f"{when}  {waits}", *aligned(facts, indent="    ")]
+
+
+def _measured(entry: dict[str, Any], unit: str) -> str:
+    found = entry["measured"]
+    if found["tokens"] is not None:
+        return f"{found['tokens']:.1f} tokens in the bucket"
+    if found["rate"] is None:
+        return "-"
+    text = f"{found['rate']:.6g} {unit}"
+    if found["window_ms"] is not None:
+        text += f" over {found['window_ms'] / 1000:g} s"
+    if found["blocked_ms"]:
+        text += f"; two windows are used up, so nothing passes for {found['blocked_ms']} ms"
+    return text
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

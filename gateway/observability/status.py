@@ -1,0 +1,205 @@
+"""What goes on now, in one JSON text: for the status page and for `sluice top`.
+
+Every number is one of /metrics: rows of clients are those of `QuotaMetrics`, the rest is taken out of its families.
+The text is put together in slices, and is bounded by the number of series per client.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from prometheus_client.core import Metric
+
+from gateway.observability.quota_metrics import OTHER, QuotaMetrics, label_value
+from gateway.observability.throttle_journal import JournalClient, ThrottleJournal, Throttles
+from gateway.runtime.slices import Slices, in_slices
+from quotas.mutations import TrackerSnapshot
+from quotas.rate_quotas import RateSnapshot
+from quotas.resolution import TrackerKey
+
+MAX_ROWS: Final = 1_000
+MAX_WAITING: Final = 100
+_LOOKED_AT: Final = 1_000
+
+RATE_FIELDS: Final = (
+    "rule",
+    "rate",
+    "limit",
+    "utilisation",
+    "throttled",
+    "would_throttle",
+    "throttle_time_s",
+)
+MUTATION_FIELDS: Final = (
+    "rule",
+    "rate",
+    "limit",
+    "tokens",
+    "throttled",
+    "refused",
+    "would_throttle",
+    "throttle_time_s",
+)
+
+
+class Built(NamedTuple):
+    """A snapshot as JSON, and the time it took to make."""
+
+    text: bytes
+    spent_s: float
+
+
+class Status:
+    """See the module."""
+
+    def __init__(
+        self,
+        quotas: QuotaMetrics,
+        journal: ThrottleJournal,
+        *,
+        families: Iterable[Callable[[], Iterator[Metric]]],
+        gateway: Mapping[str, Any],
+        state: Callable[[], Mapping[str, Any]],
+        wall_ms: Callable[[], int],
+        max_rows: int = MAX_ROWS,
+    ) -> None:
+        """Nothing is looked at yet.
+
+        Args:
+            quotas: rows of clients.
+            journal: who waits now.
+            families: of what is not per client, each a part of /metrics.
+            gateway: facts that do not change.
+            state: facts that do: few, and cheap.
+            wall_ms: the clock of people.
+            max_rows: clients, those that are nearest to their limits.
+        """
+        self._quotas = quotas
+        self._journal = journal
+        self._families = tuple(families)
+        self._gateway = gateway
+        self._state = state
+        self._wall_ms = wall_ms
+        self._max_rows = max_rows
+
+    async def build(self) -> Built:
+        """The snapshot of this moment. The loop goes on with other work after each millisecond or so."""
+        slices = Slices(every=4)
+        series: dict[str, list[list[Any]]] = {}
+        for collect in self._families:
+            for family in collect():
+                for sample in family.samples:
+                    series.setdefault(sample.name, []).append([sample.labels, sample.value])
+                if slices.over:
+                    await slices.next()
+        clients: dict[tuple[str, ...], dict[str, Any]] = {}
+        looked = await in_slices(self._quotas.look(), slices)
+        for rates, rows in zip(self._quotas.rates, looked.rates, strict=True):
+            for names, rate, totals in rows:
+                _client(clients, names)[rates.name] = _rate_cells(names[2], rate, totals)
+                if slices.over:
+                    await slices.next()
+        for names, row, totals in looked.mutations:
+            _client(clients, names)[self._quotas.mutations.name] = _mutation_cells(names[2], row, totals)
+            if slices.over:
+                await slices.next()
+        parts = []
+        ranked = sorted(clients.values(), key=_urgency, reverse=True)
+        for client in ranked[: self._max_rows]:
+            parts.append(json.dumps(client))
+            if slices.over:
+                await slices.next()
+        wall_ms = self._wall_ms()
+        head = {
+            "at_ms": wall_ms,
+            # One today. Each has its own state; rows of clients will name theirs.
+            "members": [{**self._gateway, **self._state()}],
+            "rate_fields": RATE_FIELDS,
+            "mutation_fields": MUTATION_FIELDS,
+            "client_count": len(clients),
+            "waiting": [waiting_json(*each) for each in self._waiting(wall_ms)],
+            "series": series,
+        }
+        text = f'{json.dumps(head)[:-1]}, "clients": [{", ".join(parts)}]}}'
+        return Built(text.encode(), slices.spent_s)
+
+    def _waiting(self, wall_ms: int) -> list[tuple[JournalClient, Throttles]]:
+        """Clients that were told to wait until later than now; of those that were told lately."""
+        latest = islice(self._journal.latest(), _LOOKED_AT)
+        return list(islice((each for each in latest if each[1].until_ms > wall_ms), MAX_WAITING))
+
+
+def _client(clients: dict[tuple[str, ...], dict[str, Any]], names: list[str]) -> dict[str, Any]:
+    user, client_id, rule, *broker = names
+    other = rule == OTHER
+    key = (OTHER,) if other else (user, client_id, *broker)
+    found = clients.get(key)
+    if found is None:
+        found = clients[key] = {"user": user, "client_id": client_id}
+        if other:
+            found["other"] = True
+        if broker and not other:
+            found["broker"] = broker[0]
+    return found
+
+
+def _rate_cells(rule: str, row: RateSnapshot | None, totals: tuple[int, ...]) -> list[Any]:
+    if row is None:
+        return [rule, None, None, None, *totals, None]
+    waited_s = None if row.throttle_time_ms is None else row.throttle_time_ms / 1000
+    return [rule, row.rate, row.limit, row.utilisation, *totals, waited_s]
+
+
+def _mutation_cells(rule: str, row: TrackerSnapshot | None, totals: tuple[int, ...]) -> list[Any]:
+    if row is None:
+        return [rule, None, None, None, *totals, None]
+    waited_s = None if row.throttle_time_ms is None else row.throttle_time_ms / 1000
+    return [rule, row.mutation_rate, row.limit, row.tokens, *totals, waited_s]
+
+
+def _urgency(client: Mapping[str, Any]) -> tuple[float, float]:
+    """How near to a limit, then how much."""
+    used = rate = 0.0
+    for name in ("produce", "fetch", "request"):
+        cells = client.get(name)
+        if cells is not None:
+            used = max(used, cells[3] or 0.0)
+            rate = max(rate, cells[1] or 0.0)
+    mutations = client.get("controller_mutation")
+    if mutations is not None and mutations[1] is not None:
+        used = max(used, mutations[1] / mutations[2] if mutations[2] else 0.0)
+        rate = max(rate, mutations[1])
+    return used, rate
+
+
+def waiting_json(client: JournalClient, entry: Throttles) -> dict[str, Any]:
+    """A client and what it was told last."""
+    return {"user": client.user, "client_id": client.client_id, "ip": client.ip, **throttles_json(entry)}
+
+
+def throttles_json(entry: Throttles) -> dict[str, Any]:
+    """An entry of the journal."""
+    return {
+        "first_ms": entry.first_ms,
+        "last_ms": entry.last_ms,
+        "by": entry.by,
+        "api": entry.api,
+        "rule": entry.rule.value,
+        "entity": None if entry.entity is None else str(entry.entity),
+        "limit": entry.limit,
+        "counter": counter_json(entry.counter),
+        "shared": entry.shared,
+        "measured": entry.reading._asdict(),
+        "told_ms": entry.told_ms,
+        "total_ms": entry.total_ms,
+        "count": entry.count,
+        "until_ms": entry.until_ms,
+    }
+
+
+def counter_json(key: TrackerKey) -> dict[str, str]:
+    """Whose use is counted together: what is empty stands for all."""
+    return {"user": label_value(key.user), "client_id": label_value(key.client_id)}

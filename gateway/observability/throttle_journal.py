@@ -1,0 +1,343 @@
+"""Why clients were told to wait: a bounded journal of throttles, filled only where one happens.
+
+One entry stands for a client's throttles by one quota within a second; older entries are merged by the minute.
+Clients invent names, so there are three bounds: entries of a client, entries in all, and the length of a name. When
+all are taken, the kind of clients that has most loses the oldest one of the client that was silent for longest: a
+flood of invented names costs entries of its own kind (see `quotas.trackers` for kinds).
+
+Wall time, since people ask by it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from quotas.combine import ThrottledBy
+from quotas.entities import QuotaEntity
+from quotas.group_sizes import GroupSizes
+from quotas.resolution import Match, Rule, TrackerKey, entity_of
+from quotas.trackers import Kind
+
+MAX_ENTRIES: Final = 5_000
+SECONDS_KEPT: Final = 30
+MINUTES_KEPT: Final = 60
+
+CONNECTION: Final = "connection"
+"""The kind of throttle that `ThrottledBy` does not have: a connection was held or refused."""
+
+
+class JournalClient(NamedTuple):
+    """Whose throttles are looked for: a user and a client id, or an address alone. Names are cut."""
+
+    user: str
+    client_id: str
+    ip: str = ""
+
+
+class Reading(NamedTuple):
+    """What was measured when the time was told; None: it has no part in this quota.
+
+    Attributes:
+        rate: average per second over `window_ms`, in the unit of the quota.
+        held: the sum over that window.
+        window_ms: what the average was taken over.
+        blocked_ms: for how long nothing passes this counter, which holds two windows' worth.
+        tokens: left in the bucket; below 0 is debt.
+    """
+
+    rate: float | None = None
+    held: float | None = None
+    window_ms: int | None = None
+    blocked_ms: int = 0
+    tokens: float | None = None
+
+
+@dataclass(slots=True)
+class Throttles:
+    """An entry: throttles of one client by one quota, close together. Numbers are those of the longest.
+
+    Attributes:
+        first_ms, last_ms: wall time.
+        by: the quota's family, or `CONNECTION`.
+        api: of the request; for a connection what became of it.
+        rule, entity: the level that decided, and the quota's entity.
+        limit: in the unit of the quota; None: unlimited since.
+        counter: whose use the counter holds.
+        shared: the counter is one that clients share because there are too many.
+        reading: see `Reading`.
+        told_ms: the longest time told.
+        total_ms, count: of all.
+        until_ms: when the last one is over.
+    """
+
+    first_ms: int
+    last_ms: int
+    by: str
+    api: str
+    rule: Rule
+    entity: QuotaEntity | None
+    limit: float | None
+    counter: TrackerKey
+    shared: bool
+    reading: Reading
+    told_ms: int
+    total_ms: int
+    count: int
+    until_ms: int
+
+    def like(self, other: Throttles, *, within_ms: int) -> bool:
+        """Whether both are about the same, in the same second or minute."""
+        return (
+            self.first_ms // within_ms == other.first_ms // within_ms
+            and self.by == other.by
+            and self.api == other.api
+            and self.rule is other.rule
+            and self.limit == other.limit
+            and self.entity == other.entity
+        )
+
+    def merge(self, later: Throttles) -> None:
+        """Stand for another one too."""
+        self.last_ms = max(self.last_ms, later.last_ms)
+        self.until_ms = max(self.until_ms, later.until_ms)
+        self.count += later.count
+        self.total_ms += later.total_ms
+        if later.told_ms >= self.told_ms:
+            self.told_ms, self.reading = later.told_ms, later.reading
+            self.counter, self.shared = later.counter, later.shared
+
+
+class _Client:
+    __slots__ = ("kind", "minutes", "seconds")
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.seconds: deque[Throttles] = deque()
+        self.minutes: deque[Throttles] = deque()
+
+    def __len__(self) -> int:
+        return len(self.seconds) + len(self.minutes)
+
+
+class ThrottleJournal:
+    """See the module.
+
+    Attributes:
+        since_ms: wall time from which on it has been kept.
+        forgotten: entries that went because all were taken.
+    """
+
+    def __init__(
+        self,
+        wall_ms: Callable[[], int],
+        cut: Callable[[str], str],
+        *,
+        max_entries: int = MAX_ENTRIES,
+    ) -> None:
+        """Nothing has happened yet.
+
+        Args:
+            wall_ms: the clock.
+            cut: makes a long name short, and leaves a short one as it is.
+            max_entries: see the module.
+        """
+        self._wall_ms = wall_ms
+        self._cut = cut
+        self._max_entries = max_entries
+        # The client that was throttled last comes last, in all and among its kind.
+        self._clients: dict[JournalClient, _Client] = {}
+        self._by_kind: dict[Kind, dict[JournalClient, None]] = {}
+        self._sizes: GroupSizes[Kind] = GroupSizes()
+        self._count = 0
+        self.since_ms = wall_ms()
+        self.forgotten = 0
+
+    def __len__(self) -> int:
+        """Entries."""
+        return self._count
+
+    def throttled(
+        self,
+        client: JournalClient,
+        kind: Kind,
+        by: ThrottledBy,
+        api: str,
+        match: Match,
+        throttle_time_ms: int,
+        reading: Reading,
+        *,
+        shared: bool = False,
+    ) -> None:
+        """An answer tells a client to wait, or a request is held.
+
+        Args:
+            client: whose.
+            kind: which clients it loses entries with; see the module.
+            by: the quota's family.
+            api: of the request.
+            match: the quota.
+            throttle_time_ms: > 0.
+            reading: what was measured.
+            shared: see `Throttles`.
+        """
+        self._add(
+            client, kind, by.value, api, match, entity_of(match), throttle_time_ms, reading, shared=shared
+        )
+
+    def connection_throttled(
+        self,
+        ip: str,
+        kind: Kind,
+        outcome: str,
+        limit: float | None,
+        entity: QuotaEntity | None,
+        hold_ms: int,
+        reading: Reading,
+    ) -> None:
+        """A connection was held, or refused.
+
+        Args:
+            ip: the address.
+            kind: its network.
+            outcome: what became of it.
+            limit: the address's rate; None: it was not for a rate.
+            entity: what that rate is set for.
+            hold_ms: for how long; 0: refused.
+            reading: what was measured.
+        """
+        match = Match(limit, Rule.NONE, TrackerKey("", ""))
+        client = JournalClient("", "", ip)
+        self._add(client, kind, CONNECTION, outcome, match, entity, hold_ms, reading, shared=False)
+
+    def of(self, user: str, client_id: str) -> list[Throttles]:
+        """The entries of a client, the oldest first."""
+        return self._entries(self._cut_client(JournalClient(user, client_id)))
+
+    def of_address(self, ip: str) -> list[Throttles]:
+        """The entries of an address, the oldest first."""
+        return self._entries(JournalClient("", "", ip))
+
+    def of_counter(self, key: TrackerKey, most: int) -> list[tuple[JournalClient, Throttles]]:
+        """The latest entries of all clients that this counter made wait, the oldest first. Looks at every entry."""
+        key = TrackerKey(*map(self._cut, key))
+        found = [
+            (client, entry)
+            for client, kept in self._clients.items()
+            for entries in (kept.minutes, kept.seconds)
+            for entry in entries
+            if entry.counter == key
+        ]
+        found.sort(key=lambda each: each[1].first_ms)
+        return found[-most:]
+
+    def latest(self) -> Iterator[tuple[JournalClient, Throttles]]:
+        """Each client with its last entry, the latest first. What changes meanwhile ends it with a RuntimeError."""
+        for client, kept in reversed(self._clients.items()):
+            yield client, (kept.seconds or kept.minutes)[-1]
+
+    def _entries(self, client: JournalClient) -> list[Throttles]:
+        kept = self._clients.get(client)
+        return [] if kept is None else [*kept.minutes, *kept.seconds]
+
+    def _cut_client(self, client: JournalClient) -> JournalClient:
+        cut = self._cut
+        return JournalClient(cut(client.user), cut(client.client_id), client.ip)
+
+    def _add(
+        self,
+        client: JournalClient,
+        kind: Kind,
+        by: str,
+        api: str,
+        match: Match,
+        entity: QuotaEntity | None,
+        told_ms: int,
+        reading: Reading,
+        *,
+        shared: bool,
+    ) -> None:
+        now_ms = self._wall_ms()
+        named, client = client, self._cut_client(client)
+        # Names in an entry are as bounded as the client's own, and mostly the same.
+        names = {named.user: client.user, named.client_id: client.client_id}
+        new = Throttles(
+            first_ms=now_ms,
+            last_ms=now_ms,
+            by=by,
+            api=api,
+            rule=match.rule,
+            entity=entity and self._cut_entity(entity, names),
+            limit=match.limit,
+            counter=TrackerKey(*(self._short(name, names) for name in match.tracker_key)),
+            shared=shared,
+            reading=reading,
+            told_ms=told_ms,
+            total_ms=told_ms,
+            count=1,
+            until_ms=now_ms + told_ms,
+        )
+        kept = self._clients.pop(client, None)
+        if kept is None:
+            kept = _Client(kind)
+        self._clients[client] = kept
+        of_kind = self._by_kind.setdefault(kept.kind, {})
+        of_kind.pop(client, None)
+        of_kind[client] = None
+        # Several quotas or APIs may alternate within a second.
+        for earlier in reversed(kept.seconds):
+            if earlier.first_ms // 1000 != now_ms // 1000:
+                break
+            if earlier.like(new, within_ms=1000):
+                earlier.merge(new)
+                return
+        kept.seconds.append(new)
+        self._count += 1
+        self._sizes.add(kept.kind)
+        if len(kept.seconds) > SECONDS_KEPT:
+            self._age(kept)
+        while self._count > self._max_entries:
+            self._forget_one()
+
+    def _cut_entity(self, entity: QuotaEntity, names: dict[str, str]) -> QuotaEntity:
+        user, client_id = (
+            self._short(name, names) if isinstance(name, str) else name
+            for name in (entity.user, entity.client_id)
+        )
+        return QuotaEntity(user, client_id, entity.ip)
+
+    def _short(self, name: str, names: dict[str, str]) -> str:
+        known = names.get(name)
+        return self._cut(name) if known is None else known
+
+    def _age(self, kept: _Client) -> None:
+        oldest = kept.seconds.popleft()
+        for earlier in reversed(kept.minutes):
+            if earlier.first_ms // 60_000 != oldest.first_ms // 60_000:
+                break
+            if earlier.like(oldest, within_ms=60_000):
+                earlier.merge(oldest)
+                self._gone(kept)
+                return
+        kept.minutes.append(oldest)
+        if len(kept.minutes) > MINUTES_KEPT:
+            kept.minutes.popleft()
+            self._gone(kept)
+
+    def _forget_one(self) -> None:
+        of_kind = self._by_kind[self._sizes.largest_group()]
+        client = next(iter(of_kind))
+        kept = self._clients[client]
+        (kept.minutes or kept.seconds).popleft()
+        self._gone(kept)
+        self.forgotten += 1
+        if not kept:
+            del self._clients[client], of_kind[client]
+            if not of_kind:
+                del self._by_kind[kept.kind]
+
+    def _gone(self, kept: _Client) -> None:
+        self._count -= 1
+        self._sizes.remove(kept.kind)

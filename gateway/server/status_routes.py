@@ -1,0 +1,284 @@
+"""The admin port's part for looking: a page, the snapshot that it shows, a stream of these, and why clients waited.
+
+    GET /               the status page; needs nothing but the next two
+    GET /status.json    a snapshot, at most a second old or as old as the pace below
+    GET /events         snapshots as server-sent events, for few viewers at a time
+    GET /why            ?user=NAME&client_id=ID, or ?ip=ADDRESS: what the journal has of a client, which quotas apply
+                        to it now, and the latest changes of these; with &of=counter, of all clients of a counter
+
+Nothing of it changes anything, and none of it is for other sites: a browser tells where a request comes from, and no
+answer may be read, framed or included elsewhere (docs/decisions/0016-seen.md). Making and sending snapshots takes
+at most 1.5 percent of a core, however many ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import resources
+from itertools import islice
+from typing import Any, Final
+
+from aiohttp import web
+
+from gateway.observability.status import Built, Status, waiting_json
+from gateway.observability.throttle_journal import JournalClient, ThrottleJournal
+from gateway.quota_admin.store.interface import HistoryEntry, StoreError
+from gateway.quota_admin.store.quota_json import history_json
+from gateway.server.admin_connections import AdminConnections
+from quotas.entities import QuotaEntity, QuotaKey
+from quotas.ip_limits import normalise
+from quotas.limits import Limits
+from quotas.resolution import Match, TrackerKey, entity_of, match_of_tracker, resolve
+
+MAX_VIEWERS: Final = 8
+LEAST_INTERVAL_S: Final = 1.0
+SHARE: Final = 0.015
+"""Of a core, for making and sending snapshots."""
+
+SEND_S_PER_BYTE: Final = 3e-9
+SEND_S: Final = 10.0
+"""For a viewer to take a snapshot."""
+
+MAX_TOLD: Final = 200
+_CHANGES_LOOKED_AT: Final = 200
+_CHANGES_TOLD: Final = 10
+
+_CLIENT_KEYS: Final = tuple(key for key in QuotaKey if key is not QuotaKey.CONNECTION_CREATION_RATE)
+_OWN: Final = ("same-origin", "none")
+
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class StatusFeed:
+    """Makes snapshots while there is somebody to look at them, all look at the same."""
+
+    def __init__(self, build: Callable[[], Any]) -> None:
+        """None is made yet.
+
+        Args:
+            build: makes one: `Status.build`.
+        """
+        self._build = build
+        self._building: asyncio.Task[Built] | None = None
+        self._latest: Built | None = None
+        self._next_s = 0.0
+
+    async def latest(self) -> Built:
+        """The latest snapshot; a new one when it is due."""
+        if self._building is None:
+            if self._latest is not None and time.monotonic() < self._next_s:
+                return self._latest
+            self._building = asyncio.create_task(self._make())
+        return await asyncio.shield(self._building)
+
+    async def after(self, seen: Built) -> Built:
+        """The one after this, when it is due."""
+        while self._latest is seen:
+            wait_s = self._next_s - time.monotonic()
+            if wait_s <= 0:
+                return await self.latest()
+            await asyncio.sleep(wait_s)
+        return await self.latest()
+
+    async def _make(self) -> Built:
+        try:
+            built: Built = await self._build()
+            self._latest = built
+            self._next_s = time.monotonic() + max(LEAST_INTERVAL_S, built.spent_s / SHARE)
+            return built
+        finally:
+            self._building = None
+
+    def sent(self, size_bytes: int) -> None:
+        """So much went out: the next snapshot comes later by what that costs."""
+        self._next_s += size_bytes * SEND_S_PER_BYTE / SHARE
+
+
+class StatusRoutes:
+    """See the module."""
+
+    def __init__(
+        self,
+        status: Status,
+        journal: ThrottleJournal,
+        limits: Limits,
+        history: Callable[[int], Awaitable[list[HistoryEntry]]],
+    ) -> None:
+        """Nothing is served yet.
+
+        Args:
+            status: makes the snapshots.
+            journal: why clients waited.
+            limits: the quotas in force.
+            history: their latest so many changes, the last one first.
+        """
+        self._history = history
+        self.feed = StatusFeed(status.build)
+        self._journal = journal
+        self._limits = limits
+        self._viewers = 0
+        self._stopping = False
+        self._page = resources.files("gateway.server").joinpath("status_page.html").read_bytes()
+        self._policy = _policy(self._page.decode())
+
+    @property
+    def viewers(self) -> int:
+        """How many follow the stream."""
+        return self._viewers
+
+    def add_to(self, router: web.UrlDispatcher, connections: AdminConnections) -> None:
+        """Serve them.
+
+        Args:
+            router: of the admin port.
+            connections: of the admin port.
+        """
+        self._connections = connections
+        router.add_get("/", self._serve_page)
+        router.add_get("/status.json", self._serve_status)
+        router.add_get("/events", self._serve_events)
+        router.add_get("/why", self._serve_why)
+
+    def stop(self) -> None:
+        """No more snapshots to those that follow the stream."""
+        self._stopping = True
+
+    async def _serve_page(self, request: web.Request) -> web.Response:
+        # A link on another page may lead here; it learns nothing by that.
+        if request.headers.get("Sec-Fetch-Dest", "document") != "document":
+            return _foreign()
+        headers = {**_HEADERS, "Content-Security-Policy": self._policy, "X-Frame-Options": "DENY"}
+        return web.Response(body=self._page, content_type="text/html", charset="utf-8", headers=headers)
+
+    async def _serve_status(self, request: web.Request) -> web.Response:
+        if _is_foreign(request):
+            return _foreign()
+        built = await self.feed.latest()
+        return web.Response(
+            body=built.text, content_type="application/json", charset="utf-8", headers=_HEADERS
+        )
+
+    async def _serve_events(self, request: web.Request) -> web.StreamResponse:
+        if _is_foreign(request):
+            return _foreign()
+        if self._viewers >= MAX_VIEWERS:
+            return web.json_response(
+                {"error": f"{MAX_VIEWERS} follow already; /status.json is always answered"},
+                status=503,
+                headers=_HEADERS,
+            )
+        self._viewers += 1
+        response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
+        try:
+            built = await self.feed.latest()
+            while not self._stopping:
+                await self._send(request, response, b"data: " + built.text + b"\n\n")
+                # The newest: what a slow one has missed is not made up for.
+                built = await self.feed.after(built)
+        except ConnectionError:
+            pass  # the viewer left, or took nothing for too long
+        finally:
+            self._viewers -= 1
+        return response
+
+    async def _send(self, request: web.Request, response: web.StreamResponse, data: bytes) -> None:
+        until = asyncio.get_running_loop().time() + SEND_S
+        with self._connections.waiting(request.protocol, until):
+            if not response.prepared:
+                await response.prepare(request)
+            await response.write(data)
+        self.feed.sent(len(data))
+
+    async def _serve_why(self, request: web.Request) -> web.Response:
+        if _is_foreign(request):
+            return _foreign()
+        query = request.query
+        user, client_id, ip = query.get("user", ""), query.get("client_id", ""), query.get("ip", "")
+        client = JournalClient(user, client_id)
+        matches: dict[QuotaKey, Match] = {}
+        if ip:
+            try:
+                client = JournalClient("", "", normalise(ip))
+            except ValueError:
+                return web.json_response({"error": "ip has to be an address"}, status=400, headers=_HEADERS)
+            found = [(client, entry) for entry in self._journal.of_address(client.ip)]
+        elif query.get("of") == "counter":
+            key = TrackerKey(user, client_id)
+            found = self._journal.of_counter(key, MAX_TOLD)
+            matches = {quota: match_of_tracker(self._limits, quota, key) for quota in _CLIENT_KEYS}
+        else:
+            found = [(client, entry) for entry in self._journal.of(user, client_id)]
+            matches = {quota: resolve(self._limits, quota, user, client_id) for quota in _CLIENT_KEYS}
+        answer = {
+            "user": client.user,
+            "client_id": client.client_id,
+            "ip": client.ip,
+            "since_ms": self._journal.since_ms,
+            "forgotten": self._journal.forgotten,
+            "throttles": [waiting_json(*each) for each in found],
+            "quotas": [_quota_json(quota, match) for quota, match in matches.items()],
+            "changes": await self._changes({quota: entity_of(match) for quota, match in matches.items()}),
+        }
+        return web.json_response(answer, headers=_HEADERS)
+
+    async def _changes(self, wanted: Mapping[QuotaKey, QuotaEntity | None]) -> list[dict[str, Any]]:
+        """The latest changes of these quotas, the last one first; of those that are not long ago."""
+        try:
+            latest = await self._history(_CHANGES_LOOKED_AT)
+        except StoreError:
+            return []
+        entities = {(quota.value, entity) for quota, entity in wanted.items() if entity is not None}
+        mine = (entry for entry in latest if (entry.key, entry.entity) in entities)
+        return [history_json(entry) for entry in islice(mine, _CHANGES_TOLD)]
+
+
+def _quota_json(quota: QuotaKey, match: Match) -> dict[str, Any]:
+    entity = entity_of(match)
+    return {
+        "quota": quota.value,
+        "limit": match.limit,
+        "rule": match.rule.value,
+        "entity": None if entity is None else str(entity),
+        "observe": match.observe,
+    }
+
+
+def _is_foreign(request: web.Request) -> bool:
+    """Whether a page of another site asks. What is no browser says nothing of it."""
+    return request.headers.get("Sec-Fetch-Site", "none") not in _OWN or "Origin" in request.headers
+
+
+def _foreign() -> web.Response:
+    return web.json_response({"error": "not for other sites"}, status=403, headers=_HEADERS)
+
+
+def _policy(page: str) -> str:
+    """What the page may do: its own script and style, by hash, and ask where it came from."""
+    allowed = {
+        name: " ".join(
+            f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+            for text in re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        )
+        for name, tag in (("script-src", "script"), ("style-src", "style"))
+    }
+    return "; ".join(
+        [
+            "default-src 'none'",
+            *(f"{name} {hashes}" for name, hashes in allowed.items()),
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        ]
+    )

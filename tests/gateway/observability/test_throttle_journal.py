@@ -1,0 +1,142 @@
+"""The journal of throttles: every wait that was told is in it, and floods cost only their own kind's entries."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections import Counter
+
+import pytest
+
+from gateway.observability.quota_metrics import label_value
+from gateway.observability.throttle_journal import (
+    MAX_ENTRIES,
+    MINUTES_KEPT,
+    SECONDS_KEPT,
+    JournalClient,
+    Reading,
+    ThrottleJournal,
+    Throttles,
+)
+from protocol.api_keys import ApiKey
+from quotas.combine import ThrottledBy
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.resolution import Match, Rule, TrackerKey
+from testkit.conversation import Conversation
+from testkit.core import GatewayCore
+from testkit.frames import create_topics, fetch, heartbeat, heartbeat_reply, produce, produce_reply
+from testkit.wire import response
+
+
+class Journal:
+    """A journal with a clock, filled by hand."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.journal = ThrottleJournal(lambda: self.now_ms, label_value)
+
+    def told(self, user: str, client_id: str, ms: int = 100, *, kind: str | None = None) -> None:
+        match = Match(10.0, Rule.USER_DEFAULT_CLIENT, TrackerKey(user, client_id))
+        reading = Reading(rate=float(ms), window_ms=10_000)
+        client = JournalClient(user, client_id)
+        self.journal.throttled(client, kind or user, ThrottledBy.PRODUCE, "produce", match, ms, reading)
+
+
+def totals(entries: list[Throttles]) -> tuple[int, int]:
+    return sum(entry.count for entry in entries), sum(entry.total_ms for entry in entries)
+
+
+def test_throttles_of_a_second_are_one_entry_with_the_numbers_of_the_longest() -> None:
+    j = Journal()
+    for ms in (100, 300, 200):
+        j.told("u", "c", ms)
+        j.now_ms += 10
+    (entry,) = j.journal.of("u", "c")
+    assert (entry.count, entry.told_ms, entry.total_ms, entry.reading.rate) == (3, 300, 600, 300.0)
+    assert (entry.first_ms, entry.last_ms, entry.until_ms) == (0, 20, 310)
+    assert entry.entity == QuotaEntity(user="u", client_id=DEFAULT)
+
+
+def test_older_seconds_become_minutes_and_the_oldest_minutes_go() -> None:
+    j = Journal()
+    seconds = 60 * (MINUTES_KEPT + 5)
+    for second in range(seconds):
+        j.now_ms = second * 1000
+        j.told("u", "c")
+    entries = j.journal.of("u", "c")
+    assert len(entries) == len(j.journal) == SECONDS_KEPT + MINUTES_KEPT
+    assert [entry.count for entry in entries[-SECONDS_KEPT:]] == [1] * SECONDS_KEPT
+    assert entries[1].count == 60
+    count, _ = totals(entries)
+    assert 60 * (MINUTES_KEPT - 1) < count < seconds
+    assert [entry.first_ms for entry in entries] == sorted(entry.first_ms for entry in entries)
+
+
+def test_a_flood_of_names_costs_only_entries_of_its_own_kind_and_bounded_memory() -> None:
+    j = Journal()
+    j.told("alice", "app", 777)
+    tracemalloc.start()
+    for at in range(2 * MAX_ENTRIES):
+        j.now_ms += 1
+        j.told("mallory", f"{at}" + "\U0001f4a3" * 250)
+    used_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(j.journal) == MAX_ENTRIES
+    assert j.journal.forgotten == MAX_ENTRIES + 1
+    assert [entry.told_ms for entry in j.journal.of("alice", "app")] == [777]
+    assert used_bytes < 16_000_000
+    # What went is the flooder's own, oldest first.
+    assert j.journal.of("mallory", "0" + "\U0001f4a3" * 250) == []
+    assert len(j.journal.of("mallory", f"{2 * MAX_ENTRIES - 1}" + "\U0001f4a3" * 250)) == 1
+    client, entry = next(iter(j.journal.latest()))
+    assert max(map(len, (client.client_id, entry.counter.client_id))) <= 128
+
+
+def told_by(core: GatewayCore) -> Counter[ThrottledBy]:
+    waits: Counter[ThrottledBy] = Counter()
+    for _, _, ms, by in core.observer.throttles:
+        waits[by] += ms
+    return waits
+
+
+@pytest.mark.parametrize("by", [ThrottledBy.PRODUCE, ThrottledBy.FETCH, ThrottledBy.CONTROLLER_MUTATION])
+def test_what_is_told_and_what_is_held_is_explained(by: ThrottledBy) -> None:
+    c = Conversation(producer_byte_rate=10, consumer_byte_rate=10, controller_mutation_rate=2)
+    if by is ThrottledBy.PRODUCE:
+        c.client_sends(produce(1, size=500)).upstream_answers(produce_reply(1))
+        c.client_sends(produce(2, size=500, acks=0)).after(60_000)
+    elif by is ThrottledBy.FETCH:
+        for _ in range(2):
+            c.client_sends(fetch())
+            c.upstream_answers(response("Fetch", 12, responses=[], error_code=0, session_id=7)).after(30_000)
+        c.core.client_quotas.fetch_tracker("ANONYMOUS", "tests", None, now_ms=c.clock.now_ms).record(  # type: ignore[union-attr]
+            1_000, now_ms=c.clock.now_ms
+        )
+        c.client_sends(fetch()).after(30_000)
+    else:
+        c.client_sends(create_topics(1, ("t", 60), version=5)).serve()
+    entries = c.core.journal.of("ANONYMOUS", "tests")
+    waits = told_by(c.core)
+    assert set(waits) == {by}
+    assert totals(entries) == (len(c.core.observer.throttles), waits[by])
+    for entry in entries:
+        assert (entry.by, entry.rule, entry.entity) == (by.value, Rule.USER, QuotaEntity(user="ANONYMOUS"))
+        assert entry.counter == TrackerKey("ANONYMOUS", "")
+        reading = entry.reading
+        if by is ThrottledBy.CONTROLLER_MUTATION:
+            assert reading.tokens is not None
+            assert entry.told_ms == round(-reading.tokens / 2 * 1000)
+        else:
+            assert reading.rate is not None
+            assert reading.rate > 10 or reading.blocked_ms > 0
+
+
+def test_the_time_of_requests_is_explained() -> None:
+    c = Conversation(request_percentage=1)
+    c.client_sends(heartbeat(1))
+    assert c.session.meter is not None
+    c.session.meter.busy_ns += 5_000_000_000
+    c.upstream_answers(heartbeat_reply(1))
+    ((api_key, _, ms, _),) = c.core.observer.throttles
+    (entry,) = c.core.journal.of("ANONYMOUS", "tests")
+    assert (api_key, entry.api, entry.by, entry.told_ms) == (ApiKey.HEARTBEAT, "heartbeat", "request", ms)
+    assert entry.limit == c.core.limits.get(QuotaEntity(user="ANONYMOUS"), QuotaKey.REQUEST_PERCENTAGE) == 1
