@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import NoReturn
 
 from config import ConfigError
-from gateway.cli import check_config, enforcement, kafka_tool, quotas, reload, serve, usage, why
+from gateway.cli import check_config, enforcement, kafka_tool, quotas, reload, serve, top, usage, why
 
 
 class _Parser(argparse.ArgumentParser):
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _Parser(prog="sluice", description="A quota gateway for Apache Kafka.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"sluice {version('sluice')}")
     commands = parser.add_subparsers(metavar="COMMAND")
-    for command in (serve, check_config, quotas, usage, why, enforcement, reload, kafka_tool):
+    for command in (serve, check_config, quotas, usage, top, why, enforcement, reload, kafka_tool):
         command.add_parser(commands)
     arguments = parser.parse_args(argv)
     if not hasattr(arguments, "run"):

@@ -120,7 +120,8 @@ def text_of(answer: dict[str, Any]) -> str:
     else:
         head = f"client user={format_name(answer['user'])} client-id={format_name(answer['client_id'])}"
     blocks = [head]
-    blocks += ["\n".join(entry_lines(entry)) for entry in answer["throttles"]]
+    # The last one is what is looked for most often.
+    blocks += ["\n".join(entry_lines(entry)) for entry in reversed(answer["throttles"])]
     if not answer["throttles"]:
         told = f"nothing is known of a wait since {_time(answer['since_ms'])}, when the journal began"
         lost = "; some entries had to go since" if answer["forgotten"] else ""
@@ -150,13 +151,16 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
     level = "" if entry["rule"] == "none" else f", level {entry['rule']}"
     rule = f"{by} quota{level}"
     facts = [("rule", f"{rule}: {entry['entity'] or 'none'} {number(entry['limit'])} {unit}")]
+    if not entry["ip"]:
+        client = f"user={format_name(entry['user'])} client-id={format_name(entry['client_id'])}"
+        facts.insert(0, ("client", client))
     facts.append(("measured", _measured(entry, unit)))
     if by != "connection":
         counter = entry["counter"]
         whose = [f"{name}={format_name(counter[name])}" for name in ("user", "client_id") if counter[name]]
         shared = "; a counter that clients share, since there are too many" if entry["shared"] else ""
         facts.append(("counted by", (", ".join(whose) or "all clients together") + shared))
-        facts.insert(0, ("request", entry["api"]))
+        facts.insert(1, ("request", entry["api"]))
     return [f"{when}  {waits}", *aligned(facts, indent="    ")]
 
 

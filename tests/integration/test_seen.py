@@ -1,0 +1,177 @@
+"""What a real browser and a real terminal show of a gateway is what /metrics says, and names do nothing there."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from playwright.async_api import Page, async_playwright
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.cli.top_rows import number
+from testkit.gateway import RunningGateway, broker_and_gateway
+from testkit.packages import require_package
+from tests.attacks.test_status import HOSTILE, QUOTAS, url, use
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio]
+
+TMUX = "sluice-test"
+
+
+@asynccontextmanager
+async def standing_still(clients: int = 0) -> AsyncIterator[RunningGateway]:
+    """A gateway whose counters are looked at as of one moment, so that two looks say the same."""
+    async with broker_and_gateway(quotas=QUOTAS) as (_, running):
+        now_ms = running.gateway._now_ms()
+        running.gateway._quota_metrics._now_ms = lambda: now_ms + 1_000
+        for at, name in enumerate((*HOSTILE, "zero", *(f"client-{at}" for at in range(clients)))):
+            use(running, name, size=0 if name == "zero" else 900 * (at + 12))
+        yield running
+
+
+async def scraped(running: RunningGateway, name: str) -> dict[str, float]:
+    """A series by client id."""
+    async with aiohttp.ClientSession() as session, session.get(url(running, "/metrics")) as answer:
+        text = await answer.text()
+    return {
+        sample.labels["client_id"]: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and sample.labels["rule"] != "other"
+    }
+
+
+@asynccontextmanager
+async def opened(running: RunningGateway) -> AsyncIterator[tuple[Page, list[str]]]:
+    """The page in Chromium, and what went wrong in it."""
+    program = require_package("chromium")
+    async with async_playwright() as playwright:
+        # Without a sandbox, since tests may run as root; what is shown is ours.
+        browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = await browser.new_page()
+        faults: list[str] = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda message: faults.append(message.text))
+        page.on("dialog", lambda dialog: faults.append(dialog.message))
+        requests: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
+        await page.goto(url(running, "/"))
+        await page.wait_for_selector("#clients tr")
+        yield page, faults
+        assert [each for each in requests if not each.startswith(url(running, "/"))] == []
+        await browser.close()
+
+
+_ROWS = """rows => Object.fromEntries(rows.map(row => [row.dataset.clientId,
+    [...row.querySelectorAll("td")].map(cell => cell.dataset.value)]))"""
+
+
+async def test_the_page_shows_what_metrics_say_and_names_as_text() -> None:
+    async with standing_still() as running, opened(running) as (page, faults):
+        rows = await page.eval_on_selector_all("#clients tr", _ROWS)
+        rates = await scraped(running, "gateway_produce_byte_rate")
+        used = await scraped(running, "gateway_produce_utilisation_ratio")
+        throttled = await scraped(running, "gateway_produce_throttled_requests_total")
+        assert len(rates) == len(HOSTILE) + 1
+        assert {name: float(cells[0]) for name, cells in rows.items()} == rates
+        assert {name: float(cells[4]) for name, cells in rows.items()} == pytest.approx(used)
+        assert {name: float(cells[5]) for name, cells in rows.items()} == throttled
+        shown = await page.inner_text("#clients")
+        assert HOSTILE[0] in shown
+        assert HOSTILE[1] in shown
+        assert "\\u{1b}]0;title" in shown
+        assert "\\u{202e}gnp.exe" in shown
+        assert await page.locator("#clients img, #clients script").count() == 0
+        # The keyboard alone: filter, explain, back.
+        await page.fill("#filter", "img src")
+        await page.wait_for_function("document.querySelectorAll('#clients tr').length === 1")
+        await page.focus("#clients .why")
+        await page.keyboard.press("Enter")
+        await page.wait_for_selector("#why ol li")
+        told = await page.inner_text("#dialog")
+        assert "level default_client: client-id=<default>, 1000 B/s" in told
+        assert HOSTILE[0] in told
+        await page.keyboard.press("Escape")
+        assert not await page.is_visible("#dialog")
+        # News come by themselves.
+        await page.fill("#filter", "")
+        use(running, "newcomer")
+        await page.wait_for_selector('#clients tr[data-client-id="newcomer"]')
+        assert faults == []
+
+
+async def test_the_page_takes_the_unknown_in_its_order_and_a_thousand_clients() -> None:
+    async with standing_still(clients=240) as running, opened(running) as (page, faults):
+        assert await page.locator("#clients tr").count() == 100
+        await page.select_option("#rows", "1000")
+        assert await page.locator("#clients tr").count() > 200
+        await page.click("#columns button >> text=Client")
+        assert await page.get_attribute("#columns th >> nth=0", "aria-sort") == "ascending"
+        # Without labels and roles a table of numbers is nothing to a screen reader.
+        headings = await page.locator("th[scope=col]").count()
+        assert headings == await page.locator("thead th").count()
+        assert await page.get_by_label("Filter").count() == 1
+        assert await page.get_by_role("row").count() > 200
+        assert faults == []
+
+
+async def tmux(*command: str) -> str:
+    """Run it in the test's own server; its output."""
+    process = await asyncio.create_subprocess_exec(
+        "tmux", "-L", TMUX, "-f", "/dev/null", *command, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    return out.decode()
+
+
+async def screen_with(text: str, *, seconds: float = 30) -> str:
+    """The terminal's text, once this is in it."""
+    for _ in range(int(seconds * 5)):
+        shown = await tmux("capture-pane", "-p")
+        if text in shown:
+            return shown
+        await asyncio.sleep(0.2)
+    raise AssertionError(f"{text!r} is not in:\n{shown}")
+
+
+async def test_top_shows_in_a_terminal_what_metrics_say() -> None:
+    require_package("tmux")
+    program = Path(sys.executable).with_name("sluice")
+    async with standing_still() as running:
+        # The width of the terminal and not of the one that the tests were started in.
+        command = f"env -u COLUMNS -u LINES {shlex.quote(str(program))} top --admin {url(running, '')}"
+        await tmux("new-session", "-d", "-x", "160", "-y", "40", command)
+        try:
+            shown = await screen_with("zero")
+            rates = await scraped(running, "gateway_produce_byte_rate")
+            throttled = await scraped(running, "gateway_produce_throttled_requests_total")
+            rows = [line for line in shown.splitlines() if " / 1000" in line]
+            told = sorted(
+                (rate, count)
+                for line in rows
+                for rate, count in re.findall(r"(\S+) / 1000 .*?(?:\d+%)\s+(\d+)", line)
+            )
+            assert told == sorted((number(rates[name]), number(throttled[name])) for name in rates)
+            assert "<img src=x onerror=alert(1)>" in shown
+            assert "\\u{202e}gnp.exe" in shown
+            assert "\\u{1b}]0;title" in shown
+            assert not {"\x1b", "\u202e", "ש"} & set(shown)
+            assert (await tmux("display-message", "-p", "#{pane_title}")).strip() != "title"
+            await tmux("send-keys", "/")
+            await asyncio.sleep(0.5)
+            await tmux("send-keys", "-l", "img")
+            await screen_with("1 of 8 rows")
+            await tmux("send-keys", "Enter")
+            await asyncio.sleep(0.5)
+            await tmux("send-keys", "Enter")
+            why = await screen_with("client-id=<default> 1000 B/s")
+            assert re.search(r"  told to wait \d+ ms", why)
+        finally:
+            await tmux("kill-server")
