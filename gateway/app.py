@@ -27,7 +27,12 @@ from gateway.net.batch_scheduler import BatchScheduler
 from gateway.net.channel import ChannelFactory
 from gateway.net.listener import Listener, Listeners
 from gateway.observability.connection_metrics import ConnectionMetrics
-from gateway.observability.operation_metrics import QuotaAdminMetrics, ReloadMetrics, StoreMetrics
+from gateway.observability.operation_metrics import (
+    QuotaAdminMetrics,
+    ReadinessMetrics,
+    ReloadMetrics,
+    StoreMetrics,
+)
 from gateway.observability.quota_metrics import QuotaMetrics, label_value
 from gateway.observability.request_metrics import RequestMetrics
 from gateway.observability.status import Status
@@ -316,6 +321,7 @@ class Gateway:
             quota_metrics,
             self._reload_metrics,
             self.tls.metrics,
+            ReadinessMetrics(self.why_not_ready),
             QuotaAdminMetrics(self.quota_admin),
             StoreMetrics(self.live_quotas, self._own_topics, self._now_ms),
             self._watchdog,

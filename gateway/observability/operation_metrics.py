@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -95,6 +95,21 @@ class ReloadMetrics(Collector):
             "gateway_config_settings_awaiting_restart",
             "Settings in the file, as last read, that only a restart puts in force.",
             value=self._awaiting_restart,
+        )
+
+
+class ReadinessMetrics(Collector):
+    """Whether clients can be served."""
+
+    def __init__(self, why_not_ready: Callable[[], str | None]) -> None:
+        self._why_not_ready = why_not_ready
+
+    def collect(self) -> Iterator[Metric]:
+        """As of now."""
+        yield GaugeMetricFamily(
+            "gateway_ready",
+            "1 while clients can be served; /readyz says why not.",
+            value=self._why_not_ready() is None,
         )
 
 

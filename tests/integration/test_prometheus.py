@@ -5,36 +5,83 @@ import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
+from monitoring.dashboard import panels
+from testkit.certificates import Authority
 from testkit.packages import require_package
 from testkit.wire_client import WireClient
 from tests.integration.conftest import StartGateway, eventually
-from tests.integration.gateway_process import GatewayOptions, GatewayProcess, free_ports
+from tests.integration.gateway_process import GATEWAY_HOST, GatewayOptions, GatewayProcess, free_ports
 
 pytestmark = pytest.mark.integration
 
 # Whatever a client calls itself must come through as one label value.
 CLIENT_ID: Final = 'prom {"}\\ etheus'
 RATE: Final = 5.0
+LOADER: Final = "loader"
+RULES: Final = Path(__file__).resolve().parents[2] / "monitoring" / "rules.yml"
 
 
 @pytest.fixture(scope="module")
-def gateway(start_gateway: StartGateway, kafka: KafkaCluster) -> GatewayProcess:
+def gateway(
+    start_gateway: StartGateway, kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
+) -> GatewayProcess:
     """A gateway that has refused something, so that every kind of series is there."""
-    tables = f"[[quotas]]\ndefault_client_id = true\ncontroller_mutation_rate = {RATE}\n"
+    folder = tmp_path_factory.mktemp("gateway")
+    pair = Authority(folder).issue("gateway", "gateway", hosts=(GATEWAY_HOST,))
+    tables = f"""
+[[quotas]]
+default_client_id = true
+controller_mutation_rate = {RATE}
+
+[[quotas]]
+client_id = "{LOADER}"
+producer_byte_rate = 10
+consumer_byte_rate = 10
+request_percentage = 0.01
+
+[usage]
+kind = "files"
+directory = "{folder / "usage"}"
+
+[[listeners]]
+name = "secure"
+bind = "{GATEWAY_HOST}:{free_ports(1)[0]}"
+first_broker_port = {free_ports(4)[0]}
+broker_ports = 4
+security_protocol = "SSL"
+[listeners.tls]
+certificate = "{pair.certificate}"
+key = "{pair.key}"
+"""
     gateway = start_gateway(kafka, GatewayOptions(tables=tables))
     with WireClient(gateway.bootstrap, client_id=CLIENT_ID) as client:
         for name, partitions, code in (("prometheus-a", 60, 0), ("prometheus-b", 1, 89)):
             topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
             answer = client.ask("CreateTopics", 7, topics=[topic], timeout_ms=30_000).body
             assert [result.error_code for result in answer.topics] == [code]
+    load(gateway)
     with WireClient(kafka.brokers[1]) as broker:
         broker.ask("DeleteTopics", 5, topic_names=["prometheus-a"], timeout_ms=30_000)
     return gateway
+
+
+def load(gateway: GatewayProcess) -> None:
+    """Something of everything, with a new connection: earlier ones may be muted."""
+    with WireClient(gateway.bootstrap, client_id=LOADER) as client:
+        records = {"name": "prometheus-load", "partition_data": [{"index": 0, "records": b"r" * 500}]}
+        client.send("Produce", 9, transactional_id=None, acks=1, timeout_ms=1_000, topic_data=[records])
+    with WireClient(gateway.bootstrap, client_id=LOADER) as client:
+        client.send("Metadata", 12, topics=[], allow_auto_topic_creation=False)
+        client.receive()
+        limits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1_000, "isolation_level": 0}
+        ids = {"replica_id": -1, "session_id": 0, "session_epoch": -1, "rack_id": ""}
+        client.send("Fetch", 12, topics=[], forgotten_topics_data=[], **limits, **ids)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +90,8 @@ def prometheus(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory
     program = require_package("prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     (folder / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s}\n"
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+        f"rule_files: [{RULES}]\n"
         "scrape_configs:\n"
         f"  - {{job_name: gateway, static_configs: [{{targets: ['{gateway.admin}']}}]}}\n"
     )
@@ -58,7 +106,7 @@ def prometheus(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory
     with log.open("wb") as written:
         process = subprocess.Popen([program, *arguments], stdout=written, stderr=subprocess.STDOUT)
     try:
-        yield f"http://{address}/api/v1/query"
+        yield f"http://{address}/api/v1"
     finally:
         process.terminate()
         process.wait(20)
@@ -67,7 +115,9 @@ def prometheus(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory
 def query(api: str, expression: str) -> list[dict[str, Any]]:
     """The result of an instant query; nothing while Prometheus does not answer."""
     try:
-        with urllib.request.urlopen(f"{api}?{urllib.parse.urlencode({'query': expression})}", timeout=5) as answer:
+        with urllib.request.urlopen(
+            f"{api}/query?{urllib.parse.urlencode({'query': expression})}", timeout=5
+        ) as answer:
             found = json.load(answer)
     except OSError:
         return []
@@ -86,3 +136,31 @@ def test_series_of_the_gateway_appear_in_the_query_api(gateway: GatewayProcess, 
     assert refused[0]["value"][1] == "1"
     created = query(prometheus, 'gateway_requests_total{api="create_topics"}')
     assert [(series["metric"]["listener"], series["value"][1]) for series in created] == [("tapped", "2")]
+
+
+def test_every_query_of_the_dashboard_has_an_answer(gateway: GatewayProcess, prometheus: str) -> None:
+    missing = [text for panel in panels() for text, _ in panel.queries]
+    assert len(missing) > 30
+
+    def all_answered() -> bool:
+        load(gateway)
+        for text in list(missing):
+            asked = text.replace("$__rate_interval", "30s").replace("$instance", ".*")
+            if query(prometheus, asked):
+                missing.remove(text)
+        return not missing
+
+    try:
+        eventually(all_answered)
+    except AssertionError:
+        raise AssertionError(f"no data: {missing}") from None
+
+
+def test_rules_are_evaluated_without_a_fault_and_record_something(prometheus: str) -> None:
+    recorded = ("sluice:utilisation:ratio", "sluice:throttled_requests:rate5m", "sluice:loop_stalls:increase5m")
+    eventually(lambda: all(query(prometheus, name) for name in recorded))
+    with urllib.request.urlopen(f"{prometheus}/rules", timeout=5) as answer:
+        groups = json.load(answer)["data"]["groups"]
+    health = {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
+    assert len(health) > 15
+    assert set(health.values()) == {"ok"}

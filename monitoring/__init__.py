@@ -1,0 +1,1 @@
+"""What Prometheus and Grafana are given: a dashboard as code, recording rules, alerts and their tests."""

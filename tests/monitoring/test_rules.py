@@ -1,0 +1,143 @@
+"""Each alert fires on its fault and stops after it, by promtool; rules, dashboard and runbook name what exists."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from monitoring import dashboard
+from testkit.packages import require_package
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+RULES: Final = ROOT / "monitoring" / "rules.yml"
+RUNBOOK: Final = ROOT / "docs" / "runbook.md"
+GROUPS: Final[list[dict[str, Any]]] = yaml.safe_load(RULES.read_text())["groups"]
+ALERTS: Final = {rule["alert"]: rule for group in GROUPS for rule in group["rules"] if "alert" in rule}
+
+_G: Final = '{instance="g", job="sluice"'
+_DAY: Final = 86_400
+
+# Alert -> series, and their values while the fault lasts and after it: a start, and a step for each minute. Where
+# there is a second client, listener or cause, it is one that must not fire.
+# fmt: off
+FAULTS: Final[dict[str, dict[str, tuple[str, str]]]] = {
+    "SluiceImportantClientThrottled": {
+        f'gateway_produce_throttled_requests_total{_G}, user="billing", client_id=""}}': ("0+6", "360+0"),
+        f'gateway_fetch_throttled_requests_total{_G}, user="batch", client_id=""}}': ("0+6", "360+6"),
+    },
+    "SluiceLimitNearlyReached": {
+        f'gateway_fetch_utilisation_ratio{_G}, user="u", client_id="c", rule="user_client"}}': ("0.95+0", "0.5+0"),
+        f'gateway_produce_utilisation_ratio{_G}, user="v", client_id="c", rule="user_client"}}': ("0.8+0", "0.8+0"),
+    },
+    "SluiceConnectionsNearlyUsedUp": {
+        f'gateway_connections_active{_G}, listener="in"}}': ("95+0", "10+0"),
+        f'gateway_connections_limit{_G}, listener="in"}}': ("100+0", "100+0"),
+        f'gateway_overall_connections_limit{_G}}}': ("1000+0", "1000+0"),
+    },
+    "SluiceDown": {f"up{_G}}}": ("0+0", "1+0"), 'up{instance="x", job="kafka"}': ("0+0", "0+0")},
+    "SluiceNotReady": {f"gateway_ready{_G}}}": ("0+0", "1+0")},
+    "SluiceBrokersAway": {
+        f'gateway_connections_closed_total{_G}, listener="in", cause="upstream_refused"}}': ("0+3", "180+0"),
+        f'gateway_connections_closed_total{_G}, listener="out", cause="client_closed"}}': ("0+3", "180+3"),
+    },
+    "SluiceLoopStalled": {
+        f"gateway_event_loop_stall_seconds_count{_G}}}": ("0+6000", "360000+6000"),
+        f'gateway_event_loop_stall_seconds_bucket{_G}, le="0.1"}}': ("0+5990", "359400+6000"),
+    },
+    "SluiceStoreNotWritable": {f"gateway_quota_store_writable{_G}}}": ("0+0", "1+0")},
+    "SluiceStoreNotFollowed": {f"gateway_quota_store_following{_G}}}": ("0+0", "1+0")},
+    "SluiceStoreWritesFail": {f"gateway_quota_store_write_failures_total{_G}}}": ("0+1", "60+0")},
+    "SluiceCertificateEnds": {
+        f'gateway_tls_certificate_expiry_timestamp_seconds{_G}, section="a"}}': (f"{13 * _DAY}+0", f"{90 * _DAY}+0"),
+        f'gateway_tls_certificate_expiry_timestamp_seconds{_G}, section="b"}}': (f"{60 * _DAY}+0", f"{60 * _DAY}+0"),
+    },
+    "SluiceUsageRecordsDropped": {
+        f'gateway_usage_lines_total{_G}, result="dropped"}}': ("0+1", "60+0"),
+        f'gateway_usage_lines_total{_G}, result="delivered"}}': ("0+60", "3600+60"),
+    },
+    "SluiceReloadFailed": {f"gateway_config_last_reload_successful{_G}}}": ("0+0", "1+0")},
+    "SluiceQuotasNotEnforced": {
+        f'gateway_enforcement{_G}, mode="enforce"}}': ("0+0", "1+0"),
+        f'gateway_enforcement{_G}, mode="off"}}': ("1+0", "0+0"),
+    },
+    "SluiceOwnTopicsTouched": {f"gateway_own_topic_refusals_total{_G}}}": ("0+1", "60+0")},
+}
+# fmt: on
+_MINUTES: Final = 75
+_AFTER: Final = 150
+
+
+def fault(alert: str) -> dict[str, Any]:
+    """A test of promtool: at the end of the first hour this alert fires and no other one, later none does."""
+    series = [
+        {"series": name, "values": f"{_values(first)} {_values(second)}"}
+        for name, (first, second) in FAULTS[alert].items()
+    ]
+    return {
+        "interval": "1m",
+        "input_series": series,
+        "promql_expr_test": [
+            {
+                "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                "eval_time": f"{_MINUTES}m",
+                "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}],
+            },
+            {
+                "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                "eval_time": f"{_AFTER}m",
+                "exp_samples": [],
+            },
+        ],
+    }
+
+
+def _values(start_and_step: str) -> str:
+    return f"{start_and_step}x{_MINUTES}"
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = require_package("prometheus", "promtool")
+    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_each_alert_fires_alone_on_its_fault_and_stops_after_it(tmp_path: Path) -> None:
+    assert FAULTS.keys() == ALERTS.keys()
+    file = tmp_path / "test.json"
+    file.write_text(
+        json.dumps(
+            {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [fault(alert) for alert in FAULTS]}
+        )
+    )
+    done = promtool("test", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_accepts_the_rules() -> None:
+    done = promtool("check", "rules", str(RULES))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_each_alert_has_its_part_of_the_runbook(alert: str) -> None:
+    assert ALERTS[alert]["annotations"]["runbook"] == f"docs/runbook.md#{alert.lower()}"
+    (part,) = re.findall(rf"^## {alert}\n(.*?)(?=^## |\Z)", RUNBOOK.read_text(), re.MULTILINE | re.DOTALL)
+    assert all(f"**{what}**" in part for what in ("Means", "Look", "Do"))
+
+
+def test_the_dashboard_is_what_the_code_says() -> None:
+    assert dashboard.FILE.read_text() == dashboard.text(), "run: python -m monitoring.dashboard"
+    placed = [panel["gridPos"] for panel in dashboard.dashboard()["panels"]]
+    cells = [
+        (x, y)
+        for each in placed
+        for x in range(each["x"], each["x"] + each["w"])
+        for y in range(each["y"], each["y"] + each["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
