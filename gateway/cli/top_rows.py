@@ -102,6 +102,9 @@ class Client:
         value: float | None
         if by in QUOTAS:
             value = self.uses[by].rate if by in self.uses else None
+        elif by == "used" and self.waits_ms:
+            # It is silent by now, and its rate falls.
+            value = 1 + max(1.0, self.used or 0.0)
         else:
             value = {"used": self.used, "throttled": self.throttled, "waits": self.waits_ms}[by]
         return (-1.0 if value is None else value, self.throttled)

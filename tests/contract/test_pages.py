@@ -14,6 +14,7 @@ PACKAGES = (
     "docs",
     "embedded_kafka",
     "gateway",
+    "monitoring",
     "pinned_jars",
     "pipeline",
     "protocol",
