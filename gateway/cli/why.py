@@ -25,7 +25,7 @@ _UNITS: Final = {
     "controller_mutation": "partitions/s",
     "connection": "connections/s",
 }
-_AGO: Final = re.compile(r"-(\d{1,6})([smh])")
+_AGO: Final = re.compile(r"(\d{1,6})([smh])")
 _WHAT: Final = " that tells why"
 
 
@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
         "--at",
         metavar="T",
         type=_moment,
-        help="what was told at this time or nearest to it: 2026-11-22T18:03:00 (UTC), 18:03, 18:03:00, -5m",
+        help="what was told at this time (UTC) or nearest to it: 2026-11-22T18:03:00, 18:03, or 5m for five minutes ago",
     )
     parser.add_argument("--limit", metavar="N", type=int, default=10, help="the latest so many; default: 10")
     parser.add_argument("--json", action="store_true", help="for programs")

@@ -574,7 +574,7 @@ class MutationExchange:
             self._request.api.key.name.lower(),
             Match(told.limit if limit is None else limit, told.rule, told.tracker_key),
             throttle_time_ms,
-            Reading(tokens=tokens),
+            lambda: Reading(tokens=tokens),
             shared=told.shared,
         )
 

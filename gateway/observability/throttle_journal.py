@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 from quotas.combine import ThrottledBy
@@ -88,26 +89,28 @@ class Throttles:
     count: int
     until_ms: int
 
-    def like(self, other: Throttles, *, within_ms: int) -> bool:
-        """Whether both are about the same, in the same second or minute."""
-        return (
-            self.first_ms // within_ms == other.first_ms // within_ms
-            and self.by == other.by
-            and self.api == other.api
-            and self.rule is other.rule
-            and self.limit == other.limit
-            and self.entity == other.entity
-        )
+    def like(self, by: str, api: str, match: Match) -> bool:
+        """Whether it is about the same as another throttle of its client."""
+        return self.by == by and self.api == api and self.rule is match.rule and self.limit == match.limit
+
+    def add(self, told_ms: int, reading: Callable[[], Reading], *, now_ms: int) -> None:
+        """Stand for one more."""
+        self.last_ms = max(self.last_ms, now_ms)
+        self.until_ms = max(self.until_ms, now_ms + told_ms)
+        self.count += 1
+        self.total_ms += told_ms
+        if told_ms >= self.told_ms:
+            self.told_ms, self.reading = told_ms, reading()
 
     def merge(self, later: Throttles) -> None:
-        """Stand for another one too."""
+        """Stand for another entry too."""
         self.last_ms = max(self.last_ms, later.last_ms)
         self.until_ms = max(self.until_ms, later.until_ms)
         self.count += later.count
         self.total_ms += later.total_ms
         if later.told_ms >= self.told_ms:
             self.told_ms, self.reading = later.told_ms, later.reading
-            self.counter, self.shared = later.counter, later.shared
+            self.counter, self.shared, self.entity = later.counter, later.shared, later.entity
 
 
 class _Client:
@@ -167,7 +170,7 @@ class ThrottleJournal:
         api: str,
         match: Match,
         throttle_time_ms: int,
-        reading: Reading,
+        reading: Callable[[], Reading],
         *,
         shared: bool = False,
     ) -> None:
@@ -180,12 +183,11 @@ class ThrottleJournal:
             api: of the request.
             match: the quota.
             throttle_time_ms: > 0.
-            reading: what was measured.
+            reading: tells what was measured; asked when it is kept.
             shared: see `Throttles`.
         """
-        self._add(
-            client, kind, by.value, api, match, entity_of(match), throttle_time_ms, reading, shared=shared
-        )
+        entity = partial(entity_of, match)
+        self._add(client, kind, by.value, api, match, entity, throttle_time_ms, reading, shared=shared)
 
     def connection_throttled(
         self,
@@ -210,7 +212,9 @@ class ThrottleJournal:
         """
         match = Match(limit, Rule.NONE, TrackerKey("", ""))
         client = JournalClient("", "", ip)
-        self._add(client, kind, CONNECTION, outcome, match, entity, hold_ms, reading, shared=False)
+        self._add(
+            client, kind, CONNECTION, outcome, match, lambda: entity, hold_ms, lambda: reading, shared=False
+        )
 
     def of(self, user: str, client_id: str) -> list[Throttles]:
         """The entries of a client, the oldest first."""
@@ -253,47 +257,51 @@ class ThrottleJournal:
         by: str,
         api: str,
         match: Match,
-        entity: QuotaEntity | None,
+        entity: Callable[[], QuotaEntity | None],
         told_ms: int,
-        reading: Reading,
+        reading: Callable[[], Reading],
         *,
         shared: bool,
     ) -> None:
         now_ms = self._wall_ms()
         named, client = client, self._cut_client(client)
-        # Names in an entry are as bounded as the client's own, and mostly the same.
-        names = {named.user: client.user, named.client_id: client.client_id}
-        new = Throttles(
-            first_ms=now_ms,
-            last_ms=now_ms,
-            by=by,
-            api=api,
-            rule=match.rule,
-            entity=entity and self._cut_entity(entity, names),
-            limit=match.limit,
-            counter=TrackerKey(*(self._short(name, names) for name in match.tracker_key)),
-            shared=shared,
-            reading=reading,
-            told_ms=told_ms,
-            total_ms=told_ms,
-            count=1,
-            until_ms=now_ms + told_ms,
-        )
-        kept = self._clients.pop(client, None)
-        if kept is None:
+        kept = self._clients.get(client)
+        if kept is not None:
+            # Several quotas or APIs may alternate within a second.
+            for earlier in reversed(kept.seconds):
+                if earlier.first_ms // 1000 != now_ms // 1000:
+                    break
+                if earlier.like(by, api, match):
+                    earlier.add(told_ms, reading, now_ms=now_ms)
+                    return
+            del self._clients[client]
+        else:
             kept = _Client(kind)
         self._clients[client] = kept
         of_kind = self._by_kind.setdefault(kept.kind, {})
         of_kind.pop(client, None)
         of_kind[client] = None
-        # Several quotas or APIs may alternate within a second.
-        for earlier in reversed(kept.seconds):
-            if earlier.first_ms // 1000 != now_ms // 1000:
-                break
-            if earlier.like(new, within_ms=1000):
-                earlier.merge(new)
-                return
-        kept.seconds.append(new)
+        # Names in an entry are as bounded as the client's own, and mostly the same.
+        names = {named.user: client.user, named.client_id: client.client_id}
+        whose = entity()
+        kept.seconds.append(
+            Throttles(
+                first_ms=now_ms,
+                last_ms=now_ms,
+                by=by,
+                api=api,
+                rule=match.rule,
+                entity=whose and self._cut_entity(whose, names),
+                limit=match.limit,
+                counter=TrackerKey(*(self._short(name, names) for name in match.tracker_key)),
+                shared=shared,
+                reading=reading(),
+                told_ms=told_ms,
+                total_ms=told_ms,
+                count=1,
+                until_ms=now_ms + told_ms,
+            )
+        )
         self._count += 1
         self._sizes.add(kept.kind)
         if len(kept.seconds) > SECONDS_KEPT:
@@ -314,10 +322,11 @@ class ThrottleJournal:
 
     def _age(self, kept: _Client) -> None:
         oldest = kept.seconds.popleft()
+        match = Match(oldest.limit, oldest.rule, oldest.counter)
         for earlier in reversed(kept.minutes):
             if earlier.first_ms // 60_000 != oldest.first_ms // 60_000:
                 break
-            if earlier.like(oldest, within_ms=60_000):
+            if earlier.like(oldest.by, oldest.api, match):
                 earlier.merge(oldest)
                 self._gone(kept)
                 return

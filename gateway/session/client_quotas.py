@@ -328,7 +328,7 @@ class ClientQuotas:
                 api_key.name.lower(),
                 match,
                 throttle_time_ms,
-                Reading(*tracker.reading(now_ms=now_ms)),
+                lambda: Reading(*tracker.reading(now_ms=now_ms)),
                 shared=tracker.shared,
             )
         self._observer.throttled(api_key, tracker.match.rule, throttle_time_ms, by=by)

@@ -1,0 +1,64 @@
+"""`sluice why` finds a throttle of a running gateway by client, time and address; names come out harmless."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+
+import pytest
+
+from gateway.cli.why import _moment
+from testkit.admin_commands import sluice
+from testkit.frames import create_topics
+from testkit.gateway import broker_and_gateway
+
+NOW_S = datetime(2026, 11, 22, 18, 30, tzinfo=UTC).timestamp()
+NAME = "app\x1b[31m\u202e"
+
+
+@pytest.mark.parametrize(
+    ("text", "when"),
+    [
+        ("5m", "2026-11-22T18:25:00"),
+        ("18:03", "2026-11-22T18:03:00"),
+        ("18:31:07", "2026-11-21T18:31:07"),
+        ("2026-11-20T10:00:00", "2026-11-20T10:00:00"),
+        ("2026-11-20T10:00:00+02:00", "2026-11-20T08:00:00"),
+    ],
+)
+def test_a_time_is_of_the_last_day_in_utc_or_so_long_ago(text: str, when: str) -> None:
+    assert datetime.fromtimestamp(_moment(text, NOW_S) / 1000, UTC).isoformat()[:19] == when
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "25:00", "-5m", "5", "18:3"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is no time"):
+        _moment(text, NOW_S)
+
+
+@pytest.mark.asyncio
+async def test_a_throttled_client_is_explained(capfd: pytest.CaptureFixture[str]) -> None:
+    quotas = [
+        {"client_id": NAME, "controller_mutation_rate": 3.0},
+        {"ip": "127.0.0.1", "connection_creation_rate": 1},
+    ]
+    async with broker_and_gateway(quotas=quotas) as (_, running):
+        async with await running.connect() as client:
+            await client.send(create_topics(1, ("t", 100), version=4, client_id=NAME))
+            await client.receive_frame()
+            for _ in range(12):
+                (await running.connect()).close()
+        code, out, _ = await sluice(running, capfd, "why", "--client-id", NAME, "--at", "0s")
+        assert code == 0
+        assert "request     create_topics" in out
+        assert 'client-id="app\\u001b[31m\\u202e" 3 partitions/s' in out
+        assert "level client:" in out
+        assert "tokens in the bucket" in out
+        assert out.isascii()
+        code, out, _ = await sluice(running, capfd, "why", "--user", "nobody")
+        assert (code, "nothing is known of a wait" in out) == (0, True)
+        code, out, _ = await sluice(running, capfd, "why", "--ip", "127.0.0.1")
+        assert code == 0
+        assert "connections held, for" in out
+        assert "ip=127.0.0.1 1 connections/s" in out
+        assert (await sluice(running, capfd, "why", "--ip", "nowhere"))[0] == 1
