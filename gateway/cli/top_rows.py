@@ -199,7 +199,7 @@ def _head(answer: Mapping[str, Any], waiting: int) -> list[str]:
     member, series = answer["members"][0], answer["series"]
 
     def total(name: str, **labels: str) -> float:
-        return sum(value for has, value in series.get(name, ()) if labels.items() <= has.items())
+        return float(sum(value for has, value in series.get(name, ()) if labels.items() <= has.items()))
 
     buckets = {has["le"]: value for has, value in series.get("gateway_event_loop_stall_seconds_bucket", ())}
     stalls = buckets.get("+Inf", 0) - buckets.get("0.02", 0)

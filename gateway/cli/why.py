@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
         "--at",
         metavar="T",
         type=_moment,
-        help="what was told at this time (UTC) or nearest to it: 2026-11-22T18:03:00, 18:03, or 5m for five minutes ago",
+        help="what was told at this time (UTC) or nearest to it: 2026-11-22T18:03:00, 18:03, or 5m ago as 5m",
     )
     parser.add_argument("--limit", metavar="N", type=int, default=10, help="the latest so many; default: 10")
     parser.add_argument("--json", action="store_true", help="for programs")

@@ -47,16 +47,17 @@ class _Row(Protocol):
 
 
 R = TypeVar("R", bound=_Row)
+R_co = TypeVar("R_co", bound=_Row, covariant=True)
 
 
-class _Quotas(Protocol[K, R]):
+class _Quotas(Protocol[K, R_co]):
     """The counters of one quota."""
 
     def expire(self, *, now_ms: int) -> None: ...
     @property
     def counters(self) -> int: ...
     def loads(self, *, now_ms: int) -> Iterator[tuple[K, float]]: ...
-    def rows(self, *, only: Container[K] | None = None, now_ms: int) -> Iterator[R | None]: ...
+    def rows(self, *, only: Container[K] | None = None, now_ms: int) -> Iterator[R_co | None]: ...
 
 
 class Shown(NamedTuple, Generic[R]):

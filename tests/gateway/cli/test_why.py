@@ -59,6 +59,5 @@ async def test_a_throttled_client_is_explained(capfd: pytest.CaptureFixture[str]
         assert (code, "nothing is known of a wait" in out) == (0, True)
         code, out, _ = await sluice(running, capfd, "why", "--ip", "127.0.0.1")
         assert code == 0
-        assert "connections held, for" in out
         assert "ip=127.0.0.1 1 connections/s" in out
         assert (await sluice(running, capfd, "why", "--ip", "nowhere"))[0] == 1

@@ -38,9 +38,7 @@ class Journal:
         match = Match(10.0, Rule.USER_DEFAULT_CLIENT, TrackerKey(user, client_id))
         reading = Reading(rate=float(ms), window_ms=10_000)
         client = JournalClient(user, client_id)
-        self.journal.throttled(
-            client, kind or user, ThrottledBy.PRODUCE, "produce", match, ms, lambda: reading
-        )
+        self.journal.throttled(client, kind or user, ThrottledBy.PRODUCE, "produce", match, ms, lambda: reading)
 
 
 def totals(entries: list[Throttles]) -> tuple[int, int]:
