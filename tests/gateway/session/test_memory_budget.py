@@ -174,7 +174,7 @@ def test_k18_work_in_steps_is_charged_to_its_client(leaves: bool) -> None:
         meter.event_ns = 1
         meter.spend(5_000_000_001)
         c.session.ended(now_ms=c.clock.now_ms)
-    ((_, load),) = c.core.client_quotas.request_time.loads(now_ms=c.clock.now_ms).items()
+    ((_, load),) = c.core.client_quotas.request_time.loads(now_ms=c.clock.now_ms)
     assert load > 1, "more than the quota"
     if not leaves:
         c.still_muted()
