@@ -60,6 +60,7 @@ _DONE: Final = {
     ApiKey.DELETE_TOPICS: "counted, refused in part (KIP-599)",
     ApiKey.DESCRIBE_CLIENT_QUOTAS: "answered here",
     ApiKey.ALTER_CLIENT_QUOTAS: "answered here",
+    ApiKey.STREAMS_GROUP_HEARTBEAT: "relayed; refused to clients with a mutation quota (KIP-1071, KIP-599)",
 }
 
 _INTRODUCTION: Final = f"""# What is done with every API
