@@ -167,6 +167,10 @@ campaign-accuracy: $(VENV)/.up-to-date kafka ## how exactly byte rates hold: fou
 campaign-adversary: $(VENV)/.up-to-date kafka ## random clients look for ways around their quotas, 30 minutes [ARGS="--seed N --episodes N --replay FILE"]
 	$(BIN)/python -m benchmarks.adversary $(ARGS)
 
+.PHONY: campaign-chaos
+campaign-chaos: $(VENV)/.up-to-date kafka ## kills, stops, pauses, lost topics, full disks and wrong clocks, 30 minutes [ARGS="--seed N --minutes N"]
+	$(BIN)/python -m benchmarks.chaos $(ARGS)
+
 .PHONY: campaign-overload
 campaign-overload: $(VENV)/.up-to-date kafka ## all attacks at once on a gateway in 512 MiB, 7 minutes, as root [ARGS=...]
 	$(BIN)/python -m benchmarks.adversary.overload $(ARGS)

@@ -37,6 +37,7 @@ from gateway.quota_admin.store.interface import (
     change_of,
     slot_of,
 )
+from gateway.runtime.slices import Slices, free
 from quotas.entities import QuotaKey, parse_entity
 from quotas.layered_quotas import QuotaChange
 from quotas.limits import validate
@@ -81,6 +82,14 @@ class Applied:
 
     alteration: str | None
     changes: tuple[StoredChange, ...]
+    version: int
+
+
+class _Ended(NamedTuple):
+    """An alteration whose last record was read, with the offset of each change."""
+
+    alteration: str | None
+    changes: list[tuple[int, StoredChange]]
     version: int
 
 
@@ -168,17 +177,49 @@ class TopicLog:
         """
         applied = []
         for record in records:
-            if self._signer is not None and not self._counts(record, self._signer):
-                self.unsigned_records += 1
-                continue
-            try:
-                ended = self._take(record)
-            except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
-                self.bad_records += 1
-                continue
+            ended = self._feed(record)
             if ended is not None:
-                applied.append(ended)
+                latest = tuple(change for at, change in ended.changes if self._is_latest(at, change))
+                self._clean()
+                applied.append(Applied(ended.alteration, latest, ended.version))
         return applied
+
+    async def feed_in_slices(self, record: Record) -> Applied | None:
+        """`feed` of one record, which may end an alteration of tens of thousands of changes, in the loop."""
+        ended = self._feed(record)
+        if ended is None:
+            return None
+        slices = Slices(every=1)
+        latest = []
+        for at, change in ended.changes:
+            if slices.over:
+                await slices.next()
+            if self._is_latest(at, change):
+                latest.append(change)
+        if not self._open:
+            for slot in self._removed:
+                if slices.over:
+                    await slices.next()
+                if self._latest[slot][1] is None:
+                    del self._latest[slot]
+            self._removed = set()
+        applied = Applied(ended.alteration, tuple(latest), ended.version)
+        await free(latest)
+        await free(ended.changes)
+        return applied
+
+    def _feed(self, record: Record) -> _Ended | None:
+        if self._signer is not None and not self._counts(record, self._signer):
+            self.unsigned_records += 1
+            return None
+        try:
+            return self._take(record)
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
+            self.bad_records += 1
+            return None
+
+    def _is_latest(self, at: int, change: StoredChange) -> bool:
+        return self._latest[slot_of(change)][0] == at
 
     def _counts(self, record: Record, signer: RecordSigner) -> bool:
         """Whether the signature lets a record be read; notes whether it has to be signed anew."""
@@ -290,7 +331,7 @@ class TopicLog:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def _take(self, record: Record) -> Applied | None:
+    def _take(self, record: Record) -> _Ended | None:
         key = json.loads(record.key or b"")
         value = None if record.value is None else json.loads(record.value)
         if value is not None and value["format"] > FORMAT:
@@ -310,8 +351,7 @@ class TopicLog:
             self._removed.add(slot)
         self.version = record.offset + 1
         if record.alteration is None:
-            self._clean()
-            return Applied(None, (change,), self.version)
+            return _Ended(None, [(record.offset, change)], self.version)
         self._open.setdefault(record.alteration, []).append((record.offset, change))
         while self._was_at_end and len(self._open) > _MAX_OPEN:
             # Another writer gave names to records that no history follows.
@@ -319,7 +359,7 @@ class TopicLog:
             self.bad_records += 1
         return None
 
-    def _take_history(self, offset: int, name: str, number: int, value: Any) -> Applied | None:
+    def _take_history(self, offset: int, name: str, number: int, value: Any) -> _Ended | None:
         if value is None:
             if (past := self._past.get(name)) is not None:
                 past.parts.pop(number, None)
@@ -354,10 +394,7 @@ class TopicLog:
         past.version = self.version
         if not part.last:
             return None
-        changes = self._open.pop(name, [])
-        latest = tuple(change for at, change in changes if self._latest[slot_of(change)][0] == at)
-        self._clean()
-        return Applied(name, latest, self.version)
+        return _Ended(name, self._open.pop(name, []), self.version)
 
     def _clean(self) -> None:
         if self._open:

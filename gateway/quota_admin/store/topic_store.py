@@ -244,12 +244,14 @@ class TopicStore:
         for record in records:
             if slices.over:
                 await slices.next()
-            for applied in self._reading.feed((record,)):
-                # Before the end everything is handed over at once, from the log.
-                if self._follows and applied.changes:
-                    await self._on_change(applied.changes, applied.version)
-                if applied.alteration is not None:
-                    self._remember(applied.alteration, applied.version)
+            applied = await self._reading.feed_in_slices(record)
+            if applied is None:
+                continue
+            # Before the end everything is handed over at once, from the log.
+            if self._follows and applied.changes:
+                await self._on_change(applied.changes, applied.version)
+            if applied.alteration is not None:
+                self._remember(applied.alteration, applied.version)
         if self._reading.bad_records > bad:
             _log.error(
                 "quota_store_bad_records",
@@ -409,7 +411,13 @@ class TopicStore:
             raise StoreError(str(exc)) from exc
         finally:
             del self._awaited[name]
-        _write_audit(alteration, [item for item in changes if slot_of(item[0]) in seem_made])
+        if seem_made:
+            slices = Slices(every=1)
+            for item in changes:
+                if slices.over:
+                    await slices.next()
+                if slot_of(item[0]) in seem_made:
+                    _write_audit(alteration, [item])
         return version
 
     async def _sign_anew(self) -> int:

@@ -1,9 +1,11 @@
 """What the records of the topic mean, in any order that transactions can have."""
 
+import asyncio
 import itertools
 import json
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -234,3 +236,34 @@ def test_names_that_nothing_follows_or_that_were_removed_do_not_pile_up() -> Non
         mine.follow(topic.transaction(f"r{number}", mine.write(f"r{number}", (entity, FETCH, None), history=5)))
     assert len(mine.log._latest) == 0
     assert len(mine.log.history(100)) == 5
+
+
+@pytest.mark.asyncio
+async def test_l04_an_alteration_of_50_000_changes_ends_in_slices_with_the_same_outcome() -> None:
+    values = [(QuotaEntity(user=f"user-{at}"), PRODUCE, 1.0) for at in range(50_000)]
+    asked = alteration(*values)
+    logs = [TopicLog(), TopicLog()]
+    written = logs[0].write(
+        "a", asked, effective(asked.changes, logs[0].value_of), at_ms=1, max_history=100_000
+    )
+    records = [Record(at, each.key, each.value, "a") for at, each in enumerate(written)]
+    for log in logs:
+        log.read_to_end()
+        log.feed(records[:-1])
+    turns = 0
+    ended = False
+
+    async def count() -> None:
+        nonlocal turns
+        while not ended:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    applied = await logs[0].feed_in_slices(records[-1])
+    ended = True
+    await counting
+    assert [applied] == logs[1].feed(records[-1:])
+    assert applied is not None
+    assert len(applied.changes) == 50_000
+    assert turns > 10

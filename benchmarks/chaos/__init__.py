@@ -1,0 +1,1 @@
+"""Faults at random against gateways with real brokers."""

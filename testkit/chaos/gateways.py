@@ -1,0 +1,185 @@
+"""The gateways of a campaign: processes that are killed, stopped and paused, and what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+from testkit.gateway import free_ports
+from testkit.raw_client import HOST
+
+_ROOT: Final = Path(__file__).parents[2]
+_START_S: Final = 60.0
+_STOP_S: Final = 40.0
+FRAME_TIMEOUT_MS: Final = 1_000
+KEEP_HOURS: Final = 24
+
+
+class ChaosGateway:
+    """One gateway.
+
+    Attributes:
+        port: for clients.
+        folder: its configuration, log, store and usage records.
+        running: whether there is a process.
+        exit_codes: of processes that were asked to end.
+    """
+
+    def __init__(self, folder: Path, brokers: str, *, topic: str | None, disk_bytes: int = 0) -> None:
+        """Nothing runs yet.
+
+        Args:
+            folder: of its own; made here.
+            brokers: the cluster, as TOML texts.
+            topic: that keeps its quotas; None: a SQLite file.
+            disk_bytes: of the disk that the file is on; 0: any. Only root may mount one.
+        """
+        self.folder = folder
+        folder.mkdir(parents=True)
+        self._disk = folder / "disk"
+        self._disk.mkdir()
+        self._mounted = False
+        if disk_bytes and os.geteuid() == 0 and shutil.which("mount") is not None:
+            command = ["mount", "-t", "tmpfs", "-o", f"size={disk_bytes}", "sluice", str(self._disk)]
+            self._mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+        first = free_ports(6)
+        self.port, self._admin = first, first + 1
+        self._config = folder / "gateway.toml"
+        store = f'kind = "topic"\ntopic = "{topic}"' if topic else f'data_dir = "{self._disk}/store"'
+        self._config.write_text(
+            f'[upstream]\nbootstrap = [{brokers}]\n[[listeners]]\nname = "a"\nbind = "{HOST}:{self.port}"\n'
+            f"first_broker_port = {first + 2}\nlowest_broker_id = 1\nbroker_ports = 4\n"
+            f'[admin]\nbind = "{HOST}:{self._admin}"\n[quota_store]\n{store}\nwrite_timeout_ms = 5000\n'
+            f"[limits]\nframe_timeout_ms = {FRAME_TIMEOUT_MS}\n[drain]\ntimeout_ms = 15000\n"
+            f'[usage]\nkind = "files"\ndirectory = "{folder}/usage"\nrotate_seconds = 1\nkeep_hours = {KEEP_HOURS}\n'
+            f'gateway_id = "{folder.name}"\n'
+        )
+        self._clock = folder / "clock"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.exit_codes: list[int] = []
+
+    @property
+    def has_a_small_disk(self) -> bool:
+        """Whether it can be filled."""
+        return self._mounted
+
+    @property
+    def usage(self) -> Path:
+        """Its usage records."""
+        return self.folder / "usage"
+
+    @property
+    def log(self) -> Path:
+        """What it wrote."""
+        return self.folder / "gateway.log"
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it; it may get ready later."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "testkit.chaos.stepped_gateway", "serve", "--config", self._config],
+                cwd=_ROOT,
+                env={**os.environ, "CLOCK_OFFSET": str(self._clock)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if there is a process."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def end(self, number: signal.Signals) -> None:
+        """Send a signal that ends it, and wait; SIGTERM has to end it with 0."""
+        self.signal(number)
+        assert self._process is not None
+        code = self._process.wait(_STOP_S)
+        if number == signal.SIGTERM:
+            self.exit_codes.append(code)
+
+    def set_clock(self, ahead_s: float) -> None:
+        """Set its wall clock."""
+        new = self._clock.with_suffix(".new")
+        new.write_text(str(ahead_s))
+        new.rename(self._clock)
+
+    def fill_disk(self) -> None:
+        """Leave no room."""
+        with (self._disk / "filler").open("wb", buffering=0) as file:
+            try:
+                while file.write(bytes(4_096)):
+                    pass
+            except OSError:
+                return
+
+    def free_disk(self) -> None:
+        """Make room again."""
+        (self._disk / "filler").unlink(missing_ok=True)
+
+    def why_not_ready(self) -> str | None:
+        """None: /readyz is green."""
+        try:
+            with urllib.request.urlopen(f"http://{HOST}:{self._admin}/readyz", timeout=2):
+                return None
+        except urllib.error.HTTPError as exc:
+            return exc.read().decode().strip()
+        except OSError as exc:
+            return f"not reached: {exc}"
+
+    def await_ready(self, within_s: float = _START_S) -> str | None:
+        """Wait until it is ready; why it is not."""
+        deadline_s = time.monotonic() + within_s
+        while (why := self.why_not_ready()) is not None and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        return why
+
+    def quotas(self) -> dict[str, float]:
+        """User -> limit, of what is in force.
+
+        Raises:
+            OSError: it can't be asked.
+        """
+        with urllib.request.urlopen(f"http://{HOST}:{self._admin}/quotas", timeout=5) as answer:
+            rows: list[dict[str, Any]] = json.loads(answer.read())["quotas"]
+        return {str(row["entity"].get("user")): float(row["limit"]) for row in rows}
+
+    def set_quotas(self, limits: dict[str, float], timeout_s: float = 10.0) -> bool:
+        """Set them, by the admin port; whether that was acknowledged."""
+        lines = "".join(
+            json.dumps({"entity": {"user": user}, "quota": "producer_byte_rate", "limit": limit}) + "\n"
+            for user, limit in limits.items()
+        )
+        request = urllib.request.Request(
+            f"http://{HOST}:{self._admin}/quotas/import",
+            data=lines.encode(),
+            headers={"Content-Type": "application/x-ndjson"},
+            method="POST",
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s):
+                return True
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """End it for good."""
+        if self.running:
+            self.signal(signal.SIGCONT)
+            self.end(signal.SIGKILL)
+        if self._mounted:
+            subprocess.run(["umount", str(self._disk)], check=False)

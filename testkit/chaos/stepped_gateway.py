@@ -1,0 +1,82 @@
+"""The gateway with a wall clock that can be set: `python -m testkit.chaos.stepped_gateway serve --config FILE`.
+
+The file that CLOCK_OFFSET names has the seconds by which the clock is ahead. Files that are completed get its time,
+as they would on a machine whose clock is wrong. CHAOS_WITHOUT names rows (L02,L05) whose mending is taken out, which
+shows whether the campaign finds them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.cli.main import main
+
+_real_ns: Final = time.time_ns
+_FILE: Final = Path(os.environ.get("CLOCK_OFFSET", "/nonexistent"))
+
+
+def _offset_ns() -> int:
+    try:
+        return int(float(_FILE.read_text(encoding="ascii")) * 1e9)
+    except (OSError, ValueError):
+        return 0
+
+
+def _time_ns() -> int:
+    return _real_ns() + _offset_ns()
+
+
+def _step_the_clock() -> None:
+    from gateway.usage.part_file import PartFile
+
+    time.time_ns = _time_ns
+    publish = PartFile.publish
+
+    def published(part: PartFile) -> Path:
+        path = publish(part)
+        os.utime(path, (_time_ns() / 1e9,) * 2)
+        return path
+
+    setattr(PartFile, "publish", published)  # noqa: B010 - a method that only passes on
+
+
+def _without(rows: str) -> None:
+    """Take the mending of rows out again."""
+    if "L01" in rows:
+        from gateway.quota_admin.store import topic_reader
+
+        setattr(topic_reader.TopicReader, "_check_identity", lambda _self: None)  # noqa: B010
+    if "L02" in rows:
+        from gateway.net.lingering import Lingering
+
+        setattr(Lingering, "close", lambda _self, transport: transport.close())  # noqa: B010
+    if "L03" in rows:
+        from gateway.quota_admin.store import sqlite_store
+        from gateway.quota_admin.store.interface import StoreError
+
+        class Never(StoreError):
+            """Is not raised."""
+
+        setattr(sqlite_store, "DiskError", Never)  # noqa: B010
+    if "L05" in rows:
+        from gateway.usage import file_sink, retention
+
+        def as_dated(files: Any, *, now_s: float) -> Any:
+            return sorted(files, key=lambda each: each.completed_s)
+
+        setattr(file_sink, "in_order", as_dated)  # noqa: B010
+        setattr(retention.AgeClock, "now_s", lambda self: self._wall_s())  # noqa: B010
+    if "L06" in rows:
+        from gateway.session import session
+
+        setattr(session, "LATE_MS", 1 << 40)  # noqa: B010
+
+
+if __name__ == "__main__":
+    _step_the_clock()
+    _without(os.environ.get("CHAOS_WITHOUT", ""))
+    sys.exit(main())
