@@ -23,7 +23,8 @@ from testkit.chaos.schedule import SQLITE_GATEWAY, TOPIC_GATEWAYS, Fault, Step, 
 
 QUOTAS: Final = "__chaos_quotas"
 NUMBERS: Final = "numbers"
-DRAINS: Final = "drains"
+DRAINS: Final = "drains-" + "x" * 200
+"""Answers repeat the name, so that those that wait are more than a client's kernel takes."""
 _AGREE_S: Final = 5.0
 _STALE_S: Final = 5.0
 _DISK_BYTES: Final = 512 * 1024
@@ -155,7 +156,7 @@ class ChaosCampaign:
         elif step.fault is Fault.TOPIC_AGAIN:
             self._make_topic_again()
         elif step.fault is Fault.DISK_FULL:
-            self._fill_disk(gateway, step)
+            self._fill_disk(gateway)
         elif step.fault is Fault.CLOCK_STEP:
             self._step_clock(gateway, step)
 
@@ -234,14 +235,16 @@ class ChaosCampaign:
             gateways[1].end(signal.SIGTERM)
             gateways[1].start()
 
-    def _fill_disk(self, gateway: ChaosGateway, step: Step) -> None:
+    def _fill_disk(self, gateway: ChaosGateway) -> None:
         if not gateway.has_a_small_disk:
             return
         many = {f"many-{self._round}-{at}": 1e9 for at in range(100)}
-        gateway.set_quotas(many)
-        gateway.fill_disk()
-        time.sleep(step.lasts_s)
+        altering = threading.Thread(target=gateway.set_quotas, args=(many,))
+        altering.start()
+        gateway.await_log()
         gateway.end(signal.SIGKILL)
+        altering.join()
+        gateway.fill_disk()
         gateway.start()
         if (why := gateway.await_ready(30)) is not None:
             self._violated(f"L03: {gateway.folder.name} does not serve on a full disk: {why}")
@@ -283,6 +286,9 @@ class ChaosCampaign:
         if wrong is not None:
             self._violated(wrong)
         self.report.alterations = sum(writer.count for writer in self._writers)
+        for writer in self._writers:
+            if not writer.count:
+                self._violated(f"{writer.user} never had an alteration acknowledged")
         self._check_records()
 
     def _disagreement(self) -> str | None:

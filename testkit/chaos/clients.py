@@ -154,7 +154,7 @@ async def slow_sender(port: int, topic: str, name: str, ready: threading.Event) 
             while True:
                 await client.send(_produce(sent, name, topic))
                 sent += 1
-                await asyncio.sleep(0.0005)
+                await asyncio.sleep(0)
         except (ConnectionError, TimeoutError):
             pass
 

@@ -59,7 +59,8 @@ class ChaosGateway:
             f'[upstream]\nbootstrap = [{brokers}]\n[[listeners]]\nname = "a"\nbind = "{HOST}:{self.port}"\n'
             f"first_broker_port = {first + 2}\nlowest_broker_id = 1\nbroker_ports = 4\n"
             f'[admin]\nbind = "{HOST}:{self._admin}"\n[quota_store]\n{store}\nwrite_timeout_ms = 5000\n'
-            f"[limits]\nframe_timeout_ms = {FRAME_TIMEOUT_MS}\n[drain]\ntimeout_ms = 15000\n"
+            f"[limits]\nframe_timeout_ms = {FRAME_TIMEOUT_MS}\nfirst_frame_timeout_ms = {FRAME_TIMEOUT_MS}\n"
+            "[drain]\ntimeout_ms = 15000\n"
             f'[usage]\nkind = "files"\ndirectory = "{folder}/usage"\nrotate_seconds = 1\nkeep_hours = {KEEP_HOURS}\n'
             f'gateway_id = "{folder.name}"\n'
         )
@@ -118,6 +119,13 @@ class ChaosGateway:
         new.write_text(str(ahead_s))
         new.rename(self._clock)
 
+    def await_log(self, within_s: float = 2.0) -> None:
+        """Wait until an alteration is in the log of the SQLite store and not yet in its file."""
+        log = self._disk / "store" / "quotas.db-wal"
+        deadline_s = time.monotonic() + within_s
+        while time.monotonic() < deadline_s and not (log.exists() and log.stat().st_size):
+            time.sleep(0.0005)
+
     def fill_disk(self) -> None:
         """Leave no room."""
         with (self._disk / "filler").open("wb", buffering=0) as file:
@@ -156,12 +164,15 @@ class ChaosGateway:
         """
         with urllib.request.urlopen(f"http://{HOST}:{self._admin}/quotas", timeout=5) as answer:
             rows: list[dict[str, Any]] = json.loads(answer.read())["quotas"]
-        return {str(row["entity"].get("user")): float(row["limit"]) for row in rows}
+        return {str(row["entity"][0]["name"]): float(row["limit"]) for row in rows}
 
     def set_quotas(self, limits: dict[str, float], timeout_s: float = 10.0) -> bool:
         """Set them, by the admin port; whether that was acknowledged."""
         lines = "".join(
-            json.dumps({"entity": {"user": user}, "quota": "producer_byte_rate", "limit": limit}) + "\n"
+            json.dumps(
+                {"entity": [{"type": "user", "name": user}], "quota": "producer_byte_rate", "limit": limit}
+            )
+            + "\n"
             for user, limit in limits.items()
         )
         request = urllib.request.Request(
