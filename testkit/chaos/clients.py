@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import Any, Final
 
@@ -173,6 +174,8 @@ async def slow_sender(port: int, topic: str, name: str, ready: threading.Event) 
         return None
     finally:
         sending.cancel()
+        with contextlib.suppress(asyncio.CancelledError, OSError):
+            await sending
         client.close()
     return received
 
