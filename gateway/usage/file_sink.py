@@ -12,7 +12,7 @@ import structlog
 from gateway.runtime.clock import WallMs, wall_clock_ms
 from gateway.usage.line import Line, Tally
 from gateway.usage.part_file import PartFile, recover
-from gateway.usage.retention import Retention, complete_files, left_parts, to_remove
+from gateway.usage.retention import AgeClock, Retention, complete_files, in_order, left_parts, to_remove
 
 _log = structlog.get_logger("gateway.usage")
 
@@ -72,6 +72,7 @@ class FileWriter:
         self._boot = boot
         self._clock = clock
         self._wall_ms = wall_ms
+        self._age_clock = AgeClock(clock, self._wall_s)
         self._part: PartFile | None = None
         self._due_s = 0.0
 
@@ -94,6 +95,7 @@ class FileWriter:
             if found is not None:
                 self.recovered += 1
                 _log.info("usage_file_recovered", file=found.name)
+        self._age_clock.begin(complete_files(directory), keep_s=self._settings.retention.keep_s)
         self._make_room()
 
     def write(self, line: Line) -> None:
@@ -108,22 +110,28 @@ class FileWriter:
     def maintain(self) -> None:
         """See `sink.Writer`."""
         part = self._part
+        self._age_clock.now_s()
         if part is not None and (self._clock() >= self._due_s or part.bytes >= self._settings.rotate_bytes):
-            self._publish(part)
-            self._make_room()
+            self._make_room(completed=self._publish(part))
 
-    def _publish(self, part: PartFile) -> None:
+    def _publish(self, part: PartFile) -> Path | None:
+        path = None
         if part.tally.lines:
-            part.publish()
+            path = part.publish()
             self.delivered.add_all(part.tally)
             self.completed += 1
         else:
             part.discard()
         self._part = None
+        return path
 
-    def _make_room(self) -> None:
-        files = complete_files(self._settings.directory)
-        for each in to_remove(files, self._settings.retention, now_s=self._wall_ms() / 1000):
+    def _wall_s(self) -> float:
+        return self._wall_ms() / 1000
+
+    def _make_room(self, *, completed: Path | None = None) -> None:
+        files = in_order(complete_files(self._settings.directory), now_s=self._wall_s())
+        now_s = self._age_clock.now_s()
+        for each in to_remove(files, self._settings.retention, now_s=now_s, completed=completed):
             each.path.unlink(missing_ok=True)
             self.removed += 1
 

@@ -1,5 +1,7 @@
 """Files: when they are complete, what a start finds, and which go."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 from pathlib import Path
@@ -8,12 +10,27 @@ import pytest
 
 from gateway.usage import file_sink
 from gateway.usage.file_sink import FileSettings, FileWriter
-from gateway.usage.retention import KeptFile, Retention, complete_files, left_parts, to_remove
+from gateway.usage.part_file import PartFile
+from gateway.usage.retention import (
+    KeptFile,
+    Retention,
+    complete_files,
+    in_order,
+    latest_boot,
+    left_parts,
+    to_remove,
+)
 from tests.gateway.usage.files import line, seqs
 
 
 class Writing:
-    """A writer with clocks of its own."""
+    """A writer with clocks of its own.
+
+    Attributes:
+        latest: whose wall clock the file system has.
+    """
+
+    latest: Writing
 
     def __init__(
         self,
@@ -24,10 +41,12 @@ class Writing:
         rotate_bytes: int = 1 << 20,
         keep_bytes: int = 1 << 30,
         keep_s: float = 3_600,
+        wall_s: float = 1e9,
     ) -> None:
+        Writing.latest = self
         self.directory = directory
         self.now_s = 0.0
-        self.wall_s = 1e9
+        self.wall_s = wall_s
         settings = FileSettings(directory, rotate_s, rotate_bytes, Retention(keep_bytes, keep_s))
         self.writer = FileWriter(
             settings, "a", boot, clock=lambda: self.now_s, wall_ms=lambda: int(self.wall_s * 1000)
@@ -39,9 +58,22 @@ class Writing:
             self.writer.write(line(seq, padding=padding))
             self.writer.maintain()
             self.now_s += 1
+            self.wall_s += 1
 
     def files(self) -> int:
         return len(list(self.directory.glob("usage-*")))
+
+
+@pytest.fixture(autouse=True)
+def files_have_the_time_of_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = PartFile.publish
+
+    def published(part: PartFile) -> Path:
+        path = publish(part)
+        os.utime(path, (Writing.latest.wall_s, Writing.latest.wall_s))
+        return path
+
+    monkeypatch.setattr(PartFile, "publish", published)
 
 
 def test_a_file_is_complete_after_its_time(tmp_path: Path) -> None:
@@ -73,8 +105,6 @@ def test_the_oldest_files_go_when_there_is_too_much(tmp_path: Path) -> None:
     writing = Writing(tmp_path, rotate_s=1, keep_bytes=2_000)
     for seq in range(40):
         writing.write(seq)
-        for at, path in enumerate(sorted(tmp_path.glob("usage-*"))):
-            os.utime(path, (1e9 + at, 1e9 + at))
     total = sum(path.stat().st_size for path in tmp_path.glob("usage-*"))
     assert total <= 2_000
     assert writing.writer.removed > 5
@@ -86,9 +116,56 @@ def test_the_oldest_files_go_when_there_is_too_much(tmp_path: Path) -> None:
 def test_old_files_go_at_the_start_whoever_wrote_them(tmp_path: Path) -> None:
     old = tmp_path / "usage-former.name-1-0000000000.jsonl.gz"
     old.write_bytes(b"x")
-    os.utime(old, (5, 5))
+    os.utime(old, (1e9 - 4_000, 1e9 - 4_000))
+    young = tmp_path / "usage-a-1-0000000000.jsonl.gz"
+    young.write_bytes(b"x")
+    os.utime(young, (1e9 - 2_000, 1e9 - 2_000))
     assert Writing(tmp_path).writer.removed == 1
     assert not old.exists()
+
+
+def test_l05_what_was_just_completed_stays_after_the_wall_clock_was_ahead(tmp_path: Path) -> None:
+    # Space for about ten files.
+    writing = Writing(tmp_path, rotate_s=1, keep_bytes=7_000, keep_s=7 * 86_400)
+    writing.write(*range(5), padding=500)
+    writing.wall_s += 86_400
+    writing.write(*range(5, 10), padding=500)
+    writing.wall_s -= 86_400
+    writing.write(*range(10, 30), padding=500)
+    kept_now = seqs(tmp_path)
+    assert kept_now == list(range(kept_now[0], 30))
+    assert len(kept_now) > 5
+
+
+def test_l05_another_name_and_a_start_under_a_wrong_clock_change_nothing_in_that(tmp_path: Path) -> None:
+    writing = Writing(tmp_path, boot=10**12 + 86_400_000, rotate_s=1)
+    writing.wall_s += 86_400
+    writing.write(*range(5), padding=500)
+    writing.writer.close(0.0)
+    for path in tmp_path.glob("usage-*"):
+        path.rename(path.with_name(path.name.replace("usage-a-", "usage-former-")))
+    after = Writing(tmp_path, boot=10**12, rotate_s=1, keep_bytes=4_000)
+    after.write(*range(10, 14), padding=500)
+    assert {10, 11, 12, 13} < set(seqs(tmp_path))
+    assert latest_boot(tmp_path, "former") == 10**12 + 86_400_000
+    assert latest_boot(tmp_path, "a") == 10**12
+    assert latest_boot(tmp_path, "b") == 0
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_l05_wall_clock_that_jumps_ahead_makes_no_file_too_old(tmp_path: Path, restarted: bool) -> None:
+    writing = Writing(tmp_path, rotate_s=1, keep_s=100)
+    writing.write(*range(43), padding=500)
+    writing.wall_s += 11 * 86_400
+    if restarted:
+        writing.writer.close(0.0)
+        ahead_s = writing.wall_s
+        writing = Writing(tmp_path, boot=2, rotate_s=1, keep_s=100, wall_s=ahead_s)
+    writing.write(*range(43, 60), padding=500)
+    assert writing.writer.removed == 0
+    # Time itself goes on making them old.
+    writing.write(*range(60, 190), padding=500)
+    assert 0 not in seqs(tmp_path)
 
 
 def test_a_start_publishes_what_a_killed_gateway_left(tmp_path: Path) -> None:
@@ -169,7 +246,7 @@ def test_only_complete_usage_files_count(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_bytes(b"123")
     os.utime(tmp_path / "usage-a-1-0000000002.jsonl.gz", (50, 50))
-    assert [(each.path.name, each.bytes) for each in complete_files(tmp_path)] == [
+    assert [(each.path.name, each.bytes) for each in in_order(complete_files(tmp_path), now_s=1e12)] == [
         ("usage-a-1-0000000002.jsonl.gz", 3),
         ("usage-b.x_y-1-0000000001.jsonl.gz", 3),
     ]
