@@ -11,15 +11,7 @@ import pytest
 from gateway.usage import file_sink
 from gateway.usage.file_sink import FileSettings, FileWriter
 from gateway.usage.part_file import PartFile
-from gateway.usage.retention import (
-    KeptFile,
-    Retention,
-    complete_files,
-    in_order,
-    latest_boot,
-    left_parts,
-    to_remove,
-)
+from gateway.usage.retention import KeptFile, Retention, complete_files, in_order, latest_boot, left_parts, to_remove
 from tests.gateway.usage.files import line, seqs
 
 
