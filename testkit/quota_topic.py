@@ -245,15 +245,6 @@ class Producer:
         return 0
 
 
-class Undecodable(str):
-    """A header's name that is not UTF-8, for kafka-python, which encodes what it is given."""
-
-    __slots__ = ()
-
-    def encode(self, *_args: object) -> bytes:  # type: ignore[override]
-        return b"\xff\xfe"
-
-
 async def until(fact: Callable[[], object]) -> None:
     """Wait for what threads of the store bring about."""
     async with asyncio.timeout(5):
