@@ -1,6 +1,7 @@
 """Hazards of transport peers (B) that are about time: clients that say nothing, little, or are gone."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -27,7 +28,8 @@ async def test_b01_b02_b04_silent_and_dribbling_clients_are_closed_while_honest_
         honest = await connect(running.port)
         for byte in fetch()[:5]:
             for client in dribbling:
-                await client.send(bytes([byte]))
+                with contextlib.suppress(ConnectionError):  # on a slow machine its time is over before the last byte
+                    await client.send(bytes([byte]))
             assert await is_served(honest)
             await asyncio.sleep(0.03)
         await running.ended_by(CloseCause.FIRST_FRAME_TIMEOUT, 120)
