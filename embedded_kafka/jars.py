@@ -91,6 +91,7 @@ def java_command(
     return [
         java(),
         "-Xshare:auto",
+        "-Xlog:disable",  # such as of an archive of another Java, into the output of a tool
         *archive,
         *jvm_options,
         f"-Dlog4j2.configurationFile={_HERE / 'log4j2.xml'}",

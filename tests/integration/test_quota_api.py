@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
+from quotas.entities import cut_name
 from testkit.scenarios import entities, scenarios
 from testkit.wire_client import ConnectionEnded, WireClient
 from tests.integration.conftest import StartGateway, eventually
@@ -50,7 +51,11 @@ def show_the_same(sides: tuple[QuotaSide, QuotaSide]) -> None:
 
     def same() -> bool:
         seen[:] = (side.everything() for side in sides)
-        return seen[0] == seen[1]
+        # Names of more than 256 characters are the one difference.
+        cut = {
+            tuple((kind, name and cut_name(name)) for kind, name in entity): ops for entity, ops in seen[0].items()
+        }
+        return cut == seen[1]
 
     eventually(same, told=lambda: repr(seen))
 
