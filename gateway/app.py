@@ -56,7 +56,7 @@ from gateway.server.connection_capacity import (
     session_settings,
 )
 from gateway.server.live_settings import LiveSettings
-from gateway.server.loop_watchdog import LoopWatchdog
+from gateway.server.loop_watchdog import TICK_S, LoopWatchdog
 from gateway.server.operations import ConfigSource, Operations, ReloadReport
 from gateway.server.quota_routes import QuotaRoutes
 from gateway.server.sasl_setup import sasl_of
@@ -121,7 +121,8 @@ class Gateway:
         self._connection_metrics = ConnectionMetrics(now_ms, MuteReason)
         self._request_metrics = RequestMetrics()
         self._reload_metrics = ReloadMetrics()
-        self._watchdog = LoopWatchdog(self._loop)
+        # In asyncio's debug mode a timer costs thirty times as much, and many processes of the tests are idle.
+        self._watchdog = LoopWatchdog(self._loop, tick_s=10 * TICK_S if self._loop.get_debug() else TICK_S)
         self._listeners = Listeners(on_port_failed=self._connection_metrics.broker_port_failed)
         self.listeners = self._listeners.by_name
         self.tls = TlsParts(config, self._loop)
