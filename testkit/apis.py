@@ -44,6 +44,9 @@ NOT_A_BROKERS: Final = {
 }
 """Fields of relayed responses that are called so, and whose addresses they hold."""
 
+_RELAYED_RESPONSES: Final = {ApiKey.STREAMS_GROUP_HEARTBEAT}
+"""Of requests that are looked at."""
+
 _DONE: Final = {
     ApiKey.PRODUCE: "relayed and counted; from v10 on answers are rewritten (KIP-951)",
     ApiKey.FETCH: "relayed and counted, max_bytes lowered; from v16 on answers are rewritten (KIP-951)",
@@ -125,7 +128,7 @@ def apis() -> list[tuple[ApiKey, str, str]]:
 
 
 def looked_at() -> set[ApiKey]:
-    """APIs that are not relayed unseen."""
+    """APIs whose requests are not relayed unseen."""
     collecting, of_heads = GatewayCore().handlers()
     return set(collecting) | set(of_heads)
 
@@ -176,7 +179,7 @@ def relayed_unseen() -> list[tuple[str, int]]:
     return [
         (name, version)
         for key, name, versions in apis()
-        if offered(key) and key not in seen
+        if offered(key) and (key not in seen or key in _RELAYED_RESPONSES)
         for version in versions_of(versions)
         if version <= newest_version(key)
     ]
