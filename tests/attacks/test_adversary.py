@@ -20,7 +20,7 @@ def _run(stage: Stage, **options: Any) -> Report:
 
 
 def test_k16_random_clients_get_no_more_than_their_quotas() -> None:
-    report = _run(Stage(), seconds=40, shrunk_per_kind=1)
+    report = _run(Stage(), seconds=20, shrunk_per_kind=1)
     assert [(finding.violation, finding.script.text()) for finding in report.findings] == []
     assert report.episodes > 50
     assert len(report.honest_ms) > 50
