@@ -148,13 +148,16 @@ class MetadataHandler:
                     now_ms = yield
             self._tell(len(charged))
             if charged:
+                now_ms = yield
                 creating = codec.metadata_by_name_request(list(charged), client_id=client_id, may_create=True)
                 timed = session.start_timing(frame, api)
 
                 def on_created(created: bytes, now_ms: int) -> Steps[bytes | None]:
                     yield from self._settle(charged, changes, created, now_ms)
                     errors = yield from topics_in_error(created, codec.METADATA_BY_NAME)
+                    now_ms = yield
                     patched = copy_errors(answer, unknown, created, errors)
+                    now_ms = yield
                     told = yield from self._tell_client(patched, asked, api, now_ms)
                     session.answer(told, timed, now_ms=now_ms)
                     session.release(MuteReason.AWAITING_REPLY)
