@@ -55,7 +55,7 @@ class TopicMutationHandler:
             client_id = session.client_id_at(data, at, client_id_length)
             if client_id is None:
                 return HeadDecision.MORE
-            held_ms = context.mutations.held_ms(session.user, client_id, now_ms=now_ms)
+            held_ms = context.mutations.held_ms(session.user, client_id, kind=session.kind, now_ms=now_ms)
             if held_ms:
                 session.throttle(held_ms, now_ms=now_ms)
                 return HeadDecision.WAIT

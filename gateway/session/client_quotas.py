@@ -147,7 +147,7 @@ class ClientQuotas:
         raw: bytes,
         broker_id: int | None,
         *,
-        kind: Kind | None = None,
+        kind: Kind,
         now_ms: int,
     ) -> CachedSensor:
         """What a producer's requests are counted by."""
@@ -165,7 +165,7 @@ class ClientQuotas:
         raw: bytes,
         broker_id: int | None,
         *,
-        kind: Kind | None = None,
+        kind: Kind,
         now_ms: int,
     ) -> CachedSensor:
         """What a consumer's answers are counted by."""
@@ -185,7 +185,7 @@ class ClientQuotas:
         client_id: str,
         broker_id: int | None,
         *,
-        kind: Kind | None = None,
+        kind: Kind,
         now_ms: int,
     ) -> UsageRow | None:
         """The usage record of a client's request time; None when none is kept."""
@@ -243,7 +243,7 @@ class ClientQuotas:
         *,
         busy_ns: int,
         answered_ns: int,
-        kind: Kind | None = None,
+        kind: Kind,
         now_ms: int,
         row: UsageRow | None = None,
     ) -> int:
@@ -255,7 +255,7 @@ class ClientQuotas:
             broker_id: the broker it went to.
             busy_ns: CPU time that the gateway spent on this connection since the last answer.
             answered_ns: when the answer came.
-            kind: see `quotas.trackers`; None: the user's.
+            kind: see `quotas.trackers`.
             now_ms: the time.
             row: the usage record.
 
@@ -279,6 +279,7 @@ class ClientQuotas:
         broker_id: int | None,
         *,
         busy_ns: int,
+        kind: Kind,
         now_ms: int,
         row: UsageRow | None = None,
     ) -> int:
@@ -287,7 +288,8 @@ class ClientQuotas:
             busy_ns = 0
         if row is not None:
             row.add(busy_ns / 1e6)
-        return self.request_time.record(user, client_id, busy_ns, scope=self._scope(broker_id), now_ms=now_ms)
+        scope = self._scope(broker_id)
+        return self.request_time.record(user, client_id, busy_ns, kind=kind, scope=scope, now_ms=now_ms)
 
     def record_throttle(
         self,

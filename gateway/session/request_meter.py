@@ -79,7 +79,7 @@ class RequestMeter:
             self.busy_ns += elapsed_ns
 
     def answered(
-        self, user: str, timed: TimedRequest, broker_id: int | None, *, kind: Kind | None = None, now_ms: int
+        self, user: str, timed: TimedRequest, broker_id: int | None, *, kind: Kind, now_ms: int
     ) -> None:
         """The reply is here: count the request's time and note how long the client has to wait for it."""
         busy_ns, self.busy_ns = self.busy_ns, 0
@@ -98,18 +98,22 @@ class RequestMeter:
             row=self.row,
         )
 
-    def add_steps(self, user: str, timed: TimedRequest, broker_id: int | None, *, now_ms: int) -> None:
+    def add_steps(
+        self, user: str, timed: TimedRequest, broker_id: int | None, *, kind: Kind, now_ms: int
+    ) -> None:
         """The reply took further steps: count their time too, and look again how long the client has to wait."""
         busy_ns, self.busy_ns = self.busy_ns, 0
         self.request_ms = self.quotas.record_more_time(
-            user, timed.client_id, broker_id, busy_ns=busy_ns, now_ms=now_ms, row=self.row
+            user, timed.client_id, broker_id, busy_ns=busy_ns, kind=kind, now_ms=now_ms, row=self.row
         )
 
-    def left(self, user: str, broker_id: int | None, *, now_ms: int) -> None:
+    def left(self, user: str, broker_id: int | None, *, kind: Kind, now_ms: int) -> None:
         """The connection has ended: what was spent on it since the last reply is its client's all the same."""
         busy_ns, self.busy_ns = self.busy_ns, 0
         if busy_ns and self.quotas.times_requests:
-            self.quotas.record_more_time(user, self._client_id, broker_id, busy_ns=busy_ns, now_ms=now_ms)
+            self.quotas.record_more_time(
+                user, self._client_id, broker_id, busy_ns=busy_ns, kind=kind, now_ms=now_ms
+            )
 
     def claim(self, by: ThrottledBy, wanted_ms: int, final_ms: int) -> bool:
         """Note what an API's own quota asks of the reply being made; True: the wait is recorded under that quota.
@@ -129,7 +133,7 @@ class RequestMeter:
         broker_id: int | None,
         reply: bytearray,
         *,
-        kind: Kind | None = None,
+        kind: Kind,
         now_ms: int,
     ) -> int:
         """Raise throttle_time_ms of the reply that `answered` was called for, and record the wait.
@@ -139,7 +143,7 @@ class RequestMeter:
             timed: the request.
             broker_id: the broker it went to.
             reply: the frame, or its head where that holds the field.
-            kind: see `quotas.trackers`; None: the user's.
+            kind: see `quotas.trackers`.
             now_ms: the time.
 
         Returns:

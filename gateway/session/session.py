@@ -494,7 +494,7 @@ class ClientSession:
         self._memory.leave(self)
         self._memory = MemoryBudget(NEVER_MS)  # what is still done for it is not held
         if self.meter is not None:
-            self.meter.left(self.user, self.broker_id, now_ms=now_ms)
+            self.meter.left(self.user, self.broker_id, kind=self.kind, now_ms=now_ms)
 
     # -- long work -------------------------------------------------------------------------------------------
 
@@ -614,7 +614,7 @@ class ClientSession:
     def answered_in_steps(self, timed: TimedRequest, *, now_ms: int) -> None:
         """See `Timekeeper`."""
         assert self.meter is not None
-        self.meter.add_steps(self.user, timed, self.broker_id, now_ms=now_ms)
+        self.meter.add_steps(self.user, timed, self.broker_id, kind=self.kind, now_ms=now_ms)
 
     # -- verbs for handlers ----------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ def test_in_the_brokers_scope_each_broker_has_counters_of_its_own() -> None:
     client_quotas, _ = quotas(scope=QuotaScope.BROKER, request_percentage=1)
     waits = [
         client_quotas.record_request_time(
-            "u", TimedRequest(FETCH, "c", 0), broker, busy_ns=100_000_000, answered_ns=0, now_ms=NOW_MS
+            "u", TimedRequest(FETCH, "c", 0), broker, busy_ns=100_000_000, answered_ns=0, kind="u", now_ms=NOW_MS
         )
         for broker in (1, 2, 1)
     ]
@@ -56,7 +56,7 @@ def test_the_brokers_time_is_that_between_forwarding_and_answer(busy_ns: int) ->
     client_quotas, _ = quotas(source=RequestTimeSource.UPSTREAM, request_percentage=1)
     timed = TimedRequest(describe(ApiKey.HEARTBEAT, 4), "c", 1_000)
     wait_ms = client_quotas.record_request_time(
-        "u", timed, 1, busy_ns=busy_ns, answered_ns=1_000 + 102_000_000, now_ms=NOW_MS
+        "u", timed, 1, busy_ns=busy_ns, answered_ns=1_000 + 102_000_000, kind="u", now_ms=NOW_MS
     )
     assert wait_ms == 200
 

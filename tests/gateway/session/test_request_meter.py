@@ -9,7 +9,7 @@ from gateway.session.request_meter import RequestMeter
 from protocol.api_keys import ApiKey, ThrottlePlace, describe
 from protocol.headers import api_number
 from quotas.combine import ThrottledBy
-from quotas.entities import QuotaKey
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.rate_quotas import RateSettings
 from testkit import wire
 from testkit.conversation import Conversation
@@ -204,7 +204,7 @@ def test_the_time_of_the_broker_counts_only_when_told_so_and_not_for_apis_that_w
     meter.event_ns = 10_000
     timed = meter.start(describe(api_key, 4), "tests")
     meter.event_ns = 10_000 + TOO_MUCH_NS
-    meter.answered(core.user, timed, None, now_ms=core.clock.now_ms)
+    meter.answered(core.user, timed, None, kind=core.user, now_ms=core.clock.now_ms)
     assert meter.request_ms == wait_ms
 
 
@@ -215,3 +215,18 @@ def test_k08_the_time_of_an_anonymous_client_is_counted_with_its_own_network_fro
     tracker = core.client_quotas.request_time.tracker("ANONYMOUS", "tests", now_ms=core.clock.now_ms)
     assert tracker is not None
     assert tracker.kind == c.session.kind
+
+
+def test_k08_what_a_client_leaves_unanswered_is_counted_with_its_own_network_too() -> None:
+    core = GatewayCore(rate_settings=RateSettings(max_trackers=1))
+    core.limits.set(QuotaEntity("ANONYMOUS", DEFAULT), QuotaKey.REQUEST_PERCENTAGE, 1)
+    for client_id in ("first", "second"):
+        c = Conversation(core=core).client_sends(wire.request("Heartbeat", 4, client_id=client_id))
+        assert c.session.meter is not None
+        c.session.meter.busy_ns = TOO_MUCH_NS
+        c.session.ended(now_ms=core.clock.now_ms)
+    times = core.client_quotas.request_time
+    shared = times.tracker("ANONYMOUS", "second", kind=c.session.kind, now_ms=core.clock.now_ms)
+    assert shared is not None
+    assert shared.shared
+    assert shared.rate(now_ms=core.clock.now_ms) > 0
