@@ -1,7 +1,7 @@
 """Which connection passes next while a counter is at its bound (hazards K03, K04). Pure.
 
 Kafka answers each request and mutes its connection, so connections of one client take turns by themselves. At the
-bound a request is not let pass, and whoever asks at the right moment would be served: of many connections some would
+bound a request is not let pass, and one that asks at the right moment would be served: of many connections some would
 wait for minutes. So those that wait have places. A place is of a request that is held here, or of a client that was
 told when to come back; the latter keeps it for a second after that time.
 
@@ -25,14 +25,18 @@ _AGAIN_MS: Final = 5
 class _Place:
     """Attributes: order: of service. cost_ms: of the request, by the limit. due_ms: when it was told to pass."""
 
-    __slots__ = ("cost_ms", "due_ms", "emptied", "held", "order")
+    __slots__ = ("cost_ms", "due_ms", "held", "order")
 
-    def __init__(self, order: int, cost_ms: float, due_ms: float, *, emptied: bool = False) -> None:
+    def __init__(self, order: int, cost_ms: float) -> None:
         self.order = order
         self.cost_ms = cost_ms
-        self.due_ms = due_ms
-        self.emptied = emptied
+        self.due_ms = 0.0
         self.held = False
+
+    @property
+    def emptied(self) -> bool:
+        """Whether the last answer had to be emptied."""
+        return self.order < 0
 
 
 class BoundQueue:
@@ -95,7 +99,7 @@ class BoundQueue:
         if place is None:
             place = self._add(waiter, cost_ms, emptied=False)
         due_ms = free_ms + (0.0 if place.emptied else self._cost_ms - place.cost_ms)
-        if place.due_ms:  # nobody has come before it since
+        if place.due_ms:  # no place has come before it since
             due_ms = max(free_ms, min(due_ms, place.due_ms))
         # At its time, but behind others: these are due in this turn of the loop, too.
         place.due_ms = max(due_ms, now_ms + (1 if now_ms < free_ms else _AGAIN_MS))
@@ -128,32 +132,27 @@ class BoundQueue:
     def _add(self, waiter: object, cost_ms: float, *, emptied: bool) -> _Place:
         self._next += 1
         # Those whose answers were emptied come first, and among them the one that waits longest.
-        place = _Place(self._next - (1 << 62 if emptied else 0), cost_ms, 0.0, emptied=emptied)
+        place = _Place(self._next - (1 << 62 if emptied else 0), cost_ms)
         self._places[waiter] = place
         self._cost_ms += cost_ms
         return place
 
     def _put(self, waiter: object, place: _Place, *, held: bool) -> None:
-        self._next += 1
-        if not held:
-            heapq.heappush(self._away, (place.due_ms + _RETURN_MS, self._next, waiter))
-        elif not place.held:
-            heapq.heappush(self._held, (place.order, self._next, waiter))
-        place.held = held
+        if not (held and place.held):
+            place.held = held
+            self._push(waiter, place)
+        # Stale entries are of connections that have gone, and which may have been told to come in hours.
         if len(self._away) + len(self._held) > 64 + 4 * len(self._places):
-            self._drop_stale()
+            self._held, self._away = [], []
+            for each in self._places.items():
+                self._push(*each)
 
-    def _drop_stale(self) -> None:
-        """Of connections that have gone, which may have been told to come in hours."""
-        self._held, self._away = [], []
-        for waiter, place in self._places.items():
-            self._next += 1
-            if place.held:
-                self._held.append((place.order, self._next, waiter))
-            else:
-                self._away.append((place.due_ms + _RETURN_MS, self._next, waiter))
-        heapq.heapify(self._held)
-        heapq.heapify(self._away)
+    def _push(self, waiter: object, place: _Place) -> None:
+        self._next += 1
+        if place.held:
+            heapq.heappush(self._held, (place.order, self._next, waiter))
+        else:
+            heapq.heappush(self._away, (place.due_ms + _RETURN_MS, self._next, waiter))
 
     def _first_held(self) -> _Place | None:
         held = self._held
@@ -166,7 +165,7 @@ class BoundQueue:
         return None
 
     def _forget_overdue(self, now_ms: int) -> None:
-        """Those that were told and have not come back; a held one that does not ask again holds up nobody."""
+        """Those that were told and have not come back; a held one that does not ask again holds up none."""
         away = self._away
         while away and away[0][0] < now_ms:
             until_ms, _, waiter = heapq.heappop(away)
