@@ -83,12 +83,15 @@ def _step_over_tags(count: int, data: bytes, at: int, end: int) -> Generator[int
     return data, at, end
 
 
-def _step_over_head(data: bytes, at: int, end: int) -> Generator[int, _Received, _Received]:
-    """Size, correlation id and the header's tags."""
-    at += REPLY_HEAD.size
+def _step_over_tag_section(data: bytes, at: int, end: int) -> Generator[int, _Received, _Received]:
     while (read := _number(data, at, end)) is None:
         data, at, end = yield at
     return (yield from _step_over_tags(read[0], data, read[1], end))
+
+
+def _step_over_head(data: bytes, at: int, end: int) -> Generator[int, _Received, _Received]:
+    """Size, correlation id and the header's tags."""
+    return (yield from _step_over_tag_section(data, at + REPLY_HEAD.size, end))
 
 
 def _walk_fetch(data: bytes, at: int, end: int) -> _Walk:
@@ -125,9 +128,7 @@ def _walk_fetch(data: bytes, at: int, end: int) -> _Walk:
                 data, at, end = yield from _step_over_tags(read[0], data, read[1], end)
             else:
                 at = read[1]
-        while (read := _number(data, at, end)) is None:
-            data, at, end = yield at
-        data, at, end = yield from _step_over_tags(read[0], data, read[1], end)
+        data, at, end = yield from _step_over_tag_section(data, at, end)
     return at
 
 
@@ -157,9 +158,7 @@ def _walk_share(data: bytes, at: int, end: int, *, lock_timeout: bool, records: 
             if records:
                 data, at, end = yield from _step_over_string(data, at + 2, end)  # of the acknowledgements
             at += 4 + 4  # leader and epoch
-            while (read := _number(data, at, end)) is None:
-                data, at, end = yield at
-            data, at, end = yield from _step_over_tags(read[0], data, read[1], end)
+            data, at, end = yield from _step_over_tag_section(data, at, end)
             if records:
                 data, at, end = yield from _step_over_string(data, at, end)
                 while (read := _number(data, at, end)) is None:
@@ -167,15 +166,9 @@ def _walk_share(data: bytes, at: int, end: int, *, lock_timeout: bool, records: 
                 acquired, at = read
                 for _ in range(acquired - 1):
                     at += 8 + 8 + 2
-                    while (read := _number(data, at, end)) is None:
-                        data, at, end = yield at
-                    data, at, end = yield from _step_over_tags(read[0], data, read[1], end)
-            while (read := _number(data, at, end)) is None:
-                data, at, end = yield at
-            data, at, end = yield from _step_over_tags(read[0], data, read[1], end)
-        while (read := _number(data, at, end)) is None:
-            data, at, end = yield at
-        data, at, end = yield from _step_over_tags(read[0], data, read[1], end)
+                    data, at, end = yield from _step_over_tag_section(data, at, end)
+            data, at, end = yield from _step_over_tag_section(data, at, end)
+        data, at, end = yield from _step_over_tag_section(data, at, end)
     return at
 
 
