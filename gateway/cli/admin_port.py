@@ -8,12 +8,15 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 DEFAULT_URL: Final = "http://127.0.0.1:9644"
 _TIMEOUT_S: Final = 30.0
 _MAX_ANSWER_BYTES: Final = 1024 * 1024
+
+T = TypeVar("T")
 
 
 class AdminPortError(Exception):
@@ -85,6 +88,30 @@ def ask(
         return status, json.loads(text)
     except ValueError as exc:
         raise AdminPortError(f"what answers at {url} is no admin port (HTTP status {status})") from exc
+
+
+def read(
+    url: str, path: str, parse: Callable[[Any], T], *, what: str, max_bytes: int = _MAX_ANSWER_BYTES
+) -> T:
+    """What the admin port tells, parsed.
+
+    Args:
+        url: see `add_argument`.
+        path: begins with a slash.
+        parse: of the answer's JSON; what it raises says that this is no such answer.
+        what: it tells, for the line that says that it does not.
+        max_bytes: see `ask`.
+
+    Raises:
+        AdminPortError: no answer, or another one.
+    """
+    status, answer = ask(url, path, max_bytes=max_bytes)
+    try:
+        if status != HTTPStatus.OK:
+            raise ValueError(status)
+        return parse(answer)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as exc:
+        raise AdminPortError(f"what answers at {url} is no admin port that tells {what}") from exc
 
 
 def exit_code(url: str, exchange: Callable[[], int], *, what: str = "") -> int:

@@ -122,13 +122,7 @@ def of_gateway(url: str) -> QuotaView:
     Raises:
         admin_port.AdminPortError: it can't be asked.
     """
-    status, answer = admin_port.ask(url, "/quotas", max_bytes=MAX_ANSWER_BYTES)
-    try:
-        if status != 200:
-            raise ValueError(status)
-        return _view(answer)
-    except (ValueError, TypeError, KeyError, AttributeError) as exc:
-        raise admin_port.AdminPortError(f"what answers at {url} is no admin port that tells quotas") from exc
+    return admin_port.read(url, "/quotas", _view, what="quotas", max_bytes=MAX_ANSWER_BYTES)
 
 
 def _view(answer: Mapping[str, Any]) -> QuotaView:

@@ -37,15 +37,7 @@ def snapshot_of(url: str) -> Snapshot:
     Raises:
         admin_port.AdminPortError: it can't be asked.
     """
-    status, answer = admin_port.ask(url, "/status.json", max_bytes=MAX_ANSWER_BYTES)
-    try:
-        if status != 200:
-            raise ValueError(status)
-        return Snapshot.of(answer)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as exc:
-        raise admin_port.AdminPortError(
-            f"what answers at {url} is no admin port that tells its status"
-        ) from exc
+    return admin_port.read(url, "/status.json", Snapshot.of, what="its status", max_bytes=MAX_ANSWER_BYTES)
 
 
 def why_of(url: str, client: Client) -> dict[str, Any]:
@@ -54,10 +46,8 @@ def why_of(url: str, client: Client) -> dict[str, Any]:
     Raises:
         admin_port.AdminPortError: it can't be asked.
     """
-    status, answer = admin_port.ask(url, path_of(client.user, client.client_id) + "&of=counter")
-    if status != 200 or not isinstance(answer, dict):
-        raise admin_port.AdminPortError(f"what answers at {url} is no admin port that tells why")
-    return answer
+    path = path_of(client.user, client.client_id) + "&of=counter"
+    return admin_port.read(url, path, lambda answer: {**answer}, what="why")
 
 
 @dataclass(frozen=True, slots=True)
