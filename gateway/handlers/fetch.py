@@ -195,16 +195,7 @@ class FetchHandler:
         if not _valid(asked, quotas, session, now_ms):
             if asked.tracker is not None:
                 asked.tracker.leave(session.throttling)
-            client_id, raw = asked.client_id, asked.raw_client_id
-            known = session.throttling.fetch_sensor = quotas.fetch_sensor(
-                session.listener,
-                session.user,
-                client_id,
-                raw,
-                session.broker_id,
-                kind=session.kind,
-                now_ms=now_ms,
-            )
+            known = _look_up(quotas, session, asked.client_id, asked.raw_client_id, now_ms)
         tracker, row = known.tracker, known.row
         if tracker is not None and self._acknowledges:
             tracker.leave(session.throttling)
@@ -243,16 +234,21 @@ def _counter(
             return None
         raw = data[at + CLIENT_ID_AT : at + HEAD_BYTES + max(client_id_length, 0)]
         before = known
-        known = session.throttling.fetch_sensor = quotas.fetch_sensor(
-            session.listener,
-            session.user,
-            client_id,
-            raw,
-            session.broker_id,
-            kind=session.kind,
-            now_ms=now_ms,
-        )
+        known = _look_up(quotas, session, client_id, raw, now_ms)
         session.throttling.inherit(known.tracker, before)
+    return known
+
+
+def _look_up(quotas: ClientQuotas, session: Session, client_id: str, raw: bytes, now_ms: int) -> CachedSensor:
+    known = session.throttling.fetch_sensor = quotas.fetch_sensor(
+        session.listener,
+        session.user,
+        client_id,
+        raw,
+        session.broker_id,
+        kind=session.kind,
+        now_ms=now_ms,
+    )
     return known
 
 
@@ -262,8 +258,6 @@ def _wait_ms(session: Session, tracker: RateTracker, most_held_ms: float, now_ms
     wait_ms = throttling.inherited_until_ms - now_ms
     if wait_ms > 0:
         return wait_ms
-    if now_ms >= tracker.blocked_until_ms and tracker.queue is None:
-        return 0
     return tracker.wait_ms(throttling, most_held_ms=most_held_ms, now_ms=now_ms)
 
 
