@@ -1,7 +1,7 @@
 """Long walks in steps, so that other work can be done in between: while one event runs, every client waits.
 
 A walk is a generator that yields after every `STEP_ELEMENTS` elements or so, and returns what it found. A short one
-ends before its first `yield`, so that whoever asks for one step of it has the result at once.
+ends before its first `yield`, so that one step of it has the result at once.
 """
 
 from __future__ import annotations

@@ -517,14 +517,6 @@ class RequestTimeQuotas(RateQuotas):
         tracker.last_value = time_ns * _PERCENT_SECONDS_PER_NS
         return tracker.record(tracker.last_value, now_ms=now_ms)
 
-    def record_unchecked(
-        self, user: str, client_id: str, time_ns: int, *, scope: Scope = None, now_ms: int
-    ) -> None:
-        """Counts time spent after the answer, such as writing it; it weighs on the next request."""
-        tracker = self.tracker(user, client_id, scope=scope, now_ms=now_ms)
-        if tracker is not None:
-            tracker.record_unchecked(time_ns * _PERCENT_SECONDS_PER_NS, now_ms=now_ms)
-
     def record_exempt(self, time_ns: int) -> None:
         """Counts the time of a request without a wait: acks=0, cluster actions."""
         self.exempt_ns += time_ns

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.runtime.clock import NowMs
-from gateway.runtime.slices import at_once
+from protocol.steps import finish
 from quotas.limits import Enforcement, Limits
 from quotas.mutations import MutationQuotas, TrackerSnapshot
 from quotas.rate_quotas import RateQuotas, RateSnapshot, RequestTimeQuotas, ScopedKey
@@ -397,7 +397,7 @@ class QuotaMetrics(Collector):
         for mode in Enforcement:
             enforcement.add_metric([mode.value], mode is self._limits.mode)
         yield enforcement
-        looked, self._prepared = self._prepared or at_once(self.look()), None
+        looked, self._prepared = self._prepared or finish(self.look()), None
         for series, rows in zip(self.rates, looked.rates, strict=True):
             yield from series.collect(rows)
         yield from self.mutations.collect(looked.mutations)

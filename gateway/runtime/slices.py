@@ -53,16 +53,6 @@ class Slices:
         self._ends_s = time.perf_counter() + SLICE_S
 
 
-def at_once(steps: Generator[None, None, T]) -> T:
-    """What a generator of many small steps comes to, in one go."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-
 async def in_slices(steps: Generator[None, None, T], slices: Slices) -> T:
     """What a generator of many small steps comes to."""
     while True:

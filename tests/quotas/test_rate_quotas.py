@@ -218,7 +218,7 @@ def test_time_weighs_on_the_next_request_at_most_a_window(clock: FakeClock) -> N
     (row,) = quotas.snapshot(now_ms=clock.now_ms)
     assert row.utilisation == pytest.approx(1, abs=0.01)
     quotas = request_quotas(1)
-    quotas.record_unchecked("u", "c", 105_000_000, now_ms=clock.now_ms)
+    quotas.record("u", "c", 105_000_000, now_ms=clock.now_ms)
     assert quotas.record("u", "c", 0, now_ms=clock.now_ms) == 500
     assert request_quotas(1, window_ms=2_000).record("u", "c", 10**12, now_ms=clock.now_ms) == 2_000
     quotas = request_quotas(1)
@@ -227,7 +227,6 @@ def test_time_weighs_on_the_next_request_at_most_a_window(clock: FakeClock) -> N
     assert quotas.record("u", "c", 0, now_ms=clock.now_ms) == 0
     quotas = RequestTimeQuotas(Limits(), RateSettings())
     assert quotas.record("u", "c", 10**12, now_ms=clock.now_ms) == 0
-    quotas.record_unchecked("u", "c", 10**12, now_ms=clock.now_ms)
     assert quotas.snapshot(now_ms=clock.now_ms) == []
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.observability.quota_metrics import MAX_LABEL_CHARS, OTHER, MutationSeries, RateSeries, label_value
-from gateway.runtime.slices import at_once
+from protocol.steps import finish
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings
@@ -39,7 +39,7 @@ class Produced:
     def scrape(self) -> dict[str, dict[str, float]]:
         """Series name -> client id, or "other" -> value."""
         found: dict[str, dict[str, float]] = defaultdict(dict)
-        for family in self.series.collect(at_once(self.series.look(now_ms=self.now_ms))):
+        for family in self.series.collect(finish(self.series.look(now_ms=self.now_ms))):
             for sample in family.samples:
                 labels = sample.labels
                 name = OTHER if labels["rule"] == OTHER else labels["client_id"] + labels.get("broker", "")
@@ -153,7 +153,7 @@ class Mutations:
 
     def scrape(self) -> dict[str, dict[str, float]]:
         found: dict[str, dict[str, float]] = defaultdict(dict)
-        for family in self.series.collect(at_once(self.series.look(now_ms=NOW_MS))):
+        for family in self.series.collect(finish(self.series.look(now_ms=NOW_MS))):
             for sample in family.samples:
                 found[sample.name][sample.labels["client_id"] or sample.labels["rule"]] = sample.value
         return found
