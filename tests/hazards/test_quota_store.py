@@ -111,6 +111,18 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
+def filled(folder: Path, left_bytes: int) -> Path:
+    """The file that leaves so little of the disk."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4_096):
+                pass
+        except OSError:
+            file.truncate(max(0, file.tell() - left_bytes))
+    return filler
+
+
 @pytest.mark.parametrize("left_bytes", [0, 4_096, 8_192, 16_384])
 async def test_g02_full_disk_refuses_and_changes_nothing_until_there_is_room(
     small_disk: Path, left_bytes: int
@@ -118,13 +130,7 @@ async def test_g02_full_disk_refuses_and_changes_nothing_until_there_is_room(
     many = [(QuotaEntity(user=f"user-{number}"), PRODUCE, 1.0) for number in range(300)]
     async with opened(store := sqlite_store(small_disk)) as seen:
         await store.write(alteration((ALICE, PRODUCE, 1.0)))
-        filler = small_disk / "filler"
-        with filler.open("wb", buffering=0) as file:
-            try:
-                while file.write(b"x" * 4_096):
-                    pass
-            except OSError:
-                file.truncate(max(0, file.tell() - left_bytes))
+        filler = filled(small_disk, left_bytes)
         for _ in range(3):
             with pytest.raises(StoreError, match="could not be written"):
                 await store.write(alteration(*many))
@@ -144,13 +150,7 @@ async def test_l03_store_on_a_full_disk_is_read_and_is_written_as_soon_as_there_
     monkeypatch.setattr("gateway.quota_admin.store.sqlite_store._TRY_AGAIN_S", 0.05)
     # What is in the log needs more room in the file.
     killed_with_a_log(small_disk, more=200)
-    filler = small_disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        try:
-            while file.write(b"x" * 4_096):
-                pass
-        except OSError:
-            file.truncate(max(0, file.tell() - left_bytes))
+    filler = filled(small_disk, left_bytes)
     async with opened(store := sqlite_store(small_disk)) as seen:
         values = dict(seen.values)
         assert len(values) == 203

@@ -5,8 +5,11 @@ Clients reach a gateway through the tap, which fails the test during which a bro
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Final, TypeAlias
+from uuid import UUID
 
 import pytest
 
@@ -15,6 +18,7 @@ from testkit.kafka_cluster import KAFKA_HOST, shared_cluster
 from testkit.secrets import OUTPUTS
 from testkit.secure_kafka import SECURE_HOST, SecureKafka
 from testkit.tap import Tap
+from testkit.wire_client import WireClient
 from tests.integration.gateway_process import GATEWAY_HOST, TAP_HOST, GatewayOptions, GatewayProcess
 
 WITHIN_S: Final = 30.0
@@ -105,3 +109,24 @@ def eventually(condition: Callable[[], bool], within_s: float = WITHIN_S, told: 
     while not condition():
         assert time.monotonic() < deadline, f"did not happen in time: {told()}"
         time.sleep(0.02)
+
+
+def is_led_by(client: WireClient, topic: str, leader: int) -> bool:
+    """Whether this broker has heard that the topic's first partition is led by that one."""
+    found = client.ask("Metadata", 12, topics=[{"name": topic}], allow_auto_topic_creation=False).body.topics[0]
+    return bool(found.error_code == 0 and found.partitions[0].leader_id == leader)
+
+
+@contextmanager
+def topic_on(cluster: KafkaCluster, name: str, broker_ids: Sequence[int]) -> Iterator[UUID]:
+    """A topic of one partition on these brokers, led by the first of them as all brokers know; its id."""
+    assignments = [{"partition_index": 0, "broker_ids": list(broker_ids)}]
+    topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "assignments": assignments}
+    with WireClient(cluster.brokers[1]) as broker:
+        found = broker.ask("CreateTopics", 7, topics=[topic], timeout_ms=30_000).body.topics[0]
+        assert found.error_code == 0
+        for address in cluster.brokers.values():
+            with WireClient(address) as other:
+                eventually(partial(is_led_by, other, name, broker_ids[0]))
+        yield found.topic_id
+        broker.ask("DeleteTopics", 5, topic_names=[name], timeout_ms=30_000)

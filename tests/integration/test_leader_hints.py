@@ -14,7 +14,7 @@ import pytest
 
 from embedded_kafka.kafka import KafkaCluster
 from testkit.wire_client import WireClient
-from tests.integration.conftest import WITHIN_S, eventually
+from tests.integration.conftest import WITHIN_S, eventually, is_led_by, topic_on
 from tests.integration.gateway_process import GatewayProcess
 from tests.integration.java_programs import java_program
 
@@ -31,21 +31,8 @@ READERS: Final = {
 @pytest.fixture
 def topic_id(kafka3: KafkaCluster) -> Iterator[uuid.UUID]:
     """A topic whose one partition is led by broker 1."""
-    assignments = [{"partition_index": 0, "broker_ids": [1, 2, 3]}]
-    topic = {"name": TOPIC, "num_partitions": -1, "replication_factor": -1, "assignments": assignments}
-    with WireClient(kafka3.brokers[1]) as broker:
-        found = broker.ask("CreateTopics", 7, topics=[topic], timeout_ms=30_000).body.topics[0]
-        assert found.error_code == 0
-        for address in kafka3.brokers.values():
-            with WireClient(address) as other:
-                eventually(partial(is_led_by, other, 1))
-        yield found.topic_id
-        broker.ask("DeleteTopics", 5, topic_names=[TOPIC], timeout_ms=30_000)
-
-
-def is_led_by(client: WireClient, leader: int) -> bool:
-    topics = client.ask("Metadata", 12, topics=[{"name": TOPIC}], allow_auto_topic_creation=False).body.topics
-    return bool(topics[0].error_code == 0 and topics[0].partitions[0].leader_id == leader)
+    with topic_on(kafka3, TOPIC, [1, 2, 3]) as found:
+        yield found
 
 
 def move_to_broker_2(client: WireClient) -> None:
@@ -53,7 +40,7 @@ def move_to_broker_2(client: WireClient) -> None:
     client.ask("AlterPartitionReassignments", 0, topics=moved, timeout_ms=30_000)
     elected = [{"topic": TOPIC, "partitions": [0]}]
     client.ask("ElectLeaders", 2, election_type=0, topic_partitions=elected, timeout_ms=30_000)
-    eventually(partial(is_led_by, client, 2))
+    eventually(partial(is_led_by, client, TOPIC, 2))
 
 
 def test_e02_e03_java_readers_of_every_kind_follow_a_leader_that_moves(

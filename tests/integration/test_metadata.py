@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -11,7 +10,7 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 from embedded_kafka.kafka import KafkaCluster
 from testkit.kafka_cluster import KAFKA_HOST
 from testkit.wire_client import WireClient
-from tests.integration.conftest import eventually
+from tests.integration.conftest import eventually, topic_on
 from tests.integration.gateway_process import GatewayProcess
 
 pytestmark = pytest.mark.integration
@@ -25,21 +24,8 @@ BROKER_RESOURCE: Final = 4
 @pytest.fixture(scope="module")
 def topic_id(kafka3: KafkaCluster) -> Iterator[uuid.UUID]:
     """The id of a topic with one partition, on broker 2 alone."""
-    assignments = [{"partition_index": 0, "broker_ids": [LEADER]}]
-    topic = {"name": TOPIC, "num_partitions": -1, "replication_factor": -1, "assignments": assignments}
-    with WireClient(kafka3.brokers[1]) as broker:
-        found = broker.ask("CreateTopics", 7, topics=[topic], timeout_ms=30_000).body.topics[0]
-        assert found.error_code == 0
-        for address in kafka3.brokers.values():
-            with WireClient(address) as other:
-                eventually(partial(knows_the_leader, other))
-        yield found.topic_id
-        broker.ask("DeleteTopics", 5, topic_names=[TOPIC], timeout_ms=30_000)
-
-
-def knows_the_leader(client: WireClient) -> bool:
-    topics = client.ask("Metadata", 12, topics=[{"name": TOPIC}], allow_auto_topic_creation=False).body.topics
-    return bool(topics[0].error_code == 0 and topics[0].partitions[0].leader_id == LEADER)
+    with topic_on(kafka3, TOPIC, [LEADER]) as found:
+        yield found
 
 
 def described(gateway: GatewayProcess) -> set[tuple[int, str, int]]:
