@@ -170,15 +170,16 @@ def correlation_id_of(frame: bytes) -> int:
     return int(unpack_from(">i", frame, 4)[0])
 
 
-def populated(name: str, version: int, *, nulls: bool = False) -> dict[str, Any]:
+def populated(name: str, version: int, *, nulls: bool = False, kind: str = "Response") -> dict[str, Any]:
     """Fields for `response` in which every field that this version has is set to a value of its own.
 
     Args:
         name: the API.
-        version: of the response.
+        version: of the message.
         nulls: null wherever the version allows it, instead of a value.
+        kind: "Request" for the fields of `request`.
     """
-    struct = _classes()[f"{name}Response"]._struct
+    struct = _classes()[f"{name}{kind}"]._struct
     fields = _populated_struct(struct, version, _Counter(), nulls=nulls)
     if name == "ApiVersions":
         fields["error_code"] = 0  # kafka-python reads any other as version 0.

@@ -141,6 +141,15 @@ def test_k06_a_request_of_a_million_resources_is_refused_before_it_is_walked() -
         finish(asked_broker_configs(many, api))
 
 
+@every_case(("resources", "keys"), [(5_000, 0), (1, 5_000), (50, 99)])
+def test_k06_a_request_of_many_elements_is_walked_in_steps(resources: int, keys: int) -> None:
+    names = [str(number) for number in range(keys)]
+    rows = [{"resource_type": TOPIC, "resource_name": "t", "configuration_keys": names}] * resources
+    frame = wire.request("DescribeConfigs", 4, resources=rows)
+    pauses = sum(1 for _ in asked_broker_configs(frame, describe(ApiKey.DESCRIBE_CONFIGS, 4)))
+    assert 9 <= pauses <= 11
+
+
 @every_case("version", [1, 4])
 def test_a39_truncated_settings_are_never_a_foreign_exception(version: int) -> None:
     api = describe(ApiKey.DESCRIBE_CONFIGS, version)

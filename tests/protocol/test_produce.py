@@ -136,6 +136,8 @@ def test_a24_tags_before_acks_are_bounded_in_number_and_size() -> None:
     assert acks_of(frame[:MAX_BYTES_BEFORE_ACKS], 9) is None
     with pytest.raises(MalformedBody):
         acks_of(frame[: MAX_BYTES_BEFORE_ACKS + 1], 9)
+    # What stands before the request does not count.
+    assert acks_of(bytes(100_000) + frame[:MAX_BYTES_BEFORE_ACKS], 9, at=100_000) is None
     tags = [(0, bytes(60_000))]
     frame = produce(13, acks=0, client_id=b"c" * 32_767, txn_id="t" * 32_767, header_tags=tags)
     assert unpack_from(">i", frame)[0] > 120_000

@@ -164,7 +164,9 @@ def test_what_is_built_is_read_of_any_families(
 
 def test_own_connections_name_nobody_and_the_zone_of_an_address_is_not_told() -> None:
     for version in ProxyVersion:
-        assert read(build_header(version, None, None) + KAFKA) == (NOBODY, KAFKA)
+        header = build_header(version, None, None)
+        assert read(header + KAFKA) == (NOBODY, KAFKA)
+        assert header.startswith(b"PROXY") == (version is ProxyVersion.V1)
     header = build_header(ProxyVersion.V1, ("fe80::1%eth0", 1), ("fe80::2%eth0", 2))
     assert header == b"PROXY TCP6 fe80::1 fe80::2 1 2\r\n"
 

@@ -16,7 +16,9 @@ from protocol.sasl import (
     AuthenticateReply,
     Claim,
     Mechanism,
+    authenticate_request,
     claimed,
+    handshake_request,
     handshake_v0_refusal,
     oauth_name,
     plain_name,
@@ -49,6 +51,13 @@ def oauth(bearer: str, *, head: str = "n,,", more: str = "") -> bytes:
 def test_handshake_tells_the_mechanism(version: int, name: str, mechanism: Mechanism) -> None:
     frame = wire.request("SaslHandshake", version, mechanism=name)
     assert read_mechanism(frame, describe(ApiKey.SASL_HANDSHAKE, version)) is mechanism
+
+
+def test_requests_of_our_own_are_what_a_broker_reads() -> None:
+    own = handshake_request(Mechanism.PLAIN, 7, "gateway")
+    assert own == wire.request("SaslHandshake", 1, correlation_id=7, client_id="gateway", mechanism="PLAIN")
+    own = authenticate_request(b"\0a\0b", 8, "gateway")
+    assert own == wire.request("SaslAuthenticate", 1, correlation_id=8, client_id="gateway", auth_bytes=b"\0a\0b")
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -108,7 +108,8 @@ def test_families_come_and_go_with_their_quotas_and_keys_are_independent() -> No
     limits.set(ALICE, PRODUCE, 20)
     limits.set(pair, PRODUCE, 30)
     assert limits.families(PRODUCE) == {Family.USER, Family.USER_CLIENT}
-    limits.remove(ALICE, PRODUCE)
+    assert limits.remove(ALICE, PRODUCE)
+    assert not limits.remove(ALICE, PRODUCE)
     assert limits.sole_family(PRODUCE) is Family.USER_CLIENT
     limits.remove(pair, PRODUCE)
     assert not limits.enabled(PRODUCE)

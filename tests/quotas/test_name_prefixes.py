@@ -38,5 +38,6 @@ def test_a_prefix_goes_with_the_last_entity_that_has_it() -> None:
     prefixes.discard("a*")
     assert prefixes.of("abc") == []
     assert prefixes
+    assert prefixes.of("bcd") == ["b*"]
     prefixes.discard("b*")
     assert not prefixes
