@@ -232,14 +232,14 @@ class Conversation:
 
     def _receive_from_client(self, data: bytes) -> None:
         session, now_ms = self.session, self.clock.now_ms
-        if self._shortcut and session.relay_whole_request(data, now_ms=now_ms):
+        if self._shortcut and session.relay_request(data, now_ms=now_ms):
             session.to_upstream.append(data)
         else:
             session.receive_from_client(data, now_ms=now_ms)
 
     def _receive_from_upstream(self, data: bytes) -> None:
         session, now_ms = self.session, self.clock.now_ms
-        if self._shortcut and session.relay_whole_reply(data, now_ms=now_ms):
+        if self._shortcut and session.relay_reply(data, now_ms=now_ms):
             session.to_client.append(data)
         else:
             session.receive_from_upstream(data, now_ms=now_ms)

@@ -27,7 +27,7 @@ from gateway.handlers.node_endpoints import relayed_answers
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import Answer, HeadAnswer, Pending, SizedAnswer
-from gateway.session.routes import HeadDecision, Route, Session
+from gateway.session.routes import RELAY, HeadDecision, Route, Session
 from gateway.session.throttle_state import CachedSensor
 from gateway.upstream.topology import Topology
 from protocol.api_keys import Api, ApiKey
@@ -79,7 +79,7 @@ class FetchHandler:
         quotas = self._quotas
         if quotas is None or not quotas.counts_fetch:
             session.responses.pending.append(Pending(correlation_id, self._relayed.get(route.api.version)))
-            return HeadDecision.RELAY
+            return RELAY
         known = _counter(quotas, session, data, at, client_id_length, now_ms)
         if known is None:
             return HeadDecision.MORE
@@ -91,7 +91,7 @@ class FetchHandler:
             if tail is not None:
                 answer = SizedAnswer(answer.count, answer.less_bytes, tail)
             session.responses.pending.append(Pending(correlation_id, answer))
-            return HeadDecision.RELAY
+            return RELAY
         most_bytes = None if tracker is None else tracker.max_in_window()
         lowered = None
         if most_bytes is not None:
@@ -122,7 +122,7 @@ class FetchHandler:
         if tracker is not None and most_bytes is not None:
             session.throttling.fetch_begins(tracker)
         session.responses.pending.append(Pending(correlation_id, answer))
-        return HeadDecision.RELAY
+        return RELAY
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`: only requests come here that were to be answered empty when their head was seen."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.session.response_queue import Pending, TailAnswer
-from gateway.session.routes import HeadDecision, Route, Session
+from gateway.session.routes import RELAY, HeadDecision, Route, Session
 from gateway.upstream.topology import Topology
 from protocol.api_keys import ApiKey, describe, newest_version
 from protocol.node_endpoints import NodeEndpoints
@@ -39,4 +39,4 @@ class NodeEndpointsHandler:
     ) -> HeadDecision:
         """See `HeadHandler`."""
         session.responses.pending.append(Pending(correlation_id, self._relayed[route.api.version]))
-        return HeadDecision.RELAY
+        return RELAY

@@ -18,7 +18,7 @@ from typing import Final
 from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import Answer, CollectedAnswer
-from gateway.session.routes import HeadDecision, HeadHandler, Route, Session
+from gateway.session.routes import RELAY, HeadDecision, HeadHandler, Route, Session
 from gateway.upstream.own_topics import OwnTopics
 from protocol import codec
 from protocol.api_keys import Api, ApiKey
@@ -146,7 +146,7 @@ class OwnTopicsProduceHandler:
                 return HeadDecision.COLLECT
         else:
             decision = self._walk(data, at, size, body_at, api)
-            if decision is not HeadDecision.RELAY:
+            if decision is not RELAY:
                 return decision
         return self._produce.on_head(
             session, route, data, at, size, correlation_id, client_id_length, now_ms=now_ms
@@ -162,14 +162,14 @@ class OwnTopicsProduceHandler:
                 raise
             return HeadDecision.MORE
         if called is not None:
-            return HeadDecision.RELAY if self._passes(called, api) else HeadDecision.COLLECT
+            return RELAY if self._passes(called, api) else HeadDecision.COLLECT
         if len(data) >= frame_end:
             try:
                 request = finish(parse_named_topics(data, api, at=at, most=_LOOKED_THROUGH_AT_ONCE))
             except TooManyElements:
                 return HeadDecision.COLLECT
             if all(self._passes(each.called, api) for each in request.elements):
-                return HeadDecision.RELAY
+                return RELAY
         return HeadDecision.COLLECT
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
@@ -226,7 +226,7 @@ class OwnTopicsProduceHandler:
         decision = self._produce.on_head(
             session, route, frame, 0, size, correlation_id, client_id_length, now_ms=now_ms
         )
-        if decision is not HeadDecision.RELAY:  # it waits for its counter, and is looked at again
+        if decision is not RELAY:  # it waits for its counter, and is looked at again
             session.put_back(request.frame)
             return
         self._own.refusals += own_count > 0

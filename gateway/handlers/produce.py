@@ -16,7 +16,7 @@ from functools import partial
 from gateway.handlers.context import HandlerContext
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.response_queue import CollectedAnswer, Pending
-from gateway.session.routes import HeadDecision, Route, Session
+from gateway.session.routes import RELAY, HeadDecision, Route, Session
 from gateway.session.throttle_state import CachedSensor
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.headers import CLIENT_ID_AT, HEAD_BYTES
@@ -121,7 +121,7 @@ class ProduceHandler:
                         )
         if acks != 0:
             session.responses.pending.append(Pending(correlation_id, answer))
-        return HeadDecision.RELAY
+        return RELAY
 
     def _rewrite(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         return rewrite_endpoints(frame, api, self._context.topology.advertise)

@@ -145,9 +145,9 @@ class ClientChannel(asyncio.Protocol):
         session = self.session
         now_ms = int(self._time() * 1000)
         try:
-            if self._upstream is not None and session.relay_whole_request(data, now_ms=now_ms):
+            if self._upstream is not None and session.relay_request(data, now_ms=now_ms):
                 self._upstream.write(data)
-                if session.muted:
+                if session.muted or session.wake_at_ms < self._armed_ms:
                     self._pump()
                 return
             meter = self._meter
@@ -226,7 +226,7 @@ class ClientChannel(asyncio.Protocol):
         session = self.session
         now_ms = int(self._time() * 1000)
         try:
-            if self._transport is not None and session.relay_whole_reply(data, now_ms=now_ms):
+            if self._transport is not None and session.relay_reply(data, now_ms=now_ms):
                 self._transport.write(data)
                 if session.muted:
                     self._pump()

@@ -252,23 +252,37 @@ class ResponseQueue:
         if not self._relay_left:
             self._flush_locals()
 
-    def take_whole_reply(self, data: bytes) -> bool:
-        """Take `data` if it is exactly the one reply that is due, relayed as it is; False: nothing was taken."""
-        if self._relay_left or self._partial or self._locals or len(data) < _REPLY_HEAD_BYTES:
+    def relay(self, data: bytes) -> bool:
+        """Take `data` if it is the reply that is due, or a piece of it, relayed as it is; False: nothing taken."""
+        received = len(data)
+        if self._relay_left:
+            if (
+                received > self._relay_left
+                or self._locals
+                or self._dropping
+                or self._streamed is not None
+                or self.stalled is not None
+            ):
+                return False
+            self._relay_left -= received
+            return True
+        if self._partial or self._locals or received < _REPLY_HEAD_BYTES:
             return False
         size, correlation_id = REPLY_HEAD.unpack_from(data, 0)
-        if size + 4 != len(data) or size > self._max_response_bytes or not self.pending:
+        left = size + _SIZE_BYTES - received
+        if left < 0 or size > self._max_response_bytes or not self.pending:
             return False
         first = self.pending[0]
         answer = first.answer
         if first.correlation_id != correlation_id or first.timed is not None:
             return False
         if answer is not None:
-            if answer.tail is not None and not answer.tail.passes(data, 0, len(data)):
+            if answer.tail is not None and (left or not answer.tail.passes(data, 0, received)):
                 return False
-            if not _take_unseen(answer, data, 0, size, True):
+            if not _take_unseen(answer, data, 0, size, not left):
                 return False
         self.pending.popleft()
+        self._relay_left = left
         return True
 
     def receive(self, data: bytes, now_ms: int, timekeeper: Timekeeper) -> None:

@@ -36,6 +36,10 @@ class HeadDecision(Enum):
     WAIT = "wait"  # not yet: the handler has muted the session, and is asked again after that
 
 
+RELAY: Final = HeadDecision.RELAY
+"""By a name of its own: to look up a member of an enum costs a third of a microsecond in Python 3.11."""
+
+
 class Session(Protocol):
     """A client's session, as far as handlers are concerned.
 
