@@ -221,7 +221,7 @@ $(CACHE)/pip-tools/bin/pip-compile:
 lock: $(CACHE)/pip-tools/bin/pip-compile ## renew the lock files after a change of pyproject.toml; ARGS=--upgrade for newer versions
 	$(LOCK) --all-build-deps -o requirements.lock pyproject.toml
 	$(LOCK) -c requirements.lock --extra dev --all-build-deps -o requirements-dev.lock pyproject.toml
-	$(LOCK) -c requirements-dev.lock --extra pipeline --all-build-deps -o requirements-pipeline.lock pyproject.toml
+	$(LOCK) -c requirements-dev.lock --extra pipeline --extra compiled --all-build-deps -o requirements-pipeline.lock pyproject.toml
 
 .PHONY: clean
 clean: ## remove everything that can be made again

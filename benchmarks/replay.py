@@ -28,8 +28,10 @@ from pipeline.recommend.required_rates import find_required_rates
 from pipeline.replay.candidates import Candidates
 from pipeline.replay.demand import Demand, demands
 from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings, grid
-from pipeline.replay.kernels.deferral import required_rates
+from pipeline.replay.kernels.compiled import LOOPS, Loops
+from pipeline.replay.kernels.deferral import required_rates_on
 from pipeline.replay.kernels.split import MOST
+from pipeline.replay.kernels.token_bucket import strict_token_bucket
 from pipeline.replay.simulation import WIDE, simulate, simulate_batch
 from pipeline.spark.session import open_session
 from pipeline.storage.compacted_days import ELEMENTS_AT_ONCE, CompactedDays
@@ -114,12 +116,21 @@ def without_spark(out: Path, total: int, *, quick: bool) -> list[Row]:
     spread = ReplaySettings(Algorithm.SPREAD, Model.PERMISSIVE)
     permissive = ReplaySettings(Algorithm.TOKEN_BUCKET, Model.PERMISSIVE)
     deferral = ReplaySettings(model=Model.DEFERRAL)
+    kinds: list[tuple[str, Loops | None]] = [("numpy", None)]
+    if LOOPS is not None:
+        kinds.append(("compiled", LOOPS))
     jobs: list[tuple[str, str, float, Callable[[list[Demand]], object]]] = [
-        (
-            "numpy: strict bucket",
-            "row-candidates",
-            total * CANDIDATES,
-            lambda d: list(simulate_batch(d, candidates, STRICT)),
+        *(
+            (
+                f"{name}: strict bucket",
+                "row-candidates",
+                total * CANDIDATES,
+                lambda d, loops=loops: [
+                    strict_token_bucket(each.by_second(), candidates.for_demand(each), loops=loops)
+                    for each in d
+                ],
+            )
+            for name, loops in kinds
         ),
         (
             "numpy: permissive bucket, waits",
@@ -135,15 +146,20 @@ def without_spark(out: Path, total: int, *, quick: bool) -> list[Row]:
             lambda d: list(simulate_batch(d, few, rate)),
         ),
         ("numpy: spread Rate", "row-candidates", total * 8, lambda d: list(simulate_batch(d, few, spread))),
-        (
-            "numpy: required rates at 1 %",
-            "rows",
-            total,
-            lambda d: [required_rates(each.by_second(), 0.01, burst_s=10.0) for each in d],
+        *(
+            (
+                f"{name}: required rates at 1 %",
+                "rows",
+                total,
+                lambda d, loops=loops: [
+                    required_rates_on(each.by_second(), [0.01], [10.0], loops=loops) for each in d
+                ],
+            )
+            for name, loops in kinds
         ),
     ]
     if quick:
-        jobs = [jobs[0], jobs[-1]]
+        jobs = [*jobs[: len(kinds)], *jobs[-len(kinds) :]]
     return [
         _best(what, unit, work, over(job, FOR_REQUESTS if "closed-loop" in what else ()), passes=2)
         for what, unit, work, job in jobs
@@ -273,6 +289,17 @@ def render(document: dict[str, Any], rows: list[Row]) -> str:
         "|---|---|---|---|",
     ]
     lines += [f"| {row.what} | {row.unit} | {row.rate:.1f} | {row.cpu_rate:.1f} |" for row in rows]
+    if "compiled: strict bucket" in by_name:
+        times = {
+            what: by_name[f"compiled: {what}"].cpu_rate / by_name[f"numpy: {what}"].cpu_rate
+            for what in ("strict bucket", "required rates at 1 %")
+        }
+        lines += [
+            "",
+            "What numba compiles beside numpy, which gives the same numbers, by CPU time: "
+            + "; ".join(f"{what} {ratio:.1f} times" for what, ratio in times.items())
+            + ". Reading Parquet is in both.",
+        ]
     lines += [
         "",
         f"Simulate beside the naive job: {spark.cpu_rate / naive.cpu_rate:.0f} times by CPU time, "

@@ -11,10 +11,12 @@ digits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
+from pipeline.replay.kernels.compiled import LOOPS, Loops, plain
 from pipeline.replay.kernels.ragged import Floats, Ints, Outcome, Ragged, candidates_of
 
 PRECISION: Final = 1e-3
@@ -27,46 +29,72 @@ def debts(t_ms: Ints, units: Floats, rate_per_s: float) -> Floats:
     return _debts(t_ms / 1000, after - units, units, rate_per_s)
 
 
-def deferred(ragged: Ragged, candidates: Floats, *, burst_s: float = 11.0) -> Outcome:
+def deferred(
+    ragged: Ragged, candidates: Floats, *, burst_s: float = 11.0, loops: Loops | None = LOOPS
+) -> Outcome:
     """Units that would have waited, for candidate limits.
 
     Args:
         ragged: units by client.
         candidates: limits in units per second, over (client, candidate) or one row for all.
         burst_s: what can be saved up, in seconds of quota.
+        loops: None for numpy.
 
     Returns:
         `throttled_units` alone; a record is not throttled as a whole here.
     """
     rates = candidates_of(candidates, len(ragged))
     outcome = Outcome.zeros(*rates.shape)
+    if loops is not None:
+        records = (plain(values) for values in (ragged.offsets, ragged.t_ms, ragged.units, rates))
+        loops.deferred(*records, float(burst_s), outcome.throttled_units)
+        return outcome
     for i in range(len(ragged)):
-        t_ms, units = ragged.of(i)
-        curve = _Curve(t_ms, units)
+        curve = _Curve(*ragged.of(i))
         for j, rate in enumerate(rates[i]):
             outcome.throttled_units[i, j] = curve.deferred(float(rate), burst_s)
     return outcome
 
 
 def required_rates(ragged: Ragged, target: float, *, burst_s: float = 11.0) -> Floats:
+    """As `required_rates_on`, for one target and burst: per client."""
+    rates: Floats = required_rates_on(ragged, [target], [burst_s])[:, 0, 0]
+    return rates
+
+
+def required_rates_on(
+    ragged: Ragged, targets: Sequence[float], bursts_s: Sequence[float], *, loops: Loops | None = LOOPS
+) -> Floats:
     """The least quota of each client with which at most a share of its units would have waited.
 
     Args:
         ragged: units by client.
-        target: the share, 0 to 1.
-        burst_s: what can be saved up, in seconds of quota.
+        targets: shares, 0 to 1. A rate that was tried for one of them narrows the search for all.
+        bursts_s: what can be saved up, in seconds of quota.
+        loops: None for numpy.
 
     Returns:
-        Per client: 0 without records; else enough, and at most `PRECISION` more than that.
+        Over (client, burst, target): 0 without records; else enough, and at most `PRECISION` more than that.
 
     Raises:
-        ValueError: target or burst is out of range.
+        ValueError: a target or burst is out of range.
     """
-    if not 0 <= target < 1:
-        raise ValueError(f"target is a share in [0, 1), not {target}")
-    if not 0 < burst_s < np.inf:
-        raise ValueError(f"burst_s is a finite number > 0, not {burst_s}")
-    return np.array([_required_rate(_Curve(*ragged.of(i)), target, burst_s) for i in range(len(ragged))])
+    shares, bursts = np.array(targets, np.float64), np.array(bursts_s, np.float64)
+    if not np.all((shares >= 0) & (shares < 1)):
+        raise ValueError(f"target is a share in [0, 1), not {shares.tolist()}")
+    if not np.all((bursts > 0) & np.isfinite(bursts)):
+        raise ValueError(f"burst_s is a finite number > 0, not {bursts.tolist()}")
+    found = np.zeros((len(ragged), len(bursts), len(shares)))
+    if loops is not None:
+        records = (plain(values) for values in (ragged.offsets, ragged.t_ms, ragged.units))
+        loops.required(*records, shares, bursts, PRECISION, found)
+        return found
+    for i in range(len(ragged)):
+        curve = _Curve(*ragged.of(i))
+        if curve.total > 0:
+            for b, burst_s in enumerate(bursts.tolist()):
+                found[i, b] = _required_rates(curve, shares, burst_s)
+    return found
 
 
 class _Curve:
@@ -101,20 +129,20 @@ def _debts(t_s: Floats, before: Floats, units: Floats, rate_per_s: float) -> Flo
     return level - np.minimum.accumulate(level) + units
 
 
-def _required_rate(curve: _Curve, target: float, burst_s: float) -> float:
-    if curve.total <= 0:
-        return 0.0
-    allowed = target * curve.total
+def _required_rates(curve: _Curve, targets: Floats, burst_s: float) -> Floats:
+    allowed = targets * curve.total
     span_s = float(curve.t_s[-1] - curve.t_s[0])
     # A full bucket and its refill over the whole time pass at most this much; a bucket of everything passes all.
     low = (curve.total - allowed) / (burst_s + span_s)
-    high = curve.total / burst_s * (1 + 1e-9)  # the product with the burst may not round below the total
-    if curve.deferred(low, burst_s) <= allowed:
-        return low
-    while high > low * (1 + PRECISION):
-        middle = float(np.sqrt(low * high))
-        if curve.deferred(middle, burst_s) <= allowed:
-            high = middle
-        else:
-            low = middle
+    # The product with the burst may not round below the total.
+    high = np.full(len(targets), curve.total / burst_s * (1 + 1e-9))
+    fails = np.zeros(len(targets), bool)
+    for j in range(len(targets)):
+        while high[j] > low[j] * (1 + PRECISION):
+            rate = float(np.sqrt(low[j] * high[j]) if fails[j] else low[j])
+            enough = curve.deferred(rate, burst_s) <= allowed
+            high[enough] = np.minimum(high[enough], rate)
+            closer = ~enough & (rate >= low)
+            low[closer] = rate
+            fails |= closer
     return high

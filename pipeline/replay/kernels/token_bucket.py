@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.replay.kernels.compiled import LOOPS, Loops, plain
 from pipeline.replay.kernels.ragged import Block, Floats, Ints, Outcome, Ragged, candidates_of
 from pipeline.replay.kernels.rounding import clamp_throttles_ms, lowest_paid_tokens
 
@@ -31,7 +32,12 @@ _SURELY: Final = 1 + 1e-6
 
 
 def strict_token_bucket(
-    ragged: Ragged, candidates: Floats, *, window_num: int = 11, window_ms: int = 1_000
+    ragged: Ragged,
+    candidates: Floats,
+    *,
+    window_num: int = 11,
+    window_ms: int = 1_000,
+    loops: Loops | None = LOOPS,
 ) -> Outcome:
     """What strict buckets would have refused.
 
@@ -41,6 +47,7 @@ def strict_token_bucket(
         ragged: permits by client.
         candidates: limits in permits per second, over (client, candidate) or one row for all.
         window_num, window_ms: the bucket holds so many windows of quota.
+        loops: None for numpy.
 
     Raises:
         ValueError: the candidates are no quotas, or too many or few.
@@ -55,8 +62,10 @@ def strict_token_bucket(
     since_ms = _since_ms(ragged)
     for rows in _groups(lengths, some):
         pairs = _Pairs.of(rows, rates, some, burst_s)
-        ranks = _Ranks.of(ragged, rows, since_ms)
-        _replay(pairs, ranks)
+        if loops is None:
+            _replay(pairs, _Ranks.of(ragged, rows, since_ms))
+        else:
+            pairs.take(loops, ragged, rows, since_ms)
         refused = lengths[pairs.rows] - pairs.taken
         outcome.throttled[pairs.rows, pairs.candidates] = refused
         # Sums in another order may differ in their last digits: nothing refused is nothing.
@@ -119,7 +128,7 @@ class _Pairs:
     below: Floats
     tokens: Floats
     units: Floats
-    taken: Ints
+    taken: Floats
 
     @classmethod
     def of(cls, rows: Ints, rates: Floats, some: NDArray[np.bool_], burst_s: float) -> _Pairs:
@@ -130,8 +139,24 @@ class _Pairs:
         # With the float below the last debt that is paid, "paid" is the sign bit of a difference: a mask without
         # any conversion.
         below = np.nextafter(lowest_paid_tokens(rate), -np.inf)
-        nothing = np.zeros(len(rate)), np.zeros(len(rate), np.int64)
+        nothing = np.zeros(len(rate)), np.zeros(len(rate))
         return cls(rows[client], candidates, mine.sum(axis=1), rate, burst, below, burst.copy(), *nothing)
+
+    def take(self, loops: Loops, ragged: Ragged, rows: Ints, since_ms: Floats) -> None:
+        """As `_replay`, compiled."""
+        loops.take(
+            plain(ragged.offsets),
+            plain(ragged.units),
+            since_ms,
+            rows,
+            np.concatenate(([0], np.cumsum(self.per_client))),
+            self.rate,
+            self.burst,
+            self.below,
+            self.tokens,
+            self.units,
+            self.taken,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +203,7 @@ def _replay(pairs: _Pairs, ranks: _Ranks) -> None:
         p = ends[n]
         per_client, full, least = pairs.per_client[:n], pairs.burst[:p], pairs.below[:p]
         now, part, bits = pairs.tokens[:p], scratch[:p], scratch[:p].view(np.int64)
+        sums = pairs.units[:p]
         step = max(1, _ELEMENTS // p)
         for rank in range(first, last, step):
             count = min(step, last - rank)
@@ -192,7 +218,8 @@ def _replay(pairs: _Pairs, ranks: _Ranks) -> None:
                 np.right_shift(bits, 63, out=bits)
                 np.bitwise_and(bits, units_bits, out=units_bits)
                 np.subtract(now, units, out=now)
-            pairs.units[:p] += taken[0] if count == 1 else taken.sum(axis=0)
+                # One after the other, as the compiled loop does: a sum has to have an order.
+                np.add(sums, units, out=sums)
             # Units are above zero, so what is not zero was taken; of bytes no more than they count are added up.
             paid = (taken != 0).view(np.uint8)
             for few in range(0, count, 255):
