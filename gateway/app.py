@@ -139,7 +139,9 @@ class Gateway:
         own_clients = settings_if_needed(config)
         self.limits = config.quota_limits()
         self.live_quotas = LiveQuotas(
-            LayeredQuotas(self.limits), build_store(config, own_clients), now_ms=now_ms
+            LayeredQuotas(self.limits),
+            build_store(config, own_clients, gateway=_lasting_name(config)),
+            now_ms=now_ms,
         )
         self.alterations = AlterationRunner(self.live_quotas, now_ms)
         self.quota_admin = QuotaAdmin(
@@ -451,6 +453,12 @@ async def _serve(config: Config, banner: str | None, source: ConfigSource | None
         # All is done; what is left of the process must not die of a signal (hazard L08).
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
+
+
+def _lasting_name(config: Config) -> str | None:
+    """The same at each start of this gateway; None: as long as its admin port is any free one, it has none."""
+    port = config.admin.bind.port
+    return f"{config.usage.gateway_id or host_id()}-{port}" if port else None
 
 
 def _on_signal(number: signal.Signals, call: Callable[[], object]) -> None:

@@ -73,6 +73,7 @@ class QuotaTopic:
         topic_id: what the brokers say it is; None: there is none.
         tombstones_s: its delete.retention.ms.
         compacted: offsets of records that are gone.
+        readable: the offset of a transaction under way.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +86,7 @@ class QuotaTopic:
         self.topic_id: str | None = "one"
         self.tombstones_s = 86_400.0
         self.compacted: set[int] = set()
+        self.readable = 1 << 40
         monkeypatch.setattr("gateway.quota_admin.store.topic_reader.Consumer", self._consumer)
         monkeypatch.setattr(
             "gateway.quota_admin.store.topic_writer.Producer", lambda *_args, **_more: Producer(self)
@@ -145,7 +147,8 @@ class Identity:
     def ask(self) -> Found:
         if self._topic.unreachable:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no broker"))
-        return Found(self._topic.topic_id, len(self._topic.log) if self._topic.topic_id else 0)
+        end = len(self._topic.log) if self._topic.topic_id else 0
+        return Found(self._topic.topic_id, end, min(end, self._topic.readable))
 
 
 class Consumer:
@@ -181,7 +184,7 @@ class Consumer:
         if not self.held and not self._topic.all_held and not self._ended:
             while self._next in self._topic.compacted:
                 self._next += 1
-            if self._next < len(self._topic.log):
+            if self._next < min(len(self._topic.log), self._topic.readable):
                 self._next += 1
                 return self._topic.log[self._next - 1]
             if self._end_told != self._next:

@@ -17,6 +17,7 @@ from gateway.cli.main import main
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.topic_log import FORMAT
 from gateway.quota_admin.store.topic_store import TopicStore, TopicStoreSettings
+from gateway.quota_admin.store.topic_writer import transactional_id
 from quotas.entities import QuotaEntity, QuotaKey
 from testkit.quota_stores import ALICE, APP, AT_MS, FETCH, PRODUCE, Seen, alteration, opened
 from tests.integration.conftest import StartGateway, eventually
@@ -32,7 +33,12 @@ def topic() -> str:
 
 
 def store_on(
-    cluster: KafkaCluster, topic: str, *, max_history: int = 1_000, write_timeout_ms: int = 20_000
+    cluster: KafkaCluster,
+    topic: str,
+    *,
+    max_history: int = 1_000,
+    write_timeout_ms: int = 20_000,
+    gateway: str | None = None,
 ) -> TopicStore:
     """One that is not open yet."""
     settings = TopicStoreSettings(
@@ -42,6 +48,7 @@ def store_on(
         max_history=max_history,
         write_timeout_ms=write_timeout_ms,
         client={"bootstrap.servers": cluster.bootstrap},
+        gateway=gateway,
     )
     return TopicStore(settings, now_ms=lambda: AT_MS)
 
@@ -267,6 +274,41 @@ async def test_l01_topic_that_is_deleted_and_made_again_is_noticed_and_takes_no_
             assert (one.stale, two.stale) == (None, None)
             await two.write(alteration((APP, FETCH, 3.0)))
             await same(first, second, anew)
+
+
+async def test_l09_restart_ends_what_a_killed_gateway_had_begun_which_holds_up_all_others(
+    kafka3: KafkaCluster, topic: str
+) -> None:
+    async with opened(other := store_on(kafka3, topic)) as first:
+        await other.write(alteration((APP, FETCH, 1.0)))
+        killed = Producer({
+            "bootstrap.servers": kafka3.bootstrap, "transactional.id": transactional_id(topic, "gw-1"),
+            "transaction.timeout.ms": 60_000,
+        })  # fmt: skip
+        await asyncio.to_thread(killed.init_transactions, 20)
+        killed.begin_transaction()
+        killed.produce(topic, key=b"half of an alteration", partition=0)
+        await asyncio.to_thread(killed.flush, 20)
+        held_up = asyncio.create_task(other.write(alteration((APP, FETCH, 2.0))))
+        await asyncio.sleep(1)
+        assert not held_up.done()
+        async with opened(store_on(kafka3, topic, gateway="gw-1")) as again:
+            async with asyncio.timeout(5):
+                await held_up
+            await same(first, again)
+
+
+async def test_l09_two_gateways_of_one_name_alter_nevertheless(kafka3: KafkaCluster, topic: str) -> None:
+    async with (
+        opened(one := store_on(kafka3, topic, gateway="gw-1")) as first,
+        opened(two := store_on(kafka3, topic, gateway="gw-1")) as second,
+    ):
+        for value in (1.0, 2.0, 3.0):
+            await one.write(alteration((ALICE, PRODUCE, value)))
+            await two.write(alteration((APP, FETCH, value)))
+        await same(first, second)
+        assert set(first.values.values()) == {3.0}
+        assert len(await one.history(100)) == 6
 
 
 # -- gateways ------------------------------------------------------------------------------------------------

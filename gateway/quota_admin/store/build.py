@@ -15,12 +15,13 @@ from gateway.runtime.clock import wall_clock_ms
 from quotas.record_signature import RecordSigner
 
 
-def build_store(config: Config, client: Mapping[str, Any]) -> QuotaStore:
+def build_store(config: Config, client: Mapping[str, Any], *, gateway: str | None = None) -> QuotaStore:
     """One that is not open yet.
 
     Args:
         config: valid.
         client: librdkafka's settings for reaching the cluster; only the topic store uses them.
+        gateway: see `TopicStoreSettings`.
 
     Raises:
         ConfigError: a file with a secret can't be read.
@@ -46,6 +47,7 @@ def build_store(config: Config, client: Mapping[str, Any]) -> QuotaStore:
             client=client,
             signer=_signer(section),
             accept_unsigned=section.accept_unsigned,
+            gateway=gateway,
         )
         return TopicStore(settings, now_ms=wall_clock_ms)
     return MemoryStore(now_ms=wall_clock_ms, max_quotas=section.max_quotas, max_history=section.max_history)

@@ -1,4 +1,4 @@
-"""What the brokers say the topic of quotas is: its id, and where it ends.
+"""What the brokers say the topic of quotas is: its id, where it ends, and how far it can be read.
 
 A consumer alone does not notice that its topic was deleted and made again: librdkafka goes on with what it has, or
 with nothing (hazard L01). So the brokers are asked every now and then, by a client that has nothing else to do.
@@ -29,10 +29,12 @@ class Found(NamedTuple):
     Attributes:
         topic_id: of the topic; None: there is none of this name.
         end: where it ends, transactions under way included; 0 without a topic.
+        readable: how far it can be read: no further than the first transaction under way.
     """
 
     topic_id: str | None
     end: int
+    readable: int
 
 
 class TopicIdentity:
@@ -48,7 +50,7 @@ class TopicIdentity:
         self._topic = topic
         self._client = client
         self._admin: AdminClient | None = None
-        self._asked: tuple[Future[Any], Future[Any]] | None = None
+        self._asked: tuple[Future[Any], ...] | None = None
         self._next_s = 0.0
 
     def poll(self) -> Found | None:
@@ -96,24 +98,30 @@ class TopicIdentity:
         (described,) = self._admin.describe_topics(
             TopicCollection([self._topic]), request_timeout=_ASK_S
         ).values()
-        (listed,) = self._admin.list_offsets(
+        # What is readable grows; asked for second, it could be beyond the end.
+        levels = (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        self._asked = (described, *(self._list_end(self._admin, level) for level in levels))
+
+    def _list_end(self, admin: AdminClient, level: IsolationLevel) -> Future[Any]:
+        (listed,) = admin.list_offsets(
             {TopicPartition(self._topic, 0): OffsetSpec.latest()},
-            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            isolation_level=level,
             request_timeout=_ASK_S,
         ).values()
-        self._asked = (described, listed)
+        future: Future[Any] = listed
+        return future
 
 
-def _found(described: Future[Any], listed: Future[Any]) -> Found:
+def _found(described: Future[Any], *listed: Future[Any]) -> Found:
     try:
         topic_id = str(described.result(2 * _ASK_S).topic_id)
     except KafkaException as exc:
         if exc.args[0].code() in _GONE:
-            return Found(None, 0)
+            return Found(None, 0, 0)
         raise
-    end = int(listed.result(2 * _ASK_S).offset)
-    if end < 0:  # what librdkafka says when the time was over
+    readable, end = (int(future.result(2 * _ASK_S).offset) for future in listed)
+    if min(readable, end) < 0:  # what librdkafka says when the time was over
         raise KafkaException(
             KafkaError(KafkaError._TIMED_OUT, "the brokers did not say where the topic ends")
         )
-    return Found(topic_id, end)
+    return Found(topic_id, end, readable)

@@ -37,6 +37,9 @@ _ASK_S: Final = 5.0
 _MAX_AHEAD: Final = 8
 """Batches that the loop has not looked at yet; the reader waits for it."""
 
+_STUCK_S: Final = 2.0
+"""A reader that gets nothing for so long, though there is something, begins again (hazard L09)."""
+
 TOMBSTONES_S: Final = 86_400.0
 """Kafka's default."""
 
@@ -217,6 +220,7 @@ class TopicReader:
         self._missing = 0
         self._position = 0
         self._asked_at = 0  # the position then
+        self._behind: tuple[int, float] | None = None  # a position before the end, and since when it is that
         self._at_end_s = (0.0, 0.0)
         self._doubt = ""
         self._stopped = threading.Event()
@@ -244,7 +248,7 @@ class TopicReader:
         self._thread.start()
 
     def doubt(self, why: str) -> None:
-        """Read from the beginning again: what must be in the topic was not seen."""
+        """What must be in the topic was not seen: read it again, unless a transaction that is under way is why."""
         self._doubt = why
 
     async def stop(self, executor: Executor) -> None:
@@ -276,7 +280,7 @@ class TopicReader:
         if found.topic_id is None:
             raise _Replaced("there is no such topic")
         self._topic_id, self._missing, self._position, self._doubt = found.topic_id, 0, 0, ""
-        self._asked_at = 0
+        self._asked_at, self._behind = 0, None
         self._at_end_s = _both_clocks()
         # One that has lost its topic once does not find it again.
         consumer = Consumer(self._settings, logger=_client_log)
@@ -296,8 +300,6 @@ class TopicReader:
         Raises:
             _Replaced: it is not.
         """
-        if self._doubt:
-            raise _Replaced(self._doubt)
         if (
             max(now - then for now, then in zip(_both_clocks(), self._at_end_s, strict=True))
             > self._longest_away_s
@@ -318,6 +320,20 @@ class TopicReader:
             raise _Replaced(f"it ends at {found.end} and was read up to {asked_at}")
         if found.end <= self._position:
             self._at_end_s = _both_clocks()
+        if self._position < found.end and self._position >= found.readable:
+            # Somebody's transaction: what others have written comes when it is over.
+            self._doubt = ""
+        elif self._doubt:
+            raise _Replaced(self._doubt)
+        self._check_progress(found.readable)
+
+    def _check_progress(self, readable: int) -> None:
+        if self._position >= readable:
+            self._behind = None
+        elif self._behind is None or self._behind[0] != self._position:
+            self._behind = (self._position, time.monotonic())
+        elif time.monotonic() - self._behind[1] >= _STUCK_S:
+            raise _Replaced(f"nothing comes after {self._position}, though there is more up to {readable}")
 
     def _read_on(self, consumer: Any) -> None:
         while not self._stopped.is_set():

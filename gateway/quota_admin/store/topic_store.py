@@ -71,6 +71,7 @@ class TopicStoreSettings:
         client: librdkafka's settings for reaching the cluster.
         signer: signs records, and tells those that count; None: all do.
         accept_unsigned: see `config.sections.quota_store`.
+        gateway: see `TopicWriter`.
     """
 
     topic: str
@@ -81,6 +82,7 @@ class TopicStoreSettings:
     client: Mapping[str, Any]
     signer: RecordSigner | None = None
     accept_unsigned: bool | None = None
+    gateway: str | None = None
 
 
 class _Doubt(Exception):
@@ -111,7 +113,7 @@ class TopicStore:
         self._on_change: OnChange
         self._thread: ThreadPoolExecutor | None = None
         self._reader: TopicReader | None = None
-        self._writer = TopicWriter(settings.topic, settings.client, settings.signer)
+        self._writer = TopicWriter(settings.topic, settings.client, settings.signer, settings.gateway)
         self._read_to_end = asyncio.Event()
         self._loaded = False
         self._one_at_a_time = asyncio.Lock()
@@ -453,6 +455,7 @@ class TopicStore:
         try:
             await loop.run_in_executor(self._thread, self._writer.transaction, name, records, deadline)
         except (KafkaException, BufferError) as exc:
+            taken = self._writer.give_way(exc)
             _log.warning("quota_store_transaction_failed", topic=topic, error=str(exc.args[0]))
             deadline = max(deadline, time.monotonic() + _SETTLE_S)
             try:
@@ -464,6 +467,8 @@ class TopicStore:
                         f"the brokers of topic {topic} did not say what became of the change, so it was not "
                         f"confirmed; it may take effect later: {exc.args[0]}"
                     ) from unsettled
+            if name not in self._seen and taken:
+                return await self._commit(name, records, deadline)
             if name not in self._seen:
                 raise StoreError(
                     f"topic {topic} could not be written; nothing was changed: {exc.args[0]}"

@@ -1,7 +1,8 @@
 """Writing the topic of quotas: one transaction for each alteration. Everything here blocks, and one thread calls it.
 
 When the outcome of a commit is not known, the transactional id is taken up again, which makes the brokers finish or
-end what was begun.
+end what was begun. So does a gateway that is started again after it was killed in the middle of a transaction: until
+that is over, which by itself takes the brokers up to 15 s, no one reads what others have written since (hazard L09).
 """
 
 from __future__ import annotations
@@ -11,34 +12,48 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from gateway.quota_admin.store.topic_log import ALTERATION_HEADER, Written
 from gateway.runtime.client_log import client_logger
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
 _TRANSACTION_MS: Final = 5_000
-"""How long brokers wait for a gateway that died in a transaction, which holds up what others write meanwhile."""
+"""How long brokers wait for a gateway that died in a transaction; they look for those every 10 s."""
+
+_TAKEN: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
 _client_log = client_logger("gateway.store.kafka")
+
+
+def transactional_id(topic: str, gateway: str | None) -> str:
+    """By which brokers know that a gateway was started again."""
+    return f"sluice-quotas-{uuid.uuid4() if gateway is None else f'{topic}-{gateway}'}"
 
 
 class TopicWriter:
     """See the module. All deadlines are by `time.monotonic`."""
 
-    def __init__(self, topic: str, client: Mapping[str, Any], signer: RecordSigner | None = None) -> None:
+    def __init__(
+        self,
+        topic: str,
+        client: Mapping[str, Any],
+        signer: RecordSigner | None = None,
+        gateway: str | None = None,
+    ) -> None:
         """Nothing is connected yet.
 
         Args:
             topic: its name.
             client: librdkafka's settings for reaching the cluster.
             signer: signs the records; None: they are not signed.
+            gateway: the same at each start of one gateway; None: this process alone.
         """
         self._signer = signer
         self._topic = topic
         self._client = client
         self._producer: Any = None
-        self._transactional_id = f"sluice-quotas-{uuid.uuid4()}"
+        self._transactional_id = transactional_id(topic, gateway)
 
     def open(self, deadline: float) -> None:
         """Take up the transactional id, if that was not done yet.
@@ -101,6 +116,14 @@ class TopicWriter:
         if self._signer is not None:
             headers[SIGNATURE_HEADER] = self._signer.sign(record.key, record.value)
         return headers
+
+    def give_way(self, exc: KafkaException | BufferError) -> bool:
+        """Whether another process has taken up our transactional id; from now on we have one of our own."""
+        error = exc.args[0]
+        if not isinstance(error, KafkaError) or error.code() not in _TAKEN:
+            return False
+        self._transactional_id = transactional_id(self._topic, None)
+        return True
 
     def settle(self, deadline: float) -> None:
         """Take up the transactional id again: afterwards the transaction before is made or ended.

@@ -1,5 +1,7 @@
 """A topic that can't be read on is read from its beginning again, and meanwhile that shows."""
 
+import asyncio
+
 import pytest
 from confluent_kafka import KafkaError
 
@@ -120,6 +122,36 @@ async def test_l01_what_was_written_and_does_not_come_back_is_looked_for_from_th
         await until(lambda: not followed(store))
         await until(lambda: followed(store))
         assert store.log.value_of((ALICE, PRODUCE)) == 1.0
+
+
+async def test_l09_reader_that_gets_nothing_though_there_is_something_begins_again(
+    topic: QuotaTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_reader, "_STUCK_S", 0.2)
+    async with opened(store := topic.store()) as seen:
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        topic.consumers[0].held = True
+        topic.append(APPS_QUOTA, b'{"format":1,"value":1}')
+        await until(lambda: "nothing comes after 2, though there is more up to 3" in (store.stale or ""))
+        await until(lambda: followed(store))
+        assert seen.values == {(ALICE, PRODUCE): 1, (APP, FETCH): 1}
+
+
+async def test_l09_transaction_of_another_that_holds_up_the_topic_makes_no_gateway_unready(
+    topic: QuotaTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_reader, "_STUCK_S", 0.2)
+    async with opened(store := topic.store(write_timeout_ms=100)) as seen:
+        topic.readable = 0
+        topic.append(APPS_QUOTA, b'{"format":1,"value":1}')
+        with pytest.raises(StoreError, match="takes effect later"):
+            await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        await asyncio.sleep(0.5)
+        assert followed(store)
+        topic.readable = 1 << 40
+        await until(lambda: len(seen.values) == 2)
+        assert followed(store)
+        assert len(topic.consumers) == 1
 
 
 async def test_l10_a_gateway_that_was_away_for_long_reads_from_the_beginning(topic: QuotaTopic) -> None:
