@@ -44,7 +44,7 @@ NOT_A_BROKERS: Final = {
 }
 """Fields of relayed responses that are called so, and whose addresses they hold."""
 
-_RELAYED_RESPONSES: Final = {ApiKey.STREAMS_GROUP_HEARTBEAT}
+_RELAYED_RESPONSES: Final = {ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}
 """Of requests that are looked at."""
 
 _DONE: Final = {
@@ -63,6 +63,8 @@ _DONE: Final = {
     ApiKey.DELETE_TOPICS: "counted, refused in part (KIP-599)",
     ApiKey.DESCRIBE_CLIENT_QUOTAS: "answered here",
     ApiKey.ALTER_CLIENT_QUOTAS: "answered here",
+    ApiKey.JOIN_GROUP: "relayed; a drain does not wait for the answer",
+    ApiKey.SYNC_GROUP: "relayed; a drain does not wait for the answer",
     ApiKey.STREAMS_GROUP_HEARTBEAT: "relayed; refused to clients with a mutation quota (KIP-1071, KIP-599)",
 }
 

@@ -14,6 +14,7 @@ from gateway.handlers.client_quota_requests import AlterClientQuotasHandler, Des
 from gateway.handlers.context import HandlerContext
 from gateway.handlers.describe_configs import DescribeConfigsHandler
 from gateway.handlers.fetch import FetchHandler
+from gateway.handlers.group_waits import GroupWaitsHandler
 from gateway.handlers.metadata import MetadataHandler
 from gateway.handlers.node_endpoints import NodeEndpointsHandler
 from gateway.handlers.own_topics import GUARDED, OwnTopicsHandler, OwnTopicsProduceHandler
@@ -81,5 +82,6 @@ def handlers_of(
         ApiKey.PRODUCE: produce,
         **fetches,
         ApiKey.SHARE_ACKNOWLEDGE: share_acknowledge,
+        **dict.fromkeys((ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP), GroupWaitsHandler()),
         **topic_mutations,
     }

@@ -97,12 +97,19 @@ class SizedAnswer:
 
 
 class TailAnswer:
-    """A reply that is relayed but for its end, which is rewritten; one object for any number of replies."""
+    """A reply that is relayed but for its end, which is rewritten; one object for any number of replies.
+
+    Without a tail there is nothing to rewrite.
+    """
 
     __slots__ = ("tail",)
 
-    def __init__(self, tail: NodeEndpoints) -> None:
+    def __init__(self, tail: NodeEndpoints | None) -> None:
         self.tail = tail
+
+
+WAITS_FOR_CLIENTS: Final = TailAnswer(None)
+"""A reply that comes when other clients have done something, so that a drain does not wait for it."""
 
 
 Answer: TypeAlias = LocalAnswer | CollectedAnswer | HeadAnswer | SizedAnswer | TailAnswer
@@ -211,6 +218,13 @@ class ResponseQueue:
     def idle(self) -> bool:
         """Nothing is owed to the client."""
         return not self.pending and not self._relay_left
+
+    @property
+    def drained(self) -> bool:
+        """Nothing is owed to the client but what other clients have to bring about."""
+        return not (self._relay_left or self._partial) and all(
+            owed.answer is WAITS_FOR_CLIENTS for owed in self.pending
+        )
 
     @property
     def held_bytes(self) -> int:

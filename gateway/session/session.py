@@ -879,7 +879,7 @@ class ClientSession:
     def drained(self) -> bool:
         """Nothing is owed to the client any more, the answer to a failed authentication included."""
         return (
-            self.responses.idle
+            self.responses.drained
             and not self._parser.relay_left
             and not self._held
             and not self.steps

@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from kafka.record.memory_records import MemoryRecordsBuilder
@@ -20,6 +22,7 @@ from tests.integration.gateway_process import GatewayProcess
 
 pytestmark = pytest.mark.integration
 
+UNKNOWN_MEMBER_ID: Final = 25
 SLUICE: Final = str(Path(sys.executable).parent / "sluice")
 
 
@@ -85,3 +88,58 @@ def test_serve_without_arguments_brings_a_kafka_of_its_own_and_takes_it_away(tmp
             giving_up.cancel()
     assert code == 0
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_l09_drain_does_not_wait_for_members_of_groups_that_wait_for_each_other(
+    kafka: KafkaCluster, tap: Tap, tmp_path: Path
+) -> None:
+    """As after a broker's restart: those that are gone can't come back here any more."""
+    gateway = GatewayProcess(tmp_path, kafka.brokers.values(), tap)
+    gateway.start()
+    try:
+        with (
+            WireClient(gateway.broker(1)) as first,
+            WireClient(gateway.broker(1)) as joining,
+            WireClient(gateway.broker(1)) as leader,
+            WireClient(gateway.broker(1)) as syncing,
+        ):
+            for group in ("one", "two"):
+                gateway.eventually(partial(_is_coordinated, first, f"drained-{group}"), within_s=20)
+            first.ask("JoinGroup", 3, **_member_of("one"))
+            joining.send("JoinGroup", 3, **_member_of("one"))
+            leading = leader.ask("JoinGroup", 3, **_member_of("two")).body.member_id
+            syncing.send("JoinGroup", 3, **_member_of("two"))
+            for group in ("one", "two"):
+                gateway.eventually(partial(_awaits_members, first, f"drained-{group}"), within_s=20)
+            leader.ask("JoinGroup", 3, **_member_of("two", leading))
+            joined = syncing.receive().body
+            names = {"group_id": "drained-two", "generation_id": joined.generation_id, "member_id": joined.member_id}
+            syncing.send("SyncGroup", 2, **names, assignments=[])
+            time.sleep(0.5)
+            gateway.signal(signal.SIGTERM)
+            began_s = time.monotonic()
+            assert gateway.wait(40) == 0
+            assert time.monotonic() - began_s < 15
+            for client in (joining, syncing):
+                with pytest.raises(ConnectionEnded):
+                    client.receive()
+    finally:
+        gateway.stop()
+
+
+def _is_coordinated(client: WireClient, group: str) -> bool:
+    found = client.ask("FindCoordinator", 2, key=group, key_type=0).body
+    answer = client.ask("Heartbeat", 2, group_id=group, generation_id=1, member_id="nobody").body
+    return found.error_code == 0 and answer.error_code == UNKNOWN_MEMBER_ID
+
+
+def _awaits_members(client: WireClient, group: str) -> bool:
+    described = client.ask("DescribeGroups", 4, groups=[group], include_authorized_operations=False).body
+    return bool(described.groups[0].group_state == "PreparingRebalance")
+
+
+def _member_of(group: str, member_id: str = "") -> dict[str, Any]:
+    return {
+        "group_id": f"drained-{group}", "session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000,
+        "member_id": member_id, "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}],
+    }  # fmt: skip

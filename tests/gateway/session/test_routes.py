@@ -60,6 +60,8 @@ def test_only_what_is_answered_rewritten_counted_or_refused_is_looked_at() -> No
         ApiKey.DESCRIBE_CLIENT_QUOTAS,
         ApiKey.ALTER_CLIENT_QUOTAS,
         ApiKey.STREAMS_GROUP_HEARTBEAT,
+        ApiKey.JOIN_GROUP,
+        ApiKey.SYNC_GROUP,
     }
 
 

@@ -225,6 +225,21 @@ def test_c16_what_a_mute_holds_is_dropped_with_its_client_and_served_in_a_drain(
     assert c.session.drained
 
 
+def test_l09_drain_waits_for_no_reply_that_waits_for_other_clients() -> None:
+    member = {"group_id": "g", "session_timeout_ms": 1, "rebalance_timeout_ms": 1, "member_id": ""}
+    joining = wire.request("JoinGroup", 3, correlation_id=2, **member, protocol_type="consumer", protocols=[])
+    joined = wire.response("JoinGroup", 3, correlation_id=2, **wire.populated("JoinGroup", 3))
+    c = Conversation().client_sends(heartbeat(1), joining).upstream_sees(heartbeat(1), joining)
+    c.session.drain()
+    assert not c.session.drained
+    c.upstream_answers(heartbeat_reply(1)).client_sees(heartbeat_reply(1))
+    assert c.session.drained
+    c.upstream_answers(joined[:9])
+    assert not c.session.drained
+    c.upstream_answers(joined[9:]).client_sees(joined)
+    assert c.session.drained
+
+
 def test_a_drain_takes_no_further_request_and_waits_for_those_under_way() -> None:
     c = Conversation().client_sends(heartbeat(1))
     c.session.drain()

@@ -1,0 +1,30 @@
+"""JoinGroup and SyncGroup: replies that wait for other clients, which a drain does not wait for (hazard L09).
+
+The members of a group wait for each other, for minutes if need be. In a drain those that were answered have gone and
+can't come back here, so the others would wait until its deadline. They lose nothing: each asks again elsewhere.
+"""
+
+from __future__ import annotations
+
+from gateway.session.response_queue import WAITS_FOR_CLIENTS, Pending
+from gateway.session.routes import HeadDecision, Route, Session
+
+
+class GroupWaitsHandler:
+    """Relays requests and marks their replies."""
+
+    def on_head(
+        self,
+        session: Session,
+        _route: Route,
+        _data: bytes,
+        _at: int,
+        _size: int,
+        correlation_id: int,
+        _client_id_length: int,
+        *,
+        now_ms: int,
+    ) -> HeadDecision:
+        """See `HeadHandler`."""
+        session.responses.pending.append(Pending(correlation_id, WAITS_FOR_CLIENTS))
+        return HeadDecision.RELAY
