@@ -1,9 +1,11 @@
-"""Rounds of faults, and what must hold after each of them."""
+"""Rounds of faults, and what must hold during and after each of them."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -16,18 +18,44 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from embedded_kafka.kafka import KafkaCluster
-from testkit.chaos.clients import HalfFrame, NumberedProducer, QuotaWriter, Reader, slow_sender
-from testkit.chaos.gateways import FRAME_TIMEOUT_MS, KEEP_HOURS, ChaosGateway
+from embedded_kafka.kafka import KafkaCluster, KafkaStartError
+from gateway.runtime.lateness import LATE_MS
+from testkit.chaos.clients import (
+    BASE,
+    HalfFrame,
+    NumberedProducer,
+    NumberReader,
+    QuotaWriter,
+    Reader,
+    port_of_leader,
+    slow_sender,
+)
+from testkit.chaos.gateways import (
+    DRAIN_TIMEOUT_MS,
+    FRAME_TIMEOUT_MS,
+    KEEP_HOURS,
+    ChaosGateway,
+    copy_of_source,
+)
 from testkit.chaos.schedule import SQLITE_GATEWAY, TOPIC_GATEWAYS, Fault, Step, round_of
+from testkit.chaos.usage_ledger import UsageLedger
+from testkit.chaos.watch import STALE_S, ReadinessWatch
+from testkit.raw_client import HOST
+from testkit.wire_client import ConnectionEnded, WireClient
 
 QUOTAS: Final = "__chaos_quotas"
 NUMBERS: Final = "numbers"
 DRAINS: Final = "drains-" + "x" * 200
 """Answers repeat the name, so that those that wait are more than a client's kernel takes."""
 _AGREE_S: Final = 5.0
-_STALE_S: Final = 5.0
+_READ_S: Final = 20.0
 _DISK_BYTES: Final = 512 * 1024
+_SESSION_MS: Final = 4_000
+"""A broker that says nothing for so long is given up by the controller."""
+_IMPORTED: Final = {f"imported-{at}": BASE for at in range(50_000)}
+_STALL_MS: Final = 250
+"""CPU time of one event. Imports in one piece take seconds; starts and garbage collections tens of milliseconds."""
+_FAILURES: Final = (OSError, KafkaException, ConnectionEnded, KafkaStartError, subprocess.SubprocessError)
 
 
 @dataclass(slots=True)
@@ -38,7 +66,10 @@ class Report:
         rounds, seconds: played.
         faults: how many of each kind.
         violations: what did not hold, with its round.
-        alterations, records, drained: acknowledged alterations and records, replies at drains; all of them checked.
+        alterations, records: acknowledged ones; all of them checked.
+        drained: replies at drains.
+        looks, green: how often gateways were asked whether they are ready, and how often they were.
+        usage_lines: read from files.
     """
 
     rounds: int = 0
@@ -48,37 +79,51 @@ class Report:
     alterations: int = 0
     records: int = 0
     drained: int = 0
+    looks: int = 0
+    green: int = 0
+    usage_lines: int = 0
 
 
 class ChaosCampaign:
     """See the module."""
 
-    def __init__(self, *, seed: int, tell: Callable[[str], None] = print) -> None:
+    def __init__(
+        self, *, seed: int, tell: Callable[[str], None] = print, without: str = "", folder: Path | None = None
+    ) -> None:
         """Nothing runs yet.
 
         Args:
             seed: of the schedule.
             tell: is given lines of progress.
+            without: a row (L01) whose mending is taken out of the gateways.
+            folder: where logs and files stay; None: they go when it is over.
         """
-        self._seed, self._tell = seed, tell
+        self._seed, self._tell, self._without, self._folder = seed, tell, without, folder
         self.report = Report()
         self._round = 0
 
     def run(self, *, seconds: float, first_round: int = 0, most_rounds: int = 1 << 30) -> Report:
-        """Play rounds until the time is over."""
-        began_s = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="sluice-chaos-") as folder, KafkaCluster(3) as cluster:
+        """Play rounds until the time is over, or the row that was taken out is found."""
+        properties = {"broker.session.timeout.ms": _SESSION_MS, "broker.heartbeat.interval.ms": 500}
+        with (
+            tempfile.TemporaryDirectory(prefix="sluice-chaos-") as folder,
+            KafkaCluster(3, properties=properties) as cluster,
+        ):
             self._cluster = cluster
-            self._prepare(Path(folder))
             try:
-                playing_s = time.monotonic()
-                while time.monotonic() < playing_s + seconds and self.report.rounds < most_rounds:
+                self._prepare(self._folder or Path(folder))
+                began_s = time.monotonic()
+                while time.monotonic() < began_s + seconds and self.report.rounds < most_rounds:
                     self._round = first_round + self.report.rounds
                     self._play(round_of(self._seed, self._round))
                     self.report.rounds += 1
+                    if self._without and any(
+                        f": {self._without}: " in each for each in self.report.violations
+                    ):
+                        break
+                self.report.seconds = time.monotonic() - began_s
             finally:
                 self._end()
-        self.report.seconds = time.monotonic() - began_s
         return self.report
 
     def _violated(self, what: str) -> None:
@@ -86,60 +131,102 @@ class ChaosCampaign:
         self.report.violations.append(f"round {self._round}: {what}")
 
     def _prepare(self, folder: Path) -> None:
-        brokers = ", ".join(f'"{address}"' for address in self._cluster.brokers.values())
+        self._threads: list[QuotaWriter | NumberedProducer | NumberReader | ReadinessWatch] = []
+        self._gateways: list[ChaosGateway] = []
         self._admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap, "log_level": 0})
-        wanted = [
-            NewTopic(
-                topic, 1, 3, config={"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
+        self._make_topics()
+        brokers = ", ".join(f'"{address}"' for address in self._cluster.brokers.values())
+        source = copy_of_source(folder / "source")
+        for name, topic in (("gw0", QUOTAS), ("gw1", QUOTAS), ("gw2", None)):
+            gateway = ChaosGateway(
+                folder / name,
+                brokers,
+                topic=topic,
+                disk_bytes=0 if topic else _DISK_BYTES,
+                source=source,
+                without=self._without,
             )
-            for topic in (NUMBERS, DRAINS)
-        ]
-        for made in self._admin.create_topics(wanted).values():
-            made.result(30)
-        self._gateways = [
-            ChaosGateway(folder / "gw0", brokers, topic=QUOTAS),
-            ChaosGateway(folder / "gw1", brokers, topic=QUOTAS),
-            ChaosGateway(folder / "gw2", brokers, topic=None, disk_bytes=_DISK_BYTES),
-        ]
-        for gateway in self._gateways:
+            self._gateways.append(gateway)
             gateway.start()
         for gateway in self._gateways:
-            assert (why := gateway.await_ready()) is None, why
+            if (why := gateway.await_ready()) is not None:
+                raise OSError(f"{gateway.folder.name} does not get ready: {why}")
+        ports = [each.port for each in self._gateways[:2]]
         self._writers = [QuotaWriter(gateway, f"writer-{at}") for at, gateway in enumerate(self._gateways)]
-        self._producers = [NumberedProducer([each.port for each in self._gateways[:2]], NUMBERS)]
-        self._reader = Reader(self._cluster.bootstrap, NUMBERS)
+        self._producer, self._reader = NumberedProducer(ports, NUMBERS), NumberReader(ports, NUMBERS)
+        self._numbers = Reader(self._cluster.bootstrap, NUMBERS)
         self._drains = Reader(self._cluster.bootstrap, DRAINS)
-        for thread in (*self._writers, *self._producers):
+        self._ledgers = [UsageLedger(gateway.usage) for gateway in self._gateways]
+        self._watches = []
+        for at, gateway in enumerate(self._gateways):
+            seen = self._writers[2:] if at == SQLITE_GATEWAY else self._writers[:2]
+            self._watches.append(ReadinessWatch(gateway, seen, self._violated))
+        self._threads = [*self._writers, self._producer, self._reader, *self._watches]
+        for thread in self._threads:
             thread.start()
 
+    def _make_topics(self) -> None:
+        safe = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
+        wanted = [NewTopic(topic, 1, 3, config=safe) for topic in (NUMBERS, DRAINS)]
+        for made in self._admin.create_topics(wanted).values():
+            made.result(30)
+
     def _end(self) -> None:
-        for thread in (*self._writers, *self._producers):
+        for thread in self._threads:
             thread.stopped.set()
-        self._reader.close()
-        self._drains.close()
         for gateway in self._gateways:
             gateway.close()
+        for thread in self._threads:
+            thread.join(10)
+        if self._threads:
+            self._numbers.close()
+            self._drains.close()
+            self.report.looks = sum(watch.looks for watch in self._watches)
+            self.report.green = sum(watch.green for watch in self._watches)
 
     # -- faults ----------------------------------------------------------------------------------------------
 
     def _play(self, steps: list[Step]) -> None:
-        self._tell(f"round {self._round}: " + ", ".join(f"{step.fault} {step.target}" for step in steps))
+        began_s = time.monotonic()
         for writer in self._writers:
             writer.paused.clear()
-        for step in steps:
-            time.sleep(step.after_s)
-            self.report.faults[step.fault] += 1
-            try:
-                self._carry_out(step)
-            except (OSError, KafkaException) as exc:
-                self._violated(f"{step.fault} could not be put right: {exc}")
+        playing = [threading.Thread(target=self._carry_out, args=(step,), daemon=True) for step in steps]
+        for thread in playing:
+            thread.start()
+        for thread in playing:
+            thread.join(150)
+        if any(thread.is_alive() for thread in playing):
+            self._violated("a fault could not be put right")
+        played_s = time.monotonic()
         self._check()
+        self._tell(
+            f"round {self._round}: {', '.join(f'{step.fault} {step.target}' for step in steps)}; "
+            f"{played_s - began_s:.1f} s and {time.monotonic() - played_s:.1f} s of checks"
+        )
 
     def _carry_out(self, step: Step) -> None:
+        time.sleep(step.after_s)
+        self.report.faults[step.fault] += 1
+        try:
+            self._fault(step)
+        except _FAILURES as exc:
+            self._violated(f"{step.fault} could not be put right: {exc}")
+
+    def _fault(self, step: Step) -> None:
         if step.fault is Fault.BROKER_KILL:
             self._cluster.kill_broker(step.target)
             time.sleep(step.lasts_s)
             self._cluster.start_broker(step.target)
+            return
+        if step.fault is Fault.BROKER_RESTART:
+            self._cluster.stop_broker(step.target)
+            self._cluster.start_broker(step.target)
+            return
+        if step.fault is Fault.BROKER_PAUSE:
+            os.kill(pid := self._cluster.pid(step.target), signal.SIGSTOP)
+            # It is given up, another leads, and it comes back with what it was about to do.
+            time.sleep(_SESSION_MS / 1000 + step.lasts_s)
+            os.kill(pid, signal.SIGCONT)
             return
         gateway = self._gateways[step.target]
         if step.fault is Fault.KILL:
@@ -148,11 +235,11 @@ class ChaosCampaign:
         elif step.fault is Fault.TERMINATE:
             self._terminate(gateway)
         elif step.fault is Fault.PAUSE:
-            self._pause(gateway, FRAME_TIMEOUT_MS / 1000 + step.lasts_s)
+            self._pause(gateway, (FRAME_TIMEOUT_MS + LATE_MS) / 1000 + step.lasts_s)
         elif step.fault is Fault.HANG_UP:
-            for _ in range(5):
-                gateway.signal(signal.SIGHUP)
-                time.sleep(0.02)
+            self._hang_up(gateway)
+        elif step.fault is Fault.IMPORT:
+            self._import(gateway)
         elif step.fault is Fault.TOPIC_AGAIN:
             self._make_topic_again()
         elif step.fault is Fault.DISK_FULL:
@@ -164,16 +251,19 @@ class ChaosCampaign:
         if gateway.await_ready(20) is not None:
             return
         name, ready = f"round-{self._round}-{time.monotonic_ns()}", threading.Event()
+        port = port_of_leader(gateway.port, DRAINS)
         received: list[int | None] = []
         sender = threading.Thread(
-            target=lambda: received.append(asyncio.run(slow_sender(gateway.port, DRAINS, name, ready)))
+            target=lambda: received.append(asyncio.run(slow_sender(port, DRAINS, name, ready))), daemon=True
         )
         sender.start()
         ready.wait(20)
         gateway.end(signal.SIGTERM)
         sender.join(30)
         if gateway.exit_codes[-1] != 0:
-            self._violated(f"SIGTERM ended {gateway.folder.name} with {gateway.exit_codes[-1]}")
+            self._violated(f"L08: SIGTERM ended {gateway.folder.name} with {gateway.exit_codes[-1]}")
+        if gateway.draining_s * 1000 >= DRAIN_TIMEOUT_MS:
+            self._violated(f"L09: the drain of {gateway.folder.name} took {gateway.draining_s:.0f} s")
         gateway.start()
         if not received or received[0] is None:
             return
@@ -188,7 +278,9 @@ class ChaosCampaign:
         if gateway.await_ready(20) is not None:
             return
         clients = [HalfFrame(gateway.port) for _ in range(5)]
-        time.sleep(0.2)
+        # The gateway has read what came before it answers this.
+        with WireClient((HOST, gateway.port)) as client:
+            client.ask("Metadata", 9, topics=[], allow_auto_topic_creation=False)
         gateway.signal(signal.SIGSTOP)
         for client in clients:
             client.finish()
@@ -200,45 +292,80 @@ class ChaosCampaign:
                 f"L06: {answered} of {len(clients)} requests that came during a pause were answered"
             )
 
+    def _hang_up(self, gateway: ChaosGateway) -> None:
+        if gateway.await_ready(20) is not None:
+            return
+        for _ in range(5):
+            gateway.signal(signal.SIGHUP)
+            time.sleep(0.02)
+
+    def _import(self, gateway: ChaosGateway) -> None:
+        if gateway.await_ready(20) is not None:
+            return
+        written = gateway.log.stat().st_size
+        # Looked at and compared, and not carried out: a hundred times would fill any store.
+        if not gateway.set_quotas(_IMPORTED, 60, dry_run=True):
+            self._violated(f"{gateway.folder.name} did not look at {len(_IMPORTED)} quotas")
+        if (stall_ms := gateway.longest_stall_ms(written)) >= _STALL_MS:
+            self._violated(f"L04: an import held the loop for {stall_ms} ms of CPU time")
+
     def _make_topic_again(self) -> None:
-        for writer in self._writers:
-            writer.pause()
         gateways = [self._gateways[at] for at in TOPIC_GATEWAYS]
+        for at in TOPIC_GATEWAYS:
+            self._writers[at].pause()
         if any(gateway.await_ready(60) is not None for gateway in gateways):
             return
         before = gateways[0].quotas()
         (deleted,) = self._admin.delete_topics([QUOTAS]).values()
         deleted.result(30)
-        time.sleep(2)
-        (made,) = self._admin.create_topics(
-            [NewTopic(QUOTAS, 1, 3, config={"cleanup.policy": "compact"})]
-        ).values()
-        made.result(30)
-        time.sleep(_STALE_S)
-        for gateway in gateways:
-            if gateway.why_not_ready() is None:
-                self._violated(f"L01: {gateway.folder.name} is ready though its topic is another one")
-            if gateway.quotas() != before:
-                self._violated(f"L01: {gateway.folder.name} has lost what was in force")
-        # As the operator does it: one starts again, all quotas are imported there, the other follows.
-        gateways[0].end(signal.SIGTERM)
-        gateways[0].start()
-        if (why := gateways[0].await_ready()) is not None:
-            self._violated(f"{gateways[0].folder.name} is not ready after its start: {why}")
-        deadline_s = time.monotonic() + 30
-        while not gateways[0].set_quotas(before) and time.monotonic() < deadline_s:
-            time.sleep(0.5)
-        if (why := gateways[1].await_ready(30)) is not None:
-            self._violated(
-                f"L01: {gateways[1].folder.name} does not follow the topic that has all quotas: {why}"
-            )
-            gateways[1].end(signal.SIGTERM)
-            gateways[1].start()
+        for at in TOPIC_GATEWAYS:
+            self._watches[at].not_ready_from_s = time.monotonic() + STALE_S
+        try:
+            self._make_quota_topic()
+            deadline_s = time.monotonic() + 2 * STALE_S
+            while any(each.why_not_ready() is None for each in gateways) and time.monotonic() < deadline_s:
+                time.sleep(0.1)
+            if any(gateway.quotas() != before for gateway in gateways):
+                self._violated("L01: what was in force is lost with its topic")
+            # As the operator does it: one starts again, all quotas are imported there, the other follows.
+            self._watches[0].not_ready_from_s, self._watches[0].excused = None, True
+            gateways[0].end(signal.SIGTERM)
+            gateways[0].start()
+            if (why := gateways[0].await_ready()) is not None:
+                self._violated(f"{gateways[0].folder.name} is not ready after its start: {why}")
+            deadline_s = time.monotonic() + 30
+            while not gateways[0].set_quotas(before) and time.monotonic() < deadline_s:
+                time.sleep(0.5)
+            self._watches[1].not_ready_from_s = None
+            if (why := gateways[1].await_ready(30)) is not None:
+                self._violated(
+                    f"L01: {gateways[1].folder.name} does not follow the topic that has all quotas: {why}"
+                )
+                gateways[1].end(signal.SIGTERM)
+                gateways[1].start()
+        finally:
+            for at in TOPIC_GATEWAYS:
+                self._watches[at].not_ready_from_s, self._watches[at].excused = None, False
+
+    def _make_quota_topic(self) -> None:
+        deadline_s = time.monotonic() + 20
+        while True:
+            try:
+                (made,) = self._admin.create_topics(
+                    [NewTopic(QUOTAS, 1, 3, config={"cleanup.policy": "compact", "min.insync.replicas": "2"})]
+                ).values()
+                made.result(30)
+            except KafkaException:  # not all brokers have deleted the other one
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.2)
+            else:
+                return
 
     def _fill_disk(self, gateway: ChaosGateway) -> None:
-        if not gateway.has_a_small_disk:
+        if not gateway.has_a_small_disk or gateway.await_ready(20) is not None:
             return
-        many = {f"many-{self._round}-{at}": 1e9 for at in range(100)}
+        many = {f"many-{at}": BASE + self._round for at in range(100)}
         altering = threading.Thread(target=gateway.set_quotas, args=(many,))
         altering.start()
         gateway.await_log()
@@ -253,21 +380,30 @@ class ChaosCampaign:
             gateway.start()
         # So that the disk is large enough for the next time.
         deadline_s = time.monotonic() + 20
-        while not gateway.set_quotas({"after": 1e9 + self._round}) and time.monotonic() < deadline_s:
-            time.sleep(0.5)
-        if time.monotonic() >= deadline_s:
+        while not (written := gateway.set_quotas({"after": BASE + self._round})):
+            if time.monotonic() > deadline_s:
+                break
+            time.sleep(0.2)
+        if not written:
             self._violated(f"L03: {gateway.folder.name} can't be written though there is room")
 
     def _step_clock(self, gateway: ChaosGateway, step: Step) -> None:
         if gateway.await_ready(20) is not None:
             return
-        before = {path.name for path in gateway.usage.glob("usage-*")}
+        before = self._usage_files(gateway)
         gateway.set_clock((KEEP_HOURS + 264) * 3_600.0)
-        time.sleep(max(4.0, step.lasts_s))
-        gone = before - {path.name for path in gateway.usage.glob("usage-*")}
+        deadline_s = time.monotonic() + 15
+        # Retention looks when a file is complete.
+        while len(self._usage_files(gateway) - before) < 2 and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        time.sleep(step.lasts_s)
+        gone = before - self._usage_files(gateway)
         gateway.set_clock(0)
         if gone:
             self._violated(f"L05: {len(gone)} usage files were deleted when the clock was ahead")
+
+    def _usage_files(self, gateway: ChaosGateway) -> set[str]:
+        return {path.name for path in gateway.usage.glob("usage-*")}
 
     # -- what must hold --------------------------------------------------------------------------------------
 
@@ -290,6 +426,7 @@ class ChaosCampaign:
             if not writer.count:
                 self._violated(f"{writer.user} never had an alteration acknowledged")
         self._check_records()
+        self._check_usage()
 
     def _disagreement(self) -> str | None:
         try:
@@ -302,19 +439,41 @@ class ChaosCampaign:
             }
             return f"the views differ in {len(differing)} quotas, {min(differing)} for instance"
         for at, writer in enumerate(self._writers):
-            in_force = views[at if at == SQLITE_GATEWAY else 0].get(writer.user, 1e9) - 1e9
+            in_force = views[at if at == SQLITE_GATEWAY else 0].get(writer.user, BASE) - BASE
             if not writer.acknowledged <= in_force <= writer.tried:
                 return f"{writer.user}: {writer.acknowledged} was acknowledged and {in_force} is in force"
         return None
 
     def _check_records(self) -> None:
         # What the brokers had acknowledged before they are asked.
-        acknowledged = set().union(*(producer.acknowledged.copy() for producer in self._producers))
-        values = [int(value) for value in self._reader.read_to_end()]
-        self.report.records = len(acknowledged)
-        if lost := acknowledged - set(values):
-            self._violated(f"{len(lost)} acknowledged records are lost")
-        if len(values) != len(set(values)):
-            self._violated(f"{len(values) - len(set(values))} records are there twice")
-        if values != sorted(values):
-            self._violated("records are in another order")
+        numbers = [self._producer.acknowledged.popleft() for _ in range(len(self._producer.acknowledged))]
+        try:
+            end = self._numbers.end()
+        except KafkaException as exc:
+            self._violated(f"the brokers do not say where a topic ends: {exc}")
+            return
+        deadline_s = time.monotonic() + _READ_S
+        while self._reader.position < end and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        self.report.records = self._producer.count
+        if self._reader.position < end:
+            self._producer.acknowledged.extend(numbers)
+            self._violated(f"L09: the consumer got nothing after {self._reader.position} for {_READ_S:.0f} s")
+        elif lost := self._reader.lacks(numbers):
+            self._violated(f"{lost} acknowledged records are lost")
+        if self._reader.twice or self._reader.disordered:
+            self._violated(
+                f"{self._reader.twice} records are there twice, {self._reader.disordered} in another order"
+            )
+            self._reader.twice = self._reader.disordered = 0
+
+    def _check_usage(self) -> None:
+        for gateway, ledger in zip(self._gateways, self._ledgers, strict=True):
+            try:
+                told = gateway.usage_lines()
+            except OSError as exc:
+                self._violated(f"{gateway.folder.name} does not tell of its usage lines: {exc}")
+                continue
+            for fault in ledger.faults(told):
+                self._violated(f"usage of {gateway.folder.name}: {fault}")
+        self.report.usage_lines = sum(ledger.lines for ledger in self._ledgers)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
+import time
+from collections import deque
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -13,8 +16,13 @@ from kafka.record import MemoryRecordsBuilder
 from testkit import wire
 from testkit.chaos.gateways import ChaosGateway
 from testkit.raw_client import HOST, Ended, RawClient
+from testkit.wire_client import WireClient
 
 _PAUSE_S: Final = 0.05
+BASE: Final = 1e9
+"""Quotas are so much and a number that grows."""
+_SENDING_S: Final = 0.5
+_CLIENT: Final = {"reconnect.backoff.max.ms": 1_000, "log_level": 0}
 
 
 class QuotaWriter(threading.Thread):
@@ -34,6 +42,7 @@ class QuotaWriter(threading.Thread):
         self.paused = threading.Event()
         self.stopped = threading.Event()
         self._idle = threading.Event()
+        self._acknowledgements: deque[tuple[float, float]] = deque(maxlen=4_096)
 
     def run(self) -> None:
         while not self.stopped.wait(_PAUSE_S):
@@ -42,9 +51,16 @@ class QuotaWriter(threading.Thread):
                 continue
             self._idle.clear()
             self.tried += 1
-            if self.gateway.set_quotas({self.user: 1e9 + self.tried}):
+            if self.gateway.set_quotas({self.user: BASE + self.tried}):
+                self._acknowledgements.append((time.monotonic(), self.tried))
                 self.acknowledged = self.tried
                 self.count += 1
+
+    def acknowledged_by(self, now_s: float) -> float:
+        """The last one that was by then (`time.monotonic`)."""
+        return next(
+            (value for when_s, value in reversed(self._acknowledgements.copy()) if when_s <= now_s), 0.0
+        )
 
     def pause(self) -> None:
         """Write nothing until `paused` is cleared; returns when nothing is under way."""
@@ -57,27 +73,29 @@ class NumberedProducer(threading.Thread):
     """An idempotent producer of numbers, through the gateways.
 
     Attributes:
-        acknowledged: numbers that the brokers have.
+        acknowledged: numbers that the brokers have and that were not taken yet.
+        count: how many there were in all.
     """
 
     def __init__(self, ports: list[int], topic: str) -> None:
         super().__init__(daemon=True)
         self.topic = topic
-        self.acknowledged: set[int] = set()
+        self.acknowledged: deque[int] = deque()
+        self.count = 0
         self.stopped = threading.Event()
         self._producer = Producer(
             {
-                "bootstrap.servers": ",".join(f"{HOST}:{port}" for port in ports),
+                **_CLIENT,
+                "bootstrap.servers": _servers(ports),
                 "enable.idempotence": True,
                 "linger.ms": 5,
                 "message.timeout.ms": 120_000,
-                "log_level": 0,
             },
         )
 
     def run(self) -> None:
         number = 0
-        while not self.stopped.wait(0.005):
+        while not self.stopped.wait(0.01):
             try:
                 self._producer.produce(
                     self.topic, str(number).encode(), partition=0, on_delivery=self._delivered
@@ -89,11 +107,53 @@ class NumberedProducer(threading.Thread):
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
-            self.acknowledged.add(int(message.value()))
+            self.acknowledged.append(int(message.value()))
+            self.count += 1
 
-    def flush(self) -> None:
-        """Wait for what is under way."""
-        self._producer.flush(60)
+
+class NumberReader(threading.Thread):
+    """A consumer through the gateways, of the topic of a `NumberedProducer`.
+
+    Attributes:
+        twice, disordered: how many numbers were.
+        position: offset that it has read up to.
+    """
+
+    def __init__(self, ports: list[int], topic: str) -> None:
+        """From the beginning."""
+        super().__init__(daemon=True)
+        self.stopped = threading.Event()
+        self.twice = self.disordered = self.position = 0
+        self._last = -1
+        self._seen: set[int] = set()
+        self._consumer = Consumer(
+            {
+                **_CLIENT,
+                "bootstrap.servers": _servers(ports),
+                "group.id": "chaos",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, 0, 0)])
+
+    def run(self) -> None:
+        while not self.stopped.is_set():
+            for message in self._consumer.consume(500, 0.1):
+                if message.error() is None:
+                    self._take(int(message.value()))
+                    self.position = message.offset() + 1
+        self._consumer.close()
+
+    def _take(self, number: int) -> None:
+        self.twice += number in self._seen
+        self.disordered += number < self._last
+        self._seen.add(number)
+        self._last = max(self._last, number)
+
+    def lacks(self, numbers: list[int]) -> int:
+        """How many of them it has never seen."""
+        return sum(number not in self._seen for number in numbers)
 
 
 class Reader:
@@ -101,26 +161,56 @@ class Reader:
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         """From its beginning."""
-        self.values: list[bytes] = []
-        self._topic = topic
+        self._partition = TopicPartition(topic, 0, 0)
         self._consumer = Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": "chaos", "enable.auto.commit": False, "log_level": 0}
+            {**_CLIENT, "bootstrap.servers": bootstrap, "group.id": "chaos", "enable.auto.commit": False}
         )
-        self._consumer.assign([TopicPartition(topic, 0, 0)])
+        self._consumer.assign([self._partition])
+
+    def end(self) -> int:
+        """Where it ends.
+
+        Raises:
+            KafkaException: the brokers do not say.
+        """
+        return int(self._consumer.get_watermark_offsets(self._partition, timeout=20)[1])
 
     def read_to_end(self) -> list[bytes]:
-        """All of it."""
-        end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=20)[1]
-        misses = 0
-        while self._consumer.position([TopicPartition(self._topic, 0)])[0].offset < end and misses < 100:
+        """What came since the last call.
+
+        Raises:
+            KafkaException: the brokers do not say where it ends.
+        """
+        end, misses = self.end(), 0
+        values: list[bytes] = []
+        while self._consumer.position([self._partition])[0].offset < end and misses < 100:
             messages = self._consumer.consume(1_000, 0.2)
             misses += not messages
-            self.values += [message.value() for message in messages if message.error() is None]
-        return self.values
+            values += [message.value() for message in messages if message.error() is None]
+        return values
 
     def close(self) -> None:
         """Let go."""
         self._consumer.close()
+
+
+def _servers(ports: list[int]) -> str:
+    return ",".join(f"{HOST}:{port}" for port in ports)
+
+
+def port_of_leader(port: int, topic: str) -> int:
+    """The port of a gateway that leads to the leader of a topic's first partition.
+
+    Raises:
+        OSError: it has none now.
+    """
+    with WireClient((HOST, port), timeout_s=5) as client:
+        body = client.ask("Metadata", 9, topics=[{"name": topic}], allow_auto_topic_creation=False).body
+    ports = {broker.node_id: int(broker.port) for broker in body.brokers}
+    partitions = body.topics[0].partitions
+    if not partitions or partitions[0].leader_id not in ports:
+        raise OSError(f"{topic} has no leader")
+    return ports[partitions[0].leader_id]
 
 
 def _produce(number: int, name: str, topic: str) -> bytes:
@@ -139,9 +229,16 @@ def _produce(number: int, name: str, topic: str) -> bytes:
 
 
 async def slow_sender(port: int, topic: str, name: str, ready: threading.Event) -> int | None:
-    """Sends all the time and reads only once half a second has gone; how many replies it got until the end.
+    """Sends all the time and begins to read late; how many replies it got until the end.
 
-    None: it never came to it.
+    Args:
+        port: that leads to the leader of the topic.
+        topic: with one partition.
+        name: begins each record.
+        ready: set when replies wait.
+
+    Returns:
+        None: it never came to it.
     """
     try:
         client = await RawClient.connect(port, receive_buffer_bytes=4_096)
@@ -160,9 +257,9 @@ async def slow_sender(port: int, topic: str, name: str, ready: threading.Event) 
             pass
 
     sending = asyncio.create_task(send())
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(_SENDING_S)
     ready.set()
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(_SENDING_S)
     received = 0
     try:
         while True:
@@ -185,8 +282,6 @@ class HalfFrame:
 
     def __init__(self, port: int) -> None:
         """Connect and send the first half."""
-        import socket
-
         request = wire.request("Metadata", 9, correlation_id=7, topics=[], allow_auto_topic_creation=False)
         self._rest = request[12:]
         self._sock = socket.create_connection((HOST, port), timeout=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,10 +19,21 @@ from testkit.gateway import free_ports
 from testkit.raw_client import HOST
 
 _ROOT: Final = Path(__file__).parents[2]
+_PACKAGES: Final = ("config", "embedded_kafka", "gateway", "pinned_jars", "protocol", "quotas", "testkit")
 _START_S: Final = 60.0
 _STOP_S: Final = 40.0
 FRAME_TIMEOUT_MS: Final = 1_000
+DRAIN_TIMEOUT_MS: Final = 15_000
 KEEP_HOURS: Final = 24
+_USAGE_LINES: Final = re.compile(r'^gateway_usage_lines_total\{result="(\w+)"\} (\S+)$', re.MULTILINE)
+_STALL: Final = re.compile(rb"event=event_loop_stalled .*cpu_ms=(\d+)")
+
+
+def copy_of_source(folder: Path) -> Path:
+    """A copy of what gateways run from, so that a long campaign does not see how the source changes."""
+    for package in _PACKAGES:
+        shutil.copytree(_ROOT / package, folder / package)
+    return folder
 
 
 class ChaosGateway:
@@ -32,9 +44,20 @@ class ChaosGateway:
         folder: its configuration, log, store and usage records.
         running: whether there is a process.
         exit_codes: of processes that were asked to end.
+        steady_since_s: when it was last started or went on after a pause.
+        draining_s: how long its last end took.
     """
 
-    def __init__(self, folder: Path, brokers: str, *, topic: str | None, disk_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        brokers: str,
+        *,
+        topic: str | None,
+        disk_bytes: int = 0,
+        source: Path = _ROOT,
+        without: str = "",
+    ) -> None:
         """Nothing runs yet.
 
         Args:
@@ -42,7 +65,11 @@ class ChaosGateway:
             brokers: the cluster, as TOML texts.
             topic: that keeps its quotas; None: a SQLite file.
             disk_bytes: of the disk that the file is on; 0: any. Only root may mount one.
+            source: where the programs are.
+            without: rows whose mending is taken out; see `stepped_gateway`.
         """
+        self._source, self._without = source, without
+        self.steady_since_s = self.draining_s = 0.0
         self.folder = folder
         folder.mkdir(parents=True)
         self._disk = folder / "disk"
@@ -60,7 +87,7 @@ class ChaosGateway:
             f"first_broker_port = {first + 2}\nlowest_broker_id = 1\nbroker_ports = 4\n"
             f'[admin]\nbind = "{HOST}:{self._admin}"\n[quota_store]\n{store}\nwrite_timeout_ms = 5000\n'
             f"[limits]\nframe_timeout_ms = {FRAME_TIMEOUT_MS}\nfirst_frame_timeout_ms = {FRAME_TIMEOUT_MS}\n"
-            "[drain]\ntimeout_ms = 15000\n"
+            f"[drain]\ntimeout_ms = {DRAIN_TIMEOUT_MS}\n"
             f'[usage]\nkind = "files"\ndirectory = "{folder}/usage"\nrotate_seconds = 1\nkeep_hours = {KEEP_HOURS}\n'
             f'gateway_id = "{folder.name}"\n'
         )
@@ -90,11 +117,16 @@ class ChaosGateway:
 
     def start(self) -> None:
         """Start it; it may get ready later."""
+        self.steady_since_s = time.monotonic()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "testkit.chaos.stepped_gateway", "serve", "--config", self._config],
-                cwd=_ROOT,
-                env={**os.environ, "CLOCK_OFFSET": str(self._clock)},
+                cwd=self._source,
+                env={
+                    **os.environ,
+                    "CLOCK_OFFSET": str(self._clock),
+                    "CHAOS_WITHOUT": self._without,
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
@@ -104,12 +136,16 @@ class ChaosGateway:
         """Send a signal, if there is a process."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
+            if number == signal.SIGCONT:
+                self.steady_since_s = time.monotonic()
 
     def end(self, number: signal.Signals) -> None:
         """Send a signal that ends it, and wait; SIGTERM has to end it with 0."""
+        began_s = time.monotonic()
         self.signal(number)
         assert self._process is not None
         code = self._process.wait(_STOP_S)
+        self.draining_s = time.monotonic() - began_s
         if number == signal.SIGTERM:
             self.exit_codes.append(code)
 
@@ -139,6 +175,22 @@ class ChaosGateway:
         """Make room again."""
         (self._disk / "filler").unlink(missing_ok=True)
 
+    def longest_stall_ms(self, after_byte: int) -> int:
+        """The most CPU time that one event of the loop took, by its log after a place in it."""
+        with self.log.open("rb") as log:
+            log.seek(after_byte)
+            return max((int(found) for found in _STALL.findall(log.read())), default=0)
+
+    def usage_lines(self) -> dict[str, int]:
+        """What became of its usage lines: made, delivered, dropped.
+
+        Raises:
+            OSError: it can't be asked.
+        """
+        with urllib.request.urlopen(f"http://{HOST}:{self._admin}/metrics", timeout=5) as answer:
+            found = _USAGE_LINES.findall(answer.read().decode())
+        return {result: int(float(count)) for result, count in found}
+
     def why_not_ready(self) -> str | None:
         """None: /readyz is green."""
         try:
@@ -166,7 +218,7 @@ class ChaosGateway:
             rows: list[dict[str, Any]] = json.loads(answer.read())["quotas"]
         return {str(row["entity"][0]["name"]): float(row["limit"]) for row in rows}
 
-    def set_quotas(self, limits: dict[str, float], timeout_s: float = 10.0) -> bool:
+    def set_quotas(self, limits: dict[str, float], timeout_s: float = 10.0, *, dry_run: bool = False) -> bool:
         """Set them, by the admin port; whether that was acknowledged."""
         lines = "".join(
             json.dumps(
@@ -176,7 +228,7 @@ class ChaosGateway:
             for user, limit in limits.items()
         )
         request = urllib.request.Request(
-            f"http://{HOST}:{self._admin}/quotas/import",
+            f"http://{HOST}:{self._admin}/quotas/import?dry_run={str(dry_run).lower()}",
             data=lines.encode(),
             headers={"Content-Type": "application/x-ndjson"},
             method="POST",

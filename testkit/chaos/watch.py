@@ -1,0 +1,73 @@
+"""Looks at one gateway all the time: it may not say that it is ready while its quotas are old."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from testkit.chaos.clients import BASE, QuotaWriter
+from testkit.chaos.gateways import ChaosGateway
+
+STALE_S = 5.0
+_EVERY_S = 0.2
+
+
+class ReadinessWatch(threading.Thread):
+    """See the module.
+
+    Attributes:
+        looks, green: how often it was asked, and how often it was ready.
+        excused: an operator has had it begin without what was in force.
+        not_ready_from_s: from then on it must not be ready; None: it may be.
+        stopped: ends it.
+    """
+
+    def __init__(
+        self, gateway: ChaosGateway, writers: Sequence[QuotaWriter], violated: Callable[[str], None]
+    ) -> None:
+        """Nothing is looked at yet.
+
+        Args:
+            gateway: this one.
+            writers: whose quotas it has to have.
+            violated: told once for each time that something begins not to hold.
+        """
+        super().__init__(daemon=True)
+        self._gateway, self._writers, self._violated = gateway, writers, violated
+        self.looks = self.green = 0
+        self.excused = False
+        self.not_ready_from_s: float | None = None
+        self.stopped = threading.Event()
+        self._told = False
+
+    def run(self) -> None:
+        while not self.stopped.wait(_EVERY_S):
+            began_s = time.monotonic()
+            steady_s, not_ready_from_s = self._gateway.steady_since_s, self.not_ready_from_s
+            self.looks += 1
+            if self._gateway.why_not_ready() is not None:
+                self._told = False
+                continue
+            try:
+                quotas = self._gateway.quotas()
+            except OSError:
+                continue
+            if self._gateway.why_not_ready() is not None:
+                continue
+            self.green += 1
+            wrong = self._wrong(quotas, began_s, not_ready_from_s)
+            if steady_s != self._gateway.steady_since_s or began_s < steady_s + STALE_S or self.excused:
+                continue
+            if wrong is not None and not self._told:
+                self._violated(f"L01: {self._gateway.folder.name} is ready though {wrong}")
+            self._told = wrong is not None
+
+    def _wrong(self, quotas: dict[str, float], began_s: float, not_ready_from_s: float | None) -> str | None:
+        if not_ready_from_s is not None and began_s > not_ready_from_s:
+            return "its topic is gone or another one"
+        for writer in self._writers:
+            needed = writer.acknowledged_by(began_s - STALE_S)
+            if (found := quotas.get(writer.user, BASE) - BASE) < needed:
+                return f"{writer.user} has {found}, and {needed} was acknowledged {STALE_S:.0f} s before"
+        return None
