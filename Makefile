@@ -117,6 +117,10 @@ bench: bench-relay bench-connections bench-tls ## the gateway beside HAProxy, in
 bench-relay: $(VENV)/.up-to-date ## what relaying costs: direct, HAProxy and the gateway side by side [ARGS=...]
 	$(BIN)/python -m benchmarks.relay $(ARGS)
 
+.PHONY: bench-traces
+bench-traces: $(VENV)/.up-to-date ## what traces cost, on and off, 2 minutes [ARGS=--write]
+	$(BIN)/python -m benchmarks.traces $(ARGS)
+
 .PHONY: bench-usage
 bench-usage: $(VENV)/.up-to-date ## what usage records cost: per frame, per row, per byte of file; the longest call
 	$(BIN)/python -m benchmarks.usage $(ARGS)

@@ -24,6 +24,7 @@ from config.sections.mutation_quota import MutationQuotaSettings
 from config.sections.quota_admin import Authorize, QuotaAdminSettings
 from config.sections.quota_store import QuotaStoreSettings
 from config.sections.quotas import QuotaRule
+from config.sections.traces import TraceSettings
 from config.sections.upstream import NamedUpstreamSettings, SendProxyProtocol, UpstreamSettings
 from config.sections.usage import UsageSettings
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
@@ -50,6 +51,7 @@ class Config(Section, frozen=True):
     client_ids: ClientIdSettings = ClientIdSettings()
     quota_store: QuotaStoreSettings = QuotaStoreSettings()
     usage: UsageSettings = UsageSettings()
+    traces: TraceSettings = TraceSettings()
     quota_admin: QuotaAdminSettings = QuotaAdminSettings()
     quotas: Annotated[tuple[QuotaRule, ...], Field(strict=False)] = ()
 

@@ -12,13 +12,13 @@ import signal
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import uvloop
 from prometheus_client import CollectorRegistry
 
-from config import Config, ListenerSettings
+from config import Config, ConfigError, ListenerSettings
 from config.sections.quota_admin import LimitsBy
 from gateway.handlers import handlers_of
 from gateway.handlers.context import HandlerContext
@@ -74,6 +74,9 @@ from quotas.connections import ConnectionQuotas
 from quotas.layered_quotas import LayeredQuotas
 from quotas.mutations import MutationQuotas
 
+if TYPE_CHECKING:
+    from gateway.observability.otlp import OtlpTraces
+
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 _DRAIN_POLL_S: Final = 0.02
 _SWITCH_S: Final = 0.0005
@@ -94,6 +97,7 @@ class Gateway:
         quota_admin, alterations: the right to change quotas, and changes under way.
         mutations, client_quotas, connections: what is counted.
         journal: why clients were told to wait.
+        traces: spans for OpenTelemetry; None: none are made.
         usage: the usage records; None: none are kept.
         listeners: by name.
         memory: what their connections hold.
@@ -137,11 +141,13 @@ class Gateway:
         self.cluster = self.upstreams[MAIN].cluster
         self.discovery = self.upstreams[MAIN].discovery
         own_clients = settings_if_needed(config)
+        self.traces = _traces_of(config)
         self.limits = config.quota_limits()
         self.live_quotas = LiveQuotas(
             LayeredQuotas(self.limits),
             build_store(config, own_clients, gateway=_lasting_name(config)),
             now_ms=now_ms,
+            traces=self.traces,
         )
         self.alterations = AlterationRunner(self.live_quotas, now_ms)
         self.quota_admin = QuotaAdmin(
@@ -258,6 +264,7 @@ class Gateway:
                 routes,
                 quotas=self.client_quotas,
                 sasl=sasl_of(section, routes, self._request_metrics),
+                traces=self.traces,
             ),
             connector=upstream.connector,
             observer=self._connection_metrics,
@@ -332,6 +339,8 @@ class Gateway:
             self.registry.register(metrics)
         if self.usage is not None:
             self.registry.register(self.usage.series)
+        if self.traces is not None:
+            self.registry.register(self.traces)
         return quota_metrics
 
     def _reloaded(self, report: ReloadReport) -> None:
@@ -408,6 +417,8 @@ class Gateway:
         finally:
             if self.usage is not None:
                 await self.usage.stop()
+            if self.traces is not None:
+                await self.traces.stop()
         # Transports close in the next turn of the loop.
         await asyncio.sleep(0)
 
@@ -420,6 +431,35 @@ class Gateway:
                 await self.live_quotas.close()
         except TimeoutError:
             _log.error("quota_store_not_closed", waited_s=within_s)
+
+
+def _traces_of(config: Config) -> OtlpTraces | None:
+    """What sends spans.
+
+    Raises:
+        ConfigError: they are wanted, and the library is not there.
+    """
+    section = config.traces
+    if section.endpoint is None:
+        return None
+    try:
+        # A gateway without traces needs none of it.
+        from gateway.observability.otlp import OtlpTraces
+    except ImportError as exc:
+        raise ConfigError(
+            [f"traces.endpoint needs more packages: pip install 'sluice[traces]' ({exc})"]
+        ) from exc
+    return OtlpTraces(
+        section.endpoint,
+        ca=section.ca,
+        max_spans_per_second=section.max_spans_per_second,
+        max_queued_spans=section.max_queued_spans,
+        resource={
+            "service.name": "sluice",
+            "service.instance.id": config.usage.gateway_id or host_id(),
+            "service.version": version("sluice"),
+        },
+    )
 
 
 async def _serve(config: Config, banner: str | None, source: ConfigSource | None) -> int:

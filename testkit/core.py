@@ -13,6 +13,7 @@ from gateway.handlers import handlers_of
 from gateway.handlers.context import HandlerContext
 from gateway.observability.quota_metrics import label_value
 from gateway.observability.throttle_journal import ThrottleJournal
+from gateway.observability.traces import TraceSink
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.memory_budget import MemoryBudget
 from gateway.session.routes import (
@@ -123,6 +124,7 @@ class GatewayCore:
         desk: makes quota alterations durable.
         settings: bounds of its sessions.
         memory: what they hold together.
+        traces: what they tell of mutations and logins.
         routes: their table.
     """
 
@@ -144,6 +146,7 @@ class GatewayCore:
         board: ScriptedLimits | None = None,
         usage: UsageTable | None = None,
         own_topics: Iterable[str] = (),
+        traces: TraceSink | None = None,
     ) -> None:
         """Build the parts.
 
@@ -163,7 +166,9 @@ class GatewayCore:
             board: answers for connection limits of brokers; None: the broker does.
             usage: the usage records; none are kept if not given.
             own_topics: names of the gateway's own topics, of which the cluster has told nothing yet.
+            traces: of mutations and logins; None: off.
         """
+        self.traces = traces
         self.started_ms = START_MS
         self.clock = FakeClock(START_MS)
         self.user = user
@@ -216,6 +221,7 @@ class GatewayCore:
             peer="192.0.2.1:40000",
             quotas=self.client_quotas,
             memory=self.memory,
+            traces=self.traces,
             now_ms=self.clock.now_ms,
         )
         session.user = self.user

@@ -80,6 +80,7 @@ class SaslCore(GatewayCore):
             peer="192.0.2.1:40000",
             quotas=self.client_quotas,
             sasl=self._sasl,
+            traces=self.traces,
             now_ms=self.clock.now_ms,
         )
 

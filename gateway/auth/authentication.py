@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from gateway.observability.traces import Trace
 from protocol.error_codes import ErrorCode
 from protocol.errors import ProtocolError
 from protocol.sasl import NOBODY, AuthenticateReply, Claim, Mechanism, claimed
@@ -65,13 +66,15 @@ class Authentication:
     Attributes:
         principal: name of the user; None until the broker has accepted one.
         mechanism: of the exchange under way, or of the last one.
+        trace: of the exchange under way; None: traces are off, or there was none yet.
     """
 
-    __slots__ = ("_claim", "_messages", "_rules", "_step", "_told_old", "mechanism", "principal")
+    __slots__ = ("_claim", "_messages", "_rules", "_step", "_told_old", "mechanism", "principal", "trace")
 
     def __init__(self, rules: SaslRules) -> None:
         self.principal: str | None = None
         self.mechanism = Mechanism.OTHER
+        self.trace: Trace | None = None
         self._rules = rules
         self._step = _Step.IDLE
         self._claim = NOBODY

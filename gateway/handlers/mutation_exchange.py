@@ -21,6 +21,7 @@ from typing import Final
 from gateway.handlers.context import HandlerContext
 from gateway.handlers.recent_topics import NOTE_MS, OpenCharge, TopicChange
 from gateway.observability.throttle_journal import JournalClient, Reading
+from gateway.observability.traces import Trace
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import CollectedAnswer
 from gateway.session.routes import Session
@@ -81,6 +82,7 @@ class MutationExchange:
         "_session",
         "_too_old",
         "_topics",
+        "_trace",
         "_unproven",
         "_usage",
         "_validated",
@@ -126,15 +128,38 @@ class MutationExchange:
         self._decision: RequestDecision | None = None
         self._usage: UsageRow | None = None
         self._only_told = False  # in usage records: no such quota is set
+        self._trace: Trace | None = None
 
     def start(self, now_ms: int) -> Steps[None]:
         """Ask the cluster what it knows of the topics; go on when it has told."""
         self._session.mute(MuteReason.AWAITING_REPLY)
         self._asked_ms = now_ms
+        self._begin_trace(now_ms)
         self._due = self._context.recent_topics.take_due(self._session.user, self._client_id, now_ms=now_ms)
         self._look_up(self._request.topics)
         if not self._answers_due:
             yield from self._validate(now_ms)
+
+    def _begin_trace(self, now_ms: int) -> None:
+        request = self._request
+        self._trace = trace = self._session.begin_trace(request.api.key.name.lower(), now_ms=now_ms)
+        if trace is not None:
+            trace.attributes |= {
+                "enduser.id": self._session.user,
+                "messaging.client.id": self._client_id,
+                "sluice.api_version": request.api.version,
+                "sluice.correlation_id": self._correlation_id,
+                "sluice.topics": len(request.topics),
+                "sluice.validate_only": request.validate_only,
+            }
+            trace.phase("ask_cluster", now_ms=now_ms)
+
+    def _end_trace(self, outcome: str, now_ms: int) -> None:
+        if (trace := self._trace) is not None:
+            charged = (
+                sum(topic.charged for topic in self._decision.topics) if self._decision is not None else 0.0
+            )
+            trace.end(now_ms=now_ms, outcome=outcome, permits=charged, refused_topics=len(self._refused))
 
     def _ask_again(self, now_ms: int) -> Steps[None]:
         """As `start`; what the broker was asked to validate may have changed as well."""
@@ -215,6 +240,8 @@ class MutationExchange:
         else:
             question = request.encode(free, validation_id=codec.OWN_CORRELATION_ID)
             on_reply = partial(self._on_validated, {topic.identity for topic in free})
+            if self._trace is not None:
+                self._trace.phase("validate", now_ms=now_ms)
             self._session.ask_upstream(question, codec.OWN_CORRELATION_ID, on_reply)
 
     def _on_validated(self, free: set[TopicIdentity], frame: bytes, now_ms: int) -> Steps[None]:
@@ -370,9 +397,12 @@ class MutationExchange:
             answer = CollectedAnswer(self._on_broker_reply)
             frame = request.encode(admitted) if len(admitted) < len(request.topics) else self._frame
             self._session.forward(frame, request.api, answer)
+            if self._trace is not None:
+                self._trace.phase("broker", now_ms=now_ms)
         else:
             self._session.reply(self._merge(TopicResults(0, (), self._validated.tail), now_ms))
             self._session.release(MuteReason.AWAITING_REPLY)
+            self._end_trace("answered_here", now_ms)
         self._frame = b""
 
     def _permits_to_forward(self, topic: TopicMutation, *, limited: bool) -> float:
@@ -433,6 +463,7 @@ class MutationExchange:
             self._session.put_back(self._frame)
             self._session.throttle(held_ms, now_ms=now_ms)
             self._session.release(MuteReason.AWAITING_REPLY)
+            self._end_trace("held", now_ms)
         return held_ms > 0
 
     def _observe(self, decision: RequestDecision, now_ms: int) -> None:
@@ -468,6 +499,7 @@ class MutationExchange:
                 if self._own:
                     frame = self._merge(answer, now_ms)
             self._session.release(MuteReason.AWAITING_REPLY)
+            self._end_trace("answered", now_ms)
             return frame
         answer = yield from parse_topic_results(frame, api)
         now_ms = yield from self._settle(answer.results, now_ms)
@@ -479,6 +511,7 @@ class MutationExchange:
             self._throttle(final_ms, answer.throttle_time_ms, now_ms)
             reply = bytes(patched)
         self._session.release(MuteReason.AWAITING_REPLY)
+        self._end_trace("answered", now_ms)
         return reply
 
     def _throttle_left_ms(self, now_ms: int) -> int:
@@ -532,6 +565,8 @@ class MutationExchange:
         if throttle_time_ms <= 0:
             return
         until_ms = self._session.throttle(throttle_time_ms, now_ms=now_ms)
+        if self._trace is not None:
+            self._trace.attributes["sluice.throttle_ms"] = throttle_time_ms
         if self._usage is not None:
             self._usage.mute(until_ms, now_ms=now_ms)
         # A throttle of the broker's is in the broker's books already.

@@ -27,6 +27,9 @@ _ERROR_AT: Final = 8
 
 CLIENT_ID: Final = "sluice-confirmation"
 
+LOGIN: Final = "login"
+"""The name of these traces."""
+
 
 class _SaslHandler:
     """What handshakes and tokens have in common."""
@@ -37,16 +40,23 @@ class _SaslHandler:
         self._observer = observer
 
     @staticmethod
-    def _ask(session: Session, frame: bytes, on_reply: OnReply) -> None:
+    def _ask(session: Session, frame: bytes, on_reply: OnReply, *, phase: str, now_ms: int) -> None:
         session.mute(MuteReason.AWAITING_REPLY)
+        if (trace := _exchange(session).trace) is not None:
+            trace.phase(phase, now_ms=now_ms)
         session.ask_upstream(frame, correlation_id_of(frame), on_reply)
 
     def _go_on(
         self, session: Session, progress: Progress, asked_ms: int, frame: bytes, now_ms: int
     ) -> bytes | None:
+        trace = _exchange(session).trace
+        if trace is not None:
+            trace.phase(None, now_ms=now_ms)
         if progress is not Progress.FAILED:
             session.release(MuteReason.AWAITING_REPLY)
             return frame
+        if trace is not None:
+            trace.end("the broker refused it", now_ms=now_ms)
         self._observer.authenticated(
             session.listener, _exchange(session).mechanism, AuthenticationResult.FAILED
         )
@@ -64,8 +74,12 @@ class HandshakeHandler(_SaslHandler):
             _exchange(session).refuse_old()
             session.reply(sasl.handshake_v0_refusal(correlation_id_of(frame)))
             return
-        _exchange(session).begin(sasl.read_mechanism(frame, route.api))
-        self._ask(session, frame, partial(self._on_reply, session, now_ms))
+        exchange = _exchange(session)
+        exchange.begin(sasl.read_mechanism(frame, route.api))
+        exchange.trace = session.begin_trace(LOGIN, now_ms=now_ms)
+        if exchange.trace is not None:
+            exchange.trace.attributes["sluice.mechanism"] = exchange.mechanism.value
+        self._ask(session, frame, partial(self._on_reply, session, now_ms), phase="handshake", now_ms=now_ms)
 
     def _on_reply(self, session: Session, asked_ms: int, frame: bytes, now_ms: int) -> bytes | None:
         progress = _exchange(session).handshake_answered(sasl.read_handshake_error(frame))
@@ -82,7 +96,8 @@ class AuthenticateHandler(_SaslHandler):
             session.forward(frame, route.api)  # the broker says what it thinks of it: ILLEGAL_SASL_STATE
             return
         exchange.send(sasl.read_auth_bytes(frame, route.api))
-        self._ask(session, frame, partial(self._on_reply, session, route.api, now_ms))
+        on_reply = partial(self._on_reply, session, route.api, now_ms)
+        self._ask(session, frame, on_reply, phase="authenticate", now_ms=now_ms)
 
     def _on_reply(self, session: Session, api: Api, asked_ms: int, frame: bytes, now_ms: int) -> bytes | None:
         exchange = _exchange(session)
@@ -92,6 +107,7 @@ class AuthenticateHandler(_SaslHandler):
             session.authenticated()
             result = AuthenticationResult.REAUTHENTICATED if known else AuthenticationResult.SUCCESS
             self._observer.authenticated(session.listener, exchange.mechanism, result)
+            _end_trace(session, result, now_ms)
         elif progress is Progress.UNCLEAR and not known:
             session.confirm_next()
         return self._go_on(session, progress, asked_ms, frame, now_ms)
@@ -121,7 +137,7 @@ class ConfirmHandler:
         session.ask_upstream(question, codec.OWN_CORRELATION_ID, partial(self._on_reply, session))
         return HeadDecision.WAIT
 
-    def _on_reply(self, session: Session, frame: bytes, _now_ms: int) -> None:
+    def _on_reply(self, session: Session, frame: bytes, now_ms: int) -> None:
         if read_int16(frame, _ERROR_AT)[0] != ErrorCode.NONE:
             session.refuse(Unauthenticated("a request in the middle of an exchange"))
             return
@@ -130,12 +146,19 @@ class ConfirmHandler:
         self._observer.authenticated(
             session.listener, _exchange(session).mechanism, AuthenticationResult.SUCCESS
         )
+        _end_trace(session, AuthenticationResult.SUCCESS, now_ms)
         session.release(MuteReason.AWAITING_REPLY)
 
 
 def _exchange(session: Session) -> Authentication:
     assert session.authentication is not None, "a listener without SASL has none of these handlers"
     return session.authentication
+
+
+def _end_trace(session: Session, result: AuthenticationResult, now_ms: int) -> None:
+    if (trace := _exchange(session).trace) is not None:
+        trace.attributes["enduser.id"] = session.user
+        trace.end(now_ms=now_ms, result=result.value)
 
 
 def sasl_handlers(observer: RequestObserver) -> dict[ApiKey, RequestHandler]:

@@ -22,6 +22,7 @@ from gateway.net.lingering import Lingering
 from gateway.net.peer_close import peer_gone
 from gateway.net.stalled_write import StalledWriteDetector
 from gateway.observability.events import CloseCause, Side
+from gateway.observability.traces import TraceSink
 from gateway.runtime.clock import NowMs
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.memory_budget import MemoryBudget
@@ -475,7 +476,12 @@ class ChannelFactory:
     """Makes the sessions and channels of one listener's clients."""
 
     def __init__(
-        self, routes: Routes, *, quotas: ClientQuotas | None = None, sasl: SaslListener | None = None
+        self,
+        routes: Routes,
+        *,
+        quotas: ClientQuotas | None = None,
+        sasl: SaslListener | None = None,
+        traces: TraceSink | None = None,
     ) -> None:
         """Make it.
 
@@ -483,10 +489,12 @@ class ChannelFactory:
             routes: what is done with which request.
             quotas: byte rates and request time; None: not enforced.
             sasl: what clients may send before they have authenticated; None: they do not have to.
+            traces: of mutations and logins; None: none are made.
         """
         self._routes = routes
         self._quotas = quotas
         self._sasl = sasl
+        self._traces = traces
 
     def __call__(self, owner: ChannelOwner, accepted: AcceptedSocket) -> ClientChannel:
         """The channel of an admitted socket, not yet attached to it."""
@@ -500,6 +508,7 @@ class ChannelFactory:
             quotas=self._quotas,
             sasl=self._sasl,
             memory=owner.memory,
+            traces=self._traces,
             now_ms=owner.now_ms(),
         )
         channel = ClientChannel(session, owner, accepted.broker_id, ip=accepted.ip)

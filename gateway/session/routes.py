@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeAlias
 
 from gateway.auth.authentication import Authentication, SaslRules
 from gateway.observability.events import CloseCause
+from gateway.observability.traces import Trace
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import Answer, LocalAnswer, OnReply, ResponseQueue, TimedRequest
 from gateway.session.throttle_state import CachedSensor, ThrottleState
@@ -211,6 +212,19 @@ class Session(Protocol):
             cause: for the metrics.
             delay_ms: Kafka's connection.failed.authentication.delay.ms; 0 is at once.
             now_ms: the time.
+        """
+
+    # -- traces ----------------------------------------------------------------------------------------------
+
+    def begin_trace(self, name: str, *, now_ms: int) -> Trace | None:
+        """The record of an operation that is slow and rare; the handler ends it, or the connection does.
+
+        Args:
+            name: of a closed list.
+            now_ms: the time.
+
+        Returns:
+            None while traces are off.
         """
 
     def refuse(self, error: ProtocolError) -> None:

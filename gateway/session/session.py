@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from gateway.auth.authentication import Authentication
 from gateway.observability.events import CloseCause, Side
+from gateway.observability.traces import Attribute, OpenTraces, Trace, TraceSink
 from gateway.runtime.lateness import LATE_MS
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.memory_budget import SMALL_BYTES, MemoryBudget
@@ -97,11 +98,13 @@ class ClientSession:
         "_held",
         "_in_hand_bytes",
         "_memory",
+        "_open_traces",
         "_parser",
         "_rewritten",
         "_sasl",
         "_settings",
         "_started",
+        "_trace_sink",
         "_unsent_bytes",
         "accounted_bytes",
         "authentication",
@@ -138,6 +141,7 @@ class ClientSession:
         quotas: ClientQuotas | None = None,
         sasl: SaslListener | None = None,
         memory: MemoryBudget | None = None,
+        traces: TraceSink | None = None,
         now_ms: int,
     ) -> None:
         self.listener = listener
@@ -166,6 +170,8 @@ class ClientSession:
         self._settings = settings
         self._started = False
         self._memory = memory or MemoryBudget(settings.queued_max_request_bytes)
+        self._trace_sink = traces
+        self._open_traces: OpenTraces | None = None
         self.accounted_bytes = 0
         self._in_hand_bytes = 0  # of the request that a handler is at work on
         self._rewritten: tuple[bytes, Answer, RateTracker] | None = None  # of the request looked at
@@ -514,6 +520,19 @@ class ClientSession:
         self._memory = MemoryBudget(NEVER_MS)  # what is still done for it is not held
         if self.meter is not None:
             self.meter.left(self.user, self.broker_id, kind=self.kind, now_ms=now_ms)
+        if self._open_traces is not None:
+            self._open_traces.connection_ended(now_ms=now_ms)
+
+    # -- traces ----------------------------------------------------------------------------------------------
+
+    def begin_trace(self, name: str, *, now_ms: int) -> Trace | None:
+        """See `Session`."""
+        if self._trace_sink is None:
+            return None
+        if self._open_traces is None:
+            self._open_traces = OpenTraces(self._trace_sink)
+        attributes: dict[str, Attribute] = {"sluice.listener": self.listener, "client.address": self.peer}
+        return self._open_traces.begin(name, attributes, now_ms=now_ms)
 
     # -- long work -------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from gateway.observability.traces import Attribute, Trace, TraceSink
 from gateway.quota_admin.broker_limits import BrokerLimits, LimitError, checked_limit
 from gateway.quota_admin.store.interface import (
     Alteration,
@@ -28,6 +29,9 @@ from quotas.limits import validate
 
 MAX_WAITING: Final = 1_000
 """Alterations that wait for others; each connection has at most one."""
+
+ALTERATION: Final = "alter_quotas"
+"""The name of these traces."""
 
 _AT_ONCE: Final = 50
 """Changes that come into force together: some tenths of a millisecond."""
@@ -60,14 +64,23 @@ class LiveQuotas:
         counts: for the metrics.
     """
 
-    def __init__(self, quotas: LayeredQuotas, store: QuotaStore, *, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        quotas: LayeredQuotas,
+        store: QuotaStore,
+        *,
+        now_ms: Callable[[], int],
+        traces: TraceSink | None = None,
+    ) -> None:
         """Nothing is read yet.
 
         Args:
             quotas: gets everything that the store says.
             store: not open yet.
             now_ms: monotonic.
+            traces: of alterations; None: none are made.
         """
+        self._traces = traces
         self.quotas = quotas
         self.kept_limits: dict[str, str] = {}
         self.store = store
@@ -127,33 +140,46 @@ class LiveQuotas:
         Raises:
             StoreError: nothing of it is in force; see `QuotaStore.write`.
         """
+        trace = None
+        if self._traces is not None:
+            attributes: dict[str, Attribute] = {
+                "enduser.id": alteration.by,
+                "sluice.via": alteration.via,
+                "sluice.changes": len(alteration.changes),
+            }
+            trace = Trace(self._traces, ALTERATION, attributes, now_ms=self._now_ms())
         try:
-            if self._draining:
-                raise StoreError("the gateway is shutting down")
-            if not self._opened:
-                raise StoreError("the quota store was not read yet")
-            if self._waiting >= MAX_WAITING:
-                raise StoreError("too many alterations wait already")
-            self._waiting += 1
-            try:
-                # Once stored, what is not valid would be taken for damage at the next start.
-                slices = Slices()
-                for change in alteration.changes:
-                    if slices.over:
-                        await slices.next()
-                    _require_valid(change)
-                limits = [change for change in alteration.changes if isinstance(change, LimitChange)]
-                version = await (
-                    self._write_limits(alteration, limits) if limits else self.store.write(alteration)
-                )
-            finally:
-                self._waiting -= 1
+            version = await self._alter(alteration)
         except StoreError as exc:
             self.counts.failures += 1
             _log.error("quotas_not_altered", by=alteration.by, via=alteration.via, error=str(exc))
+            if trace is not None:
+                trace.end(str(exc), now_ms=self._now_ms())
             raise
         self.counts.writes += 1
+        if trace is not None:
+            trace.end(now_ms=self._now_ms(), version=version)
         return version
+
+    async def _alter(self, alteration: Alteration) -> int:
+        if self._draining:
+            raise StoreError("the gateway is shutting down")
+        if not self._opened:
+            raise StoreError("the quota store was not read yet")
+        if self._waiting >= MAX_WAITING:
+            raise StoreError("too many alterations wait already")
+        self._waiting += 1
+        try:
+            # Once stored, what is not valid would be taken for damage at the next start.
+            slices = Slices()
+            for change in alteration.changes:
+                if slices.over:
+                    await slices.next()
+                _require_valid(change)
+            limits = [change for change in alteration.changes if isinstance(change, LimitChange)]
+            return await (self._write_limits(alteration, limits) if limits else self.store.write(alteration))
+        finally:
+            self._waiting -= 1
 
     async def catch_up(self) -> None:
         """Returns when what other gateways had made before the call is in force here too.

@@ -1,0 +1,182 @@
+"""Traces as OpenTelemetry spans, sent by OTLP over HTTP. Imported only where `[traces] endpoint` is set.
+
+Spans are made when an operation is over and put into a bounded queue; a thread of opentelemetry-sdk sends them. A
+collector that is slow or away costs the queue and then spans, which are counted, and holds up nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.observability.quota_metrics import label_value
+from gateway.observability.traces import SpanBudget, Trace
+from gateway.runtime.client_log import client_logger
+
+_BATCH: Final = 100
+"""Encoding so many spans takes about 5 ms of the interpreter, in its thread."""
+
+_EVERY_S: Final = 1.0
+_TIMEOUT_S: Final = 10.0
+_AT_THE_END_S: Final = 3.0
+_MS: Final = 1_000_000
+_MAX_FAILURE: Final = 200
+
+
+class OtlpTraces(Collector):
+    """See the module, and `gateway.observability.traces.TraceSink`."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        ca: str | None = None,
+        max_spans_per_second: int,
+        max_queued_spans: int,
+        resource: dict[str, str],
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """The thread runs from here on.
+
+        Args:
+            endpoint: URL of the collector.
+            ca: PEM file; None: the system's authorities.
+            max_spans_per_second: see `SpanBudget`.
+            max_queued_spans: that wait for the collector.
+            resource: what all spans have in common, by OpenTelemetry's names.
+            wall_ns: the clock of people.
+        """
+        client_logger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+        self._budget = SpanBudget(max_spans_per_second)
+        self._max_queued = max_queued_spans
+        self._wall_ns = wall_ns
+        self._made = self._left_out = self._dropped = 0
+        self._exporter = _Counted(OTLPSpanExporter(endpoint, certificate_file=ca, timeout=_TIMEOUT_S))
+        self._provider = TracerProvider(
+            sampler=ALWAYS_ON,
+            resource=Resource(resource),
+            shutdown_on_exit=False,
+            span_limits=SpanLimits(max_span_attribute_length=512),
+        )
+        self._provider.add_span_processor(
+            BatchSpanProcessor(
+                self._exporter,
+                max_queue_size=max_queued_spans,
+                schedule_delay_millis=_EVERY_S * 1000,
+                max_export_batch_size=_BATCH,
+            )
+        )
+        self._tracer = self._provider.get_tracer("sluice")
+
+    def take(self, trace: Trace, *, now_ms: int) -> None:
+        """See `TraceSink`."""
+        count = 1 + len(trace.phases)
+        if not self._budget.take(trace.name, now_ms=now_ms):
+            self._left_out += count
+            return
+        if self._made - self._exporter.done + count > self._max_queued:
+            self._dropped += count
+            return
+        self._made += count
+        offset_ns = self._wall_ns() - now_ms * _MS
+        root = self._tracer.start_span(
+            trace.name,
+            context=Context(),
+            kind=SpanKind.SERVER,
+            attributes={
+                name: shown(value) if isinstance(value, str) else value
+                for name, value in trace.attributes.items()
+            },
+            start_time=offset_ns + trace.began_ms * _MS,
+        )
+        inside = set_span_in_context(root, Context())
+        for phase in trace.phases:
+            part = self._tracer.start_span(
+                phase.name, context=inside, kind=SpanKind.CLIENT, start_time=offset_ns + phase.began_ms * _MS
+            )
+            part.end(offset_ns + phase.ended_ms * _MS)
+        if trace.failure is not None:
+            root.set_status(StatusCode.ERROR, _visible(trace.failure[:_MAX_FAILURE]))
+        root.end(offset_ns + now_ms * _MS)
+
+    def collect(self) -> Iterator[Metric]:
+        """The series."""
+        exported, failed = self._exporter.exported, self._exporter.failed
+        spans = CounterMetricFamily(
+            "gateway_trace_spans",
+            "Spans: exported; failed, which the collector did not take; dropped, as the queue was full; left_out, "
+            "beyond max_spans_per_second.",
+            labels=["result"],
+        )
+        for result, count in (
+            ("exported", exported),
+            ("failed", failed),
+            ("dropped", self._dropped),
+            ("left_out", self._left_out),
+        ):
+            spans.add_metric([result], count)
+        yield spans
+
+    async def stop(self) -> None:
+        """Send what waits, for some seconds at most; the thread does not keep the process."""
+        loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+
+        def shut_down() -> None:
+            self._provider.shutdown()
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(stopped.set)
+
+        threading.Thread(target=shut_down, name="traces-end", daemon=True).start()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stopped.wait(), _AT_THE_END_S)
+
+
+class _Counted(SpanExporter):
+    """Counts what became of spans. Only the thread that sends writes the counts."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self.exported = self.failed = 0
+
+    @property
+    def done(self) -> int:
+        """Spans that wait no longer."""
+        return self.exported + self.failed
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        try:
+            result = self._exporter.export(spans)
+        except BaseException:
+            self.failed += len(spans)
+            raise
+        if result is SpanExportResult.SUCCESS:
+            self.exported += len(spans)
+        else:
+            self.failed += len(spans)
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+
+def shown(text: str) -> str:
+    """A name as a span has it: cut as in /metrics; what can't be seen, or turns the direction, as an escape."""
+    return _visible(label_value(text))
+
+
+def _visible(text: str) -> str:
+    return "".join(char if char.isprintable() else f"\\u{{{ord(char):x}}}" for char in text)
