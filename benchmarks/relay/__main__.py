@@ -29,7 +29,7 @@ RESULTS: Final = ROOT / "benchmarks" / "results"
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.relay", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
+    parser.add_argument("--rounds", type=int, default=6, help="interleaved rounds (default 6)")
     parser.add_argument(
         "--quick", action="store_true", help="two short rounds, under 90 s; for a look, not for quoting"
     )

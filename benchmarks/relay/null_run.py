@@ -9,8 +9,10 @@ from benchmarks.relay.load import LoadRunner, NullBroker, Row
 from benchmarks.relay.native_build import NativePrograms
 from benchmarks.relay.paths import (
     BARE_RELAY,
+    COMPILED,
     DIRECT,
     GATEWAY,
+    GATEWAY_COMPILED,
     GATEWAY_WITH_BYTE_QUOTAS,
     GATEWAY_WITH_USAGE,
     HAPROXY,
@@ -55,6 +57,8 @@ def starters(
     }
     if quotas or usage:
         del known[BARE_RELAY], known[UVLOOP_RELAY]
+    elif COMPILED.exists():
+        known[GATEWAY_COMPILED] = partial(start_gateway, compiled=True)
     if usage:
         known[GATEWAY_WITH_USAGE] = partial(start_gateway, usage=True)
     if quotas:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.relay.gateway_config import gateway_config
-from benchmarks.relay.native_build import NativePrograms
+from benchmarks.relay.native_build import ROOT, NativePrograms
 from benchmarks.relay.processes import PinnedProcess, ProcessDied, free_port
 
 DIRECT: Final = "direct"
@@ -20,10 +20,14 @@ BARE_RELAY: Final = "bare C epoll relay"
 UVLOOP_RELAY: Final = "bare uvloop relay"
 HAPROXY: Final = "HAProxy TCP"
 GATEWAY: Final = "Sluice"
+GATEWAY_COMPILED: Final = "Sluice, compiled"
 GATEWAY_WITH_BYTE_QUOTAS: Final = "Sluice, byte quotas"
 GATEWAY_WITH_USAGE: Final = "Sluice, usage records"
 
 OF_OTHER_CHECKOUT: Final = ", before"
+
+COMPILED: Final = ROOT / "build" / "compiled"
+"""Where `make compiled` puts the packages."""
 
 # Nothing but what a TCP proxy needs. Buffers (tune.bufsize) and splicing stay as Debian's package has them;
 # the timeouts only keep idle connections open for the length of a run. maxconn fits a limit of 20,000 descriptors.
@@ -103,11 +107,12 @@ def start_gateway(
     *,
     byte_quotas: bool = False,
     usage: bool = False,
+    compiled: bool = False,
     checkout: Path | None = None,
 ) -> RunningPath:
     """The gateway, with KIP-599 and metrics on; with byte rates, which are never reached, or records if asked for.
 
-    With `checkout`, that of another checkout, out of its own environment.
+    With `compiled`, with the compiled core; with `checkout`, that of another checkout, out of its own environment.
     """
     port = free_port()
     config = folder / f"sluice-{port}.toml"
@@ -125,7 +130,17 @@ def start_gateway(
     programs = Path(sys.executable).parent if checkout is None else checkout.resolve() / ".venv" / "bin"
     sluice = programs / "sluice"
     argv = [str(sluice), "serve", "--config", str(config)]
-    name = GATEWAY_WITH_BYTE_QUOTAS if byte_quotas else GATEWAY_WITH_USAGE if usage else GATEWAY
+    if compiled:
+        argv = ["env", f"PYTHONPATH={COMPILED}", *argv]
+    name = (
+        GATEWAY_COMPILED
+        if compiled
+        else GATEWAY_WITH_BYTE_QUOTAS
+        if byte_quotas
+        else GATEWAY_WITH_USAGE
+        if usage
+        else GATEWAY
+    )
     name += "" if checkout is None else OF_OTHER_CHECKOUT
     return RunningPath(name, port, PinnedProcess(argv, core=core, log=folder / f"sluice-{port}.log"))
 

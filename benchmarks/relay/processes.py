@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-RUN_SECONDS: Final = 350.0
+RUN_SECONDS: Final = 700.0
 QUICK_SECONDS: Final = 85.0
 _PORTS: Final = range(10_000, 20_000)
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")

@@ -20,8 +20,10 @@ from benchmarks.relay.load import CLIENT_ID, Row
 from benchmarks.relay.native_build import NativePrograms
 from benchmarks.relay.paths import (
     BARE_RELAY,
+    COMPILED,
     DIRECT,
     GATEWAY,
+    GATEWAY_COMPILED,
     HAPROXY,
     RunningPath,
     await_answer,
@@ -163,6 +165,8 @@ class KafkaBench:
             HAPROXY: lambda: start_haproxy(haproxy_side, core, folder, listen_port=haproxy_port),
             GATEWAY: lambda: start_gateway(port, core, folder),
         }
+        if COMPILED.exists():
+            self._starts[GATEWAY_COMPILED] = lambda: start_gateway(port, core, folder, compiled=True)
         self._stack = stack
 
     def open_paths(self, without: list[str]) -> list[RunningPath]:

@@ -50,9 +50,10 @@ PER_1000: Final = Unit.CPU_MS_PER_1000
 
 # The numbers of requests make each window one to two seconds long on the machine the goals were set on.
 WORKLOADS: Final = (
-    Workload("small_pipelined", "256 B, 64 in flight", "produce", 256, 64, 2_000, 80_000, PER_1000, 1.0),
-    Workload("small_single", "256 B, one at a time", "produce", 256, 1, 1_000, 20_000, PER_1000, 1.25),
+    Workload("small_pipelined", "256 B, 64 in flight", "produce", 256, 64, 2_000, 80_000, PER_1000, 0.9),
+    Workload("small_single", "256 B, one at a time", "produce", 256, 1, 1_000, 20_000, PER_1000, 1.2),
     Workload("produce_16k", "16 KB produce, 5 in flight", "produce", 16_384, 5, 1_000, 30_000, PER_GB, 1.0),
+    Workload("fetch_16k", "16 KB fetch, 5 in flight", "fetch", 16_384, 5, 1_000, 30_000, PER_GB, 1.1),
     Workload("produce_1m", "1 MB produce, 1 in flight", "produce", 1_000_000, 1, 100, 1_000, PER_GB, 0.55),
     Workload("fetch_1m", "1 MB fetch, 1 in flight", "fetch", 1_000_000, 1, 100, 1_000, PER_GB, 0.55),
     # Rows without a goal show where the numbers above would move with another kind of load.
@@ -68,7 +69,7 @@ WORKLOADS: Final = (
         20_000,
         200_000,
         PER_1000,
-        None,
+        2.5,
     ),
 )
 
