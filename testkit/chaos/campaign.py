@@ -259,17 +259,17 @@ class ChaosCampaign:
         sender.start()
         ready.wait(20)
         gateway.end(signal.SIGTERM)
-        sender.join(30)
+        sender.join(60)
         if gateway.exit_codes[-1] != 0:
             self._violated(f"L08: SIGTERM ended {gateway.folder.name} with {gateway.exit_codes[-1]}")
-        if gateway.draining_s * 1000 >= DRAIN_TIMEOUT_MS:
+        if out_of_time := gateway.draining_s * 1000 >= DRAIN_TIMEOUT_MS:
             self._violated(f"L09: the drain of {gateway.folder.name} took {gateway.draining_s:.0f} s")
         gateway.start()
         if not received or received[0] is None:
             return
         carried_out = sum(value.startswith(name.encode() + b"-") for value in self._drains.read_to_end())
         self.report.drained += carried_out
-        if received[0] < carried_out:
+        if received[0] < carried_out and not out_of_time:
             self._violated(
                 f"L02: {carried_out} requests were carried out and {received[0]} answered at a drain"
             )
@@ -302,11 +302,11 @@ class ChaosCampaign:
     def _import(self, gateway: ChaosGateway) -> None:
         if gateway.await_ready(20) is not None:
             return
-        written = gateway.log.stat().st_size
+        before = len(gateway.stalls_ms())
         # Looked at and compared, and not carried out: a hundred times would fill any store.
         if not gateway.set_quotas(_IMPORTED, 60, dry_run=True):
             self._violated(f"{gateway.folder.name} did not look at {len(_IMPORTED)} quotas")
-        if (stall_ms := gateway.longest_stall_ms(written)) >= _STALL_MS:
+        if (stall_ms := max(gateway.stalls_ms()[before:], default=0)) >= _STALL_MS:
             self._violated(f"L04: an import held the loop for {stall_ms} ms of CPU time")
 
     def _make_topic_again(self) -> None:

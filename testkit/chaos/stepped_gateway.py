@@ -2,7 +2,8 @@
 
 The file that CLOCK_OFFSET names has the seconds by which the clock is ahead. Files that are completed get its time,
 as they would on a machine whose clock is wrong. CHAOS_WITHOUT names rows (L02,L05) whose mending is taken out, which
-shows whether the campaign finds them.
+shows whether the campaign finds them. To the file that STALLS names it adds a line for each time that the loop worked
+for long without a break: ms of CPU time, as a busy machine delays everything else.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final
 from gateway.cli.main import main
 
 _real_ns: Final = time.time_ns
+_LONG_S: Final = 0.05
 _FILE: Final = Path(os.environ.get("CLOCK_OFFSET", "/nonexistent"))
 
 
@@ -42,6 +44,20 @@ def _step_the_clock() -> None:
         return path
 
     setattr(PartFile, "publish", published)  # noqa: B010 - a method that only passes on
+
+
+def _note_stalls() -> None:
+    from gateway.server.loop_watchdog import LoopWatchdog
+
+    tick = LoopWatchdog._tick
+
+    def noted(watchdog: LoopWatchdog) -> None:
+        if (worked_s := time.thread_time() - watchdog._cpu_s) >= _LONG_S:
+            with Path(os.environ["STALLS"]).open("a", encoding="ascii") as file:
+                file.write(f"{worked_s * 1000:.0f}\n")
+        tick(watchdog)
+
+    setattr(LoopWatchdog, "_tick", noted)  # noqa: B010
 
 
 def _without(rows: str) -> None:
@@ -82,5 +98,6 @@ def _without(rows: str) -> None:
 
 if __name__ == "__main__":
     _step_the_clock()
+    _note_stalls()
     _without(os.environ.get("CHAOS_WITHOUT", ""))
     sys.exit(main())
