@@ -53,6 +53,7 @@ _DISK_BYTES: Final = 512 * 1024
 _SESSION_MS: Final = 4_000
 """A broker that says nothing for so long is given up by the controller."""
 _IMPORTED: Final = {f"imported-{at}": BASE for at in range(50_000)}
+_TOPIC_AWAY_S: Final = 2.0
 _STALL_MS: Final = 250
 """CPU time of one event. Imports in one piece take seconds; starts and garbage collections tens of milliseconds."""
 _FAILURES: Final = (OSError, KafkaException, ConnectionEnded, KafkaStartError, subprocess.SubprocessError)
@@ -320,6 +321,8 @@ class ChaosCampaign:
         deleted.result(30)
         for at in TOPIC_GATEWAYS:
             self._watches[at].not_ready_from_s = time.monotonic() + STALE_S
+        # A topic that is there again at once is noticed by librdkafka; one that is away for a while is not.
+        time.sleep(_TOPIC_AWAY_S)
         try:
             self._make_quota_topic()
             deadline_s = time.monotonic() + 2 * STALE_S
