@@ -172,7 +172,7 @@ campaign-adversary: $(VENV)/.up-to-date kafka ## random clients look for ways ar
 	$(BIN)/python -m benchmarks.adversary $(ARGS)
 
 .PHONY: campaign-chaos
-campaign-chaos: $(VENV)/.up-to-date kafka ## kills, stops, pauses, lost topics, full disks and wrong clocks, 30 minutes [ARGS="--seed N --minutes N"]
+campaign-chaos: $(VENV)/.up-to-date kafka ## kills, stops, pauses, lost topics, full disks and wrong clocks: 300 rounds, 40 minutes, as root [ARGS="--seed N --rounds N"]
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 .PHONY: campaign-overload
