@@ -117,6 +117,10 @@ bench: bench-relay bench-connections bench-tls ## the gateway beside HAProxy, in
 bench-relay: $(VENV)/.up-to-date ## what relaying costs: direct, HAProxy and the gateway side by side [ARGS=...]
 	$(BIN)/python -m benchmarks.relay $(ARGS)
 
+.PHONY: bench-status-page
+bench-status-page: $(VENV)/.up-to-date ## page and top with 1,000 clients: paint, updates, the gateway's CPU, 3 minutes [ARGS=--write]
+	$(BIN)/python -m benchmarks.status_page $(ARGS)
+
 .PHONY: bench-traces
 bench-traces: $(VENV)/.up-to-date ## what traces cost, on and off, 2 minutes [ARGS=--write]
 	$(BIN)/python -m benchmarks.traces $(ARGS)
@@ -174,6 +178,10 @@ campaign-adversary: $(VENV)/.up-to-date kafka ## random clients look for ways ar
 .PHONY: campaign-chaos
 campaign-chaos: $(VENV)/.up-to-date kafka ## kills, stops, pauses, lost topics, full disks and wrong clocks: 300 rounds, 40 minutes, as root [ARGS="--seed N --rounds N"]
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
+
+.PHONY: campaign-alerts
+campaign-alerts: $(VENV)/.up-to-date kafka ## every alert fires on a real fault and stops after it, 6 minutes, as root [ARGS="--only ALERT"]
+	$(BIN)/python -m benchmarks.alerts $(ARGS)
 
 .PHONY: campaign-overload
 campaign-overload: $(VENV)/.up-to-date kafka ## all attacks at once on a gateway in 512 MiB, 7 minutes, as root [ARGS=...]

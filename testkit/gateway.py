@@ -309,6 +309,7 @@ async def gateway_process(
     *bootstrap: int,
     drain_timeout_ms: int = 5_000,
     prefix: Sequence[str] = (),
+    admin: str = "",
     tables: str = "",
     **limits: int,
 ) -> AsyncIterator[GatewayProcess]:
@@ -319,6 +320,7 @@ async def gateway_process(
         bootstrap: ports of brokers on loopback.
         drain_timeout_ms: of [drain].
         prefix: a command that runs it, such as one that injects faults.
+        admin: more keys of [admin], as TOML text.
         tables: more of the configuration, as TOML text.
         limits: keys of [limits].
     """
@@ -335,6 +337,7 @@ async def gateway_process(
         "broker_ports = 4",
         "[admin]",
         f'bind = "{HOST}:{admin_port}"',
+        admin,
         "[drain]",
         f"timeout_ms = {drain_timeout_ms}",
         "[limits]",

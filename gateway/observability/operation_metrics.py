@@ -155,7 +155,7 @@ class StoreMetrics(Collector):
         )
         yield GaugeMetricFamily(
             "gateway_quota_store_writable",
-            "1 unless alterations are refused until the gateway is started again.",
+            "0 while alterations are refused, since it was started with a disk that could not be written.",
             value=float(live.store.read_only is None),
         )
         yield GaugeMetricFamily(

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
+from gateway.observability.quota_metrics import label_value
 from monitoring.dashboard import panels
 from testkit.certificates import Authority
 from testkit.packages import require_package
@@ -21,8 +22,8 @@ from tests.integration.gateway_process import GATEWAY_HOST, GatewayOptions, Gate
 
 pytestmark = pytest.mark.integration
 
-# Whatever a client calls itself must come through as one label value.
-CLIENT_ID: Final = 'prom {"}\\ etheus'
+# Whatever a client calls itself must come through as one label value, which the legends of the board show as text.
+CLIENT_ID: Final = 'prom {"}\\ <img src=x onerror=alert(1)> \x1b[31m\u202e{{user}}'.ljust(255, "x")
 RATE: Final = 5.0
 LOADER: Final = "loader"
 _LOADS = itertools.count()
@@ -134,7 +135,7 @@ def test_series_of_the_gateway_appear_in_the_query_api(gateway: GatewayProcess, 
     assert query(prometheus, "up")[0]["value"][1] == "1"
 
     tokens = query(prometheus, "gateway_controller_mutation_tokens < 55")
-    assert [series["metric"]["client_id"] for series in tokens] == [CLIENT_ID]
+    assert [series["metric"]["client_id"] for series in tokens] == [label_value(CLIENT_ID)]
     assert query(prometheus, "gateway_controller_mutation_limit")[0]["value"][1] == "5"
     refused = query(prometheus, "sum(gateway_controller_mutation_refused_topics_total)")
     assert refused[0]["value"][1] == "1"

@@ -139,5 +139,9 @@ def test_the_dashboard_is_what_the_code_says() -> None:
         for x in range(each["x"], each["x"] + each["w"])
         for y in range(each["y"], each["y"] + each["h"])
     ]
+    # Legends are names that clients choose: no panel takes text for HTML, and none makes links of it.
+    kinds = {panel["type"] for panel in dashboard.dashboard()["panels"]}
+    assert kinds == {"row", "stat", "timeseries"}
+    assert not {'"links"', '"mappings"', '"transformations"'} & set(re.findall(r'"\w+"', dashboard.text()))
     assert len(cells) == len(set(cells))
     assert max(x for x, _ in cells) < 24

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 from datetime import UTC, datetime
 
 import pytest
 
 from gateway.cli.why import _moment
+from gateway.observability.quota_metrics import label_value
 from testkit.admin_commands import sluice
 from testkit.frames import create_topics
 from testkit.gateway import broker_and_gateway
 
 NOW_S = datetime(2026, 11, 22, 18, 30, tzinfo=UTC).timestamp()
-NAME = "app\x1b[31m\u202e"
+NAME = "<b>app\x1b[31m\u202e" + "\U0001f4a3" * 240
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ async def test_a_throttled_client_is_explained(capfd: pytest.CaptureFixture[str]
         code, out, _ = await sluice(running, capfd, "why", "--client-id", NAME, "--at", "0s")
         assert code == 0
         assert "request     create_topics" in out
-        assert 'client-id="app\\u001b[31m\\u202e" 3 partitions/s' in out
+        assert f"client-id={json.dumps(label_value(NAME))} 3 partitions/s" in out
         assert "level client:" in out
         assert "tokens in the bucket" in out
         assert out.isascii()

@@ -1,0 +1,260 @@
+"""The status page and `sluice top` with 1,000 active clients: what they cost browser and gateway; keeps results.
+
+    python -m benchmarks.status_page [--clients 1000] [--rounds 4] [--seconds 10] [--write]
+
+A real gateway process relays Produce requests of all clients, at a steady rate, to a scripted broker. Chromium opens
+the page with a row for each client. The gateway's CPU time is taken in turns with nothing open, and with page and top
+(in tmux) open. Goals: first paint under 1 s, an update under 50 ms of the browser's main thread, at most 2 percent of
+a core more in the gateway.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from playwright.async_api import Browser, CDPSession, Page, async_playwright
+
+from benchmarks.keep import keep_results
+from benchmarks.relay.machine import describe_machine
+from testkit.broker import PRODUCE, BrokerConnection, Request, ScriptedBroker
+from testkit.frames import produce, produce_reply
+from testkit.gateway import GatewayProcess, gateway_process
+from testkit.packages import require_package
+from testkit.raw_client import HOST
+
+RESULTS: Final = Path(__file__).with_name("results")
+FIRST_PAINT_MS: Final = 1_000
+UPDATE_MS: Final = 50
+CPU_PCT: Final = 2.0
+_CONNECTIONS: Final = 10
+_SETTLE_S: Final = 3.0
+_START_S: Final = 60.0
+_TMUX: Final = "sluice-bench"
+_QUOTAS: Final = """
+[[quotas]]
+default_client_id = true
+producer_byte_rate = 1000000
+consumer_byte_rate = 1000000
+controller_mutation_rate = 5
+"""
+
+_FIRST_PAINT: Final = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+# When the rows stood first, and how long each look of the page at news took.
+_WATCH: Final = """
+window.renders = [];
+new MutationObserver(() => {
+  window.rowsAt = window.rowsAt || performance.now();
+  window.renders.push(Number(document.documentElement.dataset.renderMs));
+}).observe(document.documentElement, { attributes: true, attributeFilter: ["data-at"] });
+"""
+
+
+class Load:
+    """Produce requests of many clients in turns, over a few connections, so many a second."""
+
+    def __init__(self, clients: int, per_s: int) -> None:
+        self._frames = [
+            produce(1, acks=1, size=100 + at % 400, client_id=f"client-{at:04d}") for at in range(clients)
+        ]
+        self._per_s = per_s
+        self.sent = 0
+
+    async def run(self, port: int) -> None:
+        """Until cancelled."""
+        streams = [await asyncio.open_connection(HOST, port) for _ in range(_CONNECTIONS)]
+        readers = [asyncio.create_task(self._drop(reader)) for reader, _ in streams]
+        due_s = time.monotonic()
+        try:
+            while True:
+                for _ in range(self._per_s // 50):
+                    streams[self.sent % _CONNECTIONS][1].write(self._frames[self.sent % len(self._frames)])
+                    self.sent += 1
+                due_s += 0.02
+                await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+        finally:
+            for reader in readers:
+                reader.cancel()
+            for _, writer in streams:
+                writer.close()
+
+    @staticmethod
+    async def _drop(reader: asyncio.StreamReader) -> None:
+        while await reader.read(1 << 16):
+            pass
+
+
+def _replies(connection: BrokerConnection, request: Request) -> None:
+    connection.send(produce_reply(request.correlation_id))
+
+
+async def measure(clients: int, rounds: int, seconds: float, per_s: int) -> dict[str, Any]:
+    """All numbers."""
+    admin = f"max_entity_series = {clients}"
+    with TemporaryDirectory() as folder:
+        async with ScriptedBroker() as broker:
+            broker.script(PRODUCE, _replies)
+            async with gateway_process(Path(folder), broker.port, admin=admin, tables=_QUOTAS) as gateway:
+                load = Load(clients, per_s)
+                running = asyncio.create_task(load.run(gateway.port))
+                await asyncio.sleep(2 + clients / per_s)
+                try:
+                    async with async_playwright() as playwright:
+                        program = require_package("chromium")
+                        browser = await playwright.chromium.launch(
+                            executable_path=program, args=["--no-sandbox"]
+                        )
+                        found = await _page_times(browser, gateway)
+                        found |= await _cpu(browser, gateway, rounds, seconds)
+                        await browser.close()
+                finally:
+                    running.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await running
+                return found | {"clients": clients, "requests_per_s": per_s, "sent": load.sent}
+
+
+async def _page_times(browser: Browser, gateway: GatewayProcess) -> dict[str, Any]:
+    paints, rows_at = [], []
+    for _ in range(3):
+        page = await _opened(browser, gateway)
+        paints.append(
+            await page.evaluate(
+                "performance.getEntriesByName('first-contentful-paint').map(each => each.startTime)[0]"
+            )
+        )
+        rows_at.append(await page.evaluate("window.rowsAt"))
+        await page.close()
+    page = await _opened(browser, gateway)
+    await page.select_option("#rows", "1000")
+    await page.wait_for_timeout(1_000)
+    shown = await page.locator("#clients tr").count()
+    devtools = await page.context.new_cdp_session(page)
+    await devtools.send("Performance.enable")
+    before = await _task_s(devtools)
+    first = await page.evaluate("window.renders.length")
+    while await page.evaluate("window.renders.length") < first + 10:
+        await page.wait_for_timeout(200)
+    renders = await page.evaluate(f"window.renders.slice({first})")
+    spent_s = await _task_s(devtools) - before
+    await page.close()
+    return {
+        "first_paint_ms": round(statistics.median(paints)),
+        "rows_after_ms": round(statistics.median(rows_at)),
+        "rows_shown": shown,
+        "update_ms": round(spent_s / len(renders) * 1000, 1),
+        "render_ms": round(statistics.median(renders), 1),
+        "render_most_ms": max(renders),
+    }
+
+
+async def _opened(browser: Browser, gateway: GatewayProcess) -> Page:
+    page = await browser.new_page()
+    await page.add_init_script(f"document.addEventListener('DOMContentLoaded', () => {{{_WATCH}}});")
+    await page.goto(f"http://{HOST}:{gateway.admin_port}/")
+    await page.wait_for_function("window.rowsAt !== undefined")
+    return page
+
+
+async def _task_s(devtools: CDPSession) -> float:
+    metrics = (await devtools.send("Performance.getMetrics"))["metrics"]
+    return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
+
+
+async def _cpu(browser: Browser, gateway: GatewayProcess, rounds: int, seconds: float) -> dict[str, Any]:
+    require_package("tmux")
+    without, with_both = [], []
+    for _ in range(rounds):
+        without.append(await _share(gateway, seconds))
+        page = await _opened(browser, gateway)
+        program = Path(sys.executable).with_name("sluice")
+        await _tmux(
+            "new-session", "-d", "-x", "160", "-y", "50", f"{program} top --admin {HOST}:{gateway.admin_port}"
+        )
+        async with asyncio.timeout(_START_S):
+            while "client-" not in await _tmux("capture-pane", "-p"):  # noqa: ASYNC110
+                await asyncio.sleep(0.5)
+        await asyncio.sleep(_SETTLE_S)
+        with_both.append(await _share(gateway, seconds))
+        await _tmux("kill-server")
+        await page.close()
+        await asyncio.sleep(1)
+    return {
+        "cpu_pct": [round(each, 2) for each in without],
+        "cpu_pct_with_page_and_top": [round(each, 2) for each in with_both],
+        "more_pct_of_a_core": round(statistics.median(with_both) - statistics.median(without), 2),
+        "ratio": round(statistics.median(with_both) / statistics.median(without), 3),
+    }
+
+
+async def _share(gateway: GatewayProcess, seconds: float) -> float:
+    """CPU time of the gateway, in percent of a core."""
+    began, spent = time.monotonic(), gateway.cpu_s()
+    await asyncio.sleep(seconds)
+    return (gateway.cpu_s() - spent) / (time.monotonic() - began) * 100
+
+
+async def _tmux(*command: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        "tmux", "-L", _TMUX, "-f", "/dev/null", *command, stdout=asyncio.subprocess.PIPE
+    )
+    return (await process.communicate())[0].decode()
+
+
+def page(found: dict[str, Any]) -> str:
+    """Markdown."""
+    return "\n".join(
+        [
+            "# Status page and top",
+            "",
+            f"`python -m benchmarks.status_page --write`, {found['started']}: {found['clients']} active clients, "
+            f"{found['requests_per_s']} requests a second.",
+            "",
+            "| What | Measured | Goal |",
+            "|---|---|---|",
+            f"| first paint | {found['first_paint_ms']} ms | {FIRST_PAINT_MS} ms |",
+            f"| first rows | {found['rows_after_ms']} ms | |",
+            f"| one update of {found['rows_shown']} rows, all of the main thread: script, layout, paint "
+            f"| {found['update_ms']} ms | {UPDATE_MS} ms |",
+            f"| of it its script: median, most | {found['render_ms']} ms, {found['render_most_ms']} ms | |",
+            f"| gateway's CPU, page and top closed | {found['cpu_pct']} % of a core | |",
+            f"| the same, both open, in turns | {found['cpu_pct_with_page_and_top']} % | |",
+            f"| more, of medians | {found['more_pct_of_a_core']} % of a core, ratio {found['ratio']} | {CPU_PCT} % |",
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    """Run and report; 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.status_page")
+    parser.add_argument("--clients", type=int, default=1_000)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--per-second", type=int, default=500)
+    parser.add_argument("--write", action="store_true", help="keep the results")
+    options = parser.parse_args()
+    found = asyncio.run(measure(options.clients, options.rounds, options.seconds, options.per_second))
+    found |= {"started": datetime.now(UTC).isoformat(timespec="seconds"), "machine": describe_machine()}
+    text = page(found)
+    print(text)
+    if options.write:
+        keep_results(found, text, RESULTS, "status-page")
+    kept = (
+        found["first_paint_ms"] <= FIRST_PAINT_MS,
+        found["update_ms"] <= UPDATE_MS,
+        found["more_pct_of_a_core"] <= CPU_PCT,
+    )
+    return int(not all(kept))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""The shipped rules in less time: a minute of theirs is a second, an hour a minute; thresholds and queries stay."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+RULES: Final = Path(__file__).resolve().parents[2] / "monitoring" / "rules.yml"
+
+_WINDOW: Final = re.compile(r"(?<=\[)(\d+)([mh])(?=\])")
+_SHORTER: Final = {"m": "s", "h": "m"}
+
+
+def shortened(text: str) -> str:
+    """The rules with every `for:` and every range in brackets sixty times as short."""
+    document = yaml.safe_load(text)
+    for group in document["groups"]:
+        for rule in group["rules"]:
+            rule["expr"] = _WINDOW.sub(_shorter, rule["expr"])
+            if "for" in rule:
+                rule["for"] = re.sub(r"^(\d+)([mh])$", _shorter, rule["for"])
+    return str(yaml.safe_dump(document, sort_keys=False))
+
+
+def _shorter(found: re.Match[str]) -> str:
+    return f"{found[1]}{_SHORTER[found[2]]}"
+
+
+def alerts(text: str) -> list[dict[str, Any]]:
+    """The rules that are alerts."""
+    groups = yaml.safe_load(text)["groups"]
+    return [rule for group in groups for rule in group["rules"] if "alert" in rule]
