@@ -10,6 +10,7 @@ A machine whose cores are busy elsewhere delays the timer as well; `cpu_ms` in t
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 import time
@@ -111,10 +112,26 @@ class LoopWatchdog(Collector):
         while not self._stopped.wait(self._tick_s):
             due_s = self._due_s
             if self._seen is None and time.monotonic() - due_s >= STALL_S:
-                frame = sys._current_frames().get(loop_thread)
+                frame = frame_of(loop_thread)
                 seen = None if frame is None else place_of(frame)
                 if due_s == self._due_s:  # the same overdue tick
                     self._seen = seen
+
+
+def frame_of(thread: int) -> FrameType | None:
+    """Where a thread is.
+
+    CPython up to 3.11.8 holds the list of its threads locked meanwhile, and allocates. A collection begun by that
+    runs finalizers, which may let go of the interpreter's lock: to a thread that starts another one, say, and waits
+    for the list for good (python/cpython issue 106883).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def place_of(frame: FrameType) -> str | None:

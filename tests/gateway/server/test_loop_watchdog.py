@@ -1,13 +1,17 @@
 """The loop's watchdog: late ticks are counted, and the code that held the loop is named."""
 
 import asyncio
+import gc
+import sys
+import threading
 import time
-from types import FunctionType
+from types import FrameType, FunctionType
 
+import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from gateway.server.loop_watchdog import LoopWatchdog
+from gateway.server.loop_watchdog import LoopWatchdog, frame_of
 
 
 def named(module: str) -> FunctionType:
@@ -51,3 +55,17 @@ def test_code_of_others_is_counted_but_not_named() -> None:
     registry, lines = asyncio.run(watched(named("elsewhere"), 0.1))
     assert registry.get_sample_value("gateway_event_loop_stall_seconds_sum") >= 0.08  # type: ignore[operator]
     assert not [line for line in lines if "elsewhere" in str(line["handler"])]
+
+
+def test_no_collection_begins_while_the_list_of_threads_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    collects: list[bool] = []
+    look = sys._current_frames
+
+    def looked() -> dict[int, FrameType]:
+        collects.append(gc.isenabled())
+        return look()
+
+    monkeypatch.setattr(sys, "_current_frames", looked)
+    assert frame_of(threading.get_ident()) is not None
+    assert collects == [False]
+    assert gc.isenabled()
