@@ -23,9 +23,9 @@ from config.sections.quota_admin import LimitsBy
 from gateway.handlers import handlers_of
 from gateway.handlers.context import HandlerContext
 from gateway.handlers.recent_topics import RecentTopics
-from gateway.net.batch_scheduler import BatchScheduler
 from gateway.net.channel import ChannelFactory
 from gateway.net.listener import Listener, Listeners
+from gateway.net.long_work import LongWork
 from gateway.observability.connection_metrics import ConnectionMetrics
 from gateway.observability.operation_metrics import (
     QuotaAdminMetrics,
@@ -45,6 +45,7 @@ from gateway.quota_admin.store.build import build_store
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.live import LiveQuotas
 from gateway.runtime.clock import loop_clock, wall_clock_ms
+from gateway.runtime.collector import freeze_survivors
 from gateway.runtime.lateness import LATE_MS
 from gateway.runtime.slices import Slices, in_slices
 from gateway.server.admin import AdminServer
@@ -195,7 +196,7 @@ class Gateway:
         )
         self.memory = MemoryBudget(config.limits.queued_max_request_bytes)
         self.memory.later = self._soon
-        self._long_work = BatchScheduler(self._loop, steps_per_turn=1)
+        self._long_work = LongWork(self._loop)
         # A topic created through one listener is known on the others.
         recently_created: dict[bytes, int] = {}
         recent_topics = RecentTopics()
@@ -510,6 +511,7 @@ def _on_signal(number: signal.Signals, call: Callable[[], object]) -> None:
 async def _serve_until(
     gateway: Gateway, stop: asyncio.Event, hurry: asyncio.Event, banner: str | None
 ) -> int:
+    freeze_survivors()  # before there are clients that would wait for it
     try:
         if not await _started(gateway, stop):
             return 0
@@ -519,8 +521,6 @@ async def _serve_until(
     except StoreError as exc:
         print(f"sluice: quota store: {exc}", file=sys.stderr)
         return 2
-    # What stands by now stays for good: full collections need not walk through it each time.
-    gc.collect()
     gc.freeze()
     if banner is not None:
         print(banner, flush=True)

@@ -19,6 +19,7 @@ from gateway.net.accepted_socket import AcceptedSocket
 from gateway.net.back_pressure import BackPressure
 from gateway.net.batch_scheduler import BatchScheduler
 from gateway.net.lingering import Lingering
+from gateway.net.long_work import LongWork
 from gateway.net.peer_close import peer_gone
 from gateway.net.stalled_write import StalledWriteDetector
 from gateway.observability.events import CloseCause, Side
@@ -62,7 +63,7 @@ class ChannelOwner(Protocol):
     settings: SessionSettings
     lingering: Lingering
     scheduler: BatchScheduler
-    long_work: BatchScheduler
+    long_work: LongWork
     back_pressure: BackPressure
     memory: MemoryBudget
 
@@ -514,6 +515,7 @@ class ChannelFactory:
         channel = ClientChannel(session, owner, accepted.broker_id, ip=accepted.ip)
         session.on_output_ready = channel.on_output_ready
         session.on_memory_freed = channel.memory_freed
+        session.begins_now = owner.long_work.begins_now
         if owner.connector.sends_header:
             channel.endpoints = accepted.endpoints
         return channel

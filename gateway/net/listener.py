@@ -21,6 +21,7 @@ from gateway.net.acceptor import ACCEPTS_PER_TURN, Acceptor
 from gateway.net.back_pressure import BackPressure
 from gateway.net.batch_scheduler import BatchScheduler
 from gateway.net.lingering import Lingering
+from gateway.net.long_work import LongWork
 from gateway.net.peer_close import PeerCloseDetector, Watched
 from gateway.net.tls_acceptor import TlsAcceptor
 from gateway.observability.events import CloseCause, ConnectionObserver
@@ -95,7 +96,7 @@ class Listener:
         journal: ThrottleJournal | None = None,
         proxy: ProxyProtocolSettings | None = None,
         memory: MemoryBudget | None = None,
-        long_work: BatchScheduler | None = None,
+        long_work: LongWork | None = None,
     ) -> None:
         """Make it; nothing is bound yet.
 
@@ -124,7 +125,7 @@ class Listener:
         self.channels: set[Channel] = set()
         self.lingering = Lingering(loop, most=max_lingering)
         self.scheduler = BatchScheduler(loop)
-        self.long_work = long_work or BatchScheduler(loop, steps_per_turn=1)
+        self.long_work = long_work or LongWork(loop)
         self.memory = memory or MemoryBudget(settings.queued_max_request_bytes)
         self.back_pressure = BackPressure()
         self._tls_acceptor = tls_acceptor

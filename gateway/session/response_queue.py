@@ -14,7 +14,7 @@ from protocol.api_keys import Api
 from protocol.errors import MalformedBody, UpstreamDesync
 from protocol.headers import REPLY_HEAD
 from protocol.node_endpoints import MAX_TAIL_BYTES, NodeEndpoints, TailFinder
-from protocol.steps import Steps
+from protocol.steps import Steps, put_off
 from protocol.throttle import behind_head
 
 OnReply: TypeAlias = Callable[[bytes, int], bytes | Steps[bytes | None] | None]
@@ -148,6 +148,9 @@ class Timekeeper(Protocol):
 
     def answered_in_steps(self, timed: TimedRequest, *, now_ms: int) -> None:
         """The steps that a timed reply took are over; called before `seal_reply`."""
+
+    def begins_now(self, frame_bytes: int) -> bool:
+        """Whether the walk of a reply of so many bytes is begun at once; if not, all of it is for later."""
 
     def go_on_later(self, steps: Steps[bytes | None]) -> None:
         """Take the other steps of a reply when others have had their turn; the last one's result is for `resume`."""
@@ -396,6 +399,9 @@ class ResponseQueue:
                 seen = data[at : at + wanted]
                 found = _answer(answer, seen, size, now_ms)
                 if isinstance(found, Generator):
+                    if not timekeeper.begins_now(size):
+                        self._stall(put_off(found), timed, data[end:], timekeeper)
+                        return
                     try:
                         next(found)
                     except StopIteration as ended:

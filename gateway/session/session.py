@@ -44,7 +44,7 @@ from protocol import throttle
 from protocol.api_keys import Api
 from protocol.errors import ProtocolError
 from protocol.headers import HEAD, HEAD_BYTES, correlation_id_of, read_client_id
-from protocol.steps import Steps
+from protocol.steps import Steps, put_off
 from quotas.combine import ThrottledBy, combine
 from quotas.entities import cut_name
 from quotas.rate_quotas import RateTracker
@@ -71,6 +71,10 @@ MAX_LOCAL_REPLY_BYTES: Final = 1024 * 1024
 """Replies of our own that wait behind a broker's; a client that has more of them is not read (hazard K17)."""
 
 
+def _at_once(_frame_bytes: int) -> bool:
+    return True
+
+
 class ClientSession:
     """One client connection and its upstream leg; what handlers use of it is described in `routes.Session`.
 
@@ -86,6 +90,7 @@ class ClientSession:
         steps: long work that is under way, to be taken step by step.
         accounted_bytes: what the memory budget has been told that is held here.
         on_memory_freed: called when a client that is muted for memory may be read again; the shell sets it.
+        begins_now: whether the walk of a frame of so many bytes is begun at once; the shell sets it.
         idle_since_ms: when something was last received from either side.
         bytes_from_client, bytes_from_upstream: counted by the session, read by the metrics.
     """
@@ -108,6 +113,7 @@ class ClientSession:
         "_unsent_bytes",
         "accounted_bytes",
         "authentication",
+        "begins_now",
         "broker_id",
         "bytes_from_client",
         "bytes_from_upstream",
@@ -178,6 +184,7 @@ class ClientSession:
         self._unsent_bytes = [0, 0]  # towards the client, towards the broker
         self.steps: deque[Steps[Any]] = deque()
         self.on_memory_freed: Callable[[], None] | None = None
+        self.begins_now: Callable[[int], bool] = _at_once
         self._held: list[bytes] = []
         self._end_cause: CloseCause | None = None  # why no more is taken; the close follows the last reply
         self._delayed_close: tuple[int, bytes | None, CloseCause] | None = None
@@ -538,6 +545,9 @@ class ClientSession:
 
     def run(self, steps: Steps[None]) -> None:
         """See `Session`."""
+        if not self.begins_now(self._in_hand_bytes):
+            self.go_on_later(put_off(steps))
+            return
         try:
             next(steps)
         except StopIteration:

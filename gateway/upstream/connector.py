@@ -138,17 +138,21 @@ class Connector:
     async def _connect_first(self, user: UpstreamUser, addresses: Sequence[Address]) -> None:
         """One attempt per address; the last one's error counts (hazard D01: no retries of our own)."""
         failure: OSError | None = None
-        for host, port in addresses:
-            try:
-                for numeric in await self._resolver.resolve(host, port):
-                    try:
-                        await self._open(user, host, numeric, port)
-                        return
-                    except OSError as exc:
-                        failure = exc
-            except OSError as exc:
-                failure = exc
-        raise failure or OSError("no address")
+        try:
+            for host, port in addresses:
+                try:
+                    for numeric in await self._resolver.resolve(host, port):
+                        try:
+                            await self._open(user, host, numeric, port)
+                            return
+                        except OSError as exc:
+                            failure = exc
+                except OSError as exc:
+                    failure = exc
+            raise failure or OSError("no address")
+        finally:
+            # Its traceback has this frame, and this frame the client's channel: a circle for the collector.
+            del failure
 
     async def _open(self, user: UpstreamUser, host: str, numeric: str, port: int) -> None:
         loop, tls = asyncio.get_running_loop(), self._tls

@@ -178,3 +178,19 @@ def test_k18_work_in_steps_is_charged_to_its_client(leaves: bool) -> None:
     assert load > 1, "more than the quota"
     if not leaves:
         c.still_muted()
+
+
+def test_a_walk_whose_turn_has_no_time_left_waits_for_a_later_one() -> None:
+    c = Conversation()
+    c.session.begins_now = lambda _frame_bytes: False
+    wanted = [{"resource_type": 4, "resource_name": "1", "configuration_keys": None}]
+    asked = wire.request("DescribeConfigs", 1, correlation_id=1, resources=wanted)
+    answer = wire.response("DescribeConfigs", 1, correlation_id=1, results=[])
+    c.hold_steps = True
+    c.client_sends(asked, heartbeat(2)).upstream_sees().still_muted()
+    c.hold_steps = False
+    c.step(lambda now_ms: None).upstream_sees(asked, heartbeat(2)).reading()
+    c.hold_steps = True
+    c.upstream_answers(answer + heartbeat_reply(2)).client_sees().still_muted()
+    c.hold_steps = False
+    c.step(lambda now_ms: None).client_sees(answer, heartbeat_reply(2)).reading()

@@ -26,6 +26,10 @@ class NoTimekeeper:
         """See `Timekeeper`."""
         raise AssertionError
 
+    def begins_now(self, frame_bytes: int) -> bool:
+        """See `Timekeeper`."""
+        raise AssertionError
+
     def go_on_later(self, steps: Steps[bytes | None]) -> None:
         """See `Timekeeper`."""
         raise AssertionError

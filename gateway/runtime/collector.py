@@ -1,0 +1,25 @@
+"""Python's garbage collector, which must not hold the loop: a full collection walks through every object there is.
+
+With ten thousand connections these are a million, and a walk takes a tenth of a second and more. So what survives a
+full collection is kept out of all later ones. It is let go of as soon as nothing refers to it, as everything is; only
+what refers to itself in a circle would stay. Hence the rule for what lives as long as a connection: its end breaks
+its circles (`tests/gateway/test_ended_connections.py`).
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, Literal
+
+
+def freeze_survivors() -> None:
+    """From now on; what is there already is walked through once more."""
+    if _freeze not in gc.callbacks:
+        gc.collect()
+        gc.freeze()
+        gc.callbacks.append(_freeze)
+
+
+def _freeze(phase: Literal["start", "stop"], info: dict[str, Any]) -> None:
+    if phase == "stop" and info["generation"] == 2:
+        gc.freeze()

@@ -1,0 +1,52 @@
+"""What a connection held is let go of at its end without the garbage collector, whatever ended it."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.runtime import collector
+from testkit.broker import ScriptedBroker
+from testkit.frames import fetch
+from testkit.gateway import running_gateway
+from testkit.raw_client import until
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize("how", ["closes", "resets", "sends junk", "leaves while connecting", "broker refuses"])
+async def test_an_ended_connection_leaves_nothing_to_the_collector(how: str) -> None:
+    async with ScriptedBroker() as broker, running_gateway(broker.port) as running:
+        await running.discovered()
+        if how == "broker refuses":
+            await broker.stop()
+        async with await running.connect() as client:
+            await until(lambda: running.channels)
+            left = weakref.ref(running.channels[0].session.steps)
+            await client.send(b"\xff" * 40 if how == "sends junk" else fetch(1))
+            if how in ("closes", "resets"):
+                await client.receive_frame()
+            if how == "resets":
+                client.reset()
+            if how in ("closes", "leaves while connecting"):
+                client.close()
+            await until(lambda: left() is None)
+
+
+def test_full_collections_pass_over_what_survived_an_earlier_one() -> None:
+    collector.freeze_survivors()
+    try:
+        kept = [[at] for at in range(20_000)]
+        gc.collect()
+        assert len(gc.get_objects()) < len(kept) / 10
+    finally:
+        gc.callbacks.remove(collector._freeze)
+        gc.unfreeze()
