@@ -12,7 +12,7 @@ from typing import Any, Final
 from benchmarks.adversary.report import as_rows, page
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
-from testkit.adversary.campaign import Campaign, Report
+from testkit.adversary.campaign import AT_ONCE, Campaign, Report
 from testkit.adversary.script import Script
 from testkit.adversary.stage import Stage
 from testkit.adversary.verdict import judge
@@ -20,6 +20,7 @@ from testkit.adversary.watch import Watch
 
 RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
 HOLED: Final = (sys.executable, "-m", "testkit.adversary.holed_gateway")
+TIMED: Final = (sys.executable, "-m", "testkit.adversary.timed_gateway")
 
 
 def main() -> int:
@@ -28,7 +29,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first one")
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--minutes", type=float, default=30.0, help="at most, without shrinking")
-    parser.add_argument("--at-once", type=int, default=24)
+    parser.add_argument("--at-once", type=int, default=2 * AT_ONCE)
     parser.add_argument("--planted", action="store_true", help="a gateway with a hole; ends when it is found")
     parser.add_argument(
         "--replay", type=Path, metavar="FILE", help="play this script three times, and nothing else"
@@ -52,7 +53,8 @@ def main() -> int:
 
 
 async def _run(options: argparse.Namespace) -> Report:
-    async with Stage(program=HOLED if options.planted else ()) as stage:
+    program = HOLED if options.planted else TIMED
+    async with Stage(program=program, write_topics=5 * options.at_once) as stage:
         campaign = Campaign(
             stage,
             first_seed=options.seed,
@@ -67,7 +69,7 @@ async def _run(options: argparse.Namespace) -> Report:
 
 async def _replay(script: Script, *, planted: bool) -> int:
     failed = 0
-    async with Stage(program=HOLED if planted else ()) as stage:
+    async with Stage(program=HOLED if planted else TIMED) as stage:
         watch = Watch(stage)
         for _ in range(3):
             outcome, found = await stage.play(script)

@@ -8,6 +8,7 @@ import random
 import socket
 import string
 from collections.abc import Awaitable, Callable
+from functools import cache
 from struct import pack
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
@@ -27,6 +28,17 @@ _DESCRIBE_CONFIGS: Final = 32
 
 async def answers_behind_a_fetch(stage: Stage) -> None:
     """Large requests that are refused by the gateway itself, behind a Fetch that waits (hazard K17)."""
+    refused = _large_alteration()
+    waits = wire.request("Fetch", 4, max_wait_ms=600_000, min_bytes=1_000_000_000, max_bytes=1, topics=[])
+    while True:
+        async with _Connection(stage) as connection:
+            await connection.send(waits)
+            for at in range(400):
+                await connection.send(number(refused, at))
+
+
+@cache
+def _large_alteration() -> bytes:
     name = "n" * 32_000
     entries = [
         {
@@ -35,13 +47,7 @@ async def answers_behind_a_fetch(stage: Stage) -> None:
         }
         for at in range(250)
     ]
-    refused = wire.request("AlterClientQuotas", 1, entries=entries, validate_only=False)
-    waits = wire.request("Fetch", 4, max_wait_ms=600_000, min_bytes=1_000_000_000, max_bytes=1, topics=[])
-    while True:
-        async with _Connection(stage) as connection:
-            await connection.send(waits)
-            for at in range(400):
-                await connection.send(number(refused, at))
+    return wire.request("AlterClientQuotas", 1, entries=entries, validate_only=False)
 
 
 async def empty_names(stage: Stage) -> None:
@@ -68,13 +74,18 @@ async def long_client_ids(stage: Stage) -> None:
 
 async def many_coordinators(stage: Stage) -> None:
     """As many keys as fit (hazard K12)."""
-    keys = [f"group-{at}" for at in range(100_000)]
-    frame = wire.request("FindCoordinator", 4, key_type=0, coordinator_keys=keys)
+    frame = _find_coordinators(100_000)
     while True:
         async with _Connection(stage) as connection:
             await connection.send(frame)
             await connection.receive()
         await asyncio.sleep(_PAUSE_S)
+
+
+@cache
+def _find_coordinators(count: int) -> bytes:
+    keys = [f"group-{at}" for at in range(count)]
+    return wire.request("FindCoordinator", 4, key_type=0, coordinator_keys=keys)
 
 
 async def never_read(stage: Stage) -> None:
@@ -144,6 +155,9 @@ ATTACKS: Final[dict[str, tuple[Attack, int]]] = {
     "random scripts": (random_scripts, 4),
 }
 """Name -> the attack, and how many of it at the same time."""
+
+ADMIN_ATTACKS: Final = frozenset({"silent at the admin port", "JSON of small things"})
+"""Those on a port that a broker does not have."""
 
 
 async def attack(stage: Stage, each: Attack) -> None:

@@ -1,5 +1,8 @@
 """``python -m benchmarks.adversary.overload``: all attacks at once on a gateway in 512 MiB, five minutes.
 
+With ``--each`` one attack after the other instead, first through the gateway and then at the broker itself: how much
+longer honest clients wait beside each, and how much of that is the broker's and the machine's (`each_attack`).
+
 1 when it was killed for the want of memory, an honest client was not served, or it was not back to normal in time.
 Needs root, for the control group.
 """
@@ -16,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.adversary import each_attack
 from benchmarks.adversary.attacks import ATTACKS, attack
 from benchmarks.adversary.memory_cgroup import MemoryGroup, memory_group
 from benchmarks.adversary.report import quantile
@@ -98,9 +102,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.adversary.overload", description=__doc__)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--only", action="append", choices=sorted(ATTACKS), help="only these attacks")
+    parser.add_argument("--each", action="store_true", help="one after the other, beside the same without us")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     names = options.only or list(ATTACKS)
+    if options.each:
+        return each_attack.main(names, min(options.seconds, each_attack.MOST_S), options.output)
     document: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.adversary.overload", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from testkit.adversary.campaign import Report
 from testkit.adversary.stage import MUTATIONS_PER_S, QUOTA_BYTES_PER_S, WINDOW_S
-from testkit.adversary.watch import MAX_RSS_BYTES, STALL_CPU_MS
+from testkit.adversary.watch import EVENT_CPU_MS, MAX_RSS_BYTES
 
 SHOWN_SEEDS: Final = 40
 
@@ -21,7 +21,8 @@ def as_rows(report: Report) -> dict[str, Any]:
         "connections": report.connections,
         "apis": dict(report.apis.most_common()),
         "most_rss_mib": report.most_rss_bytes >> 20,
-        "most_stall_cpu_ms": report.most_stall_cpu_ms if report.measures_stalls else None,
+        "most_event_cpu_ms": report.most_event_cpu_ms,
+        "most_turn_cpu_ms": report.most_turn_cpu_ms,
         "honest_requests": len(report.honest_ms),
         "honest_p50_ms": round(quantile(report.honest_ms, 0.5), 1),
         "honest_p99_ms": round(quantile(report.honest_ms, 0.99), 1),
@@ -47,9 +48,8 @@ def page(document: Mapping[str, Any], report: Report) -> str:
     """Markdown."""
     rate = report.episodes / max(report.seconds, 1)
     stall = (
-        f"the longest that the loop was held, in CPU time: {report.most_stall_cpu_ms} ms (bound {STALL_CPU_MS})"
-        if report.measures_stalls
-        else "how long the loop was held was not measured: this gateway does not tell"
+        f"the longest event of its loop took {report.most_event_cpu_ms:.1f} ms of CPU time (bound "
+        f"{EVENT_CPU_MS:.0f}), the longest turn, which has many events, {report.most_turn_cpu_ms}"
     )
     machine = document["machine"]
     honest = report.honest_ms

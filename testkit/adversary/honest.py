@@ -1,11 +1,18 @@
-"""Honest clients beside the adversary: one without authentication and one user, far below their quotas."""
+"""Honest clients beside the adversary: one without authentication and one user, far below their quotas.
+
+Each is a process of its own, which does nothing else: what it measures is not what the adversary's process is busy
+with. `python -m testkit.adversary.honest HOST PORT TOPIC client|user` asks until it is ended and writes
+what it sees.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterator
+import json
+import sys
+from collections.abc import Callable, Iterator
 from struct import unpack
 from typing import Any, Final
 
@@ -22,11 +29,11 @@ _BETWEEN_S: Final = 0.5
 
 
 class HonestClient:
-    """Asks one thing after the other, and notes how long each took.
+    """A client in a process of its own.
 
     Attributes:
         took_ms: of each request that was answered.
-        faults: when something was not, and what: milliseconds of this process's monotonic clock, text.
+        faults: when something was not, and what: milliseconds of the machine's monotonic clock, text.
     """
 
     def __init__(self, stage: Stage, *, user: bool) -> None:
@@ -36,12 +43,42 @@ class HonestClient:
             stage: with the gateway.
             user: with authentication.
         """
-        self._address = (stage.sasl if user else stage.plain)[0]
-        self._user = user
-        self._topic, _ = stage.readable
-        self._prefix = f"honest-{int(user)}"
+        host, port = (stage.sasl if user else stage.plain)[0]
+        self._arguments = (host, str(port), stage.readable[0], "user" if user else "client")
         self.took_ms: list[float] = []
         self.faults: list[tuple[float, str]] = []
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", __name__, *self._arguments, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        try:
+            async for line in process.stdout:
+                at_ms, took_ms, fault = json.loads(line)
+                if fault is None:
+                    self.took_ms.append(took_ms)
+                else:
+                    self.faults.append((at_ms, fault))
+            self.faults.append((now_ms(), "the honest client's process has ended"))
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+class _Client:
+    """Asks one thing after the other, and tells how long each took."""
+
+    def __init__(
+        self, address: tuple[str, int], topic: str, *, user: bool, tell: Callable[[float, str | None], None]
+    ) -> None:
+        self._address = address
+        self._topic = topic
+        self._user = user
+        self._tell = tell
+        self._prefix = f"honest-{int(user)}-{address[1]}"
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -59,11 +96,11 @@ class HonestClient:
                     began_ms = now_ms()
                     async with asyncio.timeout(PATIENCE_S):
                         body = await self._ask(reader, writer, asked, version, fields)
-                    self.took_ms.append(now_ms() - began_ms)
+                    self._tell(now_ms() - began_ms, None)
                     self._check(asked, body)
                     await asyncio.sleep(_EVERY_S)
             except (OSError, asyncio.IncompleteReadError, AssertionError) as exc:
-                self.faults.append((now_ms(), f"{asked}: {exc!r}"))
+                self._tell(0.0, f"{asked}: {exc!r}")
                 await asyncio.sleep(_BETWEEN_S)
             finally:
                 if writer is not None:
@@ -117,3 +154,12 @@ class HonestClient:
         size = await reader.readexactly(4)
         frame = size + await reader.readexactly(unpack(">i", size)[0])
         return wire.decode_response(api, version, frame)
+
+
+def _tell(took_ms: float, fault: str | None) -> None:
+    print(json.dumps([now_ms(), took_ms, fault]), flush=True)
+
+
+if __name__ == "__main__":
+    _host, _port, _topic, _kind = sys.argv[1:]
+    asyncio.run(_Client((_host, int(_port)), _topic, user=_kind == "user", tell=_tell).run())

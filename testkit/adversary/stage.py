@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import UUID
 
-from embedded_kafka.kafka import KafkaCluster
+from embedded_kafka.kafka import Address, KafkaCluster
 from testkit.adversary.player import AUTO_PARTITIONS, Login, Outcome, Player
 from testkit.adversary.requests import batch
 from testkit.adversary.script import LISTENERS, Script
@@ -42,6 +42,8 @@ HONEST: Final = "honest"
 PASSWORD: Final = "canary-of-the-stage"
 USERS: Final = 12_000
 WRITE_TOPICS: Final = 64
+"""A script has one for itself until the gateway has served what it left behind: some eight seconds, mostly muted."""
+
 SETTLING_S: Final = 1.5
 """After the end of a script: what it had under way has arrived at the broker, and shows there."""
 
@@ -83,6 +85,7 @@ class Stage:
         cluster: one broker.
         gateway_pid: the gateway's process.
         log_file: what the gateway says.
+        direct: whether clients that connect from now on are given the broker's own addresses, to compare with.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Stage:
         program: Sequence[str] = (),
         prefix: Sequence[str] = (),
         more_configuration: str = "",
+        write_topics: int = WRITE_TOPICS,
     ) -> None:
         """Nothing runs yet.
 
@@ -98,10 +102,12 @@ class Stage:
             program: what runs instead of `sluice`, with the same arguments.
             prefix: a command that runs it.
             more_configuration: of the gateway, as TOML text.
+            write_topics: how many there are; as many scripts can be under way or waiting for their verdict.
         """
         self._folder = Path(tempfile.mkdtemp(prefix="sluice-adversary-"))
         self._program = [*prefix, *(program or [str(Path(sys.executable).with_name("sluice"))])]
         self._more_configuration = more_configuration
+        self._write_names = [f"write-{at}" for at in range(write_topics)]
         users = " ".join(f'user_{name}="{PASSWORD}"' for name in (HONEST, *map(_user, range(USERS))))
         self.cluster = KafkaCluster(
             properties={
@@ -119,6 +125,7 @@ class Stage:
         self._ports = free_ports(4 * LISTENERS + 1)
         self._process: subprocess.Popen[bytes] | None = None
         self.log_file = self._folder / "gateway.log"
+        self.direct = False
         self._numbers = itertools.count()
         self._nonce = f"{os.getpid():x}-{time.time_ns() // 1_000_000 % 10**7:x}"
         self._write_topics: asyncio.Queue[Lent] = asyncio.Queue()
@@ -156,14 +163,26 @@ class Stage:
         return self._process is not None and self._process.poll() is None
 
     @property
-    def plain(self) -> tuple[tuple[str, int], ...]:
+    def plain(self) -> tuple[Address, ...]:
         """The listeners without authentication."""
-        return tuple((HOST, self._ports + 2 * at) for at in range(LISTENERS))
+        if self.direct:
+            return (self.cluster.brokers[1],) * LISTENERS
+        return self._plain
 
     @property
-    def sasl(self) -> tuple[tuple[str, int], ...]:
+    def _plain(self) -> tuple[Address, ...]:
+        return tuple(Address(HOST, self._ports + 2 * at) for at in range(LISTENERS))
+
+    @property
+    def sasl(self) -> tuple[Address, ...]:
         """The listeners with it."""
-        return tuple((HOST, self._ports + 2 * at) for at in range(LISTENERS, 2 * LISTENERS))
+        if self.direct:
+            return (self.cluster.listeners["SASL"][1],) * LISTENERS
+        return self._sasl
+
+    @property
+    def _sasl(self) -> tuple[Address, ...]:
+        return tuple(Address(HOST, self._ports + 2 * at) for at in range(LISTENERS, 2 * LISTENERS))
 
     @property
     def readable(self) -> tuple[str, UUID]:
@@ -263,7 +282,7 @@ class Stage:
             return partitions, self._written(client)
 
     def _written(self, client: WireClient) -> dict[str, int]:
-        wanted = [{"topic": f"write-{at}", "partitions": [0]} for at in range(WRITE_TOPICS)]
+        wanted = [{"topic": name, "partitions": [0]} for name in self._write_names]
         (folder,) = client.ask("DescribeLogDirs", 4, topics=wanted).body.results
         return {topic.name: topic.partitions[0].partition_size for topic in folder.topics}
 
@@ -272,7 +291,7 @@ class Stage:
     def _start(self) -> None:
         self.cluster.start()
         with WireClient(self.cluster.brokers[1]) as client:
-            names = ["read-small", "read-big", *(f"write-{at}" for at in range(WRITE_TOPICS))]
+            names = ["read-small", "read-big", *self._write_names]
             topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in names]
             client.ask("CreateTopics", 7, topics=topics, timeout_ms=30_000, validate_only=False)
             deadline_s = time.monotonic() + _START_S
@@ -292,8 +311,8 @@ class Stage:
                     reply = client.ask("Produce", 9, acks=1, timeout_ms=30_000, topic_data=data)
                     written += reply.body.responses[0].partition_responses[0].error_code == 0
                     assert time.monotonic() < deadline_s, f"{name} did not get ready"
-        for at in range(WRITE_TOPICS):
-            self._write_topics.put_nowait(Lent(f"write-{at}", ids[f"write-{at}"]))
+        for name in self._write_names:
+            self._write_topics.put_nowait(Lent(name, ids[name]))
         self._start_gateway()
 
     def _start_gateway(self) -> None:
@@ -349,7 +368,7 @@ bootstrap = ["{sasl}"]
 security_protocol = "SASL_PLAINTEXT"
 sasl = {login}
 """
-        for at, (host, port) in enumerate((*self.plain, *self.sasl)):
+        for at, (host, port) in enumerate((*self._plain, *self._sasl)):
             text += f'[[listeners]]\nname = "l{at}"\nbind = "{host}:{port}"\nfirst_broker_port = {port + 1}\n'
             text += "lowest_broker_id = 1\nbroker_ports = 1\n"
             if at >= LISTENERS:

@@ -17,7 +17,7 @@ from testkit.adversary.script import Script, make_script
 from testkit.adversary.shrink import shrink
 from testkit.adversary.stage import MUTATIONS_PER_S, QUOTA_BYTES_PER_S, WINDOW_S, Found
 from testkit.adversary.verdict import SLACK_S, Violation, judge
-from testkit.adversary.watch import MAX_RSS_BYTES, STALL_CPU_MS, Watch
+from testkit.adversary.watch import EVENT_CPU_MS, MAX_RSS_BYTES, Watch
 
 SEEDS = range(60)
 
@@ -105,8 +105,9 @@ class _Gateway:
 @pytest.mark.parametrize(
     ("line", "kinds"),
     [
-        (f"event=event_loop_stalled stall_ms=900 cpu_ms={STALL_CPU_MS + 1} handler=a:b", ["stall"]),
-        (f"event=event_loop_stalled stall_ms=900 cpu_ms={STALL_CPU_MS} handler=a:b", []),
+        (f"event=event_took cpu_ms={EVENT_CPU_MS + 0.1} handler=a.b peer=127.0.0.1:4711", ["stall"]),
+        (f'event=event_took cpu_ms={EVENT_CPU_MS} handler=a.b peer=""', []),
+        ("event=event_loop_stalled stall_ms=900 cpu_ms=600 handler=a:b", []),  # a turn of many events
         ('event=connection_refused level=info peer=127.0.0.1:4711 cause=upstream_malformed detail=""', ["error"]),
         ("event=connection_refused level=info peer=127.0.0.1:4711 cause=not_kafka", []),
         ('event="client failed" level=error', ["error"]),

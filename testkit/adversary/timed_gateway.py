@@ -1,0 +1,116 @@
+"""The gateway with each event of its loop timed. `python -m testkit.adversary.timed_gateway serve --config FILE`
+
+The gateway's own watchdog measures turns, and pays for a timer alone; a turn has many events when many clients send
+at once. Here each callback and each call of a protocol is measured, in CPU time of the loop's thread, collections of
+garbage included. A line is logged for one that is longer than all before, and for each above `TOLD_MS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import structlog
+import uvloop
+
+from gateway.cli.main import main
+
+TOLD_MS: Final = 20
+"""The longest that one event may hold the loop (docs/limits.md)."""
+
+EVENT: Final = "event_took"
+_PROTOCOL: Final = (
+    "buffer_updated",
+    "connection_lost",
+    "connection_made",
+    "data_received",
+    "eof_received",
+    "pause_writing",
+    "resume_writing",
+)
+_log = structlog.get_logger("gateway.loop")
+
+
+class _Clock:
+    """Measures the outermost of calls within calls."""
+
+    def __init__(self) -> None:
+        self._inside = False
+        self._most_ms = 1.0
+
+    def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The same, measured."""
+
+        def measured(*args: Any, **more: Any) -> Any:
+            if self._inside:
+                return call(*args, **more)
+            self._inside = True
+            began_ns = time.thread_time_ns()
+            try:
+                return call(*args, **more)
+            finally:
+                took_ms = (time.thread_time_ns() - began_ns) / 1e6
+                self._inside = False
+                if took_ms > self._most_ms or took_ms > TOLD_MS:
+                    self._most_ms = max(self._most_ms, took_ms)
+                    self._tell(took_ms, call, args)
+
+        return measured
+
+    @staticmethod
+    def _tell(took_ms: float, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        owner = getattr(call, "__self__", args[0] if args else None)
+        session = getattr(owner, "session", None)
+        name = getattr(call, "__qualname__", None) or repr(call)
+        _log.info(EVENT, cpu_ms=round(took_ms, 1), handler=name, peer=getattr(session, "peer", ""))
+
+
+_CLOCK: Final = _Clock()
+
+
+class TimedLoop(uvloop.Loop):
+    """Measures what it is given to call."""
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        """See `asyncio`."""
+        return super().call_soon(_CLOCK.timed(callback), *args, context=context)
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        """See `asyncio`."""
+        return super().call_soon_threadsafe(_CLOCK.timed(callback), *args, context=context)
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        """See `asyncio`."""
+        return super().call_later(delay, _CLOCK.timed(callback), *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        """See `asyncio`."""
+        return super().call_at(when, _CLOCK.timed(callback), *args, context=context)
+
+    def add_reader(self, fileobj: Any, callback: Any, *args: Any) -> None:
+        """See `asyncio`."""
+        super().add_reader(fileobj, _CLOCK.timed(callback), *args)
+
+
+def _protocols(parent: type) -> Iterator[type]:
+    for child in parent.__subclasses__():
+        yield child
+        yield from _protocols(child)
+
+
+def time_events() -> None:
+    """From now on; all protocols have been imported."""
+    for protocol in set(_protocols(asyncio.BaseProtocol)):
+        if protocol.__module__.startswith("gateway."):
+            for name in _PROTOCOL:
+                if name in vars(protocol):
+                    setattr(protocol, name, _CLOCK.timed(vars(protocol)[name]))
+    uvloop.Loop = TimedLoop  # type: ignore[misc]
+
+
+if __name__ == "__main__":
+    time_events()
+    sys.exit(main())
