@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from gateway.net.channel import HIGH_WATER_BYTES, ClientChannel
+from gateway.net.channel import FULL_READ_BYTES, FULL_READS_PER_TURN, HIGH_WATER_BYTES, ClientChannel
 from gateway.observability.events import CloseCause, Side
 from testkit import broker as scripts
 from testkit import wire
@@ -69,6 +69,42 @@ async def test_exception_in_our_own_code_closes_that_connection_alone(monkeypatc
         await other.send(fetch(3))
         assert wire.correlation_id_of(await other.receive_frame()) == 3
         running.expect_internal_error()
+
+
+class Transport:
+    """Takes everything, and is told whether to read."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        self.told.append("pause")
+
+    def resume_reading(self) -> None:
+        self.told.append("resume")
+
+    def is_closing(self) -> bool:
+        return False
+
+
+async def test_a_client_that_sends_much_lets_others_have_their_turn() -> None:
+    async with broker_and_gateway() as (_, running), await running.connect() as client:
+        await client.send(fetch(1))
+        await client.receive_frame()
+        channel, transport = running.channels[0], Transport()
+        kept = channel._transport, channel._upstream
+        channel._transport, channel._upstream = transport, Transport()  # type: ignore[assignment]
+        frame = produce(size=2 * FULL_READS_PER_TURN * FULL_READ_BYTES)
+        for at in range(FULL_READS_PER_TURN):
+            assert transport.told == []
+            channel.data_received(frame[at * FULL_READ_BYTES :][:FULL_READ_BYTES])
+        assert transport.told == ["pause"]
+        await asyncio.sleep(0)
+        assert transport.told == ["pause", "resume"]
+        channel._transport, channel._upstream = kept
 
 
 # -- half a request ------------------------------------------------------------------------------------------
