@@ -1,0 +1,448 @@
+"""Whose records a Produce request or a Fetch answer holds, topic by topic, found as its bytes pass. Pure.
+
+A walk steps over records by their sizes, in any pieces, and keeps at most a topic's name of what it was given. Of
+records nothing is read but the heads of batches: how long each is, and how many records are in it. Layouts follow
+the message definitions of ProduceRequest and FetchResponse. What does not follow them ends the walk and nothing else:
+it is for the broker, or the client, to say what is wrong.
+
+Of a partition the first batches are looked at, at most `BATCHES_SEEN`; what is behind them is taken to hold records
+of the same size. A Produce has one batch for each partition, so its numbers are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from struct import Struct
+from typing import Final, TypeAlias
+
+from protocol.api_keys import Api, ApiKey
+from protocol.errors import MalformedBody, ProtocolError, TooManyElements
+from protocol.headers import REPLY_HEAD
+
+BATCHES_SEEN: Final = 4
+
+FIRST_FETCH_WITH_TOPIC_IDS: Final = 13
+FIRST_PRODUCE_WITH_TOPIC_IDS: Final = 13
+
+MAX_TOPIC_BYTES: Final = 249
+"""Kafka's longest name of a topic; a longer one ends the walk."""
+
+MAX_STEPS: Final = 20_000
+"""Topics, partitions and tags of one message that are stepped over, at about a microsecond each (hazard A27)."""
+
+Found: TypeAlias = Callable[[bytes, int, int], None]
+"""(what the message calls the topic: a name, or 16 bytes of an id; bytes of records; records)."""
+
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+_BATCH: Final = Struct(">i4xb40xi")
+"""Length, magic and number of records, from the length of a batch on."""
+_BATCH_HEAD_BYTES: Final = 61
+_LENGTH_AT: Final = 8
+_BEHIND_LENGTH: Final = 12
+_MAGIC_AT: Final = 16
+_COUNT_AT: Final = 57
+_OLD_HEAD_BYTES: Final = 17
+"""Of a message in the format before batches, up to its magic."""
+_PLAIN_BATCH: Final = 2
+
+
+def names_by_id(api: Api) -> bool:
+    """Whether messages of this version name topics by their ids."""
+    first = FIRST_PRODUCE_WITH_TOPIC_IDS if api.key is ApiKey.PRODUCE else FIRST_FETCH_WITH_TOPIC_IDS
+    return api.version >= first
+
+
+def records_at(data: bytes, at: int, size: int) -> int:
+    """How many records these bytes hold, as the heads of their first batches tell."""
+    if size >= _BATCH_HEAD_BYTES:
+        length, magic, records = _BATCH.unpack_from(data, at + _LENGTH_AT)
+        if (
+            length == size - _BEHIND_LENGTH and magic == _PLAIN_BATCH
+        ):  # a single batch, as nearly all that are sent
+            return records if records > 0 else 0
+    start, end = at, at + size
+    records = 0
+    for _ in range(BATCHES_SEEN):
+        if end - at < _OLD_HEAD_BYTES:
+            break
+        length = _INT32.unpack_from(data, at + _LENGTH_AT)[0]
+        if length <= 0:
+            break
+        if data[at + _MAGIC_AT] < _PLAIN_BATCH:
+            records += 1
+        elif end - at >= _BATCH_HEAD_BYTES:
+            records += max(_INT32.unpack_from(data, at + _COUNT_AT)[0], 0)
+        at += _BEHIND_LENGTH + length
+    else:
+        if at < end:
+            return round(records * size / (at - start))
+    return records
+
+
+def plain_produce(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes, int, int]] | None:
+    """The topics of a whole request, for the one that nearly always comes, in a fifth of the walk's time.
+
+    Args:
+        data: received bytes.
+        at: where the request's body begins, with the header's tags.
+        end: where the request ends.
+        api: its version.
+
+    Returns:
+        As `Found` gets them; None: it has tags, or a transaction, or is of an old version, and has to be walked.
+    """
+    version = api.version
+    if version < 9:
+        return None
+    try:
+        if data[at] or data[at + 1]:
+            return None
+        topics = data[at + 8]
+        at += 9
+        if not 0 < topics < 0x80:
+            return None
+        found = []
+        for _ in range(topics - 1):
+            if version >= FIRST_PRODUCE_WITH_TOPIC_IDS:
+                name_at, at = at, at + 16
+            else:
+                name_at = at + 1
+                at += data[at]
+                if at - name_at >= 0x7F:
+                    return None
+            called = data[name_at:at]
+            partitions = data[at]
+            at += 1
+            if partitions >= 0x80:
+                partitions = partitions & 0x7F | data[at] << 7
+                if partitions >= 0x4000:
+                    return None
+                at += 1
+            size_of_topic = records = 0
+            for _ in range(partitions - 1):
+                size, at = _plain_size(data, at + 4)
+                if size < 0 or at + size > end:
+                    return None
+                size_of_topic += size
+                if size:
+                    records += records_at(data, at, size)
+                    at += size
+                if data[at]:
+                    return None
+                at += 1
+            if data[at]:
+                return None
+            at += 1
+            found.append((called, size_of_topic, records))
+    except IndexError:
+        return None
+    return found if at == end - 1 and data[at] == 0 else None
+
+
+def plain_fetch(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes, int, int]] | None:
+    """The same of a whole answer, from v12 on: nothing in it has tags or aborted transactions."""
+    version = api.version
+    if version < 12:
+        return None
+    try:
+        if data[at + 8]:
+            return None
+        topics = data[at + 19]
+        if topics >= 0x80:
+            return None
+        at += 20
+        found = []
+        for _ in range(topics - 1):
+            if version >= FIRST_FETCH_WITH_TOPIC_IDS:
+                name_at, at = at, at + 16
+            else:
+                name_at = at + 1
+                at += data[at]
+                if at - name_at >= 0x7F:
+                    return None
+            called = data[name_at:at]
+            partitions = data[at]
+            at += 1
+            if partitions >= 0x80:
+                partitions = partitions & 0x7F | data[at] << 7
+                if partitions >= 0x4000:
+                    return None
+                at += 1
+            size_of_topic = records = 0
+            for _ in range(partitions - 1):
+                if data[at + 30] > 1:
+                    return None
+                size, at = _plain_size(data, at + 35)
+                if size < 0 or at + size > end:
+                    return None
+                if size:
+                    size_of_topic += size
+                    records += records_at(data, at, size)
+                    at += size
+                if data[at]:
+                    return None
+                at += 1
+            if data[at]:
+                return None
+            at += 1
+            found.append((called, size_of_topic, records))
+    except IndexError:
+        return None
+    return found if at < end else None
+
+
+def _plain_size(data: bytes, at: int) -> tuple[int, int]:
+    """Length of compact records and where they begin; null is 0, and -1 what takes more than four bytes."""
+    size = data[at]
+    if size < 0x80:
+        return (size - 1 if size else 0), at + 1
+    size = size & 0x7F | data[at + 1] << 7
+    if size < 0x4000:
+        return size - 1, at + 2
+    size = size & 0x3FFF | data[at + 2] << 14
+    if size < 0x200000:
+        return size - 1, at + 3
+    size = size & 0x1FFFFF | data[at + 3] << 21
+    return (size - 1 if size < 0x10000000 else -1), at + 4
+
+
+class _Window:
+    """The bytes that a walk can see: `data`, up to `end`; and how many elements it may still step over."""
+
+    __slots__ = ("data", "end", "left_elements")
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.end = 0
+        self.left_elements = MAX_STEPS
+
+    def step(self) -> None:
+        """One element more."""
+        self.left_elements -= 1
+        if self.left_elements < 0:
+            raise TooManyElements
+
+
+_Walk: TypeAlias = Generator[tuple[int, int], int, int]
+"""Yields where it wants to go on and how many bytes it wants to see there; gets where those are in the window."""
+
+
+def _uvarint(window: _Window, at: int) -> Generator[tuple[int, int], int, tuple[int, int]]:
+    value = length = 0
+    while True:
+        if at + length >= window.end:
+            at = yield at, length + 1
+        byte = window.data[at + length]
+        value |= (byte & 0x7F) << 7 * length
+        length += 1
+        if byte < 0x80:
+            return value & 0xFFFFFFFF, at + length
+        if length == 5:
+            raise MalformedBody("varint longer than five bytes")
+
+
+def _int32(window: _Window, at: int) -> Generator[tuple[int, int], int, tuple[int, int]]:
+    if at + 4 > window.end:
+        at = yield at, 4
+    return _INT32.unpack_from(window.data, at)[0], at + 4
+
+
+def _length(window: _Window, at: int, *, compact: bool) -> Generator[tuple[int, int], int, tuple[int, int]]:
+    """Of an array or of records; null is 0."""
+    if compact:
+        value, at = yield from _uvarint(window, at)
+        return max(value - 1, 0), at
+    value, at = yield from _int32(window, at)
+    return max(value, 0), at
+
+
+def _string_length(
+    window: _Window, at: int, *, compact: bool
+) -> Generator[tuple[int, int], int, tuple[int, int]]:
+    if compact:
+        return (yield from _length(window, at, compact=True))
+    if at + 2 > window.end:
+        at = yield at, 2
+    return max(_INT16.unpack_from(window.data, at)[0], 0), at + 2
+
+
+def _tags(window: _Window, at: int) -> _Walk:
+    if at < window.end and not window.data[at]:
+        return at + 1
+    count, at = yield from _uvarint(window, at)
+    for _ in range(count):
+        window.step()
+        _, at = yield from _uvarint(window, at)
+        size, at = yield from _uvarint(window, at)
+        at += size
+    return at
+
+
+def _called(window: _Window, at: int, api: Api) -> Generator[tuple[int, int], int, tuple[bytes, int]]:
+    if names_by_id(api):
+        length = 16
+    else:
+        length, at = yield from _string_length(window, at, compact=api.flexible)
+        if length > MAX_TOPIC_BYTES:
+            raise MalformedBody("a name that is too long")
+    if at + length > window.end:
+        at = yield at, length
+    return window.data[at : at + length], at + length
+
+
+def _records(window: _Window, at: int, size: int) -> Generator[tuple[int, int], int, tuple[int, int]]:
+    """The number of records in these bytes, and where they end; see `records_at`."""
+    left = size
+    records = 0
+    for _ in range(BATCHES_SEEN):
+        if left < _OLD_HEAD_BYTES:
+            break
+        wanted = min(left, _BATCH_HEAD_BYTES)
+        if at + wanted > window.end:
+            at = yield at, wanted
+        data = window.data
+        length = _INT32.unpack_from(data, at + _LENGTH_AT)[0]
+        if length <= 0:
+            break
+        if data[at + _MAGIC_AT] < _PLAIN_BATCH:
+            records += 1
+        elif left >= _BATCH_HEAD_BYTES:
+            records += max(_INT32.unpack_from(data, at + _COUNT_AT)[0], 0)
+        step = _BEHIND_LENGTH + length
+        if step >= left:
+            break
+        at += step
+        left -= step
+    else:
+        if left:
+            records = round(records * size / (size - left))
+    return records, at + left
+
+
+def _walk_produce(window: _Window, api: Api, found: Found) -> _Walk:
+    flexible = api.flexible
+    at = 0
+    if flexible:
+        at = yield from _tags(window, at)
+    if api.version >= 3:
+        length, at = yield from _string_length(window, at, compact=flexible)
+        at += length
+    topics, at = yield from _length(window, at + 2 + 4, compact=flexible)
+    for _ in range(topics):
+        window.step()
+        called, at = yield from _called(window, at, api)
+        partitions, at = yield from _length(window, at, compact=flexible)
+        of_topic = records_of_topic = 0
+        for _ in range(partitions):
+            window.step()
+            size, at = yield from _length(window, at + 4, compact=flexible)
+            records, at = yield from _records(window, at, size)
+            of_topic += size
+            records_of_topic += records
+            if flexible:
+                at = yield from _tags(window, at)
+        if flexible:
+            at = yield from _tags(window, at)
+        found(called, of_topic, records_of_topic)
+    return at
+
+
+def _walk_fetch(window: _Window, api: Api, found: Found) -> _Walk:
+    version, flexible = api.version, api.flexible
+    at = REPLY_HEAD.size
+    if api.flexible_header:
+        at = yield from _tags(window, at)
+    at += (4 if version >= 1 else 0) + (2 + 4 if version >= 7 else 0)  # throttle time; error code, session
+    # Index, error code, high watermark; last stable and log start offset.
+    fixed = 4 + 2 + 8 + (8 if version >= 4 else 0) + (8 if version >= 5 else 0)
+    topics, at = yield from _length(window, at, compact=flexible)
+    for _ in range(topics):
+        window.step()
+        called, at = yield from _called(window, at, api)
+        partitions, at = yield from _length(window, at, compact=flexible)
+        of_topic = records_of_topic = 0
+        for _ in range(partitions):
+            window.step()
+            at += fixed
+            if version >= 4:
+                aborted, at = yield from _length(window, at, compact=flexible)
+                if not flexible:
+                    at += aborted * (8 + 8)
+                for _ in range(aborted if flexible else 0):
+                    window.step()
+                    at = yield from _tags(window, at + 8 + 8)
+            if version >= 11:
+                at += 4  # preferred read replica
+            size, at = yield from _length(window, at, compact=flexible)
+            records, at = yield from _records(window, at, size)
+            of_topic += size
+            records_of_topic += records
+            if flexible:
+                at = yield from _tags(window, at)
+        if flexible:
+            at = yield from _tags(window, at)
+        found(called, of_topic, records_of_topic)
+    return at
+
+
+class TopicWalk:
+    """Walks one request or answer as its bytes come.
+
+    Attributes:
+        left_bytes: of what comes next, to be stepped over; the caller may do so itself, and lower it.
+    """
+
+    __slots__ = ("_kept", "_walk", "_wanted", "_window", "left_bytes")
+
+    def __init__(self, api: Api, found: Found) -> None:
+        """Nothing was seen.
+
+        Args:
+            api: Produce: the first bytes are those of a request's body, or of its header's tags. Fetch: those of an
+                answer's size.
+            found: told of each topic behind its last partition.
+        """
+        self._window = _Window()
+        walk = _walk_produce if api.key is ApiKey.PRODUCE else _walk_fetch
+        self._walk: _Walk | None = walk(self._window, api, found)
+        self._kept = b""
+        self.left_bytes, self._wanted = next(self._walk)
+
+    def take(self, data: bytes, at: int, end: int) -> None:
+        """Look at `data[at:end]`, the next bytes."""
+        while self._walk is not None:
+            if self.left_bytes:
+                if self.left_bytes >= end - at:
+                    self.left_bytes -= end - at
+                    return
+                at += self.left_bytes
+                self.left_bytes = 0
+            kept = self._kept
+            if not kept and end - at >= self._wanted:
+                at = self._send(data, at, end)
+                continue
+            piece = data[at : max(at, min(at + self._wanted - len(kept), end))]
+            joined = kept + piece
+            if len(joined) < self._wanted:
+                self._kept = joined
+                return
+            at += len(piece)
+            self._kept = joined[self._send(joined, 0, len(joined)) :]
+
+    def _send(self, data: bytes, at: int, end: int) -> int:
+        """Let the walk go on; returns where it wants to, at most `end`."""
+        assert self._walk is not None
+        window = self._window
+        window.data, window.end = data, end
+        try:
+            at, self._wanted = self._walk.send(at)
+        except (StopIteration, ProtocolError):
+            self._walk = None
+            return end
+        finally:
+            window.data = b""
+        if at > end:
+            self.left_bytes = at - end
+            return end
+        return at

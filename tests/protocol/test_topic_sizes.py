@@ -1,0 +1,157 @@
+"""Whose records a message holds: what kafka-python decodes is the truth, at any split of the bytes."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from struct import pack
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.api_keys import ApiKey, describe, newest_version
+from protocol.headers import HEAD, HEAD_BYTES
+from protocol.topic_sizes import BATCHES_SEEN, TopicWalk, plain_fetch, plain_produce, records_at
+from testkit import wire
+from testkit.golden import golden
+
+FETCHES = range(newest_version(ApiKey.FETCH) + 1)
+PRODUCES = range(newest_version(ApiKey.PRODUCE) + 1)
+
+Sizes = list[tuple[bytes, int, int]]
+
+
+def batch(records: int, value_bytes: int = 20) -> bytes:
+    """A batch as long as it says, with the head that Kafka gives it."""
+    rest = pack(">iBIhiqqqhii", 0, 2, 0, 0, records - 1, 0, 0, -1, -1, -1, records) + b"v" * value_bytes
+    return pack(">qi", 0, len(rest)) + rest
+
+
+def old_message(value_bytes: int = 20) -> bytes:
+    return pack(">qiIBB", 0, value_bytes + 6, 0, 1, 0) + b"v" * value_bytes
+
+
+batches = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 300)), max_size=BATCHES_SEEN)
+topics = st.lists(st.lists(st.none() | batches, max_size=4), max_size=4)
+splits = st.lists(st.integers(0, 2_000), max_size=8) | st.just(list(range(1, 4_000)))
+
+
+def joined(batches_of: list[tuple[int, int]] | None) -> bytes | None:
+    return None if batches_of is None else b"".join(itertools.starmap(batch, batches_of))
+
+
+def called(at: int, by_id: bool) -> bytes:
+    return uuid.UUID(int=at + 1).bytes if by_id else b"topic-%d" % at
+
+
+def expected(wanted: list[list[list[tuple[int, int]] | None]], by_id: bool) -> Sizes:
+    return [
+        (
+            called(at, by_id),
+            sum(len(joined(each) or b"") for each in partitions),
+            sum(records for each in partitions for records, _ in each or ()),
+        )
+        for at, partitions in enumerate(wanted)
+    ]
+
+
+def named(at: int, name: str, by_id: bool) -> dict[str, Any]:
+    return {"topic_id": uuid.UUID(int=at + 1)} if by_id else {name: f"topic-{at}"}
+
+
+def produce(version: int, wanted: list[list[list[tuple[int, int]] | None]], **more: Any) -> bytes:
+    topic_data = [
+        named(at, "name", version >= 13)
+        | {"partition_data": [{"index": i, "records": joined(each)} for i, each in enumerate(partitions)]}
+        for at, partitions in enumerate(wanted)
+    ]
+    return wire.request("Produce", version, acks=1, timeout_ms=1, topic_data=topic_data, client_id="c", **more)
+
+
+def fetched(version: int, wanted: list[list[list[tuple[int, int]] | None]], *, aborted: bool) -> bytes:
+    fields = wire.populated("Fetch", version)
+    (like,) = fields["responses"][0]["partitions"][:1]
+    fields["node_endpoints"] = []
+    if not aborted and "aborted_transactions" in like:
+        like["aborted_transactions"] = None
+    fields["responses"] = [
+        named(at, "topic", version >= 13) | {"partitions": [like | {"records": joined(each)} for each in partitions]}
+        for at, partitions in enumerate(wanted)
+    ]
+    return wire.response("Fetch", version, **fields)
+
+
+def walked(key: ApiKey, version: int, data: bytes, cuts: list[int]) -> Sizes:
+    found: Sizes = []
+    walk = TopicWalk(describe(key, version), lambda *each: found.append(each))
+    edges = [0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]
+    for start, end in itertools.pairwise(edges):
+        walk.take(b"<" + data[start:end] + b">", 1, 1 + end - start)
+    return found
+
+
+@given(st.sampled_from(PRODUCES), topics, splits, st.booleans())
+def test_a_produce_request_tells_its_topics_at_any_split(
+    version: int, wanted: list[list[list[tuple[int, int]] | None]], cuts: list[int], tagged: bool
+) -> None:
+    more: dict[str, Any] = {"transactional_id": "tx" if tagged else None} if version >= 3 else {}
+    frame = produce(version, wanted, header_tags=[(3, b"tag")] if tagged and version >= 9 else (), **more)
+    body_at = HEAD_BYTES + HEAD.unpack_from(frame, 0)[3]
+    truth = expected(wanted, version >= 13)
+    assert walked(ApiKey.PRODUCE, version, frame[body_at:], cuts) == truth
+    plain = plain_produce(frame, body_at, len(frame), describe(ApiKey.PRODUCE, version))
+    assert plain == (truth if version >= 9 and not tagged else None)
+
+
+@given(st.sampled_from(FETCHES), topics, splits, st.booleans())
+def test_a_fetch_answer_tells_its_topics_at_any_split(
+    version: int, wanted: list[list[list[tuple[int, int]] | None]], cuts: list[int], aborted: bool
+) -> None:
+    frame = fetched(version, wanted, aborted=aborted)
+    truth = expected(wanted, version >= 13)
+    assert walked(ApiKey.FETCH, version, frame, cuts) == truth
+    plain = plain_fetch(b"<" + frame, 1, 1 + len(frame), describe(ApiKey.FETCH, version))
+    assert plain in (None, truth)
+    if version >= 12 and not aborted and "preferred_read_replica" not in wanted:
+        assert wire.decode_response("Fetch", version, frame) is not None
+
+
+def test_the_quick_look_at_a_fetch_takes_what_nearly_always_comes() -> None:
+    for version in range(12, FETCHES.stop):
+        fields: dict[str, Any] = {"throttle_time_ms": 0, "error_code": 0, "session_id": 1}
+        partition = {"partition_index": 0, "error_code": 0, "records": batch(3)}
+        fields["responses"] = [named(0, "topic", version >= 13) | {"partitions": [partition] * 200}]
+        frame = wire.response("Fetch", version, **fields)
+        found = plain_fetch(frame, 0, len(frame), describe(ApiKey.FETCH, version))
+        assert found == [(called(0, version >= 13), 200 * len(batch(3)), 600)]
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_what_a_real_client_has_sent_is_read_as_kafka_python_reads_it(version: int) -> None:
+    frame = golden("produce", version, "request")
+    body_at = HEAD_BYTES + HEAD.unpack_from(frame, 0)[3]
+    topics = wire.decode_request("Produce", version, frame).topic_data
+    found = walked(ApiKey.PRODUCE, version, frame[body_at:], [])
+    assert [(size, records > 0) for _, size, records in found] == [
+        (sum(len(each.records) for each in topic.partition_data), True) for topic in topics
+    ]
+
+
+def test_behind_the_first_batches_the_rest_is_taken_to_be_like_them() -> None:
+    many = batch(10) * 50
+    assert records_at(b"x" + many, 1, len(many)) == 500
+    assert records_at(old_message() * 3, 0, 3 * len(old_message())) == 3
+    partial = batch(7) + batch(9)[:-1]  # an answer may end within a batch
+    assert records_at(partial, 0, len(partial)) == 16
+    assert records_at(b"\0" * 100, 0, 100) == 0
+
+
+@given(
+    st.binary(max_size=300), splits, st.sampled_from([(ApiKey.PRODUCE, 9), (ApiKey.PRODUCE, 3), (ApiKey.FETCH, 12)])
+)
+def test_junk_ends_a_walk_and_nothing_else(junk: bytes, cuts: list[int], api: tuple[ApiKey, int]) -> None:
+    assert walked(*api, junk, []) == walked(*api, junk, cuts)
+    plain_produce(junk, 0, len(junk), describe(ApiKey.PRODUCE, 9))
+    plain_fetch(junk, 0, len(junk), describe(ApiKey.FETCH, 12))
