@@ -71,6 +71,7 @@ from gateway.upstream.librdkafka import settings_if_needed
 from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.upstreams import MAIN, build_upstreams
 from gateway.usage.service import UsageService, host_id
+from gateway.usage.topic_ids import TopicIds
 from quotas.connections import ConnectionQuotas
 from quotas.layered_quotas import LayeredQuotas
 from quotas.mutations import MutationQuotas
@@ -132,12 +133,14 @@ class Gateway:
         self.listeners = self._listeners.by_name
         self.tls = TlsParts(config, self._loop)
         self._own_topics = OwnTopics.of(config)
+        topic_ids = self._topic_ids = TopicIds() if config.usage.topics else None
         self.upstreams = build_upstreams(
             config,
             now_ms=now_ms,
             tls=self.tls.upstream_tls,
             on_change=self._listeners.follow,
             own_topics=self._own_topics,
+            topic_ids=topic_ids,
         )
         self.cluster = self.upstreams[MAIN].cluster
         self.discovery = self.upstreams[MAIN].discovery
@@ -161,7 +164,9 @@ class Gateway:
         )
         self.mutations = MutationQuotas(self.limits, config.mutation_settings())
         self.journal = ThrottleJournal(wall_clock_ms, label_value)
-        self.usage = UsageService.configured(config, loop=self._loop, now_ms=now_ms, client=own_clients)
+        self.usage = UsageService.configured(
+            config, loop=self._loop, now_ms=now_ms, client=own_clients, topic_ids=topic_ids
+        )
         self.client_quotas = ClientQuotas(
             self.limits,
             config.rate_settings(),
@@ -247,6 +252,7 @@ class Gateway:
             listener=section.name,
             own_topics=self._own_topics,
             journal=self.journal,
+            topic_ids=self._topic_ids,
         )
         collecting, of_heads = handlers_of(
             context,

@@ -150,6 +150,10 @@ class TopicFacts:
 _NO_ID: Final = b"\x00" * 16
 
 
+FIRST_VERSION_WITH_TOPIC_IDS: Final = 10
+"""From this version on answers tell the ids of topics (KIP-516)."""
+
+
 def read_topics(frame: bytes, api: Api) -> Steps[list[TopicFacts]]:
     """The topics of a Metadata response (v0-13).
 
@@ -175,7 +179,7 @@ def read_topics(frame: bytes, api: Api) -> Steps[list[TopicFacts]]:
         error_code, at = read_int16(frame, at)
         name, at = read_nullable_string(frame, at, compact=flexible)
         topic_id = _NO_ID
-        if api.version >= 10:
+        if api.version >= FIRST_VERSION_WITH_TOPIC_IDS:
             topic_id, at = read_bytes_at(frame, at, 16)
         at = skip(frame, at, 1) if api.version >= 1 else at
         partitions, at = yield from _skip_partitions(frame, at, version=api.version, flexible=flexible)

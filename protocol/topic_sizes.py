@@ -1,4 +1,4 @@
-"""Whose records a Produce request or a Fetch answer holds, topic by topic, found as its bytes pass. Pure.
+"""Whose records a Produce request or the answer to a Fetch or ShareFetch holds, found as its bytes pass. Pure.
 
 A walk steps over records by their sizes, in any pieces, and keeps at most a topic's name of what it was given. Of
 records nothing is read but the heads of batches: how long each is, and how many records are in it. Layouts follow
@@ -19,10 +19,17 @@ from protocol.api_keys import Api, ApiKey
 from protocol.errors import MalformedBody, ProtocolError, TooManyElements
 from protocol.headers import REPLY_HEAD
 
-BATCHES_SEEN: Final = 4
-
 FIRST_FETCH_WITH_TOPIC_IDS: Final = 13
 FIRST_PRODUCE_WITH_TOPIC_IDS: Final = 13
+
+_FIRST_WITH_TOPIC_IDS: Final = {
+    ApiKey.PRODUCE: FIRST_PRODUCE_WITH_TOPIC_IDS,
+    ApiKey.FETCH: FIRST_FETCH_WITH_TOPIC_IDS,
+    ApiKey.SHARE_FETCH: 0,
+}
+
+BATCHES_SEEN: Final = 4
+
 
 MAX_TOPIC_BYTES: Final = 249
 """Kafka's longest name of a topic; a longer one ends the walk."""
@@ -49,18 +56,18 @@ _PLAIN_BATCH: Final = 2
 
 def names_by_id(api: Api) -> bool:
     """Whether messages of this version name topics by their ids."""
-    first = FIRST_PRODUCE_WITH_TOPIC_IDS if api.key is ApiKey.PRODUCE else FIRST_FETCH_WITH_TOPIC_IDS
-    return api.version >= first
+    return api.version >= _FIRST_WITH_TOPIC_IDS[api.key]
 
 
 def records_at(data: bytes, at: int, size: int) -> int:
     """How many records these bytes hold, as the heads of their first batches tell."""
+    records: int
     if size >= _BATCH_HEAD_BYTES:
         length, magic, records = _BATCH.unpack_from(data, at + _LENGTH_AT)
         if (
             length == size - _BEHIND_LENGTH and magic == _PLAIN_BATCH
         ):  # a single batch, as nearly all that are sent
-            return records if records > 0 else 0
+            return max(records, 0)
     start, end = at, at + size
     records = 0
     for _ in range(BATCHES_SEEN):
@@ -386,6 +393,42 @@ def _walk_fetch(window: _Window, api: Api, found: Found) -> _Walk:
     return at
 
 
+def _walk_share_fetch(window: _Window, api: Api, found: Found) -> _Walk:
+    at = yield from _tags(window, REPLY_HEAD.size)
+    length, at = yield from _length(window, at + 4 + 2, compact=True)  # behind throttle time and error code
+    at += length + (4 if api.version >= 1 else 0)  # message; lock timeout
+    topics, at = yield from _length(window, at, compact=True)
+    for _ in range(topics):
+        window.step()
+        called, at = yield from _called(window, at, api)
+        partitions, at = yield from _length(window, at, compact=True)
+        of_topic = records_of_topic = 0
+        for _ in range(partitions):
+            window.step()
+            length, at = yield from _length(window, at + 4 + 2, compact=True)  # behind index and error code
+            length, at = yield from _length(window, at + length + 2, compact=True)  # of the acknowledgements
+            at = yield from _tags(window, at + length + 4 + 4)  # behind leader and epoch
+            size, at = yield from _length(window, at, compact=True)
+            records, at = yield from _records(window, at, size)
+            of_topic += size
+            records_of_topic += records
+            acquired, at = yield from _length(window, at, compact=True)
+            for _ in range(acquired):
+                window.step()
+                at = yield from _tags(window, at + 8 + 8 + 2)
+            at = yield from _tags(window, at)
+        at = yield from _tags(window, at)
+        found(called, of_topic, records_of_topic)
+    return at
+
+
+_WALKS: Final = {
+    ApiKey.PRODUCE: _walk_produce,
+    ApiKey.FETCH: _walk_fetch,
+    ApiKey.SHARE_FETCH: _walk_share_fetch,
+}
+
+
 class TopicWalk:
     """Walks one request or answer as its bytes come.
 
@@ -399,13 +442,12 @@ class TopicWalk:
         """Nothing was seen.
 
         Args:
-            api: Produce: the first bytes are those of a request's body, or of its header's tags. Fetch: those of an
-                answer's size.
+            api: Produce: the first bytes are those of a request's body, or of its header's tags. Others: those
+                of an answer's size.
             found: told of each topic behind its last partition.
         """
         self._window = _Window()
-        walk = _walk_produce if api.key is ApiKey.PRODUCE else _walk_fetch
-        self._walk: _Walk | None = walk(self._window, api, found)
+        self._walk: _Walk | None = _WALKS[api.key](self._window, api, found)
         self._kept = b""
         self.left_bytes, self._wanted = next(self._walk)
 

@@ -12,6 +12,10 @@ with each line since then. `ts` is the second it covers (s since the epoch, UTC)
 Where the wall clock was set meanwhile, `jump_ms` tells by how much; otherwise there is no such field. Beyond a cap of
 rows all further clients of a second share the rows `~other`; `dropped_rows` tells how many. `dropped_events`
 are missing: there were more than fit into the line.
+
+Where topics are metered there is one more field, "topics": rows as `TopicRow` tells, for each topic of a client and
+API (produce, fetch). Their bytes add up to those of the client's rows, which know nothing of them: readers that do not
+know the field lose nothing else. A topic whose id has no name yet may come up to five lines later than its client.
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ VERSION: Final = 1
 
 OTHER: Final = "~other"
 """Client id of the row that sums up the clients beyond the cap of rows."""
+
+OVERHEAD: Final = ""
+"""Name of the topic row of what stands around records: heads, names of topics, sizes, empty answers."""
 
 
 class UsageApi(StrEnum):
@@ -86,3 +93,17 @@ class Event(IntEnum):
     THROTTLE_MS = 8
     CORRELATION_ID = 9
     ATTEMPT = 10  # 1; higher for one that seems to be a retry of a refused request
+
+
+class TopicRow(IntEnum):
+    """Positions in a row of the field "topics"; the first five are those of `Row`."""
+
+    LISTENER = 0
+    USER = 1
+    CLIENT_ID = 2
+    API = 3
+    NODE = 4
+    TOPIC = 5  # its name; its id where no name became known; `OVERHEAD`, or `OTHER` beyond a cap
+    REQUESTS = 6  # or answers, that hold the topic
+    BYTES = 7  # of records, as they are on the wire
+    RECORDS = 8  # of a fetch about, where a partition has more than four batches in an answer

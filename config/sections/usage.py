@@ -28,9 +28,12 @@ class UsageSettings(Section, frozen=True):
         topic_partitions, topic_replication_factor: of a topic that is made; -1 leaves it to the brokers.
         max_rows: clients in one line; all others share one row.
         max_events: controller mutations in one line; further ones are only counted.
+        topics: whether it is also counted which topics clients produce to and fetch from.
+        max_topics_per_client: topics of one client and API in one line; all others share one row.
+        max_topics: the same for all clients together.
         max_queued_bytes: lines that wait for a slow disk or cluster; further ones are dropped and counted. 16 MiB
             are about half an hour at a hundred clients.
-        privacy: plain: names as they are; hashed: keyed hashes of user, client id and address.
+        privacy: plain: names as they are; hashed: keyed hashes of user, client id, address and topic.
         salt_file: the key of the hashes, made when it is not there; in `directory` if not given.
     """
 
@@ -47,6 +50,9 @@ class UsageSettings(Section, frozen=True):
     topic_replication_factor: Annotated[int, Field(ge=-1, le=1_000)] = -1
     max_rows: SmallCount = 10_000
     max_events: SmallCount = 10_000
+    topics: bool = False
+    max_topics_per_client: Annotated[int, Field(ge=1, le=10_000)] = 100
+    max_topics: SmallCount = 20_000
     max_queued_bytes: Annotated[int, Field(ge=_MIB, le=_GIB)] = 16 * _MIB
     privacy: Literal["plain", "hashed"] = "plain"
     salt_file: NonEmpty | None = None
@@ -56,6 +62,8 @@ class UsageSettings(Section, frozen=True):
         faults: list[tuple[Key, str]] = []
         if self.kind == "files" and self.directory is None:
             faults.append((("directory",), "required, since kind is files"))
+        if self.kind == "off" and self.topics:
+            faults.append((("topics",), "needs records to be in; set kind"))
         if self.kind == "topic" and self.privacy == "hashed" and self.salt_file is None:
             faults.append((("salt_file",), "required, since names are hashed and there is no directory"))
         if self.topic_partitions == 0:

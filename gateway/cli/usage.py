@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import config
 from gateway.cli.table import aligned, number
+from gateway.cli.topic_usage import summarise_topics, topic_blocks, topics_json
 from gateway.usage.reader import Readings, read_last, rows_of
 from quotas.entities import format_name
 from quotas.usage_record import OTHER, Row, UsageApi
@@ -73,6 +74,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--minutes", metavar="N", type=_positive, default=5, help="default: 5")
     parser.add_argument("--top", metavar="N", type=_positive, default=10, help="clients per API; default: 10")
     parser.add_argument("--api", choices=[each.value for each in UsageApi], help="only this one")
+    parser.add_argument(
+        "--topics",
+        action="store_true",
+        help="which topics clients produced to and fetched from ([usage] topics)",
+    )
     parser.add_argument("--json", action="store_true", help="for programs; all clients")
     parser.set_defaults(run=run)
 
@@ -95,11 +101,25 @@ def run(arguments: argparse.Namespace) -> int:
         readings = read_last(Path(directory), arguments.minutes * 60)
     except OSError as exc:
         raise config.ConfigError([f"{directory}: cannot be read: {exc.strerror}"]) from exc
+    if arguments.topics:
+        print(_topics(readings, arguments))
+        return 0 if readings.lines else 1
     uses = summarise(readings)
     if arguments.api is not None:
         uses = [use for use in uses if use.api == arguments.api]
     print(_json(readings, uses) if arguments.json else _text(readings, uses, arguments.top))
     return 0 if readings.lines else 1
+
+
+def _topics(readings: Readings, arguments: argparse.Namespace) -> str:
+    uses = summarise_topics(readings, covered_s(readings), api=arguments.api)
+    if arguments.json:
+        return json.dumps({**_coverage(readings), "topics": topics_json(uses)}, indent=2)
+    if not readings.lines:
+        return "\n".join(["no usage records here", *_notes(readings)])
+    blocks = topic_blocks(uses, arguments.top)
+    none = [] if blocks else ["no topics in these records: [usage] topics is off, or no client did anything"]
+    return "\n\n".join(["\n".join([_head(readings), *_notes(readings)]), *blocks, *none])
 
 
 def summarise(readings: Readings) -> list[Use]:
@@ -216,12 +236,12 @@ def _json(readings: Readings, uses: list[Use]) -> str:
     inner = ("by_gateway", "by_second", "muted_ms")
     names = [each.name for each in fields(Use) if each.name not in inner]
     shown = [{name: getattr(use, name) for name in names} for use in uses]
-    return json.dumps(
-        {
-            "seconds": covered_s(readings) if readings.lines else 0,
-            "missing_lines": readings.missing(),
-            "unread_lines": readings.unread,
-            "clients": shown,
-        },
-        indent=2,
-    )
+    return json.dumps({**_coverage(readings), "clients": shown}, indent=2)
+
+
+def _coverage(readings: Readings) -> dict[str, float]:
+    return {
+        "seconds": covered_s(readings) if readings.lines else 0,
+        "missing_lines": readings.missing(),
+        "unread_lines": readings.unread,
+    }

@@ -10,6 +10,7 @@ from gateway.observability.throttle_journal import ThrottleJournal
 from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.topology import Topology
 from gateway.usage.table import UsageTable
+from gateway.usage.topic_ids import TopicIds
 from quotas.entities import QuotaKey
 from quotas.limits import Enforcement, Limits
 from quotas.mutations import MutationQuotas
@@ -33,6 +34,7 @@ class HandlerContext:
         listener: its name.
         own_topics: the gateway's own, which clients must not change.
         journal: of throttles; None: none is kept.
+        topic_ids: told what Metadata answers tell of topics; None: it is not wanted.
     """
 
     topology: Topology
@@ -45,6 +47,7 @@ class HandlerContext:
     listener: str = ""
     own_topics: OwnTopics = field(default_factory=OwnTopics)
     journal: ThrottleJournal | None = None
+    topic_ids: TopicIds | None = None
 
     @property
     def mutations_enabled(self) -> bool:

@@ -24,6 +24,7 @@ from functools import partial
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.handlers.node_endpoints import relayed_answers
+from gateway.handlers.topic_use import TopicsOfReply
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import Answer, HeadAnswer, Pending, SizedAnswer
@@ -88,8 +89,9 @@ class FetchHandler:
         if sized is not None and not session.times_requests:
             answer = sized[route.api.flexible_header]
             tail = self._tail(route.api)
-            if tail is not None:
-                answer = SizedAnswer(answer.count, answer.less_bytes, tail)
+            watch = self._watch(route.api, known)
+            if tail is not None or watch is not None:
+                answer = SizedAnswer(answer.count, answer.less_bytes, tail, watch)
             session.responses.pending.append(Pending(correlation_id, answer))
             return RELAY
         most_bytes = None if tracker is None else tracker.max_in_window()
@@ -113,7 +115,7 @@ class FetchHandler:
                     lowered = clamped_head(data, at, size, client_id_length, route.api, share)
                 except Truncated:
                     return HeadDecision.MORE
-        answer = HeadAnswer(partial(self._on_reply, session, route.api, known), self._tail(route.api))
+        answer = self._answer(session, route.api, known)
         if lowered is not None:
             assert tracker is not None
             # Begun when its head is replaced: this may be asked again before.
@@ -136,8 +138,9 @@ class FetchHandler:
             wait_ms = _wait_ms(session, tracker, 0, now_ms)
             if wait_ms > 0:
                 if self._acknowledges:
+                    watch = self._watch(route.api, known)
                     on_head = partial(self._on_acknowledged, session, route.api, known, now_ms + wait_ms)
-                    answer = HeadAnswer(on_head, self._tail(route.api))
+                    answer = HeadAnswer(on_head, self._tail(route.api), watch)
                     session.forward(without_wish_for_records(frame, route.api), route.api, answer)
                 else:
                     self._answer_empty(session, route.api, frame, known, wait_ms, now_ms)
@@ -147,8 +150,17 @@ class FetchHandler:
             if lowered is not None:
                 frame = lowered + frame[len(lowered) :]
             session.throttling.fetch_begins(tracker)
-        answer = HeadAnswer(partial(self._on_reply, session, route.api, known), self._tail(route.api))
+        answer = self._answer(session, route.api, known)
         session.forward(frame, route.api, answer)
+
+    def _answer(self, session: Session, api: Api, known: CachedSensor) -> HeadAnswer:
+        watch = self._watch(api, known)
+        return HeadAnswer(partial(self._on_reply, session, api, known, watch), self._tail(api), watch)
+
+    def _watch(self, api: Api, known: CachedSensor) -> TopicsOfReply | None:
+        """What counts a reply by topic; None: nothing does."""
+        row = known.row
+        return None if row is None or row.topics is None else TopicsOfReply(api, row)
 
     def _tail(self, api: Api) -> NodeEndpoints | None:
         relayed = self._relayed.get(api.version)
@@ -184,7 +196,14 @@ class FetchHandler:
         return session.throttle_reply(head, api, ThrottledBy.FETCH, known, until_ms - now_ms, now_ms=now_ms)
 
     def _on_reply(
-        self, session: Session, api: Api, asked: CachedSensor, head: bytes, size: int, now_ms: int
+        self,
+        session: Session,
+        api: Api,
+        asked: CachedSensor,
+        watch: TopicsOfReply | None,
+        head: bytes,
+        size: int,
+        now_ms: int,
     ) -> bytes | None:
         session.release(MuteReason.AWAITING_FETCH)
         session.throttling.fetch_ends()
@@ -202,11 +221,15 @@ class FetchHandler:
         elif tracker is not None:
             wanted_ms = tracker.empties(session.throttling, now_ms=now_ms)
             if wanted_ms > 0:
+                if watch is not None:
+                    watch.row = None
                 empty = emptied(head, api)
                 return session.throttle_reply(empty, api, ThrottledBy.FETCH, known, wanted_ms, now_ms=now_ms)
         delivered_bytes = counted_bytes(size, api)
         if row is not None:
             row.count(delivered_bytes)
+        if watch is not None:
+            watch.row = row
         if tracker is None:
             return None
         tracker.last_value = float(delivered_bytes)

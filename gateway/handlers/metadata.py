@@ -33,11 +33,13 @@ from protocol.error_codes import ErrorCode
 from protocol.errors import ProtocolError
 from protocol.metadata import (
     FIRST_VERSION_WITH_FLAG,
+    FIRST_VERSION_WITH_TOPIC_IDS,
     MetadataQuestion,
     copy_errors,
     downgrade_answer,
     forbid_creation,
     parse_metadata_question,
+    read_topics,
     topics_in_error,
     upgrade_question,
 )
@@ -65,16 +67,17 @@ class MetadataHandler:
 
     def __init__(self, context: HandlerContext) -> None:
         self._context = context
+        self._ids = context.topic_ids
 
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
-        if self._context.mutations_seen or self._context.own_topics:
+        if self._context.mutations_seen or self._context.own_topics or self._learns(route.api):
             session.run(self._serve(session, route.api, frame))
         else:
             session.forward(frame, route.api, CollectedAnswer(partial(self._rewrite, route.api)))
 
     def _serve(self, session: Session, api: Api, frame: bytes) -> Steps[None]:
-        on_reply: OnReply = partial(self._rewrite, api)
+        on_reply: OnReply = partial(self._learn if self._learns(api) else self._rewrite, api)
         own = self._context.own_topics
         if self._context.mutations_seen or own:
             question = yield from self._question(frame, api)
@@ -96,6 +99,17 @@ class MetadataHandler:
             if self._context.mutations_enabled or self._context.own_topics:
                 raise
             return None
+
+    def _learns(self, api: Api) -> bool:
+        """Whether names of topics are wanted for the ids that these answers tell."""
+        return self._ids is not None and api.version >= FIRST_VERSION_WITH_TOPIC_IDS
+
+    def _learn(self, api: Api, frame: bytes, now_ms: int) -> Steps[bytes | None]:
+        assert self._ids is not None
+        for topic in (yield from read_topics(frame, api)):
+            if topic.name and topic.error_code == ErrorCode.NONE:
+                self._ids.learn(topic.topic_id, topic.name)
+        return self._rewrite(api, frame, now_ms)
 
     def _rewrite(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         return rewrite_metadata(frame, api, self._context.topology.advertise)

@@ -43,11 +43,32 @@ _SEEN_HEAD_BYTES: Final = 64
 """Enough of a reply to hold a throttle time that stands near its start; no broker sends header tags today."""
 
 
+class Watch(Protocol):
+    """Looks at the bytes of one message that are relayed as they are."""
+
+    def take(self, data: bytes, at: int, end: int) -> None:
+        """The next bytes."""
+
+    def end(self) -> None:
+        """No more of it comes."""
+
+
+class ReplyWatch(Protocol):
+    """Looks at the replies of an answer, as the broker has sent them."""
+
+    def whole(self, data: bytes, at: int, end: int) -> None:
+        """A reply that came whole, from its size on."""
+
+    def begin(self, size: int) -> Watch | None:
+        """One of this payload size that comes in pieces; None: it is not looked at."""
+
+
 class LocalAnswer:
     """A reply of our own, waiting for the replies before it; while `frame` is None it is still to be made."""
 
     __slots__ = ("frame",)
     tail: Final = None
+    watch: Final = None
 
     def __init__(self, frame: bytes | None) -> None:
         self.frame = frame
@@ -61,6 +82,7 @@ class CollectedAnswer:
 
     __slots__ = ("on_reply", "passes")
     tail: Final = None
+    watch: Final = None
 
     def __init__(self, on_reply: OnReply, passes: Passes | None = None) -> None:
         self.on_reply = on_reply
@@ -70,30 +92,39 @@ class CollectedAnswer:
 class HeadAnswer:
     """A reply that is relayed after `on_head` has seen, and may have patched, its first bytes.
 
-    With `tail` its end is rewritten.
+    With `tail` its end is rewritten. `watch` looks at it behind `on_head`.
     """
 
-    __slots__ = ("on_head", "tail")
+    __slots__ = ("on_head", "tail", "watch")
 
-    def __init__(self, on_head: OnHead, tail: NodeEndpoints | None = None) -> None:
+    def __init__(
+        self, on_head: OnHead, tail: NodeEndpoints | None = None, watch: ReplyWatch | None = None
+    ) -> None:
         self.on_head = on_head
         self.tail = tail
+        self.watch = watch
 
 
 class SizedAnswer:
     """A reply that is relayed as it is; `count` gets its payload size, less so many bytes.
 
-    Not for a request that is timed. One object can stand for any number of replies. With `tail` its end is rewritten.
+    Not for a request that is timed. One object can stand for any number of replies. With `tail` its end is rewritten,
+    `watch` looks at it behind `count`.
     """
 
-    __slots__ = ("count", "less_bytes", "tail")
+    __slots__ = ("count", "less_bytes", "tail", "watch")
 
     def __init__(
-        self, count: Callable[[int], None], less_bytes: int, tail: NodeEndpoints | None = None
+        self,
+        count: Callable[[int], None],
+        less_bytes: int,
+        tail: NodeEndpoints | None = None,
+        watch: ReplyWatch | None = None,
     ) -> None:
         self.count = count
         self.less_bytes = less_bytes
         self.tail = tail
+        self.watch = watch
 
 
 class TailAnswer:
@@ -103,6 +134,7 @@ class TailAnswer:
     """
 
     __slots__ = ("tail",)
+    watch: Final = None
 
     def __init__(self, tail: NodeEndpoints | None) -> None:
         self.tail = tail
@@ -188,6 +220,7 @@ class ResponseQueue:
         "_stalled_timed",
         "_streamed",
         "_wanted_bytes",
+        "_watched",
         "local_bytes",
         "pending",
         "stalled",
@@ -208,6 +241,7 @@ class ResponseQueue:
         self._relay_left = 0  # bytes of the current reply that are still to be relayed
         self._dropping = False  # or dropped
         self._streamed: _Streamed | None = None  # whose bytes those are, when its end is to be rewritten
+        self._watched: Watch | None = None  # looks at them
         self._partial = bytearray()  # a reply that is collected, or the start of one
         self._wanted_bytes = 0
         self.local_bytes = 0
@@ -298,6 +332,8 @@ class ResponseQueue:
                 return False
             if not _take_unseen(answer, data, 0, size, not left):
                 return False
+            if answer.watch is not None:
+                answer.watch.whole(data, 0, len(data))
         self.pending.popleft()
         self._relay_left = left
         return True
@@ -315,6 +351,8 @@ class ResponseQueue:
             ProtocolError: a collected reply could not be read.
         """
         at = 0
+        if self._watched is not None:
+            self._show(self._watched, data)
         if self._streamed is not None:
             finder = self._streamed.finder
             received = len(data)
@@ -375,8 +413,11 @@ class ResponseQueue:
             end = at + 4 + size
             if timed is None and (answer is None or _take_unseen(answer, data, at, size, end <= received)):
                 pending.popleft()
-                if answer is not None and answer.tail is not None:
-                    start = self._take_tail(answer.tail, data, start, at, end)
+                if answer is not None:
+                    if answer.watch is not None:
+                        self._watch(answer.watch, data, at, end)
+                    if answer.tail is not None:
+                        start = self._take_tail(answer.tail, data, start, at, end)
                 at = end
             else:
                 wanted = 4 + size
@@ -413,6 +454,8 @@ class ResponseQueue:
                     reply = found
                 if reply is not None and timed is not None:
                     reply = timekeeper.seal_reply(timed, reply, now_ms=now_ms)
+                if answer is not None and answer.watch is not None:
+                    self._watch(answer.watch, data, at, end)
                 tail = None if answer is None else answer.tail
                 if reply is not None and tail is not None and wanted == 4 + size:
                     reply = tail.rewrite_reply(reply)
@@ -441,6 +484,28 @@ class ResponseQueue:
             self._partial += data[at:]
             if received - at < _REPLY_HEAD_BYTES:
                 self._look_ahead()
+
+    def _watch(self, watch: ReplyWatch, data: bytes, at: int, end: int) -> None:
+        """Have a reply looked at, now or as it comes."""
+        if end <= len(data):
+            watch.whole(data, at, end)
+        elif (watched := watch.begin(end - at - _SIZE_BYTES)) is not None:
+            watched.take(data, at, len(data))
+            self._watched = watched
+
+    def _show(self, watched: Watch, data: bytes) -> None:
+        """The next bytes of the reply that is looked at."""
+        left = self._relay_left
+        watched.take(data, 0, min(left, len(data)))
+        if len(data) >= left:
+            self._watched = None
+            watched.end()
+
+    def ended(self) -> None:
+        """The connection has ended, and with it the reply under way."""
+        if self._watched is not None:
+            self._watched.end()
+            self._watched = None
 
     def _stall(
         self, steps: Steps[bytes | None], timed: TimedRequest | None, rest: bytes, timekeeper: Timekeeper

@@ -16,7 +16,7 @@ from gateway.auth.authentication import Authentication, SaslRules
 from gateway.observability.events import CloseCause
 from gateway.observability.traces import Trace
 from gateway.session.mute import MuteReason
-from gateway.session.response_queue import Answer, LocalAnswer, OnReply, ResponseQueue, TimedRequest
+from gateway.session.response_queue import Answer, LocalAnswer, OnReply, ResponseQueue, TimedRequest, Watch
 from gateway.session.throttle_state import CachedSensor, ThrottleState
 from protocol.api_keys import Api, ApiKey, all_offered, describe
 from protocol.errors import ProtocolError
@@ -96,6 +96,9 @@ class Session(Protocol):
             answer: what becomes of the reply.
             tracker: counts the reply of this Fetch.
         """
+
+    def watch_rest(self, watch: Watch) -> None:
+        """Have the rest of the request that is being looked at shown to this as it is relayed."""
 
     def ask_upstream(self, frame: bytes, correlation_id: int, on_reply: OnReply) -> None:
         """Send a question of our own on this client's upstream connection; its reply goes to `on_reply` alone."""

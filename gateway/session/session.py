@@ -36,6 +36,7 @@ from gateway.session.response_queue import (
     Pending,
     ResponseQueue,
     TimedRequest,
+    Watch,
 )
 from gateway.session.routes import RELAY, HeadDecision, Route, Routes, SaslListener
 from gateway.session.settings import SessionSettings
@@ -111,6 +112,7 @@ class ClientSession:
         "_started",
         "_trace_sink",
         "_unsent_bytes",
+        "_watched",
         "accounted_bytes",
         "authentication",
         "begins_now",
@@ -181,6 +183,7 @@ class ClientSession:
         self.accounted_bytes = 0
         self._in_hand_bytes = 0  # of the request that a handler is at work on
         self._rewritten: tuple[bytes, Answer, RateTracker] | None = None  # of the request looked at
+        self._watched: Watch | None = None  # looks at the rest of the request that is relayed
         self._unsent_bytes = [0, 0]  # towards the client, towards the broker
         self.steps: deque[Steps[Any]] = deque()
         self.on_memory_freed: Callable[[], None] | None = None
@@ -299,6 +302,10 @@ class ClientSession:
         start = at = 0
         if parser.relay_left:
             at = parser.relay_more(len(data))
+            if self._watched is not None:
+                self._watched.take(data, 0, at)
+                if not parser.relay_left:
+                    self._end_watch()
             if parser.relay_left:
                 self.to_upstream.append(data)
                 return
@@ -521,6 +528,8 @@ class ClientSession:
         """Both legs are gone; what is held behind a mute is dropped, since no reply could be delivered."""
         self.on_output_ready = self.on_memory_freed = None
         self._held.clear()
+        self._end_watch()
+        self.responses.ended()
         self.throttling.leave()
         self.steps.clear()
         self._memory.leave(self)
@@ -683,6 +692,15 @@ class ClientSession:
     def rewrite_head(self, head: bytes, answer: Answer, tracker: RateTracker) -> None:
         """See `Session`."""
         self._rewritten = (head, answer, tracker)
+
+    def watch_rest(self, watch: Watch) -> None:
+        """See `Session`."""
+        self._watched = watch
+
+    def _end_watch(self) -> None:
+        watched, self._watched = self._watched, None
+        if watched is not None:
+            watched.end()
 
     def ask_upstream(self, frame: bytes, correlation_id: int, on_reply: OnReply) -> None:
         """See `Session`."""

@@ -19,12 +19,16 @@ from gateway.upstream.connector import Connector
 from gateway.upstream.login import BrokerLogin, LoginFailed
 from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.topology import ClusterMap
+from gateway.usage.topic_ids import TopicIds
 from protocol import codec
+from protocol.error_codes import ErrorCode
 from protocol.errors import ProtocolError
 
 CLIENT_ID: Final = "sluice-discovery"
 _ANSWER_TIMEOUT_S: Final = 5.0
 _RETRY_S: Final = 0.5
+_NAMES_S: Final = 1.0
+"""From one question for the names of topics to the next."""
 _ASKS_SOON: Final = 40
 """How often topics of the gateway that are not there yet are asked for again soon, before it becomes a habit."""
 _LARGEST_ANSWER: Final = 16 * 1024 * 1024
@@ -117,6 +121,7 @@ class Discovery:
         login: BrokerLogin | None = None,
         wants_login: bool = False,
         own_topics: OwnTopics | None = None,
+        topic_ids: TopicIds | None = None,
     ) -> None:
         """Make it; nothing is asked before `run`.
 
@@ -129,12 +134,14 @@ class Discovery:
             login: the gateway's credentials; None: it has none.
             wants_login: the brokers require authentication, so without a login they are not asked at all.
             own_topics: told the ids of the gateway's own topics; None: they are not asked for.
+            topic_ids: told the names of topics whose ids are in use; None: they are not asked for.
         """
         self.reached = False
         self.trouble = _NOT_REACHED
         self._login = login
         self._wants_login = wants_login
         self._own_topics = own_topics or OwnTopics()
+        self._topic_ids = topic_ids
         self._asks_soon = _ASKS_SOON
         self._cluster = cluster
         self._connector = connector
@@ -175,7 +182,30 @@ class Discovery:
             if not self._own_topics.all_known and self._asks_soon:
                 self._asks_soon -= 1  # they are being made
                 wait_s = min(wait_s, _RETRY_S)
+            await self._rest(wait_s)
+
+    async def _rest(self, wait_s: float) -> None:
+        """Until the next question about brokers; names of topics are wanted sooner."""
+        ids = self._topic_ids
+        if ids is None:
             await asyncio.sleep(wait_s)
+            return
+        while wait_s > 0:
+            await asyncio.sleep(min(wait_s, _NAMES_S))
+            wait_s -= _NAMES_S
+            if wanted := ids.to_ask:
+                ids.asked(wanted)
+                await self._ask_names(ids, wanted)
+
+    async def _ask_names(self, ids: TopicIds, wanted: Sequence[bytes]) -> None:
+        try:
+            frame = await self._ask(None, codec.metadata_by_id_request(wanted, client_id=CLIENT_ID))
+            topics = codec.read_metadata(frame, codec.METADATA_BY_ID).topics
+        except (OSError, ProtocolError, TimeoutError):
+            return  # asked for again
+        for topic in topics:
+            if topic.error_code == ErrorCode.NONE and topic.name:
+                ids.learn(topic.topic_id, topic.name)
 
     async def _ask_once(self) -> None:
         facts = codec.read_metadata(

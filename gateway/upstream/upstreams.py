@@ -24,6 +24,7 @@ from gateway.upstream.proxy_header import ProxyHeaderSender
 from gateway.upstream.resolver import Resolver
 from gateway.upstream.tls import BrokerTls
 from gateway.upstream.topology import ClusterMap
+from gateway.usage.topic_ids import TopicIds
 from protocol.proxy_protocol import ProxyVersion
 
 MAIN: Final = "upstream"
@@ -73,6 +74,7 @@ def build_upstreams(
     tls: Callable[[str, UpstreamSettings], BrokerTls | None],
     on_change: Callable[[ClusterMap, Sequence[int]], None],
     own_topics: OwnTopics,
+    topic_ids: TopicIds | None = None,
 ) -> dict[str, Upstream]:
     """All of them by name; nothing is connected yet.
 
@@ -81,6 +83,7 @@ def build_upstreams(
         now_ms: the clock.
         tls: makes the TLS of an upstream from its name and section; None for one without.
         own_topics: told the ids of the gateway's own topics, through [upstream].
+        topic_ids: told the names of topics whose ids are in use; None: they are not asked for.
         on_change: told, after each answer, the upstream's cluster and the brokers that are gone for good.
     """
     resolver = Resolver(now_ms)
@@ -108,6 +111,7 @@ def build_upstreams(
             login=BrokerLogin.of(section.sasl, client_id=CLIENT_ID),
             wants_login=section.security_protocol.sasl,
             own_topics=own_topics if name == MAIN else None,
+            topic_ids=topic_ids if name == MAIN else None,
         )
         found[name] = Upstream(name, section, cluster, connector, discovery)
     return found

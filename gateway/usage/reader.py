@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gateway.usage.part_file import WholeLines, read_pieces
 from gateway.usage.retention import complete_files, left_parts
-from quotas.usage_record import VERSION, Row
+from quotas.usage_record import VERSION, Row, TopicRow
 
 _MOST_NAMED: Final = 5
 _LAST_SECOND: Final = 2**35  # a thousand years on: what is later is not seconds
@@ -113,6 +113,19 @@ def rows_of(line: dict[str, Any]) -> Iterator[list[Any]]:
             and all(isinstance(name, str) for name in row[: Row.NODE])
             and all(isinstance(value, int | float) for value in row[Row.NODE : Row.QUOTA])
             and all(value is None or isinstance(value, int | float) for value in row[Row.QUOTA : Row.FLAGS])
+        ):
+            yield row
+
+
+def topics_of(line: dict[str, Any]) -> Iterator[list[Any]]:
+    """The rows of topics of a line; none where topics are not metered."""
+    rows = line.get("topics")
+    for row in rows if isinstance(rows, list) else ():
+        if (
+            isinstance(row, list)
+            and len(row) > TopicRow.RECORDS
+            and all(isinstance(name, str) for name in (*row[: TopicRow.NODE], row[TopicRow.TOPIC]))
+            and all(isinstance(value, int | float) for value in row[TopicRow.REQUESTS :])
         ):
             yield row
 

@@ -17,12 +17,15 @@ import orjson
 
 from gateway.runtime.clock import NowMs, WallMs, wall_clock_ms
 from gateway.usage.line import Line
-from gateway.usage.row import RowValues
+from gateway.usage.row import RowValues, TopicValues
 from gateway.usage.table import EventValues, UsageTable
 from quotas.usage_record import VERSION
 
 ROWS_PER_TURN: Final = 250
 """Taken and encoded within one turn of the loop: less than a millisecond."""
+
+METERED_ROWS_PER_TURN: Final = 50
+"""The same where each may have a hundred topics."""
 
 _SECOND_MS: Final = 1000
 _JUMP_MS: Final = 100
@@ -38,6 +41,7 @@ class LineBuilder:
     def __init__(self) -> None:
         """Begin with nothing."""
         self._slices: list[bytes] = []
+        self._topics: list[bytes] = []
         self._rows = 0
 
     def add_rows(self, rows: Sequence[RowValues]) -> None:
@@ -45,6 +49,11 @@ class LineBuilder:
         if rows:
             self._slices.append(orjson.dumps(rows)[1:-1])
             self._rows += len(rows)
+
+    def add_topics(self, rows: Sequence[TopicValues]) -> None:
+        """Encode a slice of the rows of topics."""
+        if rows:
+            self._topics.append(orjson.dumps(rows)[1:-1])
 
     def finish(
         self,
@@ -89,7 +98,9 @@ class LineBuilder:
             head[:-1],
             b',"rows":[',
             b",".join(self._slices),
-            b'],"events":',
+            b"]",
+            b',"topics":[%b]' % b",".join(self._topics) if self._topics else b"",
+            b',"events":',
             orjson.dumps(shown) if shown else _EMPTY,
             b',"dropped_rows":%d,"dropped_events":%d}' % dropped,
         )
@@ -196,11 +207,15 @@ class Recorder:
         events = self._table.take_events()
         dropped = self._table.take_dropped()
         builder = LineBuilder()
-        for at in range(0, len(listed), ROWS_PER_TURN):
+        metered = self._table.topics is not None
+        turn_rows = METERED_ROWS_PER_TURN if metered else ROWS_PER_TURN
+        for at in range(0, len(listed), turn_rows):
             if at:
                 yield None
-            turn = listed[at : at + ROWS_PER_TURN]
+            turn = listed[at : at + turn_rows]
             builder.add_rows([self._table.values(row, now_ms=now_ms) for row in turn])
+            if metered:
+                builder.add_topics([each for row in turn for each in row.take_topics()])
         line = builder.finish(
             gateway=self._gateway,
             boot=self._boot,

@@ -6,7 +6,7 @@ alone. A row that is not counted in holds nothing but its names.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from quotas.rate_quotas import RateTracker
 from quotas.usage_record import RowFlags, UsageApi
@@ -16,6 +16,47 @@ RowValues: TypeAlias = tuple[
     float | None, float | None, int,
 ]  # fmt: skip
 """As `quotas.usage_record.Row` tells."""
+
+
+TopicTold: TypeAlias = tuple[str, int, int, int]
+"""Name of a topic as it is written, requests, bytes, records."""
+
+TopicValues: TypeAlias = tuple[str, str, str, str, int, str, int, int, int]
+"""As `quotas.usage_record.TopicRow` tells."""
+
+
+class Counts:
+    """What was counted of one topic since the last line."""
+
+    __slots__ = ("lines", "records", "requests", "size_bytes")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.size_bytes = 0
+        self.records = 0
+        self.lines = 0  # that it was held back from, for want of a name
+
+    def add(self, other: Counts) -> None:
+        """All of another's."""
+        self.requests += other.requests
+        self.size_bytes += other.size_bytes
+        self.records += other.records
+
+
+class Topics(Protocol):
+    """What all rows of a table share about topics: see `gateway.usage.topics`."""
+
+    def key_of_id(self, topic_id: bytes, *, told_by_broker: bool) -> bytes:
+        """What a topic is counted by of which only the id was told; others are by their names."""
+
+    def new(self, counts: dict[bytes, Counts], key: bytes) -> Counts:
+        """The counts of a topic that is not among those of this row yet; those of all others beyond a cap."""
+
+    def take(self, counts: dict[bytes, Counts]) -> tuple[list[TopicTold], dict[bytes, Counts]]:
+        """What is to be written of a row's topics, and what waits for the next line."""
+
+    def pour(self, counts: dict[bytes, Counts], into: dict[bytes, Counts]) -> None:
+        """Add the topics of one row to those of another."""
 
 
 class RowKey(NamedTuple):
@@ -52,6 +93,7 @@ class UsageRow:
         shared: whether it is that of all clients without one of their own.
         listed: whether it stands on its table's list.
         in_table: False once the table has given its place away; its holders may count on.
+        topics: what is counted by topic; None: nothing is.
         requests, offered, withheld, max_units, rejected, rejected_units, delayed, throttle_ms: since the last line;
             withheld is what of `offered` was not admitted.
     """
@@ -64,6 +106,7 @@ class UsageRow:
         "_mute_from_ms",
         "_mute_until_ms",
         "_muted_ms",
+        "_topics",
         "delayed",
         "in_table",
         "key",
@@ -76,12 +119,19 @@ class UsageRow:
         "requests",
         "shared",
         "throttle_ms",
+        "topics",
         "tracker",
         "withheld",
     )
 
     def __init__(
-        self, key: RowKey, names: tuple[str, str, str], listed: list[UsageRow], *, shared: bool = False
+        self,
+        key: RowKey,
+        names: tuple[str, str, str],
+        listed: list[UsageRow],
+        *,
+        shared: bool = False,
+        topics: Topics | None = None,
     ) -> None:
         """An empty row.
 
@@ -90,6 +140,7 @@ class UsageRow:
             names: of listener, user and client id as they are written.
             listed: where it puts itself.
             shared: see above.
+            topics: see above.
         """
         self.key = key
         self.names = names
@@ -100,6 +151,8 @@ class UsageRow:
         self.shared = shared
         self.listed = False
         self.in_table = True
+        self.topics = topics
+        self._topics: dict[bytes, Counts] = {}
         self._list = listed
         self._mute_from_ms = 0
         self._mute_until_ms = 0
@@ -126,6 +179,27 @@ class UsageRow:
         if not self.listed:
             self._enlist()
         self.offered += units
+
+    def count_topic(self, key: bytes, size_bytes: int, records: int) -> None:
+        """So much of what was counted is of this topic: by its name, or see `Topics.key_of_id`."""
+        counts = self._topics.get(key)
+        if counts is None:
+            assert self.topics is not None
+            counts = self.topics.new(self._topics, key)
+        if not self.listed:
+            self._enlist()
+        counts.requests += 1
+        counts.size_bytes += size_bytes
+        counts.records += records
+
+    def take_topics(self) -> list[TopicValues]:
+        """The topics as they are written; what waits for a name has the row written again with the next line."""
+        if self.topics is None or not self._topics:
+            return []
+        told, self._topics = self.topics.take(self._topics)
+        if self._topics and not self.listed:
+            self._enlist()
+        return [(*self._head, *each) for each in told]
 
     def reject(self, units: float, *, withheld: bool = False) -> None:
         """So many of the units that were counted are refused; `withheld`: they were withheld until now."""
@@ -206,6 +280,8 @@ class UsageRow:
         other.rejected_units += self.rejected_units
         other.delayed += self.delayed
         other.throttle_ms += self.throttle_ms
+        if self.topics is not None:
+            self.topics.pour(self._topics, other._topics)
         over_ms = self._mute_until_ms - self._mute_from_ms if self._mute_until_ms <= now_ms else 0
         other._muted_ms = max(other._muted_ms, self._muted_ms + over_ms)
         self.listed = False

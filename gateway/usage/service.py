@@ -27,6 +27,8 @@ from gateway.usage.salt import SALT_BYTES, SALT_NAME, load_salt
 from gateway.usage.series import UsageSeries
 from gateway.usage.sink import ThreadedSink, Writer
 from gateway.usage.table import UsageTable
+from gateway.usage.topic_ids import TopicIds
+from gateway.usage.topics import TopicUse
 from quotas.connections import ConnectionQuotas
 from quotas.mutations import MutationQuotas
 from quotas.record_signature import RecordSigner
@@ -58,6 +60,7 @@ class UsageService:
         loop: asyncio.AbstractEventLoop,
         now_ms: NowMs,
         client: Mapping[str, Any],
+        topic_ids: TopicIds | None = None,
     ) -> None:
         """Put it together; nothing is written yet.
 
@@ -66,6 +69,7 @@ class UsageService:
             loop: the gateway's.
             now_ms: its clock.
             client: librdkafka's settings for reaching the cluster; only records in a topic use them.
+            topic_ids: names of topics, which the cluster is asked for.
 
         Raises:
             ConfigError: the file with the secret can't be read.
@@ -74,7 +78,18 @@ class UsageService:
         self._loop = loop
         gateway = section.gateway_id or host_id()
         boot = _boot(section, gateway)
-        self.table = UsageTable(_names(config), max_rows=section.max_rows, max_events=section.max_events)
+        names = _names(config)
+        topics = None
+        if section.topics:
+            topics = TopicUse(
+                topic_ids or TopicIds(),
+                names,
+                max_of_client=section.max_topics_per_client,
+                max_topics=section.max_topics,
+            )
+        self.table = UsageTable(
+            names, max_rows=section.max_rows, max_events=section.max_events, topics=topics
+        )
         writer: Writer
         if section.kind == "files":
             assert section.directory is not None
@@ -112,12 +127,18 @@ class UsageService:
 
     @classmethod
     def configured(
-        cls, config: Config, *, loop: asyncio.AbstractEventLoop, now_ms: NowMs, client: Mapping[str, Any]
+        cls,
+        config: Config,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: NowMs,
+        client: Mapping[str, Any],
+        topic_ids: TopicIds | None = None,
     ) -> UsageService | None:
         """What the configuration asks for; None: no records. The arguments are the constructor's."""
         if config.usage.kind == "off":
             return None
-        return cls(config, loop=loop, now_ms=now_ms, client=client)
+        return cls(config, loop=loop, now_ms=now_ms, client=client, topic_ids=topic_ids)
 
     def watch(self, mutations: MutationQuotas, connections: ConnectionQuotas) -> None:
         """Where limits of rows are found that have no counter of a rate."""

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from gateway.usage.names import Names
-from gateway.usage.row import UNLIMITED, Level, RowKey, RowValues, UsageRow
+from gateway.usage.row import UNLIMITED, Level, RowKey, RowValues, Topics, UsageRow
 from quotas.entities import MAX_NAME_CHARS, cut_name
 from quotas.rate_quotas import RateTracker
 from quotas.usage_record import OTHER, UsageApi
@@ -34,13 +34,19 @@ class UsageTable:
     """See the module.
 
     Attributes:
+        topics: see `gateway.usage.topics`; None: nothing is counted by topic.
         dropped_events: events beyond the cap, and requests too large for any, since the last line.
         folded_total: clients in `~other`, summed over the lines so far.
         missing_total: events that are in no line.
     """
 
     def __init__(
-        self, names: Names | None = None, *, max_rows: int = 10_000, max_events: int = 10_000
+        self,
+        names: Names | None = None,
+        *,
+        max_rows: int = 10_000,
+        max_events: int = 10_000,
+        topics: Topics | None = None,
     ) -> None:
         """An empty table.
 
@@ -48,10 +54,12 @@ class UsageTable:
             names: how names are written; as they are if not given.
             max_rows: clients with a row of their own, those of other listeners and brokers counted apart.
             max_events: mutations that one line tells of.
+            topics: has bytes counted by topic too; None: they are not.
         """
         self._names = names or Names()
         self._max_rows = max_rows
         self._max_events = max_events
+        self.topics = topics
         self._rows: dict[RowKey, UsageRow] = {}
         self._others: dict[RowKey, UsageRow] = {}
         self._listed: list[UsageRow] = []
@@ -110,7 +118,9 @@ class UsageTable:
                 self._dropped.add(hash(key))
             return self._other(key)
         written = self._names.written
-        row = UsageRow(key, (key.listener, written(key.user), written(key.client_id)), self._listed)
+        row = UsageRow(
+            key, (key.listener, written(key.user), written(key.client_id)), self._listed, topics=self.topics
+        )
         self._rows[key] = row
         return row
 
@@ -129,7 +139,9 @@ class UsageTable:
         shared = RowKey(key.listener, "", OTHER, key.api, key.node)
         row = self._others.get(shared)
         if row is None:
-            row = UsageRow(shared, (shared.listener, "", OTHER), self._listed, shared=True)
+            row = UsageRow(
+                shared, (shared.listener, "", OTHER), self._listed, shared=True, topics=self.topics
+            )
             self._others[shared] = row
         return row
 

@@ -1,0 +1,184 @@
+"""Bytes by topic: they add up to what the client's row counts, however the bytes come and whatever is in them."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from typing import Any, Final
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.usage.names import Names
+from gateway.usage.table import UsageTable
+from gateway.usage.topic_ids import TopicIds
+from gateway.usage.topics import TopicUse
+from quotas.usage_record import OTHER, OVERHEAD, Row, TopicRow, UsageApi
+from testkit import wire
+from testkit.conversation import Conversation
+from testkit.frames import heartbeat, heartbeat_reply, metadata
+
+ID: Final = uuid.UUID(int=7)
+PIECES: Final = st.sampled_from([None, 1, 64])
+
+
+def conversation(*, ids: TopicIds | None = None, most: int = 100, **more: Any) -> Conversation:
+    use = TopicUse(ids or TopicIds(), Names(), max_of_client=most, max_topics=1_000)
+    return Conversation(usage=UsageTable(topics=use), **more)
+
+
+def told(c: Conversation) -> tuple[Counter[str], Counter[str], dict[str, tuple[int, int, int]]]:
+    """Bytes by API of the rows and of the topics, and (requests, bytes, records) by topic, of the next line."""
+    usage = c.core.context.usage
+    assert usage is not None
+    by_row: Counter[str] = Counter()
+    by_topic: Counter[str] = Counter()
+    topics = {}
+    for row in usage.take_listed(now_ms=c.clock.now_ms):
+        values = usage.values(row, now_ms=c.clock.now_ms)
+        by_row[values[Row.API]] += int(values[Row.OFFERED])
+        for each in row.take_topics():
+            by_topic[each[TopicRow.API]] += each[TopicRow.BYTES]
+            topics[each[TopicRow.TOPIC]] = (each[TopicRow.REQUESTS], each[TopicRow.BYTES], each[TopicRow.RECORDS])
+    return by_row, by_topic, topics
+
+
+def produce(correlation_id: int, topics: dict[str, int], *, version: int = 9, **more: Any) -> bytes:
+    data: list[dict[str, Any]] = [
+        {"name": name, "partition_data": [{"index": 0, "records": b"r" * size}]} for name, size in topics.items()
+    ]
+    if version >= 13:
+        data = [{"topic_id": ID, "partition_data": each["partition_data"]} for each in data]
+    return wire.request(
+        "Produce", version, correlation_id=correlation_id, acks=1, timeout_ms=1, topic_data=data, **more
+    )
+
+
+def fetched(correlation_id: int, topics: dict[str, int], *, version: int = 12) -> bytes:
+    responses = [
+        {
+            "topic": name,
+            "topic_id": ID,
+            "partitions": [{"partition_index": 0, "records": b"r" * size, "aborted_transactions": None}],
+        }
+        for name, size in topics.items()
+    ]
+    return wire.response("Fetch", version, correlation_id=correlation_id, responses=responses)
+
+
+sizes = st.dictionaries(st.sampled_from(["a", "b", "c" * 200]), st.integers(0, 300), max_size=3)
+
+
+@given(sizes, st.sampled_from([0, 3, 8, 9, 12]), PIECES)
+def test_topics_of_produce_add_up_to_the_row_at_any_split(
+    topics: dict[str, int], version: int, piece_bytes: int | None
+) -> None:
+    c = conversation()
+    frames = [produce(1, topics, version=version), heartbeat(2), produce(3, topics, version=version)]
+    c.client_sends(*frames, piece_bytes=piece_bytes).upstream_sees(*frames)
+    by_row, by_topic, found = told(c)
+    assert by_topic == by_row
+    assert by_row["produce"] == sum(len(frame) - 4 for frame in (frames[0], frames[2]))
+    assert {name: size for name, (_, size, _) in found.items() if name != OVERHEAD} == {
+        name: 2 * size for name, size in topics.items()
+    }
+    assert found[OVERHEAD][0] == 2
+
+
+@given(sizes, st.sampled_from([0, 4, 11, 12, 13, 16, 18]), PIECES, st.booleans())
+def test_topics_of_fetch_add_up_to_the_row_at_any_split(
+    topics: dict[str, int], version: int, piece_bytes: int | None, limited: bool
+) -> None:
+    ids = TopicIds()
+    ids.learn(ID.bytes, b"known")
+    c = conversation(ids=ids, **({"consumer_byte_rate": 1e9} if limited else {}))
+    c.client_sends(wire.request("Fetch", version, correlation_id=1), heartbeat(2))
+    reply = fetched(1, topics, version=version)
+    c.upstream_answers(reply, heartbeat_reply(2), piece_bytes=piece_bytes).client_sees(reply, heartbeat_reply(2))
+    by_row, by_topic, found = told(c)
+    assert by_topic == by_row
+    assert by_row["fetch"] > sum(topics.values())
+    names = {"known": sum(topics.values())} if version >= 13 and topics else topics
+    assert {name: size for name, (_, size, _) in found.items() if name != OVERHEAD} == (
+        names if version < 13 or topics else {}
+    )
+
+
+def test_c12_an_answer_that_is_emptied_is_no_use_of_a_topic() -> None:
+    c = conversation(consumer_byte_rate=100)
+    second = Conversation(core=c.core)
+    for each in (c, second):
+        each.client_sends(wire.request("Fetch", 12, correlation_id=1, max_bytes=100_000))
+    c.upstream_answers(fetched(1, {"a": 9_000}))
+    second.upstream_answers(fetched(1, {"a": 9_000}))
+    assert len(second.take_client()) < 100
+    by_row, by_topic, found = told(c)
+    assert by_topic == by_row
+    assert found["a"][:2] == (1, 9_000)
+
+
+def test_what_has_not_come_when_the_connection_ends_is_around_records() -> None:
+    c = conversation()
+    frame = produce(1, {"a": 500, "b": 5_000})
+    c.client_sends(frame[:700])
+    c.session.ended(now_ms=c.clock.now_ms)
+    by_row, by_topic, found = told(c)
+    assert by_topic == by_row == {"produce": len(frame) - 4}
+    assert found["a"][1] == 500
+
+
+def test_beyond_the_cap_topics_share_a_row_and_nothing_is_lost() -> None:
+    c = conversation(most=2)
+    c.client_sends(produce(1, {name: 100 for name in "abcd"}))
+    by_row, by_topic, found = told(c)
+    assert by_topic == by_row
+    assert set(found) == {"a", "b", OTHER, OVERHEAD}
+    assert found[OTHER][:2] == (2, 200)
+    c.client_sends(produce(2, {"c": 100}))
+    assert set(told(c)[2]) == {"c", OVERHEAD}
+
+
+def test_an_id_waits_for_its_name_and_is_told_in_its_place_when_none_comes() -> None:
+    ids = TopicIds()
+    c = conversation(ids=ids)
+    c.client_sends(produce(1, {"any": 100}, version=13))
+    assert set(told(c)[2]) == {OVERHEAD}
+    assert ids.to_ask == [ID.bytes]
+    answer = {"topics": [{"name": "late", "topic_id": ID, "partitions": []}], "brokers": []}
+    c.client_sends(metadata(2)).upstream_answers(
+        wire.response("Produce", 13, correlation_id=1, responses=[]),
+        wire.response("Metadata", 12, correlation_id=2, **answer),
+    )
+    ids.learn(ID.bytes, b"late")
+    assert told(c)[2]["late"][:2] == (1, 100)
+    assert ids.to_ask == []
+
+    c = conversation()
+    c.client_sends(produce(1, {"any": 100}, version=13))
+    lines = [told(c)[2] for _ in range(7)]
+    assert [set(line) for line in lines] == [{OVERHEAD}, set(), set(), set(), set(), {"AAAAAAAAAAAAAAAAAAAABw"}, set()]
+
+
+def test_ids_that_clients_invent_take_no_place_from_those_that_brokers_tell() -> None:
+    ids = TopicIds()
+    for at in range(2_000):
+        assert ids.name_of(at.to_bytes(16), told_by_broker=False) is None
+    assert len(ids.to_ask) == 500
+    ids.name_of(ID.bytes, told_by_broker=True)
+    assert ID.bytes in ids.to_ask
+    for _ in range(10):
+        ids.asked(ids.to_ask)
+    assert ids.to_ask == []
+
+
+def test_rows_that_are_folded_take_their_topics_along() -> None:
+    use = TopicUse(TopicIds(), Names(), max_of_client=10, max_topics=1_000)
+    table = UsageTable(max_rows=1, topics=use)
+    first = table.row("in", "u", "kept", UsageApi.PRODUCE)
+    table.take_listed(now_ms=0)
+    first.in_table = False
+    table.row("in", "u", "newcomer", UsageApi.PRODUCE).count(10)
+    first.count(7)
+    first.count_topic(b"t", 7, 1)
+    rows = table.take_listed(now_ms=1)
+    assert sum(each[TopicRow.BYTES] for row in rows for each in row.take_topics()) == 7
