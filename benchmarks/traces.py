@@ -126,8 +126,8 @@ class _Produces:
         session.receive_from_upstream(self._reply, now_ms=now_ms)
         began = time.thread_time()
         for _ in range(count):
-            assert session.relay_whole_request(self._request, now_ms=now_ms)
-            if not session.relay_whole_reply(self._reply, now_ms=now_ms):
+            assert session.relay_request(self._request, now_ms=now_ms)
+            if not session.relay_reply(self._reply, now_ms=now_ms):
                 session.receive_from_upstream(self._reply, now_ms=now_ms)
             session.to_client.clear()
         return time.thread_time() - began

@@ -133,7 +133,7 @@ class Gateway:
         self.listeners = self._listeners.by_name
         self.tls = TlsParts(config, self._loop)
         self._own_topics = OwnTopics.of(config)
-        topic_ids = self._topic_ids = TopicIds() if config.usage.topics else None
+        topic_ids = self._topic_ids = TopicIds()
         self.upstreams = build_upstreams(
             config,
             now_ms=now_ms,
@@ -175,6 +175,7 @@ class Gateway:
             source=RequestTimeSource(config.client_quota.request_time),
             usage=self.usage.table if self.usage is not None else None,
             journal=self.journal,
+            topic_ids=topic_ids,
         )
         descriptor_limit = raise_descriptor_limit()
         descriptors = plan_descriptors(config, descriptor_limit)

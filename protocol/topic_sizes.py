@@ -217,12 +217,13 @@ def _plain_size(data: bytes, at: int) -> tuple[int, int]:
 class _Window:
     """The bytes that a walk can see: `data`, up to `end`; and how many elements it may still step over."""
 
-    __slots__ = ("data", "end", "left_elements")
+    __slots__ = ("data", "end", "left_elements", "topic")
 
     def __init__(self) -> None:
         self.data = b""
         self.end = 0
         self.left_elements = MAX_STEPS
+        self.topic: bytes | None = None
 
     def step(self) -> None:
         """One element more."""
@@ -295,7 +296,8 @@ def _called(window: _Window, at: int, api: Api) -> Generator[tuple[int, int], in
             raise MalformedBody("a name that is too long")
     if at + length > window.end:
         at = yield at, length
-    return window.data[at : at + length], at + length
+    window.topic = window.data[at : at + length]
+    return window.topic, at + length
 
 
 def _records(window: _Window, at: int, size: int) -> Generator[tuple[int, int], int, tuple[int, int]]:
@@ -437,6 +439,11 @@ class TopicWalk:
     """
 
     __slots__ = ("_kept", "_walk", "_wanted", "_window", "left_bytes")
+
+    @property
+    def topic(self) -> bytes | None:
+        """What the message calls the topic that is being looked at, or was last; None: none has come."""
+        return self._window.topic
 
     def __init__(self, api: Api, found: Found) -> None:
         """Nothing was seen.

@@ -1,5 +1,7 @@
 """What a quota is set for: users, client ids and addresses, each by name or as the default (KIP-55, KIP-612).
 
+A topic is an entity too, alone or with a user or a client id, which Kafka does not have.
+
 The default entity has no name on the wire (null). ``<default>`` is only how this project's text forms
 write it; a user that is really called ``<default>`` is another entity and is written in double quotes.
 """
@@ -54,6 +56,7 @@ class EntityType(StrEnum):
     CLIENT_ID = "client-id"
     USER = "user"
     IP = "ip"
+    TOPIC = "topic"
 
 
 class Family(StrEnum):
@@ -63,6 +66,12 @@ class Family(StrEnum):
     USER = "user"
     CLIENT = "client"
     IP = "ip"
+    TOPIC = "topic"
+    USER_TOPIC = "user_topic"
+    CLIENT_TOPIC = "client_topic"
+
+
+TOPIC_FAMILIES: Final = frozenset({Family.TOPIC, Family.USER_TOPIC, Family.CLIENT_TOPIC})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,7 @@ class QuotaEntity:
     user: Name | None = None
     client_id: Name | None = None
     ip: Name | None = None
+    topic: Name | None = None
 
     def __post_init__(self) -> None:
         """Cut user and client id."""
@@ -82,19 +92,28 @@ class QuotaEntity:
 
     @property
     def family(self) -> Family | None:
-        """The entity's shape, None when it names nothing or mixes an address with a user or client id."""
+        """The entity's shape, None when it names nothing, or types that do not go together.
+
+        An address stands alone; a topic may stand with a user or a client id, not with both.
+        """
         if self.ip is not None:
-            return Family.IP if self.user is None and self.client_id is None else None
+            alone = self.user is None and self.client_id is None and self.topic is None
+            return Family.IP if alone else None
+        if self.topic is not None:
+            if self.user is not None:
+                return Family.USER_TOPIC if self.client_id is None else None
+            return Family.TOPIC if self.client_id is None else Family.CLIENT_TOPIC
         if self.user is not None:
             return Family.USER if self.client_id is None else Family.USER_CLIENT
         return None if self.client_id is None else Family.CLIENT
 
     def components(self) -> Iterator[tuple[EntityType, Name]]:
-        """The named components, in the order a person reads them: user, client id, address."""
+        """The named components, in the order a person reads them: user, client id, address, topic."""
         for entity_type, name in (
             (EntityType.USER, self.user),
             (EntityType.CLIENT_ID, self.client_id),
             (EntityType.IP, self.ip),
+            (EntityType.TOPIC, self.topic),
         ):
             if name is not None:
                 yield entity_type, name
@@ -142,6 +161,7 @@ def parse_entity(text: str) -> QuotaEntity:
         user=names.get(EntityType.USER),
         client_id=names.get(EntityType.CLIENT_ID),
         ip=names.get(EntityType.IP),
+        topic=names.get(EntityType.TOPIC),
     )
 
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
-from quotas.entities import Default, EntityType, Family, QuotaEntity, QuotaKey
+from quotas.entities import TOPIC_FAMILIES, Default, EntityType, Family, QuotaEntity, QuotaKey
 from quotas.ip_table import IpTable, one_spelling
 from quotas.name_prefixes import NamePrefixes
 
@@ -36,6 +37,7 @@ class Enforcement(StrEnum):
 
 IP_KEYS: Final = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
 CLIENT_KEYS: Final = frozenset(QuotaKey) - IP_KEYS
+TOPIC_KEYS: Final = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
 
 # Keys whose values Kafka stores as whole numbers, with the largest value and its Java type as Kafka names it.
 _INTEGRAL: Final = {
@@ -43,6 +45,7 @@ _INTEGRAL: Final = {
     QuotaKey.CONSUMER_BYTE_RATE: (float(2**63 - 1), "a LONG"),
     QuotaKey.CONNECTION_CREATION_RATE: (float(2**31 - 1), "an INT"),
 }
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _FRACTION_TOLERANCE: Final = 1e-6
 
 
@@ -68,6 +71,7 @@ class Limits:
         self.empty_client_id: EmptyClientId = empty_client_id
         self._values: dict[QuotaKey, dict[QuotaEntity, float]] = {key: {} for key in QuotaKey}
         self._families: dict[QuotaKey, dict[Family, int]] = {key: {} for key in QuotaKey}
+        self._topic_families: dict[QuotaKey, dict[Family, int]] = {key: {} for key in QuotaKey}
         self._clear_names()
         self._mode = Enforcement.ENFORCE
         self._observed: frozenset[QuotaEntity] = frozenset()
@@ -94,14 +98,16 @@ class Limits:
         if entity not in self._values[key]:
             return False
         del self._values[key][entity]
-        self._users_by_prefix[key].discard(entity.user)
-        self._clients_by_prefix[key].discard(entity.client_id)
+        if entity.topic is None:
+            self._users_by_prefix[key].discard(entity.user)
+            self._clients_by_prefix[key].discard(entity.client_id)
         if key in IP_KEYS:
             self._addresses.discard(entity.ip)
         family = _family_of(entity)
-        self._families[key][family] -= 1
-        if not self._families[key][family]:
-            del self._families[key][family]
+        families = self._families_like(family)[key]
+        families[family] -= 1
+        if not families[family]:
+            del families[family]
         self._changed(key)
         return True
 
@@ -149,6 +155,7 @@ class Limits:
             return False
         self._values = {key: {} for key in QuotaKey}
         self._families = {key: {} for key in QuotaKey}
+        self._topic_families = {key: {} for key in QuotaKey}
         self._clear_names()
         for key, of_key in values.items():
             for entity, value in of_key.items():
@@ -168,11 +175,22 @@ class Limits:
         return self._addresses.find(address)
 
     def enabled(self, key: QuotaKey) -> bool:
-        """Whether any quota is set for this key and not switched off. When not, nothing is counted for it."""
-        return bool(self._values[key]) and self._mode is not Enforcement.OFF
+        """Whether any quota is set for this key and not switched off. When not, nothing is counted for it.
+
+        Those of topics are another question.
+        """
+        return bool(self._families[key]) and self._mode is not Enforcement.OFF
+
+    def topics_enabled(self, key: QuotaKey) -> bool:
+        """The same of quotas of topics."""
+        return bool(self._topic_families[key]) and self._mode is not Enforcement.OFF
+
+    def topic_families(self, key: QuotaKey) -> frozenset[Family]:
+        """The families with a topic that have at least one quota for this key."""
+        return frozenset(self._topic_families[key])
 
     def families(self, key: QuotaKey) -> frozenset[Family]:
-        """The entity families that have at least one quota for this key."""
+        """The entity families without a topic that have at least one quota for this key."""
         return frozenset(self._families[key])
 
     def sole_family(self, key: QuotaKey) -> Family | None:
@@ -206,6 +224,9 @@ class Limits:
         """Whether the quotas of this entity are only watched; None asks for everything."""
         return self._mode is Enforcement.OBSERVE or entity in self._observed
 
+    def _families_like(self, family: Family) -> dict[QuotaKey, dict[Family, int]]:
+        return self._topic_families if family in TOPIC_FAMILIES else self._families
+
     def _changed(self, key: QuotaKey | None = None) -> None:
         """A quota of this key is another now; None: of any."""
         self.version += 1
@@ -220,9 +241,11 @@ class Limits:
     def _store(self, entity: QuotaEntity, key: QuotaKey, value: float) -> None:
         if entity not in self._values[key]:
             family = _family_of(entity)
-            self._families[key][family] = self._families[key].get(family, 0) + 1
-            self._users_by_prefix[key].add(entity.user)
-            self._clients_by_prefix[key].add(entity.client_id)
+            families = self._families_like(family)[key]
+            families[family] = families.get(family, 0) + 1
+            if entity.topic is None:
+                self._users_by_prefix[key].add(entity.user)
+                self._clients_by_prefix[key].add(entity.client_id)
             if key in IP_KEYS:
                 self._addresses.add(entity.ip)
         self._values[key][entity] = value
@@ -245,7 +268,11 @@ def validate(entity: QuotaEntity, key: str, value: float, *, kept: bool = False)
         fault = _spelling_fault(entity.ip)
     if fault is not None:
         return fault
-    allowed = IP_KEYS if entity.family is Family.IP else CLIENT_KEYS
+    allowed = CLIENT_KEYS
+    if entity.family is Family.IP:
+        allowed = IP_KEYS
+    elif entity.topic is not None:
+        allowed = TOPIC_KEYS
     if key not in allowed:
         return f"Invalid configuration key {key}"
     return _validate_value(QuotaKey(key), value)
@@ -266,6 +293,10 @@ def validate_entity(entity: QuotaEntity) -> str | None:
         ):
             # Half a character, which JSON can hold and no answer on the wire.
             return f"The {entity_type} is no valid text"
+    if entity.family is None and entity.topic is not None:
+        return "Invalid quota entity combination, a topic can be combined with a user or a client id alone"
+    if isinstance(entity.topic, str) and not _TOPIC_NAME.fullmatch(entity.topic):
+        return f"{entity.topic[:250]} is not a valid name of a topic"
     if entity.family is None:
         # Kafka's text, with its missing blank: clients and tests compare it.
         return "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"

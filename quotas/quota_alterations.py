@@ -27,7 +27,7 @@ Operation: TypeAlias = tuple[str, float, bool]
 _KEYS: Final = frozenset(key.value for key in QuotaKey)
 
 # Kafka prints the types in the order of a Java hash map.
-_PRINTED: Final = {"client-id": 0, "user": 1, "ip": 2}
+_PRINTED: Final = {"client-id": 0, "user": 1, "ip": 2, "topic": 3}
 
 
 @dataclass(slots=True)
@@ -125,6 +125,7 @@ def entity_of(names: Names) -> QuotaEntity:
         user=given.get(EntityType.USER),
         client_id=given.get(EntityType.CLIENT_ID),
         ip=given.get(EntityType.IP),
+        topic=given.get(EntityType.TOPIC),
     )
 
 
@@ -137,6 +138,6 @@ def names_of(entity: QuotaEntity) -> dict[str, str | None]:
 
 
 def _as_java_prints(names: Names) -> str:
-    ordered = sorted(names.items(), key=lambda each: (_PRINTED.get(each[0], 3), each[0]))
+    ordered = sorted(names.items(), key=lambda each: (_PRINTED.get(each[0], len(_PRINTED)), each[0]))
     inside = ", ".join(f"{entity_type}={'null' if name is None else name}" for entity_type, name in ordered)
     return f"ClientQuotaEntity(entries={{{inside}}})"

@@ -80,8 +80,14 @@ class QuotaFilter:
             self._test(entity_type) for entity_type in (EntityType.USER, EntityType.CLIENT_ID, EntityType.IP)
         ]
         (user_test, client_test, ip_test) = tests
+        topic_test = self._test(EntityType.TOPIC)
         for entity, value in quotas:
-            if user_test(entity.user) and client_test(entity.client_id) and ip_test(entity.ip):
+            if (
+                user_test(entity.user)
+                and client_test(entity.client_id)
+                and ip_test(entity.ip)
+                and topic_test(entity.topic)
+            ):
                 found.setdefault(entity, {})[key] = value
 
     def _test(self, entity_type: EntityType) -> Callable[[Name | None], bool]:
@@ -147,4 +153,5 @@ def _entity(names: Mapping[EntityType, Name]) -> QuotaEntity:
         user=names.get(EntityType.USER),
         client_id=names.get(EntityType.CLIENT_ID),
         ip=names.get(EntityType.IP),
+        topic=names.get(EntityType.TOPIC),
     )

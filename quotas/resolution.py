@@ -20,7 +20,7 @@ from quotas.limits import Limits
 
 
 class Rule(StrEnum):
-    """The eight levels, first match wins, and NONE. Closed: it is a metric label."""
+    """The eight levels, first match wins; topics', which all apply; and NONE. Closed: it is a metric label."""
 
     USER_CLIENT = "user_client"
     USER_DEFAULT_CLIENT = "user_default_client"
@@ -30,6 +30,9 @@ class Rule(StrEnum):
     DEFAULT_USER = "default_user"
     CLIENT = "client"
     DEFAULT_CLIENT = "default_client"
+    TOPIC = "topic"
+    USER_TOPIC = "user_topic"
+    CLIENT_TOPIC = "client_topic"
     NONE = "none"
 
 
@@ -48,6 +51,7 @@ class Match:
     rule: Rule
     tracker_key: TrackerKey
     observe: bool = False  # computed and reported, without a wait
+    topic_entity: QuotaEntity | None = None  # what a topic's quota is set for
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,8 @@ def match_of_tracker(limits: Limits, key: QuotaKey, tracker_key: TrackerKey) -> 
 
 def entity_of(match: Match) -> QuotaEntity | None:
     """What the quota is set for that a match comes from; None without one."""
+    if match.topic_entity is not None:
+        return match.topic_entity
     return None if match.rule is Rule.NONE else _entity(match.rule, *match.tracker_key)
 
 

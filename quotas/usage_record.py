@@ -14,8 +14,8 @@ rows all further clients of a second share the rows `~other`; `dropped_rows` tel
 are missing: there were more than fit into the line.
 
 Where topics are metered there is one more field, "topics": rows as `TopicRow` tells, for each topic of a client and
-API (produce, fetch). Their bytes add up to those of the client's rows, which know nothing of them: readers that do not
-know the field lose nothing else. A topic whose id has no name yet may come up to five lines later than its client.
+API (produce, fetch). Their bytes add up to those of the client's rows, which know nothing of them: readers that do
+not know the field lose nothing else. A topic whose id has no name yet may come up to five lines after its client.
 """
 
 from __future__ import annotations

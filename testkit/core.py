@@ -29,6 +29,7 @@ from gateway.session.settings import SessionSettings
 from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.topology import BrokerPorts, ClusterMap, Topology
 from gateway.usage.table import UsageTable
+from gateway.usage.topic_ids import TopicIds
 from protocol.api_keys import ApiKey, all_offered
 from protocol.headers import api_number
 from quotas.combine import ThrottledBy
@@ -145,6 +146,7 @@ class GatewayCore:
         admins: Iterable[str] = (),
         board: ScriptedLimits | None = None,
         usage: UsageTable | None = None,
+        topic_ids: TopicIds | None = None,
         own_topics: Iterable[str] = (),
         traces: TraceSink | None = None,
     ) -> None:
@@ -165,6 +167,7 @@ class GatewayCore:
             admins: who always may.
             board: answers for connection limits of brokers; None: the broker does.
             usage: the usage records; none are kept if not given.
+            topic_ids: names of topics.
             own_topics: names of the gateway's own topics, of which the cluster has told nothing yet.
             traces: of mutations and logins; None: off.
         """
@@ -183,8 +186,14 @@ class GatewayCore:
         self._full_tokens = (controller_mutation_rate or 0) * window_s
         self.observer = RecordingObserver()
         self.journal = ThrottleJournal(lambda: self.clock.now_ms, label_value)
+        self.topic_ids = topic_ids or TopicIds()
         self.client_quotas = ClientQuotas(
-            self.limits, rate_settings or RateSettings(), self.observer, usage=usage, journal=self.journal
+            self.limits,
+            rate_settings or RateSettings(),
+            self.observer,
+            usage=usage,
+            journal=self.journal,
+            topic_ids=self.topic_ids,
         )
         self.desk = ScriptedAlterations(self.limits, authorize=authorize, admins=admins)
         if board is not None:
@@ -197,6 +206,7 @@ class GatewayCore:
             mutations=self.mutations,
             observer=self.observer,
             usage=usage,
+            topic_ids=self.topic_ids,
             own_topics=OwnTopics(*own_topics),
             journal=self.journal,
         )

@@ -1,4 +1,4 @@
-"""[[quotas]]: the quotas of users, client ids and addresses."""
+"""[[quotas]]: the quotas of users, client ids, addresses and topics."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic import Field, model_validator
 from config.ip_address import AddressOrBlock
 from config.section_base import Count, Key, NonEmpty, Section, faults_error
 from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey
-from quotas.limits import IP_KEYS
+from quotas.limits import IP_KEYS, TOPIC_KEYS, validate_entity
 
 ByteRate: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]  # a LONG, as Kafka stores it
 Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class QuotaRule(Section, frozen=True):
-    """The quotas of one entity: a user, a client id, a pair of them, or an address; each by name or as the default.
+    """The quotas of one entity: a user, a client id, a pair of them, an address, a topic; by name or as the default.
 
     The default has a key of its own, so that every name stays a name: ``user = "<default>"`` is a user of
     that name.
@@ -25,6 +25,7 @@ class QuotaRule(Section, frozen=True):
     Attributes:
         user, default_user, client_id, default_client_id: the entity that the quotas are for.
         ip, default_ip: an address, a block of addresses that share one counter, or every other address by itself.
+        topic, default_topic: a topic, or every other topic by itself; alone, or with a user or a client id.
         observe: compute and report, but mute and refuse nothing; all quotas of this entity alike.
         producer_byte_rate, consumer_byte_rate: bytes per second; whole numbers, as Kafka stores them.
         request_percentage: of one core; 200 is two of them.
@@ -38,6 +39,8 @@ class QuotaRule(Section, frozen=True):
     default_client_id: bool = False
     ip: AddressOrBlock | None = None
     default_ip: bool = False
+    topic: NonEmpty | None = None
+    default_topic: bool = False
     observe: bool = False
     producer_byte_rate: ByteRate | None = None
     consumer_byte_rate: ByteRate | None = None
@@ -50,7 +53,8 @@ class QuotaRule(Section, frozen=True):
         """The entity that these quotas are for."""
         user: Name | None = DEFAULT if self.default_user else self.user
         client_id: Name | None = DEFAULT if self.default_client_id else self.client_id
-        return QuotaEntity(user=user, client_id=client_id, ip=DEFAULT if self.default_ip else self.ip)
+        ip: Name | None = DEFAULT if self.default_ip else self.ip
+        return QuotaEntity(user, client_id, ip, DEFAULT if self.default_topic else self.topic)
 
     def values(self) -> dict[QuotaKey, float]:
         """The limits that are given, by quota."""
@@ -60,15 +64,22 @@ class QuotaRule(Section, frozen=True):
     @model_validator(mode="after")
     def _check(self) -> QuotaRule:
         faults: list[tuple[Key, str]] = []
-        for name in ("user", "client_id", "ip"):
+        for name in ("user", "client_id", "ip", "topic"):
             if getattr(self, name) is not None and getattr(self, f"default_{name}"):
                 faults.append(((name,), f"give {name} or default_{name}, not both"))
         entity = self.entity
         if not any(entity.components()):
-            names = "user, default_user, client_id, default_client_id, ip or default_ip"
+            names = "user, default_user, client_id, default_client_id, ip, default_ip, topic or default_topic"
             faults.append(((), f"names nobody; give {names}"))
         elif entity.family is None:
-            faults.append(((), "an address can not be combined with a user or a client id"))
+            what = "an address can not be combined with a user, a client id or a topic"
+            if entity.ip is None:
+                what = "a topic can be combined with a user or a client id, not with both"
+            faults.append(((), what))
+        elif (fault := validate_entity(entity)) is not None and entity.topic is not None:
+            faults.append((("topic",), fault))
+        elif entity.topic is not None:
+            faults.extend(self._key_faults(TOPIC_KEYS))
         else:
             faults.extend(self._key_faults(IP_KEYS if entity.ip is not None else CLIENT_KEYS))
         if faults:
@@ -80,6 +91,7 @@ class QuotaRule(Section, frozen=True):
         if not self.values():
             yield (), f"limits nothing; give {' or '.join(known)}"
         subject = "users and client ids have" if allowed is CLIENT_KEYS else "addresses have"
+        subject = "topics have" if allowed is TOPIC_KEYS else subject
         for key in self.values():
             if key not in allowed:
                 yield (str(key),), f"{subject} no such quota; give {' or '.join(known)}"

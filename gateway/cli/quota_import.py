@@ -51,16 +51,17 @@ def run(arguments: argparse.Namespace) -> int:
         {"entity": entity_json(entity), "quota": key.value, "limit": value}
         for (entity, key), value in _read(arguments.file).items()
     ]
-    options = {"user": _user()}
+    options = {"user": user_name()}
     if arguments.prune:
         options["prune"] = "true"
     if arguments.dry_run:
         options["dry_run"] = "true"
-    exchange = partial(_exchange, arguments.admin, quotas, options)
-    return admin_port.exit_code(arguments.admin, exchange, what=" that takes quotas")
+    step = partial(exchange, arguments.admin, quotas, options)
+    return admin_port.exit_code(arguments.admin, step, what=" that takes quotas")
 
 
-def _exchange(url: str, quotas: list[dict[str, Any]], options: dict[str, str]) -> int:
+def exchange(url: str, quotas: list[dict[str, Any]], options: dict[str, str]) -> int:
+    """Send quotas, a limit of None for one that goes, and print what that changes; the command's exit code."""
     status, answer = admin_port.ask(
         url,
         f"/quotas/import?{urlencode(options)}",
@@ -105,7 +106,8 @@ def _read(file: str) -> Any:
         raise ConfigError([f"{file}: {line}" for line in exc.lines]) from exc
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Of this process, for the history of changes."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

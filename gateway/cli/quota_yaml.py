@@ -21,9 +21,22 @@ import yaml
 from quotas.entities import DEFAULT, Default, EntityType, Family, Name, QuotaEntity, QuotaKey
 from quotas.limits import validate
 
-_NAMES: Final = {EntityType.USER: "user", EntityType.CLIENT_ID: "client_id", EntityType.IP: "ip"}
+_NAMES: Final = {
+    EntityType.USER: "user",
+    EntityType.CLIENT_ID: "client_id",
+    EntityType.IP: "ip",
+    EntityType.TOPIC: "topic",
+}
 
-_FAMILIES: Final = (Family.USER, Family.USER_CLIENT, Family.CLIENT, Family.IP)
+_FAMILIES: Final = (
+    Family.USER,
+    Family.USER_CLIENT,
+    Family.CLIENT,
+    Family.IP,
+    Family.TOPIC,
+    Family.USER_TOPIC,
+    Family.CLIENT_TOPIC,
+)
 
 # libyaml where there is one: ten times as fast.
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -133,7 +146,7 @@ def _row(row: Any) -> Iterable[tuple[tuple[QuotaEntity, QuotaKey], float]]:
         if name is not None and default:
             raise ValueError(f"give {key} or default_{key}, not both")
         names[entity_type] = DEFAULT if default else name
-    entity = QuotaEntity(names[EntityType.USER], names[EntityType.CLIENT_ID], names[EntityType.IP])
+    entity = QuotaEntity(*(names[each] for each in _NAMES))
     if not rest:
         raise ValueError("limits nothing")
     for key, value in rest.items():
@@ -157,13 +170,13 @@ def _float(key: Any, value: int | float) -> float:
 
 
 def _order(entity: QuotaEntity) -> tuple[int, *tuple[tuple[int, str], ...]]:
-    """Users, pairs, client ids, addresses; names in their order, a default behind them."""
+    """Users, pairs, client ids, addresses, topics; names in their order, a default behind them."""
     family = entity.family
     return (
         -1 if family is None else list(_FAMILIES).index(family),
         *(
             (0, "") if name is None else (2, "") if isinstance(name, Default) else (1, name)
-            for name in (entity.user, entity.client_id, entity.ip)
+            for name in (entity.user, entity.client_id, entity.ip, entity.topic)
         ),
     )
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import config
-from gateway.cli import admin_port, quota_export, quota_history, quota_import
+from gateway.cli import admin_port, quota_export, quota_history, quota_import, quota_set
 from gateway.cli.quota_view import QuotaView, add_config_argument, of_file, of_gateway
 from gateway.cli.table import aligned, number
 from gateway.quota_admin.store.quota_json import entity_json
@@ -60,7 +60,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="for programs; a null name is the default entity")
     parser.set_defaults(run=run)
     below = parser.add_subparsers(metavar="COMMAND")
-    for command in (quota_history, quota_export, quota_import):
+    for command in (quota_history, quota_export, quota_import, quota_set):
         command.add_parser(below)
 
 
@@ -123,6 +123,8 @@ def _list_text(view: QuotaView) -> str:
     types = [EntityType.USER, EntityType.CLIENT_ID]
     if any(entity.ip is not None for entity, _, _ in items):
         types.append(EntityType.IP)
+    if any(entity.topic is not None for entity, _, _ in items):
+        types.append(EntityType.TOPIC)
     # Of a file there is only one source.
     more = () if view.origins is None else ("SOURCE",)
     rows = [(*(each.value.upper() for each in types), "QUOTA", "LIMIT", "MODE", *more)]

@@ -22,7 +22,6 @@ from gateway.handlers.produce import ProduceHandler
 from gateway.handlers.sasl import sasl_handlers
 from gateway.handlers.streams_groups import StreamsGroupHandler
 from gateway.handlers.topic_mutations import TopicMutationHandler
-from gateway.handlers.topic_use import MeteredProduceHandler
 from gateway.quota_admin.broker_limits import BrokerLimits
 from gateway.quota_admin.rights import QuotaAdmin
 from gateway.session.client_quotas import ClientQuotas
@@ -53,8 +52,6 @@ def handlers_of(
         (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS), TopicMutationHandler(context)
     )
     produce: HeadHandler = ProduceHandler(context, client_quotas)
-    if context.usage is not None and context.usage.topics is not None:
-        produce = MeteredProduceHandler(produce)
     fetches = {
         key: FetchHandler(context.topology, client_quotas, key) for key in (ApiKey.FETCH, ApiKey.SHARE_FETCH)
     }

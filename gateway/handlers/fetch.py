@@ -24,7 +24,7 @@ from functools import partial
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.handlers.node_endpoints import relayed_answers
-from gateway.handlers.topic_use import TopicsOfReply
+from gateway.handlers.topic_use import TopicCounters, TopicsOfReply
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import Answer, HeadAnswer, Pending, SizedAnswer
@@ -89,13 +89,21 @@ class FetchHandler:
         if sized is not None and not session.times_requests:
             answer = sized[route.api.flexible_header]
             tail = self._tail(route.api)
-            watch = self._watch(route.api, known)
+            watch = self._watch(session, route.api, known)
             if tail is not None or watch is not None:
                 answer = SizedAnswer(answer.count, answer.less_bytes, tail, watch)
             session.responses.pending.append(Pending(correlation_id, answer))
             return RELAY
         most_bytes = None if tracker is None else tracker.max_in_window()
+        topics = quotas.topic_wait(session.throttling, known)
+        if topics is not None and (wait_ms := topics.until_ms - now_ms) > 0:
+            assert topics.sensor.tracker is not None
+            longer = self._acknowledges or wait_ms > topics.sensor.tracker.window_ms
+            if longer and size <= MAX_REQUEST_BYTES:
+                return HeadDecision.COLLECT
+            return session.hold(route.api, ThrottledBy.FETCH, topics.sensor, wait_ms, now_ms=now_ms)
         lowered = None
+        share: int | None = None
         if most_bytes is not None:
             if session.responses.awaits_head:
                 session.mute(MuteReason.AWAITING_FETCH)
@@ -110,11 +118,15 @@ class FetchHandler:
             if wait_ms > 0:
                 return session.hold(route.api, ThrottledBy.FETCH, known, wait_ms, now_ms=now_ms)
             share = most_bytes // (tracker.fetches + 1)
-            if not asks_within(data, at, client_id_length, route.api, share):
-                try:
-                    lowered = clamped_head(data, at, size, client_id_length, route.api, share)
-                except Truncated:
-                    return HeadDecision.MORE
+        if topics is not None and topics.most_bytes is not None:
+            share = topics.most_bytes if share is None else min(share, topics.most_bytes)
+            if most_bytes is None:
+                tracker, most_bytes = topics.sensor.tracker, share
+        if share is not None and not asks_within(data, at, client_id_length, route.api, share):
+            try:
+                lowered = clamped_head(data, at, size, client_id_length, route.api, share)
+            except Truncated:
+                return HeadDecision.MORE
         answer = self._answer(session, route.api, known)
         if lowered is not None:
             assert tracker is not None
@@ -134,16 +146,16 @@ class FetchHandler:
         assert known is not None  # the frame is whole
         tracker = known.tracker
         most_bytes = None if tracker is None else tracker.max_in_window()
+        topics = self._quotas.topic_wait(session.throttling, known)
+        if topics is not None and topics.until_ms > now_ms:
+            self._answer_later(
+                session, route.api, frame, known, topics.sensor, topics.until_ms - now_ms, now_ms
+            )
+            return
         if tracker is not None and most_bytes is not None:
             wait_ms = _wait_ms(session, tracker, 0, now_ms)
             if wait_ms > 0:
-                if self._acknowledges:
-                    watch = self._watch(route.api, known)
-                    on_head = partial(self._on_acknowledged, session, route.api, known, now_ms + wait_ms)
-                    answer = HeadAnswer(on_head, self._tail(route.api), watch)
-                    session.forward(without_wish_for_records(frame, route.api), route.api, answer)
-                else:
-                    self._answer_empty(session, route.api, frame, known, wait_ms, now_ms)
+                self._answer_later(session, route.api, frame, known, known, wait_ms, now_ms)
                 return
             share = most_bytes // (tracker.fetches + 1)
             lowered = clamped_head(frame, 0, len(frame) - 4, client_id_length, route.api, share)
@@ -153,14 +165,35 @@ class FetchHandler:
         answer = self._answer(session, route.api, known)
         session.forward(frame, route.api, answer)
 
+    def _answer_later(
+        self,
+        session: Session,
+        api: Api,
+        frame: bytes,
+        known: CachedSensor,
+        asking: CachedSensor,
+        wait_ms: int,
+        now_ms: int,
+    ) -> None:
+        """Give no records now, and tell the wait that `asking` asks for."""
+        if not self._acknowledges:
+            self._answer_empty(session, api, frame, asking, wait_ms, now_ms)
+            return
+        watch = self._watch(session, api, known)
+        on_head = partial(self._on_acknowledged, session, api, known, asking, now_ms + wait_ms)
+        answer = HeadAnswer(on_head, self._tail(api), watch)
+        session.forward(without_wish_for_records(frame, api), api, answer)
+
     def _answer(self, session: Session, api: Api, known: CachedSensor) -> HeadAnswer:
-        watch = self._watch(api, known)
+        watch = self._watch(session, api, known)
         return HeadAnswer(partial(self._on_reply, session, api, known, watch), self._tail(api), watch)
 
-    def _watch(self, api: Api, known: CachedSensor) -> TopicsOfReply | None:
+    def _watch(self, session: Session, api: Api, known: CachedSensor) -> TopicsOfReply | None:
         """What counts a reply by topic; None: nothing does."""
-        row = known.row
-        return None if row is None or row.topics is None else TopicsOfReply(api, row)
+        quotas = self._quotas
+        if quotas is None or not quotas.fetches_by_topic:
+            return None
+        return TopicsOfReply(session, quotas, api, TopicCounters(session, quotas, api, known))
 
     def _tail(self, api: Api) -> NodeEndpoints | None:
         relayed = self._relayed.get(api.version)
@@ -179,6 +212,7 @@ class FetchHandler:
         session: Session,
         api: Api,
         known: CachedSensor,
+        asking: CachedSensor,
         until_ms: int,
         head: bytes,
         size: int,
@@ -186,14 +220,14 @@ class FetchHandler:
     ) -> bytes | None:
         """The reply to a ShareFetch that came at the wrong time: it tells the wait for the next."""
         session.release(MuteReason.AWAITING_FETCH)
-        assert known.tracker is not None
         delivered_bytes = counted_bytes(size, api)
         if known.row is not None:
             known.row.count(delivered_bytes)
-        known.tracker.record_unchecked(delivered_bytes, now_ms=now_ms)
+        if known.tracker is not None:
+            known.tracker.record_unchecked(delivered_bytes, now_ms=now_ms)
         if until_ms <= now_ms:
             return None
-        return session.throttle_reply(head, api, ThrottledBy.FETCH, known, until_ms - now_ms, now_ms=now_ms)
+        return session.throttle_reply(head, api, ThrottledBy.FETCH, asking, until_ms - now_ms, now_ms=now_ms)
 
     def _on_reply(
         self,
@@ -222,14 +256,14 @@ class FetchHandler:
             wanted_ms = tracker.empties(session.throttling, now_ms=now_ms)
             if wanted_ms > 0:
                 if watch is not None:
-                    watch.row = None
+                    watch.counters = None
                 empty = emptied(head, api)
                 return session.throttle_reply(empty, api, ThrottledBy.FETCH, known, wanted_ms, now_ms=now_ms)
         delivered_bytes = counted_bytes(size, api)
         if row is not None:
             row.count(delivered_bytes)
-        if watch is not None:
-            watch.row = row
+        if watch is not None and known is not asked:
+            watch.counters = TopicCounters(session, quotas, api, known)
         if tracker is None:
             return None
         tracker.last_value = float(delivered_bytes)

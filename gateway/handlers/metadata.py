@@ -102,7 +102,7 @@ class MetadataHandler:
 
     def _learns(self, api: Api) -> bool:
         """Whether names of topics are wanted for the ids that these answers tell."""
-        return self._ids is not None and api.version >= FIRST_VERSION_WITH_TOPIC_IDS
+        return self._ids is not None and self._ids.wanted and api.version >= FIRST_VERSION_WITH_TOPIC_IDS
 
     def _learn(self, api: Api, frame: bytes, now_ms: int) -> Steps[bytes | None]:
         assert self._ids is not None

@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.handlers.context import HandlerContext
+from gateway.handlers.topic_use import ProduceTopics
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.response_queue import CollectedAnswer, Pending
 from gateway.session.routes import RELAY, HeadDecision, Route, Session
@@ -66,6 +67,7 @@ class ProduceHandler:
                 return HeadDecision.MORE
         answer = self._rewriting.get(api.version)
         quotas = self._quotas
+        topics: ProduceTopics | None = None
         if quotas is not None and quotas.counts_produce:
             # acks come after the client id, so that has been received too.
             throttling = session.throttling
@@ -98,6 +100,11 @@ class ProduceHandler:
                 wanted_ms = tracker.wait_ms(throttling, size, now_ms=now_ms)
                 if wanted_ms > 0:
                     return session.hold(api, ThrottledBy.PRODUCE, known, wanted_ms, now_ms=now_ms)
+            if quotas.produces_by_topic:
+                topics = ProduceTopics(session, quotas, api, known, data, at, size, client_id_length)
+                held = topics.held_by(now_ms)
+                if held is not None:
+                    return session.hold(api, ThrottledBy.PRODUCE, *held, now_ms=now_ms)
             if row is not None:
                 row.count(size)
             if tracker is not None:
@@ -121,6 +128,8 @@ class ProduceHandler:
                         )
         if acks != 0:
             session.responses.pending.append(Pending(correlation_id, answer))
+        if topics is not None:
+            topics.relayed(now_ms, owed=acks != 0)
         return RELAY
 
     def _rewrite(self, api: Api, frame: bytes, _now_ms: int) -> bytes:

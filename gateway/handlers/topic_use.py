@@ -1,148 +1,317 @@
-"""Bytes counted by topic, for usage records: of Produce requests, and of answers to Fetch and ShareFetch.
+"""Bytes by topic: of Produce requests, and of answers to Fetch and ShareFetch; for usage records and for quotas.
 
 What a request or an answer counts in its client's row is told apart: records by their topic, everything else under
 no name. What cannot be read is part of the latter, so that the topics of a row always add up to it. Nothing is held:
 what comes in pieces is walked as it passes. An answer to an incremental Fetch names the topics that it has records of
 (KIP-227), so nothing needs to be known of fetch sessions.
 
-These handlers are only in the table of a gateway that meters topics.
+A topic's quota counts the same bytes of records. A Produce over it carries the wait in its reply, as with other
+quotas. Of an answer to a Fetch the head has left when its topics are known: the next Fetch of the connection waits,
+up to one window; where it would be longer it is answered empty with the wait.
 """
 
 from __future__ import annotations
 
-from gateway.session.response_queue import Watch
-from gateway.session.routes import HeadDecision, HeadHandler, Route, Session
+from collections.abc import Callable
+from functools import partial
+
+from gateway.session.client_quotas import ClientQuotas
+from gateway.session.response_queue import CollectedAnswer
+from gateway.session.routes import Session
+from gateway.session.throttle_state import CachedSensor, TopicWait
 from gateway.usage.row import UsageRow
 from gateway.usage.topics import OVERHEAD_KEY
 from protocol.api_keys import Api, ApiKey
 from protocol.fetch import counted_bytes
 from protocol.headers import HEAD_BYTES
+from protocol.steps import finish
 from protocol.topic_sizes import TopicWalk, names_by_id, plain_fetch, plain_produce
+from quotas.combine import ThrottledBy
+from quotas.rate_quotas import RateTracker
+from quotas.topic_quotas import TopicQuotas
+
+
+class TopicCounters:
+    """What the topics of one client's messages are counted by.
+
+    Attributes:
+        row: the usage record's; None: not counted there.
+    """
+
+    __slots__ = ("_api", "_limited", "_quotas", "_sensor", "_session", "row")
+
+    def __init__(self, session: Session, quotas: ClientQuotas, api: Api, sensor: CachedSensor) -> None:
+        """Find out what there is to count for.
+
+        Args:
+            session: of the client.
+            quotas: of the gateway.
+            api: of the messages.
+            sensor: what the client's messages are counted by.
+        """
+        self._session = session
+        self._quotas = quotas
+        self._api = api
+        self._sensor = sensor
+        by_topic = quotas.produce_topics if api.key is ApiKey.PRODUCE else quotas.fetch_topics
+        self._limited: TopicQuotas | None = by_topic if by_topic.enabled else None
+        row = sensor.row
+        self.row: UsageRow | None = None if row is None or row.topics is None else row
+
+    @property
+    def limited(self) -> bool:
+        """Whether any topic has a quota."""
+        return self._limited is not None
+
+    def trackers(self, called: bytes, now_ms: int) -> tuple[RateTracker, ...]:
+        """Of the topic that a message calls so; nothing while the name of an id is not known."""
+        limited = self._limited
+        if limited is None:
+            return ()
+        name: bytes | None = called
+        if names_by_id(self._api):
+            by_broker = self._api.key is not ApiKey.PRODUCE
+            name = self._quotas.topic_ids.name_of(called, told_by_broker=by_broker)
+        if name is None:
+            return ()
+        session, sensor = self._session, self._sensor
+        return limited.trackers(
+            sensor.user,
+            sensor.client_id,
+            name.decode("utf-8", "replace"),
+            kind=session.kind,
+            scope=self._quotas.scope_of(session.broker_id),
+            now_ms=now_ms,
+        )
+
+    def count(self, called: bytes, size_bytes: int, records: int, now_ms: int) -> TopicWait | None:
+        """Records of a topic pass; what the longest wait is that its counters ask for, if any."""
+        row = self.row
+        if row is not None:
+            key = called
+            if names_by_id(self._api):
+                assert row.topics is not None
+                key = row.topics.key_of_id(called, told_by_broker=self._api.key is not ApiKey.PRODUCE)
+            row.count_topic(key, size_bytes, records)
+        longest: TopicWait | None = None
+        for tracker in self.trackers(called, now_ms):
+            tracker.last_value = float(size_bytes)
+            wait_ms = tracker.record(size_bytes, now_ms=now_ms)
+            most_bytes = tracker.max_in_window()
+            longest = longer(longest, TopicWait(now_ms + wait_ms, self.sensor_of(tracker), most_bytes))
+        return longest
+
+    def sensor_of(self, tracker: RateTracker) -> CachedSensor:
+        """As the session's verbs for throttles take it."""
+        return self._sensor._replace(tracker=tracker, version=self._quotas.limits.version, sized=None)
+
+    def count_rest(self, size_bytes: int) -> None:
+        """What stood around the records of a message."""
+        if self.row is not None:
+            self.row.count_topic(OVERHEAD_KEY, size_bytes, 0)
+
+
+def longer(one: TopicWait | None, other: TopicWait | None) -> TopicWait | None:
+    """Of two waits the longer; it keeps the smaller window of both."""
+    if one is None or other is None:
+        return one or other
+    first = one if one.until_ms >= other.until_ms else other
+    windows = [each.most_bytes for each in (one, other) if each.most_bytes is not None]
+    return first._replace(most_bytes=min(windows, default=None))
 
 
 class _Count:
-    """Tells apart what one message counts; a `Watch` of one that comes in pieces."""
+    """Tells apart what one message counts; a `Watch` of one that comes in pieces.
 
-    __slots__ = ("_api", "_left_bytes", "_row", "_walk")
+    Attributes:
+        wait: the longest that the quotas of its topics ask for.
+    """
 
-    def __init__(self, api: Api, row: UsageRow, counted: int) -> None:
+    __slots__ = ("_counters", "_left_bytes", "_now_ms", "_on_end", "_walk", "wait")
+
+    def __init__(
+        self,
+        counters: TopicCounters,
+        api: Api,
+        counted: int,
+        on_end: Callable[[TopicWait, int], None] | None = None,
+    ) -> None:
         """Nothing was found yet.
 
         Args:
+            counters: of the client.
             api: of the message.
-            row: of its client.
             counted: what the message counts there, in bytes.
+            on_end: called with the longest wait, when one is asked for.
         """
-        self._api = api
-        self._row = row
+        self._counters = counters
         self._left_bytes = counted
+        self._on_end = on_end
+        self._now_ms = 0
         self._walk = TopicWalk(api, self.found)
+        self.wait: TopicWait | None = None
 
     def found(self, called: bytes, size_bytes: int, records: int) -> None:
         """Records of a topic; no more of them than there is left of the message."""
         size_bytes = min(size_bytes, self._left_bytes)
         self._left_bytes -= size_bytes
-        _count(self._row, self._api, called, size_bytes, records)
+        self.wait = longer(self.wait, self._counters.count(called, size_bytes, records, self._now_ms))
 
-    def take(self, data: bytes, at: int, end: int) -> None:
+    def found_all(self, found: list[tuple[bytes, int, int]], now_ms: int) -> None:
+        """The topics of a message that was seen whole at a glance."""
+        self._now_ms = now_ms
+        for each in found:
+            self.found(*each)
+        self.end(now_ms=now_ms)
+
+    def take(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:
         """See `Watch`."""
         walk = self._walk
         if walk.left_bytes >= end - at:
             walk.left_bytes -= end - at
         else:
+            self._now_ms = now_ms
             walk.take(data, at, end)
 
-    def end(self) -> None:
+    def end(self, *, now_ms: int) -> None:
         """See `Watch`."""
-        self._row.count_topic(OVERHEAD_KEY, self._left_bytes, 0)
+        self._counters.count_rest(self._left_bytes)
+        self._left_bytes = 0
+        if self.wait is not None and self._on_end is not None:
+            self._on_end(self.wait, now_ms)
 
 
-def _count(row: UsageRow, api: Api, called: bytes, size_bytes: int, records: int) -> None:
-    if names_by_id(api):
-        assert row.topics is not None
-        called = row.topics.key_of_id(called, told_by_broker=api.key is not ApiKey.PRODUCE)
-    row.count_topic(called, size_bytes, records)
+class ProduceTopics:
+    """One Produce request: may it pass, what does it count, what does its reply say?"""
 
+    __slots__ = ("_api", "_body_at", "_counters", "_data", "_end", "_found", "_session", "_size", "_wait")
 
-def _count_whole(row: UsageRow, api: Api, counted: int, found: list[tuple[bytes, int, int]]) -> None:
-    """A message in which these topics were found at a glance."""
-    for called, size_bytes, records in found:
-        counted -= size_bytes
-        _count(row, api, called, size_bytes, records)
-    row.count_topic(OVERHEAD_KEY, counted, 0)
-
-
-class MeteredProduceHandler:
-    """Counts what another handler relays."""
-
-    def __init__(self, produce: HeadHandler) -> None:
-        self._produce = produce
-
-    def on_head(
+    def __init__(
         self,
         session: Session,
-        route: Route,
+        quotas: ClientQuotas,
+        api: Api,
+        sensor: CachedSensor,
         data: bytes,
         at: int,
         size: int,
-        correlation_id: int,
         client_id_length: int,
-        *,
-        now_ms: int,
-    ) -> HeadDecision:
-        """See `HeadHandler`."""
-        decision = self._produce.on_head(
-            session, route, data, at, size, correlation_id, client_id_length, now_ms=now_ms
-        )
-        sensor = session.throttling.produce_sensor
-        if decision is not HeadDecision.RELAY or sensor is None or sensor.row is None:
-            return decision
-        row, api = sensor.row, route.api
-        body_at = at + HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
-        end = at + 4 + size
-        if end <= len(data):
-            found = plain_produce(data, body_at, end, api)
-            if found is not None:
-                _count_whole(row, api, size, found)
-                return decision
-        count = _Count(api, row, size)
-        if end <= len(data):
-            count.take(data, body_at, end)
-            count.end()
+    ) -> None:
+        """Look at what was received of a request; the arguments are those of `HeadHandler`."""
+        self._session = session
+        self._counters = TopicCounters(session, quotas, api, sensor)
+        self._api = api
+        self._data = data
+        self._body_at = at + HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
+        self._end = at + 4 + size
+        self._size = size
+        self._wait: TopicWait | None = None
+        self._found: list[tuple[bytes, int, int]] | None = None
+        if self._end <= len(data):
+            self._found = plain_produce(data, self._body_at, self._end, api)
+
+    def held_by(self, now_ms: int) -> tuple[CachedSensor, int] | None:
+        """The counter that lets nothing pass now, and for how long; None: the request passes.
+
+        Of one that comes in pieces, or that is not plain, the topics that have come are asked about.
+        """
+        counters = self._counters
+        if not counters.limited:
+            return None
+        found = self._found
+        if found is None:
+            found = []
+            walk = TopicWalk(self._api, lambda *each: found.append(each))
+            walk.take(self._data, self._body_at, min(self._end, len(self._data)))
+            found += [(called, 0, 0) for called in (walk.topic,) if called is not None]
+        longest: tuple[CachedSensor, int] | None = None
+        for called, size_bytes, _ in found:
+            for tracker in counters.trackers(called, now_ms):
+                wait_ms = tracker.wait_ms(self._session.throttling, float(size_bytes), now_ms=now_ms)
+                if wait_ms > 0 and (longest is None or wait_ms > longest[1]):
+                    longest = counters.sensor_of(tracker), wait_ms
+        return longest
+
+    def relayed(self, now_ms: int, *, owed: bool) -> None:
+        """The request goes on: count it, now or as it comes; its reply, if one is owed, is noted already."""
+        counters = self._counters
+        count = _Count(counters, self._api, self._size, self._over if counters.limited else None)
+        if self._found is not None:
+            count.found_all(self._found, now_ms)
+        elif self._end <= len(self._data):
+            count.take(self._data, self._body_at, self._end, now_ms=now_ms)
+            count.end(now_ms=now_ms)
         else:
-            count.take(data, body_at, len(data))
-            session.watch_rest(count)
-        return decision
+            count.take(self._data, self._body_at, len(self._data), now_ms=now_ms)
+            self._session.watch_rest(count)
+        pending = self._session.responses.pending
+        if counters.limited and owed and (self._wait is not None or self._end > len(self._data)):
+            inner = pending[-1].answer
+            assert inner is None or isinstance(inner, CollectedAnswer)
+            pending[-1].answer = CollectedAnswer(partial(self._on_reply, inner))
+        self._data = b""
+
+    def _over(self, wait: TopicWait, now_ms: int) -> None:
+        if wait.until_ms > now_ms:
+            self._wait = wait
+            self._session.throttle(wait.until_ms - now_ms, wait.sensor.tracker, now_ms=now_ms)
+
+    def _on_reply(self, inner: CollectedAnswer | None, frame: bytes, now_ms: int) -> bytes | None:
+        if inner is not None:
+            answered = inner.on_reply(frame, now_ms)
+            made = answered if answered is None or isinstance(answered, bytes) else finish(answered)
+            if made is None:
+                return None
+            frame = made
+        wait = self._wait
+        if wait is None or wait.until_ms <= now_ms:
+            return frame
+        wanted_ms = wait.until_ms - now_ms
+        return self._session.throttle_reply(
+            frame, self._api, ThrottledBy.PRODUCE, wait.sensor, wanted_ms, now_ms=now_ms
+        )
 
 
 class TopicsOfReply:
-    """A `ReplyWatch` of Fetch and ShareFetch.
+    """A `ReplyWatch` of Fetch and ShareFetch; the wait that topics ask for is noted with the connection.
 
     Attributes:
-        row: what the reply was counted in; None: it was not, or is not yet.
+        counters: what the reply is counted by; None: it is not, since it was emptied.
     """
 
-    __slots__ = ("_api", "row")
+    __slots__ = ("_api", "_quotas", "_session", "counters")
 
-    def __init__(self, api: Api, row: UsageRow | None = None) -> None:
-        """Watch the replies of one version; one object for many of them if the row stays."""
+    def __init__(self, session: Session, quotas: ClientQuotas, api: Api, counters: TopicCounters) -> None:
+        """Watch the reply to one request."""
+        self._session = session
+        self._quotas = quotas
         self._api = api
-        self.row = row
+        self.counters: TopicCounters | None = counters
 
-    def whole(self, data: bytes, at: int, end: int) -> None:
+    def whole(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:
         """See `ReplyWatch`."""
-        row, api = self.row, self._api
-        if row is None:
+        count = self.begin(end - at - 4)
+        if count is None:
             return
-        counted = counted_bytes(end - at - 4, api)
-        found = plain_fetch(data, at, end, api) if api.key is ApiKey.FETCH else None
+        found = plain_fetch(data, at, end, self._api) if self._api.key is ApiKey.FETCH else None
         if found is not None:
-            _count_whole(row, api, counted, found)
+            count.found_all(found, now_ms)
             return
-        count = _Count(api, row, counted)
-        count.take(data, at, end)
-        count.end()
+        count.take(data, at, end, now_ms=now_ms)
+        count.end(now_ms=now_ms)
 
-    def begin(self, size: int) -> Watch | None:
+    def begin(self, size: int) -> _Count | None:
         """See `ReplyWatch`."""
-        return None if self.row is None else _Count(self._api, self.row, counted_bytes(size, self._api))
+        counters = self.counters
+        if counters is None:
+            return None
+        on_end = self._over if counters.limited else None
+        return _Count(counters, self._api, counted_bytes(size, self._api), on_end)
+
+    def _over(self, wait: TopicWait, _now_ms: int) -> None:
+        throttling = self._session.throttling
+        before = throttling.topic_wait
+        if before is not None and before.until_ms > wait.until_ms:
+            wait = before._replace(most_bytes=wait.most_bytes)
+        throttling.topic_wait = wait
+        self._quotas.leave_topic_wait(wait)

@@ -314,7 +314,7 @@ class ThrottleJournal:
             self._short(name, names) if isinstance(name, str) else name
             for name in (entity.user, entity.client_id)
         )
-        return QuotaEntity(user, client_id, entity.ip)
+        return QuotaEntity(user, client_id, entity.ip, entity.topic)
 
     def _short(self, name: str, names: dict[str, str]) -> str:
         known = names.get(name)

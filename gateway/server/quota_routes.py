@@ -4,6 +4,7 @@
     GET  /quotas/history    ?limit=N: the latest changes, the last one first
     POST /quotas/import     ?prune=true&dry_run=true&user=NAME: make the store say what the body does, a quota a line:
                             {"entity": [{"type": "user", "name": "alice"}], "quota": "producer_byte_rate", "limit": 5}
+                            where the limit is null the store is to say nothing
 
 An import is one alteration: one fault, and nothing is changed. One is made at a time. All of it is done in slices,
 since there may be a hundred thousand quotas (hazards K21, L04).
@@ -171,7 +172,7 @@ class QuotaRoutes:
             if not dry_run:
                 # What another gateway has made a moment ago may be what this one is to replace.
                 await self._live.catch_up()
-            changes = await self._differences(rows.found, prune=query.get("prune") == "true")
+            changes = await self._differences(rows, prune=query.get("prune") == "true")
         finally:
             await free(rows.found)
         if dry_run or not changes:
@@ -187,9 +188,8 @@ class QuotaRoutes:
             audit_change(change, old, by=_BY, via=via)
         return {"version": version, "made": True}, changes
 
-    async def _differences(
-        self, wanted: Mapping[tuple[QuotaEntity, QuotaKey], float], *, prune: bool
-    ) -> Changes:
+    async def _differences(self, rows: QuotaRows, *, prune: bool) -> Changes:
+        wanted: Mapping[tuple[QuotaEntity, QuotaKey], float] = rows.found
         overrides = self._live.quotas.snapshot().overrides
         changes: Changes = []
         slices = Slices()
@@ -198,18 +198,21 @@ class QuotaRoutes:
                 await slices.next()
             if (old := overrides[key].get(entity)) != value:
                 changes.append((QuotaChange(entity, key, value), old))
+        for entity, key in rows.removed - wanted.keys():
+            if (old := overrides[key].get(entity)) is not None:
+                changes.append((QuotaChange(entity, key, None), old))
         for key, values in overrides.items() if prune else ():
             for entity, value in values.items():
                 if slices.over:
                     await slices.next()
-                if (entity, key) not in wanted:
+                if (entity, key) not in wanted and (entity, key) not in rows.removed:
                     changes.append((QuotaChange(entity, key, None), value))
         return changes
 
 
 async def _parsed(lines: list[bytes]) -> QuotaRows:
     """The quotas of these lines, which are let go of."""
-    rows = QuotaRows()
+    rows = QuotaRows(removals=True)
     slices = Slices(every=1)
     lines.reverse()
     at = 0

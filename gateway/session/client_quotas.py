@@ -14,9 +14,10 @@ from typing import Final
 from gateway.observability.events import RequestObserver
 from gateway.observability.throttle_journal import JournalClient, Reading, ThrottleJournal
 from gateway.session.response_queue import SizedAnswer, TimedRequest
-from gateway.session.throttle_state import MAX_CACHED_NAME_BYTES, CachedSensor
+from gateway.session.throttle_state import MAX_CACHED_NAME_BYTES, CachedSensor, ThrottleState, TopicWait
 from gateway.usage.row import UsageRow
 from gateway.usage.table import UsageTable
+from gateway.usage.topic_ids import TopicIds
 from protocol.api_keys import ApiKey
 from protocol.fetch import FLEXIBLE_HEADER_BYTES
 from quotas.combine import ThrottledBy
@@ -24,6 +25,7 @@ from quotas.entities import QuotaKey
 from quotas.limits import Limits
 from quotas.rate_quotas import ByteRateQuotas, RateSettings, RateTracker, RequestTimeQuotas
 from quotas.resolution import resolve
+from quotas.topic_quotas import TopicQuotas
 from quotas.trackers import Kind
 from quotas.usage_record import UsageApi
 
@@ -42,6 +44,9 @@ WAITING_APIS: Final = frozenset(
 )
 """APIs whose replies wait for others (replicas, group members, records): their time is not a broker's work."""
 
+
+_MOST_TOPIC_WAITS: Final = 10_000
+"""Clients whose new connections find what a topic's quota asks of them."""
 
 _KEYS: Final = {
     ThrottledBy.PRODUCE: QuotaKey.PRODUCER_BYTE_RATE,
@@ -71,6 +76,9 @@ class ClientQuotas:
         produce, fetch: counters of the byte rates.
         request_time: counters of the request percentage.
         limits: the configured quotas; `refresh` is due when their `version` is another.
+        produce_topics, fetch_topics: counters of the byte rates of topics.
+        topic_ids: names of topics.
+        produces_by_topic, fetches_by_topic: whether bytes are counted by topic, for either, as of `version`.
         counts_produce, counts_fetch: whether bytes are counted, for a quota or for usage records, as of `version`.
         times_requests: whether any request_percentage is set, as of `version`.
         usage: the usage records' table; None: none are kept.
@@ -81,13 +89,19 @@ class ClientQuotas:
         "_observer",
         "_per_broker",
         "_source",
+        "_topic_waits",
         "counts_fetch",
         "counts_produce",
         "fetch",
+        "fetch_topics",
+        "fetches_by_topic",
         "limits",
         "produce",
+        "produce_topics",
+        "produces_by_topic",
         "request_time",
         "times_requests",
+        "topic_ids",
         "usage",
         "version",
     )
@@ -102,8 +116,13 @@ class ClientQuotas:
         source: RequestTimeSource = RequestTimeSource.GATEWAY,
         usage: UsageTable | None = None,
         journal: ThrottleJournal | None = None,
+        topic_ids: TopicIds | None = None,
     ) -> None:
         self._journal = journal
+        self.topic_ids = topic_ids or TopicIds()
+        self.produce_topics = TopicQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, settings)
+        self.fetch_topics = TopicQuotas(limits, QuotaKey.CONSUMER_BYTE_RATE, settings)
+        self._topic_waits: dict[tuple[str, str], TopicWait] = {}
         self.produce = ByteRateQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, settings)
         self.fetch = ByteRateQuotas(limits, QuotaKey.CONSUMER_BYTE_RATE, settings)
         self.request_time = RequestTimeQuotas(limits, settings)
@@ -119,9 +138,18 @@ class ClientQuotas:
         limits = self.limits
         self.version = limits.version
         recorded = self.usage is not None
-        self.counts_produce = recorded or limits.enabled(QuotaKey.PRODUCER_BYTE_RATE)
-        self.counts_fetch = recorded or limits.enabled(QuotaKey.CONSUMER_BYTE_RATE)
+        metered = self.usage is not None and self.usage.topics is not None
+        self.produces_by_topic = metered or self.produce_topics.enabled
+        self.fetches_by_topic = metered or self.fetch_topics.enabled
+        by_topic = self.produces_by_topic, self.fetches_by_topic
+        self.topic_ids.wanted = any(by_topic)
+        self.counts_produce = recorded or limits.enabled(QuotaKey.PRODUCER_BYTE_RATE) or by_topic[0]
+        self.counts_fetch = recorded or limits.enabled(QuotaKey.CONSUMER_BYTE_RATE) or by_topic[1]
         self.times_requests = limits.enabled(QuotaKey.REQUEST_PERCENTAGE)
+
+    def scope_of(self, broker_id: int | None) -> int | None:
+        """What the counters of connections to this broker cover; see `QuotaScope`."""
+        return self._scope(broker_id)
 
     def _scope(self, broker_id: int | None) -> int | None:
         # -1: the bootstrap port, whose broker is not known by id.
@@ -174,9 +202,33 @@ class ClientQuotas:
         if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
             raw, version = b"", -1
         sized = None
-        if tracker is None and row is not None:
+        if tracker is None and row is not None and not self.fetch_topics.enabled:
             sized = (SizedAnswer(row.count, 0), SizedAnswer(row.count, FLEXIBLE_HEADER_BYTES))
         return CachedSensor(client_id, user, version, tracker, row, raw, sized)
+
+    def topic_wait(self, throttling: ThrottleState, known: CachedSensor) -> TopicWait | None:
+        """What the topics that were fetched last ask of a connection; a new one finds what others have left.
+
+        Args:
+            throttling: of the connection.
+            known: what its requests are counted by.
+        """
+        if not self.fetch_topics.enabled:
+            return None
+        wait = throttling.topic_wait or self._topic_waits.get((known.user, known.client_id))
+        if wait is not None and wait.sensor.version != self.limits.version:
+            wait = None
+        throttling.topic_wait = wait
+        return wait
+
+    def leave_topic_wait(self, wait: TopicWait) -> None:
+        """Keep a wait for the client's other connections."""
+        waits = self._topic_waits
+        client = (wait.sensor.user, wait.sensor.client_id)
+        waits.pop(client, None)
+        while len(waits) >= _MOST_TOPIC_WAITS:
+            del waits[next(iter(waits))]
+        waits[client] = wait
 
     def request_row(
         self,
@@ -321,7 +373,7 @@ class ClientQuotas:
             row.delay(throttle_time_ms)
         if self._journal is not None and throttle_time_ms > 0:
             match = tracker.match
-            if tracker.shared:
+            if tracker.shared and match.topic_entity is None:
                 match = resolve(self.limits, _KEYS[by], user, client_id)
             self._journal.throttled(
                 JournalClient(user, client_id),

@@ -46,17 +46,17 @@ _SEEN_HEAD_BYTES: Final = 64
 class Watch(Protocol):
     """Looks at the bytes of one message that are relayed as they are."""
 
-    def take(self, data: bytes, at: int, end: int) -> None:
+    def take(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:
         """The next bytes."""
 
-    def end(self) -> None:
+    def end(self, *, now_ms: int) -> None:
         """No more of it comes."""
 
 
 class ReplyWatch(Protocol):
     """Looks at the replies of an answer, as the broker has sent them."""
 
-    def whole(self, data: bytes, at: int, end: int) -> None:
+    def whole(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:
         """A reply that came whole, from its size on."""
 
     def begin(self, size: int) -> Watch | None:
@@ -303,7 +303,7 @@ class ResponseQueue:
         if not self._relay_left:
             self._flush_locals()
 
-    def relay(self, data: bytes) -> bool:
+    def relay(self, data: bytes, *, now_ms: int) -> bool:
         """Take `data` if it is the reply that is due, or a piece of it, relayed as it is; False: nothing taken."""
         received = len(data)
         if self._relay_left:
@@ -315,6 +315,8 @@ class ResponseQueue:
                 or self.stalled is not None
             ):
                 return False
+            if self._watched is not None:
+                self._show(self._watched, data, now_ms)
             self._relay_left -= received
             return True
         if self._partial or self._locals or received < _REPLY_HEAD_BYTES:
@@ -333,7 +335,7 @@ class ResponseQueue:
             if not _take_unseen(answer, data, 0, size, not left):
                 return False
             if answer.watch is not None:
-                answer.watch.whole(data, 0, len(data))
+                self._watch(answer.watch, data, 0, size + _SIZE_BYTES, now_ms)
         self.pending.popleft()
         self._relay_left = left
         return True
@@ -352,7 +354,7 @@ class ResponseQueue:
         """
         at = 0
         if self._watched is not None:
-            self._show(self._watched, data)
+            self._show(self._watched, data, now_ms)
         if self._streamed is not None:
             finder = self._streamed.finder
             received = len(data)
@@ -415,7 +417,7 @@ class ResponseQueue:
                 pending.popleft()
                 if answer is not None:
                     if answer.watch is not None:
-                        self._watch(answer.watch, data, at, end)
+                        self._watch(answer.watch, data, at, end, now_ms)
                     if answer.tail is not None:
                         start = self._take_tail(answer.tail, data, start, at, end)
                 at = end
@@ -455,7 +457,7 @@ class ResponseQueue:
                 if reply is not None and timed is not None:
                     reply = timekeeper.seal_reply(timed, reply, now_ms=now_ms)
                 if answer is not None and answer.watch is not None:
-                    self._watch(answer.watch, data, at, end)
+                    self._watch(answer.watch, data, at, end, now_ms)
                 tail = None if answer is None else answer.tail
                 if reply is not None and tail is not None and wanted == 4 + size:
                     reply = tail.rewrite_reply(reply)
@@ -485,26 +487,26 @@ class ResponseQueue:
             if received - at < _REPLY_HEAD_BYTES:
                 self._look_ahead()
 
-    def _watch(self, watch: ReplyWatch, data: bytes, at: int, end: int) -> None:
+    def _watch(self, watch: ReplyWatch, data: bytes, at: int, end: int, now_ms: int) -> None:
         """Have a reply looked at, now or as it comes."""
         if end <= len(data):
-            watch.whole(data, at, end)
+            watch.whole(data, at, end, now_ms=now_ms)
         elif (watched := watch.begin(end - at - _SIZE_BYTES)) is not None:
-            watched.take(data, at, len(data))
+            watched.take(data, at, len(data), now_ms=now_ms)
             self._watched = watched
 
-    def _show(self, watched: Watch, data: bytes) -> None:
+    def _show(self, watched: Watch, data: bytes, now_ms: int) -> None:
         """The next bytes of the reply that is looked at."""
         left = self._relay_left
-        watched.take(data, 0, min(left, len(data)))
+        watched.take(data, 0, min(left, len(data)), now_ms=now_ms)
         if len(data) >= left:
             self._watched = None
-            watched.end()
+            watched.end(now_ms=now_ms)
 
-    def ended(self) -> None:
+    def ended(self, *, now_ms: int) -> None:
         """The connection has ended, and with it the reply under way."""
         if self._watched is not None:
-            self._watched.end()
+            self._watched.end(now_ms=now_ms)
             self._watched = None
 
     def _stall(

@@ -215,7 +215,10 @@ class ClientSession:
             if left < 0 or (meter is not None and meter.on):
                 return False
             parser.relay_more(received)
+            if self._watched is not None:
+                self._watched.take(data, 0, received, now_ms=now_ms)
             if not left:
+                self._end_watch(now_ms)
                 self._frame_deadline_ms = NEVER_MS
             self.bytes_from_client += received
             self.idle_since_ms = now_ms
@@ -267,7 +270,7 @@ class ClientSession:
 
     def relay_reply(self, data: bytes, *, now_ms: int) -> bool:
         """Take `data` if it is one reply that is relayed as it is, or a piece of one; the caller writes it."""
-        if self.muted or not self.responses.relay(data):
+        if self.muted or not self.responses.relay(data, now_ms=now_ms):
             return False
         self.bytes_from_upstream += len(data)
         self.idle_since_ms = now_ms
@@ -303,9 +306,9 @@ class ClientSession:
         if parser.relay_left:
             at = parser.relay_more(len(data))
             if self._watched is not None:
-                self._watched.take(data, 0, at)
+                self._watched.take(data, 0, at, now_ms=now_ms)
                 if not parser.relay_left:
-                    self._end_watch()
+                    self._end_watch(now_ms)
             if parser.relay_left:
                 self.to_upstream.append(data)
                 return
@@ -528,8 +531,8 @@ class ClientSession:
         """Both legs are gone; what is held behind a mute is dropped, since no reply could be delivered."""
         self.on_output_ready = self.on_memory_freed = None
         self._held.clear()
-        self._end_watch()
-        self.responses.ended()
+        self._end_watch(now_ms)
+        self.responses.ended(now_ms=now_ms)
         self.throttling.leave()
         self.steps.clear()
         self._memory.leave(self)
@@ -697,10 +700,10 @@ class ClientSession:
         """See `Session`."""
         self._watched = watch
 
-    def _end_watch(self) -> None:
+    def _end_watch(self, now_ms: int) -> None:
         watched, self._watched = self._watched, None
         if watched is not None:
-            watched.end()
+            watched.end(now_ms=now_ms)
 
     def ask_upstream(self, frame: bytes, correlation_id: int, on_reply: OnReply) -> None:
         """See `Session`."""

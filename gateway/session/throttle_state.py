@@ -39,6 +39,20 @@ class CachedSensor(NamedTuple):
     sized: tuple[SizedAnswer, SizedAnswer] | None = None
 
 
+class TopicWait(NamedTuple):
+    """What the quotas of topics ask of a connection.
+
+    Attributes:
+        until_ms: nothing is to be fetched before.
+        sensor: of the counter that asks for it.
+        most_bytes: what the smallest window of theirs can pass; None: they are only observed.
+    """
+
+    until_ms: int
+    sensor: CachedSensor
+    most_bytes: int | None
+
+
 class ThrottleState:
     """See the module.
 
@@ -48,6 +62,7 @@ class ThrottleState:
         held_for_time: the next request has been held for the request quota, and passes.
         max_mute_ms: see the module.
         most_in_flight: how many requests may be without a reply; fewer while the request quota throttles.
+        topic_wait: of the topics that were fetched last; None: no quota of a topic has counted them.
         produce_sensor, fetch_sensor: what the last one was counted by, for whom and as of which limits.
     """
 
@@ -61,6 +76,7 @@ class ThrottleState:
         "max_mute_ms",
         "most_in_flight",
         "produce_sensor",
+        "topic_wait",
         "until_ms",
     )
 
@@ -71,6 +87,7 @@ class ThrottleState:
         self.inherited_until_ms = 0
         self.held_for_time = False
         self.most_in_flight = settings.max_in_flight_requests
+        self.topic_wait: TopicWait | None = None
         self.produce_sensor: CachedSensor | None = None
         self.fetch_sensor: CachedSensor | None = None
         self._muting: RateTracker | None = None  # what asked for the throttle that ends last

@@ -20,10 +20,15 @@ _MOST_ASKED: Final = 10
 
 
 class TopicIds:
-    """See the module; one object for all listeners, since an id never gets another name."""
+    """See the module; one object for all listeners, since an id never gets another name.
+
+    Attributes:
+        wanted: whether anything is counted by topic; otherwise what passes need not be read.
+    """
 
     def __init__(self) -> None:
         """None is known."""
+        self.wanted = False
         self._names: dict[bytes, bytes] = {}
         self._unknown: dict[bytes, int] = {}  # how often each was asked for
 

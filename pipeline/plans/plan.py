@@ -225,6 +225,7 @@ def entity_from_json(data: Mapping[str, Any]) -> QuotaEntity:
         user=names.get(EntityType.USER),
         client_id=names.get(EntityType.CLIENT_ID),
         ip=names.get(EntityType.IP),
+        topic=names.get(EntityType.TOPIC),
     )
 
 

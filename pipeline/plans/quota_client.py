@@ -226,4 +226,5 @@ def _entity(components: Iterable[Any]) -> QuotaEntity:
         user=names.get(EntityType.USER.value),
         client_id=names.get(EntityType.CLIENT_ID.value),
         ip=names.get(EntityType.IP.value),
+        topic=names.get(EntityType.TOPIC.value),
     )

@@ -7,7 +7,7 @@ from typing import Any, Final
 from gateway.quota_admin.store.interface import HistoryEntry
 from quotas.entities import DEFAULT, Default, EntityType, Name, QuotaEntity, QuotaKey
 from quotas.layered_quotas import QuotaChange
-from quotas.limits import validate
+from quotas.limits import validate, validate_entity
 
 BROKER: Final = "broker"
 """The type of the entity in the history of limits of brokers."""
@@ -44,7 +44,12 @@ def entity_of(value: Any) -> QuotaEntity:
             names[entity_type] = DEFAULT if name is None else name
     except (TypeError, KeyError) as exc:
         raise ValueError("an entity is a list of objects with type and name") from exc
-    return QuotaEntity(names.get(EntityType.USER), names.get(EntityType.CLIENT_ID), names.get(EntityType.IP))
+    return QuotaEntity(
+        names.get(EntityType.USER),
+        names.get(EntityType.CLIENT_ID),
+        names.get(EntityType.IP),
+        names.get(EntityType.TOPIC),
+    )
 
 
 def change_json(change: QuotaChange, old: float | None) -> dict[str, Any]:
@@ -78,14 +83,18 @@ class QuotaRows:
         found: those that are valid.
         faults: a line for each of the first that are not.
         fault_count: how many are not.
+        removed: those that are to go.
     """
 
-    def __init__(self, *, kept: bool = False) -> None:
+    def __init__(self, *, kept: bool = False, removals: bool = False) -> None:
         """None was read.
 
         Args:
             kept: see `quotas.limits.validate`.
+            removals: whether a limit may be null, for a quota that is to go.
         """
+        self.removed: set[tuple[QuotaEntity, QuotaKey]] = set()
+        self._removals = removals
         self.found: dict[tuple[QuotaEntity, QuotaKey], float] = {}
         self.faults: list[str] = []
         self.fault_count = 0
@@ -97,6 +106,9 @@ class QuotaRows:
         at, self._count = self._count, self._count + 1
         try:
             entity, key, limit = entity_of(row["entity"]), row["quota"], row["limit"]
+            if limit is None and self._removals:
+                self._remove(entity, key)
+                return
             if isinstance(limit, bool) or not isinstance(limit, (int, float)):
                 raise ValueError(f"{key} is no number")
             if (fault := validate(entity, key, float(limit), kept=self._kept)) is not None:
@@ -108,6 +120,11 @@ class QuotaRows:
             self.add_fault(at, f"needs entity, quota and limit ({exc})")
         except (ValueError, OverflowError) as exc:
             self.add_fault(at, str(exc))
+
+    def _remove(self, entity: QuotaEntity, key: str) -> None:
+        if (fault := validate_entity(entity)) is not None:
+            raise ValueError(f"{entity}: {fault}")
+        self.removed.add((entity, QuotaKey(key)))
 
     def add_fault(self, at: int, text: str) -> None:
         """What is wrong with one of them, by its place."""

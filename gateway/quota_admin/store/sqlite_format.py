@@ -188,6 +188,7 @@ def entity_from(text: str) -> QuotaEntity:
     user: Name | None = None
     client_id: Name | None = None
     ip: Name | None = None
+    topic: Name | None = None
     for part in text.split(","):
         kind, _, bare = part.partition("=")
         name = DEFAULT if bare == _DEFAULT else bare
@@ -197,9 +198,11 @@ def entity_from(text: str) -> QuotaEntity:
             client_id = name
         elif kind == "ip":
             ip = name
+        elif kind == "topic":
+            topic = name
         else:
             return parse_entity(text)
-    return QuotaEntity(user, client_id, ip)
+    return QuotaEntity(user, client_id, ip, topic)
 
 
 def damaged(path: Path, what: str) -> str:

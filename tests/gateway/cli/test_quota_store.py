@@ -174,3 +174,31 @@ async def test_one_fault_and_nothing_is_changed(yaml: Yaml, capsys: Capsys, monk
         missing = "sluice: /nowhere/q.yaml: cannot be read: No such file or directory\n"
         assert await sluice(running, capsys, "quotas", "import", "/nowhere/q.yaml") == (2, "", missing)
         assert list(running.gateway.limits.items()) == []
+
+
+async def test_set_sets_and_removes_quotas_of_topics_too(capsys: Capsys) -> None:
+    async with running_gateway(9, quotas=[FILE_QUOTA]) as running:
+        limits = running.gateway.limits
+        topic = QuotaEntity(user="alice", topic="orders")
+        code, out, _ = await sluice(
+            running, capsys, "quotas", "set", "topic=orders,user=alice", "producer_byte_rate=5"
+        )
+        assert (code, limits.get(topic, PRODUCE)) == (0, 5.0)
+        assert out.splitlines()[0] == "+ user=alice,topic=orders producer_byte_rate 5"
+        _, out, _ = await sluice(running, capsys, "quotas")
+        assert [line.split()[:3] for line in out.splitlines()][:1] == [["USER", "CLIENT-ID", "TOPIC"]]
+        _, out, _ = await sluice(running, capsys, "quotas", "export")
+        assert "topic: orders" in out
+
+        for text in ("producer_byte_rate=none", "consumer_byte_rate=none"):
+            code, out, _ = await sluice(running, capsys, "quotas", "set", "topic=orders,user=alice", text)
+            assert code == 0
+        assert limits.get(topic, PRODUCE) is None
+        assert out == "no difference\n"
+        await sluice(running, capsys, "quotas", "set", "user=alice", "producer_byte_rate=none")
+        assert limits.get(ALICE, PRODUCE) == 7.0
+        for wrong in ("topic=a b", "topic=t,user=a,client-id=c", "topic=t,ip=::1"):
+            code, _, err = await sluice(running, capsys, "quotas", "set", wrong, "producer_byte_rate=5")
+            assert (code, bool(err)) == (2, True)
+        code, _, err = await sluice(running, capsys, "quotas", "set", "topic=t", "request_percentage=5")
+        assert "Invalid configuration key" in err

@@ -6,6 +6,7 @@ import uuid
 from collections import Counter
 from typing import Any, Final
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,9 +14,10 @@ from gateway.usage.names import Names
 from gateway.usage.table import UsageTable
 from gateway.usage.topic_ids import TopicIds
 from gateway.usage.topics import TopicUse
+from quotas.entities import QuotaKey, parse_entity
 from quotas.usage_record import OTHER, OVERHEAD, Row, TopicRow, UsageApi
 from testkit import wire
-from testkit.conversation import Conversation
+from testkit.conversation import Conversation, frames_of
 from testkit.frames import heartbeat, heartbeat_reply, metadata
 
 ID: Final = uuid.UUID(int=7)
@@ -23,8 +25,9 @@ PIECES: Final = st.sampled_from([None, 1, 64])
 
 
 def conversation(*, ids: TopicIds | None = None, most: int = 100, **more: Any) -> Conversation:
-    use = TopicUse(ids or TopicIds(), Names(), max_of_client=most, max_topics=1_000)
-    return Conversation(usage=UsageTable(topics=use), **more)
+    ids = ids or TopicIds()
+    use = TopicUse(ids, Names(), max_of_client=most, max_topics=1_000)
+    return Conversation(usage=UsageTable(topics=use), topic_ids=ids, **more)
 
 
 def told(c: Conversation) -> tuple[Counter[str], Counter[str], dict[str, tuple[int, int, int]]]:
@@ -129,7 +132,7 @@ def test_what_has_not_come_when_the_connection_ends_is_around_records() -> None:
 
 def test_beyond_the_cap_topics_share_a_row_and_nothing_is_lost() -> None:
     c = conversation(most=2)
-    c.client_sends(produce(1, {name: 100 for name in "abcd"}))
+    c.client_sends(produce(1, dict.fromkeys("abcd", 100)))
     by_row, by_topic, found = told(c)
     assert by_topic == by_row
     assert set(found) == {"a", "b", OTHER, OVERHEAD}
@@ -149,14 +152,21 @@ def test_an_id_waits_for_its_name_and_is_told_in_its_place_when_none_comes() -> 
         wire.response("Produce", 13, correlation_id=1, responses=[]),
         wire.response("Metadata", 12, correlation_id=2, **answer),
     )
-    ids.learn(ID.bytes, b"late")
     assert told(c)[2]["late"][:2] == (1, 100)
     assert ids.to_ask == []
 
     c = conversation()
     c.client_sends(produce(1, {"any": 100}, version=13))
     lines = [told(c)[2] for _ in range(7)]
-    assert [set(line) for line in lines] == [{OVERHEAD}, set(), set(), set(), set(), {"AAAAAAAAAAAAAAAAAAAABw"}, set()]
+    assert [set(line) for line in lines] == [
+        {OVERHEAD},
+        set(),
+        set(),
+        set(),
+        set(),
+        {"AAAAAAAAAAAAAAAAAAAABw"},
+        set(),
+    ]
 
 
 def test_ids_that_clients_invent_take_no_place_from_those_that_brokers_tell() -> None:
@@ -182,3 +192,97 @@ def test_rows_that_are_folded_take_their_topics_along() -> None:
     first.count_topic(b"t", 7, 1)
     rows = table.take_listed(now_ms=1)
     assert sum(each[TopicRow.BYTES] for row in rows for each in row.take_topics()) == 7
+
+
+# -- quotas of topics ----------------------------------------------------------------------------------------------
+
+
+def limited(rate: float, *entities: str, key: QuotaKey = QuotaKey.PRODUCER_BYTE_RATE, **more: Any) -> Conversation:
+    """A conversation whose gateway has these quotas, of so many bytes per second each."""
+    c = conversation(**more)
+    for entity in entities:
+        c.core.limits.set(parse_entity(entity), key, rate)
+    return c
+
+
+def produced_reply(correlation_id: int, *, version: int = 9) -> bytes:
+    return wire.response("Produce", version, correlation_id=correlation_id, responses=[])
+
+
+def told_ms(c: Conversation, version: int = 9) -> int:
+    (reply,) = frames_of(c.take_client())
+    return int(wire.decode_response("Produce", version, reply).throttle_time_ms)
+
+
+@pytest.mark.parametrize(
+    ("entity", "waits"),
+    [
+        ("topic=t", True),
+        ("topic=<default>", True),
+        ("topic=t,user=ANONYMOUS", True),
+        ("topic=t,user=<default>", True),
+        ("topic=<default>,client-id=c", True),
+        ("topic=other", False),
+        ("topic=t,user=bob", False),
+        ("topic=t,client-id=d", False),
+    ],
+)
+@pytest.mark.parametrize("piece_bytes", [None, 50])
+def test_a_topics_quota_makes_its_producers_wait_and_no_others(
+    entity: str, waits: bool, piece_bytes: int | None
+) -> None:
+    """Ten seconds' worth of the window pass at once; what is beyond has its wait in the reply."""
+    c = limited(100, entity)
+    frame = produce(1, {"t": 2_000}, client_id="c")
+    c.client_sends(frame, piece_bytes=piece_bytes).upstream_sees(frame).upstream_answers(produced_reply(1))
+    assert (told_ms(c) > 0) is waits
+    second = produce(2, {"t": 1}, client_id="c")
+    c.client_sends(second)
+    assert (c.take_upstream() == b"") is waits
+
+
+def test_a_more_exact_quota_of_a_topic_replaces_the_default_and_the_longest_wait_of_all_families_counts() -> None:
+    c = limited(10, "topic=<default>")
+    c.core.limits.set(parse_entity("topic=t"), QuotaKey.PRODUCER_BYTE_RATE, 1e9)
+    c.client_sends(produce(1, {"t": 2_000})).upstream_answers(produced_reply(1))
+    assert told_ms(c) == 0
+    c.core.limits.set(parse_entity("topic=t,user=ANONYMOUS"), QuotaKey.PRODUCER_BYTE_RATE, 100.0)
+    c.client_sends(produce(2, {"t": 2_000})).upstream_answers(produced_reply(2))
+    assert told_ms(c) == 10_000  # twice the limit, over ten samples
+
+
+def test_clients_of_one_topic_share_its_counter() -> None:
+    c = limited(100, "topic=t")
+    other = Conversation(core=c.core)
+    c.client_sends(produce(1, {"t": 5_000}, client_id="one"))
+    c.core.clock.advance(1)
+    other.client_sends(produce(1, {"t": 1}, client_id="two"))
+    assert other.take_upstream() == b""
+    other.client_sends(heartbeat(2))
+    assert other.take_upstream() == b""
+
+
+def test_a_fetch_waits_for_the_topics_of_the_answer_before_it() -> None:
+    c = limited(100, "topic=t", key=QuotaKey.CONSUMER_BYTE_RATE)
+    ask = wire.request("Fetch", 12, correlation_id=1, min_bytes=1, max_bytes=50_000_000)
+    c.client_sends(ask).upstream_sees(ask)
+    answer = fetched(1, {"t": 1_500})
+    c.upstream_answers(answer, piece_bytes=700).client_sees(answer)
+    c.client_sends(wire.request("Fetch", 12, correlation_id=2, min_bytes=1, max_bytes=50_000_000))
+    assert c.take_upstream() == b""
+    c.at(30_000)
+    (seen,) = frames_of(c.take_upstream())
+    assert wire.decode_request("Fetch", 12, seen).max_bytes == 1_000
+
+
+def test_a_long_wait_for_a_topic_is_told_and_found_by_a_new_connection() -> None:
+    c = limited(100, "topic=t", key=QuotaKey.CONSUMER_BYTE_RATE)
+    ask = wire.request("Fetch", 12, correlation_id=1)
+    c.client_sends(ask).upstream_answers(fetched(1, {"t": 30_000}))
+    c.take_client()
+    for each in (c, Conversation(core=c.core)):
+        each.take_upstream()
+        each.client_sends(wire.request("Fetch", 12, correlation_id=2))
+        assert each.take_upstream() == b""
+        (empty,) = frames_of(each.take_client())
+        assert wire.decode_response("Fetch", 12, empty).throttle_time_ms > 11_000

@@ -1,0 +1,123 @@
+"""Byte rates of topics, alone and with a user or a client id: several may apply to the same bytes (after KIP-13).
+
+Kafka has no quota for topics (KAFKA-656). Of each family that has quotas (topic; user and topic; client id and
+topic) the most exact entity counts, a topic by name before the default one. Each has a counter for every topic by
+itself, and for every user or client id by itself where it names one. The longest wait of all is the client's.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from quotas.entities import DEFAULT, Family, Name, QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from quotas.rate import MAX_THROTTLE_MS
+from quotas.rate_quotas import RateSettings, RateTracker, Scope
+from quotas.resolution import Match, Rule, TrackerKey
+from quotas.throttle_stats import ThrottleStats
+from quotas.trackers import Kind, TrackerTable
+
+_RULES: Final = {
+    Family.TOPIC: Rule.TOPIC,
+    Family.USER_TOPIC: Rule.USER_TOPIC,
+    Family.CLIENT_TOPIC: Rule.CLIENT_TOPIC,
+}
+
+
+class TopicKey(NamedTuple):
+    """What is counted by; user or client id are empty where the family does not name them."""
+
+    scope: Scope
+    family: Family
+    topic: str
+    user: str
+    client_id: str
+
+
+class TopicQuotas:
+    """The counters of one key."""
+
+    def __init__(self, limits: Limits, key: QuotaKey, settings: RateSettings) -> None:
+        """Starts with no counters.
+
+        Args:
+            limits: the configured quotas.
+            key: producer_byte_rate or consumer_byte_rate.
+            settings: as of the other byte rates.
+        """
+        self._limits = limits
+        self._key = key
+        self._settings = settings
+        self._forgotten = ThrottleStats()
+        self._table: TrackerTable[TopicKey, RateTracker] = TrackerTable(
+            self._make, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
+        )
+        self._found: dict[tuple[Scope, str, str, str], tuple[RateTracker, ...]] = {}
+        self._version = 0
+
+    @property
+    def enabled(self) -> bool:
+        """Whether any quota is set."""
+        return self._limits.topics_enabled(self._key)
+
+    def trackers(
+        self, user: str, client_id: str, topic: str, *, kind: Kind, scope: Scope = None, now_ms: int
+    ) -> tuple[RateTracker, ...]:
+        """What these bytes are counted by; nothing when no quota applies.
+
+        Args:
+            user, client_id: whose bytes.
+            topic: its name.
+            kind: see `quotas.trackers`.
+            scope: see `ScopedKey`.
+            now_ms: the present.
+        """
+        limits = self._limits
+        if self._version != limits.version or len(self._found) >= 4 * self._settings.max_trackers:
+            self._found.clear()
+            self._version = limits.version
+        found = self._found.get((scope, user, client_id, topic))
+        if found is None:
+            found = tuple(self._look_up(user, client_id, topic, kind, scope, now_ms))
+            if not any(each.shared for each in found):
+                self._found[scope, user, client_id, topic] = found
+        return found
+
+    def _look_up(
+        self, user: str, client_id: str, topic: str, kind: Kind, scope: Scope, now_ms: int
+    ) -> list[RateTracker]:
+        limits = self._limits
+        found = []
+        for family in _RULES:
+            if family not in limits.topic_families(self._key) or not limits.topics_enabled(self._key):
+                continue
+            match = self._match(family, user, client_id, topic)
+            if match is None or match.limit is None:
+                continue
+            key = TopicKey(scope, family, topic, *match.tracker_key)
+            tracker = self._table.find_or_make(key, match.limit, kind, now_ms=now_ms)
+            tracker.bind(match, limits.version, now_ms=now_ms)
+            found.append(tracker)
+        return found
+
+    def _match(self, family: Family, user: str, client_id: str, topic: str) -> Match | None:
+        limits = self._limits
+        users: tuple[Name | None, ...] = (user, DEFAULT) if family is Family.USER_TOPIC else (None,)
+        clients: tuple[Name | None, ...] = (client_id, DEFAULT) if family is Family.CLIENT_TOPIC else (None,)
+        counter = TrackerKey(
+            user if family is Family.USER_TOPIC else "", client_id if family is Family.CLIENT_TOPIC else ""
+        )
+        topics: tuple[Name, ...] = (topic, DEFAULT)
+        for named_topic in topics:
+            for named_user in users:
+                for named_client in clients:
+                    entity = QuotaEntity(named_user, named_client, topic=named_topic)
+                    limit = limits.get(entity, self._key)
+                    if limit is not None:
+                        return Match(limit, _RULES[family], counter, limits.observes(entity), entity)
+        return None
+
+    def _make(self, key: TopicKey | None, limit: float, now_ms: int) -> RateTracker:
+        return RateTracker(
+            self._settings, MAX_THROTTLE_MS, self._forgotten, shared=key is None, now_ms=now_ms
+        )
