@@ -14,8 +14,9 @@ from typing import Final
 
 from benchmarks.accuracy_report import keep, within
 from benchmarks.relay.machine import describe_machine, load_average
-from testkit.accuracy.campaign import FAMILIES, KAFKA, SIDES, Plan, run_campaign
+from testkit.accuracy.campaign import FAMILIES, GATEWAY, KAFKA, SIDES, Plan, run_campaign
 
+HONEST: Final = tuple(family for family in FAMILIES if family != "cheater")
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 
 
@@ -28,13 +29,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=Plan().measured_s, help="that are averaged over")
     parser.add_argument("--only", action="append", choices=FAMILIES, help="only these clients")
     parser.add_argument("--side", action="append", choices=SIDES, help="only this side")
+    parser.add_argument(
+        "--topics", action="store_true", help="quotas of topics, which only the gateway has; not the cheater"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     plan = Plan(
         quota_bytes_per_s=options.quota,
         measured_s=options.seconds,
-        families=tuple(options.only or FAMILIES),
-        sides=tuple(options.side or SIDES),
+        families=tuple(options.only or (HONEST if options.topics else FAMILIES)),
+        sides=(GATEWAY,) if options.topics else tuple(options.side or SIDES),
+        by_topic=options.topics,
     )
     document = {
         "command": " ".join(["python -m benchmarks.accuracy", *sys.argv[1:]]),

@@ -19,13 +19,14 @@ def within(result: Result) -> bool:
 
 
 def keep(document: dict[str, Any], plan: Plan, results: list[Result], folder: Path) -> str:
-    """Write accuracy.json and accuracy.md; returns the page."""
+    """Write accuracy.json and accuracy.md, of topics accuracy-topics; returns the page."""
+    name = "accuracy-topics" if plan.by_topic else "accuracy"
     folder.mkdir(parents=True, exist_ok=True)
     rows = [asdict(result) | {"ratio": round(result.ratio, 4)} for result in results]
     whole = document | {"plan": asdict(plan), "rows": rows}
-    (folder / "accuracy.json").write_text(json.dumps(whole, indent=1) + "\n")
+    (folder / f"{name}.json").write_text(json.dumps(whole, indent=1) + "\n")
     page = render(document, plan, results)
-    (folder / "accuracy.md").write_text(page)
+    (folder / f"{name}.md").write_text(page)
     return page
 
 

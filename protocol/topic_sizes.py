@@ -44,6 +44,7 @@ _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 _BATCH: Final = Struct(">i4xb40xi")
 """Length, magic and number of records, from the length of a batch on."""
+_unpack_batch: Final = _BATCH.unpack_from
 _BATCH_HEAD_BYTES: Final = 61
 _LENGTH_AT: Final = 8
 _BEHIND_LENGTH: Final = 12
@@ -128,13 +129,32 @@ def plain_produce(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes,
                 at += 1
             size_of_topic = records = 0
             for _ in range(partitions - 1):
-                size, at = _plain_size(data, at + 4)
-                if size < 0 or at + size > end:
+                # One byte, or two, as of nearly all records; null is none.
+                size = data[at + 4] - 1
+                at += 5
+                if size >= 0x7F:
+                    if data[at] < 0x80:
+                        size += (data[at] << 7) - 0x80
+                        at += 1
+                    else:
+                        size, at = _plain_size(data, at - 1)
+                        if size < 0:
+                            return None
+                elif size < 0:
+                    size = 0
+                batch_end = at + size
+                if batch_end > end:
                     return None
                 size_of_topic += size
-                if size:
+                if size >= _BATCH_HEAD_BYTES:
+                    length, magic, count = _unpack_batch(data, at + _LENGTH_AT)
+                    if length == size - _BEHIND_LENGTH and magic == _PLAIN_BATCH and count > 0:
+                        records += count
+                    else:
+                        records += records_at(data, at, size)
+                elif size:
                     records += records_at(data, at, size)
-                    at += size
+                at = batch_end
                 if data[at]:
                     return None
                 at += 1
@@ -180,13 +200,31 @@ def plain_fetch(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes, i
             for _ in range(partitions - 1):
                 if data[at + 30] > 1:
                     return None
-                size, at = _plain_size(data, at + 35)
-                if size < 0 or at + size > end:
+                size = data[at + 35] - 1
+                at += 36
+                if size >= 0x7F:
+                    if data[at] < 0x80:
+                        size += (data[at] << 7) - 0x80
+                        at += 1
+                    else:
+                        size, at = _plain_size(data, at - 1)
+                        if size < 0:
+                            return None
+                elif size < 0:
+                    size = 0
+                batch_end = at + size
+                if batch_end > end:
                     return None
-                if size:
-                    size_of_topic += size
+                size_of_topic += size
+                if size >= _BATCH_HEAD_BYTES:
+                    length, magic, count = _unpack_batch(data, at + _LENGTH_AT)
+                    if length == size - _BEHIND_LENGTH and magic == _PLAIN_BATCH and count > 0:
+                        records += count
+                    else:
+                        records += records_at(data, at, size)
+                elif size:
                     records += records_at(data, at, size)
-                    at += size
+                at = batch_end
                 if data[at]:
                     return None
                 at += 1

@@ -24,7 +24,7 @@ from functools import partial
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.handlers.node_endpoints import relayed_answers
-from gateway.handlers.topic_use import TopicCounters, TopicsOfReply
+from gateway.handlers.topic_use import PlainTopicsOfReply, TopicCounters, TopicsOfReply
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import Answer, HeadAnswer, Pending, SizedAnswer
@@ -87,11 +87,7 @@ class FetchHandler:
         answer: Answer
         tracker, sized = known[3], known[6]
         if sized is not None and not session.times_requests:
-            answer = sized[route.api.flexible_header]
-            tail = self._tail(route.api)
-            watch = self._watch(session, route.api, known)
-            if tail is not None or watch is not None:
-                answer = SizedAnswer(answer.count, answer.less_bytes, tail, watch)
+            answer = self._sized(sized[route.api.flexible_header], route.api, known, quotas)
             session.responses.pending.append(Pending(correlation_id, answer))
             return RELAY
         most_bytes = None if tracker is None else tracker.max_in_window()
@@ -187,6 +183,20 @@ class FetchHandler:
     def _answer(self, session: Session, api: Api, known: CachedSensor) -> HeadAnswer:
         watch = self._watch(session, api, known)
         return HeadAnswer(partial(self._on_reply, session, api, known, watch), self._tail(api), watch)
+
+    def _sized(self, answer: SizedAnswer, api: Api, known: CachedSensor, quotas: ClientQuotas) -> SizedAnswer:
+        """The answer to a request that only the usage record counts."""
+        row = known.row
+        if row is None or not quotas.fetches_by_topic:
+            tail = self._tail(api)
+            return answer if tail is None else SizedAnswer(answer.count, answer.less_bytes, tail)
+        kept = row.answer
+        if kept is not None and kept[0] is api and isinstance(kept[1], SizedAnswer):
+            return kept[1]
+        watch = PlainTopicsOfReply(api, row)
+        answer = SizedAnswer(answer.count, answer.less_bytes, self._tail(api), watch)
+        row.answer = (api, answer)
+        return answer
 
     def _watch(self, session: Session, api: Api, known: CachedSensor) -> TopicsOfReply | None:
         """What counts a reply by topic; None: nothing does."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.handlers.context import HandlerContext
-from gateway.handlers.topic_use import ProduceTopics
+from gateway.handlers.topic_use import ProduceTopics, count_plain_produce
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.response_queue import CollectedAnswer, Pending
 from gateway.session.routes import RELAY, HeadDecision, Route, Session
@@ -100,13 +100,19 @@ class ProduceHandler:
                 wanted_ms = tracker.wait_ms(throttling, size, now_ms=now_ms)
                 if wanted_ms > 0:
                     return session.hold(api, ThrottledBy.PRODUCE, known, wanted_ms, now_ms=now_ms)
-            if quotas.produces_by_topic:
+            if quotas.limits_produced_topics:
                 topics = ProduceTopics(session, quotas, api, known, data, at, size, client_id_length)
                 held = topics.held_by(now_ms)
                 if held is not None:
                     return session.hold(api, ThrottledBy.PRODUCE, *held, now_ms=now_ms)
             if row is not None:
                 row.count(size)
+                if (
+                    topics is None
+                    and quotas.produces_by_topic
+                    and not count_plain_produce(row, data, at, size, head_bytes, api)
+                ):
+                    topics = ProduceTopics(session, quotas, api, known, data, at, size, client_id_length)
             if tracker is not None:
                 wanted_ms = tracker.record(size, throttling, now_ms=now_ms)
                 if wanted_ms > 0:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.response_queue import CollectedAnswer
@@ -25,14 +26,53 @@ from protocol.api_keys import Api, ApiKey
 from protocol.fetch import counted_bytes
 from protocol.headers import HEAD_BYTES
 from protocol.steps import finish
-from protocol.topic_sizes import TopicWalk, names_by_id, plain_fetch, plain_produce
+from protocol.topic_sizes import (
+    FIRST_PRODUCE_WITH_TOPIC_IDS,
+    TopicWalk,
+    names_by_id,
+    plain_fetch,
+    plain_produce,
+)
 from quotas.combine import ThrottledBy
 from quotas.rate_quotas import RateTracker
 from quotas.topic_quotas import TopicQuotas
 
 
+class Counters(Protocol):
+    """What the topics of a message are counted by."""
+
+    def count(self, called: bytes, size_bytes: int, records: int, now_ms: int) -> TopicWait | None:
+        """Records of a topic pass; what the longest wait is that its counters ask for, if any."""
+
+    def count_rest(self, size_bytes: int) -> None:
+        """What stood around the records of a message."""
+
+
+class PlainCounters:
+    """`Counters` that have no quotas, but a usage record."""
+
+    __slots__ = ("_api", "_row")
+
+    def __init__(self, api: Api, row: UsageRow) -> None:
+        self._api = api
+        self._row = row
+
+    def count(self, called: bytes, size_bytes: int, records: int, now_ms: int) -> TopicWait | None:
+        """See `Counters`."""
+        row, api = self._row, self._api
+        if names_by_id(api):
+            assert row.topics is not None
+            called = row.topics.key_of_id(called, told_by_broker=api.key is not ApiKey.PRODUCE)
+        row.count_topic(called, size_bytes, records)
+        return None
+
+    def count_rest(self, size_bytes: int) -> None:
+        """See `Counters`."""
+        self._row.count_topic(OVERHEAD_KEY, size_bytes, 0)
+
+
 class TopicCounters:
-    """What the topics of one client's messages are counted by.
+    """`Counters` of one client's messages: its usage record, and the quotas of topics.
 
     Attributes:
         row: the usage record's; None: not counted there.
@@ -86,13 +126,8 @@ class TopicCounters:
 
     def count(self, called: bytes, size_bytes: int, records: int, now_ms: int) -> TopicWait | None:
         """Records of a topic pass; what the longest wait is that its counters ask for, if any."""
-        row = self.row
-        if row is not None:
-            key = called
-            if names_by_id(self._api):
-                assert row.topics is not None
-                key = row.topics.key_of_id(called, told_by_broker=self._api.key is not ApiKey.PRODUCE)
-            row.count_topic(key, size_bytes, records)
+        if self.row is not None:
+            PlainCounters(self._api, self.row).count(called, size_bytes, records, now_ms)
         longest: TopicWait | None = None
         for tracker in self.trackers(called, now_ms):
             tracker.last_value = float(size_bytes)
@@ -127,11 +162,11 @@ class _Count:
         wait: the longest that the quotas of its topics ask for.
     """
 
-    __slots__ = ("_counters", "_left_bytes", "_now_ms", "_on_end", "_walk", "wait")
+    __slots__ = ("_api", "_counters", "_left_bytes", "_now_ms", "_on_end", "_walk", "wait")
 
     def __init__(
         self,
-        counters: TopicCounters,
+        counters: Counters,
         api: Api,
         counted: int,
         on_end: Callable[[TopicWait, int], None] | None = None,
@@ -148,7 +183,8 @@ class _Count:
         self._left_bytes = counted
         self._on_end = on_end
         self._now_ms = 0
-        self._walk = TopicWalk(api, self.found)
+        self._api = api
+        self._walk: TopicWalk | None = None
         self.wait: TopicWait | None = None
 
     def found(self, called: bytes, size_bytes: int, records: int) -> None:
@@ -167,6 +203,8 @@ class _Count:
     def take(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:
         """See `Watch`."""
         walk = self._walk
+        if walk is None:
+            walk = self._walk = TopicWalk(self._api, self.found)
         if walk.left_bytes >= end - at:
             walk.left_bytes -= end - at
         else:
@@ -179,6 +217,57 @@ class _Count:
         self._left_bytes = 0
         if self.wait is not None and self._on_end is not None:
             self._on_end(self.wait, now_ms)
+
+
+def count_plain_produce(
+    row: UsageRow | None, data: bytes, at: int, size: int, head_bytes: int, api: Api
+) -> bool:
+    """Count a request that was received whole and is plain; False: it takes a closer look.
+
+    Args:
+        row: of its client; None: nothing is counted.
+        data: received bytes.
+        at: where the request begins, with its size.
+        size: as in its head.
+        head_bytes: up to the end of the client id.
+        api: its version.
+    """
+    end = at + 4 + size
+    if row is None or end > len(data):
+        return False
+    found = plain_produce(data, at + head_bytes, end, api)
+    if found is None:
+        return False
+    row.count_topics(found, size, False if api.version >= FIRST_PRODUCE_WITH_TOPIC_IDS else None)
+    return True
+
+
+class PlainTopicsOfReply:
+    """A `ReplyWatch` of Fetch and ShareFetch while no topic has a quota; one object for many replies of a client."""
+
+    __slots__ = ("_api", "_by_id", "_flexible", "_row")
+
+    def __init__(self, api: Api, row: UsageRow) -> None:
+        """Watch replies of one version that are counted in one row."""
+        self._api = api
+        self._row = row
+        self._by_id = True if names_by_id(api) else None
+        self._flexible = api.flexible and api.key is ApiKey.FETCH
+
+    def whole(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:
+        """See `ReplyWatch`."""
+        counted = counted_bytes(end - at - 4, self._api)
+        found = plain_fetch(data, at, end, self._api) if self._flexible else None
+        if found is not None:
+            self._row.count_topics(found, counted, self._by_id)
+            return
+        count = self.begin(end - at - 4)
+        count.take(data, at, end, now_ms=now_ms)
+        count.end(now_ms=now_ms)
+
+    def begin(self, size: int) -> _Count:
+        """See `ReplyWatch`."""
+        return _Count(PlainCounters(self._api, self._row), self._api, counted_bytes(size, self._api))
 
 
 class ProduceTopics:

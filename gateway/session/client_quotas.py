@@ -79,6 +79,7 @@ class ClientQuotas:
         produce_topics, fetch_topics: counters of the byte rates of topics.
         topic_ids: names of topics.
         produces_by_topic, fetches_by_topic: whether bytes are counted by topic, for either, as of `version`.
+        limits_produced_topics, limits_fetched_topics: whether any topic has a quota, as of `version`.
         counts_produce, counts_fetch: whether bytes are counted, for a quota or for usage records, as of `version`.
         times_requests: whether any request_percentage is set, as of `version`.
         usage: the usage records' table; None: none are kept.
@@ -96,6 +97,8 @@ class ClientQuotas:
         "fetch_topics",
         "fetches_by_topic",
         "limits",
+        "limits_fetched_topics",
+        "limits_produced_topics",
         "produce",
         "produce_topics",
         "produces_by_topic",
@@ -141,6 +144,8 @@ class ClientQuotas:
         metered = self.usage is not None and self.usage.topics is not None
         self.produces_by_topic = metered or self.produce_topics.enabled
         self.fetches_by_topic = metered or self.fetch_topics.enabled
+        self.limits_produced_topics = self.produce_topics.enabled
+        self.limits_fetched_topics = self.fetch_topics.enabled
         by_topic = self.produces_by_topic, self.fetches_by_topic
         self.topic_ids.wanted = any(by_topic)
         self.counts_produce = recorded or limits.enabled(QuotaKey.PRODUCER_BYTE_RATE) or by_topic[0]
@@ -213,7 +218,7 @@ class ClientQuotas:
             throttling: of the connection.
             known: what its requests are counted by.
         """
-        if not self.fetch_topics.enabled:
+        if not self.limits_fetched_topics:
             return None
         wait = throttling.topic_wait or self._topic_waits.get((known.user, known.client_id))
         if wait is not None and wait.sensor.version != self.limits.version:

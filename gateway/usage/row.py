@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from quotas.rate_quotas import RateTracker
-from quotas.usage_record import RowFlags, UsageApi
+from quotas.usage_record import OVERHEAD, RowFlags, UsageApi
 
 RowValues: TypeAlias = tuple[
     str, str, str, str, int, int, float, float, float, float, float, int, float, int, int, int,
@@ -79,6 +79,7 @@ class Level(NamedTuple):
 
 UNLIMITED: Final = Level(None, None)
 
+_OVERHEAD_KEY: Final = OVERHEAD.encode()
 _CENSORED: Final = int(RowFlags.CENSORED)
 _OBSERVED: Final = int(RowFlags.OBSERVED)
 
@@ -94,6 +95,7 @@ class UsageRow:
         listed: whether it stands on its table's list.
         in_table: False once the table has given its place away; its holders may count on.
         topics: what is counted by topic; None: nothing is.
+        answer: of the last request, kept by its handler for the next: for which version, and what it is.
         requests, offered, withheld, max_units, rejected, rejected_units, delayed, throttle_ms: since the last line;
             withheld is what of `offered` was not admitted.
     """
@@ -107,6 +109,7 @@ class UsageRow:
         "_mute_until_ms",
         "_muted_ms",
         "_topics",
+        "answer",
         "delayed",
         "in_table",
         "key",
@@ -153,6 +156,7 @@ class UsageRow:
         self.in_table = True
         self.topics = topics
         self._topics: dict[bytes, Counts] = {}
+        self.answer: tuple[object, object] | None = None
         self._list = listed
         self._mute_from_ms = 0
         self._mute_until_ms = 0
@@ -191,6 +195,28 @@ class UsageRow:
         counts.requests += 1
         counts.size_bytes += size_bytes
         counts.records += records
+
+    def count_topics(self, found: list[tuple[bytes, int, int]], counted: int, ids: bool | None) -> None:
+        """All topics of a message that was counted as so much: (called, bytes, records) of each.
+
+        Args:
+            found: see above; no more bytes together than were counted.
+            counted: in bytes, what stands around records among them.
+            ids: whether topics are called by their ids: False by a client, True by a broker; None: by name.
+        """
+        topics = self._topics
+        shared = self.topics
+        assert shared is not None
+        for called, size_bytes, records in found:
+            key = called if ids is None else shared.key_of_id(called, told_by_broker=ids)
+            counts = topics.get(key)
+            if counts is None:
+                counts = shared.new(topics, key)
+            counts.requests += 1
+            counts.size_bytes += size_bytes
+            counts.records += records
+            counted -= size_bytes
+        self.count_topic(_OVERHEAD_KEY, counted, 0)
 
     def take_topics(self) -> list[TopicValues]:
         """The topics as they are written; what waits for a name has the row written again with the next line."""

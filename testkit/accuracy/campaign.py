@@ -61,6 +61,8 @@ class Plan:
         measured_s: what an average is taken over.
         families: of clients.
         sides: through the gateway, against Kafka's own quota.
+        by_topic: quotas are set for topics, which only the gateway has. All clients produce to one topic, so many
+            times the quota together; each fetches within a quota of its own for the one topic that all read.
     """
 
     quota_bytes_per_s: int = 1_000_000
@@ -69,6 +71,7 @@ class Plan:
     measured_s: float = 60.0
     families: tuple[str, ...] = FAMILIES
     sides: tuple[str, ...] = SIDES
+    by_topic: bool = False
 
     @property
     def period_s(self) -> float:
@@ -220,12 +223,15 @@ class Campaign:
         self.cluster = cluster or stack.enter_context(
             KafkaCluster(3, properties={"quota.window.num": plan.window_num}, jvm_options=jars.QUICK_START)
         )
-        self._filled = "accuracy-filled"
+        self._filled = "accuracy-filled-for-topics" if plan.by_topic else "accuracy-filled"
         self._filled_on_one = "accuracy-filled-on-one"
+        self._shared = "accuracy-shared"
 
     def prepare(self) -> None:
         """Make topics; fill those that are read with enough for the fastest reader that is allowed."""
-        for family in self.plan.families:
+        if self.plan.by_topic:
+            self._create(self._shared, on_one=False)
+        for family in () if self.plan.by_topic else self.plan.families:
             for side in self.plan.sides:
                 self._create(f"accuracy-{side}-{family}", on_one=side == KAFKA)
         seconds = self.plan.seconds + 2 * self.plan.window_num
@@ -278,13 +284,33 @@ class Campaign:
                 family=family,
                 verb=verb,
                 bootstrap=bootstrap,
-                topic=f"accuracy-{side}-{family}" if verb == "produce" else filled,
+                topic=filled if verb == "fetch" else self._produced_by(side, family),
                 partitions=PARTITIONS,
                 client_id=client_id(side, family, verb),
             )
             for family in self.plan.families
             for verb in VERBS
         ]
+
+    def _produced_by(self, side: str, family: str) -> str:
+        return self._shared if self.plan.by_topic else f"accuracy-{side}-{family}"
+
+    def _quotas(self) -> str:
+        plan = self.plan
+        if plan.by_topic:
+            together = plan.quota_bytes_per_s * len(plan.families)
+            return (
+                f'[[quotas]]\ntopic = "{self._shared}"\nproducer_byte_rate = {together}\n'
+                f'[[quotas]]\ntopic = "{self._filled}"\ndefault_client_id = true\n'
+                f"consumer_byte_rate = {plan.quota_bytes_per_s}\n"
+            )
+        text = ""
+        for family in plan.families:
+            for verb in VERBS:
+                key = "producer_byte_rate" if verb == "produce" else "consumer_byte_rate"
+                text += f'[[quotas]]\nclient_id = "{client_id(GATEWAY, family, verb)}"\n'
+                text += f"{key} = {plan.quota_bytes_per_s}\n"
+        return text
 
     def _run_through_gateway(self) -> list[Result]:
         port = free_ports(5)
@@ -295,11 +321,7 @@ class Campaign:
             f'[admin]\nbind = "127.0.0.1:{port + 4}"\n[quota_store]\nkind = "memory"\n'
             f"[client_quota]\nwindow_num = {self.plan.window_num}\n"
         )
-        for family in self.plan.families:
-            for verb in VERBS:
-                key = "producer_byte_rate" if verb == "produce" else "consumer_byte_rate"
-                text += f'[[quotas]]\nclient_id = "{client_id(GATEWAY, family, verb)}"\n'
-                text += f"{key} = {self.plan.quota_bytes_per_s}\n"
+        text += self._quotas()
         file = self._folder / "gateway.toml"
         file.write_text(text)
         with serving(file, admin=f"http://127.0.0.1:{port + 4}", log=self._folder / "gateway.log"):
@@ -335,20 +357,26 @@ class Campaign:
             ended = [client.job.client_id for client in clients if client.process.poll() is not None]
             if ended:
                 raise RuntimeError(f"{ended} ended early; logs are in {self._folder}")
-        return [_result(client, plan, side, begin_s) for client in clients]
+        if not plan.by_topic:
+            return [_result([client], plan, side, begin_s) for client in clients]
+        groups = [[client for client in clients if client.job.verb == "produce"]]
+        groups += [[client] for client in clients if client.job.verb == "fetch"]
+        return [_result(group, plan, side, begin_s) for group in groups]
 
 
-def _result(client: Client, plan: Plan, side: str, begin_s: float) -> Result:
+def _result(group: list[Client], plan: Plan, side: str, begin_s: float) -> Result:
+    """Of clients that share one quota, so many times that of one."""
     starts = [begin_s + step * _STEP_S for step in range(int(plan.period_s / _STEP_S))]
     averages = [
-        (client.bytes_by(start_s + plan.measured_s) - client.bytes_by(start_s)) / plan.measured_s
+        sum(client.bytes_by(start_s + plan.measured_s) - client.bytes_by(start_s) for client in group)
+        / plan.measured_s
         for start_s in starts
     ]
     return Result(
         side=side,
-        family=client.job.family,
-        verb=client.job.verb,
-        quota_bytes_per_s=float(plan.quota_bytes_per_s),
+        family=group[0].job.family if len(group) == 1 else "together",
+        verb=group[0].job.verb,
+        quota_bytes_per_s=float(plan.quota_bytes_per_s * len(group)),
         achieved_bytes_per_s=statistics.mean(averages),
         lowest_bytes_per_s=min(averages),
         highest_bytes_per_s=max(averages),
