@@ -45,6 +45,11 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         help="the gateway with usage records beside the one without; kept apart",
     )
     parser.add_argument(
+        "--topics",
+        action="store_true",
+        help="the gateway with usage records by topic beside those without topics; kept apart",
+    )
+    parser.add_argument(
         "--only", metavar="KEY", action="append", help="only these workloads (also: latency, idle)"
     )
     parser.add_argument(
@@ -152,6 +157,8 @@ def main() -> int:
         if options.kafka
         else "relay-quotas"
         if options.quotas
+        else "relay-topics"
+        if options.topics
         else "relay-usage"
         if options.usage
         else "relay"

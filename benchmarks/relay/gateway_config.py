@@ -9,6 +9,7 @@ def gateway_config(
     *,
     byte_quotas: bool = False,
     usage: str = "",
+    topics: bool = False,
 ) -> str:
     """The TOML text for one gateway.
 
@@ -19,9 +20,11 @@ def gateway_config(
         first_broker_port: broker N is served at this port + N; the null broker and the embedded one have id 1.
         byte_quotas: count the bytes of every Produce and every Fetch, too.
         usage: directory for usage records; none are kept if not given.
+        topics: count by topic in them, too.
     """
     rates = "producer_byte_rate = 1000000000000\nconsumer_byte_rate = 1000000000000\n" if byte_quotas else ""
     records = f'[usage]\nkind = "files"\ndirectory = "{usage}"\n' if usage else ""
+    records += "topics = true\n" if topics else ""
     return f"""\
 [upstream]
 bootstrap = ["{upstream}"]

@@ -14,6 +14,7 @@ from benchmarks.relay.paths import (
     GATEWAY,
     GATEWAY_COMPILED,
     GATEWAY_WITH_BYTE_QUOTAS,
+    GATEWAY_WITH_TOPICS,
     GATEWAY_WITH_USAGE,
     HAPROXY,
     OF_OTHER_CHECKOUT,
@@ -37,6 +38,7 @@ def starters(
     *,
     quotas: bool,
     usage: bool = False,
+    topics: bool = False,
     against: Path | None = None,
 ) -> dict[str, Starter]:
     """The paths to measure, by name, in the order of even rounds.
@@ -46,6 +48,7 @@ def starters(
         without: names of paths to leave out.
         quotas: the gateway with byte rates besides the one without, and no bare relays.
         usage: the same with usage records.
+        topics: the same with usage records, and with those by topic.
         against: another checkout; its gateway, too, beside each of ours.
     """
     known: dict[str, Starter] = {
@@ -55,12 +58,14 @@ def starters(
         HAPROXY: start_haproxy,
         GATEWAY: start_gateway,
     }
-    if quotas or usage:
+    if quotas or usage or topics:
         del known[BARE_RELAY], known[UVLOOP_RELAY]
     elif COMPILED.exists():
         known[GATEWAY_COMPILED] = partial(start_gateway, compiled=True)
-    if usage:
+    if usage or topics:
         known[GATEWAY_WITH_USAGE] = partial(start_gateway, usage=True)
+    if topics:
+        known[GATEWAY_WITH_TOPICS] = partial(start_gateway, topics=True)
     if quotas:
         known[GATEWAY_WITH_BYTE_QUOTAS] = partial(start_gateway, byte_quotas=True)
     if against is not None:
@@ -95,7 +100,12 @@ class Bench:
         self._stack = stack
         self._options = options
         self._starters = starters(
-            programs, options.without, quotas=options.quotas, usage=options.usage, against=options.against
+            programs,
+            options.without,
+            quotas=options.quotas,
+            usage=options.usage,
+            topics=options.topics,
+            against=options.against,
         )
         port = options.broker_port or free_port()
         self.broker = NullBroker(programs, port=port, core=cores.load, folder=folder)

@@ -23,6 +23,7 @@ GATEWAY: Final = "Sluice"
 GATEWAY_COMPILED: Final = "Sluice, compiled"
 GATEWAY_WITH_BYTE_QUOTAS: Final = "Sluice, byte quotas"
 GATEWAY_WITH_USAGE: Final = "Sluice, usage records"
+GATEWAY_WITH_TOPICS: Final = "Sluice, usage records by topic"
 
 OF_OTHER_CHECKOUT: Final = ", before"
 
@@ -108,6 +109,7 @@ def start_gateway(
     byte_quotas: bool = False,
     usage: bool = False,
     compiled: bool = False,
+    topics: bool = False,
     checkout: Path | None = None,
 ) -> RunningPath:
     """The gateway, with KIP-599 and metrics on; with byte rates, which are never reached, or records if asked for.
@@ -124,7 +126,8 @@ def start_gateway(
         free_port(),
         first_broker_port,
         byte_quotas=byte_quotas,
-        usage=str(folder / f"usage-{port}") if usage else "",
+        usage=str(folder / f"usage-{port}") if usage or topics else "",
+        topics=topics,
     )
     config.write_text(text)
     programs = Path(sys.executable).parent if checkout is None else checkout.resolve() / ".venv" / "bin"
@@ -137,6 +140,8 @@ def start_gateway(
         if compiled
         else GATEWAY_WITH_BYTE_QUOTAS
         if byte_quotas
+        else GATEWAY_WITH_TOPICS
+        if topics
         else GATEWAY_WITH_USAGE
         if usage
         else GATEWAY

@@ -10,6 +10,7 @@ from benchmarks.relay.paths import (
     GATEWAY,
     GATEWAY_COMPILED,
     GATEWAY_WITH_BYTE_QUOTAS,
+    GATEWAY_WITH_TOPICS,
     GATEWAY_WITH_USAGE,
     HAPROXY,
     OF_OTHER_CHECKOUT,
@@ -31,6 +32,7 @@ _QUIET_WINDOWS: Final = 3
 COMPARISONS: Final = {
     "byte_quotas": "CPU with byte rates (every frame counted, the limit never reached) over that without; goal 1.10",
     "usage": "CPU with usage records (one client, no byte rates) over that without; goal 1.10",
+    "topics": "CPU with counting by topic over that with usage records; goal 1.15, of 1 MB 1.03",
     "compiled": "CPU with the compiled core over that of the sources",
     "since_before": "CPU over that of the other checkout",
 }
@@ -83,6 +85,7 @@ def summarize(rows: Sequence[Row], paths: Sequence[str]) -> dict[str, Any]:
         "usage": _compared(rows, GATEWAY_WITH_USAGE, GATEWAY),
         "compiled": _compared(rows, GATEWAY_COMPILED, GATEWAY),
         "since_before": _compared(rows, GATEWAY, GATEWAY + OF_OTHER_CHECKOUT),
+        "topics": _compared(rows, GATEWAY_WITH_TOPICS, GATEWAY_WITH_USAGE),
         "latency": _latency(rows, paths),
         "idle": _idle(rows, proxies),
         "invalid": sum(1 for row in rows if row["invalid"]),
