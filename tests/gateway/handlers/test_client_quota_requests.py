@@ -48,6 +48,22 @@ def test_what_was_set_is_listed(version: int) -> None:
     assert [(value.key, value.value) for value in found.values] == [("request_percentage", 2.5)]
 
 
+@each_version
+def test_a_topic_is_an_entity_that_clients_can_set_and_list(version: int) -> None:
+    c = Conversation()
+    names = {"topic": "orders", "user": "alice"}
+    c.client_sends(alter(entry(names, producer_byte_rate=5.0), version=version))
+    make_durable(c)
+    assert answers(c, version) == [(0, None)]
+    c.client_sends(describe(("topic", 0, "orders"), version=version))
+    (found,) = wire.decode_response("DescribeClientQuotas", version, c.take_client()).entries
+    assert {part.entity_type: part.entity_name for part in found.entity} == names
+    c.client_sends(describe(("user", 0, "alice"), strict=True, version=version))
+    assert wire.decode_response("DescribeClientQuotas", version, c.take_client()).entries == []
+    c.client_sends(alter(entry({"topic": "orders"}, request_percentage=5.0), version=version))
+    assert [code for code, _ in answers(c, version)] == [42]
+
+
 @pytest.mark.parametrize(
     ("components", "code"),
     [([("user", 3, None)], 42), ([("other", 0, "x")], 35), ([("ip", 2, None), ("user", 2, None)], 42)],

@@ -1,0 +1,115 @@
+"""Quotas of topics: which entities there may be, which apply, and that quotas of clients know nothing of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey, parse_entity
+from quotas.limits import Enforcement, Limits, validate
+from quotas.rate_quotas import RateSettings
+from quotas.resolution import Rule, entity_of, resolve
+from quotas.topic_quotas import TopicQuotas
+
+PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
+SETTINGS = RateSettings()
+
+
+def applying(limits: Limits, user: str, client_id: str, topic: str) -> dict[Rule, tuple[str, float]]:
+    """By family, the entity that applies and its limit."""
+    quotas = TopicQuotas(limits, PRODUCE, SETTINGS)
+    found = quotas.trackers(user, client_id, topic, kind=user, now_ms=0)
+    return {each.match.rule: (str(entity_of(each.match)), each.limit_per_s) for each in found}
+
+
+@pytest.mark.parametrize(
+    ("entity", "key", "valid"),
+    [
+        ("topic=t", PRODUCE, True),
+        ("topic=<default>,user=<default>", PRODUCE, True),
+        ("topic=t,client-id=c", QuotaKey.CONSUMER_BYTE_RATE, True),
+        ("topic=t,user=u,client-id=c", PRODUCE, False),
+        ("topic=t,ip=::1", PRODUCE, False),
+        ("topic=a b", PRODUCE, False),
+        ('topic=""', PRODUCE, False),
+        (f"topic={'t' * 250}", PRODUCE, False),
+        ("topic=t", QuotaKey.REQUEST_PERCENTAGE, False),
+        ("topic=t", QuotaKey.CONTROLLER_MUTATION_RATE, False),
+        ("topic=t", QuotaKey.CONNECTION_CREATION_RATE, False),
+    ],
+)
+def test_a_topic_stands_alone_or_with_a_user_or_a_client_id_and_has_byte_rates(
+    entity: str, key: QuotaKey, valid: bool
+) -> None:
+    assert (validate(parse_entity(entity), key, 5.0) is None) is valid
+
+
+def test_quotas_of_clients_and_what_they_are_counted_by_stay_as_they_are() -> None:
+    limits = Limits(prefixes=True)
+    limits.set(QuotaEntity(user="u*", topic="t"), PRODUCE, 5.0)
+    assert not limits.enabled(PRODUCE)
+    assert limits.topics_enabled(PRODUCE)
+    assert limits.prefixes_of(PRODUCE, "user", "u1") == []  # type: ignore[arg-type]
+    limits.set(QuotaEntity(client_id="c"), PRODUCE, 7.0)
+    assert resolve(limits, PRODUCE, "u1", "c").tracker_key == ("", "c")
+    limits.set_mode(Enforcement.OFF)
+    assert not limits.topics_enabled(PRODUCE)
+    limits.set_mode(Enforcement.ENFORCE)
+    limits.remove(QuotaEntity(user="u*", topic="t"), PRODUCE)
+    assert not limits.topics_enabled(PRODUCE)
+    limits.replace_all([(QuotaEntity(topic="t"), PRODUCE, 1.0)])
+    assert (limits.enabled(PRODUCE), limits.topics_enabled(PRODUCE)) == (False, True)
+
+
+names = st.sampled_from(["a", "b", DEFAULT])
+entities = (
+    st.builds(lambda topic: QuotaEntity(topic=topic), names)
+    | st.builds(lambda topic, user: QuotaEntity(user, topic=topic), names, names)
+    | st.builds(lambda topic, client: QuotaEntity(None, client, topic=topic), names, names)
+)
+
+
+@given(
+    st.dictionaries(entities, st.integers(1, 9)), st.sampled_from("ab"), st.sampled_from("ab"), st.sampled_from("ab")
+)
+def test_of_each_family_the_most_exact_entity_applies(
+    quotas: dict[QuotaEntity, int], user: str, client_id: str, topic: str
+) -> None:
+    limits = Limits()
+    for entity, value in quotas.items():
+        limits.set(entity, PRODUCE, float(value))
+
+    def first(*wanted: QuotaEntity) -> tuple[str, float] | None:
+        return next(((str(each), float(quotas[each])) for each in wanted if each in quotas), None)
+
+    both: tuple[Name, ...] = (topic, DEFAULT)
+    expected = {
+        Rule.TOPIC: first(*(QuotaEntity(topic=one) for one in both)),
+        Rule.USER_TOPIC: first(*(QuotaEntity(who, topic=one) for one in both for who in (user, DEFAULT))),
+        Rule.CLIENT_TOPIC: first(
+            *(QuotaEntity(None, who, topic=one) for one in both for who in (client_id, DEFAULT))
+        ),
+    }
+    assert applying(limits, user, client_id, topic) == {
+        rule: found for rule, found in expected.items() if found is not None
+    }
+
+
+def test_counters_are_those_of_the_topic_and_of_whom_the_entity_names() -> None:
+    limits = Limits()
+    limits.set(QuotaEntity(topic=DEFAULT), PRODUCE, 1.0)
+    limits.set(QuotaEntity(DEFAULT, topic=DEFAULT), PRODUCE, 2.0)
+    quotas = TopicQuotas(limits, PRODUCE, SETTINGS)
+
+    def of(user: str, client_id: str, topic: str) -> tuple[int, ...]:
+        return tuple(map(id, quotas.trackers(user, client_id, topic, kind=user, now_ms=0)))
+
+    assert of("a", "x", "t") == of("a", "y", "t")
+    assert of("a", "x", "t")[0] == of("b", "x", "t")[0]
+    assert of("a", "x", "t")[1] != of("b", "x", "t")[1]
+    assert set(of("a", "x", "t")).isdisjoint(of("a", "x", "other"))
+    before = of("a", "x", "t")
+    limits.set(QuotaEntity(topic="t"), PRODUCE, 9.0)
+    assert of("a", "x", "t") == before
+    assert quotas.trackers("a", "x", "t", kind="a", now_ms=0)[0].limit_per_s == 9.0
