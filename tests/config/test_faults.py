@@ -44,7 +44,7 @@ def faults(**changed: str) -> list[str]:
     ("array_of_quotas", 'ip = "1.2.3.4"\ndefault_ip = true\nconnection_creation_rate = 1',
      "quotas.0.ip: give ip or default_ip, not both"),
     ("array_of_quotas", 'ip = "1.2.3.4"\nuser = "a"\nconnection_creation_rate = 1',
-     "quotas.0: an address can not be combined with a user or a client id"),
+     "quotas.0: an address can not be combined with a user, a client id or a topic"),
     ("array_of_quotas", 'ip = "10.0.0.1/8"\nconnection_creation_rate = 1',
      'quotas.0.ip: "10.0.0.1/8" is not a block such as 10.0.0.0/8, with nothing set behind its length'),
     ("array_of_quotas", 'ip = "::ffff:10.0.0.0/104"\nconnection_creation_rate = 1',
@@ -77,7 +77,8 @@ def faults(**changed: str) -> list[str]:
     ("array_of_quotas", 'default_user = "yes"\ncontroller_mutation_rate = 1',
      'quotas.0.default_user: "yes" is not true or false'),
     ("array_of_quotas", "controller_mutation_rate = 1",
-     "quotas.0: names nobody; give user, default_user, client_id, default_client_id, ip or default_ip"),
+     "quotas.0: names nobody; give user, default_user, client_id, default_client_id, ip, default_ip, "
+     "topic or default_topic"),
     ("array_of_quotas", 'user = "a"',
      "quotas.0: limits nothing; give producer_byte_rate or consumer_byte_rate or request_percentage or "
      "controller_mutation_rate"),
