@@ -141,6 +141,10 @@ bench-report: $(VENV)/.pipeline-up-to-date ## compacted days to the report, besi
 bench-replay: $(VENV)/.pipeline-up-to-date ## how fast quotas are replayed and needs found, with Spark and without, 10 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.replay $(ARGS)
 
+.PHONY: bench-clients
+bench-clients: $(VENV)/.pipeline-up-to-date ## recommend and backtest over 28 days of 10,000 clients, 2 minutes [ARGS=...]
+	$(BIN)/python -m benchmarks.clients $(ARGS)
+
 .PHONY: bench-connections
 bench-connections: $(VENV)/.up-to-date ## what a connection costs that is let in, refused or held, beside HAProxy [ARGS=...]
 	$(BIN)/python -m benchmarks.connections $(ARGS)

@@ -10,6 +10,7 @@ import json
 import time
 from dataclasses import asdict
 
+from pipeline.client_tables.rows import TARGETS
 from pipeline.errors import JobError
 from pipeline.jobs.arguments import (
     add_capacity,
@@ -21,12 +22,12 @@ from pipeline.jobs.arguments import (
     open_to_look,
     parse_capacity,
 )
-from pipeline.recommend.backtest import judged_days, markdown
+from pipeline.recommend.backtest import READ, History, judged_days, markdown
 from pipeline.recommend.backtest_rules import HISTORY_DAYS
 from pipeline.recommend.doubt import doubtful_gateways
 from pipeline.recommend.recommendation import RecommendationSettings
-from pipeline.spark.session import open_session
-from pipeline.storage.compacted_days import CompactedDays
+from pipeline.recommend.required_rates import Windows, client_days, peaks_of
+from pipeline.recommend.waiting import kept_target
 from pipeline.storage.coverage import COMPLETE_ENOUGH
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.index_files import with_losses
@@ -79,9 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise JobError(
             f"{len(days)} closed days are compacted: at least one is needed before those to be judged"
         )
-    if not 0 < arguments.target < 0.5:
-        raise JobError(f"--target is in (0, 0.5), not {arguments.target}")
-    target = float(arguments.target)
+    if not TARGETS[1] <= arguments.target < 0.5:
+        raise JobError(f"--target is in [{TARGETS[1]:g}, 0.5), not {arguments.target}")
+    target = TARGETS[kept_target(arguments.target)]
+    if target != arguments.target:
+        print(f"--target {arguments.target:g}: required rates are kept for {target:g}, which is taken")
     doubtful = {} if arguments.allow_gaps else doubtful_gateways(days)
     faults = [
         f"{day.date} is {day.completeness:.1%} complete" for day in days if day.completeness < COMPLETE_ENOUGH
@@ -91,18 +94,18 @@ def run(arguments: argparse.Namespace) -> int:
         raise JobError(f"{'; '.join(faults)}: take others with --from and --to, or say --allow-gaps")
     for gw, reason in doubtful.items():
         print(f"{gw} {reason}, so its clients are left out")
-    spark = open_session("sluice-backtest", master=arguments.master)
-    compacted = CompactedDays.of(spark, arguments.out, days[0].date, days[-1].date)
     # As `recommend` does it when nothing is said.
     settings = RecommendationSettings(target)
+    rows = client_days(
+        arguments.out, days, target, Windows(), scope=Scope(arguments.scope), more=READ, spark=look
+    )
+    history = History.of(rows, peaks_of(arguments.out, days, spark=look), doubtful)
     plain, equal = judged_days(
-        compacted,
+        history,
         tested,
         settings,
-        scope=Scope(arguments.scope),
         capacity=parse_capacity(arguments.capacity),
         horizons=_horizons(arguments.horizons, tested),
-        doubtful=doubtful,
     )
     text = markdown(plain, equal, target)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,11 @@
-"""``sluice-pipeline compact``: see `pipeline.maintenance.compaction`."""
+"""``sluice-pipeline compact``: days as one row per client (`pipeline.maintenance.compaction`), and their tables."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
 
+from pipeline.client_tables.files import make_missing
 from pipeline.errors import JobError
 from pipeline.jobs.arguments import add_allow_open, add_expectation, add_master, add_out, expectation_of
 from pipeline.maintenance.compaction import compact
@@ -41,14 +42,20 @@ def run(arguments: argparse.Namespace) -> int:
     spark = open_session("sluice compact", master=arguments.master)
     try:
         with held(f"{out}/{COMPACTION_LOCK}"):
-            compacted = compact(
-                spark,
-                out,
-                expectation,
-                date=arguments.date,
-                allow_gaps=arguments.allow_gaps,
-                allow_open=arguments.allow_open,
-            )
+            try:
+                compacted = compact(
+                    spark,
+                    out,
+                    expectation,
+                    date=arguments.date,
+                    allow_gaps=arguments.allow_gaps,
+                    allow_open=arguments.allow_open,
+                )
+            except JobError:
+                # A day that is refused must not keep others from being recommended from.
+                make_missing(spark, out)
+                raise
+            made = make_missing(spark, out)
     finally:
         spark.stop()
     for date, manifest in compacted.items():
@@ -59,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{date}: of {gw} only {found:.1%}")
     if not compacted:
         print("nothing new to compact")
+    for date in sorted(set(made) - compacted.keys()):
+        print(f"{date}: tables of clients made")
     return 0
 
 

@@ -1,7 +1,8 @@
 """``sluice-pipeline recommend``: a plan of quotas out of some compacted days.
 
-Workers find the required rates, `pipeline.recommend.recommendation` decides what to make of them, and the plan is
-then replayed over the same days, so that it says what it would have done.
+Required rates are in the tables of clients (`pipeline.client_tables`), `pipeline.recommend.recommendation` decides
+what to make of them, and the plan says what it would have done over the same days. Where the folder is on this
+machine there is no Spark.
 """
 
 from __future__ import annotations
@@ -27,17 +28,22 @@ from pipeline.jobs.arguments import (
 )
 from pipeline.plans.plan import Basis
 from pipeline.recommend.doubt import doubtful_gateways
-from pipeline.recommend.expectations import expected_shares, with_expectations
+from pipeline.recommend.expectations import with_expectations
 from pipeline.recommend.recommendation import RecommendationSettings, Rule, recommend
-from pipeline.recommend.required_rates import find_required_rates, gather
+from pipeline.recommend.required_rates import (
+    Windows,
+    client_days,
+    gather,
+    peaks_of,
+    stricter_than_asked,
+)
 from pipeline.replay.dispatch import Algorithm, Model, recorded_algorithm
-from pipeline.spark.session import open_session
-from pipeline.storage.compacted_days import CompactedDays, collected
 from pipeline.storage.coverage import COMPLETE_ENOUGH, Expectation
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.index_files import with_losses
 from pipeline.storage.layout import CompactedDay, published_days, results_dir
 from pipeline.storage.store import local_result
+from quotas.entities import QuotaKey
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,13 +120,13 @@ def run(arguments: argparse.Namespace) -> int:
             "too, and what they need is not known; say --allow-gaps, or leave out --default-plus-overrides"
         )
     mutations = Algorithm(arguments.algo) if arguments.algo else recorded_algorithm(chosen)
-    spark = open_session("sluice-recommend", master=arguments.master)
-    days = CompactedDays.of(spark, arguments.out, chosen[0].date, chosen[-1].date)
-    scope, windows = Scope(arguments.scope), (arguments.window_num, arguments.window_ms)
-    histories, peaks, left_out = gather(
-        collected(find_required_rates(days, arguments.target, *windows, scope=scope, mutations=mutations)),
-        doubtful,
-    )
+    windows = Windows(arguments.window_num, arguments.window_ms, mutations)
+    scope = Scope(arguments.scope)
+    rows = list(client_days(arguments.out, chosen, arguments.target, windows, scope=scope, spark=look))
+    histories, left_out = gather(rows, doubtful)
+    peaks: dict[QuotaKey, float] = {}
+    for (_, key), peak in peaks_of(arguments.out, chosen, spark=look).items():
+        peaks[key] = max(peak, peaks.get(key, 0.0))
     basis = Basis(
         first_day=chosen[0].date,
         last_day=chosen[-1].date,
@@ -142,9 +148,11 @@ def run(arguments: argparse.Namespace) -> int:
     )
     plan = recommend(histories, settings, basis, made_at=made_at, capacity=capacity, peaks=peaks)
     plan = replace(plan, left_out=left_out)
-    plan = with_expectations(plan, expected_shares(days, plan, *windows, scope, mutations))
+    plan = with_expectations(plan, rows)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(plan.to_json(), encoding="utf-8")
+    for text in stricter_than_asked(arguments.target, windows):
+        print(text)
     for check in plan.capacity:
         print(f"{check.key}: {check.note}")
     for each in plan.left_out:

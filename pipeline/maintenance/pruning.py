@@ -21,6 +21,7 @@ from pipeline.storage.layout import (
     COMPACTED_FOLDER,
     CompactedDay,
     RawBatch,
+    clients_dir,
     committed_batches,
     compacted_dir,
     published_days,
@@ -104,6 +105,7 @@ def delete(out: str, found: Due) -> None:
         for name in store.names(folder):
             if name.startswith("run="):
                 _remove(store, f"{folder}/{name}")
+        store.delete(clients_dir(out, day.date))
     for path in found.results:
         _remove(store, path)
 

@@ -1,167 +1,118 @@
-"""The rate that each client required on each day, and what all clients used together.
-
-Workers find them (`find_required_rates`), `gather` puts the days of a client together.
-"""
+"""The days of all clients, with the rates that they required, and what they used together; out of their tables."""
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from pipeline.client_tables.files import read_clients
+from pipeline.client_tables.rows import BURSTS_S, STEP_S, TARGETS, required_column
 from pipeline.plans.plan import LeftOut
 from pipeline.recommend.recommendation import ClientDay, ClientHistory
-from pipeline.replay.demand import KEY_OF_API, Demand, demands
+from pipeline.recommend.waiting import burst_s, kept_burst_s, kept_target
+from pipeline.replay.demand import KEY_OF_API
 from pipeline.replay.dispatch import Algorithm
-from pipeline.replay.kernels.deferral import required_rates
-from pipeline.storage.compacted_days import CompactedDays, Work
 from pipeline.storage.entity_days import ENTITY, Scope
-from pipeline.storage.layout import KEY
+from pipeline.storage.layout import CompactedDay
 from quotas.entities import QuotaKey
 from quotas.usage_record import UsageApi
 
-STEP_S: Final = 10
-_STEPS: Final = 86_400 // STEP_S
-_NUMBERS: Final = {
-    "required_rate": pa.float64(),
-    "active_s": pa.int32(),
-    "censored_s": pa.int32(),
-    "quota": pa.float64(),
-    "observed": pa.bool_(),
-}
-
-REQUIRED: Final = ", ".join(
-    [
-        *(f"`{name}` {KEY[name]}" for name in ENTITY),
-        "required_rate double, active_s int, censored_s int, quota double, observed boolean, steps array<double>",
-    ]
-)
-"""A day of one client; or, where `steps` is set, what all clients of a worker used together in each ten seconds."""
+_READ: Final = (*ENTITY, "units", "active_s", "censored_s", "quota", "observed")
 
 
-def burst_s(
-    api: UsageApi, window_num: int, window_ms: int, mutations: Algorithm = Algorithm.TOKEN_BUCKET
-) -> float:
-    """Seconds of quota that can be used at once: a bucket holds all its windows, a Rate passes all but one.
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How quotas are measured: samples of a rate and their length, and how mutations are."""
 
-    Args:
-        api: of which.
-        window_num, window_ms: samples of a rate and their length.
-        mutations: how mutations are measured.
-    """
-    bucket = api is UsageApi.MUTATION and mutations is Algorithm.TOKEN_BUCKET
-    windows = window_num if bucket else max(1, window_num - 1)
-    return windows * window_ms / 1000
+    num: int = 11
+    ms: int = 1_000
+    mutations: Algorithm = Algorithm.TOKEN_BUCKET
+
+    def column(self, api: UsageApi) -> str:
+        """Where `client_day` has what this API requires."""
+        return required_column(kept_burst_s(api, burst_s(api, self.num, self.ms, self.mutations)))
 
 
-def find_required_rates(
-    days: CompactedDays,
+def client_days(
+    out: str,
+    days: Sequence[CompactedDay],
     target: float,
-    window_num: int,
-    window_ms: int,
+    windows: Windows,
     *,
     scope: Scope = Scope.GATEWAY,
-    mutations: Algorithm = Algorithm.TOKEN_BUCKET,
-) -> Any:
-    """Clients' days as a DataFrame with the columns of `REQUIRED`; see `rate_finder` for the numbers."""
-    finder = rate_finder(target, window_num, window_ms, mutations)
-    return days.map_entities(finder, REQUIRED, scope=scope, arrays=("censored", "quota", "observed"))
-
-
-def rate_finder(
-    target: float, window_num: int, window_ms: int, mutations: Algorithm = Algorithm.TOKEN_BUCKET
-) -> Work:
-    """What each worker does with its batches of clients' days: rows of `REQUIRED`. Needs no Spark.
+    more: Sequence[str] = (),
+    spark: Any = None,
+) -> Iterator[dict[str, Any]]:
+    """Days of clients as mappings: their names, `required` for all targets, and `required_rate` for the one asked.
 
     Args:
-        target: the share of units that may wait.
-        window_num, window_ms: samples of a rate and their length.
-        mutations: how mutations are measured.
+        out: the pipeline's folder.
+        days: which.
+        target: the share that may wait; where the table has not this one, the next smaller one.
+        windows: see there; where the table has not this burst, the next smaller one.
+        scope: whether brokers count together.
+        more: other columns of client_day that are wanted.
+        spark: a session; needed if `out` is not on this machine.
     """
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        together = Together()
-        for batch in batches:
-            for demand in demands(batch):
-                yield day_rates(demand, target, burst_s(demand.api, window_num, window_ms, mutations))
-                together.add(demand)
-        yield from together.rows(_NUMBERS)
-
-    return work
+    columns = sorted({windows.column(api) for api in UsageApi})
+    read = read_clients(out, days, "client_day", [*_READ, *more, *columns], scope=scope, spark=spark)
+    return days_of(read.to_batches(), target, windows)
 
 
-def day_rates(demand: Demand, target: float, burst: float) -> pa.RecordBatch:
-    """Clients' days, as rows of `REQUIRED`."""
-    columns: dict[str, Any] = {name: demand.names.column(name) for name in ENTITY}
-    columns["required_rate"] = required_rates(demand.by_second(), target, burst_s=burst)
-    columns["active_s"] = np.diff(demand.offsets).astype(np.int32)
-    columns["censored_s"] = demand.sums(demand.censored).astype(np.int32)
-    some = np.diff(demand.offsets) > 0
-    lasts = demand.offsets[1:][some] - 1
-    quotas, observed = np.full(len(demand), np.nan), np.zeros(len(demand), bool)
-    quotas[some], observed[some] = demand.quota[lasts], demand.observed[lasts] > 0
-    columns["quota"] = pa.array(quotas, mask=~np.isfinite(quotas))
-    columns["observed"] = pa.array(observed)
-    columns["steps"] = pa.nulls(len(demand), pa.list_(pa.float64()))
-    return pa.RecordBatch.from_pydict(columns)
+def days_of(batches: Iterable[pa.RecordBatch], target: float, windows: Windows) -> Iterator[dict[str, Any]]:
+    """The mappings of `client_days`, out of rows of `client_day`."""
+    columns = {api.value: windows.column(api) for api in UsageApi}
+    at = kept_target(target)
+    for batch in batches:
+        for row in batch.to_pylist():
+            row["required"] = row[columns[row["api"]]]
+            row["required_rate"] = row["required"][at]
+            yield row
 
 
-class Together:
-    """What all clients of a worker use together in each ten seconds, by day and API."""
+def peaks_of(
+    out: str, days: Sequence[CompactedDay], *, spark: Any = None
+) -> dict[tuple[str, QuotaKey], float]:
+    """The most that all clients together used in ten seconds, per second, by day and key."""
+    together: dict[tuple[str, QuotaKey], Any] = {}
+    for row in read_clients(out, days, "total", ("date", "api", "steps"), spark=spark).to_pylist():
+        place = row["date"].isoformat(), KEY_OF_API[UsageApi(row["api"])]
+        together[place] = together.get(place, 0.0) + np.asarray(row["steps"])
+    return {place: float(total.max()) / STEP_S for place, total in together.items()}
 
-    def __init__(self) -> None:
-        self._steps: dict[tuple[datetime.date, str], Any] = {}
 
-    def add(self, demand: Demand) -> None:
-        """Counts these clients."""
-        dates = demand.names.column("date").to_pylist()
-        for date in set(dates):
-            rows = np.repeat([each == date for each in dates], np.diff(demand.offsets))
-            used = np.bincount(demand.seconds[rows] // STEP_S, weights=demand.units[rows], minlength=_STEPS)
-            total = self._steps.setdefault((date, demand.api.value), np.zeros(_STEPS))
-            total += used[:_STEPS]
-
-    def rows(self, numbers: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-        """One row for each day and API, nothing if there was none.
-
-        Args:
-            numbers: columns between those of `ENTITY` and `steps`, and their types; they are zero.
-        """
-        rows = len(self._steps)
-        if rows:
-            columns: dict[str, Any] = {
-                "date": pa.array([date for date, _ in self._steps], pa.date32()),
-                **{name: pa.array([""] * rows) for name in ("gw", "user", "client_id")},
-                "api": pa.array([api for _, api in self._steps]),
-                "node": pa.array([-1] * rows, pa.int32()),
-                **{name: pa.array([0] * rows).cast(kind) for name, kind in numbers.items()},
-                "steps": pa.array(list(self._steps.values()), pa.list_(pa.float64())),
-            }
-            yield pa.RecordBatch.from_pydict(columns)
+def stricter_than_asked(target: float, windows: Windows) -> list[str]:
+    """For people: what the tables do not have, and what is taken instead."""
+    told = []
+    if TARGETS[kept_target(target)] != target:
+        told.append(
+            f"--target {target:g}: required rates are kept for {TARGETS[kept_target(target)]:g}, which is taken"
+        )
+    for api in (UsageApi.PRODUCE, UsageApi.MUTATION):
+        wanted = burst_s(api, windows.num, windows.ms, windows.mutations)
+        if wanted not in BURSTS_S:
+            told.append(f"{api}: bursts of {wanted:g} s are taken for {kept_burst_s(api, wanted)} s")
+    return told
 
 
 def gather(
-    rows: Iterable[Any], doubtful: Mapping[str, str]
-) -> tuple[list[ClientHistory], dict[QuotaKey, float], tuple[LeftOut, ...]]:
-    """Histories of all clients, and per key the most that all used together, per second; and who was left out.
+    rows: Iterable[Mapping[str, Any]], doubtful: Mapping[str, str]
+) -> tuple[list[ClientHistory], tuple[LeftOut, ...]]:
+    """Histories of all clients, and the clients that were left out.
 
     Args:
-        rows: of `REQUIRED`, in any order, as mappings.
+        rows: of `client_days`, in any order.
         doubtful: gateways whose records are not to be trusted, and why. What their clients need is not known, so
             these are left out.
     """
     through: dict[str, set[tuple[str, str, str]]] = {gw: set() for gw in doubtful}
     found: dict[tuple[str, str, str], dict[str, list[Any]]] = {}
-    together: dict[tuple[str, str], Any] = {}
     for row in rows:
         date = row["date"].isoformat()
-        if row["steps"] is not None:
-            total = together.setdefault((date, row["api"]), np.zeros(_STEPS))
-            total += np.asarray(row["steps"])
-            continue
         client = (row["user"], row["client_id"], row["api"])
         if row["gw"] in through:
             through[row["gw"]].add(client)
@@ -180,10 +131,6 @@ def gather(
         for (user, client_id, api), days in sorted(found.items())
         if not any((user, client_id, api) in clients for clients in through.values())
     ]
-    peaks: dict[QuotaKey, float] = {}
-    for (_, api), total in together.items():
-        key = KEY_OF_API[UsageApi(api)]
-        peaks[key] = max(peaks.get(key, 0.0), float(total.max()) / STEP_S)
     left_out = tuple(
         LeftOut(
             gw,
@@ -192,7 +139,7 @@ def gather(
         )
         for gw, clients in sorted(through.items())
     )
-    return histories, peaks, left_out
+    return histories, left_out
 
 
 def _name(user: str, client_id: str) -> str:
@@ -206,7 +153,7 @@ def client_day(date: str, rows: Sequence[Mapping[str, Any]], *, gateways: int) -
 
     Args:
         date: the day.
-        rows: the numbers of `REQUIRED`, one each; a quota of None or NaN is none.
+        rows: of `client_days`, one each; a quota of None or NaN is none.
         gateways: how many there are.
     """
     limited = [row for row in rows if row["quota"] is not None and row["quota"] == row["quota"]]

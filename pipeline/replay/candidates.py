@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -92,6 +93,14 @@ def parse_candidates(text: str) -> Candidates:
 def of_plan(plan: Plan) -> Candidates:
     """What would be in force with a plan, kept quotas included."""
     return Candidates(plan=tuple((entry.entity, entry.key, entry.value) for entry in plan.entries))
+
+
+def limits_of(plan: Plan) -> Callable[[UsageApi, str, str], float | None]:
+    """The quota that a client (API, user, client id) would have with a plan; None: none."""
+    limits = Limits()
+    for entry in plan.entries:
+        limits.set(entry.entity, entry.key, entry.value)
+    return lambda api, user, client_id: _limit(limits, KEY_OF_API[api], api, user, client_id)
 
 
 def _limit(limits: Limits, key: QuotaKey, api: UsageApi, user: str, client_id: str) -> float | None:

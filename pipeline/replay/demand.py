@@ -1,14 +1,15 @@
 """What clients asked for, out of compacted rows, as the kernels take it. Arrow and numpy, no Spark.
 
 A quota counts a client's use on all listeners and brokers together, in each gateway by itself, so rows that differ
-in listener or broker only must have been brought together before (`pipeline.storage.entity_days`). Mutations are
+in listener or broker only must have been brought together before (`pipeline.storage.entity_days`); here their seconds
+are added up. Mutations are
 taken one by one from the events; a retry of a refused one is left out unless it is asked for, because it is not new
 demand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from pipeline.replay.kernels.ragged import Floats, Ints, Ragged
 from pipeline.replay.kernels.split import MOST, split_seconds
-from pipeline.storage.entity_days import ENTITY
+from pipeline.storage.entity_days import ENTITY, TOLD
 from quotas.entities import QuotaKey
 from quotas.usage_record import UsageApi
 
@@ -47,6 +48,7 @@ class Demand:
         censored: seconds in which the client was muted and may have wanted more, as 0 and 1.
         quota: the limit in force, NaN where there was none.
         observed: whether it was only watched, as 0 and 1.
+        told: what clients were told, second by second, as far as it was read; see `TOLD`.
         events: the mutations one by one; weights are 1 where the client was a new (strict) one. None for other APIs.
     """
 
@@ -61,6 +63,7 @@ class Demand:
     censored: Floats
     quota: Floats
     observed: Floats
+    told: Mapping[str, Floats]
     events: Ragged | None
 
     def __len__(self) -> int:
@@ -123,6 +126,9 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
             ("censored", np.float64),
             ("quota", np.float64),
             ("observed", np.float64),
+            ("delayed", np.float64),
+            ("rejected_units", np.float64),
+            ("throttle_ms", np.float64),
         )
     }
     if rows.schema.get_field_index("observed") >= 0 and len(numbers["observed"]) != len(seconds):
@@ -132,6 +138,7 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
     if order is not None:
         seconds = seconds[order]
         numbers = {name: values[order] if len(values) else values for name, values in numbers.items()}
+    offsets, seconds, numbers = _one_per_second(offsets, seconds, numbers)
     factor = _PERCENT_SECONDS_PER_MS if api is UsageApi.REQUEST else 1.0
     return Demand(
         api=api,
@@ -145,8 +152,41 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
         censored=numbers["censored"],
         quota=numbers["quota"],
         observed=numbers["observed"],
+        told={
+            name: numbers[name] * (factor if name == "rejected_units" else 1.0)
+            for name in TOLD
+            if name in rows.schema.names
+        },
         events=_events(rows, retries) if api is UsageApi.MUTATION else None,
     )
+
+
+_LARGEST: Final = ("max_units", "muted_ms", "censored")
+_LAST: Final = ("quota", "observed")
+
+
+def _one_per_second(
+    offsets: Ints, seconds: Ints, numbers: dict[str, Any]
+) -> tuple[Ints, Ints, dict[str, Any]]:
+    """Seconds that stand there more than once, of several brokers or after a restart, as one."""
+    first = np.ones(len(seconds), bool)
+    first[1:] = np.diff(seconds) > 0
+    begins = offsets[:-1]
+    first[begins[begins < len(seconds)]] = True
+    if first.all():
+        return offsets, seconds, numbers
+    starts = np.flatnonzero(first)
+    ends = np.append(starts[1:], len(seconds)) - 1
+
+    def joined(name: str, values: Any) -> Any:
+        if not len(values):
+            return values
+        if name in _LAST:
+            return values[ends]
+        return (np.maximum if name in _LARGEST else np.add).reduceat(values, starts)
+
+    kept = np.concatenate(([0], np.cumsum(first)))
+    return kept[offsets], seconds[starts], {name: joined(name, values) for name, values in numbers.items()}
 
 
 def _events(rows: pa.RecordBatch, retries: bool) -> Ragged:

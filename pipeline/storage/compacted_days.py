@@ -9,7 +9,7 @@ job the same rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -23,15 +23,6 @@ ELEMENTS_AT_ONCE: Final = 2_000_000
 """Recorded seconds in a batch of `map_entities`: about 150 bytes each with what is made of them, 300 MB."""
 
 _ELEMENTS_PER_PART: Final = 16_000_000
-
-
-def collected(frame: Any) -> Iterator[dict[str, Any]]:
-    """The rows of a DataFrame on the driver, of all partitions at once.
-
-    `toLocalIterator` is a job for each partition, one after the other: one core, however many there are.
-    """
-    for batch in frame.toArrow().to_batches():
-        yield from batch.to_pylist()
 
 
 Work: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -67,10 +58,6 @@ class CompactedDays:
         """
         days = tuple(compacted_days(out, first, last, spark=spark))
         return cls(spark, days, is_local(out) and all(day.buckets == BUCKETS for day in days))
-
-    def since(self, date: str) -> CompactedDays:
-        """Without the days before this one."""
-        return replace(self, days=tuple(day for day in self.days if day.date >= date))
 
     def frame(self) -> Any:
         """All rows by Spark, as a DataFrame with the columns of `layout.COMPACTED`."""

@@ -18,7 +18,10 @@ _EVENTS: Final = ("e_ms", "e_units", "e_strict", "e_attempt")
 FOR_REQUESTS: Final = ("requests", "max_units", "muted_ms")
 """Also read where seconds are taken apart into requests."""
 
-ARRAYS: Final = (*_SECONDS, *FOR_REQUESTS, "censored", "quota", "observed", *_EVENTS)
+TOLD: Final = ("delayed", "rejected_units", "throttle_ms")
+"""What clients were told; only added up."""
+
+ARRAYS: Final = (*_SECONDS, *FOR_REQUESTS, "censored", "quota", "observed", *TOLD, *_EVENTS)
 """The arrays of a compacted row that a replay may read."""
 
 

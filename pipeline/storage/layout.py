@@ -4,6 +4,7 @@
     OUT/quarantine/batch=000000000007/       lines that could not be read, as they were
     OUT/ledger/v=000000000007.json           which lines have been read; see `pipeline.storage.offset_index`
     OUT/packed/date=2026-11-21/run=000003/   a day: one row per client, API, broker and gateway; see `COMPACTED`
+    OUT/clients/date=2026-11-21/run=000003/  the same day in numbers per client; see `pipeline.client_tables`
     OUT/results/{report,sim,plan}/run=.../   what the other jobs found
 
 A **compacted** row is a day of one key (`KEY`): the columns of `KEY`, then arrays. The arrays of `SERIES` have one
@@ -154,6 +155,11 @@ def quarantine_dir(out: str, batch: int) -> str:
 def compacted_dir(out: str, date: str) -> str:
     """The folder of a day's compacted runs; `date` is written 2026-11-21."""
     return f"{out}/{COMPACTED_FOLDER}/date={date}"
+
+
+def clients_dir(out: str, date: str) -> str:
+    """The folder of a day's tables of clients."""
+    return f"{out}/clients/date={date}"
 
 
 def results_dir(out: str, kind: str, run: str) -> str:

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.cli import main
-from pipeline.recommend.backtest import History, day_stats, evaluator, recommender, shares_of, stats_of
+from pipeline.client_tables.files import make_missing
+from pipeline.recommend.backtest import History, evaluator, judged_days, recommender
 from pipeline.recommend.backtest_rules import (
     DAY_NUMBERS,
     HISTORY_DAYS,
@@ -22,10 +23,9 @@ from pipeline.recommend.backtest_rules import (
     backtest,
 )
 from pipeline.recommend.recommendation import RecommendationSettings
-from pipeline.replay.demand import demands
-from pipeline.replay.kernels.deferral import deferred, required_rates
 from quotas.entities import QuotaKey
-from testkit.pipeline.compacted_days import DAY, compacted_rows, write_compacted
+from testkit.pipeline.client_days import client_days_of
+from testkit.pipeline.compacted_days import DAY, write_compacted
 
 Floats = NDArray[np.float64]
 TARGET = 0.01
@@ -44,9 +44,9 @@ def ships(numbers: dict[str, Floats], **options: Any) -> Ships:
     """The rule that ships, on these numbers of clients with a name each."""
     clients, count = numbers["required_rate"].shape
     names = {("gw", -1, "u", f"c{i}", "produce"): i for i in range(clients)}
-    dates = [DAY + datetime.timedelta(days=day) for day in range(count)]
+    dates = [(DAY + datetime.timedelta(days=day)).isoformat() for day in range(count)]
     capacity = options.pop("capacity", {})
-    return recommender(History(names, dates, numbers, {}), RecommendationSettings(**options), capacity)
+    return recommender(History(names, dates, numbers, np.empty(0), {}), RecommendationSettings(**options), capacity)
 
 
 def share_of(required: Floats, quotas: Floats) -> Floats:
@@ -180,48 +180,22 @@ def days(count: int, *, seed: int = 1, clients: int = 3) -> list[dict[str, Any]]
     ]
 
 
-def test_a_day_is_told_in_a_few_numbers_and_shares_are_those_of_the_deferral_model() -> None:
-    seconds, offered = [0, 1, 2, 70], [10.0, 20.0, 30.0, 60.0]
-    (demand,) = demands(compacted_rows([{"t": seconds, "offered": offered}, {"t": [], "offered": []}]))
-    (row,) = day_stats(demand, 0.01).to_pylist()
-    assert row["required_rate"] == required_rates(demand.by_second(), 0.01, burst_s=10.0)[0]
-    assert row["units"] == 120.0
-    assert row["mean"] == 120 / 86_400
-    assert (row["peak_1s"], row["peak_10s"], row["peak_60s"]) == (60.0, 6.0, 1.0)
-    assert row["p99_active"] == np.percentile(offered, 99)
-    assert row["p90_minute"] == 0.0
-    # All that a worker gives to Spark has the same columns.
-    own, together = stats_of(0.01)(iter([compacted_rows([{"t": seconds, "offered": offered}])]))
-    assert own.schema == together.schema
-    (demand,) = demands(compacted_rows(days(1)))
-    quotas = np.array([1.0, 5.0, 50.0])
-    wanted = {(("gw", -1, "u", f"c{i}", "produce"), DAY): quotas * (i + 1) for i in (0, 2)}
-    found = shares_of(demand, wanted)
-    assert found.keys() == wanted.keys()
-    ragged = demand.by_second()
-    for i in (0, 2):
-        expected = deferred(ragged, quotas * (i + 1), burst_s=10.0).throttled_units[i] / ragged.total_units()[i]
-        np.testing.assert_array_equal(found[("gw", -1, "u", f"c{i}", "produce"), DAY], expected)
-
-
 def test_quotas_go_to_their_clients_and_days_and_shares_come_back() -> None:
-    batches = list(demands(compacted_rows(days(3))))
-    history = History.of(row for demand in batches for row in day_stats(demand, 0.01).to_pylist())
+    rows = client_days_of(days(3))
+    history = History.of(rows, {})
     assert history.known["required_rate"].shape == (3, 3)
-    rows = [row for demand in batches for row in day_stats(demand, 0.01).to_pylist()]
-    rows += [{**rows[0], "gw": "late"}]
-    left = {client[3] for client in History.of(rows, ["late"]).clients}
+    doubtful = [*rows, {**rows[0], "gw": "late"}]
+    left = {client[3] for client in History.of(doubtful, {}, ["late"]).clients}
     assert left == {"c0", "c1", "c2"} - {rows[0]["client_id"]}
     assert set(history.known) == {*DAY_NUMBERS, *RECORDED}
-    evaluate = evaluator(history, 2, lambda table: (shares_of(demand, table) for demand in batches))
     oracle = history.known["required_rate"][:, 1:, None]
     quotas = np.concatenate([oracle, oracle * 0.5, oracle * 100], axis=2)
     quotas[0, 0] = np.nan
-    shares = evaluate(quotas)
+    shares = evaluator(history, 2)(quotas)
     assert np.isnan(shares[0, 0]).all()
     seen = np.isfinite(shares[:, :, 0])
     assert seen.sum() == 5
-    assert (shares[seen][:, 0] <= 0.01).all()
+    assert shares[seen][:, 0] == pytest.approx(0.01)
     assert (shares[seen][:, 1] > 0.01).all()
     assert (shares[seen][:, 2] == 0).all()
 
@@ -229,18 +203,18 @@ def test_quotas_go_to_their_clients_and_days_and_shares_come_back() -> None:
 @pytest.mark.spark
 def test_the_job_keeps_the_table(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_compacted(tmp_path, days(4))
+    make_missing(spark, str(tmp_path))
     folder = tmp_path / "result"
     assert main(["backtest", "--out", str(tmp_path), "--test", "2", "--horizons", "1", "--result", str(folder)]) == 0
     found = json.loads((folder / "backtest.json").read_text())
     rules = {rule["name"]: rule for rule in found["rules"]}
     assert rules["oracle"]["mean_throttled"] == pytest.approx(0.01, rel=0.1)
     assert rules["1 s peak"]["geometric"] > rules[OURS]["geometric"] > 1
-    # The same without Spark.
-    batches = list(demands(compacted_rows(days(4))))
-    history = History.of(row for demand in batches for row in day_stats(demand, 0.01).to_pylist())
-    evaluate = evaluator(history, 2, lambda table: (shares_of(demand, table) for demand in batches))
-    oracle = evaluate(history.known["required_rate"][:, 2:, None])
-    assert rules["oracle"]["mean_throttled"] == pytest.approx(oracle.mean())
+    # The same without files.
+    history = History.of(client_days_of(days(4)), {})
+    plain, _ = judged_days(history, 2, RecommendationSettings(0.01))
+    again = {judged.name: judged for judged in plain}
+    assert rules[OURS]["geometric"] == pytest.approx(again[OURS].geometric)
     page = (folder / "backtest.md").read_text()
     assert page in capsys.readouterr().out
     assert page.count("| 10 s peak |") == 2

@@ -2,19 +2,20 @@
 
 import datetime
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pipeline.recommend.required_rates import find_required_rates
+from pipeline.client_tables.rows import CLIENT_TABLES, client_rows
 from pipeline.replay.candidates import Candidates
 from pipeline.replay.dispatch import ReplaySettings
 from pipeline.replay.simulation import simulate
 from pipeline.report import report
-from pipeline.storage.compacted_days import CompactedDays, collected
-from pipeline.storage.entity_days import Scope, entity_days
+from pipeline.storage.compacted_days import CompactedDays
+from pipeline.storage.entity_days import ARRAYS, Scope, entity_days
 from pipeline.storage.layout import MANIFEST, read_compacted
 from quotas.usage_record import UsageApi
 from testkit.pipeline.compacted_days import DAY, write_compacted
@@ -70,6 +71,12 @@ def both(spark: Any, tmp_path: Path) -> tuple[CompactedDays, CompactedDays]:
     return ours, sparks
 
 
+def clients_of(days: CompactedDays) -> Any:
+    """Clients' days and hours; what all used together comes from each worker."""
+    rows = days.map_entities(client_rows, CLIENT_TABLES, arrays=ARRAYS)
+    return rows.where("table != 'total'")
+
+
 def rows_of(frame: Any) -> list[str]:
     return sorted(map(repr, frame.collect()))
 
@@ -80,10 +87,9 @@ def test_every_job_gets_the_same_rows_from_files_and_from_spark(both: tuple[Comp
         ours, sparks = (rows_of(simulate(days, candidates, ReplaySettings(), scope=scope)) for days in both)
         assert ours == sparks
         assert len(ours) > 3 * CLIENTS * 2
-    ours, sparks = (rows_of(find_required_rates(days, 0.01, 11, 1_000)) for days in both)
-    assert [row for row in ours if "steps=None" in row] == [row for row in sparks if "steps=None" in row]
-    late = [days.since(NEXT.isoformat()) for days in both]
-    assert late[0].days == both[0].days[1:]
+    ours, sparks = (rows_of(clients_of(days)) for days in both)
+    assert ours == sparks
+    late = [replace(days, days=days.days[1:]) for days in both]
     mutations = {"apis": [UsageApi.MUTATION]}
     (ours,), (sparks,) = (
         rows_of(simulate(days, Candidates(values=(1.0,)), ReplaySettings(), **mutations)) for days in late
@@ -114,16 +120,9 @@ def test_a_day_of_older_release_is_read_by_spark_together_with_newer_ones(spark:
     manifest.write_text(json.dumps(content))
     mixed = CompactedDays.of(spark, str(tmp_path))
     assert (days.here, mixed.here) == (True, False)
-    rates = [rows_of(find_required_rates(each, 0.01, 11, 1_000).where("steps is null")) for each in (days, mixed)]
+    rates = [rows_of(clients_of(each)) for each in (days, mixed)]
     assert rates[0] == rates[1]
-    assert len(rates[0]) == 6
-
-
-def test_all_partitions_of_a_result_are_made_at_once(spark: Any) -> None:
-    # It was a job for each, one after the other, and so one core.
-    spark.sparkContext.setJobGroup("collected", "")
-    assert sorted(row["id"] for row in collected(spark.range(0, 40, 1, 4))) == list(range(40))
-    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup("collected")) == 1
+    assert len(rates[0]) == 12
 
 
 def test_rows_that_are_apart_already_are_not_moved(spark: Any, tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ import pytest
 from pipeline.errors import JobError
 from pipeline.jobs.recommend import history_days
 from pipeline.recommend.recommendation import ClientDay, Rule, required_rate_of
-from pipeline.recommend.required_rates import gather, rate_finder
+from pipeline.recommend.required_rates import gather
 from pipeline.storage.coverage import AHEAD_S, Clash, Coverage, Expectation, coverage, short_gateways
 from pipeline.storage.index_files import with_losses
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.offset_index import DAY_S, Entry, Interval, OffsetIndex, Run
-from testkit.pipeline.compacted_days import compacted_rows
+from testkit.pipeline.client_days import client_days_of
 
 DAY = 20_000
 NAME, NEXT = "2024-10-04", "2024-10-05"
@@ -171,8 +171,8 @@ def test_clients_of_a_gateway_that_is_short_are_left_out_and_named() -> None:
         {"t": [5], "offered": [1_000.0], "gw": gw, "client_id": client}
         for gw, client in (("a", "one"), ("a", "both"), ("late", "both"), ("late", "other"))
     ]
-    found = [row for batch in rate_finder(0.01, 11, 1_000)(iter([compacted_rows(rows)])) for row in batch.to_pylist()]
-    histories, _, left_out = gather(found, {"late": "is 4.0% complete", "idle": "is 50.0% complete"})
+    found = client_days_of(rows)
+    histories, left_out = gather(found, {"late": "is 4.0% complete", "idle": "is 50.0% complete"})
     assert [history.client_id for history in histories] == ["one"]
     idle, late = left_out
     assert idle.clients == ()

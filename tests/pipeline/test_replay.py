@@ -49,9 +49,9 @@ def test_a_slice_of_a_batch_and_large_lists_are_read_as_well() -> None:
 
 def test_order_of_time_and_percent_of_a_thread() -> None:
     found = one([{"t": [5, 9, 2, 9], "offered": [1.0, 2.0, 3.0, 4.0], "requests": [1, 2, 3, 4]}])
-    assert found.seconds.tolist() == [2, 5, 9, 9]
-    assert found.units.tolist() == [3.0, 1.0, 2.0, 4.0]
-    assert found.requests.tolist() == [3, 1, 2, 4]
+    assert found.seconds.tolist() == [2, 5, 9]
+    assert found.units.tolist() == [3.0, 1.0, 6.0]
+    assert found.requests.tolist() == [3, 1, 6]
     found = one([{"api": "request", "t": [1], "offered": [250.0], "max_units": [50.0]}])
     assert found.units.tolist() == [25.0]
     assert found.max_units.tolist() == [5.0]

@@ -1,0 +1,166 @@
+"""``python -m benchmarks.clients``: recommend and backtest over a month of many clients; 2 minutes.
+
+The tables of some clients' days (`pipeline.client_tables`), made of their records and then copied under other names
+with other sizes, until there are as many as asked. What is measured are the jobs themselves, from the command line
+to the plan. Goal: recommend over 28 days of 10,000 clients in at most 30 s. 1 when it is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC
+from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from benchmarks.compacted_days import FIRST_DAY, compacted_table
+from benchmarks.keep import keep_results
+from benchmarks.relay.machine import describe_machine, load_average
+from pipeline.client_tables.files import MADE_SO
+from pipeline.client_tables.rows import BURSTS_S, SCHEMA, client_rows, required_column
+from pipeline.storage.layout import MANIFEST, clients_dir, compacted_dir
+from testkit.pipeline.traces import day_of
+
+RESULTS: Final = Path(__file__).resolve().parent / "results"
+GOAL_S: Final = 30.0
+_OF_RECORDS: Final = 100  # clients whose tables are made of records, each day
+_SCALED: Final = (
+    "units",
+    "peak_1s",
+    "peak_10s",
+    "peak_60s",
+    "mean",
+    "p95_active",
+    "p99_active",
+    "p90_minute",
+)
+
+
+def main() -> int:
+    """Run, report and keep."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.clients", description=__doc__)
+    parser.add_argument("--clients", type=int, default=10_000)
+    parser.add_argument("--days", type=int, default=28)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    machine = describe_machine()
+    with tempfile.TemporaryDirectory(prefix="clients-") as name:
+        out = Path(name) / "out"
+        size = sum(_write_day(out, options.seed, options.clients, index) for index in range(options.days))
+        history = ["--history", str(options.days)]
+        rows = [
+            _run(out, "recommend", *history, "--plan", str(Path(name) / "plan.json")),
+            _run(out, "recommend", "--plan", str(Path(name) / "week.json")),
+            _run(out, "backtest", "--result", str(Path(name) / "backtest")),
+        ]
+    document = {
+        "command": f"python -m benchmarks.clients --clients {options.clients} --days {options.days} "
+        f"--seed {options.seed}",
+        "started": datetime.datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine | {"load_average_after": load_average()},
+        "clients": options.clients,
+        "days": options.days,
+        "bytes": size,
+        "rows": rows,
+    }
+    page = render(document)
+    keep_results(document, page, options.output, "clients")
+    print(page)
+    return int(rows[0]["wall_s"] > GOAL_S)
+
+
+def _write_day(out: Path, seed: int, clients: int, index: int) -> int:
+    """A day's tables, and a compacted day that nothing reads; the size of the tables."""
+    day = day_of(seed, _OF_RECORDS, index)
+    (batch,) = compacted_table(seed, _OF_RECORDS, day).combine_chunks().to_batches()
+    found = pa.Table.from_batches(client_rows(iter([batch])), schema=SCHEMA)
+    date = (FIRST_DAY + datetime.timedelta(days=index)).isoformat()
+    compacted = Path(compacted_dir(str(out), date)) / "run=000001"
+    compacted.mkdir(parents=True)
+    manifest = {"rows": 1, "keys": 1, "completeness": 1.0, "batches": []}
+    (compacted / MANIFEST).write_text(json.dumps(manifest), encoding="ascii")
+    run = Path(clients_dir(str(out), date)) / "run=000001"
+    for table in ("client_day", "client_hour", "total"):
+        own = found.filter(pc.equal(found.column("table"), table))
+        if table != "total":
+            copies = [_copy(own, number) for number in range(-(-clients // _OF_RECORDS))]
+            own = pa.concat_tables(copies)
+        folder = run / "scope=gateway" / f"table={table}"
+        folder.mkdir(parents=True)
+        pq.write_table(own.drop_columns(["table"]), folder / "part-0.parquet", compression="zstd")
+    (run / MANIFEST).write_text(json.dumps(MADE_SO), encoding="ascii")
+    return sum(path.stat().st_size for path in run.rglob("*.parquet"))
+
+
+def _copy(table: pa.Table, number: int) -> pa.Table:
+    """The same under other names, each with a size of its own."""
+    factor = float(np.random.default_rng(number).lognormal(0, 1))
+    names = pc.binary_join_element_wise(table.column("client_id"), pa.scalar(f"-{number}"), "")
+    table = table.set_column(table.schema.get_field_index("client_id"), "client_id", names)
+    for name in _SCALED:
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, name, pc.multiply(table.column(name), factor))
+    for name in map(required_column, BURSTS_S):
+        lists = table.column(name).combine_chunks()
+        values = pc.multiply(lists.values, factor)
+        made = pa.ListArray.from_arrays(lists.offsets, values, mask=lists.is_null())
+        table = table.set_column(table.schema.get_field_index(name), name, made)
+    return table
+
+
+def _run(out: Path, job: str, *arguments: str) -> dict[str, Any]:
+    before, began = getrusage(RUSAGE_CHILDREN), time.perf_counter()
+    command = [sys.executable, "-m", "pipeline.cli", job, "--out", str(out), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    after = getrusage(RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {
+        "what": " ".join(
+            [job, *(each for each in arguments[:2] if each.startswith("--history") or each.isdigit())]
+        ),
+        "wall_s": round(time.perf_counter() - began, 1),
+        "cpu_s": round(cpu_s, 1),
+        "most_memory_mb": round(after.ru_maxrss / 1024),
+        "said": done.stdout.splitlines()[-1],
+    }
+
+
+def render(document: dict[str, Any]) -> str:
+    """The page."""
+    machine, rows = document["machine"], document["rows"]
+    lines = [
+        "# Recommend and backtest over a month",
+        "",
+        f"`{document['command']}`, {document['started']}, commit {machine['commit']}. {machine['cpu']}, "
+        f"{machine['cores']} cores; load average before {machine['load_average_before']}, after "
+        f"{machine['load_average_after']}.",
+        "",
+        f"{document['clients']:,} clients on {document['days']} days: {document['bytes'] / 1e6:.0f} MB of tables, "
+        "hours included. Wall and CPU time of the whole job, one process; the most memory that any job so far had.",
+        "",
+        "| job | wall, s | CPU, s | MB |",
+        "|---|---|---|---|",
+        *(f"| {row['what']} | {row['wall_s']} | {row['cpu_s']} | {row['most_memory_mb']} |" for row in rows),
+        "",
+        f"Goal: recommend over all days in at most {GOAL_S:g} s "
+        f"({'met' if rows[0]['wall_s'] <= GOAL_S else 'missed'}).",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
