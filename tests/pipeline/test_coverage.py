@@ -9,13 +9,14 @@ import pytest
 
 from pipeline.errors import JobError
 from pipeline.jobs.recommend import history_days
+from pipeline.recommend.doubt import doubtful_gateways
 from pipeline.recommend.recommendation import ClientDay, Rule, required_rate_of
 from pipeline.recommend.required_rates import gather
 from pipeline.storage.coverage import AHEAD_S, Clash, Coverage, Expectation, coverage, short_gateways
 from pipeline.storage.index_files import with_losses
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.offset_index import DAY_S, Entry, Interval, OffsetIndex, Run
-from testkit.pipeline.client_days import client_days_of
+from testkit.pipeline.client_days import client_days_of, client_table
 
 DAY = 20_000
 NAME, NEXT = "2024-10-04", "2024-10-05"
@@ -181,6 +182,44 @@ def test_clients_of_a_gateway_that_is_short_are_left_out_and_named() -> None:
         "produce of user=u,client-id=other"
     )
     assert [history.client_id for history in gather(found, {})[0]] == ["both", "one", "other"]
+
+
+def test_a_day_of_twenty_gateways_adds_up_though_one_is_late_one_lies_about_its_clock_and_one_is_gone() -> None:
+    names = [f"g{number:02}" for number in range(17)]
+    half = DAY_S // 2
+    index = index_of(
+        *((gw, 0, DAY_S) for gw in (*names, "liar")),
+        ("gone", 0, half),
+        ("late", 0, 600),
+        ("late", DAY_S - 600, DAY_S),
+    )
+    # Everything again, as by a second copy of the files: each line counts once.
+    again = [Entry(run, seq, own[0].first_ts + seq) for run, own in index.runs.items() for seq in range(3)]
+    assert index.add(again) == (index, list(range(60)))
+    found = coverage(index, LATER)[NAME]
+    assert (found.covered_s, found.expected_s) == (18 * DAY_S + half + 1_200, 20 * DAY_S)
+    of_day = day(NAME, gateways=found.shares(), set_back_ms={"liar": 30_000})
+    doubtful = doubtful_gateways([of_day])
+    assert doubtful.keys() == {"gone", "late", "liar"}
+    # One client goes through all of them, and each gateway has one of its own.
+    rows = [
+        {"gw": gw, "client_id": client, "t": [second], "offered": [float(units)]}
+        for second, gw in enumerate([*names, "gone", "late", "liar"])
+        for client, units in (("everywhere", 10), (f"of-{gw}", 1))
+    ]
+    days = client_days_of(rows)
+    assert len(days) == 40
+    assert sum(each["units"] for each in days if each["client_id"] == "everywhere") == 200.0
+    (total,) = client_table(rows, "total").to_pylist()
+    assert total["steps"][:2] == [110.0, 110.0]
+    assert sum(total["steps"]) == sum(each["units"] for each in days) == 220.0
+    histories, left_out = gather(days, doubtful)
+    assert [history.client_id for history in histories] == [f"of-{gw}" for gw in names]
+    assert [(each.gateway, len(each.clients)) for each in left_out] == [("gone", 2), ("late", 2), ("liar", 2)]
+    # With all of them allowed its rate is that of one gateway: each has quotas of its own.
+    everywhere = next(each for each in gather(days, {})[0] if each.client_id == "everywhere")
+    assert (everywhere.days[0].gateways, everywhere.days[0].active_s) == (20, 20)
+    assert everywhere.days[0].required_rate == pytest.approx(0.99, rel=0.01)
 
 
 def test_a_loss_that_shows_only_after_compaction_counts_from_then_on(tmp_path: Path) -> None:
