@@ -38,6 +38,8 @@ CPU_PCT: Final = 2.0
 _CONNECTIONS: Final = 10
 _SETTLE_S: Final = 3.0
 _START_S: Final = 60.0
+_UPDATES: Final = 10
+_PARTS: Final = ("TaskDuration", "ScriptDuration", "LayoutDuration", "RecalcStyleDuration")
 _TMUX: Final = "sluice-bench"
 _QUOTAS: Final = """
 [[quotas]]
@@ -133,40 +135,46 @@ async def _page_times(browser: Browser, gateway: GatewayProcess) -> dict[str, An
         )
         rows_at.append(await page.evaluate("window.rowsAt"))
         await page.close()
+    found: dict[str, Any] = {
+        "first_paint_ms": round(statistics.median(paints)),
+        "rows_after_ms": round(statistics.median(rows_at)),
+    }
+    for rows in ("100", "1000"):
+        found[f"update_{rows}"] = await _update_times(browser, gateway, rows)
+    return found
+
+
+async def _update_times(browser: Browser, gateway: GatewayProcess, rows: str) -> dict[str, float]:
+    """Time of the browser's main thread for one update, in ms of CPU: neighbours do not count."""
     page = await _opened(browser, gateway)
-    await page.select_option("#rows", "1000")
+    await page.select_option("#rows", rows)
     await page.wait_for_timeout(1_000)
     shown = await page.locator("#clients tr").count()
     devtools = await page.context.new_cdp_session(page)
-    await devtools.send("Performance.enable")
-    before = await _task_s(devtools)
+    await devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+    before = await _spent_s(devtools)
     first = await page.evaluate("window.renders.length")
-    while await page.evaluate("window.renders.length") < first + 10:
+    while (renders := await page.evaluate("window.renders.length") - first) < _UPDATES:
         await page.wait_for_timeout(200)
-    renders = await page.evaluate(f"window.renders.slice({first})")
-    spent_s = await _task_s(devtools) - before
+    after = await _spent_s(devtools)
     await page.close()
-    return {
-        "first_paint_ms": round(statistics.median(paints)),
-        "rows_after_ms": round(statistics.median(rows_at)),
-        "rows_shown": shown,
-        "update_ms": round(spent_s / len(renders) * 1000, 1),
-        "render_ms": round(statistics.median(renders), 1),
-        "render_most_ms": max(renders),
-    }
+    spent = {name: round((after[name] - before[name]) / renders * 1000, 1) for name in _PARTS}
+    return {"rows": shown, **spent}
 
 
 async def _opened(browser: Browser, gateway: GatewayProcess) -> Page:
     page = await browser.new_page()
     await page.add_init_script(f"document.addEventListener('DOMContentLoaded', () => {{{_WATCH}}});")
     await page.goto(f"http://{HOST}:{gateway.admin_port}/")
-    await page.wait_for_function("window.rowsAt !== undefined")
+    # Not `wait_for_function`, which the page's own policy does not let in.
+    while await page.evaluate("window.rowsAt === undefined"):
+        await page.wait_for_timeout(50)
     return page
 
 
-async def _task_s(devtools: CDPSession) -> float:
+async def _spent_s(devtools: CDPSession) -> dict[str, float]:
     metrics = (await devtools.send("Performance.getMetrics"))["metrics"]
-    return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
+    return {each["name"]: float(each["value"]) for each in metrics if each["name"] in _PARTS}
 
 
 async def _cpu(browser: Browser, gateway: GatewayProcess, rounds: int, seconds: float) -> dict[str, Any]:
@@ -222,9 +230,12 @@ def page(found: dict[str, Any]) -> str:
             "|---|---|---|",
             f"| first paint | {found['first_paint_ms']} ms | {FIRST_PAINT_MS} ms |",
             f"| first rows | {found['rows_after_ms']} ms | |",
-            f"| one update of {found['rows_shown']} rows, all of the main thread: script, layout, paint "
-            f"| {found['update_ms']} ms | {UPDATE_MS} ms |",
-            f"| of it its script: median, most | {found['render_ms']} ms, {found['render_most_ms']} ms | |",
+            *(
+                f"| one update of {each['rows']} rows, CPU of the main thread: all "
+                f"(script, layout, style) | {each['TaskDuration']} ms ({each['ScriptDuration']}, "
+                f"{each['LayoutDuration']}, {each['RecalcStyleDuration']}) | {goal} |"
+                for each, goal in ((found["update_100"], f"{UPDATE_MS} ms"), (found["update_1000"], ""))
+            ),
             f"| gateway's CPU, page and top closed | {found['cpu_pct']} % of a core | |",
             f"| the same, both open, in turns | {found['cpu_pct_with_page_and_top']} % | |",
             f"| more, of medians | {found['more_pct_of_a_core']} % of a core, ratio {found['ratio']} | {CPU_PCT} % |",
@@ -250,7 +261,7 @@ def main() -> int:
         keep_results(found, text, RESULTS, "status-page")
     kept = (
         found["first_paint_ms"] <= FIRST_PAINT_MS,
-        found["update_ms"] <= UPDATE_MS,
+        found["update_100"]["TaskDuration"] <= UPDATE_MS,
         found["more_pct_of_a_core"] <= CPU_PCT,
     )
     return int(not all(kept))
