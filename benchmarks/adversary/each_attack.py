@@ -103,6 +103,8 @@ async def _waits(stage: Stage, name: str, seconds: float, *, direct: bool) -> tu
     each, count = ATTACKS[name]
     attacks: list[asyncio.Task[None]] = []
     try:
+        for client in clients:
+            await client.served()
         alone = await _phase(clients, seconds)
         attacks = [asyncio.create_task(attack(stage, each)) for _ in range(count)]
         return alone, await _phase(clients, seconds)

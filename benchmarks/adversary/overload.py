@@ -128,6 +128,8 @@ async def _run(group: MemoryGroup, names: Sequence[str], seconds: float) -> Over
     async with Stage(prefix=group.prefix) as stage:
         clients = [HonestClient(stage, user=user) for user in (False, True)]
         beside = [asyncio.create_task(client.run()) for client in clients]
+        for client in clients:
+            await client.served()
         await asyncio.sleep(_MEASURED_S)
         _phase(clients, stage)  # what came first is slower
         await asyncio.sleep(_MEASURED_S)

@@ -136,8 +136,10 @@ class Campaign:
         )
         beside = [asyncio.create_task(client.run()) for client in self._honest]
         looking = asyncio.create_task(self._look_now_and_then())
-        began_s = time.monotonic()
         try:
+            for client in self._honest:
+                await client.served()
+            began_s = time.monotonic()
             await asyncio.gather(*(self._play_some(began_s + self._seconds) for _ in range(self._at_once)))
             report.seconds = time.monotonic() - began_s
             report.honest_ms = sorted(took for client in self._honest for took in client.took_ms)

@@ -1,31 +1,20 @@
 """Honest clients beside the adversary: one without authentication and one user, far below their quotas.
 
 Each is a process of its own, which does nothing else: what it measures is not what the adversary's process is busy
-with. `python -m testkit.adversary.honest HOST PORT TOPIC client|user` asks until it is ended and writes
-what it sees.
+with.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator
-from struct import unpack
-from typing import Any, Final
 
-from testkit import wire
-from testkit.adversary.requests import batch
-from testkit.adversary.stage import HONEST, PASSWORD, Stage
+from testkit.adversary import honest_client
+from testkit.adversary.honest_client import PATIENCE_S
+from testkit.adversary.stage import Stage
 from testkit.wire_client import now_ms
-
-PATIENCE_S: Final = 15.0
-"""Half of what clients wait themselves."""
-
-_EVERY_S: Final = 0.1
-_BETWEEN_S: Final = 0.5
 
 
 class HonestClient:
@@ -47,11 +36,17 @@ class HonestClient:
         self._arguments = (host, str(port), stage.readable[0], "user" if user else "client")
         self.took_ms: list[float] = []
         self.faults: list[tuple[float, str]] = []
+        self._served = asyncio.Event()
+
+    async def served(self) -> None:
+        """Wait for its first answer; raises TimeoutError when there is none."""
+        async with asyncio.timeout(4 * PATIENCE_S):
+            await self._served.wait()
 
     async def run(self) -> None:
         """Until cancelled."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", __name__, *self._arguments, stdout=asyncio.subprocess.PIPE
+            sys.executable, "-m", honest_client.__name__, *self._arguments, stdout=asyncio.subprocess.PIPE
         )
         assert process.stdout is not None
         try:
@@ -59,6 +54,7 @@ class HonestClient:
                 at_ms, took_ms, fault = json.loads(line)
                 if fault is None:
                     self.took_ms.append(took_ms)
+                    self._served.set()
                 else:
                     self.faults.append((at_ms, fault))
             self.faults.append((now_ms(), "the honest client's process has ended"))
@@ -66,100 +62,3 @@ class HonestClient:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-
-
-class _Client:
-    """Asks one thing after the other, and tells how long each took."""
-
-    def __init__(
-        self, address: tuple[str, int], topic: str, *, user: bool, tell: Callable[[float, str | None], None]
-    ) -> None:
-        self._address = address
-        self._topic = topic
-        self._user = user
-        self._tell = tell
-        self._prefix = f"honest-{int(user)}-{address[1]}"
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        turns = self._turns()
-        while True:
-            writer: asyncio.StreamWriter | None = None
-            asked = "connect"
-            try:
-                async with asyncio.timeout(PATIENCE_S):
-                    reader, writer = await asyncio.open_connection(*self._address)
-                    if self._user:
-                        await self._log_in(reader, writer)
-                for _ in range(50):
-                    asked, version, fields = next(turns)
-                    began_ms = now_ms()
-                    async with asyncio.timeout(PATIENCE_S):
-                        body = await self._ask(reader, writer, asked, version, fields)
-                    self._tell(now_ms() - began_ms, None)
-                    self._check(asked, body)
-                    await asyncio.sleep(_EVERY_S)
-            except (OSError, asyncio.IncompleteReadError, AssertionError) as exc:
-                self._tell(0.0, f"{asked}: {exc!r}")
-                await asyncio.sleep(_BETWEEN_S)
-            finally:
-                if writer is not None:
-                    writer.close()
-                    with contextlib.suppress(OSError):
-                        await writer.wait_closed()
-
-    def _turns(self) -> Iterator[tuple[str, int, dict[str, Any]]]:
-        records = {"index": 0, "records": batch(1_000)}
-        wanted = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}
-        for at in itertools.count():
-            yield "Metadata", 12, {"topics": [{"name": self._topic}], "allow_auto_topic_creation": False}
-            data = [{"name": self._topic, "partition_data": [records]}]
-            yield "Produce", 9, {"acks": 1, "timeout_ms": 10_000, "topic_data": data}
-            topics = [{"topic": self._topic, "partitions": [wanted]}]
-            yield "Fetch", 12, {"max_wait_ms": 100, "min_bytes": 1, "max_bytes": 1, "topics": topics}
-            if at % 10 == 0:
-                name = f"{self._prefix}-{at}"
-                topic = {"name": name, "num_partitions": 1, "replication_factor": 1}
-                yield "CreateTopics", 7, {"topics": [topic], "timeout_ms": 10_000}
-                yield "DeleteTopics", 5, {"topic_names": [name], "timeout_ms": 10_000}
-
-    @staticmethod
-    def _check(asked: str, body: Any) -> None:
-        match asked:
-            case "Produce":
-                codes = [each.partition_responses[0].error_code for each in body.responses]
-            case "Fetch":
-                codes = [each.partitions[0].error_code for each in body.responses]
-            case "DeleteTopics":
-                codes = [each.error_code for each in body.responses]
-            case _:
-                codes = [each.error_code for each in body.topics]
-        assert codes == [0], f"errors {codes}"
-
-    async def _log_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._ask(reader, writer, "SaslHandshake", 1, {"mechanism": "PLAIN"})
-        message = f"\0{HONEST}\0{PASSWORD}".encode()
-        body = await self._ask(reader, writer, "SaslAuthenticate", 2, {"auth_bytes": message})
-        assert body.error_code == 0, body.error_message
-
-    @staticmethod
-    async def _ask(
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        api: str,
-        version: int,
-        fields: dict[str, Any],
-    ) -> Any:
-        writer.write(wire.request(api, version, client_id=HONEST, **fields))
-        size = await reader.readexactly(4)
-        frame = size + await reader.readexactly(unpack(">i", size)[0])
-        return wire.decode_response(api, version, frame)
-
-
-def _tell(took_ms: float, fault: str | None) -> None:
-    print(json.dumps([now_ms(), took_ms, fault]), flush=True)
-
-
-if __name__ == "__main__":
-    _host, _port, _topic, _kind = sys.argv[1:]
-    asyncio.run(_Client((_host, int(_port)), _topic, user=_kind == "user", tell=_tell).run())

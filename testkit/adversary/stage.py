@@ -25,6 +25,7 @@ from typing import Final, Self
 from uuid import UUID
 
 from embedded_kafka.kafka import Address, KafkaCluster
+from testkit.adversary.honest_client import HONEST, PASSWORD
 from testkit.adversary.player import AUTO_PARTITIONS, Login, Outcome, Player
 from testkit.adversary.requests import batch
 from testkit.adversary.script import LISTENERS, Script
@@ -38,8 +39,6 @@ WINDOW_NUM: Final = 2
 WINDOW_S: Final = WINDOW_NUM * 1.0
 """Of both kinds of quota: the shortest that still has a past."""
 
-HONEST: Final = "honest"
-PASSWORD: Final = "canary-of-the-stage"
 USERS: Final = 12_000
 WRITE_TOPICS: Final = 64
 """A script has one for itself until the gateway has served what it left behind: some eight seconds, mostly muted."""
@@ -49,7 +48,7 @@ SETTLING_S: Final = 1.5
 
 _LOOK_S: Final = 1.0
 _OPEN_STATES: Final = {"01", "08"}  # ESTABLISHED, CLOSE_WAIT
-_START_S: Final = 30.0
+_START_S: Final = 90.0
 _BROKER_S: Final = 120.0
 _SMALL_BYTES, _BIG_BYTES = 15_000, 3 * QUOTA_BYTES_PER_S
 _PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
