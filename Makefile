@@ -89,6 +89,28 @@ test: static kafka spark-jars ## all of check, and the tests with a real Kafka a
 	$(call DEV,2) $(TRIES) --dist loadfile -m "integration and not spark"
 	$(BIN)/python -m pytest $(IN_ORDER) $(TRIES) -m spark
 
+# --- the compiled core (docs/decisions/0024-compiled-core.md) ------------------------------------------------
+
+# A copy of the packages beside what was made of it, so that no library ever stands before a source that is worked on.
+COMPILED := build/compiled
+
+$(COMPILED)/.up-to-date: setup.py $(VENV)/.up-to-date $(shell find config gateway protocol quotas -name '*.py')
+	@command -v gcc >/dev/null || { echo "install with: apt-get install gcc"; exit 1; }
+	@rm -rf $(COMPILED)
+	SLUICE_COMPILED=1 $(BIN)/python -W ignore setup.py -q build --build-lib $(COMPILED)
+	@touch $@
+
+.PHONY: compiled
+compiled: $(COMPILED)/.up-to-date ## the gateway with the modules that see every frame compiled, into build/compiled, 3 minutes
+	@PYTHONPATH=$(CURDIR)/$(COMPILED) $(BIN)/sluice --version
+
+# The tests of these modules import them from there: -P and --import-mode keep the tree from standing before it.
+.PHONY: test-compiled
+test-compiled: compiled ## the unit tests of the session, handlers, quotas and protocol with the compiled core
+	SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q --dist loadfile \
+	  --import-mode=append -m "$(NOT_LONG) and not slow" tests/gateway/session tests/gateway/handlers tests/gateway/runtime \
+	  tests/gateway/net tests/quotas tests/protocol tests/fuzz tests/reference
+
 .PHONY: fuzz
 fuzz: $(VENV)/.up-to-date ## the fuzz and property tests with twenty times as many examples, and coverage-guided fuzzing [FUZZ_SECONDS=300]
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "$(NOT_LONG)" tests/fuzz tests/reference
@@ -111,7 +133,11 @@ demo: $(VENV)/.pipeline-up-to-date kafka ## from load to quotas: two minutes of 
 	$(BIN)/python -m benchmarks.demo $(ARGS)
 
 .PHONY: bench
-bench: bench-relay bench-connections bench-tls ## the gateway beside HAProxy, in the same run
+bench: compiled ## the gateway beside HAProxy, in the same run, then beside the last kept run: what got worse; 40 minutes
+	$(BIN)/python -m benchmarks.relay $(ARGS)
+	$(BIN)/python -m benchmarks.connections
+	$(BIN)/python -m benchmarks.tls
+	$(BIN)/python -m benchmarks.summary
 
 .PHONY: bench-relay
 bench-relay: $(VENV)/.up-to-date ## what relaying costs: direct, HAProxy and the gateway side by side [ARGS=...]
@@ -237,6 +263,7 @@ $(CACHE)/pip-tools/bin/pip-compile:
 lock: $(CACHE)/pip-tools/bin/pip-compile ## renew the lock files after a change of pyproject.toml; ARGS=--upgrade for newer versions
 	$(LOCK) --all-build-deps -o requirements.lock pyproject.toml
 	$(LOCK) -c requirements.lock --extra dev --all-build-deps -o requirements-dev.lock pyproject.toml
+	$(LOCK) -c requirements-dev.lock --extra compile --all-build-deps -o requirements-compile.lock pyproject.toml
 	$(LOCK) -c requirements-dev.lock --extra pipeline --extra compiled --all-build-deps -o requirements-pipeline.lock pyproject.toml
 
 .PHONY: clean

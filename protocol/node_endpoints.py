@@ -427,7 +427,7 @@ def _length_of(number: int) -> int:
 def _widened(tail: bytearray, wider: int) -> bytes:
     if not wider:
         return bytes(tail)
-    end = next(at for at, byte in enumerate(tail) if byte < 0x80)
+    end = next(at for at in range(len(tail)) if tail[at] < 0x80)
     return (
         bytes(tail[:end]) + bytes([tail[end] | 0x80]) + b"\x80" * (wider - 1) + b"\0" + bytes(tail[end + 1 :])
     )

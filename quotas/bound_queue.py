@@ -72,7 +72,7 @@ class BoundQueue:
         return bool(self._places) or self.promised_ms > 0
 
     def wait_ms(
-        self, waiter: object, cost_ms: float, free_ms: float, *, most_held_ms: float = math.inf, now_ms: int
+        self, waiter: object, cost_ms: float, free_ms: float, *, most_held_ms: float, now_ms: int
     ) -> int:
         """How long a request has to wait; 0: it passes now, and its place is gone.
 
@@ -93,7 +93,7 @@ class BoundQueue:
         ):
             self.leave(waiter)
             if place is not None and place.emptied and not self.promised_ms:
-                self._promised_to, self._promised_until_ms = waiter, now_ms + _RETURN_MS
+                self._promised_to, self._promised_until_ms = waiter, float(now_ms + _RETURN_MS)
                 self.promised_ms = cost_ms
             return 0
         if place is None:

@@ -289,7 +289,7 @@ def validate_entity(entity: QuotaEntity) -> str | None:
         if (
             isinstance(name, str)
             and not name.isascii()
-            and any("\ud800" <= each <= "\udfff" for each in name)
+            and any(0xD800 <= ord(each) <= 0xDFFF for each in name)
         ):
             # Half a character, which JSON can hold and no answer on the wire.
             return f"The {entity_type} is no valid text"

@@ -201,14 +201,14 @@ class RateTracker:
         return min(throttle_time_ms, self._cap_ms)
 
     def wait_ms(
-        self, waiter: object, value: float | None = None, *, most_held_ms: float = math.inf, now_ms: int
+        self, waiter: object, value: float | None = None, *, most_held_ms: float | None = None, now_ms: int
     ) -> int:
         """How long a request has to wait before it may pass; 0: it passes now. See `BoundQueue`.
 
         Args:
             waiter: its connection.
             value: what it will be recorded as; None: about what was recorded last.
-            most_held_ms: a longer wait is told to the client, and not waited for here.
+            most_held_ms: a longer wait is told to the client, and not waited for here; None: none is.
             now_ms: the present.
         """
         queue = self.queue
@@ -220,7 +220,11 @@ class RateTracker:
         cost_ms = self._next_cost_ms(self.last_value) if value is None else value * self._ms_per_unit
         promised_ms = queue.promised_ms
         wait_ms = queue.wait_ms(
-            waiter, cost_ms, self.blocked_until_ms, most_held_ms=most_held_ms, now_ms=now_ms
+            waiter,
+            cost_ms,
+            self.blocked_until_ms,
+            most_held_ms=math.inf if most_held_ms is None else most_held_ms,
+            now_ms=now_ms,
         )
         self.blocked_until_ms += queue.promised_ms - promised_ms
         if not queue:

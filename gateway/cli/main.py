@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from config import ConfigError
 from gateway.cli import check_config, enforcement, kafka_tool, quotas, reload, serve, top, usage, why
+from gateway.runtime.compiled_core import core_name
 
 
 class _Parser(argparse.ArgumentParser):
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     parser = _Parser(prog="sluice", description="A quota gateway for Apache Kafka.", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"sluice {version('sluice')}")
+    parser.add_argument("--version", action="version", version=f"sluice {version('sluice')}, {core_name()}")
     commands = parser.add_subparsers(metavar="COMMAND")
     for command in (serve, check_config, quotas, usage, top, why, enforcement, reload, kafka_tool):
         command.add_parser(commands)

@@ -17,6 +17,7 @@ import config
 from config.sections.log import LogSettings
 from config.sections.quota_admin import Authorize, QuotaAdminSettings
 from gateway.observability.logging_setup import report_suppressed, setup
+from gateway.runtime.compiled_core import stale_modules
 
 # What to try with the embedded Kafka: a quota small enough for one command to use up.
 _DEMO_CLIENT_ID: Final = "demo"
@@ -75,6 +76,13 @@ def _serve(found: config.Config, *, banner: str, read: Callable[[], config.Confi
     from gateway import app
     from gateway.server.operations import ConfigSource
 
+    stale = stale_modules()
+    if stale:
+        print(
+            f"sluice: compiled from another {', '.join(stale)}: build it again (make compiled)",
+            file=sys.stderr,
+        )
+        return 2
     limiter = setup(found.log.level, found.log.format)
     for line in found.warnings():
         structlog.get_logger().warning("config_suspicious", detail=line)

@@ -105,7 +105,7 @@ class FetchHandler:
                 session.mute(MuteReason.AWAITING_FETCH)
                 return HeadDecision.WAIT
             assert tracker is not None
-            most_held_ms: float = 0 if self._acknowledges else tracker.window_ms
+            most_held_ms = 0.0 if self._acknowledges else float(tracker.window_ms)
             if size > MAX_REQUEST_BYTES:
                 most_held_ms = math.inf
             wait_ms = _wait_ms(session, tracker, most_held_ms, now_ms)

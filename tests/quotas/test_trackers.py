@@ -28,70 +28,78 @@ class Counter:
         self.forgotten = True
 
 
-class Table(TrackerTable[str, Counter]):
-    def __init__(self, max_trackers: int = 3) -> None:
-        super().__init__(Counter, max_trackers=max_trackers, idle_expiry_ms=1_000)
+def table_of(max_trackers: int = 3) -> TrackerTable[str, Counter]:
+    return TrackerTable(Counter, max_trackers=max_trackers, idle_expiry_ms=1_000)
 
-    def take(self, key: str, kind: str = "alice", *, limit: float = 1.0, taken: int = 1, now_ms: int = 0) -> Counter:
-        counter = self.find_or_make(key, limit, kind, now_ms=now_ms)
-        counter.taken += taken
-        counter.last_ms = now_ms
-        return counter
+
+def take(
+    table: TrackerTable[str, Counter],
+    key: str,
+    kind: str = "alice",
+    *,
+    limit: float = 1.0,
+    taken: int = 1,
+    now_ms: int = 0,
+) -> Counter:
+    counter = table.find_or_make(key, limit, kind, now_ms=now_ms)
+    counter.taken += taken
+    counter.last_ms = now_ms
+    return counter
 
 
 def test_a_key_keeps_its_counter() -> None:
-    table = Table()
+    table = table_of()
     assert table.find("a", 1.0, "alice") is None
-    assert table.take("a", taken=0) is table.take("a", taken=0, now_ms=5)
+    assert take(table, "a", taken=0) is take(table, "a", taken=0, now_ms=5)
     assert table.find("a", 1.0, "alice") is table.find_own("a")
 
 
 def test_hazard_c24_a_flood_of_ids_forgives_no_debt() -> None:
-    table = Table(10)
-    debtor = table.take("debtor")
+    table = table_of(10)
+    debtor = take(table, "debtor")
     for i in range(1_000):
-        table.take(f"id-{i}", taken=0, now_ms=i)
-    assert table.take("debtor", now_ms=10**9) is debtor
+        take(table, f"id-{i}", taken=0, now_ms=i)
+    assert take(table, "debtor", now_ms=10**9) is debtor
     assert len(table.own()) <= 10
 
 
 def test_newcomers_share_counters_by_limit_and_shared_ones_go_when_clear() -> None:
-    table = Table()
+    table = table_of()
     for key in "abc":
-        table.take(key)
-    shared = table.take("d")
+        take(table, key)
+    shared = take(table, "d")
     assert shared.key is None
-    assert table.take("e") is table.find("e", 1.0, "alice") is shared
-    assert table.take("f", limit=2.0) is not shared
+    assert take(table, "e") is table.find("e", 1.0, "alice") is shared
+    assert take(table, "f", limit=2.0) is not shared
     assert table.find_own("a") is not None
-    table = Table(1)
-    table.take("a")
+    table = table_of(1)
+    take(table, "a")
     for limit in range(100):
-        table.take("b", limit=float(limit), taken=0)
+        take(table, "b", limit=float(limit), taken=0)
     assert len(list(table.shared())) == 1
 
 
 def test_counters_go_when_idle_or_when_room_is_needed_and_say_so(clock: FakeClock) -> None:
-    table = Table(100)
-    idle, busy = table.take("idle", taken=0), table.take("busy", taken=0, now_ms=900)
-    table.take("new", now_ms=1_000)
+    table = table_of(100)
+    idle, busy = take(table, "idle", taken=0), take(table, "busy", taken=0, now_ms=900)
+    take(table, "new", now_ms=1_000)
     assert idle.forgotten
     assert table.find_own("idle") is None
     assert table.find_own("busy") is busy
-    table = Table(1)
-    first = table.take("a", taken=0)
-    second = table.take("b", taken=0)
+    table = table_of(1)
+    first = take(table, "a", taken=0)
+    second = take(table, "b", taken=0)
     assert first.forgotten
     assert second.key == "b"
 
 
 # -- K08 -----------------------------------------------------------------------------------------------------
 def test_k08_a_kind_that_fills_the_table_gives_way_and_keeps_its_debts() -> None:
-    table = Table(100)
+    table = table_of(100)
     for i in range(200):
-        table.take(f"mallory-{i}", "mallory")
+        take(table, f"mallory-{i}", "mallory")
     for i in range(49):
-        assert table.take(f"alice-{i}", "alice").key == f"alice-{i}"
+        assert take(table, f"alice-{i}", "alice").key == f"alice-{i}"
     assert len(table.own()) == 100
     (shared,) = table.shared()
     assert shared.taken == 149, "100 that found no place, and 49 whose place was needed"
@@ -99,9 +107,9 @@ def test_k08_a_kind_that_fills_the_table_gives_way_and_keeps_its_debts() -> None
 
 
 def test_k08_shared_counters_are_bounded_however_many_kinds_and_limits_there_are() -> None:
-    table = Table(16)
+    table = table_of(16)
     for i in range(5_000):
-        table.take(f"a-{i}", f"kind-{i}", limit=float(i % 5))
+        take(table, f"a-{i}", f"kind-{i}", limit=float(i % 5))
     assert len(table.own()) == 16
     assert len(list(table.shared())) <= 16 + 16 + 5
 
@@ -113,14 +121,14 @@ _calls = st.lists(
 
 @given(_calls)
 def test_k08_a_kind_below_its_share_shares_nothing_and_nothing_is_forgiven(calls: list[tuple[str, int, int]]) -> None:
-    table = Table(8)
+    table = table_of(8)
     taken: dict[tuple[str, str], int] = {}
     for kind, number, amount in calls:
         key = f"{kind}{number}"
         own = {own_key: counter.kind for own_key, counter in table.own()}
         kinds = {*own.values(), kind}
         of_kind = [own_key for own_key, own_kind in own.items() if own_kind == kind]
-        counter = table.take(key, kind, taken=amount)
+        counter = take(table, key, kind, taken=amount)
         if key in own or len(of_kind) < 8 // len(kinds):
             assert counter.key == key
         assert counter.kind == kind
@@ -132,9 +140,9 @@ def test_k08_a_kind_below_its_share_shares_nothing_and_nothing_is_forgiven(calls
 
 
 def test_a_client_without_a_counter_finds_the_one_it_would_share_and_idle_shared_ones_go() -> None:
-    table = Table(1)
-    table.take("a", "alice")
-    shared = table.take("b", "alice")
+    table = table_of(1)
+    take(table, "a", "alice")
+    shared = take(table, "b", "alice")
     assert shared is not table.find_own("a")
     assert table.find("c", 1.0, "alice") is shared
     assert table.find("c", 2.0, "alice") is None

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.cli.main import main
 from gateway.cli.table import aligned, number
+from gateway.runtime.compiled_core import core_name
 from tests.gateway.cli.conftest import Run
 
 SLUICE = [sys.executable, "-c", "from gateway.cli.main import main; raise SystemExit(main())"]
@@ -30,7 +31,7 @@ controller_mutation_rate = 1
 
 
 def test_version_is_the_packages_and_no_command_is_answered_with_help(run: Run) -> None:
-    assert run("--version") == (0, f"sluice {version('sluice')}\n", "")
+    assert run("--version") == (0, f"sluice {version('sluice')}, {core_name()}\n", "")
     code, out, err = run()
     assert (code, out) == (2, "")
     assert all(command in err for command in ("serve", "check-config", "quotas"))

@@ -1,0 +1,67 @@
+"""Builds the package. With SLUICE_COMPILED=1 the modules that see every frame are compiled too, by mypyc.
+
+The same sources either way; they are in the package beside what was made of them, and a list of what they were when
+they were compiled (`gateway/runtime/compiled_core.py`, docs/decisions/0024-compiled-core.md).
+"""
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+SEES_EVERY_FRAME = (
+    "gateway/handlers/fetch.py",
+    "gateway/handlers/node_endpoints.py",
+    "gateway/handlers/produce.py",
+    "gateway/session/client_quotas.py",
+    "gateway/session/memory_budget.py",
+    "gateway/session/mute.py",
+    "gateway/session/parser.py",
+    "gateway/session/request_meter.py",
+    "gateway/session/response_queue.py",
+    "gateway/session/routes.py",
+    "gateway/session/session.py",
+    "gateway/session/settings.py",
+    "gateway/session/throttle_state.py",
+    "protocol/api_keys.py",
+    "protocol/fetch.py",
+    "protocol/headers.py",
+    "protocol/node_endpoints.py",
+    "protocol/produce.py",
+    "quotas/bound_queue.py",
+    "quotas/entities.py",
+    "quotas/limits.py",
+    "quotas/rate.py",
+    "quotas/rate_quotas.py",
+    "quotas/resolution.py",
+    "quotas/throttle_stats.py",
+    "quotas/trackers.py",
+)
+LIST = "gateway/runtime/compiled_core.json"
+
+
+class BuildWithList(build_py):
+    """Puts the list of compiled sources into the package."""
+
+    def run(self) -> None:
+        """See `build_py`."""
+        super().run()
+        digests = {name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in SEES_EVERY_FRAME}
+        (Path(self.build_lib) / LIST).write_text(json.dumps(digests, indent=1) + "\n")
+
+
+# Not for the metadata, for which a build runs this file too.
+if os.environ.get("SLUICE_COMPILED") == "1" and {"build", "bdist_wheel"} & set(sys.argv):
+    # Here, because a build without it needs no mypyc.
+    from mypyc.build import mypycify
+
+    setup(
+        ext_modules=mypycify([*SEES_EVERY_FRAME], opt_level="3", group_name="sluice_core"),
+        cmdclass={"build_py": BuildWithList},
+    )
+else:
+    setup()
