@@ -215,7 +215,8 @@ class Campaign:
             plan: what is to be measured.
             stack: closes what was started.
             folder: for logs.
-            cluster: of three brokers, running; one is started if not given. Its quota windows must be the plan's.
+            cluster: of three brokers or one, running; three are started if not given. Its quota windows must
+                be the plan's.
         """
         self.plan = plan
         self._folder = folder
@@ -243,7 +244,7 @@ class Campaign:
             self._fill(topic, count)
 
     def _create(self, topic: str, *, on_one: bool) -> None:
-        brokers = [1] * PARTITIONS if on_one else [1, 2, 3]
+        brokers = [1] * PARTITIONS if on_one or len(self.cluster.brokers) == 1 else [1, 2, 3]
         assignments = [
             {"partition_index": number, "broker_ids": [broker]} for number, broker in enumerate(brokers)
         ]
@@ -325,7 +326,7 @@ class Campaign:
         file = self._folder / "gateway.toml"
         file.write_text(text)
         with serving(file, admin=f"http://127.0.0.1:{port + 4}", log=self._folder / "gateway.log"):
-            _await_topic(("127.0.0.1", port), self._filled)
+            _await_topic(("127.0.0.1", port), self._filled, brokers=len(self.cluster.brokers))
             return self._measure(GATEWAY, f"127.0.0.1:{port}")
 
     def _run_against_kafka(self) -> list[Result]:
@@ -388,13 +389,13 @@ def client_id(side: str, family: str, verb: str) -> str:
     return f"accuracy-{side}-{family}-{verb}"
 
 
-def _await_topic(address: tuple[str, int], topic: str) -> None:
+def _await_topic(address: tuple[str, int], topic: str, *, brokers: int) -> None:
     deadline_s = time.monotonic() + _READY_S
     while time.monotonic() < deadline_s:
         with contextlib.suppress(OSError), WireClient(address, timeout_s=5) as client:
             wanted = [{"name": topic}]
             body = client.ask("Metadata", 8, topics=wanted, allow_auto_topic_creation=False).body
-            if len(body.brokers) == PARTITIONS and body.topics[0].error_code == 0:
+            if len(body.brokers) == brokers and body.topics[0].error_code == 0:
                 return
         time.sleep(0.1)
     raise RuntimeError("the gateway did not get ready")
