@@ -264,7 +264,7 @@ lock: $(CACHE)/pip-tools/bin/pip-compile ## renew the lock files after a change 
 	$(LOCK) --all-build-deps -o requirements.lock pyproject.toml
 	$(LOCK) -c requirements.lock --extra dev --all-build-deps -o requirements-dev.lock pyproject.toml
 	$(LOCK) -c requirements-dev.lock --extra compile --all-build-deps -o requirements-compile.lock pyproject.toml
-	$(LOCK) -c requirements-dev.lock --extra pipeline --extra compiled --all-build-deps -o requirements-pipeline.lock pyproject.toml
+	$(LOCK) -c requirements-dev.lock --extra pipeline --extra kernels --all-build-deps -o requirements-pipeline.lock pyproject.toml
 
 .PHONY: clean
 clean: ## remove everything that can be made again

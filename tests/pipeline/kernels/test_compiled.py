@@ -15,7 +15,7 @@ from pipeline.replay.kernels.token_bucket import strict_token_bucket
 from testkit.pipeline.traces import day_of
 from tests.pipeline.kernels import scalar
 
-pytestmark = pytest.mark.skipif(LOOPS is None, reason="install with: pip install sluice[compiled]")
+pytestmark = pytest.mark.skipif(LOOPS is None, reason="install with: pip install sluice[kernels]")
 
 TARGETS, BURSTS = [0.0, 0.003, 0.01, 0.3], [1.0, 10.0, 60.0]
 
