@@ -44,8 +44,10 @@ _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 _BATCH: Final = Struct(">i4xb40xi")
 """Length, magic and number of records, from the length of a batch on."""
-_unpack_batch: Final = _BATCH.unpack_from
-_BATCH_HEAD_BYTES: Final = 61
+unpack_batch: Final = _BATCH.unpack_from
+"""See `_BATCH`."""
+BATCH_HEAD_BYTES: Final = 61
+"""Of a batch, up to its first record."""
 _LENGTH_AT: Final = 8
 _BEHIND_LENGTH: Final = 12
 _MAGIC_AT: Final = 16
@@ -63,7 +65,7 @@ def names_by_id(api: Api) -> bool:
 def records_at(data: bytes, at: int, size: int) -> int:
     """How many records these bytes hold, as the heads of their first batches tell."""
     records: int
-    if size >= _BATCH_HEAD_BYTES:
+    if size >= BATCH_HEAD_BYTES:
         length, magic, records = _BATCH.unpack_from(data, at + _LENGTH_AT)
         if (
             length == size - _BEHIND_LENGTH and magic == _PLAIN_BATCH
@@ -79,7 +81,7 @@ def records_at(data: bytes, at: int, size: int) -> int:
             break
         if data[at + _MAGIC_AT] < _PLAIN_BATCH:
             records += 1
-        elif end - at >= _BATCH_HEAD_BYTES:
+        elif end - at >= BATCH_HEAD_BYTES:
             records += max(_INT32.unpack_from(data, at + _COUNT_AT)[0], 0)
         at += _BEHIND_LENGTH + length
     else:
@@ -146,8 +148,8 @@ def plain_produce(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes,
                 if batch_end > end:
                     return None
                 size_of_topic += size
-                if size >= _BATCH_HEAD_BYTES:
-                    length, magic, count = _unpack_batch(data, at + _LENGTH_AT)
+                if size >= BATCH_HEAD_BYTES:
+                    length, magic, count = unpack_batch(data, at + _LENGTH_AT)
                     if length == size - _BEHIND_LENGTH and magic == _PLAIN_BATCH and count > 0:
                         records += count
                     else:
@@ -216,8 +218,8 @@ def plain_fetch(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes, i
                 if batch_end > end:
                     return None
                 size_of_topic += size
-                if size >= _BATCH_HEAD_BYTES:
-                    length, magic, count = _unpack_batch(data, at + _LENGTH_AT)
+                if size >= BATCH_HEAD_BYTES:
+                    length, magic, count = unpack_batch(data, at + _LENGTH_AT)
                     if length == size - _BEHIND_LENGTH and magic == _PLAIN_BATCH and count > 0:
                         records += count
                     else:
@@ -345,7 +347,7 @@ def _records(window: _Window, at: int, size: int) -> Generator[tuple[int, int], 
     for _ in range(BATCHES_SEEN):
         if left < _OLD_HEAD_BYTES:
             break
-        wanted = min(left, _BATCH_HEAD_BYTES)
+        wanted = min(left, BATCH_HEAD_BYTES)
         if at + wanted > window.end:
             at = yield at, wanted
         data = window.data
@@ -354,7 +356,7 @@ def _records(window: _Window, at: int, size: int) -> Generator[tuple[int, int], 
             break
         if data[at + _MAGIC_AT] < _PLAIN_BATCH:
             records += 1
-        elif left >= _BATCH_HEAD_BYTES:
+        elif left >= BATCH_HEAD_BYTES:
             records += max(_INT32.unpack_from(data, at + _COUNT_AT)[0], 0)
         step = _BEHIND_LENGTH + length
         if step >= left:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.response_queue import CollectedAnswer
@@ -27,15 +27,20 @@ from protocol.fetch import counted_bytes
 from protocol.headers import HEAD_BYTES
 from protocol.steps import finish
 from protocol.topic_sizes import (
+    BATCH_HEAD_BYTES,
     FIRST_PRODUCE_WITH_TOPIC_IDS,
     TopicWalk,
     names_by_id,
     plain_fetch,
     plain_produce,
+    unpack_batch,
 )
 from quotas.combine import ThrottledBy
 from quotas.rate_quotas import RateTracker
 from quotas.topic_quotas import TopicQuotas
+
+_NO_TAGS: Final = b"\0\0\0"
+"""Of a partition, its topic and the request."""
 
 
 class Counters(Protocol):
@@ -235,11 +240,46 @@ def count_plain_produce(
     end = at + 4 + size
     if row is None or end > len(data):
         return False
-    found = plain_produce(data, at + head_bytes, end, api)
+    body_at = at + head_bytes
+    alike = row.alike
+    if alike is not None and data.startswith(alike[0], body_at):
+        # To the one partition of the topic that the client's last request named: all before it is the same.
+        at = body_at + len(alike[0]) + 5
+        if at + BATCH_HEAD_BYTES < end:
+            records_bytes = data[at - 1] - 1
+            if records_bytes >= 0x7F and data[at] < 0x80:
+                records_bytes += (data[at] << 7) - 0x80
+                at += 1
+            if (
+                records_bytes >= BATCH_HEAD_BYTES
+                and at + records_bytes == end - 3
+                and data.endswith(_NO_TAGS, 0, end)
+            ):
+                length, magic, records = unpack_batch(data, at + 8)
+                if length == records_bytes - 12 and magic == 2 and records > 0:
+                    row.count_topic(alike[1], records_bytes, records)
+                    row.count_topic(OVERHEAD_KEY, size - records_bytes, 0)
+                    return True
+    found = plain_produce(data, body_at, end, api)
     if found is None:
         return False
-    row.count_topics(found, size, False if api.version >= FIRST_PRODUCE_WITH_TOPIC_IDS else None)
+    by_id = api.version >= FIRST_PRODUCE_WITH_TOPIC_IDS
+    row.alike = _alike(row, data, body_at, found[0][0], by_id=by_id) if len(found) == 1 else None
+    row.count_topics(found, size, False if by_id else None)
     return True
+
+
+def _alike(
+    row: UsageRow, data: bytes, body_at: int, called: bytes, *, by_id: bool
+) -> tuple[bytes, bytes] | None:
+    """How a request to one partition begins, and what that is counted by; None: it is to more, or by a strange id."""
+    # No tags, no transaction, acks, timeout; one topic, its name with a length, or its id; one partition.
+    end = body_at + 9 + len(called) + (1 if by_id else 2)
+    key = called
+    if by_id:
+        assert row.topics is not None
+        key = row.topics.key_of_id(called, told_by_broker=False)
+    return (data[body_at:end], key) if data[end - 1] == 2 and not key.startswith(b"\0") else None
 
 
 class PlainTopicsOfReply:

@@ -95,6 +95,7 @@ class UsageRow:
         listed: whether it stands on its table's list.
         in_table: False once the table has given its place away; its holders may count on.
         topics: what is counted by topic; None: nothing is.
+        alike: how the last Produce began that was to one partition, from its header on, and its topic.
         answer: of the last request, kept by its handler for the next: for which version, and what it is.
         requests, offered, withheld, max_units, rejected, rejected_units, delayed, throttle_ms: since the last line;
             withheld is what of `offered` was not admitted.
@@ -109,6 +110,7 @@ class UsageRow:
         "_mute_until_ms",
         "_muted_ms",
         "_topics",
+        "alike",
         "answer",
         "delayed",
         "in_table",
@@ -157,6 +159,7 @@ class UsageRow:
         self.topics = topics
         self._topics: dict[bytes, Counts] = {}
         self.answer: tuple[object, object] | None = None
+        self.alike: tuple[bytes, bytes] | None = None
         self._list = listed
         self._mute_from_ms = 0
         self._mute_until_ms = 0

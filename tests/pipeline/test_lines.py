@@ -106,3 +106,11 @@ def test_k11_of_a_topic_only_signed_lines_are_read() -> None:
     rows = pa.Table.from_batches(messages_to_rows([batch], frozenset(), secrets=[b"another" * 4, SECRET]))
     assert rows.filter(pc.field("kind") == "torn")["at"].to_pylist() == [0, 1, 2]
     assert rows.filter(pc.field("kind") == "lines")["position"].to_pylist() == [[3]]
+
+
+def test_rows_of_topics_are_no_rows_of_clients() -> None:
+    topics = b',"topics":[["in","alice","app","produce",1,"orders",1,5,1]]}'
+    read, plain = (read_line(text, position=7) for text in (THREE[1][:-1] + topics, THREE[1]))
+    assert isinstance(read, Line)
+    assert isinstance(plain, Line)
+    assert (read[:8], list(read.rows), list(read.events)) == (plain[:8], list(plain.rows), list(plain.events))

@@ -32,6 +32,7 @@ def write(
     numbers: Sequence[int] = range(9),
     folded: int = 0,
     gateway: str = "gw-1",
+    topics: list[list[Any]] | None = None,
 ) -> Path:
     part = PartFile(directory, gateway, 1, 0)
     for at, rows in zip(numbers, seconds):
@@ -39,6 +40,8 @@ def write(
             "v": VERSION, "gw": gateway, "boot": 1, "seq": at, "ts": START + at, "dur_ms": 1_000,
             "algo": "token_bucket", "rows": rows, "events": [], "dropped_rows": folded, "dropped_events": 0,
         }  # fmt: skip
+        if topics is not None:
+            text["topics"] = topics
         part.append(Line(at, json.dumps(text).encode(), len(rows), 0))
     part.publish()
     return directory
@@ -137,3 +140,20 @@ def test_directory_of_the_configuration_is_the_default_and_must_be_there(
     code, out, _ = run("usage", "--config", file)
     assert code == 0
     assert "app" in out
+
+
+def test_topics_are_shown_by_client_and_topic_and_bad_rows_left_out(tmp_path: Path, run: Run) -> None:
+    head = ["in", "alice", "app", "produce", 1]
+    topics = [[*head, "orders", 2, 600, 30], [*head, "", 2, 40, 0], [*head, OTHER, 1, 9, 1], [*head, "short"], 5]
+    write(tmp_path, [row("app", offered=649)], [row("app", offered=649)], topics=topics)
+    code, out, _ = run("usage", tmp_path, "--topics")
+    assert code == 0
+    assert [line.split() for line in out.splitlines()[2:]] == [
+        ["PRODUCE", "CLIENT-ID", "TOPIC", "RATE", "B/s", "PEAK", "RECORDS/s", "REQUESTS"],
+        ["alice", "app", "orders", "600", "600", "30", "4"],
+        ["alice", "app", "(around", "records)", "40", "40", "0", "4"],
+        ["alice", "app", OTHER, "9", "9", "1", "2"],
+    ]
+    told = json.loads(run("usage", tmp_path, "--topics", "--json")[1])["topics"]
+    assert sum(each["size_bytes"] for each in told) == 2 * 649
+    assert run("usage", tmp_path, "--topics", "--api", "fetch")[1].endswith("or no client did anything\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from struct import pack
 from typing import Any, Final
 
 import pytest
@@ -105,6 +106,31 @@ def test_topics_of_fetch_add_up_to_the_row_at_any_split(
     assert {name: size for name, (_, size, _) in found.items() if name != OVERHEAD} == (
         names if version < 13 or topics else {}
     )
+
+
+@pytest.mark.parametrize("version", [9, 12, 13])
+def test_requests_that_begin_as_the_one_before_are_counted_as_it_was(version: int) -> None:
+    ids = TopicIds()
+    ids.learn(ID.bytes, b"t")
+    c = conversation(ids=ids)
+    total = 0
+    for at, (size, count) in enumerate([(100, 1), (100, 2), (20_000, 3), (50, 4), (20, 5), (0, 6)]):
+        rest = pack(">iBIhiqqqhii", 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, count) + b"v" * size
+        records = pack(">qi", 0, len(rest)) + rest
+        topic: dict[str, Any] = {"topic_id": ID} if version >= 13 else {"name": "t"}
+        topic["partition_data"] = [{"index": at, "records": records}]
+        frame = wire.request(
+            "Produce", version, correlation_id=at, acks=1, timeout_ms=1, transactional_id=None, topic_data=[topic]
+        )
+        c.client_sends(frame)
+        total += len(records)
+        for cut in range(1, 80):  # what ends too early is for the broker to refuse
+            short = frame[:-cut]
+            Conversation(core=c.core).client_sends(wire.framed(short[4:]))
+    by_row, by_topic, found = told(c)
+    assert by_topic == by_row
+    assert found["t"][2] >= 21
+    assert found["t"][1] >= total
 
 
 def test_c12_an_answer_that_is_emptied_is_no_use_of_a_topic() -> None:
