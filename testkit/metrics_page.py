@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
@@ -50,6 +51,7 @@ class Family(NamedTuple):
         return {self.name}
 
 
+@cache
 def families() -> list[Family]:
     """All of them, by name."""
     with TemporaryDirectory() as folder:

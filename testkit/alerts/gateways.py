@@ -195,7 +195,7 @@ class FaultyGateway:
         self.usage_disk.unmount()
 
 
-def wait_for(fact: Callable[[], bool], told: Callable[[], str] = str, *, seconds: float = 60) -> None:
+def wait_for(fact: Callable[[], bool], told: Callable[[], str] = str, *, seconds: float = 120) -> None:
     """Wait until it is true."""
     deadline = time.monotonic() + seconds
     while not fact():
