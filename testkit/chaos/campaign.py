@@ -241,7 +241,7 @@ class ChaosCampaign:
         elif step.fault is Fault.HANG_UP:
             self._hang_up(gateway)
         elif step.fault is Fault.IMPORT:
-            self._import(gateway)
+            self._import(gateway, self._writers[step.target])
         elif step.fault is Fault.TOPIC_AGAIN:
             self._make_topic_again()
         elif step.fault is Fault.DISK_FULL:
@@ -301,12 +301,15 @@ class ChaosCampaign:
             gateway.signal(signal.SIGHUP)
             time.sleep(0.02)
 
-    def _import(self, gateway: ChaosGateway) -> None:
+    def _import(self, gateway: ChaosGateway, writer: QuotaWriter) -> None:
         if gateway.await_ready(20) is not None:
             return
+        # One import at a time: the gateway refuses the second.
+        writer.pause()
         # Looked at and compared, and not carried out: a hundred times would fill any store.
         if not gateway.set_quotas(_IMPORTED, 60, dry_run=True):
             self._violated(f"{gateway.folder.name} did not look at {len(_IMPORTED)} quotas")
+        writer.paused.clear()
 
     def _make_topic_again(self) -> None:
         gateways = [self._gateways[at] for at in TOPIC_GATEWAYS]
@@ -374,13 +377,13 @@ class ChaosCampaign:
         altering.join()
         gateway.fill_disk()
         gateway.start()
-        if (why := gateway.await_ready(30)) is not None:
+        if (why := gateway.await_ready()) is not None:
             self._violated(f"L03: {gateway.folder.name} does not serve on a full disk: {why}")
         gateway.free_disk()
         if not gateway.running:
             gateway.start()
         # So that the disk is large enough for the next time.
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 60
         while not (written := gateway.set_quotas({"after": BASE + self._round})):
             if time.monotonic() > deadline_s:
                 break
