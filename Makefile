@@ -94,10 +94,16 @@ test: static kafka spark-jars ## all of check, and the tests with a real Kafka a
 # A copy of the packages beside what was made of it, so that no library ever stands before a source that is worked on.
 COMPILED := build/compiled
 
-$(COMPILED)/.up-to-date: setup.py $(VENV)/.up-to-date $(shell find config gateway protocol quotas -name '*.py')
+$(COMPILED)/.libraries: setup.py $(shell sed -nE 's/^    "(.*[.]py)",$$/\1/p' setup.py) | $(VENV)/.up-to-date
 	@command -v gcc >/dev/null || { echo "install with: apt-get install gcc"; exit 1; }
 	@rm -rf $(COMPILED)
 	SLUICE_COMPILED=1 $(BIN)/python -W ignore setup.py -q build --build-lib $(COMPILED)
+	@touch $@
+
+# The modules around them: a copy, in a second.
+$(COMPILED)/.up-to-date: $(COMPILED)/.libraries $(shell find config embedded_kafka gateway pinned_jars pipeline protocol quotas -name '*.py')
+	@find $(COMPILED) -name '*.py' -delete
+	@$(BIN)/python -W ignore setup.py -q build_py --build-lib $(COMPILED)
 	@touch $@
 
 .PHONY: compiled

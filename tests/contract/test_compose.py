@@ -135,6 +135,7 @@ def test_lock_files_hold_what_the_project_asks_for_with_hashes_and_no_index() ->
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for name, asked in {
         "requirements.lock": project["dependencies"],
+        "requirements-compile.lock": project["optional-dependencies"]["compile"],
         "requirements-dev.lock": project["dependencies"] + project["optional-dependencies"]["dev"],
     }.items():
         text = (ROOT / name).read_text()
