@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -48,7 +47,7 @@ _RAW_ROWS_AT_ONCE: Final = "4000"
 _ROWS_JOINED_AT_ONCE: Final = 60_000
 _ROWS_PER_FILE: Final = 8_000_000
 _ROWS_PER_TASK: Final = 4_000_000
-_ROW_ORDER: Final = ["bucket", *FILE_ORDER, *ORDER]
+_ROW_ORDER: Final = [*FILE_ORDER, *ORDER]
 
 
 def compact(
@@ -258,19 +257,20 @@ def compact_buckets(
     Returns:
         The file's name, empty if there was nothing to write; how many keys and how many recorded seconds are in it.
     """
-    pieces = [
-        piece for path in paths for file in raw_files(path) for piece in read_buckets(file, date, buckets)
-    ]
-    if not pieces:
-        return "", 0, 0
-    table = pa.concat_tables(pieces)
-    order = pc.sort_indices(table.select(_ROW_ORDER), [(name, "ascending") for name in _ROW_ORDER])
-    ordered = table.column("bucket").take(order).to_numpy()
+    files = [file for path in paths for file in raw_files(path)]
     path = Path(folder, f"part-{buckets[0]:05d}-{uuid.uuid4().hex}.parquet")
     with CompactedFileWriter(path) as writer:
+        # Bucket by bucket: what is held is one bucket of the day, however many there are.
         for bucket in range(*buckets):
-            begin, end = np.searchsorted(ordered, (bucket, bucket + 1)).tolist()
-            writer.write(bucket, join_chunks(_taken(table, order[begin:end])))
+            pieces = [piece for file in files for piece in read_buckets(file, date, (bucket, bucket + 1))]
+            if pieces:
+                table = pa.concat_tables(pieces)
+                order = pc.sort_indices(
+                    table.select(_ROW_ORDER), [(name, "ascending") for name in _ROW_ORDER]
+                )
+                writer.write(bucket, join_chunks(_taken(table, order)))
+    if not writer.keys:
+        return "", 0, 0
     synced(path)
     return path.name, writer.keys, writer.elements
 
