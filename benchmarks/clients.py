@@ -63,7 +63,6 @@ def main() -> int:
         history = ["--history", str(options.days)]
         rows = [
             _run(out, "recommend", *history, "--plan", str(Path(name) / "plan.json")),
-            _run(out, "recommend", "--plan", str(Path(name) / "week.json")),
             _run(out, "backtest", "--result", str(Path(name) / "backtest")),
         ]
     document = {
@@ -96,7 +95,8 @@ def _write_day(out: Path, seed: int, clients: int, index: int) -> int:
     run = Path(clients_dir(str(out), date)) / "run=000001"
     for table in ("client_day", "client_hour", "total"):
         own = found.filter(pc.equal(found.column("table"), table))
-        if table != "total":
+        # Nothing that is measured reads the hours: those of the few will do.
+        if table == "client_day":
             copies = [_copy(own, number) for number in range(-(-clients // _OF_RECORDS))]
             own = pa.concat_tables(copies)
         folder = run / "scope=gateway" / f"table={table}"
@@ -158,8 +158,8 @@ def render(document: dict[str, Any]) -> str:
         f"{machine['cores']} cores; load average before {machine['load_average_before']}, after "
         f"{machine['load_average_after']}.",
         "",
-        f"{document['clients']:,} clients on {document['days']} days: {document['bytes'] / 1e6:.0f} MB of tables, "
-        "hours included. Wall and CPU time of the whole job, one process; the most memory that any job so far had.",
+        f"{document['clients']:,} clients on {document['days']} days: {document['bytes'] / 1e6:.0f} MB of "
+        "tables. Wall and CPU time of the whole job, one process; the most memory that any job so far had.",
         "",
         "| job | wall, s | CPU, s | MB |",
         "|---|---|---|---|",

@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.cli import main
-from pipeline.client_tables.files import make_missing
 from pipeline.recommend.backtest import History, evaluator, judged_days, recommender
 from pipeline.recommend.backtest_rules import (
     DAY_NUMBERS,
@@ -24,7 +23,7 @@ from pipeline.recommend.backtest_rules import (
 )
 from pipeline.recommend.recommendation import RecommendationSettings
 from quotas.entities import QuotaKey
-from testkit.pipeline.client_days import client_days_of
+from testkit.pipeline.client_days import client_days_of, write_client_tables
 from testkit.pipeline.compacted_days import DAY, write_compacted
 
 Floats = NDArray[np.float64]
@@ -200,10 +199,9 @@ def test_quotas_go_to_their_clients_and_days_and_shares_come_back() -> None:
     assert (shares[seen][:, 2] == 0).all()
 
 
-@pytest.mark.spark
-def test_the_job_keeps_the_table(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_job_keeps_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_compacted(tmp_path, days(4))
-    make_missing(spark, str(tmp_path))
+    write_client_tables(tmp_path, days(4))
     folder = tmp_path / "result"
     assert main(["backtest", "--out", str(tmp_path), "--test", "2", "--horizons", "1", "--result", str(folder)]) == 0
     found = json.loads((folder / "backtest.json").read_text())
