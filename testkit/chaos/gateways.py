@@ -85,7 +85,8 @@ class ChaosGateway:
         self._config.write_text(
             f'[upstream]\nbootstrap = [{brokers}]\n[[listeners]]\nname = "a"\nbind = "{HOST}:{self.port}"\n'
             f"first_broker_port = {first + 2}\nlowest_broker_id = 1\nbroker_ports = 4\n"
-            f'[admin]\nbind = "{HOST}:{self._admin}"\n[quota_store]\n{store}\nmax_history = 200\nwrite_timeout_ms = 5000\n'
+            f'[admin]\nbind = "{HOST}:{self._admin}"\n[quota_store]\n{store}\n'
+            "max_history = 200\nwrite_timeout_ms = 5000\n"
             f"[limits]\nframe_timeout_ms = {FRAME_TIMEOUT_MS}\nfirst_frame_timeout_ms = {FRAME_TIMEOUT_MS}\n"
             f"[drain]\ntimeout_ms = {DRAIN_TIMEOUT_MS}\n"
             f'[usage]\nkind = "files"\ndirectory = "{folder}/usage"\nrotate_seconds = 1\nkeep_hours = {KEEP_HOURS}\n'
