@@ -12,7 +12,7 @@ way to get rid of it; when every counter holds a debt, clients of one kind share
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, ItemsView, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -93,8 +93,21 @@ class TrackerSnapshot:
     other: bool  # the one row for all that have no counter of their own, so that totals add up
 
 
-class _Tracker:
-    __slots__ = ("_forgotten", "kind", "last_ms", "match", "meter", "rate", "shared", "throttles", "version")
+class MutationTracker:
+    """One counter; for the exchange of a fleet. Others use `MutationQuotas`."""
+
+    __slots__ = (
+        "_forgotten",
+        "_settled",
+        "kind",
+        "last_ms",
+        "match",
+        "meter",
+        "rate",
+        "shared",
+        "throttles",
+        "version",
+    )
 
     def __init__(self, meter: Meter, forgotten: ThrottleStats, *, shared: bool, now_ms: int) -> None:
         self.meter = meter
@@ -105,7 +118,35 @@ class _Tracker:
         self.version = 0  # of the limits that `match` was found in
         self.rate = SampledRate(METRIC_WINDOW_NUM, METRIC_WINDOW_MS, now_ms=now_ms)
         self.throttles = ThrottleStats()
+        self._settled = 0.0  # of what was charged here: what the other members of a fleet know
         self._forgotten = forgotten
+
+    def untold(self) -> float:
+        """The permits that were charged here, and of which others were not told; below 0: given back."""
+        return self.rate.recorded - self._settled
+
+    def near(self, untold: float, members: int, *, now_ms: int) -> bool:
+        """Always: mutations are rare, and each one counts."""
+        return True
+
+    def settle(self, told: float) -> None:
+        """The others are told of so much."""
+        self._settled += told
+
+    def record_others(self, value: float, *, now_ms: int) -> None:
+        """Takes the permits that another member of the fleet has charged, as a debt where there are none."""
+        self.last_ms = now_ms
+        self.meter.record(value, now_ms=now_ms)
+
+    def level(self, *, now_ms: int) -> tuple[float, float]:
+        """The permits that are taken; the second is of byte rates."""
+        return max(0.0, self.meter.taken(now_ms=now_ms)), 0.0
+
+    def raise_to(self, total: float, fill: float, *, now_ms: int) -> None:
+        """Stands at least where the counter of another member stands; see `level`."""
+        more = total - self.meter.taken(now_ms=now_ms)
+        if more > 0:
+            self.record_others(more, now_ms=now_ms)
 
     def bind(self, match: Match, version: int) -> None:
         self.match = match
@@ -116,7 +157,7 @@ class _Tracker:
     def limit_per_s(self) -> float:
         return self.meter.rate_per_s
 
-    def absorb(self, other: _Tracker, *, now_ms: int) -> None:
+    def absorb(self, other: MutationTracker, *, now_ms: int) -> None:
         self.meter.record(other.meter.taken(now_ms=now_ms), now_ms=now_ms)
 
     def forgettable(self, *, now_ms: int) -> bool:
@@ -142,7 +183,7 @@ class MutationQuotas:
             settings.algorithm, window_num=settings.window_num, window_ms=settings.window_ms
         )
         self._forgotten = ThrottleStats()
-        self._trackers: TrackerTable[TrackerKey, _Tracker] = TrackerTable(
+        self._trackers: TrackerTable[TrackerKey, MutationTracker] = TrackerTable(
             self._make_tracker, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
 
@@ -308,6 +349,26 @@ class MutationQuotas:
         """How many clients have a counter of their own."""
         return len(self._trackers.own())
 
+    def own(self) -> ItemsView[TrackerKey, MutationTracker]:
+        """The counters of one client or group of clients each, for the exchange of a fleet."""
+        return self._trackers.own()
+
+    def counter_of(self, key: TrackerKey, kind: Kind, *, now_ms: int) -> MutationTracker | None:
+        """The counter for what others have charged; None when nothing limits it here, or none is left for it."""
+        tracker = self._trackers.find_own(key)
+        version = self._limits.version
+        if tracker is not None and tracker.version == version:
+            return None if tracker.match.limit is None else tracker
+        match = match_of_tracker(self._limits, KEY, key)
+        if match.limit is None:
+            return None
+        if tracker is None:
+            tracker = self._trackers.find_or_make(key, match.limit, kind, now_ms=now_ms)
+            if tracker.shared:
+                return None
+        tracker.bind(match, version)
+        return tracker
+
     def loads(self, *, now_ms: int) -> Iterator[tuple[TrackerKey, float]]:
         """The permits charged lately, by counter; 0 for all others. One by one: see `RateQuotas.loads`."""
         for key, tracker in list(self._trackers.own()):
@@ -352,17 +413,19 @@ class MutationQuotas:
             match = shared[0].match if alone else Match(None, Rule.NONE, TrackerKey("", ""))
             yield _snapshot_other(match, least, charged, totals, shared, now_ms=now_ms)
 
-    def _make_tracker(self, key: TrackerKey | None, limit: float, now_ms: int) -> _Tracker:
-        return _Tracker(self._make_meter(limit, now_ms), self._forgotten, shared=key is None, now_ms=now_ms)
+    def _make_tracker(self, key: TrackerKey | None, limit: float, now_ms: int) -> MutationTracker:
+        return MutationTracker(
+            self._make_meter(limit, now_ms), self._forgotten, shared=key is None, now_ms=now_ms
+        )
 
-    def _tracker(self, match: Match, kind: Kind, *, now_ms: int) -> _Tracker:
+    def _tracker(self, match: Match, kind: Kind, *, now_ms: int) -> MutationTracker:
         limit = UNLIMITED if match.limit is None else match.limit
         tracker = self._trackers.find_or_make(match.tracker_key, limit, kind, now_ms=now_ms)
         tracker.bind(match, self._limits.version)
         tracker.last_ms = now_ms
         return tracker
 
-    def _snapshot(self, key: TrackerKey, tracker: _Tracker, *, now_ms: int) -> TrackerSnapshot:
+    def _snapshot(self, key: TrackerKey, tracker: MutationTracker, *, now_ms: int) -> TrackerSnapshot:
         # While the key is off Kafka leaves its sensors alone, so a debt outlives its quota's removal.
         if tracker.version != self._limits.version and self._limits.enabled(KEY):
             tracker.bind(match_of_tracker(self._limits, KEY, key), self._limits.version)
@@ -388,7 +451,7 @@ def _snapshot_other(
     tokens: float | None,
     rate: float,
     totals: ThrottleStats,
-    shared: list[_Tracker],
+    shared: list[MutationTracker],
     *,
     now_ms: int,
 ) -> TrackerSnapshot:
@@ -408,5 +471,5 @@ def _snapshot_other(
     )
 
 
-def _recent_charges(tracker: _Tracker, now_ms: int) -> float:
+def _recent_charges(tracker: MutationTracker, now_ms: int) -> float:
     return tracker.rate.held if now_ms - tracker.last_ms < METRIC_WINDOW_NUM * METRIC_WINDOW_MS else 0.0

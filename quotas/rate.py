@@ -60,6 +60,7 @@ class SampledRate:
     __slots__ = (
         "_at",
         "_expiry_ms",
+        "_gone",
         "_last_ms",
         "_lasts_ms",
         "_looked_ms",
@@ -94,6 +95,7 @@ class SampledRate:
         self._last_ms = now_ms
         self._total = 0.0  # of which the current sample's value is what exceeds _past_sum
         self._past_sum = 0.0
+        self._gone = 0.0  # what was forgotten, so that a record need not be added up twice
         self._next_ms = now_ms + window_ms  # when a record begins the next sample
         self._looked_ms = now_ms  # when due samples were last reset, or should have been
 
@@ -130,6 +132,11 @@ class SampledRate:
     def held(self) -> float:
         """What all samples add up to, those that are due to be forgotten included. Cheap, and changes nothing."""
         return self._total
+
+    @property
+    def recorded(self) -> float:
+        """All that was ever recorded. Cheap, and changes nothing."""
+        return self._total + self._gone
 
     def total(self, *, now_ms: int) -> float:
         """What the samples not yet forgotten add up to."""
@@ -171,6 +178,7 @@ class SampledRate:
         else:
             self._starts_ms[at] = self._lasts_ms[at] = now_ms
             self._total -= values[at]
+            self._gone += values[at]
             values[at] = 0.0
         self._at = at
         self._past_sum = self._total
@@ -190,6 +198,7 @@ class SampledRate:
             if not any(self._values):
                 # No rounding error outlives the samples it came from.
                 self._total -= self._past_sum
+                self._gone += self._past_sum
                 self._past_sum = 0.0
         self._looked_ms = now_ms
 
@@ -198,10 +207,12 @@ class SampledRate:
         if i == self._at:
             self._start_ms = self._last_ms = now_ms
             self._next_ms = now_ms + self._window_ms
+            self._gone += self._total - self._past_sum
             self._total = self._past_sum
         else:
             self._past_sum -= self._values[i]
             self._total -= self._values[i]
+            self._gone += self._values[i]
             self._values[i] = 0.0
 
 

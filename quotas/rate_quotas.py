@@ -8,7 +8,7 @@ as the client stays within its limit. Measured by ``benchmarks/accounting.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator
+from collections.abc import Container, ItemsView, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import getsizeof
@@ -97,6 +97,7 @@ class RateTracker:
         "_meter",
         "_ms_per_unit",
         "_observe",
+        "_settled",
         "blocked_until_ms",
         "fetches",
         "good_until_ms",
@@ -126,6 +127,7 @@ class RateTracker:
         self.window_ms = settings.window_num * settings.window_ms
         self._bound_ms = float(_BOUND_WINDOWS * self.window_ms)
         self._ms_per_unit = 0.0  # 0: not bounded
+        self._settled = 0.0  # of all that was recorded: what others have recorded, or know
         self.blocked_until_ms = now_ms - self._bound_ms  # so early when the bucket is empty
         self.queue: BoundQueue | None = None
         self.owed_until_ms = 0
@@ -276,6 +278,56 @@ class RateTracker:
         self._meter.record(value, now_ms=now_ms)
         self._pour(value, now_ms)
 
+    def untold(self) -> float:
+        """What was recorded here, may be remembered yet, and was not told to the other members of a fleet."""
+        meter = self._meter
+        recorded = meter.recorded
+        untold = recorded - self._settled
+        if untold > meter.held:  # what is forgotten need not be told
+            untold = max(0.0, meter.held)
+            self._settled = recorded - untold
+        return untold
+
+    def near(self, untold: float, members: int, *, now_ms: int) -> bool:
+        """Whether others should know now what was recorded here: so far it can not matter, or it can.
+
+        While each member keeps less to itself than a fourth of its share of what is left, all of them together keep
+        less than a third of what is really left: nothing when the limit is reached.
+
+        Args:
+            untold: see there.
+            members: of the fleet.
+            now_ms: the present.
+        """
+        room = self._allowance - self._meter.held
+        if self._ms_per_unit:
+            room = min(room, (now_ms - self.blocked_until_ms) / self._ms_per_unit)
+        return untold * 4 * members >= room
+
+    def settle(self, told: float) -> None:
+        """The others are told of so much."""
+        self._settled += told
+
+    def record_others(self, value: float, *, now_ms: int) -> None:
+        """Counts what another member of the fleet has recorded; it weighs on the next request here."""
+        self._settled += value
+        self.record_unchecked(value, now_ms=now_ms)
+
+    def level(self, *, now_ms: int) -> tuple[float, float]:
+        """What the average comes from, and what the bucket holds, in units of the quota."""
+        held_ms = self.blocked_until_ms - (now_ms - self._bound_ms)
+        fill = held_ms / self._ms_per_unit if held_ms > 0 and self._ms_per_unit else 0.0
+        return max(0.0, self._meter.total(now_ms=now_ms)), fill
+
+    def raise_to(self, total: float, fill: float, *, now_ms: int) -> None:
+        """Stands at least where the counter of another member stands; see `level`."""
+        more = total - self._meter.total(now_ms=now_ms)
+        if more > 0:
+            self._settled += more
+            self._meter.record(more, now_ms=now_ms)
+        empty_ms = now_ms - self._bound_ms
+        self.blocked_until_ms = max(self.blocked_until_ms, empty_ms + fill * self._ms_per_unit)
+
     def throttle_time_ms(self, *, now_ms: int) -> int:
         """How long a client would have to wait now, without recording anything; 0 in observe mode."""
         if self._observe:
@@ -318,7 +370,9 @@ class RateTracker:
 
     def absorb(self, other: RateTracker, *, now_ms: int) -> None:
         """Counts what another counter of the same limit holds, as if it were recorded now."""
-        self._meter.record(other._meter.total(now_ms=now_ms), now_ms=now_ms)
+        held = other._meter.total(now_ms=now_ms)
+        self._settled += held
+        self._meter.record(held, now_ms=now_ms)
         empty_ms = now_ms - self._bound_ms
         held_ms = max(0.0, other.blocked_until_ms - empty_ms)
         self.blocked_until_ms = max(self.blocked_until_ms, empty_ms) + held_ms
@@ -395,6 +449,35 @@ class RateQuotas:
     def counters(self) -> int:
         """How many clients have a counter of their own."""
         return len(self._table.own())
+
+    def own(self) -> ItemsView[ScopedKey, RateTracker]:
+        """The counters of one client or group of clients each, for the exchange of a fleet."""
+        return self._table.own()
+
+    def counter_of(self, key: ScopedKey, kind: Kind, *, now_ms: int) -> RateTracker | None:
+        """The counter for what other members of a fleet have recorded.
+
+        Args:
+            key: of their counter.
+            kind: see `quotas.trackers`; of a counter that is made.
+            now_ms: the present.
+
+        Returns:
+            None when nothing limits it here, or no counter of its own is left for it.
+        """
+        tracker = self._table.find_own(key)
+        version = self._limits.version
+        if tracker is not None and tracker.version == version:
+            return None if tracker.match.limit is None else tracker
+        match = match_of_tracker(self._limits, self._key, key.tracker_key)
+        if match.limit is None:
+            return None
+        if tracker is None:
+            tracker = self._table.find_or_make(key, match.limit, kind, now_ms=now_ms)
+            if tracker.shared:
+                return None
+        tracker.bind(match, version, now_ms=now_ms)
+        return tracker
 
     def loads(self, *, now_ms: int) -> Iterator[tuple[ScopedKey, float]]:
         """Roughly how much of its limit each counter's client uses; see `RateTracker.load`.

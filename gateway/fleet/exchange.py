@@ -1,0 +1,391 @@
+"""What a member tells the others, and what it makes of what they tell. Pure: messages and `now_ms` in, messages out.
+
+Every member has its own counters and throttles by them alone. What others have recorded is recorded here too, as
+theirs: it delays nobody by itself, and Kafka's arithmetic over the sum gives the throttle times. A counter is told of
+when that can matter (`RateTracker.near`), so messages grow with the counters near their limit, not with clients.
+
+A member that has just begun, was cut off, or has lost a message asks the others where counters stand, and raises its
+own to what they answer. It tells all it has recorded with the question, so that their answers include it: whatever
+the order, nothing counts twice.
+
+Whether a member is in touch it knows by its own messages: they come back to it. What it hears later than that is not
+counted, but asked for. Without touch it goes on by `OnIsolation`. Times are monotonic, of this process alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from gateway.fleet.counters import KIND, AllCounters
+from gateway.fleet.peers import Peers
+from gateway.fleet.shares import MOST_COUNTERS, Answer, Level, Member, Share, Used, can_be_told, told_amount
+from quotas.entities import QuotaKey
+from quotas.rate_quotas import ScopedKey
+
+_ANSWERERS: Final = 3
+_ASK_AGAIN_MS: Final = 1_000
+_RATE_SPAN_MS: Final = 1_000
+_MOST_UNHEARD: Final = 1_000
+_MOST_USERS: Final = 1_024
+
+T = TypeVar("T")
+
+
+class OnIsolation(StrEnum):
+    """What a member without touch with the others does."""
+
+    SHARE = "share"  # the limit divided by the members seen last
+    LOCAL = "local"  # the limit
+    LAST = "last"  # the limit, less what the others used last
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRules:
+    """How members exchange.
+
+    Attributes:
+        interval_ms: the time between two messages about a counter near its limit.
+        heartbeat_ms: the time between two messages when there is nothing to tell.
+        timeout_ms: a member that was not heard for so long is not there; this one is isolated then.
+        max_counters_per_s: told and heard by a member; beyond, the interval grows.
+        on_isolation: see there.
+        members: how many there are at least, as long as they were not seen.
+    """
+
+    interval_ms: int = 100
+    heartbeat_ms: int = 1_000
+    timeout_ms: int = 3_000
+    max_counters_per_s: int = 20_000
+    on_isolation: OnIsolation = OnIsolation.SHARE
+    members: int = 1
+
+
+class Exchange:
+    """One member's side.
+
+    Attributes:
+        member: this one.
+        connected: its own messages come back to it.
+        peers: the others.
+        lag_ms: how long its last message took to come back.
+        told, heard: counters in messages, sent and received.
+        used_by: what each member has recorded of a quota so far, this one included, as far as it was told.
+    """
+
+    def __init__(self, member: Member, counters: AllCounters, rules: FleetRules, *, now_ms: int) -> None:
+        """It is not in touch yet.
+
+        Args:
+            member: this one.
+            counters: of this process.
+            rules: see there; the same for all members.
+            now_ms: the present.
+        """
+        self.member = member
+        self.connected = False
+        self.peers = Peers(timeout_ms=rules.timeout_ms, patience_ms=rules.timeout_ms)
+        self.lag_ms = 0
+        self.told = 0
+        self.heard = 0
+        self.used_by: dict[str, dict[QuotaKey, float]] = {}
+        self._counters = counters
+        self._rules = rules
+        self._seq = 0
+        self._sent_at: deque[tuple[int, int]] = deque(maxlen=_MOST_UNHEARD)  # own messages: number, time
+        self._touch_ms = now_ms  # when the last own message that came back was sent
+        self._sent_ms = now_ms - rules.heartbeat_ms
+        self._members_seen = rules.members
+        # The question: how often it was asked, when last, since which of our messages, and of whom.
+        self._asked = 0
+        self._asked_ms = now_ms - _ASK_AGAIN_MS
+        self._asking_since: int | None = 1
+        self._asking_of: set[str] = set()
+        self._to_answer: list[Answer] = []
+        # Counters told and heard of lately, and when counters are looked at next.
+        self._load = 0.0
+        self._load_ms = now_ms
+        self._look_ms = now_ms
+        self._recent = _RecentUse() if rules.on_isolation is OnIsolation.LAST else None
+
+    # -- what the gateway asks -------------------------------------------------------------------------------
+
+    def members(self, *, now_ms: int) -> int:
+        """How many members there are, this one included; without touch, how many there were."""
+        if self.connected:
+            # As of the last touch: silence since then may be this member's own.
+            self._members_seen = 1 + len(self.peers.present(now_ms=min(now_ms, self._touch_ms)))
+        return self._members_seen
+
+    def share(self, *, now_ms: int) -> float:
+        """By what limits are multiplied here now."""
+        if self.connected or self._rules.on_isolation is not OnIsolation.SHARE:
+            return 1.0
+        return 1 / max(self.members(now_ms=now_ms), self._rules.members)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether it knows where the others' counters stand."""
+        return self.connected and self._asking_since is None
+
+    def isolated_ms(self, *, now_ms: int) -> int:
+        """For how long it has heard nothing of itself; 0: it is in touch."""
+        return 0 if self.connected else now_ms - self._touch_ms
+
+    def interval_ms(self, *, now_ms: int) -> int:
+        """The time between two messages about a counter near its limit, at the present load."""
+        self._add_load(0, now_ms)
+        stretch = max(1.0, self._load / self._rules.max_counters_per_s)
+        return min(math.ceil(self._rules.interval_ms * stretch), self._rules.timeout_ms)
+
+    # -- sending ---------------------------------------------------------------------------------------------
+
+    def tick(self, *, now_ms: int) -> list[Share]:
+        """What is to be sent now, in this order; to be called every `FleetRules.interval_ms`."""
+        self._look_at_touch(now_ms)
+        if not self.connected and self._recent is not None:
+            self._assume(now_ms)
+        if lost := self.peers.lost(now_ms=now_ms):
+            self._ask({peer.member.id for peer in lost})
+        asks = self._asks_now(now_ms)
+        answers, self._to_answer = self._to_answer, []
+        use: list[tuple[QuotaKey, Used]] = []
+        members = self.members(now_ms=now_ms)
+        if self.connected and (asks or answers or (members > 1 and now_ms >= self._look_ms)):
+            use = list(self._take_untold(members, everything=bool(asks or answers), now_ms=now_ms))
+            self._look_ms = now_ms + self.interval_ms(now_ms=now_ms)
+        levels = list(self._levels(now_ms)) if answers else []
+        if not (use or answers or asks or now_ms - self._sent_ms >= self._rules.heartbeat_ms):
+            return []
+        shares = self._messages(use, levels, answers)
+        if asks:
+            self._asked += 1
+            self._asked_ms = now_ms
+            of = tuple(sorted(self._asking_of))
+            shares.append(Share(self.member, self._next(), hello=self._asked, of=of))
+        if not shares:
+            shares.append(Share(self.member, self._next()))
+        self._sent_ms = now_ms
+        for share in shares:
+            self._sent_at.append((share.seq, now_ms))
+            self._add_load(share.counters, now_ms)
+            self.told += share.counters
+        return shares
+
+    def leave(self, *, now_ms: int) -> list[Share]:
+        """The last messages of this member: what it has not told yet."""
+        use = list(self._take_untold(1, everything=True, now_ms=now_ms)) if self.connected else []
+        return [*self._messages(use, [], []), Share(self.member, self._next(), bye=True)]
+
+    def _asks_now(self, now_ms: int) -> bool:
+        if not self.connected or self._asking_since is None or now_ms - self._asked_ms < _ASK_AGAIN_MS:
+            return False
+        if self._asked:
+            self._asking_of = set()  # it does not answer
+            if not self.peers.present(now_ms=now_ms):
+                self._asking_since = None  # alone
+                return False
+        return True
+
+    def _next(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def _take_untold(self, members: int, *, everything: bool, now_ms: int) -> Iterator[tuple[QuotaKey, Used]]:
+        for quota, counters in self._counters.items():
+            for key, counter in counters.own():
+                untold = counter.untold()
+                if not untold or counter.match.limit is None:
+                    continue
+                if (everything or counter.near(untold, members, now_ms=now_ms)) and can_be_told(key):
+                    amount = told_amount(untold)
+                    counter.settle(amount)
+                    self._count_use(self.member.id, quota, amount)
+                    if amount:
+                        yield quota, (key, amount)
+
+    def _levels(self, now_ms: int) -> Iterator[tuple[QuotaKey, Level]]:
+        for quota, counters in self._counters.items():
+            for key, counter in counters.own():
+                if counter.match.limit is not None:
+                    total, fill = counter.level(now_ms=now_ms)
+                    if (total > 0 or fill > 0) and can_be_told(key):
+                        yield quota, (key, told_amount(total), told_amount(fill))
+
+    def _messages(
+        self,
+        use: list[tuple[QuotaKey, Used]],
+        levels: list[tuple[QuotaKey, Level]],
+        answers: list[Answer],
+    ) -> list[Share]:
+        shares = [
+            Share(self.member, self._next(), use=_by_quota(use[at : at + MOST_COUNTERS]))
+            for at in range(0, len(use), MOST_COUNTERS)
+        ]
+        if answers:
+            to = tuple(answers)
+            for at in range(0, max(1, len(levels)), MOST_COUNTERS):
+                part = _by_quota(levels[at : at + MOST_COUNTERS])
+                last = at + MOST_COUNTERS >= len(levels)
+                shares.append(Share(self.member, self._next(), levels=part, to=to, last=last))
+        return shares
+
+    # -- receiving -------------------------------------------------------------------------------------------
+
+    def receive(self, share: Share, *, now_ms: int) -> None:
+        """Takes a message, its own included: all that pass where the members' messages pass."""
+        self._look_at_touch(now_ms)
+        if share.member == self.member:
+            self._hear_itself(share, now_ms)
+            return
+        if not self.peers.take(share, now_ms=now_ms) or not self.connected:
+            return
+        self.heard += share.counters
+        self._add_load(share.counters, now_ms)
+        for quota, used in share.use.items():
+            counters = self._counters.get(quota)
+            if counters is None:
+                continue
+            for key, amount in used:
+                self._count_use(share.member.id, quota, amount)
+                counter = counters.counter_of(key, KIND, now_ms=now_ms)
+                if counter is not None:
+                    counter.record_others(amount, now_ms=now_ms)
+                    if self._recent is not None:
+                        self._recent.add(quota, key, amount, now_ms)
+        if share.to:
+            self._take_levels(share, now_ms)
+        if share.hello and self._is_asked(share, now_ms):
+            self._to_answer.append(Answer(share.member, share.seq))
+
+    def _take_levels(self, share: Share, now_ms: int) -> None:
+        since = self._asking_since
+        if since is None or not any(
+            answer.member == self.member and answer.seq >= since for answer in share.to
+        ):
+            return
+        for quota, levels in share.levels.items():
+            counters = self._counters.get(quota)
+            if counters is None:
+                continue
+            for key, total, fill in levels:
+                counter = counters.counter_of(key, KIND, now_ms=now_ms)
+                if counter is not None:
+                    counter.raise_to(total, fill, now_ms=now_ms)
+        if share.last:
+            self._asking_of.discard(share.member.id)
+            if not self._asking_of:
+                self._asking_since = None
+
+    def _is_asked(self, share: Share, now_ms: int) -> bool:
+        """Three members answer, those that follow the one that asks by their names; more when it asks again."""
+        if share.of:
+            return self.member.id in share.of
+        present = [peer.member for peer in self.peers.present(now_ms=now_ms)]
+        ring = sorted({*present, self.member} - {share.member})
+        first = next((at for at, member in enumerate(ring) if member > share.member), 0)
+        return (ring.index(self.member) - first) % len(ring) < _ANSWERERS * share.hello
+
+    # -- touch -----------------------------------------------------------------------------------------------
+
+    def _hear_itself(self, share: Share, now_ms: int) -> None:
+        while self._sent_at and self._sent_at[0][0] <= share.seq:
+            seq, sent_ms = self._sent_at.popleft()
+            if seq == share.seq:
+                self.lag_ms = now_ms - sent_ms
+                self._touch_ms = max(self._touch_ms, sent_ms)
+                # One that was sent before the touch was lost says nothing.
+                if not self.connected and self.lag_ms < self._rules.timeout_ms:
+                    self.connected = True
+                    self._ask(set())
+
+    def _look_at_touch(self, now_ms: int) -> None:
+        if self.connected and now_ms - self._touch_ms >= self._rules.timeout_ms:
+            self.members(now_ms=now_ms)
+            self.connected = False
+            self._to_answer.clear()
+            if self._recent is not None:
+                self._recent.isolate(self._touch_ms)
+
+    def _ask(self, of: set[str]) -> None:
+        """Asks for levels with the next message; what was asked before is not enough."""
+        self._asking_since = self._seq + 1
+        self._asking_of = of
+        self._asked = 0
+        self._asked_ms = self._sent_ms - _ASK_AGAIN_MS
+
+    def _assume(self, now_ms: int) -> None:
+        assert self._recent is not None
+        for (quota, key), amount in self._recent.since_last(now_ms):
+            counter = self._counters[quota].counter_of(key, KIND, now_ms=now_ms)
+            if counter is not None:
+                counter.record_others(amount, now_ms=now_ms)
+
+    # -- figures ---------------------------------------------------------------------------------------------
+
+    def _add_load(self, counters: int, now_ms: int) -> None:
+        """An average over about a second."""
+        passed_ms = now_ms - self._load_ms
+        if passed_ms > 0:
+            self._load *= math.exp(-passed_ms / _RATE_SPAN_MS)
+            self._load_ms = now_ms
+        self._load += counters * 1000 / _RATE_SPAN_MS
+
+    def _count_use(self, member: str, quota: QuotaKey, amount: float) -> None:
+        used = self.used_by.get(member)
+        if used is None:
+            if len(self.used_by) >= _MOST_USERS:
+                del self.used_by[next(iter(self.used_by))]
+            used = self.used_by[member] = {}
+        used[quota] = used.get(quota, 0.0) + amount
+
+
+class _RecentUse:
+    """What others have recorded lately, by counter: two spans of time, so that one of them is whole."""
+
+    SPAN_MS: Final = 5_000
+
+    def __init__(self) -> None:
+        self._now: dict[tuple[QuotaKey, ScopedKey], float] = {}
+        self._before: dict[tuple[QuotaKey, ScopedKey], float] = {}
+        self._began_ms = self._last_ms = 0
+        self._rates: dict[tuple[QuotaKey, ScopedKey], float] = {}
+        self._assumed_ms = 0
+
+    def add(self, quota: QuotaKey, key: ScopedKey, amount: float, now_ms: int) -> None:
+        self._turn(now_ms)
+        self._last_ms = now_ms
+        self._now[quota, key] = self._now.get((quota, key), 0.0) + amount
+
+    def isolate(self, since_ms: int) -> None:
+        """From now on, `since_last` tells what they would have recorded."""
+        span_ms = self.SPAN_MS + max(since_ms, self._last_ms) - self._began_ms
+        self._rates = {
+            name: max(0.0, self._before.get(name, 0.0) + self._now.get(name, 0.0)) / span_ms
+            for name in {*self._before, *self._now}
+        }
+        self._assumed_ms = since_ms
+
+    def since_last(self, now_ms: int) -> Iterator[tuple[tuple[QuotaKey, ScopedKey], float]]:
+        passed_ms, self._assumed_ms = now_ms - self._assumed_ms, now_ms
+        for name, rate in self._rates.items():
+            if rate > 0 and passed_ms > 0:
+                yield name, rate * passed_ms
+
+    def _turn(self, now_ms: int) -> None:
+        if now_ms - self._began_ms >= self.SPAN_MS:
+            whole = now_ms - self._began_ms < 2 * self.SPAN_MS
+            self._before = self._now if whole else {}
+            self._now = {}
+            self._began_ms = now_ms
+
+
+def _by_quota(items: list[tuple[QuotaKey, T]]) -> dict[QuotaKey, list[T]]:
+    found: dict[QuotaKey, list[T]] = {}
+    for quota, item in items:
+        found.setdefault(quota, []).append(item)
+    return found

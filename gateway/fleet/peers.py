@@ -1,0 +1,115 @@
+"""The other members: which of their messages count, and who is there. Pure.
+
+A message counts once. Numbers that were passed over are noted for a while, so that one that comes late counts too;
+one that does not come in that time is lost, and its sender is asked where counters stand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway.fleet.shares import Member, Share
+
+MOST_PEERS: Final = 4_096
+"""Runs that are remembered, those that have ended included."""
+
+_MOST_MISSING: Final = 256
+
+
+@dataclass(slots=True)
+class Peer:
+    """One other member.
+
+    Attributes:
+        member: which.
+        heard_ms: when its last message came.
+        last_seq: the highest number of its messages.
+        missing: the numbers below that did not come, and since when they are missed.
+        told: what it has recorded, by its messages, for the share of each member.
+        lost: messages that never came.
+        repeated: messages that came again.
+        left: it has said that it ends.
+    """
+
+    member: Member
+    heard_ms: int
+    last_seq: int
+    missing: dict[int, int] = field(default_factory=dict)
+    counters: int = 0
+    lost: int = 0
+    repeated: int = 0
+    left: bool = False
+
+
+class Peers:
+    """All other members, the one that was silent for longest first."""
+
+    def __init__(self, *, timeout_ms: int, patience_ms: int) -> None:
+        """None is known yet.
+
+        Args:
+            timeout_ms: one that was not heard for so long is not there.
+            patience_ms: how long a message may be late.
+        """
+        self._timeout_ms = timeout_ms
+        self._patience_ms = patience_ms
+        self._known: dict[Member, Peer] = {}
+
+    def take(self, share: Share, *, now_ms: int) -> bool:
+        """Notes a message, and tells whether it counts: it was not there before."""
+        peer = self._known.pop(share.member, None)
+        if peer is None:
+            peer = Peer(share.member, now_ms, share.seq)
+            while len(self._known) >= MOST_PEERS:
+                del self._known[next(iter(self._known))]
+            counts = True
+        else:
+            counts = _advance(peer, share.seq, now_ms)
+        self._known[share.member] = peer
+        if not counts:
+            peer.repeated += 1
+            return False
+        peer.heard_ms = now_ms
+        peer.left = peer.left or share.bye
+        return True
+
+    def present(self, *, now_ms: int) -> list[Peer]:
+        """Those that are there."""
+        return [
+            peer
+            for peer in self._known.values()
+            if not peer.left and now_ms - peer.heard_ms < self._timeout_ms
+        ]
+
+    def lost(self, *, now_ms: int) -> list[Peer]:
+        """Those of which a message has been lost since the last call."""
+        found = []
+        for peer in self._known.values():
+            if peer.missing and now_ms - min(peer.missing.values()) >= self._patience_ms:
+                peer.lost += len(peer.missing)
+                peer.missing.clear()
+                found.append(peer)
+        return found
+
+    def lost_total(self) -> int:
+        """Messages that never came."""
+        return sum(peer.lost for peer in self._known.values())
+
+    def repeated_total(self) -> int:
+        """Messages that came more than once."""
+        return sum(peer.repeated for peer in self._known.values())
+
+
+def _advance(peer: Peer, seq: int, now_ms: int) -> bool:
+    if seq <= peer.last_seq:
+        return peer.missing.pop(seq, None) is not None
+    first = max(peer.last_seq + 1, seq - _MOST_MISSING)
+    peer.lost += first - peer.last_seq - 1
+    for number in range(first, seq):
+        peer.missing[number] = now_ms
+    while len(peer.missing) > _MOST_MISSING:
+        del peer.missing[next(iter(peer.missing))]
+        peer.lost += 1
+    peer.last_seq = seq
+    return True

@@ -1,0 +1,207 @@
+"""The message of a fleet: what a member has recorded since its last one. Pure.
+
+One JSON object::
+
+    {"v": 1, "id": "gw-1", "boot": "5f0c...", "seq": 17,
+     "use": {"p": [[null, "alice", "", 52000]]},
+     "hello": 1, "of": ["gw-2"],
+     "levels": {"p": [[null, "alice", "", 410000, 300000]]}, "to": [["gw-3", "91ab...", 4]], "last": true,
+     "bye": true}
+
+All but the first four fields may be absent: then it is a sign of life. Counters are listed by quota, ``p``
+(producer_byte_rate), ``f`` (consumer_byte_rate), ``r`` (request_percentage), ``m`` (controller_mutation_rate), each
+with scope, user and client id as they are counted, in units of the quota. There is no time in it: clocks may differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import orjson
+
+from quotas.entities import QuotaKey
+from quotas.rate_quotas import ScopedKey
+from quotas.resolution import TrackerKey
+
+MOST_COUNTERS: Final = 2_000
+"""In one message; a receiver works on a message without a pause."""
+
+_FORMAT: Final = 1
+_CODES: Final = {
+    QuotaKey.PRODUCER_BYTE_RATE: "p",
+    QuotaKey.CONSUMER_BYTE_RATE: "f",
+    QuotaKey.REQUEST_PERCENTAGE: "r",
+    QuotaKey.CONTROLLER_MUTATION_RATE: "m",
+}
+_KEYS: Final = {code: key for key, code in _CODES.items()}
+_MOST: Final = 1e18
+_MOST_NAME_CHARS: Final = 255
+_DIGITS: Final = 6
+
+
+class MalformedShare(ValueError):
+    """It is no message of a member; it counts for nothing."""
+
+
+class Member(NamedTuple):
+    """One run of a gateway or worker: its name, and a random text for each start."""
+
+    id: str
+    boot: str
+
+
+Used: TypeAlias = tuple[ScopedKey, float]
+"""A counter and what was recorded by it."""
+
+Level: TypeAlias = tuple[ScopedKey, float, float]
+"""A counter, what its average comes from and what its bucket holds; see `RateTracker.level`."""
+
+
+class Answer(NamedTuple):
+    """Whose question levels answer: a member, and the number of its message."""
+
+    member: Member
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One message.
+
+    Attributes:
+        member: its sender.
+        seq: 1, 2, ... for each of its messages.
+        use: what was recorded since the last one, by quota.
+        hello: the sender asks where counters stand, for the first, second, ... time; 0: it does not.
+        of: who is asked; empty: some of all.
+        levels: where counters stand for the sender, `use` included.
+        to: whom that answers.
+        last: no more levels follow for these.
+        bye: it is the sender's last message.
+    """
+
+    member: Member
+    seq: int
+    use: Mapping[QuotaKey, Sequence[Used]] = field(default_factory=dict)
+    hello: int = 0
+    of: tuple[str, ...] = ()
+    levels: Mapping[QuotaKey, Sequence[Level]] = field(default_factory=dict)
+    to: tuple[Answer, ...] = ()
+    last: bool = False
+    bye: bool = False
+
+    @property
+    def counters(self) -> int:
+        """How many counters it tells of."""
+        return sum(map(len, self.use.values())) + sum(map(len, self.levels.values()))
+
+
+def told_amount(value: float) -> float:
+    """A number as it is told: whole where it nearly is, so that sender and receivers count the same."""
+    rounded = round(value, _DIGITS)
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+def can_be_told(key: ScopedKey) -> bool:
+    """Whether the names of a counter are text: half of a surrogate pair is not."""
+    user, client_id = key.tracker_key
+    return (user.isascii() and client_id.isascii()) or not any(
+        "\ud800" <= each <= "\udfff" for each in user + client_id
+    )
+
+
+def encode_share(share: Share) -> bytes:
+    """The message's bytes."""
+    body: dict[str, Any] = {
+        "v": _FORMAT,
+        "id": share.member.id,
+        "boot": share.member.boot,
+        "seq": share.seq,
+    }
+    if share.use:
+        body["use"] = {
+            _CODES[key]: [(scope, *tracker_key, value) for (scope, tracker_key), value in used]
+            for key, used in share.use.items()
+        }
+    if share.hello:
+        body["hello"] = share.hello
+    if share.of:
+        body["of"] = share.of
+    if share.levels:
+        body["levels"] = {
+            _CODES[key]: [(scope, *tracker_key, total, fill) for (scope, tracker_key), total, fill in levels]
+            for key, levels in share.levels.items()
+        }
+    if share.to:
+        body["to"] = [(*answer.member, answer.seq) for answer in share.to]
+    if share.last:
+        body["last"] = True
+    if share.bye:
+        body["bye"] = True
+    return orjson.dumps(body)
+
+
+def decode_share(data: bytes) -> Share:
+    """The message of these bytes.
+
+    Raises:
+        MalformedShare: they are none, or of another format.
+    """
+    try:
+        body = orjson.loads(data)
+        if body["v"] != _FORMAT:
+            raise MalformedShare(f"format {body['v']!r}")
+        return Share(
+            Member(_name(body["id"]), _name(body["boot"])),
+            _count(body["seq"], least=1),
+            {_KEYS[code]: [_used(each, code) for each in used] for code, used in body.get("use", {}).items()},
+            _count(body.get("hello", 0)),
+            tuple(_name(each) for each in body.get("of", ())),
+            {_KEYS[code]: [_level(each) for each in some] for code, some in body.get("levels", {}).items()},
+            tuple(
+                Answer(Member(_name(id_), _name(boot)), _count(seq)) for id_, boot, seq in body.get("to", ())
+            ),
+            body.get("last") is True,
+            body.get("bye") is True,
+        )
+    except MalformedShare:
+        raise
+    except (orjson.JSONDecodeError, LookupError, TypeError, ValueError, AttributeError) as exc:
+        raise MalformedShare(f"{type(exc).__name__}: {exc}") from exc
+
+
+def _used(item: Any, code: str) -> Used:
+    scope, user, client_id, value = item
+    return _key(scope, user, client_id), _amount(value, -_MOST if code == "m" else 0.0)
+
+
+def _level(item: Any) -> Level:
+    scope, user, client_id, total, fill = item
+    return _key(scope, user, client_id), _amount(total, 0.0), _amount(fill, 0.0)
+
+
+def _key(scope: Any, user: Any, client_id: Any) -> ScopedKey:
+    if type(user) is str and type(client_id) is str and (scope is None or type(scope) is int):
+        return ScopedKey(scope, TrackerKey(user, client_id))
+    raise MalformedShare("no counter")
+
+
+def _amount(value: Any, least: float) -> float:
+    if type(value) in (int, float) and least <= value <= _MOST and math.isfinite(value):
+        return float(value)
+    raise MalformedShare(f"no amount: {value!r:.40}")
+
+
+def _count(value: Any, *, least: int = 0) -> int:
+    if type(value) is int and least <= value < 2**63:
+        return value
+    raise MalformedShare(f"no count: {value!r:.40}")
+
+
+def _name(value: Any) -> str:
+    if type(value) is str and 0 < len(value) <= _MOST_NAME_CHARS:
+        return value
+    raise MalformedShare(f"no name: {value!r:.40}")

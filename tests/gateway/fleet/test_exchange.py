@@ -1,0 +1,238 @@
+"""What members of a fleet tell each other, and what they make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from gateway.fleet.exchange import FleetRules, OnIsolation
+from gateway.fleet.shares import Answer, MalformedShare, Member, Share, decode_share, encode_share
+from quotas.entities import QuotaKey
+from quotas.rate_quotas import ScopedKey
+from quotas.resolution import TrackerKey
+from testkit.clock import FakeClock
+from testkit.fleet import LIMIT, FleetMember, Schedule, run_schedule
+
+KEY = QuotaKey.PRODUCER_BYTE_RATE
+MUTATIONS = QuotaKey.CONTROLLER_MUTATION_RATE
+ALICE = ScopedKey(None, TrackerKey("alice", ""))
+WINDOW = 10 * LIMIT  # what passes unthrottled
+
+
+class Fleet:
+    """Members that hear all messages at once, in order, unless a test has them hear otherwise."""
+
+    def __init__(self, clock: FakeClock, *names: str, rules: FleetRules | None = None) -> None:
+        self.clock = clock
+        self.rules = rules or FleetRules()
+        self.members: dict[str, FleetMember] = {}
+        for name in names:
+            self.join(name)
+
+    def join(self, name: str) -> FleetMember:
+        member = FleetMember(name, f"{name}-1", self.rules, now_ms=self.clock.now_ms)
+        self.members[name] = member
+        self.pass_time(1_500)
+        assert member.exchange.caught_up
+        return member
+
+    def pass_time(self, ms: int, *, without: Sequence[str] = ()) -> list[Share]:
+        """Ticks and messages for so long; some members are cut off."""
+        sent = []
+        for _ in range(ms // self.rules.interval_ms):
+            self.clock.advance(self.rules.interval_ms)
+            for name, member in self.members.items():
+                shares = member.exchange.tick(now_ms=self.clock.now_ms)
+                if name not in without:
+                    sent += shares
+                    self.hear(shares, without=without)
+        return sent
+
+    def hear(self, shares: Sequence[Share], *, without: Sequence[str] = ()) -> None:
+        for share in shares:
+            for name, member in self.members.items():
+                if name not in without:
+                    member.exchange.receive(decode_share(encode_share(share)), now_ms=self.clock.now_ms)
+
+    def record(self, name: str, value: float) -> int:
+        now_ms = self.clock.now_ms
+        return self.members[name].tracker(now_ms=now_ms).record(value, now_ms=now_ms)
+
+    def total(self, name: str) -> float:
+        now_ms = self.clock.now_ms
+        return self.members[name].tracker(now_ms=now_ms).level(now_ms=now_ms)[0]
+
+
+def test_what_one_member_records_weighs_on_the_next_request_at_another(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    assert fleet.record("a", WINDOW) == 0
+    fleet.pass_time(100)
+    # As if both had been recorded here: 11,000 over 10 s at 1,000 a second is 1 s.
+    assert fleet.record("b", 0.1 * WINDOW) == 1_000
+    assert fleet.total("b") == 1.1 * WINDOW
+
+
+def test_a_counter_is_told_of_when_it_can_matter_and_then_every_interval(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    fleet.record("a", 0.1 * WINDOW)
+    assert not any(share.use for share in fleet.pass_time(2_000))
+    assert fleet.total("b") == 0
+    fleet.record("a", 0.1 * WINDOW)
+    told = [share.use for share in fleet.pass_time(100) if share.use]
+    assert told == [{KEY: [(ALICE, 0.2 * WINDOW)]}]
+    fleet.record("b", 0.8 * WINDOW)
+    fleet.pass_time(100)
+    for _ in range(3):
+        fleet.record("a", 1)
+        assert [share.use for share in fleet.pass_time(100) if share.use] == [{KEY: [(ALICE, 1)]}]
+
+
+def test_each_message_counts_once_whatever_becomes_of_it_on_its_way(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    shares = []
+    for _ in range(4):
+        fleet.record("a", 0.2 * WINDOW)
+        clock.advance(100)
+        shares += fleet.members["a"].exchange.tick(now_ms=clock.now_ms)
+    first, second, third, fourth = shares
+    fleet.hear([third, first, third, fourth, first])
+    assert fleet.total("b") == pytest.approx(0.6 * WINDOW)
+    fleet.hear([second, second])
+    assert fleet.total("b") == pytest.approx(0.8 * WINDOW)
+
+
+def test_a_lost_message_is_made_up_for_by_asking_its_sender(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    fleet.record("a", WINDOW)
+    clock.advance(100)
+    assert fleet.members["a"].exchange.tick(now_ms=clock.now_ms)[0].use  # which none hears
+    fleet.pass_time(4_500)
+    assert fleet.total("b") == WINDOW
+    assert fleet.members["b"].exchange.peers.lost_total() == 1
+
+
+def test_a_new_member_finds_the_debt_waiting(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    fleet.record("a", 0.02 * WINDOW)  # too little to be told
+    fleet.record("b", 1.5 * WINDOW)
+    fleet.join("c")
+    assert fleet.total("c") == 1.52 * WINDOW
+    fleet.pass_time(2_000)
+    assert fleet.total("c") == 1.52 * WINDOW == fleet.total("a")
+
+
+def test_a_member_without_touch_goes_on_with_its_share_and_nothing_counts_twice_afterwards(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b", "c")
+    fleet.record("a", 0.5 * WINDOW)
+    fleet.pass_time(100)
+    exchange = fleet.members["a"].exchange
+    fleet.pass_time(5_000, without="a")
+    assert exchange.share(now_ms=clock.now_ms) == pytest.approx(1 / 3)
+    assert exchange.isolated_ms(now_ms=clock.now_ms) >= 5_000
+    assert fleet.members["b"].exchange.share(now_ms=clock.now_ms) == 1
+    assert fleet.members["b"].exchange.members(now_ms=clock.now_ms) == 2
+    fleet.record("a", 0.1 * WINDOW)
+    fleet.record("b", 0.2 * WINDOW)
+    fleet.pass_time(2_000)
+    assert exchange.caught_up
+    assert exchange.share(now_ms=clock.now_ms) == 1
+    assert {fleet.total(name) for name in "abc"} == {0.8 * WINDOW}
+
+
+def test_without_touch_the_others_can_be_taken_to_go_on_as_they_were(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b", rules=FleetRules(on_isolation=OnIsolation.LAST))
+    for _ in range(100):
+        fleet.record("b", LIMIT / 10)
+        fleet.pass_time(100)
+    fleet.pass_time(20_000, without="a")
+    assert fleet.members["a"].exchange.share(now_ms=clock.now_ms) == 1
+    # Twelve samples, and a rate taken from two spans of 5 s.
+    assert fleet.total("a") == pytest.approx(1.2 * WINDOW, rel=0.2)
+
+
+def test_mutations_of_others_are_debt_here_and_refunds_come_back(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    a, b = (fleet.members[name].mutations for name in "ab")
+    taken = a.charge("alice", "c", 60, strict=False, now_ms=clock.now_ms)
+    fleet.pass_time(100)
+    # 60 of a burst of 55, and 5 come back in a second; that of a has gone on for as long.
+    assert b.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == 1_000
+    a.refund(taken, 20, now_ms=clock.now_ms)
+    fleet.pass_time(100)
+    assert b.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == 0
+    assert b.level(TrackerKey("alice", ""), now_ms=clock.now_ms)[1] == pytest.approx(15, abs=1)
+
+
+def test_a_stopped_process_does_not_count_as_new_what_it_reads_late(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    backlog = []
+    for _ in range(200):  # b is stopped for 20 s
+        fleet.record("a", LIMIT / 10)
+        backlog += fleet.pass_time(100, without="b")
+    for share in backlog:
+        fleet.members["b"].exchange.receive(share, now_ms=clock.now_ms)
+    fleet.pass_time(2_000)
+    assert fleet.total("b") <= 1.2 * WINDOW
+
+
+def test_what_is_no_message_is_refused() -> None:
+    member = Member("a", "1")
+    whole = Share(
+        member,
+        7,
+        use={KEY: [(ALICE, 12.5)], MUTATIONS: [(ALICE, -3.0)]},
+        hello=2,
+        of=("b",),
+        levels={KEY: [(ScopedKey(4, TrackerKey("", "ü")), 1.0, 2.0)]},
+        to=(Answer(member, 3),),
+        last=True,
+        bye=True,
+    )
+    assert decode_share(encode_share(whole)) == whole
+    data = encode_share(whole)
+    for junk in (
+        b"",
+        b"[]",
+        b"null",
+        data[:-1],
+        data.replace(b'"v":1', b'"v":2'),
+        data.replace(b"12.5", b"-12.5"),
+        data.replace(b"12.5", b"1e400"),
+        data.replace(b"12.5", b"true"),
+        data.replace(b'"p"', b'"q"'),
+        data.replace(b'"alice"', b"5"),
+        data.replace(b'"seq":7', b'"seq":0'),
+        data.replace(b'"of":["b"]', b'"of":5'),
+    ):
+        with pytest.raises(MalformedShare):
+            decode_share(junk)
+
+
+_KINDS = {
+    "in order": Schedule(seconds=30, ordered=True),
+    "late and twice": Schedule(seconds=30, repeat=0.1),
+    "lost": Schedule(seconds=30, lose=0.02, repeat=0.05),
+    "cut off": Schedule(seconds=30, lose=0.01, cuts=True),
+}
+
+
+@pytest.mark.parametrize("kind", _KINDS.values(), ids=_KINDS)
+def test_members_together_pass_no_more_than_the_bound(kind: Schedule) -> None:
+    """More schedules: ``python -m benchmarks.fleet --schedules 1000``."""
+    for seed in range(2):
+        outcome = run_schedule(seed, kind)
+        assert outcome.worst <= 1, outcome.detail
+        assert outcome.passed > 0
+
+
+def test_an_error_in_the_exchange_shows_in_the_schedules() -> None:
+    def takes_no_levels(member: FleetMember) -> None:
+        exchange = member.exchange
+
+        def caught_up(share: Share, now_ms: int) -> None:
+            exchange._asking_since = None
+
+        exchange._take_levels = caught_up  # type: ignore[method-assign]
+
+    assert max(run_schedule(seed, _KINDS["in order"], takes_no_levels).worst for seed in range(5)) > 1.1
