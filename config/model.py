@@ -17,6 +17,7 @@ from config.sections.client_quota import ClientQuotaSettings
 from config.sections.connections import ConnectionSettings
 from config.sections.drain import DrainSettings
 from config.sections.enforcement import EnforcementSettings
+from config.sections.fleet import FleetSettings
 from config.sections.limits import LimitSettings
 from config.sections.listeners import ListenerSettings
 from config.sections.log import LogSettings
@@ -52,6 +53,7 @@ class Config(Section, frozen=True):
     quota_store: QuotaStoreSettings = QuotaStoreSettings()
     usage: UsageSettings = UsageSettings()
     traces: TraceSettings = TraceSettings()
+    fleet: FleetSettings = FleetSettings()
     quota_admin: QuotaAdminSettings = QuotaAdminSettings()
     quotas: Annotated[tuple[QuotaRule, ...], Field(strict=False)] = ()
 
@@ -126,6 +128,8 @@ class Config(Section, frozen=True):
             for at, listener in enumerate(self.listeners)
             if listener.proxy_protocol is not None and listener.proxy_protocol.trusts_all
         ]
+        if self.client_quota.scope == "fleet" and self.quota_store.kind != "topic":
+            found.append("quota_store.kind: gateways share usage, but each has quotas of its own")
         if len(self.listeners) == 1 and self.listeners[0].protected:
             found.append("listeners.0.protected: without effect, since there is no other listener")
         found.extend(self._sasl_warnings())
@@ -206,7 +210,20 @@ class Config(Section, frozen=True):
                 text = f"{listener.security_protocol} leads to brokers that authenticate nobody; see its upstream"
                 yield ("listeners", at, "security_protocol"), text
 
+    def own_topics(self) -> dict[str, str]:
+        """The topics that this gateway keeps its own records in, by section."""
+        kept = {
+            "quota_store": (self.quota_store.topic, self.quota_store.kind == "topic"),
+            "usage": (self.usage.topic, self.usage.kind == "topic"),
+            "fleet": (self.fleet.topic, self.client_quota.scope == "fleet"),
+        }
+        return {section: topic for section, (topic, used) in kept.items() if used}
+
     def _own_topic_faults(self) -> Iterator[tuple[Key, str]]:
+        topics = self.own_topics()
+        for section in ("quota_store", "usage"):
+            if "fleet" in topics and topics.get(section) == topics["fleet"]:
+                yield ("fleet", "topic"), f'"{topics["fleet"]}" is that of {section} too'
         if self.upstream.send_proxy_protocol is SendProxyProtocol.NONE:
             return
         for name, kind in (("quota_store", self.quota_store.kind), ("usage", self.usage.kind)):
@@ -215,6 +232,11 @@ class Config(Section, frozen=True):
                     ("upstream", "send_proxy_protocol"),
                     f'{name}.kind = "topic" needs a client that sends no headers; give another kind',
                 )
+        if self.client_quota.scope == "fleet":
+            yield (
+                ("upstream", "send_proxy_protocol"),
+                'client_quota.scope = "fleet" needs a client that sends no headers; give another scope',
+            )
 
     def _quota_faults(self) -> Iterator[tuple[Key, str]]:
         seen: dict[tuple[QuotaEntity, QuotaKey], int] = {}

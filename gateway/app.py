@@ -20,6 +20,8 @@ from prometheus_client import CollectorRegistry
 
 from config import Config, ConfigError, ListenerSettings
 from config.sections.quota_admin import LimitsBy
+from gateway.fleet.counters import counters_of
+from gateway.fleet.service import FleetService
 from gateway.handlers import handlers_of
 from gateway.handlers.context import HandlerContext
 from gateway.handlers.recent_topics import RecentTopics
@@ -27,6 +29,7 @@ from gateway.net.channel import ChannelFactory
 from gateway.net.listener import Listener, Listeners
 from gateway.net.long_work import LongWork
 from gateway.observability.connection_metrics import ConnectionMetrics
+from gateway.observability.fleet_metrics import FleetMetrics
 from gateway.observability.operation_metrics import (
     QuotaAdminMetrics,
     ReadinessMetrics,
@@ -101,6 +104,7 @@ class Gateway:
         journal: why clients were told to wait.
         traces: spans for OpenTelemetry; None: none are made.
         usage: the usage records; None: none are kept.
+        fleet: the gateways that share usage with this one; None: none do.
         listeners: by name.
         memory: what their connections hold.
         settings: what a reload changes.
@@ -177,6 +181,19 @@ class Gateway:
             journal=self.journal,
             topic_ids=topic_ids,
         )
+        self.fleet = FleetService.configured(
+            config,
+            counters_of(
+                self.client_quotas.produce,
+                self.client_quotas.fetch,
+                self.client_quotas.request_time,
+                self.mutations,
+            ),
+            self.limits,
+            gateway=config.usage.gateway_id or host_id(),
+            client=own_clients,
+            now_ms=now_ms,
+        )
         descriptor_limit = raise_descriptor_limit()
         descriptors = plan_descriptors(config, descriptor_limit)
         self.connections = ConnectionQuotas(
@@ -223,6 +240,7 @@ class Gateway:
             self.operations,
             prepare=self._prepare_metrics,
             ready=self.why_not_ready,
+            remark=self.fleet.isolation if self.fleet is not None else None,
             remote_changes=config.admin.remote_changes,
             allowed_hosts=config.admin.allowed_hosts,
             quotas=QuotaRoutes(self.live_quotas, lambda: self.operations.config),
@@ -299,6 +317,8 @@ class Gateway:
         ]
         if self.usage is not None:
             families.append(self.usage.series.collect)
+        if self.fleet is not None:
+            families.append(FleetMetrics(self.fleet).collect)
         return Status(
             self._quota_metrics,
             self.journal,
@@ -349,6 +369,8 @@ class Gateway:
             self.registry.register(self.usage.series)
         if self.traces is not None:
             self.registry.register(self.traces)
+        if self.fleet is not None:
+            self.registry.register(FleetMetrics(self.fleet))
         return quota_metrics
 
     def _reloaded(self, report: ReloadReport) -> None:
@@ -378,6 +400,8 @@ class Gateway:
             if self._config.quota_admin.broker_limits is LimitsBy.GATEWAY:
                 await take_over(self._config, self.live_quotas, self.settings.broker_limits)
                 self.live_quotas.follow_limits(self.settings.broker_limits)
+            if self.fleet is not None:
+                await self.fleet.start()
             self._listeners.listen(self._config.listeners)
         except (OSError, StoreError):
             await self.stop()
@@ -419,6 +443,8 @@ class Gateway:
         await self._stop_discovering()
         await self.tls.stop()
         self._listeners.stop()
+        if self.fleet is not None:
+            await self.fleet.stop()
         await self.admin.stop()
         try:
             await self._close_quotas()

@@ -61,12 +61,14 @@ class Limits:
             ``kafka``: the other choice closes no door, since a client that wants to leave a counter shared
             by its peers can name itself anything, and answers here can be compared with a broker's.
         prefixes: whether users and client ids that end in ``*`` stand for all names that begin so.
+        share: by what the limits of clients are multiplied, in a gateway that has no touch with its fleet.
     """
 
     def __init__(self, *, empty_client_id: EmptyClientId = "kafka", prefixes: bool = False) -> None:
         """Starts with no quota, so every key is off."""
         self.prefixes: Final = prefixes
         self.version: int = 1
+        self.share = 1.0
         self.address_version: int = 1
         self.empty_client_id: EmptyClientId = empty_client_id
         self._values: dict[QuotaKey, dict[QuotaEntity, float]] = {key: {} for key in QuotaKey}
@@ -218,6 +220,12 @@ class Limits:
         observed = frozenset(entities)
         if observed != self._observed:
             self._observed = observed
+            self._changed()
+
+    def set_share(self, share: float) -> None:
+        """Multiplies the limits of clients; what is configured stays as it is."""
+        if share != self.share:
+            self.share = share
             self._changed()
 
     def observes(self, entity: QuotaEntity | None) -> bool:

@@ -353,6 +353,10 @@ class MutationQuotas:
         """The counters of one client or group of clients each, for the exchange of a fleet."""
         return self._trackers.own()
 
+    def stirred(self) -> list[tuple[TrackerKey, MutationTracker]]:
+        """Those of which others have to be told."""
+        return [item for item in self._trackers.own() if item[1].untold()]
+
     def counter_of(self, key: TrackerKey, kind: Kind, *, now_ms: int) -> MutationTracker | None:
         """The counter for what others have charged; None when nothing limits it here, or none is left for it."""
         tracker = self._trackers.find_own(key)

@@ -97,6 +97,7 @@ class RateTracker:
         "_meter",
         "_ms_per_unit",
         "_observe",
+        "_quiet",
         "_settled",
         "blocked_until_ms",
         "fetches",
@@ -128,6 +129,7 @@ class RateTracker:
         self._bound_ms = float(_BOUND_WINDOWS * self.window_ms)
         self._ms_per_unit = 0.0  # 0: not bounded
         self._settled = 0.0  # of all that was recorded: what others have recorded, or know
+        self._quiet = 0.0  # until so much was recorded, what others do not know can not matter
         self.blocked_until_ms = now_ms - self._bound_ms  # so early when the bucket is empty
         self.queue: BoundQueue | None = None
         self.owed_until_ms = 0
@@ -159,6 +161,7 @@ class RateTracker:
         self._limit = UNLIMITED if match.limit is None else match.limit
         self._observe = match.observe
         self._allowance = _allowance(self._limit, self._allowance_s)
+        self._quiet = 0.0
         unbounded = match.limit is None or match.observe
         ms_per_unit = 0.0 if unbounded else min(1000 / self._limit, _MOST_MS_PER_UNIT)
         if ms_per_unit != self._ms_per_unit:
@@ -299,14 +302,20 @@ class RateTracker:
             members: of the fleet.
             now_ms: the present.
         """
-        room = self._allowance - self._meter.held
+        meter = self._meter
+        room = self._allowance - meter.held
         if self._ms_per_unit:
             room = min(room, (now_ms - self.blocked_until_ms) / self._ms_per_unit)
-        return untold * 4 * members >= room
+        if untold * 4 * members >= room:
+            return True
+        # What is recorded adds to the one and takes from the other.
+        self._quiet = meter.recorded + (room - untold * 4 * members) / (4 * members + 1)
+        return False
 
     def settle(self, told: float) -> None:
         """The others are told of so much."""
         self._settled += told
+        self._quiet = 0.0
 
     def record_others(self, value: float, *, now_ms: int) -> None:
         """Counts what another member of the fleet has recorded; it weighs on the next request here."""
@@ -325,6 +334,7 @@ class RateTracker:
         if more > 0:
             self._settled += more
             self._meter.record(more, now_ms=now_ms)
+        self._quiet = 0.0
         empty_ms = now_ms - self._bound_ms
         self.blocked_until_ms = max(self.blocked_until_ms, empty_ms + fill * self._ms_per_unit)
 
@@ -372,6 +382,7 @@ class RateTracker:
         """Counts what another counter of the same limit holds, as if it were recorded now."""
         held = other._meter.total(now_ms=now_ms)
         self._settled += held
+        self._quiet = 0.0
         self._meter.record(held, now_ms=now_ms)
         empty_ms = now_ms - self._bound_ms
         held_ms = max(0.0, other.blocked_until_ms - empty_ms)
@@ -453,6 +464,18 @@ class RateQuotas:
     def own(self) -> ItemsView[ScopedKey, RateTracker]:
         """The counters of one client or group of clients each, for the exchange of a fleet."""
         return self._table.own()
+
+    def stirred(self) -> list[tuple[ScopedKey, RateTracker]]:
+        """Those of which others may have to be told; quick, since it looks at all of them, ten times a second."""
+        found = []
+        for item in self._table.own():
+            tracker = item[1]
+            meter = tracker._meter
+            # `SampledRate.recorded`, without a call for each.
+            recorded = meter._total + meter._gone
+            if recorded >= tracker._quiet and recorded != tracker._settled:
+                found.append(item)
+        return found
 
     def counter_of(self, key: ScopedKey, kind: Kind, *, now_ms: int) -> RateTracker | None:
         """The counter for what other members of a fleet have recorded.

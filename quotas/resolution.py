@@ -199,6 +199,8 @@ def _match(limits: Limits, key: QuotaKey, family: Family, tracker_key: TrackerKe
         if not user and not client_id:
             return Match(None, Rule.NONE, tracker_key)
     rule, limit = _first(limits, key, user, client_id, _RULES_OF_FAMILY[family])
+    if limit is not None and limits.share != 1.0:
+        limit *= limits.share
     observe = rule is not Rule.NONE and limits.observes(_entity(rule, user, client_id))
     return Match(limit, rule, tracker_key, observe)
 

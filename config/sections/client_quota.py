@@ -16,7 +16,8 @@ class ClientQuotaSettings(Section, frozen=True):
     Attributes:
         window_num: Kafka's quota.window.num.
         window_size_seconds: Kafka's quota.window.size.seconds.
-        scope: what one counter covers. gateway: all brokers together; broker: each by itself, as a cluster does.
+        scope: what one counter covers. fleet: all gateways that share usage ([fleet]); gateway: all brokers together;
+            broker: each by itself, as a cluster does.
         request_time: what request_percentage counts. gateway: CPU time of this process; upstream: the time brokers
             take to answer requests that do not wait for other clients.
         max_trackers: how many counters of each quota there may be; beyond, those of one user or network share one.
@@ -25,7 +26,7 @@ class ClientQuotaSettings(Section, frozen=True):
 
     window_num: WindowNum = _DEFAULTS.window_num
     window_size_seconds: WindowSeconds = _DEFAULTS.window_ms // 1000
-    scope: Literal["gateway", "broker"] = "gateway"
+    scope: Literal["fleet", "gateway", "broker"] = "gateway"
     request_time: Literal["gateway", "upstream"] = "gateway"
     max_trackers: MaxTrackers = _DEFAULTS.max_trackers
     idle_expiry_ms: Milliseconds = _DEFAULTS.idle_expiry_ms

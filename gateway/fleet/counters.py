@@ -20,6 +20,9 @@ class Counter(Protocol):
 
     match: Match
 
+    @property
+    def last_ms(self) -> int: ...
+
     def untold(self) -> float: ...
 
     def near(self, untold: float, members: int, *, now_ms: int) -> bool: ...
@@ -39,6 +42,9 @@ class Counters(Protocol):
     def own(self) -> Iterable[tuple[ScopedKey, Counter]]:
         """Those of one client or group of clients each."""
 
+    def stirred(self) -> Iterable[tuple[ScopedKey, Counter]]:
+        """Those of which others may have to be told."""
+
     def counter_of(self, key: ScopedKey, kind: Kind, *, now_ms: int) -> Counter | None:
         """The one for what others have recorded; None: nothing limits it here, or there is no place for it."""
 
@@ -55,6 +61,11 @@ class MutationCounters:
     def own(self) -> Iterator[tuple[ScopedKey, Counter]]:
         """See `Counters`."""
         for key, tracker in self._mutations.own():
+            yield ScopedKey(None, key), tracker
+
+    def stirred(self) -> Iterator[tuple[ScopedKey, Counter]]:
+        """See `Counters`."""
+        for key, tracker in self._mutations.stirred():
             yield ScopedKey(None, key), tracker
 
     def counter_of(self, key: ScopedKey, kind: Kind, *, now_ms: int) -> Counter | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -32,6 +32,8 @@ _ASK_AGAIN_MS: Final = 1_000
 _RATE_SPAN_MS: Final = 1_000
 _MOST_UNHEARD: Final = 1_000
 _MOST_USERS: Final = 1_024
+_AT_ONCE: Final = 64
+"""Counters of one step."""
 
 T = TypeVar("T")
 
@@ -100,6 +102,7 @@ class Exchange:
         self._touch_ms = now_ms  # when the last own message that came back was sent
         self._sent_ms = now_ms - rules.heartbeat_ms
         self._members_seen = rules.members
+        self._members_told = 0
         # The question: how often it was asked, when last, since which of our messages, and of whom.
         self._asked = 0
         self._asked_ms = now_ms - _ASK_AGAIN_MS
@@ -146,6 +149,10 @@ class Exchange:
 
     def tick(self, *, now_ms: int) -> list[Share]:
         """What is to be sent now, in this order; to be called every `FleetRules.interval_ms`."""
+        return _finish(self.tick_in_steps(now_ms=now_ms))
+
+    def tick_in_steps(self, *, now_ms: int) -> Generator[None, None, list[Share]]:
+        """The same in steps between which clients may be served and messages received."""
         self._look_at_touch(now_ms)
         if not self.connected and self._recent is not None:
             self._assume(now_ms)
@@ -156,9 +163,12 @@ class Exchange:
         use: list[tuple[QuotaKey, Used]] = []
         members = self.members(now_ms=now_ms)
         if self.connected and (asks or answers or (members > 1 and now_ms >= self._look_ms)):
-            use = list(self._take_untold(members, everything=bool(asks or answers), now_ms=now_ms))
+            # More members mean that less may be kept back.
+            everything = bool(asks or answers)
+            grown, self._members_told = members > self._members_told, members
+            use = yield from self._take_untold(members, everything, grown, now_ms)
             self._look_ms = now_ms + self.interval_ms(now_ms=now_ms)
-        levels = list(self._levels(now_ms)) if answers else []
+        levels = (yield from self._levels(now_ms)) if answers else []
         if not (use or answers or asks or now_ms - self._sent_ms >= self._rules.heartbeat_ms):
             return []
         shares = self._messages(use, levels, answers)
@@ -178,7 +188,7 @@ class Exchange:
 
     def leave(self, *, now_ms: int) -> list[Share]:
         """The last messages of this member: what it has not told yet."""
-        use = list(self._take_untold(1, everything=True, now_ms=now_ms)) if self.connected else []
+        use = _finish(self._take_untold(1, True, True, now_ms)) if self.connected else []
         return [*self._messages(use, [], []), Share(self.member, self._next(), bye=True)]
 
     def _asks_now(self, now_ms: int) -> bool:
@@ -195,9 +205,15 @@ class Exchange:
         self._seq += 1
         return self._seq
 
-    def _take_untold(self, members: int, *, everything: bool, now_ms: int) -> Iterator[tuple[QuotaKey, Used]]:
+    def _take_untold(
+        self, members: int, everything: bool, look_at_all: bool, now_ms: int
+    ) -> Generator[None, None, list[tuple[QuotaKey, Used]]]:
+        found: list[tuple[QuotaKey, Used]] = []
         for quota, counters in self._counters.items():
-            for key, counter in counters.own():
+            look_at = list(counters.own() if everything or look_at_all else counters.stirred())
+            for at, (key, counter) in enumerate(look_at):
+                if at % _AT_ONCE == _AT_ONCE - 1:
+                    yield
                 untold = counter.untold()
                 if not untold or counter.match.limit is None:
                     continue
@@ -206,15 +222,22 @@ class Exchange:
                     counter.settle(amount)
                     self._count_use(self.member.id, quota, amount)
                     if amount:
-                        yield quota, (key, amount)
+                        found.append((quota, (key, amount)))
+        return found
 
-    def _levels(self, now_ms: int) -> Iterator[tuple[QuotaKey, Level]]:
+    def _levels(self, now_ms: int) -> Generator[None, None, list[tuple[QuotaKey, Level]]]:
+        found: list[tuple[QuotaKey, Level]] = []
         for quota, counters in self._counters.items():
-            for key, counter in counters.own():
+            for at, (key, counter) in enumerate(list(counters.own())):
+                if at % _AT_ONCE == _AT_ONCE - 1:
+                    yield
                 if counter.match.limit is not None:
                     total, fill = counter.level(now_ms=now_ms)
+                    untold = max(0.0, counter.untold())  # since `use` was taken; it is told later
+                    total, fill = max(0.0, total - untold), max(0.0, fill - untold)
                     if (total > 0 or fill > 0) and can_be_told(key):
-                        yield quota, (key, told_amount(total), told_amount(fill))
+                        found.append((quota, (key, told_amount(total), told_amount(fill))))
+        return found
 
     def _messages(
         self,
@@ -238,6 +261,10 @@ class Exchange:
 
     def receive(self, share: Share, *, now_ms: int) -> None:
         """Takes a message, its own included: all that pass where the members' messages pass."""
+        _finish(self.receive_in_steps(share, now_ms=now_ms))
+
+    def receive_in_steps(self, share: Share, *, now_ms: int) -> Generator[None, None, None]:
+        """The same in steps; one message after the other."""
         self._look_at_touch(now_ms)
         if share.member == self.member:
             self._hear_itself(share, now_ms)
@@ -250,19 +277,21 @@ class Exchange:
             counters = self._counters.get(quota)
             if counters is None:
                 continue
-            for key, amount in used:
-                self._count_use(share.member.id, quota, amount)
+            for at, (key, amount) in enumerate(used):
+                if at % _AT_ONCE == _AT_ONCE - 1:
+                    yield
                 counter = counters.counter_of(key, KIND, now_ms=now_ms)
                 if counter is not None:
-                    counter.record_others(amount, now_ms=now_ms)
+                    counter.record_others(amount, now_ms=max(now_ms, counter.last_ms))
                     if self._recent is not None:
                         self._recent.add(quota, key, amount, now_ms)
+            self._count_use(share.member.id, quota, sum(amount for _, amount in used))
         if share.to:
-            self._take_levels(share, now_ms)
+            yield from self._take_levels(share, now_ms)
         if share.hello and self._is_asked(share, now_ms):
             self._to_answer.append(Answer(share.member, share.seq))
 
-    def _take_levels(self, share: Share, now_ms: int) -> None:
+    def _take_levels(self, share: Share, now_ms: int) -> Generator[None, None, None]:
         since = self._asking_since
         if since is None or not any(
             answer.member == self.member and answer.seq >= since for answer in share.to
@@ -272,10 +301,12 @@ class Exchange:
             counters = self._counters.get(quota)
             if counters is None:
                 continue
-            for key, total, fill in levels:
+            for at, (key, total, fill) in enumerate(levels):
+                if at % _AT_ONCE == _AT_ONCE - 1:
+                    yield
                 counter = counters.counter_of(key, KIND, now_ms=now_ms)
                 if counter is not None:
-                    counter.raise_to(total, fill, now_ms=now_ms)
+                    counter.raise_to(total, fill, now_ms=max(now_ms, counter.last_ms))
         if share.last:
             self._asking_of.discard(share.member.id)
             if not self._asking_of:
@@ -382,6 +413,15 @@ class _RecentUse:
             self._before = self._now if whole else {}
             self._now = {}
             self._began_ms = now_ms
+
+
+def _finish(steps: Generator[None, None, T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 def _by_quota(items: list[tuple[QuotaKey, T]]) -> dict[QuotaKey, list[T]]:

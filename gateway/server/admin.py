@@ -55,6 +55,7 @@ class AdminServer:
         *,
         ready: Callable[[], str | None],
         prepare: Callable[[], Awaitable[None]] | None = None,
+        remark: Callable[[], str | None] | None = None,
         remote_changes: bool = False,
         allowed_hosts: Collection[str] = (),
         quotas: QuotaRoutes | None = None,
@@ -67,6 +68,7 @@ class AdminServer:
             operations: what can be changed.
             prepare: awaited before each collection of the metrics; None: nothing is.
             ready: why clients cannot be served right now, None when they can.
+            remark: what /readyz says besides, about a gateway that serves in another way than it should.
             remote_changes: whether other machines may change something.
             allowed_hosts: names it is asked under, in lower case, beside localhost and that it is bound to.
             quotas: serves /quotas; None: there is no such path.
@@ -75,6 +77,7 @@ class AdminServer:
         self._metrics = metrics
         self._operations = operations
         self._ready = ready
+        self._remark = remark
         self._prepare = prepare
         self._remote_changes = remote_changes
         self._allowed_hosts = {"localhost", *allowed_hosts}
@@ -169,7 +172,9 @@ class AdminServer:
 
     async def _serve_readiness(self, _request: web.Request) -> web.Response:
         reason = self._ready()
-        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+        remark = self._remark() if self._remark is not None else None
+        lines = [reason or "ready", *([remark] if remark is not None else [])]
+        return web.Response(text="\n".join(lines) + "\n", status=503 if reason else 200)
 
     async def _serve_enforcement(self, _request: web.Request) -> web.Response:
         configured = self._operations.config.enforcement.mode

@@ -63,8 +63,9 @@ class RequestTimeSource(StrEnum):
 
 
 class QuotaScope(StrEnum):
-    """What one counter covers: the whole gateway, or one upstream broker as in a Kafka cluster."""
+    """What one counter covers: all gateways of a fleet, this one, or one upstream broker as in a Kafka cluster."""
 
+    FLEET = "fleet"
     GATEWAY = "gateway"
     BROKER = "broker"
 

@@ -26,13 +26,12 @@ class ClientSettings(dict[str, Value]):
 
 
 def settings_if_needed(config: Config) -> ClientSettings:
-    """`librdkafka_settings` if usage records or quotas are kept in a topic, otherwise nothing.
+    """`librdkafka_settings` if the gateway has topics of its own, otherwise nothing.
 
     Raises:
         ConfigError: a password file can't be read.
     """
-    needed = "topic" in (config.usage.kind, config.quota_store.kind)
-    return librdkafka_settings(config) if needed else ClientSettings()
+    return librdkafka_settings(config) if config.own_topics() else ClientSettings()
 
 
 def librdkafka_settings(config: Config) -> ClientSettings:

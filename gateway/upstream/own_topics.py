@@ -33,8 +33,7 @@ class OwnTopics:
     @classmethod
     def of(cls, config: Config) -> OwnTopics:
         """Those of a configuration."""
-        sections = (config.quota_store, config.usage)
-        return cls(*(section.topic for section in sections if section.kind == "topic"))
+        return cls(*config.own_topics().values())
 
     def __bool__(self) -> bool:
         """Whether there are any."""

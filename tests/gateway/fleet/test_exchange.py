@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -230,9 +230,10 @@ def test_an_error_in_the_exchange_shows_in_the_schedules() -> None:
     def takes_no_levels(member: FleetMember) -> None:
         exchange = member.exchange
 
-        def caught_up(share: Share, now_ms: int) -> None:
+        def caught_up(share: Share, now_ms: int) -> Iterator[None]:
             exchange._asking_since = None
+            yield
 
-        exchange._take_levels = caught_up  # type: ignore[method-assign]
+        exchange._take_levels = caught_up  # type: ignore[method-assign, assignment]
 
-    assert max(run_schedule(seed, _KINDS["in order"], takes_no_levels).worst for seed in range(5)) > 1.1
+    assert any(run_schedule(seed, _KINDS["in order"], takes_no_levels).worst > 1.1 for seed in range(5))

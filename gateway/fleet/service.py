@@ -1,0 +1,233 @@
+"""The fleet in a running gateway: its exchange, ticked and told what comes by the topic. [io]: timers of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from config import Config, read_secret
+from gateway.fleet.counters import AllCounters
+from gateway.fleet.exchange import Exchange, FleetRules, OnIsolation
+from gateway.fleet.shares import Member, Share
+from gateway.runtime.clock import NowMs
+from gateway.runtime.slices import Slices, in_slices
+from quotas.limits import Limits
+from quotas.record_signature import RecordSigner
+
+_JOIN_S: Final = 5.0
+_MOST_WAITING: Final = 1_000
+"""Messages that came and were not looked at yet."""
+
+_log = structlog.get_logger("gateway.fleet")
+
+
+class FleetService:
+    """One gateway's membership.
+
+    Attributes:
+        exchange: what is told and heard.
+        topic: how.
+        isolations: how often it lost touch.
+    """
+
+    def __init__(
+        self, exchange: Exchange, topic: Any, rules: FleetRules, limits: Limits, now_ms: NowMs
+    ) -> None:
+        """It begins with `start`.
+
+        Args:
+            exchange: of this member.
+            topic: a `ShareTopic`.
+            rules: those of the exchange.
+            limits: multiplied by the share without touch.
+            now_ms: the loop's clock.
+        """
+        self.exchange = exchange
+        self.topic = topic
+        self.isolations = 0
+        self._rules = rules
+        self._limits = limits
+        self._now_ms = now_ms
+        self._loop: asyncio.AbstractEventLoop
+        self._timer: asyncio.TimerHandle | None = None
+        self._touched = False
+        self._again_ms = 0
+        self._caught_up = asyncio.Event()
+        self._came: deque[Share] = deque()
+        self._receiving: asyncio.Task[None] | None = None
+        self._ticking: asyncio.Task[None] | None = None
+
+    @classmethod
+    def configured(
+        cls,
+        config: Config,
+        counters: AllCounters,
+        limits: Limits,
+        *,
+        gateway: str,
+        client: Mapping[str, Any],
+        now_ms: NowMs,
+    ) -> FleetService | None:
+        """As the configuration has it; None: this gateway shares nothing.
+
+        Args:
+            config: valid.
+            counters: what is shared.
+            limits: in force here.
+            gateway: its name, where [fleet] gives none.
+            client: librdkafka's settings for reaching the cluster.
+            now_ms: the loop's clock.
+
+        Raises:
+            ConfigError: a file with a secret can't be read.
+        """
+        if config.client_quota.scope != "fleet":
+            return None
+        # librdkafka is only loaded where it is used.
+        from gateway.fleet.topic import ShareTopic, ShareTopicSettings
+
+        section = config.fleet
+        rules = FleetRules(
+            interval_ms=section.interval_ms,
+            heartbeat_ms=section.heartbeat_ms,
+            timeout_ms=section.timeout_ms,
+            max_counters_per_s=section.max_counters_per_s,
+            on_isolation=OnIsolation(section.on_isolation),
+            members=section.members,
+        )
+        member = Member(section.member or gateway, secrets.token_hex(8))
+        settings = ShareTopicSettings(
+            topic=section.topic,
+            replication_factor=section.replication_factor,
+            give_up_ms=section.timeout_ms,
+            client=client,
+            signer=_signer(config),
+        )
+        exchange = Exchange(member, counters, rules, now_ms=now_ms())
+        return cls(exchange, ShareTopic(settings, member.id), rules, limits, now_ms)
+
+    async def start(self) -> None:
+        """Begin, and wait a while until it is known where the others' counters stand; then it goes on without."""
+        self._loop = asyncio.get_running_loop()
+        self._again_ms = self._now_ms()
+        self.topic.start(self.receive)
+        self._tick()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._caught_up.wait(), _JOIN_S)
+
+    async def stop(self) -> None:
+        """Tell the others that it ends."""
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        self._timer = None
+        for task in (self._ticking, self._receiving):
+            if task is not None:
+                await asyncio.wait({task})
+        self.topic.send(self.exchange.leave(now_ms=self._now_ms()))
+        await self.topic.stop()
+
+    def receive(self, shares: Sequence[Share]) -> None:
+        """Messages that came by the topic; taken one after the other, in slices."""
+        # What is left out is missed, and asked for.
+        self._came.extend(shares[: max(0, _MOST_WAITING - len(self._came))])
+        if self._receiving is None:
+            self._receiving = self._loop.create_task(self._receive_all())
+
+    async def _receive_all(self) -> None:
+        slices = Slices(every=1)
+        try:
+            while self._came:
+                share = self._came.popleft()
+                await in_slices(self.exchange.receive_in_steps(share, now_ms=self._now_ms()), slices)
+                if slices.over:
+                    await slices.next()
+            self._look_at_touch(self._now_ms())
+        finally:
+            self._receiving = None
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(self._rules.interval_ms / 1000, self._tick)
+        if self.topic.trouble is not None and not self._touched:
+            self._look_at_touch(self._now_ms())
+        elif self._ticking is None:
+            self._ticking = self._loop.create_task(self._tick_once())
+
+    async def _tick_once(self) -> None:
+        try:
+            steps = self.exchange.tick_in_steps(now_ms=self._now_ms())
+            if shares := await in_slices(steps, Slices(every=1)):
+                self.topic.send(shares)
+            self._look_at_touch(self._now_ms())
+        finally:
+            self._ticking = None
+
+    def _look_at_touch(self, now_ms: int) -> None:
+        exchange = self.exchange
+        if exchange.connected is not self._touched:
+            self._touched = exchange.connected
+            if self._touched:
+                _log.info("fleet_joined", member=exchange.member.id, members=exchange.members(now_ms=now_ms))
+            else:
+                self.isolations += 1
+                _log.warning(
+                    "fleet_isolated", member=exchange.member.id, members=exchange.members(now_ms=now_ms)
+                )
+        self._set_share(now_ms)
+        if exchange.caught_up:
+            self._caught_up.set()
+        if exchange.connected or self.topic.trouble is not None:
+            self._again_ms = now_ms
+        elif now_ms - self._again_ms >= 2 * self._rules.timeout_ms:
+            # It seems to be read, and nothing that was sent comes back.
+            self._again_ms = now_ms
+            self.topic.begin_again()
+
+    def _set_share(self, now_ms: int) -> None:
+        self._limits.set_share(self.exchange.share(now_ms=now_ms))
+
+    def isolation(self) -> str | None:
+        """Why quotas are not those of the fleet now, in a few words; None: they are."""
+        now_ms = self._now_ms()
+        isolated_ms = self.exchange.isolated_ms(now_ms=now_ms)
+        if not isolated_ms:
+            return None
+        trouble = f" ({self.topic.trouble})" if self.topic.trouble else ""
+        return (
+            f"fleet: no touch with the other members for {isolated_ms // 1000} s{trouble}; "
+            f"limits are multiplied by {self._limits.share:.3g}"
+        )
+
+    # -- figures ---------------------------------------------------------------------------------------------
+
+    @property
+    def members(self) -> int:
+        """How many there are, this one included."""
+        return self.exchange.members(now_ms=self._now_ms())
+
+    @property
+    def interval_s(self) -> float:
+        """Between two messages about a counter near its limit."""
+        return self.exchange.interval_ms(now_ms=self._now_ms()) / 1000
+
+    def ages(self) -> Iterator[tuple[str, float]]:
+        """Every other member that is there, and for how many seconds it has said nothing."""
+        now_ms = self._now_ms()
+        for peer in self.exchange.peers.present(now_ms=now_ms):
+            yield peer.member.id, (now_ms - peer.heard_ms) / 1000
+
+
+def _signer(config: Config) -> RecordSigner | None:
+    """With the secrets of the fleet, or those of the quota topic."""
+    section, name = (
+        (config.fleet, "fleet") if config.fleet.secret_file else (config.quota_store, "quota_store")
+    )
+    files = {"secret_file": section.secret_file, "previous_secret_file": section.previous_secret_file}
+    found = [read_secret(f"{name}.{key}", file) for key, file in files.items() if file is not None]
+    return RecordSigner(config.fleet.topic, found) if found else None

@@ -1,0 +1,303 @@
+"""The topic that gateways exchange their messages through. [io]: librdkafka's threads, and one that reads.
+
+One partition, so that all read the same order, their own messages included. Nothing in it is worth keeping: reading
+begins at its end, and retention is a minute. A topic that is gone is made again.
+
+Messages are sent without waiting: one that is lost on the way shows as a gap at the others (`peers.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from confluent_kafka import (
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gateway.fleet.shares import MalformedShare, Share, decode_share, encode_share
+from gateway.runtime.client_log import client_logger
+from gateway.runtime.topic_access import open_to_anybody
+from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
+
+_POLL_S: Final = 0.2
+_AGAIN_S: Final = 1.0
+_ASK_S: Final = 5.0
+_BATCH: Final = 500
+_LAST_S: Final = 1.0
+_RETENTION_MS: Final = 60_000
+_SEGMENT_BYTES: Final = 16 * 1024 * 1024  # only whole segments are deleted
+_GONE: Final = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError._AUTO_OFFSET_RESET,
+)
+
+_log = structlog.get_logger("gateway.fleet")
+_client_log = client_logger("gateway.fleet.kafka")
+
+
+@dataclass(frozen=True, slots=True)
+class ShareTopicSettings:
+    """How the topic is used.
+
+    Attributes:
+        topic: its name.
+        replication_factor: when it is made; None: 3, or as many brokers as there are.
+        give_up_ms: a message that is not delivered in this time is too old.
+        client: librdkafka's settings for reaching the cluster.
+        signer: signs messages, and tells those that count; None: all do.
+    """
+
+    topic: str
+    replication_factor: int | None
+    give_up_ms: int
+    client: Mapping[str, Any]
+    signer: RecordSigner | None = None
+
+
+class ShareTopic:
+    """See the module. All methods are called in the loop.
+
+    Attributes:
+        refused: records that are no messages, or not signed as they have to be.
+        undelivered: messages that the brokers did not take.
+        trouble: why the topic can not be read now; None: it is.
+    """
+
+    def __init__(self, settings: ShareTopicSettings, member: str) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            settings: see there.
+            member: the key of all messages of this gateway.
+        """
+        self.refused = 0
+        self.undelivered = 0
+        self.trouble: str | None = "it was not read yet"
+        self._settings = settings
+        self._key = member.encode()
+        self._producer: Any = None
+        self._receive: Callable[[Sequence[Share]], None]
+        self._loop: asyncio.AbstractEventLoop
+        self._stopped = threading.Event()
+        self._again = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, receive: Callable[[Sequence[Share]], None]) -> None:
+        """Begin to read.
+
+        Args:
+            receive: called in the loop with messages as they come, this gateway's own among them.
+        """
+        self._receive = receive
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="fleet-reader", daemon=True)
+        self._thread.start()
+
+    def send(self, shares: Sequence[Share]) -> None:
+        """Hand messages to librdkafka; it does not wait."""
+        if self._producer is None:
+            self._producer = self._new_producer()
+        producer, settings = self._producer, self._settings
+        for share in shares:
+            value = encode_share(share)
+            headers = (
+                {}
+                if settings.signer is None
+                else {"headers": {SIGNATURE_HEADER: settings.signer.sign(self._key, value)}}
+            )
+            try:
+                producer.produce(
+                    settings.topic,
+                    key=self._key,
+                    value=value,
+                    partition=0,
+                    on_delivery=self._on_delivery,
+                    **headers,
+                )
+            except (BufferError, KafkaException):
+                self.undelivered += 1
+        producer.poll(0)
+
+    def begin_again(self) -> None:
+        """Read it with a new client: what was sent does not come back."""
+        self.trouble = "it is read anew"
+        self._again.set()
+
+    async def stop(self) -> None:
+        """End it; what was sent last has a second to leave."""
+        if self._thread is None:
+            return
+        self._stopped.set()
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="fleet-end") as executor:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(executor, self._thread.join)
+            if (producer := self._producer) is not None:
+                self._producer = None
+                await loop.run_in_executor(executor, producer.flush, _LAST_S)
+        self._thread = None
+
+    def _on_delivery(self, error: Any, _message: Any) -> None:
+        if error is not None:
+            self.undelivered += 1
+
+    def _new_producer(self) -> Any:
+        return Producer(
+            {
+                **self._settings.client,
+                "acks": 1,
+                "linger.ms": 0,
+                "compression.type": "lz4",
+                "message.timeout.ms": self._settings.give_up_ms,
+                "topic.metadata.refresh.interval.ms": 10_000,
+            },
+            logger=_client_log,
+        )
+
+    # -- in the thread ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        told = ""
+        while not self._stopped.is_set():
+            try:
+                self._have_topic()
+                self._follow()
+                told = ""
+            except Exception as exc:  # noqa: BLE001  (whatever it is: a member that reads nothing must say so)
+                text = (
+                    exc.args[0].str() if isinstance(exc, KafkaException) else f"{type(exc).__name__}: {exc}"
+                )
+                if told != text:
+                    told = text
+                    bug = None if isinstance(exc, KafkaException) else exc
+                    _log.error(
+                        "fleet_topic_not_followed", topic=self._settings.topic, error=text, exc_info=bug
+                    )
+                self._in_loop(self._set_trouble, text)
+                self._stopped.wait(_AGAIN_S)
+
+    def _have_topic(self) -> None:
+        settings = self._settings
+        admin = AdminClient(dict(settings.client), logger=_client_log)
+        brokers = admin.describe_cluster(request_timeout=_ASK_S).result(_ASK_S).nodes
+        wanted = NewTopic(
+            settings.topic,
+            1,
+            settings.replication_factor or min(3, len(brokers)),
+            config={
+                "cleanup.policy": "delete",
+                "retention.ms": str(_RETENTION_MS),
+                "segment.ms": str(_RETENTION_MS),
+                "segment.bytes": str(_SEGMENT_BYTES),
+            },
+        )
+        (made,) = admin.create_topics([wanted], request_timeout=_ASK_S).values()
+        try:
+            made.result(_ASK_S)
+            _log.warning("fleet_topic_made", topic=settings.topic)
+        except KafkaException as exc:
+            forbidden = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+            # A gateway that may not make it may still use it.
+            if exc.args[0].code() not in (KafkaError.TOPIC_ALREADY_EXISTS, *forbidden):
+                raise
+        if (
+            settings.signer is None
+            and (why := open_to_anybody(admin, settings.topic, timeout_s=_ASK_S)) is not None
+        ):
+            _log.warning(
+                "fleet_topic_open_to_anybody", topic=settings.topic, detail=f"{why}; see fleet.secret_file"
+            )
+
+    def _follow(self) -> None:
+        consumer = Consumer(
+            {
+                **self._settings.client,
+                # A group has to be named, but the partition is assigned by hand and nothing is committed.
+                "group.id": "sluice-fleet",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "latest",
+                "fetch.error.backoff.ms": 100,
+                "topic.metadata.refresh.interval.ms": 10_000,
+            },
+            logger=_client_log,
+        )
+        try:
+            # Asked for by itself, the partition's leader comes only with the next look of a second.
+            with contextlib.suppress(KafkaException):
+                consumer.list_topics(self._settings.topic, _ASK_S)
+            consumer.assign([TopicPartition(self._settings.topic, 0, OFFSET_END)])
+            self._again.clear()
+            while not self._stopped.is_set() and not self._again.is_set():
+                first = consumer.poll(_POLL_S)
+                if first is not None:
+                    self._take([first, *consumer.consume(_BATCH, 0)])
+        finally:
+            consumer.close()
+
+    def _take(self, messages: Sequence[Any]) -> None:
+        shares: list[Share] = []
+        refused = 0
+        at_end = False
+        for message in messages:
+            error = message.error()
+            if error is None:
+                share = self._share_of(message)
+                if share is None:
+                    refused += 1
+                else:
+                    shares.append(share)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                at_end = True
+            elif error.code() in _GONE or error.fatal():
+                raise KafkaException(error)
+        self._in_loop(self._hand_over, shares, refused, at_end)
+
+    def _share_of(self, message: Any) -> Share | None:
+        key, value = message.key(), message.value()
+        signer = self._settings.signer
+        if signer is not None:
+            try:
+                signature = dict(message.headers() or ()).get(SIGNATURE_HEADER)
+            except Exception:  # noqa: BLE001  (a header's name that is no UTF-8 is a SystemError)
+                return None
+            if signer.secret_of(signature, key, value) is None:
+                return None
+        try:
+            return decode_share(value or b"")
+        except MalformedShare:
+            return None
+
+    def _in_loop(self, call: Callable[..., None], *what: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *what)
+        except RuntimeError:  # the loop has ended before us
+            self._stopped.set()
+
+    # -- in the loop, from the thread ------------------------------------------------------------------------
+
+    def _set_trouble(self, why: str) -> None:
+        self.trouble = why
+
+    def _hand_over(self, shares: Sequence[Share], refused: int, at_end: bool) -> None:
+        self.refused += refused
+        if at_end or shares:
+            self.trouble = None
+        if shares and not self._stopped.is_set():
+            self._receive(shares)

@@ -1,0 +1,137 @@
+"""Series of the exchange of usage between gateways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from quotas.entities import QuotaKey
+
+_MOST_MEMBERS: Final = 100
+_OTHER: Final = "other"
+
+
+class _Peers(Protocol):
+    def lost_total(self) -> int: ...
+    def repeated_total(self) -> int: ...
+
+
+class _Exchange(Protocol):
+    @property
+    def connected(self) -> bool: ...
+    @property
+    def lag_ms(self) -> int: ...
+    @property
+    def told(self) -> int: ...
+    @property
+    def heard(self) -> int: ...
+    @property
+    def used_by(self) -> Mapping[str, Mapping[QuotaKey, float]]: ...
+    @property
+    def peers(self) -> _Peers: ...
+
+
+class _Topic(Protocol):
+    @property
+    def refused(self) -> int: ...
+    @property
+    def undelivered(self) -> int: ...
+
+
+class _Fleet(Protocol):
+    @property
+    def exchange(self) -> _Exchange: ...
+    @property
+    def topic(self) -> _Topic: ...
+    @property
+    def members(self) -> int: ...
+    @property
+    def isolations(self) -> int: ...
+    @property
+    def interval_s(self) -> float: ...
+    def ages(self) -> Iterable[tuple[str, float]]: ...
+
+
+class FleetMetrics(Collector):
+    """What one member knows of the fleet."""
+
+    def __init__(self, fleet: _Fleet) -> None:
+        self._fleet = fleet
+
+    def collect(self) -> Iterator[Metric]:
+        """All series, as of now."""
+        fleet, exchange = self._fleet, self._fleet.exchange
+        yield GaugeMetricFamily(
+            "gateway_fleet_members", "Gateways that share usage, this one included.", value=fleet.members
+        )
+        yield GaugeMetricFamily(
+            "gateway_fleet_connected",
+            "1 while this gateway's messages to the others come back to it; 0: it is isolated.",
+            value=float(exchange.connected),
+        )
+        yield CounterMetricFamily(
+            "gateway_fleet_isolations",
+            "Times this gateway lost touch with the others.",
+            value=fleet.isolations,
+        )
+        yield GaugeMetricFamily(
+            "gateway_fleet_lag_seconds",
+            "What the last message of this gateway took until it came back.",
+            value=exchange.lag_ms / 1000,
+        )
+        yield GaugeMetricFamily(
+            "gateway_fleet_interval_seconds",
+            "Time between two messages about a counter near its limit; it grows with the load.",
+            value=fleet.interval_s,
+        )
+        ages = GaugeMetricFamily(
+            "gateway_fleet_last_message_age_seconds",
+            "Time since the last message of another member.",
+            labels=["member"],
+        )
+        for at, (member, age_s) in enumerate(fleet.ages()):
+            if at < _MOST_MEMBERS:
+                ages.add_metric([member], age_s)
+        yield ages
+        used = CounterMetricFamily(
+            "gateway_fleet_used",
+            "What each member told that its clients have used, in units of the quota.",
+            labels=["member", "quota"],
+        )
+        totals: dict[tuple[str, str], float] = {}
+        for at, (member, by_quota) in enumerate(list(exchange.used_by.items())):
+            for quota, value in by_quota.items():
+                name = (member if at < _MOST_MEMBERS else _OTHER, quota.value)
+                totals[name] = totals.get(name, 0.0) + value
+        for labels, value in totals.items():
+            used.add_metric(labels, value)
+        yield used
+        yield CounterMetricFamily(
+            "gateway_fleet_counters_told", "Counters in messages that were sent.", value=exchange.told
+        )
+        yield CounterMetricFamily(
+            "gateway_fleet_counters_heard", "Counters in messages that were received.", value=exchange.heard
+        )
+        yield CounterMetricFamily(
+            "gateway_fleet_messages_lost",
+            "Messages of others that never came; where counters stand was asked then.",
+            value=exchange.peers.lost_total(),
+        )
+        yield CounterMetricFamily(
+            "gateway_fleet_messages_repeated",
+            "Messages that came more than once and were counted once.",
+            value=exchange.peers.repeated_total(),
+        )
+        yield CounterMetricFamily(
+            "gateway_fleet_messages_undelivered",
+            "Messages of this gateway that the brokers did not take.",
+            value=fleet.topic.undelivered,
+        )
+        yield CounterMetricFamily(
+            "gateway_fleet_records_refused",
+            "Records of the topic that are no messages or have no valid signature.",
+            value=fleet.topic.refused,
+        )

@@ -1,0 +1,78 @@
+"""A producer that sends as fast as it is let, over one connection, and remembers when its bytes were taken."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from kafka.record import MemoryRecordsBuilder
+
+from testkit.wire_client import ConnectionEnded, WireClient
+
+_SILENCE_S: Final = 30.0
+
+
+class GreedyProducer:
+    """A thread with one connection; a context manager. A connection that ends is made again.
+
+    Attributes:
+        taken: times and frame sizes of requests that were answered, and so had passed.
+        throttled_ms: the longest throttle time it was told.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], topic: str, client_id: str, *, value_bytes: int = 20_000
+    ) -> None:
+        self.taken: list[tuple[float, int]] = []
+        self.throttled_ms = 0
+        self._address = address
+        self._topic = topic
+        self._client_id = client_id
+        self._stopped = threading.Event()
+        records = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=2 * value_bytes)
+        records.append(timestamp=1_700_000_000_000, key=None, value=bytes(value_bytes))
+        records.close()
+        self._fields = {
+            "acks": 1,
+            "timeout_ms": 20_000,
+            "topic_data": [
+                {"name": topic, "partition_data": [{"index": 0, "records": bytes(records.buffer())}]}
+            ],
+        }
+        self._request_bytes = value_bytes + 150  # about what the gateway counts
+        self._thread = threading.Thread(target=self._run, name=f"producer-{client_id}", daemon=True)
+
+    def taken_between(self, begin_s: float, end_s: float) -> int:
+        """Bytes of requests that were answered in a span of `time.monotonic`."""
+        return sum(size for at_s, size in list(self.taken) if begin_s < at_s <= end_s)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            with (
+                contextlib.suppress(OSError, ConnectionEnded),
+                WireClient(self._address, client_id=self._client_id, timeout_s=_SILENCE_S) as client,
+            ):
+                self._produce(client)
+            self._stopped.wait(0.2)
+
+    def _produce(self, client: WireClient) -> None:
+        while not self._stopped.is_set():
+            answer = client.ask("Produce", 9, **self._fields).body
+            code = answer.responses[0].partition_responses[0].error_code
+            if code:
+                self._stopped.wait(0.1)  # such as a leader that is not known yet
+                continue
+            self.throttled_ms = max(self.throttled_ms, answer.throttle_time_ms)
+            self.taken.append((time.monotonic(), self._request_bytes))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()

@@ -1,0 +1,100 @@
+"""Two members in one process, with a topic that is a list and can be cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from gateway.fleet.exchange import Exchange, FleetRules
+from gateway.fleet.service import FleetService
+from gateway.fleet.shares import Member, Share
+from gateway.observability.fleet_metrics import FleetMetrics
+from gateway.runtime.clock import loop_clock
+from testkit.fleet import FleetMember
+from testkit.raw_client import until
+
+RULES: Final = FleetRules(interval_ms=10, heartbeat_ms=50, timeout_ms=300)
+
+
+class SharedList:
+    """The topic of all members."""
+
+    def __init__(self) -> None:
+        self.ends: list[End] = []
+        self.cut: set[str] = set()
+
+
+class End:
+    """One member's side of it; as `ShareTopic`."""
+
+    refused = undelivered = 0
+    trouble: str | None = None
+
+    def __init__(self, topic: SharedList, name: str) -> None:
+        self.begun_again = 0
+        self._topic = topic
+        self._name = name
+        self._receive: Callable[[Sequence[Share]], None] = lambda _: None
+        topic.ends.append(self)
+
+    def start(self, receive: Callable[[Sequence[Share]], None]) -> None:
+        self._receive = receive
+
+    def send(self, shares: Sequence[Share]) -> None:
+        if self._name not in self._topic.cut:
+            for end in self._topic.ends:
+                if end._name not in self._topic.cut:
+                    end._receive(shares)
+
+    def begin_again(self) -> None:
+        self.begun_again += 1
+
+    async def stop(self) -> None:
+        pass
+
+
+def member_of(topic: SharedList, name: str) -> tuple[FleetMember, FleetService, End]:
+    now_ms = loop_clock(asyncio.get_running_loop())
+    member = FleetMember(name, f"{name}-1", RULES, now_ms=now_ms())
+    exchange: Exchange = member.exchange
+    assert exchange.member == Member(name, f"{name}-1")
+    end = End(topic, name)
+    return member, FleetService(exchange, end, RULES, member.limits, now_ms), end
+
+
+async def test_a_member_that_is_cut_off_says_so_and_goes_on_with_its_share() -> None:
+    topic = SharedList()
+    (a, service_a, end_a), (b, service_b, _) = member_of(topic, "a"), member_of(topic, "b")
+    registry = CollectorRegistry()
+    registry.register(FleetMetrics(service_a))
+    await asyncio.gather(service_a.start(), service_b.start())
+    try:
+        assert service_a.exchange.caught_up
+        await until(lambda: service_a.members == service_b.members == 2)
+        assert service_a.isolation() is None
+        now_ms = loop_clock(asyncio.get_running_loop())
+        b.tracker(now_ms=now_ms()).record(9_000, now_ms=now_ms())
+        await until(lambda: a.tracker(now_ms=now_ms()).level(now_ms=now_ms())[0] >= 9_000)
+        used = {"member": "b", "quota": "producer_byte_rate"}
+        assert registry.get_sample_value("gateway_fleet_used_total", used) == 9_000
+        assert registry.get_sample_value("gateway_fleet_members") == 2
+
+        topic.cut.add("a")
+        await until(lambda: a.limits.share == 0.5)
+        assert "limits are multiplied by 0.5" in str(service_a.isolation())
+        assert registry.get_sample_value("gateway_fleet_connected") == 0
+        assert a.tracker(now_ms=now_ms()).limit_per_s == 500
+        await until(lambda: service_b.members == 1 and end_a.begun_again > 0)
+        await until(lambda: b.limits.share == 1)
+
+        topic.cut.clear()
+        await until(lambda: service_a.exchange.caught_up and service_a.members == 2)
+        await until(lambda: a.limits.share == 1)
+        assert (registry.get_sample_value("gateway_fleet_isolations_total") or 0) >= 1
+    finally:
+        await service_b.stop()
+        await until(lambda: service_a.members == 1)  # it has said that it ends
+        await service_a.stop()

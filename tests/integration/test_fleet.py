@@ -1,0 +1,115 @@
+"""Two gateways with one quota, before a real cluster (G)."""
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from embedded_kafka.kafka import KafkaCluster
+from testkit.fleet_load import GreedyProducer
+from testkit.tap import Tap
+from testkit.wire_client import WireClient
+from tests.integration.conftest import WITHIN_S, topic_on
+from tests.integration.gateway_process import GatewayOptions, GatewayProcess
+
+pytestmark = pytest.mark.integration
+
+QUOTA = 100_000
+
+
+def options(name: str, topic: str, secret: Path) -> GatewayOptions:
+    """A member; windows and times are short, so that the test is."""
+    return GatewayOptions(
+        tables=f"""
+[client_quota]
+scope = "fleet"
+window_num = 3
+[fleet]
+member = "{name}"
+topic = "{topic}"
+heartbeat_ms = 500
+timeout_ms = 2000
+secret_file = "{secret}"
+[[quotas]]
+client_id = "greedy"
+producer_byte_rate = {QUOTA}
+"""
+    )
+
+
+@pytest.fixture
+def fleet(kafka: KafkaCluster, tap: Tap, tmp_path: Path) -> Iterator[tuple[GatewayProcess, GatewayProcess, str]]:
+    """Two members, and their topic."""
+    topic = f"__shares_{uuid.uuid4().hex[:12]}"
+    secret = tmp_path / "secret"
+    secret.write_text("the members' secret, of one test\n")
+    gateways = []
+    for name in ("a", "b"):
+        (folder := tmp_path / name).mkdir()
+        gateways.append(GatewayProcess(folder, kafka.brokers.values(), tap, options(name, topic, secret)))
+    with ExitStack() as stack:
+        for gateway in gateways:
+            gateway.start(ready=False)
+            stack.callback(gateway.stop)
+        for gateway in gateways:
+            gateway.eventually(lambda gateway=gateway: gateway.http("/readyz")[0] == 200, WITHIN_S)
+        yield gateways[0], gateways[1], topic
+
+
+def members(gateway: GatewayProcess) -> float | None:
+    return gateway.metric("gateway_fleet_members")
+
+
+def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_and_a_death(
+    kafka: KafkaCluster, fleet: tuple[GatewayProcess, GatewayProcess, str]
+) -> None:
+    a, b, shares = fleet
+    a.eventually(lambda: members(a) == members(b) == 2)
+    name = f"fleet-{uuid.uuid4().hex[:8]}"
+    with topic_on(kafka, name, [1]), ExitStack() as stack:
+        load = [stack.enter_context(GreedyProducer(each.broker(1), name, "greedy")) for each in (a, b)]
+        begin_s = time.monotonic()
+        time.sleep(10)
+        passed = sum(each.taken_between(begin_s, begin_s + 10) for each in load)
+        # Two windows of 3 s are the burst of one gateway, and 2 s for what comes within one exchange. Each by itself
+        # would pass 13 s of quota at least.
+        assert 8 * QUOTA < passed < (10 + 2 * 3 + 2) * QUOTA
+        assert all(each.throttled_ms for each in load)
+        assert (a.metric("gateway_fleet_used_total", member="b") or 0) > QUOTA
+        assert (b.metric("gateway_fleet_used_total", member="a") or 0) > QUOTA
+
+        # What is not signed does not count.
+        foreign = Producer({"bootstrap.servers": kafka.bootstrap})
+        foreign.produce(shares, b'{"v":1,"id":"x","boot":"1","seq":1}', partition=0)
+        foreign.flush(5)
+        del foreign
+        a.eventually(lambda: a.metric("gateway_fleet_records_refused_total") == 1)
+        assert members(a) == 2
+
+        # Stopped and back: isolated meanwhile, and a member again.
+        os.kill(b.pid, signal.SIGSTOP)
+        a.eventually(lambda: members(a) == 1)
+        os.kill(b.pid, signal.SIGCONT)
+        a.eventually(lambda: members(a) == 2)
+        b.eventually(lambda: (b.metric("gateway_fleet_isolations_total") or 0) >= 1)
+        b.eventually(lambda: b.metric("gateway_fleet_connected") == 1)
+
+        # The topic is deleted: both make it again.
+        with WireClient(kafka.brokers[1]) as broker:
+            broker.ask("DeleteTopics", 5, topic_names=[shares], timeout_ms=10_000)
+        heard = b.metric("gateway_fleet_used_total", member="a") or 0
+        b.eventually(lambda: (b.metric("gateway_fleet_used_total", member="a") or 0) > heard + QUOTA)
+        assert members(a) == members(b) == 2
+
+        # One dies; the other knows, and its clients go on.
+        os.kill(b.pid, signal.SIGKILL)
+        a.eventually(lambda: members(a) == 1)
+        assert a.http("/readyz") == (200, "ready\n")
+        with WireClient(a.broker(1)) as client:
+            assert client.ask("ApiVersions", 0).body.error_code == 0
