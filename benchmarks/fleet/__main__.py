@@ -1,0 +1,49 @@
+"""How well a quota holds over a fleet.
+
+    python -m benchmarks.fleet --gateways 2 --seconds 60   # real gateways and a real Kafka; about 2 minutes
+    python -m benchmarks.fleet --schedules 1000            # random schedules of four kinds; about 5 minutes of CPU
+    python -m benchmarks.fleet --schedules 100 --planted   # with an error in each member, which has to be found
+    python -m benchmarks.fleet --simulate                  # up to 100 gateways and 10,000 counters; about 15 minutes
+
+1 when the bound does not hold, an error is not found, or the sum over the gateways is not within 0.95 and 1.05.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+from benchmarks.fleet import real, schedules, simulation
+
+RESULTS: Final = Path(__file__).resolve().parent.parent / "results"
+
+
+def main() -> int:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
+    parser.add_argument("--gateways", type=int, default=2, help="real ones")
+    parser.add_argument("--seconds", type=float, default=60.0, help="that are averaged over")
+    parser.add_argument("--warm-up", type=float, default=60.0, help="seconds before that")
+    parser.add_argument("--quota", type=int, default=1_000_000, help="bytes per second")
+    parser.add_argument("--schedules", type=int, help="play so many instead")
+    parser.add_argument("--planted", action="store_true", help="with an error in each member")
+    parser.add_argument("--simulate", action="store_true", help="a large fleet instead")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if options.schedules is not None:
+        return schedules.run(options.schedules, planted=options.planted, output=options.output)
+    if options.simulate:
+        return simulation.run(options.output)
+    return real.run(
+        options.gateways,
+        seconds=options.seconds,
+        warm_up_s=options.warm_up,
+        quota=options.quota,
+        output=options.output,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
