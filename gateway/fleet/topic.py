@@ -37,6 +37,7 @@ _AGAIN_S: Final = 1.0
 _ASK_S: Final = 5.0
 _BATCH: Final = 500
 _LAST_S: Final = 1.0
+_END_S: Final = 2.0
 _RETENTION_MS: Final = 60_000
 _SEGMENT_BYTES: Final = 16 * 1024 * 1024  # only whole segments are deleted
 _GONE: Final = (
@@ -146,7 +147,8 @@ class ShareTopic:
         self._stopped.set()
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="fleet-end") as executor:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(executor, self._thread.join)
+            # It may wait for a cluster that is away.
+            await loop.run_in_executor(executor, self._thread.join, _END_S)
             if (producer := self._producer) is not None:
                 self._producer = None
                 await loop.run_in_executor(executor, producer.flush, _LAST_S)
