@@ -25,6 +25,7 @@ from config.sections.mutation_quota import MutationQuotaSettings
 from config.sections.quota_admin import Authorize, QuotaAdminSettings
 from config.sections.quota_store import QuotaStoreSettings
 from config.sections.quotas import QuotaRule
+from config.sections.server import ServerSettings
 from config.sections.traces import TraceSettings
 from config.sections.upstream import NamedUpstreamSettings, SendProxyProtocol, UpstreamSettings
 from config.sections.usage import UsageSettings
@@ -38,6 +39,7 @@ from quotas.rate_quotas import RateSettings
 class Config(Section, frozen=True):
     """A configuration without contradictions; the attributes are the sections of the file."""
 
+    server: ServerSettings = ServerSettings()
     upstream: UpstreamSettings
     upstreams: Annotated[tuple[NamedUpstreamSettings, ...], Field(strict=False)] = ()
     listeners: Annotated[tuple[ListenerSettings, ...], Field(strict=False, min_length=1)]
@@ -156,6 +158,7 @@ class Config(Section, frozen=True):
             *self._name_faults(),
             *self._upstream_faults(),
             *self._own_topic_faults(),
+            *self._process_faults(),
             *self._port_faults(),
             *self._loop_faults(),
             *self._quota_faults(),
@@ -237,6 +240,15 @@ class Config(Section, frozen=True):
                 ("upstream", "send_proxy_protocol"),
                 'client_quota.scope = "fleet" needs a client that sends no headers; give another scope',
             )
+
+    def _process_faults(self) -> Iterator[tuple[Key, str]]:
+        """What is counted in one process alone so far."""
+        if self.server.workers == 1:
+            return
+        if self.client_quota.scope == "fleet":
+            yield ("server", "workers"), 'has to be 1 with client_quota.scope = "fleet"'
+        if self.usage.topics:
+            yield ("server", "workers"), "has to be 1 with usage.topics"
 
     def _quota_faults(self) -> Iterator[tuple[Key, str]]:
         seen: dict[tuple[QuotaEntity, QuotaKey], int] = {}

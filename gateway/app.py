@@ -10,13 +10,15 @@ import contextlib
 import gc
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import structlog
 import uvloop
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 
 from config import Config, ConfigError, ListenerSettings
 from config.sections.quota_admin import LimitsBy
@@ -38,7 +40,7 @@ from gateway.observability.operation_metrics import (
 )
 from gateway.observability.quota_metrics import QuotaMetrics, label_value
 from gateway.observability.request_metrics import RequestMetrics
-from gateway.observability.status import Status
+from gateway.observability.status import Built, Status
 from gateway.observability.throttle_journal import ThrottleJournal
 from gateway.quota_admin.alterations import AlterationRunner
 from gateway.quota_admin.audit import AuditLog
@@ -52,6 +54,7 @@ from gateway.runtime.collector import freeze_survivors
 from gateway.runtime.lateness import LATE_MS
 from gateway.runtime.slices import Slices, in_slices
 from gateway.server.admin import AdminServer
+from gateway.server.asked_mutations import AskedMutations
 from gateway.server.connection_capacity import (
     DescriptorPlan,
     connection_limits,
@@ -59,13 +62,23 @@ from gateway.server.connection_capacity import (
     raise_descriptor_limit,
     session_settings,
 )
+from gateway.server.link import LinkLost
 from gateway.server.live_settings import LiveSettings
 from gateway.server.loop_watchdog import TICK_S, LoopWatchdog
+from gateway.server.merged_metrics import ProcessMetrics
+from gateway.server.merged_status import MergedMetrics, MergedStatus
+from gateway.server.nursery import Nursery, WorkerSockets
 from gateway.server.operations import ConfigSource, Operations, ReloadReport
 from gateway.server.quota_routes import QuotaRoutes
+from gateway.server.remote_store import RemoteStore
 from gateway.server.sasl_setup import sasl_of
+from gateway.server.shared_topics import SharedRecentTopics
+from gateway.server.shared_usage import SharedUsage
 from gateway.server.status_routes import StatusRoutes
+from gateway.server.supervisor import Supervisor
 from gateway.server.tls_setup import TlsParts
+from gateway.server.worker import WorkerSide
+from gateway.server.workers import WorkerPool
 from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeSource
 from gateway.session.memory_budget import MemoryBudget
 from gateway.session.mute import MuteReason
@@ -73,11 +86,12 @@ from gateway.session.routes import build_routes
 from gateway.upstream.librdkafka import settings_if_needed
 from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.upstreams import MAIN, build_upstreams
-from gateway.usage.service import UsageService, host_id
+from gateway.usage.forwarding import WorkerUsage
+from gateway.usage.service import UsageService, host_id, worker_usage
 from gateway.usage.topic_ids import TopicIds
 from quotas.connections import ConnectionQuotas
 from quotas.layered_quotas import LayeredQuotas
-from quotas.mutations import MutationQuotas
+from quotas.mutations import KEY, MutationQuotas
 
 if TYPE_CHECKING:
     from gateway.observability.otlp import OtlpTraces
@@ -113,12 +127,21 @@ class Gateway:
         status_routes: its part that only looks.
     """
 
-    def __init__(self, config: Config, source: ConfigSource | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        source: ConfigSource | None = None,
+        *,
+        nursery: Nursery | None = None,
+        worker: WorkerSide | None = None,
+    ) -> None:
         """Build everything; nothing is bound or connected yet.
 
         Args:
             config: valid.
             source: where it comes from again at a reload; None: it can not be reloaded.
+            nursery: this process is a supervisor, whose workers it forks; None: it serves by itself.
+            worker: this process is a worker, and this leads to its supervisor; None: it accepts by itself.
 
         Raises:
             ConfigError: it asks for more than the file descriptors of this process carry.
@@ -126,6 +149,10 @@ class Gateway:
         self._config = config
         self._loop = asyncio.get_running_loop()
         now_ms = self._now_ms = loop_clock(self._loop)
+        self._worker = worker
+        self.pool = (
+            None if nursery is None else WorkerPool(nursery, config.server.worker_count, now_ms=now_ms)
+        )
         self._draining = False
         self.registry = CollectorRegistry()
         self._connection_metrics = ConnectionMetrics(now_ms, MuteReason)
@@ -133,7 +160,10 @@ class Gateway:
         self._reload_metrics = ReloadMetrics()
         # In asyncio's debug mode a timer costs thirty times as much, and many processes of the tests are idle.
         self._watchdog = LoopWatchdog(self._loop, tick_s=10 * TICK_S if self._loop.get_debug() else TICK_S)
-        self._listeners = Listeners(on_port_failed=self._connection_metrics.broker_port_failed)
+        self._listeners = Listeners(
+            on_port_failed=self._connection_metrics.broker_port_failed,
+            open_port=None if worker is None else worker.open_port,
+        )
         self.listeners = self._listeners.by_name
         self.tls = TlsParts(config, self._loop)
         self._own_topics = OwnTopics.of(config)
@@ -151,12 +181,12 @@ class Gateway:
         own_clients = settings_if_needed(config)
         self.traces = _traces_of(config)
         self.limits = config.quota_limits()
-        self.live_quotas = LiveQuotas(
-            LayeredQuotas(self.limits),
-            build_store(config, own_clients, gateway=_lasting_name(config)),
-            now_ms=now_ms,
-            traces=self.traces,
+        store = (
+            build_store(config, own_clients, gateway=_lasting_name(config))
+            if worker is None
+            else RemoteStore(worker.link, worker.handlers)
         )
+        self.live_quotas = LiveQuotas(LayeredQuotas(self.limits), store, now_ms=now_ms, traces=self.traces)
         self.alterations = AlterationRunner(self.live_quotas, now_ms)
         self.quota_admin = QuotaAdmin(
             self.live_quotas.quotas,
@@ -166,11 +196,26 @@ class Gateway:
             admins=config.quota_admin.admin_names(),
             shared=config.quota_store.kind == "topic",
         )
-        self.mutations = MutationQuotas(self.limits, config.mutation_settings())
-        self.journal = ThrottleJournal(wall_clock_ms, label_value)
-        self.usage = UsageService.configured(
-            config, loop=self._loop, now_ms=now_ms, client=own_clients, topic_ids=topic_ids
+        self.mutations = (
+            MutationQuotas(self.limits, config.mutation_settings())
+            if worker is None
+            else AskedMutations(self.limits, config.mutation_settings(), worker.asking)
         )
+        self.journal = ThrottleJournal(wall_clock_ms, label_value)
+        self.usage: UsageService | WorkerUsage | None
+        if worker is None:
+            self.usage = UsageService.configured(
+                config,
+                loop=self._loop,
+                now_ms=now_ms,
+                client=own_clients,
+                topic_ids=topic_ids,
+                workers=nursery is not None,
+            )
+        else:
+            self.usage = worker_usage(
+                config, loop=self._loop, now_ms=now_ms, tell=partial(worker.link.tell, "usage")
+            )
         self.client_quotas = ClientQuotas(
             self.limits,
             config.rate_settings(),
@@ -194,6 +239,8 @@ class Gateway:
             client=own_clients,
             now_ms=now_ms,
         )
+        if worker is not None:
+            SharedUsage(worker, self.client_quotas, config.server.worker_count, now_ms)
         descriptor_limit = raise_descriptor_limit()
         descriptors = plan_descriptors(config, descriptor_limit)
         self.connections = ConnectionQuotas(
@@ -220,9 +267,30 @@ class Gateway:
         self.memory = MemoryBudget(config.limits.queued_max_request_bytes)
         self.memory.later = self._soon
         self._long_work = LongWork(self._loop)
+        self._supervisor = (
+            None
+            if self.pool is None
+            else Supervisor(
+                self.pool,
+                listeners=self.listeners,
+                open_port=self._listeners.open_port,
+                connections=self.connections,
+                live_quotas=self.live_quotas,
+                mutations=self.mutations,
+                operations=lambda: self.operations,
+                on_usage=self.usage.from_workers.add
+                if isinstance(self.usage, UsageService) and self.usage.from_workers is not None
+                else lambda _line: None,
+                now_ms=now_ms,
+            )
+        )
         # A topic created through one listener is known on the others.
         recently_created: dict[bytes, int] = {}
-        recent_topics = RecentTopics()
+        recent_topics = (
+            RecentTopics()
+            if worker is None
+            else SharedRecentTopics(worker.asking, lambda: self.limits.enabled(KEY))
+        )
         for section in config.listeners:
             self._add_listener(section, descriptors, recently_created, recent_topics)
         self.operations = Operations(
@@ -232,13 +300,30 @@ class Gateway:
             check=self.settings.check,
             apply=self.settings.apply,
             on_reload=self._reloaded,
+            **({} if self._supervisor is None else {"spread": self._supervisor.spread}),
         )
         self._quota_metrics = self._register_metrics()
-        self.status_routes = StatusRoutes(self._status(), self.journal, self.limits, self.live_quotas.history)
+        status = self._status()
+        metrics = (
+            None if self.pool is None else MergedMetrics(self.registry, self.pool, self._prepare_metrics)
+        )
+        self.status_routes = StatusRoutes(
+            status,
+            self.journal,
+            self.limits,
+            self.live_quotas.history,
+            merged=None if self.pool is None else MergedStatus(status.build, self.pool),
+        )
+        if worker is not None:
+            worker.handlers |= {
+                "metrics": self._all_metrics,
+                "status": lambda: _text_of(status.build),
+                "throttles": lambda what, values: self.journal.entries(what, *values),
+            }
         self.admin = AdminServer(
-            self.registry,
+            metrics or self.registry,
             self.operations,
-            prepare=self._prepare_metrics,
+            prepare=self._prepare_metrics if metrics is None else metrics.prepare,
             ready=self.why_not_ready,
             remark=self.fleet.isolation if self.fleet is not None else None,
             remote_changes=config.admin.remote_changes,
@@ -302,6 +387,8 @@ class Gateway:
             proxy=section.proxy_protocol,
             memory=self.memory,
             long_work=self._long_work,
+            hand_over=None if self._supervisor is None else partial(self._supervisor.hand_over, section.name),
+            places=None if self._worker is None else self._worker.places,
         )
         self._request_metrics.watch_routes(section.name, routes)
         self._connection_metrics.watch_listener(section.name, listener)
@@ -315,7 +402,7 @@ class Gateway:
             self.tls.metrics.collect,
             StoreMetrics(self.live_quotas, self._own_topics, self._now_ms).collect,
         ]
-        if self.usage is not None:
+        if isinstance(self.usage, UsageService):
             families.append(self.usage.series.collect)
         if self.fleet is not None:
             families.append(FleetMetrics(self.fleet).collect)
@@ -338,6 +425,15 @@ class Gateway:
 
     async def _prepare_metrics(self) -> None:
         self._quota_metrics.prepare(await in_slices(self._quota_metrics.look(), Slices()))
+
+    async def _all_metrics(self) -> list[Metric]:
+        """Of a worker, for the page of its supervisor."""
+        await self._prepare_metrics()
+        found = []
+        for family in self.registry.collect():
+            found.append(family)
+            await asyncio.sleep(0)
+        return found
 
     def _register_metrics(self) -> QuotaMetrics:
         max_series = self._config.admin.max_entity_series
@@ -365,12 +461,14 @@ class Gateway:
             self._watchdog,
         ):
             self.registry.register(metrics)
-        if self.usage is not None:
+        if isinstance(self.usage, UsageService):
             self.registry.register(self.usage.series)
         if self.traces is not None:
             self.registry.register(self.traces)
         if self.fleet is not None:
             self.registry.register(FleetMetrics(self.fleet))
+        if self.pool is not None:
+            self.registry.register(ProcessMetrics(self.pool))
         return quota_metrics
 
     def _reloaded(self, report: ReloadReport) -> None:
@@ -383,6 +481,7 @@ class Gateway:
             return "draining"
         reasons = [
             self.live_quotas.why_not_ready(),
+            None if self.pool is None else self.pool.why_not_ready(),
             *(upstream.why_not_ready() for upstream in self.upstreams.values()),
         ]
         return next((reason for reason in reasons if reason is not None), None)
@@ -394,15 +493,20 @@ class Gateway:
             OSError: a port cannot be bound; nothing stays open.
             StoreError: the quota store can not be used; nothing stays open.
         """
-        await self.admin.start(self._config.admin.bind.host, self._config.admin.bind.port)
+        if self._worker is None:
+            await self.admin.start(self._config.admin.bind.host, self._config.admin.bind.port)
         try:
             await self.live_quotas.open()
             if self._config.quota_admin.broker_limits is LimitsBy.GATEWAY:
-                await take_over(self._config, self.live_quotas, self.settings.broker_limits)
+                if self._worker is None:
+                    await take_over(self._config, self.live_quotas, self.settings.broker_limits)
                 self.live_quotas.follow_limits(self.settings.broker_limits)
             if self.fleet is not None:
                 await self.fleet.start()
-            self._listeners.listen(self._config.listeners)
+            if self.pool is not None:
+                await self.pool.start()
+            if self._worker is None:
+                self._listeners.listen(self._config.listeners)
         except (OSError, StoreError):
             await self.stop()
             raise
@@ -412,6 +516,12 @@ class Gateway:
         self._watchdog.start()
         for upstream in self.upstreams.values():
             upstream.start()
+        if self._worker is not None:
+            self._worker.serve(self)
+
+    def listener(self, name: str) -> Listener:
+        """The listener of this name."""
+        return self.listeners[name]
 
     async def drain(self, *, hurry: asyncio.Event) -> None:
         """Stop accepting, let requests already read get their replies, then close; bounded by the configuration.
@@ -424,6 +534,8 @@ class Gateway:
         # It could open the port of a broker that has just come.
         await self._stop_discovering()
         self._listeners.drain()
+        if self.pool is not None:
+            await self.pool.drain(self.operations.config.drain.timeout_ms / 1000, hurry=hurry)
         deadline_ms = self._now_ms() + self.operations.config.drain.timeout_ms
         while self._listeners.unfinished and self._now_ms() < deadline_ms and not hurry.is_set():
             began_ms = self._now_ms()
@@ -446,6 +558,8 @@ class Gateway:
         if self.fleet is not None:
             await self.fleet.stop()
         await self.admin.stop()
+        if self.pool is not None:
+            self.pool.stop()
         try:
             await self._close_quotas()
         finally:
@@ -496,10 +610,16 @@ def _traces_of(config: Config) -> OtlpTraces | None:
     )
 
 
-async def _serve(config: Config, banner: str | None, source: ConfigSource | None) -> int:
+async def _text_of(build: Callable[[], Awaitable[Built]]) -> bytes:
+    return (await build()).text
+
+
+async def _serve(
+    config: Config, banner: str | None, source: ConfigSource | None, nursery: Nursery | None
+) -> int:
     # A thread that computes, such as one that writes many quotas, holds up each callback of the loop for this long.
     sys.setswitchinterval(_SWITCH_S)
-    gateway = Gateway(config, source)
+    gateway = Gateway(config, source, nursery=nursery)
     stop = asyncio.Event()
     hurry = asyncio.Event()
 
@@ -593,4 +713,35 @@ def run(config: Config, *, banner: str | None = None, source: ConfigSource | Non
     Returns:
         The process's exit code: 0, or 2 when a port cannot be bound or the quota store can't be used.
     """
-    return uvloop.run(_serve(config, banner, source))
+    nursery = None
+    if config.server.worker_count > 1:
+        # Before the loop, threads and ports: workers are forked from it.
+        nursery = Nursery(partial(_run_worker, source))
+    return uvloop.run(_serve(config, banner, source, nursery))
+
+
+def _run_worker(source: ConfigSource | None, number: int, sockets: WorkerSockets) -> None:
+    uvloop.run(_work(source, number, sockets))
+
+
+async def _work(source: ConfigSource | None, number: int, sockets: WorkerSockets) -> None:
+    """The life of a worker: until its supervisor says so, or is gone."""
+    sys.setswitchinterval(_SWITCH_S)
+    worker = WorkerSide(number, sockets)
+    try:
+        start = await worker.begin()
+    except LinkLost:
+        return
+    if source is not None:
+        source.set_log(start.config.log)
+    gateway = Gateway(start.config, source, worker=worker)
+    gateway.limits.set_mode(start.mode)
+    await gateway.start()
+    gc.collect()
+    gc.freeze()
+    await worker.drain.wait()
+    await gateway.drain(hurry=worker.hurry)
+    await gateway.stop()
+    worker.close()
+    # What was told leaves in the next turns of the loop.
+    await worker.link.closed.wait()

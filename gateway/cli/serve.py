@@ -16,6 +16,7 @@ import structlog
 import config
 from config.sections.log import LogSettings
 from config.sections.quota_admin import Authorize, QuotaAdminSettings
+from config.sections.server import MAX_WORKERS, ServerSettings
 from gateway.observability.logging_setup import report_suppressed, setup
 from gateway.runtime.compiled_core import stale_modules
 
@@ -44,6 +45,12 @@ def add_parser(commands: Any) -> None:
         action="extend",
         help="brokers of the cluster; wins over the configuration",
     )
+    parser.add_argument(
+        "--workers",
+        metavar="N",
+        type=_workers,
+        help="processes that serve clients, or auto; wins over the configuration",
+    )
     parser.set_defaults(run=run)
 
 
@@ -51,14 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Serves until a signal; 2 when it can't begin."""
     brokers = tuple(broker for brokers in arguments.upstream or () for broker in brokers)
     if arguments.config is None and not brokers:
-        return _serve_embedded()
+        return _serve_embedded(arguments.workers)
     if arguments.config is None:
-        found = config.default_config(brokers)
+        found = _with_workers(config.default_config(brokers), arguments.workers)
         return _serve(found, banner=short_banner(found))
 
     def read() -> config.Config:
         from_file = config.load(arguments.config)
-        return config.replace_upstream(from_file, brokers) if brokers else from_file
+        found = config.replace_upstream(from_file, brokers) if brokers else from_file
+        return _with_workers(found, arguments.workers)
 
     found = read()
     return _serve(found, banner=short_banner(found), read=read)
@@ -69,6 +77,17 @@ def _bootstrap(text: str) -> tuple[config.HostPort, ...]:
         return config.parse_bootstrap(text)
     except config.ConfigError as exc:
         raise argparse.ArgumentTypeError(str(exc)) from exc
+
+
+def _workers(text: str) -> ServerSettings:
+    try:
+        return ServerSettings(workers="auto" if text == "auto" else int(text))
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f'has to be a number up to {MAX_WORKERS}, or "auto"') from exc
+
+
+def _with_workers(found: config.Config, wanted: ServerSettings | None) -> config.Config:
+    return found if wanted is None else found.model_copy(update={"server": wanted})
 
 
 def _serve(found: config.Config, *, banner: str, read: Callable[[], config.Config] | None = None) -> int:
@@ -96,7 +115,7 @@ def _serve(found: config.Config, *, banner: str, read: Callable[[], config.Confi
         report_suppressed(limiter)
 
 
-def _serve_embedded() -> int:
+def _serve_embedded(workers: ServerSettings | None) -> int:
     from embedded_kafka.kafka import KafkaCluster, KafkaStartError
     from pinned_jars import FetchError, MissingProgramError
 
@@ -107,7 +126,7 @@ def _serve_embedded() -> int:
     try:
         cluster.start()
         brokers = config.parse_bootstrap(cluster.bootstrap)
-        found = config.default_config(brokers, quota_admin=_DEMO_RIGHTS)
+        found = _with_workers(config.default_config(brokers, quota_admin=_DEMO_RIGHTS), workers)
         # What is tried out goes with the Kafka it was tried on.
         store = found.quota_store.model_copy(update={"data_dir": str(cluster.directory / "gateway")})
         usage = found.usage.model_copy(

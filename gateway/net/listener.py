@@ -17,7 +17,7 @@ import structlog
 from config import ListenerSettings
 from config.sections.listeners import ProxyProtocolSettings
 from gateway.net.accepted_socket import AcceptedSocket
-from gateway.net.acceptor import ACCEPTS_PER_TURN, Acceptor
+from gateway.net.acceptor import ACCEPTS_PER_TURN, Acceptor, OnAdmitted
 from gateway.net.back_pressure import BackPressure
 from gateway.net.batch_scheduler import BatchScheduler
 from gateway.net.lingering import Lingering
@@ -64,6 +64,16 @@ OpenChannel: TypeAlias = "Callable[[Listener, AcceptedSocket], Channel]"
 """Makes the channel of an admitted socket, not yet attached to it; see `ChannelFactory`."""
 
 
+class Places(Protocol):
+    """Where the places of admitted connections are counted; see `ConnectionQuotas`."""
+
+    def release(self, listener: str, ip: str) -> None:
+        """A connection has ended."""
+
+    def must_close_one(self, listener: str) -> bool:
+        """Whether another listener needs the place of one of this listener's connections."""
+
+
 class Listener:
     """One configured listener.
 
@@ -97,6 +107,8 @@ class Listener:
         proxy: ProxyProtocolSettings | None = None,
         memory: MemoryBudget | None = None,
         long_work: LongWork | None = None,
+        hand_over: OnAdmitted | None = None,
+        places: Places | None = None,
     ) -> None:
         """Make it; nothing is bound yet.
 
@@ -116,6 +128,8 @@ class Listener:
             proxy: the load balancers that all its clients come through; None: there are none.
             memory: what the connections of all listeners hold; None: those of this one alone.
             long_work: see above; None: of this listener alone.
+            hand_over: takes admitted sockets, which are another process's from then on; None: they are served here.
+            places: where connections are counted that end here; None: in `connections`.
         """
         self.name = name
         self.loop = loop
@@ -134,7 +148,7 @@ class Listener:
         if connections is None:
             alone = ConnectionLimits(listeners={name: ListenerLimits()})
             connections = ConnectionQuotas(Limits(), alone, now_ms=now_ms())
-        self._connections = connections
+        self._places: Places = places or connections
         self.siblings: Collection[Listener] = (self,)
         self._acceptor = Acceptor(
             name,
@@ -142,14 +156,14 @@ class Listener:
             now_ms=now_ms,
             quotas=connections,
             observer=observer,
-            on_admitted=self._adopt,
-            on_slot_freed=self._offer_slot,
+            on_admitted=hand_over or self.adopt,
+            on_slot_freed=self.offer_slot,
             proxy=proxy,
             write_timeout_ms=settings.write_timeout_ms,
             usage=usage,
             journal=journal,
             # Each brings a handshake; in between, open connections are served.
-            accepts_per_turn=ACCEPTS_PER_TURN if tls_acceptor is None else 1,
+            accepts_per_turn=ACCEPTS_PER_TURN if tls_acceptor is None or hand_over is not None else 1,
         )
         self._adoptions: set[asyncio.Task[Any]] = set()
         self._peer_close_detector = PeerCloseDetector(loop, self.channels)
@@ -198,7 +212,7 @@ class Listener:
 
     # -- connections -----------------------------------------------------------------------------------------
 
-    def _adopt(self, accepted: AcceptedSocket) -> None:
+    def adopt(self, accepted: AcceptedSocket) -> None:
         """Give an admitted socket its session and its transport."""
         channel = self._open_channel(self, accepted)
         self.channels.add(channel)
@@ -230,9 +244,21 @@ class Listener:
 
         The protected listener may exceed it, at the cost of the others.
         """
-        while self.channels and self._connections.must_close_one(self.name):
-            idlest = min(self.channels, key=lambda channel: channel.session.idle_since_ms)
-            idlest.close(CloseCause.EVICTED)
+        while self._places.must_close_one(self.name) and self.evict_one():
+            pass
+
+    @property
+    def idle_since_ms(self) -> int | None:
+        """Since when the connection that was idle the longest is; None: there is none."""
+        return min((channel.session.idle_since_ms for channel in self.channels), default=None)
+
+    def evict_one(self) -> bool:
+        """Close the connection that was idle the longest; False: there is none."""
+        if not self.channels:
+            return False
+        idlest = min(self.channels, key=lambda channel: channel.session.idle_since_ms)
+        idlest.close(CloseCause.EVICTED)
+        return True
 
     def closed(self, channel: Channel, cause: CloseCause) -> None:
         """See `ChannelOwner`."""
@@ -240,13 +266,14 @@ class Listener:
         channel.session.ended(now_ms=self.now_ms())
         if self._tls_acceptor is not None:
             self._tls_acceptor.forget(channel)
-        self._connections.release(self.name, channel.ip)
+        self._places.release(self.name, channel.ip)
         self._observer.connection_closed(self.name, cause)
-        self._offer_slot()
+        self.offer_slot()
         if _standard_log.isEnabledFor(logging.DEBUG):  # what would be dropped is not even put together
             _log.debug("connection_closed", listener=self.name, peer=channel.session.peer, cause=cause.value)
 
-    def _offer_slot(self) -> None:
+    def offer_slot(self) -> None:
+        """A place is free: a socket that waits for one, of this listener or a sibling, may have it."""
         waiting = [listener for listener in self.siblings if listener.waits_since_ms is not None]
         # The one that has waited longest comes first, so that a busy listener doesn't take every free slot.
         for listener in sorted(waiting, key=lambda each: each.waits_since_ms or 0):
@@ -271,15 +298,19 @@ class Listeners:
         by_name: the listeners.
     """
 
-    def __init__(self, *, on_port_failed: Callable[[str], None]) -> None:
+    def __init__(
+        self, *, on_port_failed: Callable[[str], None], open_port: Callable[[str, int], bool] | None = None
+    ) -> None:
         """There is none yet.
 
         Args:
             on_port_failed: told the name of a listener that could not bind the port of a broker.
+            open_port: opens the port of a broker for a listener, in the process that accepts; None: this one does.
         """
         self.by_name: dict[str, Listener] = {}
         self._topologies: dict[str, Topology] = {}
         self._on_port_failed = on_port_failed
+        self._open_port = open_port
 
     def topology(self, section: ListenerSettings, cluster: ClusterMap) -> Topology:
         """What a listener tells its clients of the cluster. It binds a port for each broker that it learns of.
@@ -296,6 +327,8 @@ class Listeners:
         )
 
         def bind(broker_id: int, port: int) -> bool:
+            if self._open_port is not None:
+                return self._open_port(section.name, broker_id)
             return self._bind(section, broker_id, port)
 
         topology = self._topologies[section.name] = Topology(cluster, ports, bind)
@@ -305,6 +338,10 @@ class Listeners:
         """One more listener, which shares the connection quotas with the others."""
         self.by_name[listener.name] = listener
         listener.siblings = self.by_name.values()
+
+    def open_port(self, name: str, broker_id: int) -> bool:
+        """Open the port of a broker that another process has learnt of, unless it is; whether it is open then."""
+        return self._topologies[name].open(broker_id)
 
     def _bind(self, section: ListenerSettings, broker_id: int, port: int) -> bool:
         name = section.name

@@ -107,7 +107,7 @@ class Status:
             if slices.over:
                 await slices.next()
         parts = []
-        ranked = sorted(clients.values(), key=_urgency, reverse=True)
+        ranked = sorted(clients.values(), key=urgency, reverse=True)
         for client in ranked[: self._max_rows]:
             parts.append(json.dumps(client))
             if slices.over:
@@ -160,7 +160,7 @@ def _mutation_cells(rule: str, row: TrackerSnapshot | None, totals: tuple[int, .
     return [rule, row.mutation_rate, row.limit, row.tokens, *totals, waited_s]
 
 
-def _urgency(client: Mapping[str, Any]) -> tuple[float, float]:
+def urgency(client: Mapping[str, Any]) -> tuple[float, float]:
     """How near to a limit, then how much."""
     used = rate = 0.0
     for name in ("produce", "fetch", "request"):

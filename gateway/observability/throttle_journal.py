@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaEntity
@@ -236,6 +236,15 @@ class ThrottleJournal:
         ]
         found.sort(key=lambda each: each[1].first_ms)
         return found[-most:]
+
+    def entries(
+        self, what: str, client: JournalClient, *values: Any
+    ) -> list[tuple[JournalClient, Throttles]]:
+        """What `of`, `of_address` or `of_counter` has of its arguments, each entry with the client it is of."""
+        if what == "of_counter":
+            return self.of_counter(*values)
+        found = self.of_address(*values) if what == "of_address" else self.of(*values)
+        return [(client, entry) for entry in found]
 
     def latest(self) -> Iterator[tuple[JournalClient, Throttles]]:
         """Each client with its last entry, the latest first. What changes meanwhile ends it with a RuntimeError."""

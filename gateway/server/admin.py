@@ -215,7 +215,7 @@ class AdminServer:
         if wanted not in list(Enforcement):
             return _refusal(400, f"mode has to be one of {', '.join(Enforcement)}")
         before = self._operations.mode
-        self._operations.set_mode(Enforcement(wanted), by=by)
+        await self._operations.switch(Enforcement(wanted), by=by)
         return web.json_response({"mode": self._operations.mode, "before": before})
 
     async def _reload(self, _body: Any, by: str) -> web.Response:

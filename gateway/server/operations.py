@@ -7,8 +7,9 @@ changes is what the next request meets. Every change is a line in the log, with 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import structlog
 
@@ -52,6 +53,14 @@ class ReloadReport:
     faults: tuple[str, ...] = ()
 
 
+Spread: TypeAlias = Callable[..., Awaitable[Any]]
+"""(what, values)."""
+
+
+async def _spread_nowhere(*_: Any) -> None:
+    """There is one process."""
+
+
 class Operations:
     """The configuration in force and its changes.
 
@@ -68,6 +77,7 @@ class Operations:
         check: Callable[[Config], None] = lambda _config: None,
         apply: Callable[[ReloadPlan], None],
         on_reload: Callable[[ReloadReport], None],
+        spread: Spread = _spread_nowhere,
     ) -> None:
         """Nothing happens yet.
 
@@ -78,6 +88,7 @@ class Operations:
             check: raises `config.ConfigError` when this machine can't do what would be in force.
             apply: puts the rest of a plan in force: all but quotas, their enforcement and the log.
             on_reload: told of every attempt.
+            spread: tells other processes of this gateway; returns when it is in force there too.
         """
         self.config = config
         self._quotas = quotas
@@ -86,6 +97,7 @@ class Operations:
         self._check = check
         self._apply = apply
         self._on_reload = on_reload
+        self._spread = spread
         self._one_at_a_time = asyncio.Lock()
 
     @property
@@ -103,6 +115,11 @@ class Operations:
         before = self._limits.mode
         self._limits.set_mode(mode)
         _log.warning("enforcement_set", mode=mode.value, before=before.value, by=by)
+
+    async def switch(self, mode: Enforcement, *, by: str) -> None:
+        """As `set_mode`, in all processes of the gateway."""
+        self.set_mode(mode, by=by)
+        await self._spread("mode", mode, by)
 
     async def reload(self, *, by: str) -> ReloadReport:
         """Read the file again; a file that is not valid changes nothing.
@@ -131,13 +148,15 @@ class Operations:
             return ReloadReport(ReloadResult.INVALID, faults=tuple(exc.lines))
         for line in wanted.warnings():
             _log.warning("config_suspicious", detail=line)
-        self._put_in_force(decided, by=by)
+        self.put_in_force(decided, by=by)
+        await self._spread("reload", decided, by)
         for key in decided.needs_restart:
             _log.warning("config_needs_restart", by=by, setting=key)
         _log.info("config_reloaded", by=by, changed=",".join(decided.applies) or "nothing")
         return ReloadReport(decided.result, decided.applies, decided.needs_restart)
 
-    def _put_in_force(self, decided: ReloadPlan, *, by: str) -> None:
+    def put_in_force(self, decided: ReloadPlan, *, by: str) -> None:
+        """Carry out a plan, of this process or of its supervisor."""
         config = decided.config
         if decided.changes("quotas"):
             self._quotas.replace_base(config.quota_items())

@@ -21,12 +21,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 
 from gateway.observability.status import Built, Status, waiting_json
-from gateway.observability.throttle_journal import JournalClient, ThrottleJournal
+from gateway.observability.throttle_journal import JournalClient, ThrottleJournal, Throttles
 from gateway.quota_admin.store.interface import HistoryEntry, StoreError
 from gateway.quota_admin.store.quota_json import history_json
 from gateway.server.admin_connections import AdminConnections
@@ -105,6 +105,16 @@ class StatusFeed:
         self._next_s += size_bytes * SEND_S_PER_BYTE / SHARE
 
 
+class Merged(Protocol):
+    """The same of all processes of a gateway."""
+
+    async def build(self) -> Built:
+        """A snapshot."""
+
+    async def throttles(self, what: str, *values: Any) -> list[tuple[JournalClient, Throttles]]:
+        """Entries of the journals of other processes; see `ThrottleJournal.entries`."""
+
+
 class StatusRoutes:
     """See the module."""
 
@@ -114,6 +124,8 @@ class StatusRoutes:
         journal: ThrottleJournal,
         limits: Limits,
         history: Callable[[int], Awaitable[list[HistoryEntry]]],
+        *,
+        merged: Merged | None = None,
     ) -> None:
         """Nothing is served yet.
 
@@ -122,9 +134,11 @@ class StatusRoutes:
             journal: why clients waited.
             limits: the quotas in force.
             history: their latest so many changes, the last one first.
+            merged: the same of all processes of the gateway; None: there is one.
         """
         self._history = history
-        self.feed = StatusFeed(status.build)
+        self._merged = merged
+        self.feed = StatusFeed(status.build if merged is None else merged.build)
         self._journal = journal
         self._limits = limits
         self._viewers = 0
@@ -212,13 +226,13 @@ class StatusRoutes:
                 client = JournalClient("", "", normalise(ip))
             except ValueError:
                 return web.json_response({"error": "ip has to be an address"}, status=400, headers=_HEADERS)
-            found = [(client, entry) for entry in self._journal.of_address(client.ip)]
+            found = await self._found("of_address", client, client.ip)
         elif query.get("of") == "counter":
             key = TrackerKey(user, client_id)
-            found = self._journal.of_counter(key, MAX_TOLD)
+            found = await self._found("of_counter", client, key, MAX_TOLD)
             matches = {quota: match_of_tracker(self._limits, quota, key) for quota in _CLIENT_KEYS}
         else:
-            found = [(client, entry) for entry in self._journal.of(user, client_id)]
+            found = await self._found("of", client, user, client_id)
             matches = {quota: resolve(self._limits, quota, user, client_id) for quota in _CLIENT_KEYS}
         answer = {
             "user": client.user,
@@ -231,6 +245,15 @@ class StatusRoutes:
             "changes": await self._changes({quota: entity_of(match) for quota, match in matches.items()}),
         }
         return web.json_response(answer, headers=_HEADERS)
+
+    async def _found(
+        self, what: str, client: JournalClient, *values: Any
+    ) -> list[tuple[JournalClient, Throttles]]:
+        found = self._journal.entries(what, client, *values)
+        if self._merged is not None:
+            found += await self._merged.throttles(what, client, *values)
+            found.sort(key=lambda each: each[1].first_ms)
+        return found[-MAX_TOLD:] if what == "of_counter" else found
 
     async def _changes(self, wanted: Mapping[QuotaKey, QuotaEntity | None]) -> list[dict[str, Any]]:
         """The latest changes of these quotas, the last one first; of those that are not long ago."""

@@ -169,9 +169,12 @@ class Topology:
     def advertise_known(self) -> None:
         """Bind the ports of all known brokers; what is known of them stays as it is, so they can still go missing."""
         for broker_id in self.cluster.broker_ids:
-            our_port = self.ports.port_of(broker_id)
-            if our_port is not None:
-                self._open(broker_id, our_port)
+            self.open(broker_id)
+
+    def open(self, broker_id: int) -> bool:
+        """Bind the port of a broker, unless it is bound; whether it is then."""
+        our_port = self.ports.port_of(broker_id)
+        return our_port is not None and self._open(broker_id, our_port)
 
     def _open(self, broker_id: int, our_port: int) -> bool:
         if broker_id not in self._bound:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -67,6 +67,7 @@ class LineBuilder:
         events: Iterable[EventValues],
         clock_offset_ms: int,
         dropped: tuple[int, int],
+        told: Iterable[Sequence[Any]] = (),
         jump_ms: int = 0,
     ) -> Line:
         """The whole line.
@@ -79,9 +80,11 @@ class LineBuilder:
             events: as the table has them.
             clock_offset_ms: the gateway's clock at the wall clock's `ts`.
             dropped: clients in `~other` and events that are missing.
+            told: more events, as they are written.
             jump_ms: by how much the wall clock was set meanwhile.
         """
-        shown = [(when_ms - clock_offset_ms, *rest) for when_ms, *rest in events]
+        shown: list[Sequence[Any]] = [(when_ms - clock_offset_ms, *rest) for when_ms, *rest in events]
+        shown += told
         head = orjson.dumps(
             {
                 "v": VERSION,
@@ -105,6 +108,19 @@ class LineBuilder:
             b',"dropped_rows":%d,"dropped_events":%d}' % dropped,
         )
         return Line(seq, b"".join(parts), self._rows, len(shown))
+
+
+class OtherRows(Protocol):
+    """What other processes of this gateway have counted since it was taken last."""
+
+    def take_rows(self) -> list[RowValues]:
+        """The rows."""
+
+    def take_events(self, ts: int) -> Sequence[Sequence[Any]]:
+        """The events, as of a line of this second."""
+
+    def take_dropped(self) -> tuple[int, int]:
+        """Clients in `~other` and events that are missing."""
 
 
 class LineSink(Protocol):
@@ -132,6 +148,8 @@ class Recorder:
         loop: asyncio.AbstractEventLoop,
         now_ms: NowMs,
         wall_ms: WallMs = wall_clock_ms,
+        others: OtherRows | None = None,
+        late_ms: int = 0,
     ) -> None:
         """Make it; nothing is timed yet.
 
@@ -144,7 +162,11 @@ class Recorder:
             loop: has the timer.
             now_ms: its clock, which counts time.
             wall_ms: the clock that names seconds.
+            others: go into the same lines; None: there are none.
+            late_ms: how long after its second a line is made.
         """
+        self._others = others
+        self._late_ms = late_ms
         self._table = table
         self._sink = sink
         self._gateway = gateway
@@ -180,7 +202,7 @@ class Recorder:
     def _wait(self) -> None:
         """Until the wall clock's next second; not the one that begins at once, where the loop was late."""
         half_ms = _SECOND_MS // 2
-        delay_ms = half_ms + -(self._wall_ms() + half_ms) % _SECOND_MS
+        delay_ms = half_ms + (self._late_ms - self._wall_ms() - half_ms) % _SECOND_MS
         self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
 
     def _tick(self) -> None:
@@ -216,6 +238,14 @@ class Recorder:
             builder.add_rows([self._table.values(row, now_ms=now_ms) for row in turn])
             if metered:
                 builder.add_topics([each for row in turn for each in row.take_topics()])
+        told: Sequence[Sequence[Any]] = ()
+        if self._others is not None:
+            rows, told = self._others.take_rows(), self._others.take_events(ts)
+            folded, missing = self._others.take_dropped()
+            dropped = (dropped[0] + folded, dropped[1] + missing)
+            for at in range(0, len(rows), ROWS_PER_TURN):
+                yield None
+                builder.add_rows(rows[at : at + ROWS_PER_TURN])
         line = builder.finish(
             gateway=self._gateway,
             boot=self._boot,
@@ -226,6 +256,7 @@ class Recorder:
             events=events,
             clock_offset_ms=begin_ms - (begin_wall_ms - ts * _SECOND_MS),
             dropped=dropped,
+            told=told,
             jump_ms=jump_ms if abs(jump_ms) >= _JUMP_MS else 0,
         )
         self.seq += 1

@@ -18,6 +18,7 @@ from config.sections.usage import UsageSettings
 from gateway.runtime.clock import NowMs, wall_clock_ms
 from gateway.usage.connections import ConnectionUsage, connection_level
 from gateway.usage.file_sink import FileSettings, FileWriter
+from gateway.usage.forwarding import LATE_MS, Tell, WorkersRows, WorkerUsage
 from gateway.usage.kafka_sink import KafkaWriter, TopicSettings
 from gateway.usage.mutations import mutation_level
 from gateway.usage.names import Names
@@ -51,6 +52,7 @@ class UsageService:
         connections: counts connections.
         series: for Prometheus.
         recorder, sink: see their modules.
+        from_workers: takes the lines of workers; None: there are none.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class UsageService:
         now_ms: NowMs,
         client: Mapping[str, Any],
         topic_ids: TopicIds | None = None,
+        workers: bool = False,
     ) -> None:
         """Put it together; nothing is written yet.
 
@@ -70,10 +73,12 @@ class UsageService:
             now_ms: its clock.
             client: librdkafka's settings for reaching the cluster; only records in a topic use them.
             topic_ids: names of topics, which the cluster is asked for.
+            workers: whether other processes count too, and tell `from_workers`.
 
         Raises:
             ConfigError: the file with the secret can't be read.
         """
+        self.from_workers = WorkersRows() if workers else None
         section = config.usage
         self._loop = loop
         gateway = section.gateway_id or host_id()
@@ -121,6 +126,8 @@ class UsageService:
             algorithm=config.mutation_quota.algorithm.value,
             loop=loop,
             now_ms=now_ms,
+            others=self.from_workers,
+            late_ms=LATE_MS if workers else 0,
         )
         self.connections = ConnectionUsage(self.table)
         self.series = UsageSeries(self.table, self.sink)
@@ -134,11 +141,12 @@ class UsageService:
         now_ms: NowMs,
         client: Mapping[str, Any],
         topic_ids: TopicIds | None = None,
+        workers: bool = False,
     ) -> UsageService | None:
         """What the configuration asks for; None: no records. The arguments are the constructor's."""
         if config.usage.kind == "off":
             return None
-        return cls(config, loop=loop, now_ms=now_ms, client=client, topic_ids=topic_ids)
+        return cls(config, loop=loop, now_ms=now_ms, client=client, topic_ids=topic_ids, workers=workers)
 
     def watch(self, mutations: MutationQuotas, connections: ConnectionQuotas) -> None:
         """Where limits of rows are found that have no counter of a rate."""
@@ -154,6 +162,30 @@ class UsageService:
         """Make the last line and wait, a bounded time, until it is delivered."""
         self.recorder.stop()
         await self._loop.run_in_executor(None, self.sink.stop, STOP_S)
+
+
+def worker_usage(
+    config: Config, *, loop: asyncio.AbstractEventLoop, now_ms: NowMs, tell: Tell
+) -> WorkerUsage | None:
+    """The usage records of a worker; None: none are kept.
+
+    Args:
+        config: valid.
+        loop: the worker's.
+        now_ms: its clock.
+        tell: takes its lines to the supervisor.
+    """
+    if config.usage.kind == "off":
+        return None
+    return WorkerUsage(
+        _names(config),
+        tell,
+        max_rows=config.usage.max_rows,
+        max_events=config.usage.max_events,
+        algorithm=config.mutation_quota.algorithm.value,
+        loop=loop,
+        now_ms=now_ms,
+    )
 
 
 def host_id() -> str:

@@ -1,10 +1,12 @@
 """The gateway as operators run it, `sluice serve --config FILE`, with the tap between it and its clients.
 
-The gateway listens on GATEWAY_HOST and advertises TAP_HOST with the same ports; the tap listens there.
+The gateway listens on GATEWAY_HOST and advertises TAP_HOST with the same ports; the tap listens there. With
+SLUICE_TEST_WORKERS=3 in the environment all gateways have so many workers, and are to be the same.
 """
 
 import contextlib
 import http.client
+import os
 import random
 import signal
 import socket
@@ -111,6 +113,9 @@ bind = "{self._admin}"
 
 {options.tables}
 """
+        workers = os.environ.get("SLUICE_TEST_WORKERS")
+        if workers is not None and "[server]" not in options.tables:
+            text += f"[server]\nworkers = {workers}\n"
         if "[log]" not in options.tables:
             text += '[log]\nlevel = "debug"\n'  # what is never told, is not told there either (hazard H15)
         if "[quota_store]" not in options.tables:

@@ -19,6 +19,7 @@ from gateway.quota_admin.store.interface import (
     Alteration,
     HistoryEntry,
     LimitChange,
+    OnChange,
     QuotaStore,
     StoredChange,
     StoreError,
@@ -62,6 +63,8 @@ class LiveQuotas:
         kept_limits: limits of brokers that the store has, those of other gateways' listeners among them.
         store: what keeps the overrides.
         counts: for the metrics.
+        spread: hands changes that are in force here to other processes of this gateway, and returns when they are
+            there; None: there are none.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class LiveQuotas:
         self.kept_limits: dict[str, str] = {}
         self.store = store
         self.counts = StoreCounts()
+        self.spread: OnChange | None = None
         self._now_ms = now_ms
         self._opened = False
         # None: those of the store are not in force.
@@ -119,6 +123,12 @@ class LiveQuotas:
         self._limits = limits
         if elsewhere := self.kept_limits.keys() - limits.keys:
             _log.warning("connection_limits_without_listener", settings=",".join(sorted(elsewhere)))
+
+    def stored(self) -> tuple[list[StoredChange], int]:
+        """Everything that the store says, as changes, and its version."""
+        quotas = [QuotaChange(*each) for each in self.quotas.overrides()]
+        limits = [LimitChange(name, value) for name, value in self.kept_limits.items()]
+        return [*quotas, *limits], self.store.version
 
     def why_not_ready(self) -> str | None:
         """None once the store was read to its end and is followed, otherwise a few words for /readyz."""
@@ -224,6 +234,8 @@ class LiveQuotas:
         if limits := [change for change in changes if isinstance(change, LimitChange)]:
             self.kept_limits = _merged(self.kept_limits, limits)
             self._put_limits_in_force()
+        if self.spread is not None:
+            await self.spread(changes, version)
         if self._opened:
             self.counts.changed_at_ms = self._now_ms()
             _log.info("quotas_changed", changes=len(changes), version=version)

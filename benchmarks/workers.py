@@ -1,0 +1,247 @@
+"""``python -m benchmarks.workers``: what workers cost beside one process, in one run.
+
+CPU per request with 400 connections of small Produce requests, how even the workers' shares are, and connections per
+CPU second. All processes of the gateway are on one core and the load on another, so that CPU time tells the cost; how
+much more passes on more cores is measured with ``--cores``, on a machine that has them.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+from kafka.record.memory_records import MemoryRecordsBuilder
+
+from benchmarks.connections.paths import Sluice, compile_crowd, start_null_broker, start_sluice
+from benchmarks.relay.machine import load_average
+from benchmarks.relay.native_build import ROOT, compile_native
+from benchmarks.relay.processes import allow_many_descriptors, choose_cores
+from testkit import wire
+
+RESULTS: Final = ROOT / "benchmarks" / "results" / "workers.json"
+_OPEN: Final = "[connections]\nmax_connections_per_ip = 100000\n"
+_QUOTA: Final = '[[quotas]]\nclient_id = "bench"\nproducer_byte_rate = 1000000000000\n'
+_SOURCES: Final = 64
+_AT_A_TIME: Final = 16
+_ABOUT_HEADER: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One under test.
+
+    Attributes:
+        workers: how many it was started with.
+        sluice: the running process and what it started.
+    """
+
+    workers: int
+    sluice: Sluice
+
+    def cpu_s(self) -> dict[int, float]:
+        """CPU seconds of each process so far."""
+        return {pid: _cpu_s(pid) for pid in _family(self.sluice.process.pid)}
+
+    def serving(self) -> list[int]:
+        """The processes that serve clients."""
+        own = self.sluice.process.pid
+        if self.workers == 1:
+            return [own]
+        (nursery,) = _children(own)
+        return _children(nursery)
+
+
+def _cpu_s(pid: int) -> float:
+    # The process's CPU clock; see `PinnedProcess.cpu_s`.
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _family(pid: int) -> list[int]:
+    return [pid, *(each for child in _children(pid) for each in _family(child))]
+
+
+class _Client(asyncio.Protocol):
+    """Sends a request, waits for the whole answer, and begins anew."""
+
+    def __init__(self, request: bytes, times: int, done: asyncio.Future[None]) -> None:
+        self._request, self._left, self._done = request, times, done
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport
+        transport.write(self._request)  # type: ignore[attr-defined]
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        size = int.from_bytes(self._received[:_ABOUT_HEADER], "big") + _ABOUT_HEADER
+        if len(self._received) < max(size, _ABOUT_HEADER + 1):
+            return
+        self._received = self._received[size:]
+        self._left -= 1
+        if self._left:
+            self._transport.write(self._request)
+        elif not self._done.done():
+            self._done.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._done.done():
+            self._done.set_exception(ConnectionError("the gateway closed a connection"))
+
+
+def _produce() -> bytes:
+    builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1_000)
+    builder.append(timestamp=1_700_000_000_000, key=None, value=b"v" * 100)
+    builder.close()
+    data = [{"name": "bench", "partition_data": [{"index": 0, "records": bytes(builder.buffer())}]}]
+    return wire.request(
+        "Produce",
+        9,
+        correlation_id=1,
+        client_id="bench",
+        transactional_id=None,
+        acks=1,
+        timeout_ms=1_000,
+        topic_data=data,
+    )
+
+
+async def _load(port: int, connections: int, warm_up: int, times: int, gateway: Gateway) -> dict[str, Any]:
+    """One window: all connections are open before it begins, and after it ends."""
+    loop = asyncio.get_running_loop()
+    request = _produce()
+    clients: list[Any] = []
+
+    async def each(count: int) -> None:
+        waiting = []
+        for transport, client in clients:
+            client._done, client._left = loop.create_future(), count
+            waiting.append(client._done)
+            transport.write(request)
+        await asyncio.gather(*waiting)
+
+    for _ in range(connections):
+        done = loop.create_future()
+        clients.append(await loop.create_connection(lambda d=done: _Client(request, 1, d), "127.0.0.1", port))
+        await done
+    await each(warm_up)
+    before, began_s = gateway.cpu_s(), time.monotonic()
+    await each(times)
+    elapsed_s, after = time.monotonic() - began_s, gateway.cpu_s()
+    for transport, client in clients:
+        client._done = loop.create_future()
+        client._done.set_result(None)
+        transport.close()
+    used = {pid: after[pid] - before[pid] for pid in after}
+    shares = [used[pid] for pid in gateway.serving()]
+    requests = connections * times
+    return {
+        "requests": requests,
+        "cpu_us_per_request": sum(used.values()) / requests * 1e6,
+        "requests_per_s": requests / elapsed_s,
+        "widest_share_pct": (max(shares) - min(shares)) / statistics.mean(shares) * 100,
+    }
+
+
+def _connect(crowd: Path, port: int, count: int, gateway: Gateway) -> dict[str, Any]:
+    """One window of connections that each make one request."""
+    arguments = ["cycles", port, _SOURCES, count, _AT_A_TIME, "request"]
+    before, began_s = gateway.cpu_s(), time.monotonic()
+    done = subprocess.run(
+        [str(crowd), *map(str, arguments)], capture_output=True, text=True, check=True, timeout=300
+    )
+    elapsed_s, after = time.monotonic() - began_s, gateway.cpu_s()
+    said = json.loads(done.stdout)
+    assert said["replied"] == count, said
+    used_s = sum(after[pid] - before[pid] for pid in after)
+    return {
+        "connections": count,
+        "per_s": count / elapsed_s,
+        "cpu_ms_per_1000": used_s / count * 1e6,
+        "supervisor_ms_per_1000": (after[gateway.sluice.process.pid] - before[gateway.sluice.process.pid])
+        / count
+        * 1e6,
+    }
+
+
+def main() -> None:
+    """Measure in interleaved rounds, and keep the medians."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.workers", description=__doc__)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--connections", type=int, default=400)
+    parser.add_argument("--requests", type=int, default=50, help="of each connection, in a window")
+    parser.add_argument("--cycles", type=int, default=4_000, help="connections made, in a window")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cores", action="store_true", help="the gateway may use all cores")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    allow_many_descriptors()
+    cores = choose_cores()
+    everywhere = os.sched_getaffinity(0)
+    cores.take_load()
+    crowd = compile_crowd()
+    rows: list[dict[str, Any]] = []
+    load_before = load_average()
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        broker, port = start_null_broker(compile_native(), cores.load, folder)
+        stack.callback(broker.stop)
+        gateways = []
+        for workers in options.workers:
+            sluice = start_sluice(
+                f"127.0.0.1:{port}",
+                cores.proxy,
+                folder,
+                tables=f"[server]\nworkers = {workers}\n{_OPEN}{_QUOTA}",
+                name=f"{workers} workers",
+            )
+            stack.callback(sluice.process.stop)
+            gateway = Gateway(workers, sluice)
+            if options.cores:
+                for pid in _family(sluice.process.pid):
+                    os.sched_setaffinity(pid, everywhere)
+            gateways.append(gateway)
+        for number in range(options.rounds):
+            for gateway in gateways:
+                window = _load(
+                    gateway.sluice.path.port,
+                    options.connections,
+                    5,
+                    options.requests,
+                    gateway,
+                )
+                row = {"workers": gateway.workers, "round": number, **uvloop.run(window)}
+                row |= _connect(crowd, gateway.sluice.path.port, options.cycles, gateway)
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+    medians = {
+        str(workers): {
+            key: statistics.median(row[key] for row in rows if row["workers"] == workers)
+            for key in rows[0]
+            if key not in ("workers", "round")
+        }
+        for workers in options.workers
+    }
+    one = medians[str(options.workers[0])]
+    for each in medians.values():
+        for key in ("cpu_us_per_request", "cpu_ms_per_1000", "per_s", "requests_per_s"):
+            each[f"{key}_ratio"] = each[key] / one[key]
+    document = {"load_before": load_before, "load_after": load_average(), "medians": medians, "rows": rows}
+    options.output.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(medians, indent=1))
+
+
+if __name__ == "__main__":
+    main()

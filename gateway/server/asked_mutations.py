@@ -1,0 +1,147 @@
+"""Controller mutations in a worker: the supervisor has the counters, so that they are charged in one place (KIP-599).
+
+The methods are those of `MutationQuotas`, and block until the supervisor has answered: what is decided decides what
+the handler does next. What needs no counter is not asked. Where the supervisor says nothing in time, this worker
+counts by itself until it does: a client then has its quota once more, and is not let through without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import structlog
+
+from gateway.observability.logging_setup import flooded
+from gateway.server.link import BlockingLink, LinkLost
+from quotas.limits import Limits
+from quotas.mutations import KEY, MutationDecision, MutationQuotas, MutationSettings, RequestDecision
+from quotas.resolution import TrackerKey
+from quotas.trackers import Kind
+
+ASKED: Final = frozenset(
+    {"charge", "charge_request", "refund", "throttle_time_ms", "count_throttle", "level"}
+)
+"""What a worker may call of the supervisor's counters."""
+
+_log = structlog.get_logger("gateway.mutations")
+
+
+class AskedMutations(MutationQuotas):
+    """See the module."""
+
+    def __init__(self, limits: Limits, settings: MutationSettings, asking: BlockingLink) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            limits, settings: as for `MutationQuotas`; the same as the supervisor's.
+            asking: leads to it.
+        """
+        super().__init__(limits, settings)
+        self._asking = asking
+
+    def charge(
+        self,
+        user: str,
+        client_id: str,
+        permits: float,
+        *,
+        strict: bool,
+        kind: Kind | None = None,
+        now_ms: int,
+    ) -> MutationDecision:
+        """See `MutationQuotas`."""
+        if permits > 0 and self._limits.enabled(KEY):
+            try:
+                decided = self._ask("charge", user, client_id, permits, strict=strict, kind=kind)
+            except LinkLost:
+                pass
+            else:
+                assert isinstance(decided, MutationDecision)
+                return decided
+        return super().charge(user, client_id, permits, strict=strict, kind=kind, now_ms=now_ms)
+
+    def charge_request(
+        self,
+        user: str,
+        client_id: str,
+        permits: Sequence[float],
+        *,
+        strict: bool,
+        validate_only: bool = False,
+        kind: Kind | None = None,
+        now_ms: int,
+    ) -> RequestDecision:
+        """See `MutationQuotas`."""
+        if any(permits) and self._limits.enabled(KEY):
+            try:
+                decided = self._ask(
+                    "charge_request",
+                    user,
+                    client_id,
+                    list(permits),
+                    strict=strict,
+                    validate_only=validate_only,
+                    kind=kind,
+                )
+            except LinkLost:
+                pass
+            else:
+                assert isinstance(decided, RequestDecision)
+                return decided
+        return super().charge_request(
+            user, client_id, permits, strict=strict, validate_only=validate_only, kind=kind, now_ms=now_ms
+        )
+
+    def refund(self, decision: MutationDecision, permits: float | None = None, *, now_ms: int) -> None:
+        """See `MutationQuotas`."""
+        if decision.charged > 0 and (permits is None or permits > 0):
+            try:
+                self._tell("refund", decision, permits)
+            except LinkLost:
+                super().refund(decision, permits, now_ms=now_ms)
+
+    def throttle_time_ms(self, user: str, client_id: str, *, kind: Kind | None = None, now_ms: int) -> int:
+        """See `MutationQuotas`."""
+        if not self.is_limited(user, client_id):
+            return 0
+        try:
+            return int(self._ask("throttle_time_ms", user, client_id, kind=kind))
+        except LinkLost:
+            return super().throttle_time_ms(user, client_id, kind=kind, now_ms=now_ms)
+
+    def count_throttle(
+        self, user: str, client_id: str, throttle_time_ms: int, *, kind: Kind | None = None, now_ms: int
+    ) -> None:
+        """See `MutationQuotas`."""
+        try:
+            self._tell("count_throttle", user, client_id, throttle_time_ms, kind=kind)
+        except LinkLost:
+            super().count_throttle(user, client_id, throttle_time_ms, kind=kind, now_ms=now_ms)
+
+    def level(self, tracker_key: TrackerKey, *, now_ms: int) -> tuple[float | None, float | None, bool]:
+        """See `MutationQuotas`."""
+        try:
+            limit, tokens, observe = self._ask("level", tracker_key)
+        except LinkLost:
+            return super().level(tracker_key, now_ms=now_ms)
+        return limit, tokens, observe
+
+    def _ask(self, what: str, *values: Any, **named: Any) -> Any:
+        try:
+            return self._asking.ask("mutations", what, values, named)
+        except LinkLost as exc:
+            _complain(what, exc)
+            raise
+
+    def _tell(self, what: str, *values: Any, **named: Any) -> None:
+        try:
+            self._asking.tell("mutations", what, values, named)
+        except LinkLost as exc:
+            _complain(what, exc)
+            raise
+
+
+def _complain(what: str, exc: LinkLost) -> None:
+    if not flooded("supervisor_silent"):
+        _log.error("supervisor_silent", question=what, error=str(exc))

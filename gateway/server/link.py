@@ -1,0 +1,256 @@
+"""The link between supervisor and worker: what one tells the other, and asks, in order. [io]
+
+A frame is its length in four bytes and a pickle; both ends are the same program and the socket has no name, so none
+but the two can write to it. `Link` lives on the loop. `BlockingLink` asks the loop at the other end and waits for the
+answer: for the few questions whose answer decides in the middle of a handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pickle
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias, cast
+
+import structlog
+
+from gateway.quota_admin.store.interface import StoreError
+
+BLOCKED_S: Final = 1.0
+"""The longest that a blocking question holds its worker's loop."""
+
+_LENGTH: Final = struct.Struct("!I")
+_READ_BYTES: Final = 1 << 16
+
+Handlers: TypeAlias = Mapping[str, Callable[..., Any]]
+"""What can be told or asked: called in the order of the frames; of a coroutine the answer is its result."""
+
+_log = structlog.get_logger("gateway.link")
+
+
+class LinkLost(ConnectionError):
+    """The other process is gone, or says nothing."""
+
+
+def _frame(*values: Any) -> bytes:
+    data = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(data)) + data
+
+
+class Link(asyncio.Protocol):
+    """One end, on the loop.
+
+    Attributes:
+        lost: the other process is gone, or this end was closed.
+        closed: set then.
+    """
+
+    def __init__(self, handlers: Handlers, on_lost: Callable[[], None]) -> None:
+        """Not open yet.
+
+        Args:
+            handlers: what the other end may tell and ask.
+            on_lost: called once when the other process is gone.
+        """
+        self.lost = False
+        self.closed = asyncio.Event()
+        self._handlers = handlers
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._last_id = 0
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, sock: socket.socket) -> None:
+        """Use this socket from now on."""
+        loop = asyncio.get_running_loop()
+        await loop.create_unix_connection(lambda: self, sock=sock)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the other process has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def tell(self, what: str, *values: Any) -> None:
+        """Say it; nothing comes back, and nothing happens when the other process is gone."""
+        if self._transport is not None and not self.lost:
+            self._transport.write(_frame(0, what, values))
+
+    async def ask(self, what: str, *values: Any) -> Any:
+        """Ask, and wait for the answer.
+
+        Raises:
+            LinkLost: there is none, as the other process is gone.
+            StoreError: the other end's.
+        """
+        if self._transport is None or self.lost:
+            raise LinkLost("the other process is gone")
+        self._last_id += 1
+        asked = self._last_id
+        answer = self._answers[asked] = asyncio.get_running_loop().create_future()
+        self._transport.write(_frame(asked, what, values))
+        try:
+            return await answer
+        finally:
+            self._answers.pop(asked, None)
+
+    def close(self) -> None:
+        """End it from this side, once what was told has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- asyncio.Protocol ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        # uvloop's is none of its subclasses.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._received += data
+        at = 0
+        while len(self._received) - at >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(self._received, at)
+            end = at + _LENGTH.size + size
+            if len(self._received) < end:
+                break
+            frame = pickle.loads(memoryview(self._received)[at + _LENGTH.size : end])
+            at = end
+            self._take(*frame)
+        del self._received[:at]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self.lost = True
+        self.closed.set()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(LinkLost("the other process is gone"))
+        self._on_lost()
+
+    def _take(self, asked: int, what: str | None, values: Any) -> None:
+        if what is None:
+            answer = self._answers.get(asked)
+            if answer is not None and not answer.done():
+                done, value = values
+                answer.set_result(value) if done else answer.set_exception(value)
+            return
+        try:
+            value = self._handlers[what](*values)
+        except StoreError as exc:
+            self._answer(asked, done=False, value=exc)
+            return
+        if inspect.iscoroutine(value):
+            task = asyncio.get_running_loop().create_task(self._answer_later(asked, value))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._answer(asked, done=True, value=value)
+
+    async def _answer_later(self, asked: int, coroutine: Any) -> None:
+        try:
+            value = await coroutine
+        except (StoreError, LinkLost) as exc:
+            self._answer(asked, done=False, value=exc)
+        except Exception as exc:  # noqa: BLE001  (a bug of ours; the one that asked must get an answer)
+            _log.error("link_failed", exc_info=exc)
+            self._answer(asked, done=False, value=LinkLost("the other process failed"))
+        else:
+            self._answer(asked, done=True, value=value)
+
+    def _answer(self, asked: int, *, done: bool, value: Any) -> None:
+        if asked and self._transport is not None and not self.lost:
+            self._transport.write(_frame(asked, None, (done, value)))
+
+
+class BlockingLink:
+    """Asks a `Link` at the other end; holds the loop until the answer is there.
+
+    Once an answer did not come in time, nothing is asked until it has come: a process that stands still holds this
+    one up once, and not at each question.
+    """
+
+    def __init__(self, sock: socket.socket, *, within_s: float = BLOCKED_S) -> None:
+        """Use this socket.
+
+        Args:
+            sock: of this process alone.
+            within_s: the longest wait for an answer.
+        """
+        self._sock = sock
+        self._within_s = within_s
+        self._received = bytearray()
+        self._last_id = 0
+        self._answered_id = 0
+        self._broken = False
+        self._value: tuple[bool, Any] = (True, None)
+
+    def tell(self, what: str, *values: Any) -> None:
+        """Say it.
+
+        Raises:
+            LinkLost: the other process is gone, or takes nothing.
+        """
+        self._catch_up()
+        self._send(_frame(0, what, values))
+
+    def ask(self, what: str, *values: Any) -> Any:
+        """Ask, and wait for the answer.
+
+        Raises:
+            LinkLost: there is none in time.
+        """
+        self._catch_up()
+        self._last_id += 1
+        self._send(_frame(self._last_id, what, values))
+        self._sock.settimeout(self._within_s)
+        try:
+            while self._answered_id < self._last_id:
+                self._receive()
+        except OSError as exc:
+            raise LinkLost(str(exc) or type(exc).__name__) from exc
+        done, value = self._value
+        if not done:
+            raise value
+        return value
+
+    def _catch_up(self) -> None:
+        if self._broken:
+            raise LinkLost("the other process is gone")
+        if self._answered_id == self._last_id:
+            return
+        self._sock.settimeout(0)
+        try:
+            while self._answered_id < self._last_id:
+                self._receive()
+        except OSError as exc:
+            raise LinkLost("the other process stands still") from exc
+
+    def _send(self, frame: bytes) -> None:
+        self._sock.settimeout(self._within_s)
+        try:
+            self._sock.sendall(frame)
+        except OSError as exc:
+            self._broken = True  # part of a frame may have left
+            raise LinkLost(str(exc) or type(exc).__name__) from exc
+
+    def _receive(self) -> None:
+        """Take what has come, and the answers in it."""
+        received = self._received
+        data = self._sock.recv(_READ_BYTES)
+        if not data:
+            self._broken = True
+            raise LinkLost("the other process is gone")
+        received += data
+        while len(received) >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(received)
+            end = _LENGTH.size + size
+            if len(received) < end:
+                break
+            self._answered_id, _, self._value = pickle.loads(bytes(received[_LENGTH.size : end]))
+            del received[:end]

@@ -1,0 +1,126 @@
+"""What all processes of a gateway tell, as that of one: /metrics, /status.json and /why. [io]"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from gateway.observability.status import MAX_ROWS, MAX_WAITING, MUTATION_FIELDS, RATE_FIELDS, Built, urgency
+from gateway.observability.throttle_journal import JournalClient, Throttles
+from gateway.server.merged_metrics import SUPERVISORS, Departed, merged
+from gateway.server.workers import Worker, WorkerPool
+
+_ADDED: Final = ("throttled", "refused", "would_throttle")
+
+
+class MergedMetrics(Collector):
+    """The metrics of all processes; `prepare` is due before each `collect`."""
+
+    def __init__(self, own: Collector, pool: WorkerPool, prepare: Callable[[], Awaitable[None]]) -> None:
+        """Show these.
+
+        Args:
+            own: the supervisor's.
+            pool: the workers.
+            prepare: of the supervisor's.
+        """
+        self._own = own
+        self._pool = pool
+        self._prepare_own = prepare
+        self._departed = Departed()
+        self._others: list[list[Metric]] = []
+        pool.on_lost.append(self._lost)
+
+    async def prepare(self) -> None:
+        """Ask the workers."""
+        await self._prepare_own()
+        self._others = self._departed.others(await self._pool.ask_all("metrics"))
+
+    def collect(self) -> Iterator[Metric]:
+        """All series, as of the last `prepare`."""
+        yield from merged(self._own.collect(), self._others)
+
+    def _lost(self, worker: Worker) -> None:
+        self._departed.lost(worker.number)
+
+
+class MergedStatus:
+    """Snapshots of the whole gateway."""
+
+    def __init__(self, own: Callable[[], Awaitable[Built]], pool: WorkerPool) -> None:
+        """Make them of these.
+
+        Args:
+            own: makes the supervisor's.
+            pool: the workers, which are asked for theirs.
+        """
+        self._own = own
+        self._pool = pool
+
+    async def build(self) -> Built:
+        """See `Status.build`."""
+        own = await self._own()
+        told = await self._pool.ask_all("status")
+        began_s = time.perf_counter()
+        text = json.dumps(_merged(json.loads(own.text), [json.loads(text) for text in told.values()]))
+        return Built(text.encode(), own.spent_s + time.perf_counter() - began_s)
+
+    async def throttles(self, what: str, *values: Any) -> list[tuple[JournalClient, Throttles]]:
+        """Entries of the workers' journals; the arguments are a method of `ThrottleJournal` and its own."""
+        answers = await self._pool.ask_all("throttles", what, values)
+        return [entry for entries in answers.values() for entry in entries]
+
+
+def _merged(own: dict[str, Any], others: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    series: dict[str, dict[str, list[Any]]] = {}
+    clients: dict[tuple[Any, ...], dict[str, Any]] = {}
+    waiting: list[dict[str, Any]] = []
+    journal_entries = 0
+    for at, each in enumerate((own, *others)):
+        for name, samples in each["series"].items():
+            if at and name.startswith(SUPERVISORS):
+                continue
+            known = series.setdefault(name, {})
+            for labels, value in samples:
+                sample = known.setdefault(json.dumps(labels, sort_keys=True), [labels, 0])
+                sample[1] += value
+        for client in each["clients"]:
+            _add_client(clients, client)
+        waiting += each["waiting"]
+        journal_entries += each["members"][0]["journal_entries"]
+    ranked = sorted(clients.values(), key=urgency, reverse=True)
+    waiting.sort(key=lambda entry: int(entry["last_ms"]), reverse=True)
+    (member,) = own["members"]
+    return own | {
+        "members": [member | {"journal_entries": journal_entries}],
+        "client_count": len(clients),
+        "waiting": waiting[:MAX_WAITING],
+        "series": {name: list(samples.values()) for name, samples in series.items()},
+        "clients": ranked[:MAX_ROWS],
+    }
+
+
+def _add_client(clients: dict[tuple[Any, ...], dict[str, Any]], client: dict[str, Any]) -> None:
+    key = (client["user"], client["client_id"], client.get("broker"), client.get("other"))
+    mine = clients.setdefault(key, client)
+    if mine is client:
+        return
+    for name, cells in client.items():
+        if isinstance(cells, list):
+            fields = MUTATION_FIELDS if name == "controller_mutation" else RATE_FIELDS
+            before = mine.get(name)
+            mine[name] = cells if before is None else list(map(_cell, fields, before, cells))
+
+
+def _cell(field: str, mine: Any, other: Any) -> Any:
+    if mine is None or other is None:
+        return other if mine is None else mine
+    if field == "rule":
+        return mine
+    # Each process knows about the whole counter.
+    return mine + other if field in _ADDED else max(mine, other)

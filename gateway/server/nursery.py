@@ -1,0 +1,171 @@
+"""The nursery: a process with one thread and all modules loaded, which forks workers. [io]
+
+It is forked before the supervisor has a loop, a thread or a port. A fork of the supervisor itself would copy locks
+that other threads hold, the listening sockets, and clients' connections on their way to another worker. Importing
+takes 1.8 s, a fork milliseconds, and the modules' memory is shared.
+
+The supervisor learns of a worker's end by its sockets: a worker is the nursery's child, not its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+IGNORED: Final = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+"""In the nursery and in workers: they reach the whole group or unit, and the supervisor says what follows of them."""
+
+_ANSWER_S: Final = 5.0
+"""For the nursery to fork; it has nothing else to do."""
+
+_REQUEST: Final = struct.Struct("!I")
+_REPLY: Final = struct.Struct("!i")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSockets:
+    """What a worker and its supervisor share; each end has its own.
+
+    Attributes:
+        handover: whole messages: accepted sockets.
+        link: a stream: see `gateway.server.link`.
+        asking: a stream: blocking questions of the worker.
+    """
+
+    handover: socket.socket
+    link: socket.socket
+    asking: socket.socket
+
+    @classmethod
+    def pair(cls) -> tuple[WorkerSockets, WorkerSockets]:
+        """Both ends."""
+        pairs = [
+            socket.socketpair(socket.AF_UNIX, kind)
+            for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM, socket.SOCK_STREAM)
+        ]
+        return cls(*(ours for ours, _ in pairs)), cls(*(theirs for _, theirs in pairs))
+
+    @property
+    def all(self) -> tuple[socket.socket, ...]:
+        """All three."""
+        return self.handover, self.link, self.asking
+
+    def close(self) -> None:
+        """Close this end."""
+        for sock in self.all:
+            sock.close()
+
+
+WorkerMain = Callable[[int, WorkerSockets], None]
+"""The life of a worker, from its number and its sockets."""
+
+
+class Nursery:
+    """The supervisor's end.
+
+    Attributes:
+        pid: of the process.
+    """
+
+    def __init__(self, work: WorkerMain) -> None:
+        """Fork it. Must be called while the process has one thread and no loop.
+
+        Args:
+            work: run by each worker, in a process of its own.
+        """
+        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        gc.collect()
+        gc.freeze()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if not self.pid:
+            self._sock.close()
+            _in_child(lambda: _nurse(theirs, work))
+        theirs.close()
+        self._sock.settimeout(_ANSWER_S)
+
+    def fork(self, number: int, sockets: WorkerSockets) -> int:
+        """Have a worker forked.
+
+        Args:
+            number: for its name in logs and metrics.
+            sockets: the worker's end; closed here.
+
+        Returns:
+            Its process id.
+
+        Raises:
+            OSError: the nursery is gone, or the system can't fork.
+        """
+        try:
+            descriptors = [sock.fileno() for sock in sockets.all]
+            socket.send_fds(self._sock, [_REQUEST.pack(number)], descriptors)
+            reply = self._sock.recv(_REPLY.size)
+        finally:
+            sockets.close()
+        if len(reply) < _REPLY.size:
+            raise OSError("the process that forks workers is gone")
+        (pid,) = _REPLY.unpack(reply)
+        if pid < 0:
+            raise OSError(-pid, os.strerror(-pid))
+        return int(pid)
+
+    def stop(self) -> None:
+        """End it; workers live on."""
+        self._sock.close()
+        os.waitpid(self.pid, 0)
+
+
+def _in_child(live: Callable[[], None]) -> None:
+    """The rest of a forked process's life; never returns into the code that forked it."""
+    status = 1
+    try:
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        live()
+        status = 0
+    except BaseException:  # noqa: BLE001  (nothing above may run twice)
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _nurse(requests: socket.socket, work: WorkerMain) -> None:
+    # Children that have ended leave nothing behind.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(requests, _REQUEST.size, 3)
+        if not message:
+            return
+        (number,) = _REQUEST.unpack(message)
+        sockets = WorkerSockets(*(socket.socket(fileno=descriptor) for descriptor in descriptors))
+        try:
+            pid = os.fork()
+        except OSError as exc:
+            pid = -(exc.errno or 1)
+        if not pid:
+            requests.close()
+            _in_child(lambda: _work(work, number, sockets))  # noqa: B023  (ends before the next turn)
+        sockets.close()
+        requests.send(_REPLY.pack(pid))
+
+
+def _work(work: WorkerMain, number: int, sockets: WorkerSockets) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    work(number, sockets)

@@ -1,0 +1,152 @@
+"""What clients did to topics a moment ago, known to all workers: see `gateway.handlers.recent_topics`. [io]
+
+Each worker has all notes. What it notes itself it tells the supervisor, which keeps the order; what others noted it
+fetches before it decides, on the same blocking socket on which it then has the mutations charged. A client that was
+answered by one worker and goes on at another thus finds what the first has noted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias
+
+from gateway.handlers.recent_topics import MOST_NOTES, OpenCharge, RecentTopics, TopicChange
+from gateway.server.link import BlockingLink, LinkLost
+
+Event: TypeAlias = tuple[Any, ...]
+"""The name of what was done, and its arguments."""
+
+_MOST_EVENTS: Final = 20_000
+
+
+class TopicEvents:
+    """The supervisor's part: what workers have noted, in the order in which it was told."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._events: deque[tuple[int, Event]] = deque(maxlen=_MOST_EVENTS)
+        self._count = 0
+        self._seen: dict[int, int] = {}
+
+    def joined(self, worker: int) -> None:
+        """What was told before concerns a new worker no more: it has no client yet."""
+        self._seen[worker] = self._count
+
+    def told(self, worker: int, event: Event) -> None:
+        """One event of a worker, which is named by its process."""
+        self._events.append((worker, event))
+        self._count += 1
+
+    def fetched(self, worker: int) -> list[tuple[int, Event]]:
+        """What others have told since this one asked last."""
+        new = self._count - self._seen.get(worker, 0)
+        self._seen[worker] = self._count
+        return [each for each in self._last(new) if each[0] != worker]
+
+    def forget(self, worker: int) -> None:
+        """It is gone."""
+        self._seen.pop(worker, None)
+
+    def _last(self, count: int) -> Iterator[tuple[int, Event]]:
+        for at in range(max(0, len(self._events) - count), len(self._events)):
+            yield self._events[at]
+
+
+class SharedRecentTopics(RecentTopics):
+    """A worker's notes, and those of the others."""
+
+    def __init__(self, asking: BlockingLink, needed: Callable[[], bool]) -> None:
+        """Nothing is noted.
+
+        Args:
+            asking: leads to the supervisor.
+            needed: whether anything is decided by what is noted; if not, nothing is told.
+        """
+        super().__init__()
+        self._asking = asking
+        self._needed = needed
+        self._fetched_ms = -1
+        self._last_id = 0
+        self._ids: dict[TopicChange, int] = {}
+        self._of_others: dict[tuple[int, int], TopicChange] = {}
+
+    def note(self, identity: bytes, partition_count: int, *, now_ms: int) -> None:
+        """See `RecentTopics`."""
+        self._tell("note", identity, partition_count, now_ms)
+        super().note(identity, partition_count, now_ms=now_ms)
+
+    def begin(self, name: bytes, partitions: int, timeout_ms: int, *, now_ms: int) -> TopicChange:
+        """See `RecentTopics`."""
+        self._fetch(now_ms)
+        change = super().begin(name, partitions, timeout_ms, now_ms=now_ms)
+        self._last_id += 1
+        _keep(self._ids, change, self._last_id)
+        self._tell("begin", self._last_id, name, partitions, timeout_ms, now_ms)
+        return change
+
+    def end_refused(self, change: TopicChange) -> None:
+        """See `RecentTopics`."""
+        self._tell("end_refused", self._ids.pop(change, 0))
+        super().end_refused(change)
+
+    def end_done(self, change: TopicChange, partitions: int, *, now_ms: int) -> bool:
+        """See `RecentTopics`."""
+        self._fetch(now_ms)
+        self._tell("end_done", self._ids.pop(change, 0), partitions, now_ms)
+        return super().end_done(change, partitions, now_ms=now_ms)
+
+    def leave_open(self, name: bytes, charge: OpenCharge) -> None:
+        """See `RecentTopics`."""
+        self._tell("leave_open", name, charge)
+        super().leave_open(name, charge)
+
+    def take_due(self, user: str, client_id: str, *, now_ms: int) -> dict[bytes, OpenCharge]:
+        """See `RecentTopics`."""
+        self._fetch(now_ms)
+        due = super().take_due(user, client_id, now_ms=now_ms)
+        if due:
+            self._tell("take_due", user, client_id, now_ms)
+        return due
+
+    def _tell(self, *event: Any) -> None:
+        if self._needed():
+            try:
+                self._asking.tell("topic_event", event)
+            except LinkLost:
+                return  # the question that follows is logged
+
+    def _fetch(self, now_ms: int) -> None:
+        """Take over what others have noted; once for all topics of a step, which have one time."""
+        if now_ms == self._fetched_ms or not self._needed():
+            return
+        try:
+            events = self._asking.ask("topic_events")
+        except LinkLost:
+            return
+        self._fetched_ms = now_ms
+        for worker, (what, *values) in events:
+            self._apply(worker, what, values)
+
+    def _apply(self, worker: int, what: str, values: list[Any]) -> None:
+        if what == "note":
+            super().note(values[0], values[1], now_ms=values[2])
+        elif what == "begin":
+            change = super().begin(*values[1:4], now_ms=values[4])
+            _keep(self._of_others, (worker, values[0]), change)
+        elif what == "leave_open":
+            super().leave_open(*values)
+        elif what == "take_due":
+            super().take_due(*values[:2], now_ms=values[2])
+        elif (worker, values[0]) in self._of_others:
+            ended = self._of_others.pop((worker, values[0]))
+            if what == "end_refused":
+                super().end_refused(ended)
+            else:
+                super().end_done(ended, values[1], now_ms=values[2])
+
+
+def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
+    if len(kept) >= MOST_NOTES:
+        del kept[next(iter(kept))]
+    kept[key] = value

@@ -1,0 +1,61 @@
+"""What a worker has recorded, told to the other workers by way of the supervisor. [io]
+
+The exchange is that of a fleet (docs/decisions/0022-one-quota-over-a-fleet.md), its members the workers; the
+supervisor passes each message to all of them. Mutations are no part of it: the supervisor has their counters.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.fleet.counters import counters_of
+from gateway.fleet.exchange import Exchange, FleetRules, OnIsolation
+from gateway.fleet.shares import Member, decode_share, encode_share
+from gateway.runtime.clock import NowMs
+from gateway.server.worker import TICK_S, WorkerSide
+from gateway.session.client_quotas import ClientQuotas
+
+_MOST_UNSENT_BYTES: Final = 8 * 1024 * 1024
+
+
+class SharedUsage:
+    """One worker's part.
+
+    Attributes:
+        exchange: what is told and heard.
+    """
+
+    def __init__(self, worker: WorkerSide, quotas: ClientQuotas, workers: int, now_ms: NowMs) -> None:
+        """Tell and hear from when the worker serves on.
+
+        Args:
+            worker: leads to the supervisor.
+            quotas: have the counters.
+            workers: how many there are to be.
+            now_ms: the clock.
+        """
+        # A worker without its supervisor drains, and counts for itself until then.
+        rules = FleetRules(interval_ms=int(TICK_S * 1000), members=workers, on_isolation=OnIsolation.LOCAL)
+        self.exchange = Exchange(
+            Member(f"worker-{worker.number}", secrets.token_hex(8)),
+            counters_of(quotas.produce, quotas.fetch, quotas.request_time, None),
+            rules,
+            now_ms=now_ms(),
+        )
+        self._worker = worker
+        self._now_ms = now_ms
+        worker.handlers["shares"] = self._receive
+        worker.on_tick.append(self._tick)
+
+    def _tick(self) -> None:
+        # What is not taken is not told: others ask where counters stand once they miss it.
+        shares = self.exchange.tick(now_ms=self._now_ms())
+        if shares and self._worker.link.unsent_bytes < _MOST_UNSENT_BYTES:
+            self._worker.link.tell("shares", [encode_share(share) for share in shares])
+
+    def _receive(self, messages: Sequence[bytes]) -> None:
+        now_ms = self._now_ms()
+        for message in messages:
+            self.exchange.receive(decode_share(message), now_ms=now_ms)

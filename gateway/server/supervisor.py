@@ -1,0 +1,183 @@
+"""What a supervisor does for its workers: quotas that are set, mutations, ports of brokers, places. [io]
+
+The parts are those of a gateway of one process; workers ask for them by their links (docs/decisions/0021-workers.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from config import Config
+from gateway.net.accepted_socket import AcceptedSocket
+from gateway.quota_admin.store.interface import Alteration, HistoryEntry, StoredChange
+from gateway.quota_admin.store.live import LiveQuotas
+from gateway.runtime.clock import NowMs
+from gateway.server.asked_mutations import ASKED
+from gateway.server.link import LinkLost
+from gateway.server.operations import Operations
+from gateway.server.reload import ReloadPlan, plan
+from gateway.server.shared_topics import TopicEvents
+from gateway.server.worker import Start, share_of
+from gateway.server.workers import Worker, WorkerPool
+from quotas.connections import ConnectionQuotas
+from quotas.limits import Enforcement
+from quotas.mutations import MutationQuotas
+
+_MOST_UNSENT_BYTES: Final = 8 * 1024 * 1024
+"""To one worker; one that stands still gets no more of what is only of this moment."""
+
+
+class _Listener(Protocol):
+    def offer_slot(self) -> None: ...
+
+
+class Supervisor:
+    """See the module."""
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        *,
+        listeners: Mapping[str, _Listener],
+        open_port: Callable[[str, int], bool],
+        connections: ConnectionQuotas,
+        live_quotas: LiveQuotas,
+        mutations: MutationQuotas,
+        operations: Callable[[], Operations],
+        on_usage: Callable[[bytes], None],
+        now_ms: NowMs,
+    ) -> None:
+        """Serve the workers of this pool from now on.
+
+        Args:
+            pool: not started yet.
+            listeners: by name.
+            open_port: opens the port of a broker for a listener.
+            connections: counts connections, wherever they are served.
+            live_quotas: the store, and what is in force.
+            mutations: the counters.
+            operations: the configuration in force and its changes.
+            on_usage: takes workers' lines of usage records.
+            now_ms: the clock.
+        """
+        self._pool = pool
+        self._listeners = listeners
+        self._open_port = open_port
+        self._connections = connections
+        self._live_quotas = live_quotas
+        self._mutations = mutations
+        self._operations = operations
+        self._now_ms = now_ms
+        self._topic_events = TopicEvents()
+        pool.on_lost.append(lambda worker: self._topic_events.forget(worker.pid))
+        self._evicting: asyncio.Task[None] | None = None
+        pool.give_back_to(connections, lambda name: listeners[name].offer_slot())
+        pool.handlers |= {
+            "begin": self._begin,
+            "open_store": self._open_store,
+            "write": self._write,
+            "catch_up": self._catch_up,
+            "history": self._history,
+            "open_port": lambda _worker, name, broker_id: self._open_port(name, broker_id),
+            "mutations": self._ask_mutations,
+            "topic_event": lambda worker, event: self._topic_events.told(worker.pid, event),
+            "topic_events": lambda worker: self._topic_events.fetched(worker.pid),
+            "shares": self._share,
+            "usage": lambda _worker, line: on_usage(line),
+        }
+        pool.on_ready.append(self._bring_up_to_date)
+        live_quotas.spread = self._quotas_changed
+        # By process id: what a worker began with, until it serves.
+        self._began: dict[int, tuple[Config, Enforcement]] = {}
+
+    # -- what workers begin with -----------------------------------------------------------------------------
+
+    def _begin(self, worker: Worker) -> Start:
+        self._topic_events.joined(worker.pid)
+        operations = self._operations()
+        self._began[worker.pid] = operations.config, operations.mode
+        return Start(share_of(operations.config, self._pool.count), operations.mode)
+
+    def _bring_up_to_date(self, worker: Worker) -> None:
+        """What has changed since the worker began, and before it was asked like the others."""
+        operations = self._operations()
+        config, mode = self._began.pop(worker.pid)
+        missed = plan(config, operations.config)
+        if missed.applies:
+            worker.link.tell("reload", self._shared(missed), "start")
+        if operations.mode is not mode:
+            worker.link.tell("mode", operations.mode, "start")
+
+    def _shared(self, decided: ReloadPlan) -> ReloadPlan:
+        return replace(decided, config=share_of(decided.config, self._pool.count))
+
+    # -- what changes ----------------------------------------------------------------------------------------
+
+    async def spread(self, what: str, value: ReloadPlan | Enforcement, by: str) -> None:
+        """Put a reload or a mode in force in all workers; see `Operations`."""
+        await self._pool.ask_all(what, self._shared(value) if isinstance(value, ReloadPlan) else value, by)
+
+    async def _quotas_changed(self, changes: Sequence[StoredChange], version: int) -> None:
+        await self._pool.ask_all("quotas_changed", tuple(changes), version, following=True)
+
+    def _open_store(self, worker: Worker) -> tuple[list[StoredChange], int]:
+        worker.follows = True
+        return self._live_quotas.stored()
+
+    async def _write(self, _worker: Worker, alteration: Alteration) -> int:
+        return await self._live_quotas.alter(alteration)
+
+    async def _catch_up(self, _worker: Worker) -> None:
+        await self._live_quotas.catch_up()
+
+    async def _history(self, _worker: Worker, limit: int) -> list[HistoryEntry]:
+        return await self._live_quotas.history(limit)
+
+    # -- what is counted here --------------------------------------------------------------------------------
+
+    def _share(self, _worker: Worker, messages: Sequence[bytes]) -> None:
+        """To all workers, the one that tells it among them: so it knows that it is in touch."""
+        for worker in self._pool.workers.values():
+            if worker.link.unsent_bytes < _MOST_UNSENT_BYTES:
+                worker.link.tell("shares", messages)
+
+    def _ask_mutations(
+        self, _worker: Worker, what: str, values: Sequence[Any], named: Mapping[str, Any]
+    ) -> Any:
+        assert what in ASKED
+        return getattr(self._mutations, what)(*values, **named, now_ms=self._now_ms())
+
+    # -- connections -----------------------------------------------------------------------------------------
+
+    def hand_over(self, listener: str, accepted: AcceptedSocket) -> None:
+        """Give an admitted socket to a worker; where that is too many, another connection is closed."""
+        self._pool.hand_over(listener, accepted)
+        if self._evicting is None and self._crowded():
+            self._evicting = asyncio.ensure_future(self._evict())
+
+    def _crowded(self) -> list[str]:
+        return [name for name in self._listeners if self._connections.must_close_one(name)]
+
+    async def _evict(self) -> None:
+        """Close the connections that were idle the longest, as long as the protected listener needs their places."""
+        try:
+            while names := self._crowded():
+                idle = [
+                    (since_ms, number, name)
+                    for name in names
+                    for number, since_ms in (await self._pool.ask_all("idle_since", name)).items()
+                    if since_ms is not None
+                ]
+                if not idle:
+                    return
+                _, number, name = min(idle)
+                worker = self._pool.workers.get(number)
+                if worker is not None:
+                    with suppress(LinkLost):  # its places are free in any case
+                        await worker.link.ask("evict", name)
+        finally:
+            self._evicting = None

@@ -1,0 +1,248 @@
+"""A worker's side: what it gets from its supervisor and tells it. [io]
+
+The supervisor hands over accepted sockets; everything else goes by the link. When the supervisor is gone, the worker
+drains: nobody would hand it another connection, and those that it has lose nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import structlog
+
+from config import Config
+from gateway.net.accepted_socket import AcceptedSocket, PlainSocket
+from gateway.server.link import BlockingLink, Link, LinkLost
+from gateway.server.nursery import WorkerSockets
+from quotas.limits import Enforcement
+
+HANDOVER_BYTES: Final = 1024
+"""The longest message with a socket: names of listeners and addresses are short."""
+
+TICK_S: Final = 0.1
+"""How often a worker gives a sign of life, and tells what its counters have recorded."""
+
+_RECEIVED_PER_TURN: Final = 8
+
+_log = structlog.get_logger("gateway.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a worker begins with.
+
+    Attributes:
+        config: in force, with this worker's share of what is divided.
+        mode: what is done with quotas.
+    """
+
+    config: Config
+    mode: Enforcement
+
+
+def share_of(config: Config, workers: int) -> Config:
+    """The configuration of one of so many workers: bytes and handshakes of the whole gateway are divided."""
+    limits, connections = config.limits, config.connections
+    queued_bytes = max(1, limits.queued_max_request_bytes // workers)
+    handshakes = max(1, connections.max_tls_handshakes_per_second // workers)
+    return config.model_copy(
+        update={
+            "limits": limits.model_copy(update={"queued_max_request_bytes": queued_bytes}),
+            "connections": connections.model_copy(update={"max_tls_handshakes_per_second": handshakes}),
+        }
+    )
+
+
+def handover_message(listener: str, accepted: AcceptedSocket) -> bytes:
+    """What goes with an accepted socket."""
+    values = (
+        listener,
+        accepted.sock.family,
+        accepted.ip,
+        accepted.port,
+        accepted.broker_id,
+        accepted.proxy,
+        accepted.connected_to,
+    )
+    return pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+
+
+def _accepted(message: bytes, descriptor: int) -> tuple[str, AcceptedSocket]:
+    listener, family, ip, port, broker_id, proxy, connected_to = pickle.loads(message)
+    sock = PlainSocket(family, socket.SOCK_STREAM, 0, fileno=descriptor)
+    sock.setblocking(False)
+    return listener, AcceptedSocket(sock, ip, port, broker_id, proxy, connected_to)
+
+
+class Reports:
+    """Tells the supervisor of connections that have ended: their places are free. See `Places`."""
+
+    def __init__(self, link: Link) -> None:
+        """Use this link."""
+        self._link = link
+        self._ended: list[tuple[str, str]] = []
+
+    def release(self, listener: str, ip: str) -> None:
+        """A connection has ended."""
+        if not self._ended:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._ended.append((listener, ip))
+
+    def must_close_one(self, _listener: str) -> bool:
+        """The supervisor counts, and says so."""
+        return False
+
+    def flush(self) -> None:
+        """Tell of those that have ended."""
+        ended, self._ended = self._ended, []
+        if ended:
+            self._link.tell("ended", ended)
+
+
+class _Operations(Protocol):
+    def set_mode(self, mode: Enforcement, *, by: str) -> None: ...
+    def put_in_force(self, plan: Any, *, by: str) -> None: ...
+
+
+class _Tls(Protocol):
+    def look_now(self) -> None: ...
+
+
+class _Listener(Protocol):
+    @property
+    def idle_since_ms(self) -> int | None: ...
+    def adopt(self, accepted: AcceptedSocket) -> None: ...
+    def evict_one(self) -> bool: ...
+
+
+class Worked(Protocol):
+    """The gateway in a worker, as far as its supervisor is concerned."""
+
+    @property
+    def operations(self) -> _Operations: ...
+    @property
+    def tls(self) -> _Tls: ...
+    def listener(self, name: str) -> _Listener: ...
+
+
+class WorkerSide:
+    """See the module.
+
+    Attributes:
+        number: of this worker.
+        link, asking: see `gateway.server.link`.
+        places: takes the ends of connections.
+        on_tick: called ten times a second while it serves.
+        drain, hurry: set when the worker is to drain, and at once.
+        handlers: what the supervisor may tell and ask; others add theirs before `serve`.
+    """
+
+    def __init__(self, number: int, sockets: WorkerSockets) -> None:
+        """Nothing is received yet.
+
+        Args:
+            number: see above.
+            sockets: the worker's end.
+        """
+        self.number = number
+        self.drain = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self.handlers: dict[str, Callable[..., Any]] = {"drain": self._drain, "hurry": self.hurry.set}
+        self.link = Link(self.handlers, self._supervisor_lost)
+        self.asking = BlockingLink(sockets.asking)
+        self.places = Reports(self.link)
+        self._sockets = sockets
+        self._worked: Worked | None = None
+        self._tick: asyncio.TimerHandle | None = None
+        self.on_tick: list[Callable[[], None]] = []
+
+    async def begin(self) -> Start:
+        """Open the link and learn what to begin with.
+
+        Raises:
+            LinkLost: the supervisor is gone.
+        """
+        await self.link.open(self._sockets.link)
+        start = await self.link.ask("begin")
+        assert isinstance(start, Start)
+        return start
+
+    def open_port(self, listener: str, broker_id: int) -> bool:
+        """Have the supervisor accept clients of a broker; whether it does."""
+        try:
+            return bool(self.asking.ask("open_port", listener, broker_id))
+        except LinkLost:
+            return False
+
+    def serve(self, worked: Worked) -> None:
+        """Take sockets from now on."""
+        self._worked = worked
+        operations = worked.operations
+        self.handlers |= {
+            "mode": lambda mode, by: operations.set_mode(mode, by=by),
+            "reload": self._reload,
+            "idle_since": lambda name: worked.listener(name).idle_since_ms,
+            "evict": self._evict,
+        }
+        self._sockets.handover.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._sockets.handover.fileno(), self._receive)
+        self.link.tell("ready")
+        self._alive()
+
+    def close(self) -> None:
+        """Tell nothing more, once what was told has left."""
+        asyncio.get_running_loop().remove_reader(self._sockets.handover.fileno())
+        if self._tick is not None:
+            self._tick.cancel()
+        self.link.close()
+
+    def _reload(self, plan: Any, by: str) -> None:
+        assert self._worked is not None
+        self._worked.operations.put_in_force(plan, by=by)
+        self._worked.tls.look_now()
+
+    def _evict(self, name: str) -> bool:
+        assert self._worked is not None
+        evicted = self._worked.listener(name).evict_one()
+        # The place is given back before the answer: the supervisor would have another one closed.
+        self.places.flush()
+        return evicted
+
+    def _alive(self) -> None:
+        for each in self.on_tick:
+            each()
+        self.link.tell("alive")
+        self._tick = asyncio.get_running_loop().call_later(TICK_S, self._alive)
+
+    def _receive(self) -> None:
+        for listener, accepted in self._received():
+            assert self._worked is not None
+            self._worked.listener(listener).adopt(accepted)
+
+    def _received(self) -> Iterator[tuple[str, AcceptedSocket]]:
+        for _ in range(_RECEIVED_PER_TURN):
+            try:
+                message, descriptors, _, _ = socket.recv_fds(self._sockets.handover, HANDOVER_BYTES, 1)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                message, descriptors = b"", []
+            if not message:
+                asyncio.get_running_loop().remove_reader(self._sockets.handover.fileno())
+                return
+            if descriptors:  # none: this process is out of them
+                yield _accepted(message, descriptors[0])
+
+    def _drain(self) -> None:
+        self.drain.set()
+
+    def _supervisor_lost(self) -> None:
+        if not self.drain.is_set():
+            _log.error("supervisor_lost", worker=self.number, pid=os.getpid())
+        self.drain.set()

@@ -1,0 +1,112 @@
+"""What several processes tell, added up as that of one gateway."""
+
+from typing import Any
+
+import orjson
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from config import default_config, parse_bootstrap
+from gateway.handlers.recent_topics import RecentTopics
+from gateway.server.merged_metrics import Departed, merged
+from gateway.server.shared_topics import SharedRecentTopics, TopicEvents
+from gateway.server.worker import share_of
+from gateway.usage.forwarding import WorkersRows
+from quotas.usage_record import Row
+
+
+def families(opened: float, active: float, rate: float, version: float) -> list[Metric]:
+    counter = CounterMetricFamily("gateway_connections_opened", "", labels=["listener"])
+    counter.add_metric(["a"], opened)
+    gauge = GaugeMetricFamily("gateway_connections_active", "", labels=["listener"])
+    gauge.add_metric(["a"], active)
+    of_client = GaugeMetricFamily("gateway_produce_byte_rate", "", labels=["user"])
+    of_client.add_metric(["alice"], rate)
+    stalls = HistogramMetricFamily("gateway_event_loop_stall_seconds", "")
+    stalls.add_metric([], [("0.1", opened), ("+Inf", opened)], 0.5)
+    return [counter, gauge, of_client, stalls, GaugeMetricFamily("gateway_quota_store_version", "", value=version)]
+
+
+def values(found: list[Metric]) -> dict[str, float]:
+    return {sample.name: sample.value for family in found for sample in family.samples}
+
+
+def test_counters_and_histograms_add_up_and_gauges_by_their_meaning() -> None:
+    found = values(merged(families(0, 0, 0, 7), [families(2, 1, 50, 0), families(3, 2, 70, 0)]))
+    assert found["gateway_connections_opened_total"] == 5
+    assert found["gateway_connections_active"] == 3
+    assert found["gateway_produce_byte_rate"] == 70  # each worker knows the whole
+    assert found["gateway_event_loop_stall_seconds_count"] == 5
+    assert found["gateway_quota_store_version"] == 7
+
+
+def test_what_a_dead_worker_counted_stays_and_what_it_held_goes() -> None:
+    departed = Departed()
+    departed.others({0: families(2, 1, 50, 0), 1: families(3, 2, 70, 0)})
+    departed.lost(1)
+    found = values(merged(families(0, 0, 0, 7), departed.others({0: families(4, 1, 50, 0)})))
+    assert found["gateway_connections_opened_total"] == 4 + 3
+    assert found["gateway_connections_active"] == 1
+    silent = values(merged(families(0, 0, 0, 7), departed.others({})))
+    assert silent["gateway_connections_opened_total"] == 4 + 3
+
+
+def usage_line(ts: int, requests: int, offered: float, offset_ms: int) -> bytes:
+    row: list[Any] = [0] * len(Row)
+    row[: Row.NODE + 1] = ["a", "", "x", "produce", 1]
+    row[Row.REQUESTS], row[Row.OFFERED], row[Row.MAX_UNITS] = requests, offered, offered
+    row[Row.QUOTA], row[Row.LEVEL_END] = 100, offered
+    line = {"ts": ts, "rows": [row], "events": [[offset_ms, "a"]], "dropped_rows": 1, "dropped_events": 0}
+    return orjson.dumps(line)
+
+
+def test_rows_of_workers_are_added_up_by_client_and_events_keep_their_time() -> None:
+    rows = WorkersRows()
+    rows.add(usage_line(100, 2, 10.0, 500))
+    rows.add(usage_line(99, 3, 30.0, 900))
+    (row,) = rows.take_rows()
+    assert (row[Row.REQUESTS], row[Row.OFFERED], row[Row.MAX_UNITS], row[Row.LEVEL_END]) == (5, 40.0, 30.0, 30.0)
+    assert rows.take_events(100) == [[500, "a"], [-100, "a"]]
+    assert rows.take_dropped() == (2, 0)
+    assert (rows.take_rows(), rows.take_events(101), rows.take_dropped()) == ([], [], (0, 0))
+
+
+def test_workers_divide_bytes_and_handshakes() -> None:
+    config = default_config(parse_bootstrap("127.0.0.1:9092"))
+    part = share_of(config, 4)
+    assert part.limits.queued_max_request_bytes == config.limits.queued_max_request_bytes // 4
+    assert part.connections.max_tls_handshakes_per_second == 50
+
+
+class _Asking:
+    """A `BlockingLink` that leads to `TopicEvents` without a socket."""
+
+    def __init__(self, worker: int, events: TopicEvents) -> None:
+        self._worker, self._events = worker, events
+        events.joined(worker)
+
+    def tell(self, _what: str, event: Any) -> None:
+        self._events.told(self._worker, event)
+
+    def ask(self, _what: str) -> list[Any]:
+        return self._events.fetched(self._worker)
+
+
+def test_topics_that_one_worker_changed_are_known_to_the_next_as_in_one_process() -> None:
+    events = TopicEvents()
+    alone = RecentTopics()
+    first, second = (
+        SharedRecentTopics(_Asking(worker, events), lambda: True)  # type: ignore[arg-type]
+        for worker in (1, 2)
+    )
+    for recent in (first, alone):
+        change = recent.begin(b"t", 3, 1_000, now_ms=10)
+        recent.note(b"u", 5, now_ms=11)
+    second.take_due("", "", now_ms=20)
+    for recent in (second, alone):
+        assert recent.most_partitions(b"t", now_ms=20) == 3
+        assert recent.partitions(b"u", now_ms=20) == 5
+        rival = recent.begin(b"t", 0, 1_000, now_ms=21)
+        # Nobody can tell in which order the two are carried out.
+        assert not recent.end_done(rival, 0, now_ms=22)
+    assert not first.end_done(change, 3, now_ms=23)
+    assert first.may_be_deleted(b"t", now_ms=24) is alone.may_be_deleted(b"t", now_ms=24) is True
