@@ -294,7 +294,7 @@ class _Run:
         rng = self.rng
         for _ in range(rng.randint(2, 5)):
             self.join()
-        until_ms = self.now_ms + 1_500  # the first members have joined
+        until_ms = self.now_ms + 3_500  # the first members have joined
         demand = False
         for _ in range(self.kind.seconds * 1000 // STEP_MS):
             self.now_ms += STEP_MS

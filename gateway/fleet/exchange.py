@@ -28,6 +28,8 @@ from quotas.entities import QuotaKey
 from quotas.rate_quotas import ScopedKey
 
 _ANSWERERS: Final = 3
+_FROM_ANY: Final = 3
+"""From this time of asking on, members answer that know as little: all may have begun at once."""
 _ASK_AGAIN_MS: Final = 1_000
 _RATE_SPAN_MS: Final = 1_000
 _MOST_UNHEARD: Final = 1_000
@@ -102,6 +104,7 @@ class Exchange:
         self._touch_ms = now_ms  # when the last own message that came back was sent
         self._sent_ms = now_ms - rules.heartbeat_ms
         self._members_seen = rules.members
+        self._ignorant = True  # it has not learnt yet where others' counters stand
         self._members_told = 0
         # The question: how often it was asked, when last, since which of our messages, and of whom.
         self._asked = 0
@@ -198,6 +201,7 @@ class Exchange:
             self._asking_of = set()  # it does not answer
             if not self.peers.present(now_ms=now_ms):
                 self._asking_since = None  # alone
+                self._ignorant = False
                 return False
         return True
 
@@ -311,11 +315,14 @@ class Exchange:
             self._asking_of.discard(share.member.id)
             if not self._asking_of:
                 self._asking_since = None
+                self._ignorant = False
 
     def _is_asked(self, share: Share, now_ms: int) -> bool:
         """Three members answer, those that follow the one that asks by their names; more when it asks again."""
         if share.of:
             return self.member.id in share.of
+        if self._ignorant and share.hello < _FROM_ANY:
+            return False
         present = [peer.member for peer in self.peers.present(now_ms=now_ms)]
         ring = sorted({*present, self.member} - {share.member})
         first = next((at for at, member in enumerate(ring) if member > share.member), 0)
@@ -338,6 +345,7 @@ class Exchange:
         if self.connected and now_ms - self._touch_ms >= self._rules.timeout_ms:
             self.members(now_ms=now_ms)
             self.connected = False
+            self._ignorant = True
             self._to_answer.clear()
             if self._recent is not None:
                 self._recent.isolate(self._touch_ms)

@@ -122,6 +122,15 @@ def test_a_new_member_finds_the_debt_waiting(clock: FakeClock) -> None:
     assert fleet.total("c") == 1.52 * WINDOW == fleet.total("a")
 
 
+def test_members_that_begin_at_once_learn_from_one_that_knows_and_not_from_each_other(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a")
+    fleet.record("a", 1.5 * WINDOW)
+    begun = {name: FleetMember(name, f"{name}-1", fleet.rules, now_ms=clock.now_ms) for name in ("b", "c")}
+    fleet.members = begun | fleet.members  # which speak before the one that knows
+    fleet.pass_time(600)
+    assert fleet.total("b") == fleet.total("c") == 1.5 * WINDOW
+
+
 def test_a_member_without_touch_goes_on_with_its_share_and_nothing_counts_twice_afterwards(clock: FakeClock) -> None:
     fleet = Fleet(clock, "a", "b", "c")
     fleet.record("a", 0.5 * WINDOW)
