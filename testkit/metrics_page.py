@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
+from prometheus_client.core import Metric
+
 from config import Config
 from gateway.app import Gateway
+from gateway.server.merged_metrics import ProcessMetrics
 from testkit.gateway import gateway_config
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
@@ -21,7 +26,7 @@ _HEAD: Final = """# Metrics
 Every series of /metrics, written by `python -m testkit.metrics_page` from a gateway that has everything. What to
 watch is in [operations.md](operations.md), alerts in [runbook.md](runbook.md). `user`, `client_id` and `ip` have as
 many values as `admin.max_entity_series` says, all other labels those of closed lists. `broker` is there with
-`[client_quota] scope = "broker"`; series of usage records and traces are there while these are on.
+`[client_quota] scope = "broker"`; series of usage records, traces, workers and a fleet are there while these are on.
 
 | Series | Type | Labels | What it is |
 |---|---|---|---|
@@ -51,37 +56,53 @@ class Family(NamedTuple):
         return {self.name}
 
 
+class _OneProcess:
+    """A pool of workers that has this process alone."""
+
+    restarts = 0
+
+    def processes(self) -> Iterable[tuple[str, int, int]]:
+        """See `ProcessMetrics`."""
+        return [("0", os.getpid(), 0)]
+
+
 @cache
 def families() -> list[Family]:
     """All of them, by name."""
     with TemporaryDirectory() as folder:
-        return asyncio.run(_families(Path(folder)))
+        found = {
+            family.name: family
+            for scope in ("fleet", "broker")
+            for family in asyncio.run(_families(Path(folder), scope))
+        }
+    found |= {family.name: family for family in map(_family, ProcessMetrics(_OneProcess()).collect())}
+    return sorted(found.values())
 
 
-async def _families(folder: Path) -> list[Family]:
+async def _families(folder: Path, scope: str) -> list[Family]:
     usual = gateway_config([9], upstream={}, quota_store={"kind": "sqlite", "data_dir": str(folder / "data")})
     config = Config.model_validate(
         usual.model_dump()
         | {
             "usage": {"kind": "files", "directory": str(folder / "usage")},
             "traces": {"endpoint": "http://127.0.0.1:9/v1/traces"},
-            "client_quota": {"scope": "broker"},
+            "client_quota": {"scope": scope},
         }
     )
     gateway = Gateway(config)
     try:
-        found = [
-            Family(
-                f"{family.name}_total" if family.type == "counter" else family.name,
-                family.type,
-                tuple(getattr(family, "_labelnames", ())) + (("le",) if family.type == "histogram" else ()),
-                family.documentation,
-            )
-            for family in gateway.registry.collect()
-        ]
+        return [_family(family) for family in gateway.registry.collect()]
     finally:
         await gateway.stop()
-    return sorted(found)
+
+
+def _family(family: Metric) -> Family:
+    return Family(
+        f"{family.name}_total" if family.type == "counter" else family.name,
+        family.type,
+        tuple(getattr(family, "_labelnames", ())) + (("le",) if family.type == "histogram" else ()),
+        family.documentation,
+    )
 
 
 def page() -> str:
