@@ -1,8 +1,8 @@
 """``python -m benchmarks.workers``: what workers cost beside one process, in one run.
 
-CPU per request with 400 connections of small Produce requests, how even the workers' shares are, and connections per
-CPU second. All processes of the gateway are on one core and the load on another, so that CPU time tells the cost; how
-much more passes on more cores is measured with ``--cores``, on a machine that has them.
+CPU per request with 400 connections of small Produce requests, how even the workers' shares are, and what connections
+cost. The gateway may use all cores, and shares one of them with the load; with ``--one-core`` all of its processes
+are on one, where they take turns and each turn costs more.
 """
 
 import argparse
@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=50, help="of each connection, in a window")
     parser.add_argument("--cycles", type=int, default=4_000, help="connections made, in a window")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cores", action="store_true", help="the gateway may use all cores")
+    parser.add_argument("--one-core", action="store_true", help="the gateway may use one core only")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     allow_many_descriptors()
@@ -209,7 +209,7 @@ def main() -> None:
             )
             stack.callback(sluice.process.stop)
             gateway = Gateway(workers, sluice)
-            if options.cores:
+            if not options.one_core:
                 for pid in _family(sluice.process.pid):
                     os.sched_setaffinity(pid, everywhere)
             gateways.append(gateway)
