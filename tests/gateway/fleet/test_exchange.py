@@ -123,8 +123,9 @@ def test_a_new_member_finds_the_debt_waiting(clock: FakeClock) -> None:
 
 
 def test_members_that_begin_at_once_learn_from_one_that_knows_and_not_from_each_other(clock: FakeClock) -> None:
-    fleet = Fleet(clock, "a")
+    fleet = Fleet(clock, "a", "d")
     fleet.record("a", 1.5 * WINDOW)
+    fleet.pass_time(200)  # it is told, and not again
     begun = {name: FleetMember(name, f"{name}-1", fleet.rules, now_ms=clock.now_ms) for name in ("b", "c")}
     fleet.members = begun | fleet.members  # which speak before the one that knows
     fleet.pass_time(600)
