@@ -12,7 +12,7 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -36,13 +36,14 @@ _PORTS: Final = range(20_000, 31_000)
 _START_S: Final = 20.0
 
 
-def free_ports(count: int) -> int:
-    """The first of `count` free ports in a row."""
+def free_ports(count: int, besides: Iterable[int | str] = ()) -> int:
+    """The first of `count` free ports in a row, none of them `besides`."""
+    taken = set(besides)
     # Not the random module's shared state: the plugin that shuffles tests seeds it alike in every process.
     dice = random.SystemRandom()
     for _ in range(200):
         first = dice.randrange(_PORTS.start, _PORTS.stop - count)
-        if all(_is_free(port) for port in range(first, first + count)):
+        if all(port not in taken and _is_free(port) for port in range(first, first + count)):
             return first
     raise OSError("no free ports")
 
@@ -89,7 +90,7 @@ def gateway_config(
         limits: keys of [limits].
     """
     if first_broker_port is None:
-        first_broker_port = free_ports(broker_ports)
+        first_broker_port = free_ports(broker_ports, besides=bootstrap)
     addresses = [f"{HOST}:{broker}" if isinstance(broker, int) else broker for broker in bootstrap]
     return Config.model_validate(
         {
