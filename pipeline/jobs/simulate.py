@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.errors import JobError
 from pipeline.jobs.arguments import add_master, add_out, add_scope, add_windows, open_to_look
+from pipeline.plans.text import number, table
 from pipeline.replay.candidates import parse_candidates
 from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings, recorded_algorithm
 from pipeline.replay.simulation import simulate
@@ -20,7 +21,6 @@ from pipeline.spark.session import open_session
 from pipeline.storage.compacted_days import CompactedDays
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.layout import published_days, results_dir
-from pipeline.text import number, table
 from quotas.usage_record import UsageApi
 
 

@@ -30,7 +30,7 @@ from pipeline.plans.changes import (
 )
 from pipeline.plans.plan import Action, Plan, PlanError
 from pipeline.plans.quota_client import Counting, QuotaClient, Refusal, Setting
-from pipeline.text import number, table
+from pipeline.plans.text import number, table
 from quotas.entities import QuotaEntity, QuotaKey
 
 OK: Final = 0

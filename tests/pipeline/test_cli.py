@@ -12,7 +12,7 @@ import pytest
 from pipeline import cli
 from pipeline.cli import JOBS, main
 from pipeline.errors import JobError
-from pipeline.text import number, table
+from pipeline.plans.text import number, table
 from testkit.pipeline.compacted_days import write_compacted
 
 ELSEWHERE = "hdfs://name/out"
