@@ -615,7 +615,7 @@ async def _text_of(build: Callable[[], Awaitable[Built]]) -> bytes:
 
 
 async def _serve(
-    config: Config, banner: str | None, source: ConfigSource | None, nursery: Nursery | None
+    config: Config, banner: str | None, source: ConfigSource | None, nursery: Nursery | None = None
 ) -> int:
     # A thread that computes, such as one that writes many quotas, holds up each callback of the loop for this long.
     sys.setswitchinterval(_SWITCH_S)
