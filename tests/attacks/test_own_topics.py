@@ -232,7 +232,7 @@ def test_k11_settings_of_the_gateways_topics_stay(
     answer = client.ask(api, version, resources=resources, validate_only=False).body
     codes = {result.resource_name: result.error_code for result in answer.responses}
     assert codes.items() >= {honest: NONE, QUOTAS: NOT_AUTHORISED}.items()
-    assert retention(broker, honest) == "1"
+    eventually(lambda: retention(broker, honest) == "1")
     assert retention(broker, QUOTAS) != "1"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -138,6 +139,7 @@ class TopicWriter:
         """Let the producer go."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            # Nothing of it is waited for; brokers end what it has begun.
-            producer.purge(in_queue=True, in_flight=True, blocking=False)
-            producer.flush(0)
+            # Nothing of it is waited for; brokers end what it has begun. One whose place was taken says so again.
+            with suppress(KafkaException):
+                producer.purge(in_queue=True, in_flight=True, blocking=False)
+                producer.flush(0)
