@@ -40,6 +40,9 @@ MAX_STEPS: Final = 20_000
 Found: TypeAlias = Callable[[bytes, int, int], None]
 """(what the message calls the topic: a name, or 16 bytes of an id; bytes of records; records)."""
 
+_FIRST_NEGATIVE: Final = 1 << 31
+"""Kafka reads a number of tags as an int32, and a negative one as none."""
+
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 _BATCH: Final = Struct(">i4xb40xi")
@@ -319,7 +322,7 @@ def _tags(window: _Window, at: int) -> _Walk:
     if at < window.end and not window.data[at]:
         return at + 1
     count, at = yield from _uvarint(window, at)
-    for _ in range(count):
+    for _ in range(count if count < _FIRST_NEGATIVE else 0):
         window.step()
         _, at = yield from _uvarint(window, at)
         size, at = yield from _uvarint(window, at)
@@ -478,7 +481,7 @@ class TopicWalk:
         left_bytes: of what comes next, to be stepped over; the caller may do so itself, and lower it.
     """
 
-    __slots__ = ("_kept", "_walk", "_wanted", "_window", "left_bytes")
+    __slots__ = ("_kept", "_walk", "_wanted", "_window", "fault", "left_bytes")
 
     @property
     def topic(self) -> bytes | None:
@@ -496,6 +499,7 @@ class TopicWalk:
         self._window = _Window()
         self._walk: _Walk | None = _WALKS[api.key](self._window, api, found)
         self._kept = b""
+        self.fault: ProtocolError | None = None  # why no more of the message can be looked at
         self.left_bytes, self._wanted = next(self._walk)
 
     def take(self, data: bytes, at: int, end: int) -> None:
@@ -526,8 +530,12 @@ class TopicWalk:
         window.data, window.end = data, end
         try:
             at, self._wanted = self._walk.send(at)
-        except (StopIteration, ProtocolError):
+        except StopIteration:
             self._walk = None
+            return end
+        except ProtocolError as exc:
+            self._walk = None
+            self.fault = exc
             return end
         finally:
             window.data = b""

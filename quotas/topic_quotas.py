@@ -79,7 +79,8 @@ class TopicQuotas:
         found = self._found.get((scope, user, client_id, topic))
         if found is None:
             found = tuple(self._look_up(user, client_id, topic, kind, scope, now_ms))
-            if not any(each.shared for each in found):
+            # Names of topics without a quota are not kept: clients may invent them.
+            if found and not any(each.shared for each in found):
                 self._found[scope, user, client_id, topic] = found
         return found
 

@@ -20,6 +20,7 @@ from gateway.session.response_queue import CollectedAnswer, Pending
 from gateway.session.routes import RELAY, HeadDecision, Route, Session
 from gateway.session.throttle_state import CachedSensor
 from protocol.api_keys import Api, ApiKey, describe
+from protocol.errors import Truncated
 from protocol.headers import CLIENT_ID_AT, HEAD_BYTES
 from protocol.produce import (
     PLAIN_ACKS,
@@ -102,7 +103,10 @@ class ProduceHandler:
                     return session.hold(api, ThrottledBy.PRODUCE, known, wanted_ms, now_ms=now_ms)
             if quotas.limits_produced_topics:
                 topics = ProduceTopics(session, quotas, api, known, data, at, size, client_id_length)
-                held = topics.held_by(now_ms)
+                try:
+                    held = topics.held_by(now_ms)
+                except Truncated:
+                    return HeadDecision.MORE
                 if held is not None:
                     return session.hold(api, ThrottledBy.PRODUCE, *held, now_ms=now_ms)
             if row is not None:

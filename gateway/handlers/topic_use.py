@@ -23,8 +23,10 @@ from gateway.session.throttle_state import CachedSensor, TopicWait
 from gateway.usage.row import UsageRow
 from gateway.usage.topics import OVERHEAD_KEY
 from protocol.api_keys import Api, ApiKey
+from protocol.errors import MalformedBody, TooManyElements, Truncated
 from protocol.fetch import counted_bytes
 from protocol.headers import HEAD_BYTES
+from protocol.produce import MAX_BYTES_BEFORE_ACKS
 from protocol.steps import finish
 from protocol.topic_sizes import (
     BATCH_HEAD_BYTES,
@@ -38,6 +40,12 @@ from protocol.topic_sizes import (
 from quotas.combine import ThrottledBy
 from quotas.rate_quotas import RateTracker
 from quotas.topic_quotas import TopicQuotas
+
+_MOST_TOPICS: Final = 500
+"""Of one Produce while topics have quotas, at up to 100 us each: more would hold the loop."""
+
+_MOST_HEAD_BYTES: Final = 2 * MAX_BYTES_BEFORE_ACKS
+"""Before the name of a Produce's first topic."""
 
 _NO_TAGS: Final = b"\0\0\0"
 """Of a partition, its topic and the request."""
@@ -167,7 +175,7 @@ class _Count:
         wait: the longest that the quotas of its topics ask for.
     """
 
-    __slots__ = ("_api", "_counters", "_left_bytes", "_now_ms", "_on_end", "_walk", "wait")
+    __slots__ = ("_api", "_counters", "_left_bytes", "_now_ms", "_on_end", "_topics", "_walk", "wait")
 
     def __init__(
         self,
@@ -187,6 +195,7 @@ class _Count:
         self._counters = counters
         self._left_bytes = counted
         self._on_end = on_end
+        self._topics = 0
         self._now_ms = 0
         self._api = api
         self._walk: TopicWalk | None = None
@@ -194,6 +203,7 @@ class _Count:
 
     def found(self, called: bytes, size_bytes: int, records: int) -> None:
         """Records of a topic; no more of them than there is left of the message."""
+        self._topics += 1
         size_bytes = min(size_bytes, self._left_bytes)
         self._left_bytes -= size_bytes
         self.wait = longer(self.wait, self._counters.count(called, size_bytes, records, self._now_ms))
@@ -215,6 +225,12 @@ class _Count:
         else:
             self._now_ms = now_ms
             walk.take(data, at, end)
+            if self._on_end is not None and self._api.key is ApiKey.PRODUCE:
+                # What can not be counted does not go on: records behind it would pass by the quota.
+                if walk.fault is not None:
+                    raise walk.fault
+                if self._topics > _MOST_TOPICS:
+                    raise TooManyElements
 
     def end(self, *, now_ms: int) -> None:
         """See `Watch`."""
@@ -343,6 +359,10 @@ class ProduceTopics:
         """The counter that lets nothing pass now, and for how long; None: the request passes.
 
         Of one that comes in pieces, or that is not plain, the topics that have come are asked about.
+
+        Raises:
+            Truncated: not even the first topic has come.
+            ProtocolError: it can not be read, or names more topics than are counted at once.
         """
         counters = self._counters
         if not counters.limited:
@@ -352,7 +372,16 @@ class ProduceTopics:
             found = []
             walk = TopicWalk(self._api, lambda *each: found.append(each))
             walk.take(self._data, self._body_at, min(self._end, len(self._data)))
-            found += [(called, 0, 0) for called in (walk.topic,) if called is not None]
+            if walk.fault is not None:
+                raise walk.fault
+            if len(found) > _MOST_TOPICS:
+                raise TooManyElements
+            if walk.topic is not None:
+                found.append((walk.topic, 0, 0))
+            elif self._end > len(self._data):
+                if len(self._data) - self._body_at > _MOST_HEAD_BYTES:
+                    raise MalformedBody("a topic hidden behind too many bytes")
+                raise Truncated
         longest: tuple[CachedSensor, int] | None = None
         for called, size_bytes, _ in found:
             for tracker in counters.trackers(called, now_ms):

@@ -221,7 +221,10 @@ class ClientQuotas:
         """
         if not self.limits_fetched_topics:
             return None
-        wait = throttling.topic_wait or self._topic_waits.get((known.user, known.client_id))
+        wait = throttling.topic_wait
+        left = self._topic_waits.get((known.user, known.client_id))
+        if left is not None and (wait is None or left.until_ms > wait.until_ms):
+            wait = left
         if wait is not None and wait.sensor.version != self.limits.version:
             wait = None
         throttling.topic_wait = wait

@@ -212,13 +212,10 @@ class ClientSession:
         received = len(data)
         if parser.mid_frame:
             left = parser.relay_left - received
-            if left < 0 or (meter is not None and meter.on):
+            if left < 0 or self._watched is not None or (meter is not None and meter.on):
                 return False
             parser.relay_more(received)
-            if self._watched is not None:
-                self._watched.take(data, 0, received, now_ms=now_ms)
             if not left:
-                self._end_watch(now_ms)
                 self._frame_deadline_ms = NEVER_MS
             self.bytes_from_client += received
             self.idle_since_ms = now_ms

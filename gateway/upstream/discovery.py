@@ -194,7 +194,6 @@ class Discovery:
             await asyncio.sleep(min(wait_s, _NAMES_S))
             wait_s -= _NAMES_S
             if wanted := ids.to_ask:
-                ids.asked(wanted)
                 await self._ask_names(ids, wanted)
 
     async def _ask_names(self, ids: TopicIds, wanted: Sequence[bytes]) -> None:
@@ -203,6 +202,7 @@ class Discovery:
             topics = codec.read_metadata(frame, codec.METADATA_BY_ID).topics
         except (OSError, ProtocolError, TimeoutError):
             return  # asked for again
+        ids.asked(wanted)
         for topic in topics:
             if topic.error_code == ErrorCode.NONE and topic.name:
                 ids.learn(topic.topic_id, topic.name)

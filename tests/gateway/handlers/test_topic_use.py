@@ -288,6 +288,40 @@ def test_clients_of_one_topic_share_its_counter() -> None:
     assert other.take_upstream() == b""
 
 
+@pytest.mark.parametrize("piece_bytes", [None, 1, 22, 50])
+def test_a_debt_holds_a_new_connection_however_its_request_is_cut(piece_bytes: int | None) -> None:
+    """Before, a request whose first piece ended before the topic's name passed."""
+    c = limited(100, "topic=t")
+    c.client_sends(produce(1, {"t": 5_000}))
+    c.core.clock.advance(1)
+    other = Conversation(core=c.core).client_sends(produce(1, {"t": 5_000}), piece_bytes=piece_bytes)
+    assert other.take_upstream() == b""
+
+
+@pytest.mark.parametrize("count", [b"\xff\xff\xff\xff\x0f", wire.uvarint(20_001) + bytes(40_002)])
+@pytest.mark.parametrize("piece_bytes", [None, 50])
+def test_tags_do_not_hide_records_from_a_topics_quota(count: bytes, piece_bytes: int | None) -> None:
+    """Kafka takes the first number for -1, which is none; the second is more than is walked through."""
+    frame = produce(1, {"t": 5_000})
+    at = frame.index(b"r" * 5_000) + 5_000
+    c = limited(100, "topic=t")
+    c.client_sends(wire.framed(frame[4:at] + count + frame[at + 1 :]), piece_bytes=piece_bytes)
+    later = produce(2, {"t": 1})
+    other = Conversation(core=c.core)
+    c.core.clock.advance(1)
+    ended = c.session.refusal is not None or c.session.close_cause is not None
+    assert ended or other.client_sends(later).take_upstream() == b""
+
+
+@pytest.mark.parametrize("piece_bytes", [None, 1_000])
+def test_more_topics_than_are_counted_at_once_end_the_connection(piece_bytes: int | None) -> None:
+    c = limited(1e9, "topic=<default>")
+    c.client_sends(produce(1, {f"t{number}": 1 for number in range(500)}), piece_bytes=piece_bytes).alive()
+    c.take_upstream()
+    c.client_sends(produce(2, {f"t{number}": 1 for number in range(501)}), piece_bytes=piece_bytes)
+    assert c.session.refusal is not None or c.session.close_cause is not None
+
+
 def test_a_fetch_waits_for_the_topics_of_the_answer_before_it() -> None:
     c = limited(100, "topic=t", key=QuotaKey.CONSUMER_BYTE_RATE)
     ask = wire.request("Fetch", 12, correlation_id=1, min_bytes=1, max_bytes=50_000_000)
