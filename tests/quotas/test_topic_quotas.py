@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.entities import DEFAULT, Name, QuotaEntity, QuotaKey, parse_entity
+from quotas.entities import DEFAULT, EntityType, Name, QuotaEntity, QuotaKey, parse_entity
 from quotas.limits import Enforcement, Limits, validate
 from quotas.rate_quotas import RateSettings
 from quotas.resolution import Rule, entity_of, resolve
@@ -50,7 +50,7 @@ def test_quotas_of_clients_and_what_they_are_counted_by_stay_as_they_are() -> No
     limits.set(QuotaEntity(user="u*", topic="t"), PRODUCE, 5.0)
     assert not limits.enabled(PRODUCE)
     assert limits.topics_enabled(PRODUCE)
-    assert limits.prefixes_of(PRODUCE, "user", "u1") == []  # type: ignore[arg-type]
+    assert limits.prefixes_of(PRODUCE, EntityType.USER, "u1") == []
     limits.set(QuotaEntity(client_id="c"), PRODUCE, 7.0)
     assert resolve(limits, PRODUCE, "u1", "c").tracker_key == ("", "c")
     limits.set_mode(Enforcement.OFF)
