@@ -42,7 +42,7 @@ from quotas.connections import Admission, AdmissionCause, AdmissionDecision, Con
 from quotas.ip_limits import network_of, normalise
 
 BACKLOG: Final = 1024
-ACCEPTS_PER_TURN: Final = 8
+ACCEPTS_PER_TURN: Final = 4
 _RETRY_ACCEPT_MS: Final = 100
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
