@@ -30,7 +30,6 @@ _FIRST_WITH_TOPIC_IDS: Final = {
 
 BATCHES_SEEN: Final = 4
 
-
 MAX_TOPIC_BYTES: Final = 249
 """Kafka's longest name of a topic; a longer one ends the walk."""
 
@@ -58,6 +57,11 @@ _COUNT_AT: Final = 57
 _OLD_HEAD_BYTES: Final = 17
 """Of a message in the format before batches, up to its magic."""
 _PLAIN_BATCH: Final = 2
+_OF_PRODUCED_PARTITION: Final = 4
+_OF_FETCHED_PARTITION: Final = 35
+"""Bytes of a partition before its records, where nothing in it is optional."""
+_ABORTED_AT: Final = 30
+"""The number of aborted transactions, in the latter."""
 
 
 def names_by_id(api: Api) -> bool:
@@ -105,141 +109,99 @@ def plain_produce(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes,
     Returns:
         As `Found` gets them; None: it has tags, or a transaction, or is of an old version, and has to be walked.
     """
-    version = api.version
-    if version < 9:
+    if api.version < 9:
         return None
     try:
-        if data[at] or data[at + 1]:
+        if data[at] or data[at + 1] or not 0 < data[at + 8] < 0x80:
             return None
-        topics = data[at + 8]
-        at += 9
-        if not 0 < topics < 0x80:
-            return None
-        found = []
-        for _ in range(topics - 1):
-            if version >= FIRST_PRODUCE_WITH_TOPIC_IDS:
-                name_at, at = at, at + 16
-            else:
-                name_at = at + 1
-                at += data[at]
-                if at - name_at >= 0x7F:
-                    return None
-            called = data[name_at:at]
-            partitions = data[at]
-            at += 1
-            if partitions >= 0x80:
-                partitions = partitions & 0x7F | data[at] << 7
-                if partitions >= 0x4000:
-                    return None
-                at += 1
-            size_of_topic = records = 0
-            for _ in range(partitions - 1):
-                # One byte, or two, as of nearly all records; null is none.
-                size = data[at + 4] - 1
-                at += 5
-                if size >= 0x7F:
-                    if data[at] < 0x80:
-                        size += (data[at] << 7) - 0x80
-                        at += 1
-                    else:
-                        size, at = _plain_size(data, at - 1)
-                        if size < 0:
-                            return None
-                elif size < 0:
-                    size = 0
-                batch_end = at + size
-                if batch_end > end:
-                    return None
-                size_of_topic += size
-                if size >= BATCH_HEAD_BYTES:
-                    length, magic, count = unpack_batch(data, at + _LENGTH_AT)
-                    if length == size - _BEHIND_LENGTH and magic == _PLAIN_BATCH and count > 0:
-                        records += count
-                    else:
-                        records += records_at(data, at, size)
-                elif size:
-                    records += records_at(data, at, size)
-                at = batch_end
-                if data[at]:
-                    return None
-                at += 1
-            if data[at]:
-                return None
-            at += 1
-            found.append((called, size_of_topic, records))
+        by_id = api.version >= FIRST_PRODUCE_WITH_TOPIC_IDS
+        found = _plain_topics(data, at + 9, end, data[at + 8] - 1, by_id, _OF_PRODUCED_PARTITION)
+        return None if found is None or found[1] != end - 1 or data[end - 1] else found[0]
     except IndexError:
         return None
-    return found if at == end - 1 and data[at] == 0 else None
 
 
 def plain_fetch(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes, int, int]] | None:
     """The same of a whole answer, from v12 on: nothing in it has tags or aborted transactions."""
-    version = api.version
-    if version < 12:
+    if api.version < 12:
         return None
     try:
-        if data[at + 8]:
+        if data[at + 8] or data[at + 19] >= 0x80:
             return None
-        topics = data[at + 19]
-        if topics >= 0x80:
-            return None
-        at += 20
-        found = []
-        for _ in range(topics - 1):
-            if version >= FIRST_FETCH_WITH_TOPIC_IDS:
-                name_at, at = at, at + 16
-            else:
-                name_at = at + 1
-                at += data[at]
-                if at - name_at >= 0x7F:
-                    return None
-            called = data[name_at:at]
-            partitions = data[at]
+        by_id = api.version >= FIRST_FETCH_WITH_TOPIC_IDS
+        found = _plain_topics(data, at + 20, end, data[at + 19] - 1, by_id, _OF_FETCHED_PARTITION)
+        return None if found is None or found[1] >= end else found[0]
+    except IndexError:
+        return None
+
+
+def _plain_topics(
+    data: bytes, at: int, end: int, topics: int, by_id: bool, fixed: int
+) -> tuple[list[tuple[bytes, int, int]], int] | None:
+    """So many topics, and where they end; None: they have to be walked.
+
+    Args:
+        data, at, end: where they begin, and the message ends.
+        topics: how many.
+        by_id: whether they are named by their ids.
+        fixed: the bytes of a partition before its records.
+    """
+    fetched = fixed == _OF_FETCHED_PARTITION
+    found = []
+    for _ in range(topics):
+        if by_id:
+            name_at, at = at, at + 16
+        else:
+            name_at = at + 1
+            at += data[at]
+            if at - name_at >= 0x7F:
+                return None
+        called = data[name_at:at]
+        partitions = data[at]
+        at += 1
+        if partitions >= 0x80:
+            partitions = partitions & 0x7F | data[at] << 7
+            if partitions >= 0x4000:
+                return None
             at += 1
-            if partitions >= 0x80:
-                partitions = partitions & 0x7F | data[at] << 7
-                if partitions >= 0x4000:
-                    return None
-                at += 1
-            size_of_topic = records = 0
-            for _ in range(partitions - 1):
-                if data[at + 30] > 1:
-                    return None
-                size = data[at + 35] - 1
-                at += 36
-                if size >= 0x7F:
-                    if data[at] < 0x80:
-                        size += (data[at] << 7) - 0x80
-                        at += 1
-                    else:
-                        size, at = _plain_size(data, at - 1)
-                        if size < 0:
-                            return None
-                elif size < 0:
-                    size = 0
-                batch_end = at + size
-                if batch_end > end:
-                    return None
-                size_of_topic += size
-                if size >= BATCH_HEAD_BYTES:
-                    length, magic, count = unpack_batch(data, at + _LENGTH_AT)
-                    if length == size - _BEHIND_LENGTH and magic == _PLAIN_BATCH and count > 0:
-                        records += count
-                    else:
-                        records += records_at(data, at, size)
-                elif size:
+        size_of_topic = records = 0
+        for _ in range(partitions - 1):
+            if fetched and data[at + _ABORTED_AT] > 1:
+                return None
+            # One byte, or two, as of nearly all records; null is none.
+            size = data[at + fixed] - 1
+            at += fixed + 1
+            if size >= 0x7F:
+                if data[at] < 0x80:
+                    size += (data[at] << 7) - 0x80
+                    at += 1
+                else:
+                    size, at = _plain_size(data, at - 1)
+                    if size < 0:
+                        return None
+            elif size < 0:
+                size = 0
+            batch_end = at + size
+            if batch_end > end:
+                return None
+            size_of_topic += size
+            if size >= BATCH_HEAD_BYTES:
+                length, magic, count = unpack_batch(data, at + _LENGTH_AT)
+                if length == size - _BEHIND_LENGTH and magic == _PLAIN_BATCH and count > 0:
+                    records += count
+                else:
                     records += records_at(data, at, size)
-                at = batch_end
-                if data[at]:
-                    return None
-                at += 1
+            elif size:
+                records += records_at(data, at, size)
+            at = batch_end
             if data[at]:
                 return None
             at += 1
-            found.append((called, size_of_topic, records))
-    except IndexError:
-        return None
-    return found if at < end else None
+        if data[at]:
+            return None
+        at += 1
+        found.append((called, size_of_topic, records))
+    return found, at
 
 
 def _plain_size(data: bytes, at: int) -> tuple[int, int]:

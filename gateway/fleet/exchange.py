@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -24,6 +24,7 @@ from typing import Final, TypeVar
 from gateway.fleet.counters import KIND, AllCounters
 from gateway.fleet.peers import Peers
 from gateway.fleet.shares import MOST_COUNTERS, Answer, Level, Member, Share, Used, can_be_told, told_amount
+from protocol.steps import Steps, finish
 from quotas.entities import QuotaKey
 from quotas.rate_quotas import ScopedKey
 
@@ -152,9 +153,9 @@ class Exchange:
 
     def tick(self, *, now_ms: int) -> list[Share]:
         """What is to be sent now, in this order; to be called every `FleetRules.interval_ms`."""
-        return _finish(self.tick_in_steps(now_ms=now_ms))
+        return finish(self.tick_in_steps(now_ms=now_ms))
 
-    def tick_in_steps(self, *, now_ms: int) -> Generator[None, None, list[Share]]:
+    def tick_in_steps(self, *, now_ms: int) -> Steps[list[Share]]:
         """The same in steps between which clients may be served and messages received."""
         self._look_at_touch(now_ms)
         if not self.connected and self._recent is not None:
@@ -191,7 +192,7 @@ class Exchange:
 
     def leave(self, *, now_ms: int) -> list[Share]:
         """The last messages of this member: what it has not told yet."""
-        use = _finish(self._take_untold(1, True, True, now_ms)) if self.connected else []
+        use = finish(self._take_untold(1, True, True, now_ms)) if self.connected else []
         return [*self._messages(use, [], []), Share(self.member, self._next(), bye=True)]
 
     def _asks_now(self, now_ms: int) -> bool:
@@ -211,7 +212,7 @@ class Exchange:
 
     def _take_untold(
         self, members: int, everything: bool, look_at_all: bool, now_ms: int
-    ) -> Generator[None, None, list[tuple[QuotaKey, Used]]]:
+    ) -> Steps[list[tuple[QuotaKey, Used]]]:
         found: list[tuple[QuotaKey, Used]] = []
         for quota, counters in self._counters.items():
             look_at = list(counters.own() if everything or look_at_all else counters.stirred())
@@ -229,7 +230,7 @@ class Exchange:
                         found.append((quota, (key, amount)))
         return found
 
-    def _levels(self, now_ms: int) -> Generator[None, None, list[tuple[QuotaKey, Level]]]:
+    def _levels(self, now_ms: int) -> Steps[list[tuple[QuotaKey, Level]]]:
         found: list[tuple[QuotaKey, Level]] = []
         for quota, counters in self._counters.items():
             for at, (key, counter) in enumerate(list(counters.own())):
@@ -265,9 +266,9 @@ class Exchange:
 
     def receive(self, share: Share, *, now_ms: int) -> None:
         """Takes a message, its own included: all that pass where the members' messages pass."""
-        _finish(self.receive_in_steps(share, now_ms=now_ms))
+        finish(self.receive_in_steps(share, now_ms=now_ms))
 
-    def receive_in_steps(self, share: Share, *, now_ms: int) -> Generator[None, None, None]:
+    def receive_in_steps(self, share: Share, *, now_ms: int) -> Steps[None]:
         """The same in steps; one message after the other."""
         self._look_at_touch(now_ms)
         if share.member == self.member:
@@ -295,7 +296,7 @@ class Exchange:
         if share.hello and self._is_asked(share, now_ms):
             self._to_answer.append(Answer(share.member, share.seq))
 
-    def _take_levels(self, share: Share, now_ms: int) -> Generator[None, None, None]:
+    def _take_levels(self, share: Share, now_ms: int) -> Steps[None]:
         since = self._asking_since
         if since is None or not any(
             answer.member == self.member and answer.seq >= since for answer in share.to
@@ -421,15 +422,6 @@ class _RecentUse:
             self._before = self._now if whole else {}
             self._now = {}
             self._began_ms = now_ms
-
-
-def _finish(steps: Generator[None, None, T]) -> T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 def _by_quota(items: list[tuple[QuotaKey, T]]) -> dict[QuotaKey, list[T]]:

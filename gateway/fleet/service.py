@@ -179,7 +179,7 @@ class FleetService:
                 _log.warning(
                     "fleet_isolated", member=exchange.member.id, members=exchange.members(now_ms=now_ms)
                 )
-        self._set_share(now_ms)
+        self._limits.set_share(exchange.share(now_ms=now_ms))
         if exchange.caught_up:
             self._caught_up.set()
         if exchange.connected or self.topic.trouble is not None:
@@ -188,9 +188,6 @@ class FleetService:
             # It seems to be read, and nothing that was sent comes back.
             self._again_ms = now_ms
             self.topic.begin_again()
-
-    def _set_share(self, now_ms: int) -> None:
-        self._limits.set_share(self.exchange.share(now_ms=now_ms))
 
     def isolation(self) -> str | None:
         """Why quotas are not those of the fleet now, in a few words; None: they are."""

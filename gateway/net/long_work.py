@@ -26,7 +26,6 @@ class LongWork(BatchScheduler):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop, steps_per_turn=1)
-        self._turn_loop = loop
         self._left_bytes = TURN_BYTES
 
     def begins_now(self, frame_bytes: int) -> bool:
@@ -36,7 +35,7 @@ class LongWork(BatchScheduler):
         if self._left_bytes <= 0:
             return False
         if self._left_bytes == TURN_BYTES:
-            self._turn_loop.call_soon(self._next_turn)
+            self._loop.call_soon(self._next_turn)
         self._left_bytes -= min(frame_bytes, _CHARGED_BYTES)
         return True
 

@@ -22,6 +22,9 @@ from gateway.quota_admin.store.interface import StoreError
 BLOCKED_S: Final = 1.0
 """The longest that a blocking question holds its worker's loop."""
 
+MOST_UNSENT_BYTES: Final = 8 * 1024 * 1024
+"""To a process that stands still; beyond, it gets no more of what is only of this moment."""
+
 _LENGTH: Final = struct.Struct("!I")
 _READ_BYTES: Final = 1 << 16
 
@@ -70,10 +73,10 @@ class Link(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         await loop.create_unix_connection(lambda: self, sock=sock)
 
-    @property
-    def unsent_bytes(self) -> int:
-        """What the other process has not taken yet."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+    def tell_now(self, what: str, *values: Any) -> None:
+        """Say what is only of this moment: not to a process that has not taken what was said long before."""
+        if self._transport is not None and self._transport.get_write_buffer_size() < MOST_UNSENT_BYTES:
+            self.tell(what, *values)
 
     def tell(self, what: str, *values: Any) -> None:
         """Say it; nothing comes back, and nothing happens when the other process is gone."""

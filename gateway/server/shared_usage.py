@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Final
 
 from gateway.fleet.counters import counters_of
 from gateway.fleet.exchange import Exchange, FleetRules, OnIsolation
@@ -16,8 +15,6 @@ from gateway.fleet.shares import Member, decode_share, encode_share
 from gateway.runtime.clock import NowMs
 from gateway.server.worker import TICK_S, WorkerSide
 from gateway.session.client_quotas import ClientQuotas
-
-_MOST_UNSENT_BYTES: Final = 8 * 1024 * 1024
 
 
 class SharedUsage:
@@ -52,8 +49,8 @@ class SharedUsage:
     def _tick(self) -> None:
         # What is not taken is not told: others ask where counters stand once they miss it.
         shares = self.exchange.tick(now_ms=self._now_ms())
-        if shares and self._worker.link.unsent_bytes < _MOST_UNSENT_BYTES:
-            self._worker.link.tell("shares", [encode_share(share) for share in shares])
+        if shares:
+            self._worker.link.tell_now("shares", [encode_share(share) for share in shares])
 
     def _receive(self, messages: Sequence[bytes]) -> None:
         now_ms = self._now_ms()

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from config import Config
 from gateway.net.accepted_socket import AcceptedSocket
@@ -26,9 +26,6 @@ from gateway.server.workers import Worker, WorkerPool
 from quotas.connections import ConnectionQuotas
 from quotas.limits import Enforcement
 from quotas.mutations import MutationQuotas
-
-_MOST_UNSENT_BYTES: Final = 8 * 1024 * 1024
-"""To one worker; one that stands still gets no more of what is only of this moment."""
 
 
 class _Listener(Protocol):
@@ -142,8 +139,7 @@ class Supervisor:
     def _share(self, _worker: Worker, messages: Sequence[bytes]) -> None:
         """To all workers, the one that tells it among them: so it knows that it is in touch."""
         for worker in self._pool.workers.values():
-            if worker.link.unsent_bytes < _MOST_UNSENT_BYTES:
-                worker.link.tell("shares", messages)
+            worker.link.tell_now("shares", messages)
 
     def _ask_mutations(
         self, _worker: Worker, what: str, values: Sequence[Any], named: Mapping[str, Any]

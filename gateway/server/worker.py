@@ -153,7 +153,7 @@ class WorkerSide:
         self.number = number
         self.drain = asyncio.Event()
         self.hurry = asyncio.Event()
-        self.handlers: dict[str, Callable[..., Any]] = {"drain": self._drain, "hurry": self.hurry.set}
+        self.handlers: dict[str, Callable[..., Any]] = {"drain": self.drain.set, "hurry": self.hurry.set}
         self.link = Link(self.handlers, self._supervisor_lost)
         self.asking = BlockingLink(sockets.asking)
         self.places = Reports(self.link)
@@ -238,9 +238,6 @@ class WorkerSide:
                 return
             if descriptors:  # none: this process is out of them
                 yield _accepted(message, descriptors[0])
-
-    def _drain(self) -> None:
-        self.drain.set()
 
     def _supervisor_lost(self) -> None:
         if not self.drain.is_set():
