@@ -121,9 +121,20 @@ class MutationTracker:
         self._settled = 0.0  # of what was charged here: what the other members of a fleet know
         self._forgotten = forgotten
 
-    def untold(self) -> float:
-        """The permits that were charged here, and of which others were not told; below 0: given back."""
-        return self.rate.recorded - self._settled
+    def untold(self, *, now_ms: int) -> float:
+        """The permits that were charged here, are not back yet, and were not told; below 0: given back."""
+        recorded = self.rate.recorded
+        untold = recorded - self._settled
+        taken = max(0.0, self.meter.taken(now_ms=now_ms))
+        if untold > taken:  # others would take what has come back since for a debt
+            untold = taken
+            self._settled = recorded - untold
+        return untold
+
+    @property
+    def stirred(self) -> bool:
+        """Whether others may have to be told."""
+        return self.rate.recorded != self._settled
 
     def near(self, untold: float, members: int, *, now_ms: int) -> bool:
         """Always: mutations are rare, and each one counts."""
@@ -355,7 +366,7 @@ class MutationQuotas:
 
     def stirred(self) -> list[tuple[TrackerKey, MutationTracker]]:
         """Those of which others have to be told."""
-        return [item for item in self._trackers.own() if item[1].untold()]
+        return [item for item in self._trackers.own() if item[1].stirred]
 
     def counter_of(self, key: TrackerKey, kind: Kind, *, now_ms: int) -> MutationTracker | None:
         """The counter for what others have charged; None when nothing limits it here, or none is left for it."""

@@ -281,13 +281,15 @@ class RateTracker:
         self._meter.record(value, now_ms=now_ms)
         self._pour(value, now_ms)
 
-    def untold(self) -> float:
-        """What was recorded here, may be remembered yet, and was not told to the other members of a fleet."""
+    def untold(self, *, now_ms: int) -> float:
+        """What was recorded here, is remembered yet, and was not told to the other members of a fleet."""
         meter = self._meter
         recorded = meter.recorded
         untold = recorded - self._settled
-        if untold > meter.held:  # what is forgotten need not be told
-            untold = max(0.0, meter.held)
+        # What is forgotten need not be told; a sample that is not over has forgotten none of it.
+        held = meter.held if now_ms < meter._next_ms else meter.total(now_ms=now_ms)
+        if untold > held or untold < 0:  # below: sums of sums are rounded
+            untold = max(0.0, min(untold, held))
             self._settled = recorded - untold
         return untold
 

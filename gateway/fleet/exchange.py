@@ -219,7 +219,7 @@ class Exchange:
             for at, (key, counter) in enumerate(look_at):
                 if at % _AT_ONCE == _AT_ONCE - 1:
                     yield
-                untold = counter.untold()
+                untold = counter.untold(now_ms=max(now_ms, counter.last_ms))
                 if not untold or counter.match.limit is None:
                     continue
                 if (everything or counter.near(untold, members, now_ms=now_ms)) and can_be_told(key):
@@ -238,7 +238,8 @@ class Exchange:
                     yield
                 if counter.match.limit is not None:
                     total, fill = counter.level(now_ms=now_ms)
-                    untold = max(0.0, counter.untold())  # since `use` was taken; it is told later
+                    # Since `use` was taken; it is told later.
+                    untold = max(0.0, counter.untold(now_ms=max(now_ms, counter.last_ms)))
                     total, fill = max(0.0, total - untold), max(0.0, fill - untold)
                     if (total > 0 or fill > 0) and can_be_told(key):
                         found.append((quota, (key, told_amount(total), told_amount(fill))))

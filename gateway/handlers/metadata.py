@@ -120,6 +120,7 @@ class MetadataHandler:
         """The answer to a client without a quota: what it creates is only counted."""
         if self._context.topology.cluster.auto_create_topics:
             unknown = yield from topics_in_error(frame, api, _UNKNOWN)
+            self._context.recent_topics.catch_up()
             created = [name for name in unknown if self._is_new(name, now_ms)]
             for done, name in enumerate(created, start=1):
                 self._charge(session, client_id, name, strict=False, now_ms=now_ms)
@@ -156,10 +157,12 @@ class MetadataHandler:
         if unknown and self._context.topology.cluster.auto_create_topics:
             charged: dict[bytes, MutationDecision] = {}
             changes: dict[bytes, TopicChange] = {}
-            for done, name in enumerate(unknown, start=1):
-                self._admit(session, client_id, name, charged, changes, now_ms)
+            for done, name in enumerate(unknown):
                 if done % _CHARGED_AT_ONCE == 0:
-                    now_ms = yield
+                    if done:
+                        now_ms = yield
+                    self._context.recent_topics.catch_up()
+                self._admit(session, client_id, name, charged, changes, now_ms)
             self._tell(len(charged))
             if charged:
                 now_ms = yield
@@ -218,9 +221,11 @@ class MetadataHandler:
         """Give back what was charged for topics that the broker does not create after all (not allowed, there)."""
         under_way = yield from topics_in_error(created, codec.METADATA_BY_NAME, _BEING_CREATED)
         recent = self._context.recent_topics
-        for done, (name, decision) in enumerate(charged.items(), start=1):
+        for done, (name, decision) in enumerate(charged.items()):
             if done % _CHARGED_AT_ONCE == 0:
-                now_ms = yield
+                if done:
+                    now_ms = yield
+                recent.catch_up()
             change = changes.get(name)
             if name not in under_way:
                 self._context.mutations.refund(decision, now_ms=now_ms)

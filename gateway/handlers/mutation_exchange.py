@@ -135,6 +135,7 @@ class MutationExchange:
         self._session.mute(MuteReason.AWAITING_REPLY)
         self._asked_ms = now_ms
         self._begin_trace(now_ms)
+        self._context.recent_topics.catch_up()
         self._due = self._context.recent_topics.take_due(self._session.user, self._client_id, now_ms=now_ms)
         self._look_up(self._request.topics)
         if not self._answers_due:
@@ -364,6 +365,7 @@ class MutationExchange:
         for start in range(0, len(request.topics), _TOPICS_AT_ONCE):
             if start:
                 now_ms = yield
+            self._context.recent_topics.catch_up()
             step = request.topics[start : start + _TOPICS_AT_ONCE]
             charged = self._context.mutations.charge_request(
                 self._session.user,
@@ -440,6 +442,7 @@ class MutationExchange:
             or len(self._request.topics) <= _TOPICS_AT_ONCE
         ):
             return
+        self._context.recent_topics.catch_up()
         changed = self._context.recent_topics.deleted_or_noted_since(self._forwarded_ms)
         for topic in admitted if changed else ():
             decided = self._topics[topic.identity]
@@ -619,9 +622,11 @@ class MutationExchange:
         """Give back what was charged for topics that the broker refused, charge what it did against expectation."""
         by_identity = self._by_identity(results)
         topics = {topic.identity: topic for topic in self._request.topics}
-        for done, (identity, topic) in enumerate(topics.items(), start=1):
+        for done, (identity, topic) in enumerate(topics.items()):
             if done % _TOPICS_AT_ONCE == 0:
-                now_ms = yield
+                if done:
+                    now_ms = yield
+                self._context.recent_topics.catch_up()
             decided = self._topics.get(identity)
             result = by_identity.get(identity)
             if decided is None or result is None:

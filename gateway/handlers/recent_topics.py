@@ -77,6 +77,9 @@ class RecentTopics:
         self._changes: dict[TopicChange, None] = {}  # oldest first
         self._changes_of: dict[bytes, list[TopicChange]] = {}
 
+    def catch_up(self) -> None:
+        """To be called before each step that decides by what is noted: other workers may have noted more."""
+
     def note(self, identity: bytes, partition_count: int, *, now_ms: int) -> None:
         """A topic has this many partitions as of now; 0: it has been deleted."""
         _put(self._notes, identity, (partition_count, now_ms + NOTE_MS))

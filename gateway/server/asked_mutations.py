@@ -8,7 +8,8 @@ counts by itself until it does: a client then has its quota once more, and is no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -23,6 +24,8 @@ ASKED: Final = frozenset(
     {"charge", "charge_request", "refund", "throttle_time_ms", "count_throttle", "level"}
 )
 """What a worker may call of the supervisor's counters."""
+
+_Answer = TypeVar("_Answer")
 
 _log = structlog.get_logger("gateway.mutations")
 
@@ -52,13 +55,10 @@ class AskedMutations(MutationQuotas):
     ) -> MutationDecision:
         """See `MutationQuotas`."""
         if permits > 0 and self._limits.enabled(KEY):
-            try:
-                decided = self._ask("charge", user, client_id, permits, strict=strict, kind=kind)
-            except LinkLost:
-                pass
-            else:
-                assert isinstance(decided, MutationDecision)
-                return decided
+            with suppress(LinkLost):
+                return self._ask(
+                    MutationDecision, "charge", user, client_id, permits, strict=strict, kind=kind
+                )
         return super().charge(user, client_id, permits, strict=strict, kind=kind, now_ms=now_ms)
 
     def charge_request(
@@ -74,21 +74,9 @@ class AskedMutations(MutationQuotas):
     ) -> RequestDecision:
         """See `MutationQuotas`."""
         if any(permits) and self._limits.enabled(KEY):
-            try:
-                decided = self._ask(
-                    "charge_request",
-                    user,
-                    client_id,
-                    list(permits),
-                    strict=strict,
-                    validate_only=validate_only,
-                    kind=kind,
-                )
-            except LinkLost:
-                pass
-            else:
-                assert isinstance(decided, RequestDecision)
-                return decided
+            named = {"strict": strict, "validate_only": validate_only, "kind": kind}
+            with suppress(LinkLost):
+                return self._ask(RequestDecision, "charge_request", user, client_id, list(permits), **named)
         return super().charge_request(
             user, client_id, permits, strict=strict, validate_only=validate_only, kind=kind, now_ms=now_ms
         )
@@ -105,10 +93,9 @@ class AskedMutations(MutationQuotas):
         """See `MutationQuotas`."""
         if not self.is_limited(user, client_id):
             return 0
-        try:
-            return int(self._ask("throttle_time_ms", user, client_id, kind=kind))
-        except LinkLost:
-            return super().throttle_time_ms(user, client_id, kind=kind, now_ms=now_ms)
+        with suppress(LinkLost):
+            return self._ask(int, "throttle_time_ms", user, client_id, kind=kind)
+        return super().throttle_time_ms(user, client_id, kind=kind, now_ms=now_ms)
 
     def count_throttle(
         self, user: str, client_id: str, throttle_time_ms: int, *, kind: Kind | None = None, now_ms: int
@@ -121,18 +108,19 @@ class AskedMutations(MutationQuotas):
 
     def level(self, tracker_key: TrackerKey, *, now_ms: int) -> tuple[float | None, float | None, bool]:
         """See `MutationQuotas`."""
-        try:
-            limit, tokens, observe = self._ask("level", tracker_key)
-        except LinkLost:
-            return super().level(tracker_key, now_ms=now_ms)
-        return limit, tokens, observe
+        with suppress(LinkLost):
+            limit, tokens, observe = self._ask(tuple, "level", tracker_key)
+            return limit, tokens, observe
+        return super().level(tracker_key, now_ms=now_ms)
 
-    def _ask(self, what: str, *values: Any, **named: Any) -> Any:
+    def _ask(self, answer: type[_Answer], what: str, *values: Any, **named: Any) -> _Answer:
         try:
-            return self._asking.ask("mutations", what, values, named)
+            value = self._asking.ask("mutations", what, values, named)
         except LinkLost as exc:
             _complain(what, exc)
             raise
+        assert isinstance(value, answer)
+        return value
 
     def _tell(self, what: str, *values: Any, **named: Any) -> None:
         try:

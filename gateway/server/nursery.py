@@ -79,6 +79,7 @@ class Nursery:
 
     Attributes:
         pid: of the process.
+        gone: it forks no more; the supervisor can not make another one, having threads and ports by now.
     """
 
     def __init__(self, work: WorkerMain) -> None:
@@ -98,6 +99,7 @@ class Nursery:
             _in_child(lambda: _nurse(theirs, work))
         theirs.close()
         self._sock.settimeout(_ANSWER_S)
+        self.gone = False
 
     def fork(self, number: int, sockets: WorkerSockets) -> int:
         """Have a worker forked.
@@ -113,12 +115,18 @@ class Nursery:
             OSError: the nursery is gone, or the system can't fork.
         """
         try:
+            if self.gone:
+                raise OSError("the process that forks workers is gone")
             descriptors = [sock.fileno() for sock in sockets.all]
             socket.send_fds(self._sock, [_REQUEST.pack(number)], descriptors)
             reply = self._sock.recv(_REPLY.size)
+        except (TimeoutError, ConnectionError):
+            self._give_up()  # a reply that comes late would be taken for the next one's
+            raise
         finally:
             sockets.close()
         if len(reply) < _REPLY.size:
+            self._give_up()
             raise OSError("the process that forks workers is gone")
         (pid,) = _REPLY.unpack(reply)
         if pid < 0:
@@ -128,7 +136,15 @@ class Nursery:
     def stop(self) -> None:
         """End it; workers live on."""
         self._sock.close()
+        if self.gone:
+            os.kill(
+                self.pid, signal.SIGKILL
+            )  # it may stand still; not waited for yet, so the number is its own
         os.waitpid(self.pid, 0)
+
+    def _give_up(self) -> None:
+        self.gone = True
+        self._sock.close()
 
 
 def _in_child(live: Callable[[], None]) -> None:

@@ -66,10 +66,20 @@ class SharedRecentTopics(RecentTopics):
         super().__init__()
         self._asking = asking
         self._needed = needed
-        self._fetched_ms = -1
         self._last_id = 0
         self._ids: dict[TopicChange, int] = {}
         self._of_others: dict[tuple[int, int], TopicChange] = {}
+
+    def catch_up(self) -> None:
+        """Take over what others have noted."""
+        if not self._needed():
+            return
+        try:
+            events = self._asking.ask("topic_events")
+        except LinkLost:
+            return
+        for worker, (what, *values) in events:
+            self._apply(worker, what, values)
 
     def note(self, identity: bytes, partition_count: int, *, now_ms: int) -> None:
         """See `RecentTopics`."""
@@ -78,7 +88,6 @@ class SharedRecentTopics(RecentTopics):
 
     def begin(self, name: bytes, partitions: int, timeout_ms: int, *, now_ms: int) -> TopicChange:
         """See `RecentTopics`."""
-        self._fetch(now_ms)
         change = super().begin(name, partitions, timeout_ms, now_ms=now_ms)
         self._last_id += 1
         _keep(self._ids, change, self._last_id)
@@ -92,7 +101,6 @@ class SharedRecentTopics(RecentTopics):
 
     def end_done(self, change: TopicChange, partitions: int, *, now_ms: int) -> bool:
         """See `RecentTopics`."""
-        self._fetch(now_ms)
         self._tell("end_done", self._ids.pop(change, 0), partitions, now_ms)
         return super().end_done(change, partitions, now_ms=now_ms)
 
@@ -103,7 +111,6 @@ class SharedRecentTopics(RecentTopics):
 
     def take_due(self, user: str, client_id: str, *, now_ms: int) -> dict[bytes, OpenCharge]:
         """See `RecentTopics`."""
-        self._fetch(now_ms)
         due = super().take_due(user, client_id, now_ms=now_ms)
         if due:
             self._tell("take_due", user, client_id, now_ms)
@@ -115,18 +122,6 @@ class SharedRecentTopics(RecentTopics):
                 self._asking.tell("topic_event", event)
             except LinkLost:
                 return  # the question that follows is logged
-
-    def _fetch(self, now_ms: int) -> None:
-        """Take over what others have noted; once for all topics of a step, which have one time."""
-        if now_ms == self._fetched_ms or not self._needed():
-            return
-        try:
-            events = self._asking.ask("topic_events")
-        except LinkLost:
-            return
-        self._fetched_ms = now_ms
-        for worker, (what, *values) in events:
-            self._apply(worker, what, values)
 
     def _apply(self, worker: int, what: str, values: list[Any]) -> None:
         if what == "note":

@@ -9,12 +9,17 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+import structlog
+
 from gateway.fleet.counters import counters_of
 from gateway.fleet.exchange import Exchange, FleetRules, OnIsolation
-from gateway.fleet.shares import Member, decode_share, encode_share
+from gateway.fleet.shares import MalformedShare, Member, decode_share, encode_share
+from gateway.observability.logging_setup import flooded
 from gateway.runtime.clock import NowMs
 from gateway.server.worker import TICK_S, WorkerSide
 from gateway.session.client_quotas import ClientQuotas
+
+_log = structlog.get_logger("gateway.fleet")
 
 
 class SharedUsage:
@@ -55,4 +60,10 @@ class SharedUsage:
     def _receive(self, messages: Sequence[bytes]) -> None:
         now_ms = self._now_ms()
         for message in messages:
-            self.exchange.receive(decode_share(message), now_ms=now_ms)
+            try:
+                share = decode_share(message)
+            except MalformedShare as exc:  # a fault of ours, and no reason to end what all else goes by
+                if not flooded("share_malformed"):
+                    _log.error("share_malformed", error=str(exc))
+            else:
+                self.exchange.receive(share, now_ms=now_ms)

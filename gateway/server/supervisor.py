@@ -106,7 +106,8 @@ class Supervisor:
         missed = plan(config, operations.config)
         if missed.applies:
             worker.link.tell("reload", self._shared(missed), "start")
-        if operations.mode is not mode:
+        # What was missed says what mode it was when it was told of: it may have been another one since.
+        if missed.applies or operations.mode is not mode:
             worker.link.tell("mode", operations.mode, "start")
 
     def _shared(self, decided: ReloadPlan) -> ReloadPlan:
@@ -139,7 +140,8 @@ class Supervisor:
     def _share(self, _worker: Worker, messages: Sequence[bytes]) -> None:
         """To all workers, the one that tells it among them: so it knows that it is in touch."""
         for worker in self._pool.workers.values():
-            worker.link.tell_now("shares", messages)
+            if worker.serves:  # else it does not know yet what to do with them
+                worker.link.tell_now("shares", messages)
 
     def _ask_mutations(
         self, _worker: Worker, what: str, values: Sequence[Any], named: Mapping[str, Any]

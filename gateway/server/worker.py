@@ -215,10 +215,11 @@ class WorkerSide:
         return evicted
 
     def _alive(self) -> None:
+        # First, so that what fails in one tick does not end them.
+        self._tick = asyncio.get_running_loop().call_later(TICK_S, self._alive)
+        self.link.tell("alive")
         for each in self.on_tick:
             each()
-        self.link.tell("alive")
-        self._tick = asyncio.get_running_loop().call_later(TICK_S, self._alive)
 
     def _receive(self) -> None:
         for listener, accepted in self._received():
@@ -236,8 +237,11 @@ class WorkerSide:
             if not message:
                 asyncio.get_running_loop().remove_reader(self._sockets.handover.fileno())
                 return
-            if descriptors:  # none: this process is out of them
+            if descriptors:
                 yield _accepted(message, descriptors[0])
+            else:  # this process is out of them
+                listener, _, ip, *_ = pickle.loads(message)
+                self.places.release(listener, ip)
 
     def _supervisor_lost(self) -> None:
         if not self.drain.is_set():

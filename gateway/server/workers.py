@@ -7,6 +7,7 @@ tells of its end, or dies. What has to be in force in all workers is asked of al
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -32,6 +33,8 @@ SILENT_MS: Final = 1_000
 _START_S: Final = 30.0
 _END_S: Final = 5.0
 _AGAIN_S: Final = 1.0
+_SEND_AGAIN_S: Final = 0.05
+_GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ECONNREFUSED})
 
 _log = structlog.get_logger("gateway.workers")
 
@@ -67,6 +70,7 @@ class Worker:
         self._handover = sockets.handover
         self._handover.setblocking(False)
         self._unsent: deque[tuple[bytes, AcceptedSocket]] = deque()
+        self._retry: asyncio.TimerHandle | None = None
 
     def hand_over(self, listener: str, accepted: AcceptedSocket) -> None:
         """It is the worker's from now on; this process closes its copy."""
@@ -85,6 +89,8 @@ class Worker:
 
     def close(self) -> None:
         """Release everything but its places."""
+        if self._retry is not None:
+            self._retry.cancel()
         asyncio.get_running_loop().remove_writer(self._handover.fileno())
         self._handover.close()
         for _, accepted in self._unsent:
@@ -102,8 +108,12 @@ class Worker:
             except (BlockingIOError, InterruptedError):
                 loop.add_writer(self._handover.fileno(), self._send)
                 return
-            except OSError:
-                break  # it is gone, as the link will tell
+            except OSError as exc:
+                if exc.errno in _GONE:
+                    break  # as the link will tell
+                # Out of buffers, or of descriptors under way: the kernel has some again as workers take theirs.
+                self._retry = loop.call_later(_SEND_AGAIN_S, self._send)
+                return
             accepted.sock.close()
             self._unsent.popleft()
         loop.remove_writer(self._handover.fileno())
@@ -167,15 +177,19 @@ class WorkerPool:
             raise OSError("the workers did not start") from None
 
     def why_not_ready(self) -> str | None:
-        """None while one of them takes connections."""
-        return None if any(worker.serves for worker in self.workers.values()) else "no worker serves"
+        """None while one of them takes connections, and one that dies could be replaced."""
+        if not any(worker.serves for worker in self.workers.values()):
+            return "no worker serves"
+        return "workers can not be replaced: restart the gateway" if self._nursery.gone else None
 
     async def _fork(self, number: int) -> None:
-        ours, theirs = WorkerSockets.pair()
+        ours = None
         try:
+            ours, theirs = WorkerSockets.pair()
             pid = self._nursery.fork(number, theirs)
         except OSError as exc:
-            ours.close()
+            if ours is not None:
+                ours.close()
             _log.error("worker_not_started", worker=number, error=str(exc))
             asyncio.get_running_loop().call_later(_AGAIN_S, self._replace, number)
             return
@@ -273,10 +287,14 @@ class WorkerPool:
             following: ask those that follow the store, also when they do not serve yet.
             within_s: workers that have not answered by then are left out, with a line in the log.
         """
-        asked = {
-            number: asyncio.ensure_future(worker.link.ask(what, *values))
+        workers = {
+            number: worker
             for number, worker in self.workers.items()
             if (worker.follows if following else worker.serves)
+        }
+        asked = {
+            number: asyncio.ensure_future(worker.link.ask(what, *values))
+            for number, worker in workers.items()
         }
         if not asked:
             return {}
@@ -287,7 +305,10 @@ class WorkerPool:
             silent = [str(number) for number, each in asked.items() if each in late]
             _log.warning("worker_silent", workers=",".join(silent), question=what)
         return {
-            number: each.result() for number, each in asked.items() if each in done and not each.exception()
+            number: each.result()
+            for number, each in asked.items()
+            # What one has told that is gone by now is with those of the dead already (`on_lost`).
+            if each in done and not each.exception() and self.workers.get(number) is workers[number]
         }
 
     # -- the end ---------------------------------------------------------------------------------------------

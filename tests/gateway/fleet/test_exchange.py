@@ -166,12 +166,31 @@ def test_mutations_of_others_are_debt_here_and_refunds_come_back(clock: FakeCloc
     a, b = (fleet.members[name].mutations for name in "ab")
     taken = a.charge("alice", "c", 60, strict=False, now_ms=clock.now_ms)
     fleet.pass_time(100)
-    # 60 of a burst of 55, and 5 come back in a second; that of a has gone on for as long.
-    assert b.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == 1_000
+    # 60 of a burst of 55, and 5 come back in a second, for 100 ms by now.
+    assert b.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == 900
     a.refund(taken, 20, now_ms=clock.now_ms)
     fleet.pass_time(100)
     assert b.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == 0
     assert b.level(TrackerKey("alice", ""), now_ms=clock.now_ms)[1] == pytest.approx(15, abs=1)
+
+
+def test_what_a_member_charged_while_it_was_alone_is_no_debt_once_it_is_back_in_the_bucket(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a")
+    alone = fleet.members["a"].mutations
+    for _ in range(600):
+        alone.charge("alice", "c", 4, strict=False, now_ms=clock.now_ms)  # of 5 a second
+        fleet.pass_time(1_000)
+    joined = fleet.join("b").mutations
+    assert alone.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == 0
+    assert joined.charge("alice", "c", 50, strict=False, now_ms=clock.now_ms).throttle_time_ms == 0
+
+
+def test_sums_that_are_rounded_are_never_told_as_less_than_nothing(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    fleet.record("a", 0.9 * WINDOW)
+    tracker = fleet.members["a"].tracker(now_ms=clock.now_ms)
+    tracker.settle(0.9 * WINDOW + 1e-6)
+    assert tracker.untold(now_ms=clock.now_ms) == 0
 
 
 def test_a_stopped_process_does_not_count_as_new_what_it_reads_late(clock: FakeClock) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import orjson
+import pytest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from config import default_config, parse_bootstrap
@@ -12,6 +13,10 @@ from gateway.server.shared_topics import SharedRecentTopics, TopicEvents
 from gateway.server.worker import share_of
 from gateway.usage.forwarding import WorkersRows
 from quotas.usage_record import Row
+from testkit import wire
+from testkit.cluster import ScriptedCluster
+from testkit.conversation import Conversation
+from testkit.core import GatewayCore
 
 
 def families(opened: float, active: float, rate: float, version: float) -> list[Metric]:
@@ -101,12 +106,33 @@ def test_topics_that_one_worker_changed_are_known_to_the_next_as_in_one_process(
     for recent in (first, alone):
         change = recent.begin(b"t", 3, 1_000, now_ms=10)
         recent.note(b"u", 5, now_ms=11)
-    second.take_due("", "", now_ms=20)
+    second.catch_up()
     for recent in (second, alone):
         assert recent.most_partitions(b"t", now_ms=20) == 3
         assert recent.partitions(b"u", now_ms=20) == 5
         rival = recent.begin(b"t", 0, 1_000, now_ms=21)
         # Nobody can tell in which order the two are carried out.
         assert not recent.end_done(rival, 0, now_ms=22)
+    first.catch_up()
     assert not first.end_done(change, 3, now_ms=23)
     assert first.may_be_deleted(b"t", now_ms=24) is alone.may_be_deleted(b"t", now_ms=24) is True
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_topic_grown_behind_a_deletion_costs_the_same_at_one_worker_and_at_two(workers: int) -> None:
+    cluster = ScriptedCluster({"a": 1})
+    first, other = GatewayCore(controller_mutation_rate=2), GatewayCore(controller_mutation_rate=2)
+    events = TopicEvents()
+    for worker, core in enumerate((first, other)[:workers]):
+        core.context.mutations = first.mutations
+        core.context.recent_topics = SharedRecentTopics(_Asking(worker, events), lambda: True)  # type: ignore[arg-type]
+    deletes = Conversation(cluster=cluster, core=first)
+    grows = Conversation(cluster=cluster, core=other if workers == 2 else first)
+    full = first.tokens
+    deletes.client_sends(wire.request("DeleteTopics", 3, topic_names=["a"], timeout_ms=1_000))
+    late = cluster.answer(deletes.take_upstream())
+    topics = [{"name": "a", "count": 9, "assignments": None}]
+    grows.client_sends(wire.request("CreatePartitions", 3, topics=topics, timeout_ms=1_000, validate_only=False))
+    grows.serve()
+    deletes.upstream_answers(late).serve()
+    assert first.tokens == full - 8 - 9

@@ -1,0 +1,244 @@
+"""Supervisor and workers over real socket pairs, with nothing behind the workers' end but what a test does."""
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from config import default_config, parse_bootstrap
+from gateway.net.accepted_socket import AcceptedSocket, PlainSocket
+from gateway.server import workers
+from gateway.server.link import Link
+from gateway.server.nursery import Nursery, WorkerSockets
+from gateway.server.supervisor import Supervisor
+from gateway.server.worker import Start, WorkerSide, handover_message
+from gateway.server.workers import WorkerPool
+from quotas.limits import Enforcement
+from testkit.raw_client import until
+
+
+class Places:
+    """Counts what was given back."""
+
+    def __init__(self) -> None:
+        self.released: list[tuple[str, str]] = []
+
+    def release(self, listener: str, ip: str) -> None:
+        self.released.append((listener, ip))
+
+
+class Ends:
+    """A nursery that forks nothing: the workers' ends of the sockets, by number."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.of: dict[int, WorkerSockets] = {}
+        self.pid = 100
+        self._all: list[WorkerSockets] = []
+
+    def fork(self, number: int, sockets: WorkerSockets) -> int:
+        self.of[number] = sockets
+        self._all.append(sockets)
+        self.pid += 1
+        return self.pid
+
+    def stop(self) -> None:
+        for sockets in self._all:
+            sockets.close()
+
+
+@pytest.fixture
+def ends() -> Ends:
+    return Ends()
+
+
+@pytest.fixture
+async def pool(ends: Ends) -> AsyncIterator[WorkerPool]:
+    pool = WorkerPool(ends, 2, now_ms=lambda: 0)  # type: ignore[arg-type]
+    pool.give_back_to(Places(), lambda _listener: None)
+    yield pool
+    pool.stop()
+    await asyncio.sleep(0)
+
+
+async def fork(pool: WorkerPool, ends: Ends, number: int, **handlers: Any) -> Link:
+    """One more worker; its end of the link."""
+    await pool._fork(number)
+    link = Link(handlers, lambda: None)
+    await link.open(ends.of[number].link)
+    return link
+
+
+async def ready(link: Link, pool: WorkerPool, number: int) -> None:
+    link.tell("ready")
+    await until(lambda: pool.workers[number].serves)
+
+
+def supervisor(pool: WorkerPool, operations: Any = None) -> Supervisor:
+    connections: Any = Places()
+    unused: Any = SimpleNamespace()
+    return Supervisor(
+        pool,
+        listeners={},
+        open_port=lambda _name, _broker_id: True,
+        connections=connections,
+        live_quotas=unused,
+        mutations=unused,
+        operations=lambda: operations,
+        on_usage=lambda _line: None,
+        now_ms=lambda: 0,
+    )
+
+
+def operations_of(mode: Enforcement) -> Any:
+    return SimpleNamespace(config=default_config(parse_bootstrap("127.0.0.1:9092")), mode=mode)
+
+
+async def test_usage_is_told_to_workers_that_serve_alone(pool: WorkerPool, ends: Ends) -> None:
+    supervisor(pool, operations_of(Enforcement.ENFORCE))
+    heard: list[Any] = []
+    serving = await fork(pool, ends, 0, shares=heard.append)
+    beginning = await fork(pool, ends, 1, mode=lambda _mode, _by: None)  # which does not know shares yet
+    await serving.ask("begin")
+    await ready(serving, pool, 0)
+    serving.tell("shares", [b"first"])
+    await until(lambda: heard == [[b"first"]])
+    assert isinstance(await beginning.ask("begin"), Start)
+    assert not beginning.lost
+
+
+async def test_a_worker_that_began_before_a_reload_gets_the_mode_of_now(pool: WorkerPool, ends: Ends) -> None:
+    operations = operations_of(Enforcement.ENFORCE)
+    supervisor(pool, operations)
+    told: list[Any] = []
+    link = await fork(
+        pool,
+        ends,
+        0,
+        reload=lambda plan, _by: told.append(plan.config.enforcement.mode),
+        mode=lambda mode, _by: told.append(mode),
+    )
+    await link.ask("begin")
+    # The file turns quotas off, and the kill switch puts them back before the worker serves.
+    enforcement = operations.config.enforcement.model_copy(update={"mode": Enforcement.OFF})
+    operations.config = operations.config.model_copy(update={"enforcement": enforcement})
+    await ready(link, pool, 0)
+    await until(lambda: told == [Enforcement.OFF, Enforcement.ENFORCE])
+
+
+async def test_answer_of_a_worker_that_died_before_the_others_answered_does_not_count(
+    pool: WorkerPool, ends: Ends
+) -> None:
+    never = asyncio.Event()
+    dies = await fork(pool, ends, 0, metrics=lambda: 20)
+    silent = await fork(pool, ends, 1, metrics=never.wait)
+    for number, link in enumerate((dies, silent)):
+        await ready(link, pool, number)
+    asked = asyncio.ensure_future(pool.ask_all("metrics", within_s=1.0))
+    await asyncio.sleep(0.05)
+    dies.close()
+    await until(lambda: pool.restarts == 1)
+    assert await asked == {}
+    never.set()
+
+
+async def test_a_worker_whose_sockets_could_not_be_made_is_tried_again(
+    pool: WorkerPool, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> Any:
+        monkeypatch.undo()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(workers, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(WorkerSockets, "pair", full)
+    await pool._fork(0)
+    assert pool.workers == {}
+    await until(lambda: 0 in pool.workers)
+
+
+async def test_sockets_are_handed_over_once_the_kernel_has_room_again(
+    pool: WorkerPool, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> int:
+        monkeypatch.undo()
+        raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+
+    link = await fork(pool, ends, 0)
+    await ready(link, pool, 0)
+    monkeypatch.setattr(socket, "send_fds", full)
+    client, accepted = socket.socketpair()
+    pool.hand_over("a", AcceptedSocket(PlainSocket(fileno=accepted.detach()), "10.0.0.1", 1, None, None, None))
+    handover = ends.of[0].handover
+    handover.setblocking(False)
+    message, descriptors = b"", []
+
+    def received() -> bool:
+        nonlocal message, descriptors
+        try:
+            message, descriptors, _, _ = socket.recv_fds(handover, 1024, 1)
+        except BlockingIOError:
+            return False
+        return True
+
+    await until(received)
+    assert len(descriptors) == 1
+    os.close(descriptors[0])
+    client.close()
+
+
+async def test_a_socket_that_did_not_arrive_gives_its_place_back_and_a_failed_tick_ends_no_others() -> None:
+    ours, theirs = WorkerSockets.pair()
+    told: list[Any] = []
+    supervisor_link = Link(
+        {"ready": lambda: told.append("ready"), "alive": lambda: told.append("alive"), "ended": told.append},
+        lambda: None,
+    )
+    await supervisor_link.open(ours.link)
+    side = WorkerSide(1, theirs)
+    await side.link.open(theirs.link)
+    ticks: list[int] = []
+
+    def fails_at_first() -> None:
+        ticks.append(len(ticks))
+        if len(ticks) == 2:
+            raise ValueError("a fault of ours")
+
+    side.on_tick.append(fails_at_first)
+    failed: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failed.append(context["exception"]))
+    operations = SimpleNamespace(set_mode=None)
+    side.serve(SimpleNamespace(operations=operations))  # type: ignore[arg-type]
+    sock = PlainSocket(socket.AF_INET, socket.SOCK_STREAM)
+    ours.handover.send(handover_message("a", AcceptedSocket(sock, "10.0.0.1", 1, None, None, None)))
+    sock.close()
+    await until(lambda: [("a", "10.0.0.1")] in told)
+    await until(lambda: len(ticks) > 3)
+    assert [type(each) for each in failed] == [ValueError]
+    side.close()
+    supervisor_link.close()
+    for each in (ours, theirs):
+        each.handover.close()
+        each.asking.close()
+
+
+def test_a_nursery_that_does_not_answer_in_time_forks_no_more() -> None:
+    nursery = object.__new__(Nursery)  # the constructor forks
+    nursery._sock, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    nursery._sock.settimeout(0.05)
+    nursery.gone = False
+    for _ in range(2):
+        ours, theirs = WorkerSockets.pair()
+        with pytest.raises(OSError):
+            nursery.fork(0, theirs)
+        ours.close()
+        assert nursery.gone
+        assert theirs.link.fileno() < 0
+    # What it would have answered late is nobody's.
+    with pytest.raises(OSError):
+        other.send(b"\0\0\0\1")
+    other.close()
