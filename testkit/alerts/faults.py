@@ -314,7 +314,7 @@ def gateway_down(gateway: FaultyGateway) -> Fault:
 
 
 def brokers_away(gateway: FaultyGateway, kafka: KafkaCluster) -> Fault:
-    """The broker is killed under clients; a gateway that is started meanwhile is not ready."""
+    """The broker is killed under clients of one gateway, and under another one that is a member of a fleet."""
 
     def step() -> None:
         with _Connection(gateway.port) as client:
@@ -330,7 +330,8 @@ def brokers_away(gateway: FaultyGateway, kafka: KafkaCluster) -> Fault:
         kafka.start_broker(1)
         busy.end()
 
-    return Fault(("SluiceBrokersAway",), "the broker is killed under clients; then it comes back", begin, end)
+    what = "the broker is killed under clients and a member of a fleet; then it comes back"
+    return Fault(("SluiceBrokersAway", "SluiceMemberIsolated"), what, begin, end)
 
 
 def not_ready(gateway: FaultyGateway, kafka: KafkaCluster) -> Fault:
@@ -354,7 +355,7 @@ def rounds(one: FaultyGateway, two: FaultyGateway, kafka: KafkaCluster) -> Seque
 
     Args:
         one: keeps its quotas in a file.
-        two: keeps them in a topic.
+        two: keeps them in a topic, as a member of a fleet.
         kafka: of one broker.
     """
     return (

@@ -74,7 +74,7 @@ class FaultyGateway:
         Args:
             folder: of its own; made here.
             brokers: the cluster, as TOML texts.
-            topic: that keeps its quotas; None: a file.
+            topic: that keeps its quotas, and it is a member of a fleet; None: a file, and it is alone.
         """
         folder.mkdir()
         self._folder = folder
@@ -115,6 +115,7 @@ class FaultyGateway:
             'principal_mapping_rules = "RULE:^CN=(.*?)$/$1/"\n'
             f'[[quotas]]\nuser = "billing"\nproducer_byte_rate = {IMPORTANT_BYTES_PER_S}\n'
             f'[[quotas]]\nclient_id = "{NEAR}"\nproducer_byte_rate = {NEAR_BYTES_PER_S}\n'
+            + ('[client_quota]\nscope = "fleet"\n' if topic else "")
         )
 
     def issue(self, *, days: int) -> None:

@@ -52,6 +52,7 @@ FAULTS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "SluiceStoreNotWritable": {f"gateway_quota_store_writable{_G}}}": ("0+0", "1+0")},
     "SluiceStoreNotFollowed": {f"gateway_quota_store_following{_G}}}": ("0+0", "1+0")},
+    "SluiceMemberIsolated": {f"gateway_fleet_connected{_G}}}": ("0+0", "1+0")},
     "SluiceStoreWritesFail": {f"gateway_quota_store_write_failures_total{_G}}}": ("0+1", "60+0")},
     "SluiceCertificateEnds": {
         f'gateway_tls_certificate_expiry_timestamp_seconds{_G}, section="a"}}': (f"{13 * _DAY}+0", f"{90 * _DAY}+0"),
