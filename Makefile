@@ -174,7 +174,7 @@ bench-replay: $(VENV)/.pipeline-up-to-date ## how fast quotas are replayed and n
 	$(BIN)/python -m benchmarks.replay $(ARGS)
 
 .PHONY: bench-clients
-bench-clients: $(VENV)/.pipeline-up-to-date ## recommend and backtest over 28 days of 10,000 clients, 2 minutes [ARGS=...]
+bench-clients: $(VENV)/.pipeline-up-to-date ## recommend, backtest and report over 28 days of 10,000 clients, 2 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.clients $(ARGS)
 
 .PHONY: bench-connections

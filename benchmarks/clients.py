@@ -1,8 +1,8 @@
-"""``python -m benchmarks.clients``: recommend and backtest over a month of many clients; 2 minutes.
+"""``python -m benchmarks.clients``: recommend, backtest and report over a month of many clients; 2 minutes.
 
 The tables of some clients' days (`pipeline.client_tables`), made of their records and then copied under other names
 with other sizes, until there are as many as asked. What is measured are the jobs themselves, from the command line
-to the plan. Goal: recommend over 28 days of 10,000 clients in at most 30 s. 1 when it is missed.
+to the plan or the page. Goal: recommend over 28 days of 10,000 clients in at most 30 s. 1 when it is missed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from benchmarks.compacted_days import FIRST_DAY, compacted_table
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
 from pipeline.client_tables.files import MADE_SO
+from pipeline.client_tables.profile import PARTIAL, SUMS, merge_profiles, profile_rows
 from pipeline.client_tables.rows import BURSTS_S, SCHEMA, client_rows, required_column
+from pipeline.client_tables.timelines import SUMMARY, summarise
+from pipeline.client_tables.use import CLIENT_USE
 from pipeline.storage.layout import MANIFEST, clients_dir, compacted_dir
 from testkit.pipeline.traces import day_of
 
@@ -46,6 +49,7 @@ _SCALED: Final = (
     "p99_active",
     "p90_minute",
 )
+_SCALED_USE: Final = (*SUMS, "p50", "p95", "p99", "peak_1s", "peak_10s", "peak_60s")
 
 
 def main() -> int:
@@ -64,6 +68,7 @@ def main() -> int:
         rows = [
             _run(out, "recommend", *history, "--plan", str(Path(name) / "plan.json")),
             _run(out, "backtest", "--result", str(Path(name) / "backtest")),
+            _run(out, "report", "--to-dir", str(Path(name) / "report")),
         ]
     document = {
         "command": f"python -m benchmarks.clients --clients {options.clients} --days {options.days} "
@@ -84,7 +89,7 @@ def main() -> int:
 def _write_day(out: Path, seed: int, clients: int, index: int) -> int:
     """A day's tables, and a compacted day that nothing reads; the size of the tables."""
     today = FIRST_DAY + datetime.timedelta(days=index)
-    found = _of_weekday(seed, index % 7)
+    found, use = _of_weekday(seed, index % 7)
     dates = pa.repeat(pa.scalar(today, pa.date32()), found.num_rows)
     found = found.set_column(found.schema.get_field_index("date"), "date", dates)
     date = today.isoformat()
@@ -97,33 +102,51 @@ def _write_day(out: Path, seed: int, clients: int, index: int) -> int:
         own = found.filter(pc.equal(found.column("table"), table))
         # Nothing that is measured reads the hours: those of the few will do.
         if table == "client_day":
-            copies = [_copy(own, number) for number in range(-(-clients // _OF_RECORDS))]
-            own = pa.concat_tables(copies)
+            copies = range(-(-clients // _OF_RECORDS))
+            own = pa.concat_tables([_rates_scaled(_copy(own, number, _SCALED), number) for number in copies])
         folder = run / "scope=gateway" / f"table={table}"
         folder.mkdir(parents=True)
         pq.write_table(own.drop_columns(["table"]), folder / "part-0.parquet", compression="zstd")
+    folder = run / "scope=gateway" / f"table={CLIENT_USE}"
+    folder.mkdir()
+    pq.write_table(
+        pa.concat_tables([_copy(use, number, _SCALED_USE) for number in range(-(-clients // _OF_RECORDS))]),
+        folder / "part-0.parquet",
+        compression="zstd",
+    )
     (run / MANIFEST).write_text(json.dumps(MADE_SO), encoding="ascii")
     return sum(path.stat().st_size for path in run.rglob("*.parquet"))
 
 
 @lru_cache(maxsize=7)
-def _of_weekday(seed: int, index: int) -> pa.Table:
+def _of_weekday(seed: int, index: int) -> tuple[pa.Table, pa.Table]:
     day = day_of(seed, _OF_RECORDS, index)
     (batch,) = compacted_table(seed, _OF_RECORDS, day).combine_chunks().to_batches()
-    return pa.Table.from_batches(client_rows(iter([batch])), schema=SCHEMA)
+    profiles = merge_profiles(pa.Table.from_batches(profile_rows(iter([batch])), schema=PARTIAL))
+    return (
+        pa.Table.from_batches(client_rows(iter([batch])), schema=SCHEMA),
+        pa.Table.from_batches(summarise([profiles]), schema=SUMMARY),
+    )
 
 
-def _copy(table: pa.Table, number: int) -> pa.Table:
+def _factor(number: int) -> float:
+    return float(np.random.default_rng(number).lognormal(0, 1))
+
+
+def _copy(table: pa.Table, number: int, scaled: tuple[str, ...]) -> pa.Table:
     """The same under other names, each with a size of its own."""
-    factor = float(np.random.default_rng(number).lognormal(0, 1))
     names = pc.binary_join_element_wise(table.column("client_id"), pa.scalar(f"-{number}"), "")
     table = table.set_column(table.schema.get_field_index("client_id"), "client_id", names)
-    for name in _SCALED:
+    for name in scaled:
         at = table.schema.get_field_index(name)
-        table = table.set_column(at, name, pc.multiply(table.column(name), factor))
+        table = table.set_column(at, name, pc.multiply(table.column(name), _factor(number)))
+    return table
+
+
+def _rates_scaled(table: pa.Table, number: int) -> pa.Table:
     for name in map(required_column, BURSTS_S):
         lists = table.column(name).combine_chunks()
-        values = pc.multiply(lists.values, factor)
+        values = pc.multiply(lists.values, _factor(number))
         made = pa.ListArray.from_arrays(lists.offsets, values, mask=lists.is_null())
         table = table.set_column(table.schema.get_field_index(name), name, made)
     return table
@@ -152,7 +175,7 @@ def render(document: dict[str, Any]) -> str:
     """The page."""
     machine, rows = document["machine"], document["rows"]
     lines = [
-        "# Recommend and backtest over a month",
+        "# Recommend, backtest and report over a month",
         "",
         f"`{document['command']}`, {document['started']}, commit {machine['commit']}. {machine['cpu']}, "
         f"{machine['cores']} cores; load average before {machine['load_average_before']}, after "

@@ -1,8 +1,8 @@
-"""How fast the report is made of compacted days, beside plain DuckDB: ``python -m benchmarks.report``.
+"""How fast the report's table is made of compacted days, beside plain DuckDB: ``python -m benchmarks.report``.
 
-DuckDB's row is an aggregate of the same files, sums and one peak per client; the report besides makes percentiles,
-peaks of ten and sixty seconds over all brokers, nearness to limits and series for plots. The second report is of
-clients that use every second of the day, where nothing is left out; its page is made too, by a driver of 2 GB.
+DuckDB's row is an aggregate of the same files, sums and one peak per client; the table `client_use` besides has
+percentiles, peaks of ten and sixty seconds over all brokers, nearness to limits and series for plots. The second
+table is of clients that use every second of the day, where nothing is left out; its page is made too.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from benchmarks.compacted_days import FIRST_DAY, write_compacted_days
 from benchmarks.keep import keep_results
 from benchmarks.process_tree import cpu_s
 from benchmarks.relay.machine import describe_machine, load_average
+from pipeline.client_tables.use import use_of_day
 from pipeline.report.page import render
-from pipeline.report.report import make, summaries
+from pipeline.report.report import report_of
 from pipeline.spark.session import open_session
 from pipeline.storage.compacted_days import CompactedDays
 from pipeline.storage.compacted_files import write_compacted_file
-from pipeline.storage.coverage import Expectation
 from pipeline.storage.layout import BUCKETS, EVENTS, KEY, MANIFEST, SERIES, compacted_dir
 from pipeline.storage.schemas import ARROW_TYPES
 
@@ -69,13 +69,13 @@ def main() -> int:
         spark = open_session("benchmark")
 
         def report() -> None:
-            summaries(CompactedDays.of(spark, name)).toArrow()
+            use_of_day(CompactedDays.of(spark, name)).toArrow()
 
         def aggregate() -> None:
             duckdb.sql(_DUCKDB.format(out=name)).fetchall()
 
         rows = [
-            _timed("Spark: report, profiles of all clients", total, report, options.passes),
+            _timed("Spark: the report's table, all clients", total, report, options.passes),
             _timed("DuckDB: sums and one peak", total, aggregate, options.passes),
         ]
         if options.all_day:
@@ -112,9 +112,10 @@ def _all_day(spark: Any, out: Path, clients: int) -> Row:
     (folder / MANIFEST).write_text(json.dumps(manifest), encoding="ascii")
 
     def page() -> None:
-        assert len(render(make(spark, str(out), Expectation(int(time.time()))), top=40)) > 0
+        days = CompactedDays.of(spark, str(out))
+        assert len(render(report_of([use_of_day(days).toArrow()], days.days), top=40)) > 0
 
-    return _timed(f"Spark: report and page, {clients} clients in all seconds", total, page, 1)
+    return _timed(f"Spark: table, report and page, {clients} clients in all seconds", total, page, 1)
 
 
 def _write_clients(folder: Path, seconds: dict[str, Any], numbers: range) -> None:

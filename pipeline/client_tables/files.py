@@ -16,13 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.client_tables.rows import BURSTS_S, CLIENT_TABLES, SCHEMA, TARGETS, client_rows
+from pipeline.client_tables.timelines import SUMMARY
+from pipeline.client_tables.use import CLIENT_USE, use_of_day
 from pipeline.errors import JobError
 from pipeline.storage.compacted_days import CompactedDays
 from pipeline.storage.entity_days import ARRAYS, Scope
 from pipeline.storage.layout import MANIFEST, CompactedDay, clients_dir, published_days
 from pipeline.storage.store import Store, is_local, local_path, store_of
 
-MADE_SO: Final = {"targets": list(TARGETS), "bursts_s": list(BURSTS_S)}
+MADE_SO: Final = {"targets": list(TARGETS), "bursts_s": list(BURSTS_S), "more": [CLIENT_USE]}
 """What a manifest says. Tables that were made otherwise are made again."""
 
 
@@ -61,6 +63,7 @@ def _make(spark: Any, store: Store, out: str, day: CompactedDay) -> None:
     for scope in scopes:
         rows = days.map_entities(client_rows, CLIENT_TABLES, scope=scope, arrays=ARRAYS)
         rows.write.mode("overwrite").partitionBy("table").parquet(f"{partial}/scope={scope}")
+    use_of_day(days).write.parquet(f"{partial}/scope={Scope.GATEWAY}/table={CLIENT_USE}")
     store.write(f"{partial}/{MANIFEST}", json.dumps(MADE_SO).encode() + b"\n")
     for name in store.names(folder):
         if name != f".run={day.run:06d}.part":
@@ -87,7 +90,7 @@ def read_clients(
     Args:
         out: the pipeline's folder.
         days: of which.
-        table: client_day, client_hour or total.
+        table: client_day, client_hour, total or client_use.
         columns: which of the table's are wanted.
         scope: whether brokers count together.
         spark: a session; needed if `out` is not on this machine.
@@ -105,7 +108,8 @@ def read_clients(
         found = [path for path in told if store.names(path)]
         paths += [path for path in found if f"scope={scope}" in path] or found
     if not paths:
-        return pa.schema([SCHEMA.field(name) for name in columns]).empty_table()
+        schema = SUMMARY if table == CLIENT_USE else SCHEMA
+        return pa.schema([schema.field(name) for name in columns]).empty_table()
     if not is_local(out):
         found_rows: pa.Table = spark.read.parquet(*paths).select(*columns).toArrow()
         return found_rows

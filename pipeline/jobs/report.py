@@ -1,7 +1,7 @@
 """``sluice-pipeline report``: use, throttling and nearness to the limits, by client.
 
-Reads compacted days, writes `report.json` (everything, for programs) and `index.html` (the same for people: one file
-that needs nothing else).
+Reads the table `client_use` (`pipeline.client_tables`), without Spark where the folder is on this machine. Writes
+`report.json` (everything, for programs) and `index.html` (the same for people: one file that needs nothing else).
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pipeline.errors import JobError
-from pipeline.jobs.arguments import add_expectation, add_out, expectation_of
+from pipeline.jobs.arguments import add_expectation, add_out, expectation_of, open_to_look
 from pipeline.plans.plan import Plan, PlanError
 from pipeline.report.report import make
-from pipeline.spark.session import open_session
 from pipeline.storage.layout import results_dir
 from pipeline.storage.store import local_result
 
@@ -45,8 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     stamp = made_at.replace(":", "").replace("-", "")
     target = local_result(arguments.to_dir, "--to-dir", results_dir(arguments.out, "report", stamp))
-    spark = open_session("sluice report")
-    report = make(spark, arguments.out, expectation_of(arguments), arguments.first, arguments.last)
+    look = open_to_look("sluice report", arguments.out)
+    report = make(arguments.out, expectation_of(arguments), arguments.first, arguments.last, spark=look)
     target.mkdir(parents=True, exist_ok=True)
     (target / "report.json").write_text(report.to_json(), encoding="utf-8")
     (target / "index.html").write_text(render(report, top=arguments.top, plan=plan), encoding="utf-8")

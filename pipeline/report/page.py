@@ -15,10 +15,10 @@ from markupsafe import Markup
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
+from pipeline.client_tables.profile import CLIENT, NEAR, STEP_S
+from pipeline.client_tables.timelines import Timeline
 from pipeline.plans.plan import Action, Plan
-from pipeline.report.profile import CLIENT, NEAR, STEP_S
-from pipeline.report.report import UNITS, Report
-from pipeline.report.timelines import STACKED, Timeline
+from pipeline.report.report import STACKED, UNITS, Report
 from quotas.usage_record import UsageApi
 
 _CLOSEST: Final = 20
@@ -134,7 +134,9 @@ def _layers(report: Report, clients: Sequence[Mapping[str, Any]], use: Timeline)
         name = _plain(name_of(client))
         while name in layers:  # cut names may be the same
             name += "'"
-        layers[name] = report.use_of[tuple(client[each] for each in CLIENT)].on(use) / use.width_s
+        # One that was not among the largest on any day has no line.
+        own = report.use_of.get(tuple(client[each] for each in CLIENT), Timeline())
+        layers[name] = own.on(use) / use.width_s
     if len(clients) > STACKED:
         rest = np.maximum(use.offered / use.width_s - sum(layers.values()), 0)
         layers[f"{len(clients) - STACKED} others"] = rest

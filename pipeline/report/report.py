@@ -1,4 +1,4 @@
-"""What a report holds, and making it of compacted days: in the workers per client, on the driver for all.
+"""What a report holds, and making it of the table `client_use`, day by day.
 
 What is incomplete is part of it: a report over lost records must not look like a quiet day.
 """
@@ -6,7 +6,7 @@ What is incomplete is part of it: a report over lost records must not look like 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
@@ -14,27 +14,29 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.client_tables.files import read_clients
+from pipeline.client_tables.profile import CLIENT, SUMS
+from pipeline.client_tables.timelines import SUMMARY, Timeline, largest_first
+from pipeline.client_tables.use import CLIENT_USE
 from pipeline.errors import JobError
-from pipeline.report.profile import (
-    CLIENT,
-    PARTIAL,
-    PROFILE,
-    READ,
-    as_ddl,
-    merge_profiles,
-    profile_rows,
-)
-from pipeline.report.timelines import SUMMARY, Timeline, largest_first, summarise
-from pipeline.storage.compacted_days import CompactedDays
-from pipeline.storage.compacted_files import Piece, buckets_of
 from pipeline.storage.coverage import Expectation, short_gateways
 from pipeline.storage.index_files import with_losses
-from pipeline.storage.layout import CompactedDay
+from pipeline.storage.layout import CompactedDay, compacted_days
 from quotas.usage_record import UsageApi
 
 FORMAT: Final = "sluice-report"
 VERSION: Final = 1
+STACKED: Final = 6
+"""Clients of each API that the page shows one above the other."""
 _NAMED_DAYS: Final = 7
+_NUMBERS: Final = [name for name in SUMMARY.names if not name.startswith("bins_")]
+_OVER_DAYS: Final = {
+    **dict.fromkeys((*SUMS, "active_s", "censored_s", "near_s"), "sum"),
+    **dict.fromkeys(("gateways", "nodes", "closest", "p50", "p95", "p99"), "max"),
+    **dict.fromkeys(("peak_1s", "peak_10s", "peak_60s"), "max"),
+    "quota": "last",
+}
+"""What a client's days come to."""
 
 UNITS: Final = {
     UsageApi.PRODUCE: "bytes",
@@ -53,9 +55,11 @@ class Report:
     Attributes:
         made_at: ISO time.
         days: the compacted days it covers, with their completeness.
-        clients: rows of `PROFILE` as dictionaries, the largest of each API first, without their series.
+        clients: rows of `PROFILE` as dictionaries, the largest of each API first, without their series: sums over
+            the days, else the largest of a day, and the last quota.
         use: all use of each API over time.
-        use_of: that of at least the first `STACKED` clients of each API, by `CLIENT`.
+        use_of: that of the clients that were among the largest on some day, by `CLIENT`. On a day on which such a
+            client was not it counts with the others.
         absent: days between the first and the last one asked for that are not compacted.
     """
 
@@ -148,23 +152,29 @@ def _shared(client: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make(
-    spark: Any, out: str, expectation: Expectation, first: str | None = None, last: str | None = None
+    out: str,
+    expectation: Expectation,
+    first: str | None = None,
+    last: str | None = None,
+    *,
+    spark: Any = None,
 ) -> Report:
     """The report over some compacted days.
 
     Args:
-        spark: a SparkSession.
         out: the pipeline's folder.
         expectation: what records should be there.
         first: first day, else from the beginning.
         last: last day, else to the end.
+        spark: a session; needed if `out` is not on this machine.
 
     Raises:
         FileNotFoundError: no day is compacted.
+        JobError: a day has no tables.
     """
-    days = CompactedDays.of(spark, out, first, last)
-    found = summaries(days).toArrow()
-    known = with_losses(days.days, out, expectation, spark)
+    days = compacted_days(out, first, last, spark=spark)
+    found = (read_clients(out, [day], CLIENT_USE, SUMMARY.names, spark=spark) for day in days)
+    known = with_losses(days, out, expectation, spark)
     return report_of(found, known, absent=absent_days(known, first, last))
 
 
@@ -188,51 +198,40 @@ def absent_days(days: Sequence[CompactedDay], first: str | None, last: str | Non
     return tuple(day for day in all_days if day not in there)
 
 
-def report_of(found: pa.Table, days: Sequence[CompactedDay], *, absent: tuple[str, ...] = ()) -> Report:
-    """The report from what the workers found.
+def report_of(
+    found: Iterable[pa.Table], days: Sequence[CompactedDay], *, absent: tuple[str, ...] = ()
+) -> Report:
+    """The report of tables of clients.
 
     Args:
-        found: rows of `SUMMARY`.
-        days: which it covers.
+        found: rows of `SUMMARY`, day by day.
+        days: which they cover.
         absent: see `Report`.
     """
-    is_client = pc.is_null(found.column("bins_level"))
-    names = [name for name in found.column_names if not name.startswith("bins_")]
-    clients = sorted(found.filter(is_client).select(names).to_pylist(), key=_largest_first)
+    numbers = SUMMARY.empty_table().select(_NUMBERS)
     use: dict[str, Timeline] = {}
     use_of: dict[tuple[str, ...], Timeline] = {}
-    for row in found.filter(pc.invert(is_client)).to_pylist():
-        if row["user"] is None:
-            use.setdefault(row["api"], Timeline()).add_all(Timeline.from_dict(row))
-        else:
-            use_of[tuple(row[name] for name in CLIENT)] = Timeline.from_dict(row)
+    for of_day in found:
+        is_client = pc.is_null(of_day.column("bins_level"))
+        # Day by day: what is held is a row of each client, however many days there are.
+        numbers = _added_up(pa.concat_tables([numbers, of_day.filter(is_client).select(_NUMBERS)]))
+        for row in of_day.filter(pc.invert(is_client)).to_pylist():
+            if row["user"] is None:
+                shown = use.setdefault(row["api"], Timeline())
+            else:
+                shown = use_of.setdefault(tuple(row[name] for name in CLIENT), Timeline())
+            shown.add_all(Timeline.from_dict(row))
+    clients = sorted(numbers.to_pylist(), key=_largest_first)
     made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Report(made_at, tuple(days), tuple(clients), use, use_of, absent)
 
 
-def summaries(days: CompactedDays) -> Any:
-    """A DataFrame of `SUMMARY`: a client and API each row, and timelines.
-
-    Clients beyond the gateways' cap are in one row called `~other`.
-    """
-    if days.here:
-        return days.deal(_summaries_of, as_ddl(SUMMARY), days_apart=False)
-    partial = days.frame().select(*READ).mapInArrow(profile_rows, as_ddl(PARTIAL))
-    profiles = partial.groupBy(*CLIENT).applyInArrow(_merge, as_ddl(PROFILE))
-    return profiles.mapInArrow(summarise, as_ddl(SUMMARY))
-
-
-def _summaries_of(pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
-    def profiles() -> Iterator[pa.RecordBatch]:
-        # Bucket by bucket: what is held is a thirty-second of the clients, in steps of ten seconds.
-        for _, rows in buckets_of(pieces, READ):
-            yield merge_profiles(pa.Table.from_batches(profile_rows(rows), schema=PARTIAL))
-
-    return summarise(profiles())
-
-
-def _merge(table: pa.Table) -> pa.Table:
-    return pa.Table.from_batches([merge_profiles(table)])
+def _added_up(numbers: pa.Table) -> pa.Table:
+    """One row for each client and API; later rows are of later days."""
+    # In one thread, as the order of rows says which quota is the last.
+    grouped = numbers.group_by(list(CLIENT), use_threads=False).aggregate(list(_OVER_DAYS.items()))
+    names = {f"{name}_{how}": name for name, how in _OVER_DAYS.items()}
+    return grouped.rename_columns([names.get(name, name) for name in grouped.column_names]).select(_NUMBERS)
 
 
 def _largest_first(row: Mapping[str, Any]) -> tuple[Any, ...]:

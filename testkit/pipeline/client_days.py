@@ -12,7 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.client_tables.files import MADE_SO
+from pipeline.client_tables.profile import PARTIAL, merge_profiles, profile_rows
 from pipeline.client_tables.rows import SCHEMA, client_rows
+from pipeline.client_tables.timelines import SUMMARY, summarise
+from pipeline.client_tables.use import CLIENT_USE
 from pipeline.recommend.required_rates import Windows, days_of
 from pipeline.storage.layout import MANIFEST, clients_dir
 from testkit.pipeline.compacted_days import DAY, compacted_rows
@@ -33,6 +36,12 @@ def client_days_of(
     return list(days_of(client_table(rows).to_batches(), target, windows))
 
 
+def client_use(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """The table `client_use` of compacted rows of a day."""
+    partial = pa.Table.from_batches(profile_rows(iter([compacted_rows(rows)])), schema=PARTIAL)
+    return pa.Table.from_batches(summarise([merge_profiles(partial)]), schema=SUMMARY)
+
+
 def write_client_tables(out: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Puts the tables of these rows' days where `compact` does; their brokers have to count together already."""
     for date in {row.get("date", DAY) for row in rows}:
@@ -42,4 +51,7 @@ def write_client_tables(out: Path, rows: Sequence[dict[str, Any]]) -> None:
             folder = run / "scope=gateway" / f"table={table}"
             folder.mkdir(parents=True)
             pq.write_table(client_table(of_date, table).drop_columns(["table"]), folder / "part-0.parquet")
+        folder = run / "scope=gateway" / f"table={CLIENT_USE}"
+        folder.mkdir()
+        pq.write_table(client_use(of_date), folder / "part-0.parquet")
         (run / MANIFEST).write_text(json.dumps(MADE_SO), encoding="ascii")

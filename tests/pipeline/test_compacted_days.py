@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.client_tables.rows import CLIENT_TABLES, client_rows
+from pipeline.client_tables.use import use_of_day
 from pipeline.replay.candidates import Candidates
 from pipeline.replay.dispatch import ReplaySettings
 from pipeline.replay.simulation import simulate
@@ -98,7 +99,10 @@ def test_every_job_gets_the_same_rows_from_files_and_from_spark(both: tuple[Comp
 
 
 def test_the_report_is_the_same_from_files_and_from_spark(both: tuple[CompactedDays, CompactedDays]) -> None:
-    ours, sparks = (report.report_of(report.summaries(days).toArrow(), days.days) for days in both)
+    ours, sparks = (
+        report.report_of([use_of_day(replace(days, days=(day,))).toArrow() for day in days.days], days.days)
+        for days in both
+    )
     for one, other in zip(ours.clients, sparks.clients, strict=True):
         assert one == pytest.approx(other)
     assert len(ours.clients) == CLIENTS + 1

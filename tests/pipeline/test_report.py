@@ -15,16 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cli import main
+from pipeline.client_tables.profile import PARTIAL, PROFILE, STEP_S, merge_profiles, profile_rows
+from pipeline.client_tables.timelines import BINS, KEPT, SUMMARY, Timeline, summarise
 from pipeline.errors import JobError
 from pipeline.plans.plan import Action
 from pipeline.report import report
 from pipeline.report.page import duration, heat, quantity, quota, render, share
-from pipeline.report.profile import PARTIAL, PROFILE, STEP_S, merge_profiles, profile_rows
 from pipeline.report.report import Report
-from pipeline.report.timelines import BINS, STACKED, SUMMARY, Timeline, summarise
 from pipeline.storage.layout import CompactedDay
 from quotas.entities import QuotaEntity
 from quotas.usage_record import OTHER
+from testkit.pipeline.client_days import write_client_tables
 from testkit.pipeline.compacted_days import write_compacted
 from testkit.pipeline.compacted_rows import compacted_batch
 from testkit.pipeline.usage_lines import LONG_AFTER
@@ -176,23 +177,23 @@ def test_a_timeline_survives_its_row() -> None:
 
 
 def test_the_largest_clients_keep_their_timelines_and_all_are_shown_in_numbers() -> None:
-    rows = [{"client_id": f"c{n:02d}", "t": [1], "offered": [5.0]} for n in range(30)]
+    rows = [{"client_id": f"c{n:03d}", "t": [1], "offered": [5.0]} for n in range(2 * KEPT + 20)]
     rows.append({**rows[0], "client_id": OTHER, "offered": [1e9]})
     parts = [merge_profiles(partial_of(*mine)) for mine in (rows[1::2], rows[::-2])]
     found = pa.Table.from_batches(list(summarise(parts)), schema=SUMMARY).to_pylist()
     lines = {row["client_id"] for row in found if row["bins_level"] is not None}
-    # Each worker keeps as many as are shown: the first of all are among them, and not the rest as a whole.
-    assert {f"c{n:02d}" for n in range(STACKED)} <= lines
+    # Each worker keeps as many: the first of all are among them, and not the rest as a whole.
+    assert {f"c{n:03d}" for n in range(KEPT)} <= lines
     assert OTHER not in lines
-    rows = [{"client_id": f"c{n}", "t": [1, 70_000], "offered": [float(n)] * 2} for n in range(20)]
+    rows = [{"client_id": f"c{n}", "t": [1, 70_000], "offered": [float(n)] * 2} for n in range(2 * KEPT)]
     parts = [merge_profiles(partial_of(*rows))]
     found = pa.Table.from_batches(list(summarise(parts)), schema=SUMMARY).to_pylist()
     clients = [row for row in found if row["bins_level"] is None]
-    assert sorted(row["offered"] for row in clients) == [2.0 * n for n in range(20)]
+    assert sorted(row["offered"] for row in clients) == [2.0 * n for n in range(2 * KEPT)]
     lines = {row["client_id"]: row for row in found if row["bins_level"] is not None}
-    assert sum(lines.pop(None)["bins_offered"]) == 2 * sum(range(20))
-    assert sorted(lines) == sorted(f"c{n}" for n in range(20 - STACKED, 20))
-    assert {sum(row["bins_offered"]) for row in lines.values()} == {2.0 * n for n in range(20 - STACKED, 20)}
+    assert sum(lines.pop(None)["bins_offered"]) == 2 * sum(range(2 * KEPT))
+    assert sorted(lines) == sorted(f"c{n}" for n in range(KEPT, 2 * KEPT))
+    assert {sum(row["bins_offered"]) for row in lines.values()} == {2.0 * n for n in range(KEPT, 2 * KEPT)}
     assert list(summarise([])) == []
 
 
@@ -204,7 +205,7 @@ def report_from(*rows: dict[str, Any], completeness: float = 1.0) -> Report:
     """A report in which each row is a client."""
     found = [merge_profiles(partial_of(row)) for row in rows]
     day = CompactedDay("2026-11-21", "", run=1, rows=10, keys=1, completeness=completeness, batches=[])
-    return report.report_of(pa.Table.from_batches(list(summarise(found)), schema=SUMMARY), [day])
+    return report.report_of([pa.Table.from_batches(list(summarise(found)), schema=SUMMARY)], [day])
 
 
 class Page(HTMLParser):
@@ -320,27 +321,36 @@ def test_numbers_are_told_for_people() -> None:
     assert [heat(each) for each in (None, 0.5, 0.8, 1.0, 1.01)] == ["", "", "close", "close", "over"]
 
 
-# -- over compacted days ---------------------------------------------------------------------------------------------
-@pytest.mark.spark
-def test_clients_are_added_up_over_days_and_brokers(
-    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+# -- over days -------------------------------------------------------------------------------------------------------
+def test_days_are_added_up_without_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monday = {"date": date(2026, 11, 16), "t": [1]}
     tuesday = {"date": date(2026, 11, 17)}
-    others = [{"client_id": "small", "offered": [5.0]}, {"client_id": OTHER, "offered": [1e9]}]
-    write_compacted(tmp_path, [{**monday, **row} for row in ({"offered": [10.0]}, *others)])
     rows = [
-        {"node": 1, "t": [3, 4], "offered": [20.0, 30.0]},
-        {"node": 2, "t": [3], "offered": [40.0]},
-        {"api": "mutation", "node": -1, "t": [9], "offered": [7.0]},
+        {**monday, "offered": [10.0], "quota": [8.0]},
+        {**monday, "client_id": "small", "offered": [5.0]},
+        {**monday, "client_id": OTHER, "offered": [1e9]},
+        {**tuesday, "node": 1, "t": [3, 4], "offered": [20.0, 30.0], "quota": [9.0, None]},
+        {**tuesday, "node": 2, "t": [3], "offered": [40.0]},
+        {**tuesday, "api": "mutation", "t": [9], "offered": [7.0]},
     ]
-    write_compacted(tmp_path, [{**tuesday, **row} for row in rows], completeness=0.99)
-    found = report.make(spark, str(tmp_path), LONG_AFTER)
+    write_compacted(tmp_path, rows[:3])
+    write_compacted(tmp_path, rows[3:], completeness=0.99)
+    with pytest.raises(JobError, match="no tables of clients yet"):
+        report.make(str(tmp_path), LONG_AFTER)
+    write_client_tables(tmp_path, rows)
+    for compacted in tmp_path.glob("packed/*/*/*.parquet"):
+        compacted.unlink()
+    found = report.make(str(tmp_path), LONG_AFTER)
     assert [(client["api"], client["client_id"], client["offered"]) for client in found.clients] == [
         ("produce", "c", 100.0), ("produce", "small", 5.0), ("produce", OTHER, 1e9), ("mutation", "c", 7.0),
     ]  # fmt: skip
     assert found.completeness == 0.99
-    assert [found.clients[0][name] for name in ("active_s", "peak_10s")] == [4, 9.0]
+    names = ("active_s", "peak_10s", "p50", "nodes", "quota")
+    assert [found.clients[0][name] for name in names] == [4, 9.0, 9.0, 2, 9.0]
+    assert found.clients[1]["quota"] is None
+    use = found.use["produce"]
+    assert use.offered.sum() == 1e9 + 105
+    assert found.use_of[tuple(found.clients[0][name] for name in ("user", "client_id", "api"))].on(use).sum() == 100.0
     # The job, of one of the days, leaves a page and a file for programs.
     page = tmp_path / "page"
     assert main(["report", "--out", str(tmp_path), "--to", "2026-11-16", "--to-dir", str(page)]) == 0
@@ -348,3 +358,9 @@ def test_clients_are_added_up_over_days_and_brokers(
     kept = json.loads((page / "report.json").read_text())
     assert [client["offered"] for client in kept["clients"]] == [10.0, 5.0, 1e9]
     assert "every record is there" in (page / "index.html").read_text()
+
+
+def test_a_client_that_was_never_among_the_largest_of_a_day_is_drawn_with_the_others() -> None:
+    found = report_from({"t": [1], "offered": [5.0]}, {"client_id": "d", "t": [1], "offered": [4.0]})
+    text = render(replace(found, use_of={}), top=5)
+    assert Page(text).pictures == 1

@@ -1,9 +1,9 @@
-"""Use over time for the report's plots, small whatever the number of clients and days. numpy and Arrow, no Spark.
+"""Use over time for the report's plots, small whatever the number of clients. numpy and Arrow, no Spark.
 
 A `Timeline` begins with bins of ten seconds and doubles their width whenever they become too many. Widths are powers
 of two and bins begin at multiples of them, so timelines from different workers fit together exactly. `summarise` is
 what each worker makes of its clients' profiles: their numbers without the series, a timeline of all use of each API,
-and those of its own largest clients, among which the largest of all must be.
+and those of its own largest clients, among which the largest of the day must be.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.report.profile import PROFILE, STEP_S
+from pipeline.client_tables.profile import PROFILE, STEP_S
 from quotas.usage_record import OTHER
 
 BINS: Final = 240
-STACKED: Final = 6
-"""Clients of each API that the page shows one above the other."""
+KEPT: Final = 50
+"""Clients of each API whose own timelines a worker keeps of a day. The page shows the six largest of all days."""
 
 _STEPS: Final = ("step", "step_offered", "step_throttle_ms")
 _TIMELINE: Final = pa.schema(
@@ -172,9 +172,9 @@ def largest_first(user: str, client_id: str, offered: float) -> Place:
 def _keep_largest(kept: list[tuple[Place, Timeline]], rows: pa.RecordBatch) -> None:
     columns = (rows.column(name).to_pylist() for name in ("user", "client_id", "offered"))
     places = [(largest_first(*client), at) for at, client in enumerate(zip(*columns, strict=True))]
-    for place, at in heapq.nsmallest(STACKED, places):
+    for place, at in heapq.nsmallest(KEPT, places):
         own = Timeline()
         own.add(*_series(rows.slice(at, 1)))
         kept.append((place, own))
     kept.sort(key=lambda each: each[0])
-    del kept[STACKED:]
+    del kept[KEPT:]

@@ -2,9 +2,9 @@
 
 In two steps, so that little has to travel between processes: `profile_rows` makes one small row of each compacted row
 (a client on one broker, gateway and day), with its use in steps of ten seconds; `merge_profiles` adds up the rows of
-one client and only then takes peaks and percentiles, since the peak of a sum is not the sum of the peaks. Ten seconds
-because that is the window of Kafka's rates (KIP-13). Steps begin at whole tens of seconds, so a burst that straddles
-two of them shows as less than a sliding window would.
+one client on a day and only then takes peaks and percentiles, since the peak of a sum is not the sum of the peaks.
+Ten seconds because that is the window of Kafka's rates (KIP-13). Steps begin at whole tens of seconds, so a burst
+that straddles two of them shows as less than a sliding window would.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ PROFILE: Final = pa.schema(
         ("step_throttle_ms", pa.list_(pa.float64())),
     ]
 )
-"""One row of `merge_profiles`: a client of one API over all days, gateways and brokers."""
+"""One row of `merge_profiles`: a client of one API over all gateways and brokers."""
 
 
 def as_ddl(schema: pa.Schema) -> str:
