@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +38,8 @@ class Candidates:
     multiples: tuple[float, ...] = ()
     values: tuple[float, ...] = ()
     plan: tuple[tuple[QuotaEntity, QuotaKey, float], ...] = ()
+    _limits: dict[QuotaKey, Limits] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Those of the plan, by key: made by the first batch of a worker that asks, for all that follow."""
 
     @property
     def count(self) -> int:
@@ -53,13 +55,19 @@ class Candidates:
         if self.values:
             return np.tile(np.array(self.values), (len(demand), 1))
         key = KEY_OF_API[demand.api]
-        limits = Limits()
-        for entity, of_key, value in self.plan:
-            if of_key is key:
-                limits.set(entity, key, value)
+        limits = self._limits_of(key)
         users, clients = (demand.names.column(name).to_pylist() for name in ("user", "client_id"))
         found = [_limit(limits, key, demand.api, user, client) for user, client in zip(users, clients)]
         return np.array([np.nan if limit is None else limit for limit in found])[:, None]
+
+    def _limits_of(self, key: QuotaKey) -> Limits:
+        if key not in self._limits:
+            limits = Limits()
+            for entity, of_key, value in self.plan:
+                if of_key is key:
+                    limits.set(entity, key, value)
+            self._limits[key] = limits
+        return self._limits[key]
 
 
 def parse_candidates(text: str) -> Candidates:

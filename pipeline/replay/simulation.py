@@ -65,9 +65,15 @@ def simulate(
         apis: of which.
         retries: whether retries of refused mutations count.
     """
+    # To each worker once, not with each task: reading a plan of 100,000 quotas takes a second.
+    shared = days.spark.sparkContext.broadcast(candidates)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return simulator(shared.value, settings, retries=retries)(batches)
+
     by_request = any(settings.of_api(api).model is Model.CLOSED_LOOP for api in apis)
     return days.map_entities(
-        simulator(candidates, settings, retries=retries),
+        work,
         RESULT,
         scope=scope,
         arrays=FOR_REQUESTS if by_request else (),

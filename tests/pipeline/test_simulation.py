@@ -54,6 +54,21 @@ def test_a_plans_quotas_are_found_as_the_gateway_finds_them_for_addresses_too() 
     assert Candidates(plan=listed).for_demand(demand).tolist() == [[5.0], [7.0]]
 
 
+def test_a_plan_is_gone_through_once_for_all_batches_of_a_worker() -> None:
+    class Counted(tuple[Any, ...]):
+        times = 0
+
+        def __iter__(self) -> Any:
+            Counted.times += 1
+            return super().__iter__()
+
+    candidates = Candidates(plan=Counted([(QuotaEntity(user="u"), KEY, 1.0)]))
+    for user, quota in (("u", 1.0), ("v", None), ("u", 1.0)):
+        (demand,) = demands(compacted_rows([{"t": [0], "user": user, "client_id": ""}]))
+        assert candidates.for_demand(demand).tolist() == [[pytest.approx(quota or np.nan, nan_ok=True)]]
+    assert Counted.times == 1
+
+
 @pytest.mark.parametrize(("text", "fault"), [
     ("grid:1..2", "expected grid"), ("grid:5..2x3", "LOWEST"), ("grid:0..1x2", "LOWEST"),
     ("grid:1..2x0", "LOWEST"), ("grid:1..2x2000", "LOWEST"), ("value:-1", "LOWEST"),

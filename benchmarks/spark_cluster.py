@@ -1,0 +1,290 @@
+"""``python -m benchmarks.spark_cluster``: the jobs on a standalone cluster of two workers; 6 minutes.
+
+A master and two workers of a core each are started on this machine, and ingest, compact and simulate are submitted to
+them as docs/pipeline.md says. Spark's event log then says which executor ran which task when, and how much memory its
+Python processes had. Told of each job are the stages that have at least two tasks: tasks of each executor, and for
+how much of the time in which any of them worked both did. Many clients, each seldom active: what a task holds must
+not grow with their number. 1 when a stage of some seconds was not run by both, or an executor was above `MOST_MB`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pyspark
+
+from benchmarks.keep import keep_results
+from benchmarks.relay.machine import describe_machine, load_average
+from quotas.usage_record import VERSION
+from testkit.gateway import free_ports
+from testkit.pipeline.usage_files import FIRST_BOOT_MS
+from testkit.pipeline.usage_lines import row
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+RESULTS: Final = ROOT / "benchmarks" / "results"
+BIN: Final = Path(pyspark.__file__).parent / "bin"
+MOST_MB: Final = 1_000
+"""What the Python processes of an executor with one core may have."""
+_LEAST_S: Final = 2.0  # shorter stages may be over before the second executor has its Python
+_BOTH: Final = 0.5
+_LINES_PER_FILE: Final = 30
+_SETTINGS: Final = {
+    "spark.cores.max": "2",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "1g",
+    "spark.executor.processTreeMetrics.enabled": "true",
+    "spark.executor.metrics.pollingInterval": "500ms",
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",
+    "spark.eventLog.rolling.enabled": "false",
+    "spark.eventLog.logStageExecutorMetrics": "true",
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # Both are there before the first task is given away.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of at least two tasks.
+
+    Attributes:
+        tasks: of each executor.
+        busy_s: for how long any of them had a task.
+        both: for how much of that at least two had.
+        python_mb: the most that the Python processes of an executor had, 0 where it had none.
+    """
+
+    job: str
+    stage: int
+    tasks: tuple[int, ...]
+    busy_s: float
+    both: float
+    python_mb: int
+
+
+def main() -> int:
+    """Run, report and keep."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark_cluster", description=__doc__)
+    parser.add_argument("--clients", type=int, default=100_000)
+    parser.add_argument("--lines", type=int, default=600, help="seconds of one gateway")
+    parser.add_argument("--rows", type=int, default=5_000, help="clients in each second")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    machine = describe_machine()
+    with tempfile.TemporaryDirectory(prefix="spark-cluster-") as name:
+        folder = Path(name)
+        write_lines(folder / "in", options.clients, options.lines, options.rows)
+        stages = on_cluster(folder)
+    document = {
+        "command": f"python -m benchmarks.spark_cluster --clients {options.clients} --lines {options.lines} "
+        f"--rows {options.rows}",
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine | {"load_average_after": load_average()},
+        "clients": options.clients,
+        "recorded": options.lines * options.rows,
+        "rows": [asdict(stage) for stage in stages],
+    }
+    page = render(document, stages)
+    keep_results(document, page, options.output, "spark-cluster")
+    print(page)
+    return int(not met(stages))
+
+
+def write_lines(folder: Path, clients: int, lines: int, rows: int) -> None:
+    """Files of one gateway, in whose seconds the clients take turns."""
+    folder.mkdir()
+    told = [orjson.dumps(row(f"client-{number:06d}")) for number in range(clients)] * 2
+    for first in range(0, lines, _LINES_PER_FILE):
+        text = bytearray()
+        for seq in range(first, min(first + _LINES_PER_FILE, lines)):
+            head = {"v": VERSION, "gw": "gw-0", "boot": FIRST_BOOT_MS, "seq": seq}
+            head |= {"ts": FIRST_BOOT_MS // 1000 + seq, "dur_ms": 1000, "algo": "token_bucket"}
+            head |= {"events": [], "dropped_rows": 0, "dropped_events": 0}
+            begin = seq * rows % clients
+            own = b",".join(told[begin : begin + rows])
+            text += orjson.dumps(head)[:-1] + b',"rows":[' + own + b"]}\n"
+        (folder / f"usage-gw-0-{FIRST_BOOT_MS}-{first:09d}.jsonl.gz").write_bytes(gzip.compress(text, 1))
+
+
+def on_cluster(folder: Path) -> list[Stage]:
+    """The jobs on a cluster of their own, and the stages that their event logs tell of."""
+    archive = folder / "sluice.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for package in ("pipeline", "quotas"):
+            for module in sorted((ROOT / package).rglob("*.py")):
+                file.write(module, str(module.relative_to(ROOT)))
+    out, stages = str(folder / "out"), []
+    with ExitStack() as stack:
+        master = stack.enter_context(_cluster(folder, workers=2))
+        for job in (
+            ("ingest", "--from", f"files:{folder}/in", "--out", out),
+            ("compact", "--out", out, "--allow-gaps"),
+            ("simulate", "--out", out, "--candidates", "grid:0.5..64x8"),
+        ):
+            events = folder / f"events-{job[0]}"
+            events.mkdir()
+            _submit(folder, master, events, job)
+            (log,) = events.iterdir()
+            stages += stages_of(job[0], log.read_text(encoding="utf-8").splitlines())
+    return stages
+
+
+@contextmanager
+def _cluster(folder: Path, *, workers: int) -> Iterator[str]:
+    """A standalone master and its workers, on loopback; its address."""
+    port = free_ports(1)
+    master = f"spark://127.0.0.1:{port}"
+    deploy = "org.apache.spark.deploy"
+    commands = [[f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]
+    commands += [
+        [
+            f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0",
+            "--work-dir", str(folder / f"work-{number}"), master,
+        ]
+        for number in range(workers)
+    ]  # fmt: skip
+    with ExitStack() as stack:
+        for number, command in enumerate(commands):
+            log = folder / f"daemon-{number}.log"
+            output = stack.enter_context(log.open("wb"))
+            process = subprocess.Popen(
+                [str(BIN / "spark-class"), *command], stdout=output, stderr=output, env=_environment()
+            )
+            stack.callback(process.wait, 60)
+            stack.callback(process.terminate)
+            _wait_for(log, b"started Master" if number == 0 else b"registered with master", process)
+        yield master
+
+
+def _wait_for(log: Path, said: bytes, process: subprocess.Popen[bytes]) -> None:
+    until_s = time.monotonic() + 120
+    while said.lower() not in log.read_bytes().lower():
+        if process.poll() is not None or time.monotonic() > until_s:
+            raise RuntimeError(log.read_text(errors="replace")[-2000:])
+        time.sleep(0.2)
+
+
+def _environment() -> dict[str, str]:
+    more = {"SPARK_HOME": str(BIN.parent), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    return {**os.environ, **more, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_NO_DAEMONIZE": "1"}
+
+
+def _submit(folder: Path, master: str, events: Path, job: Sequence[str]) -> None:
+    settings = {**_SETTINGS, "spark.eventLog.dir": events.as_uri()}
+    command = [str(BIN / "spark-submit"), "--master", master, "--py-files", str(folder / "sluice.zip")]
+    for name, value in settings.items():
+        command += ["--conf", f"{name}={value}"]
+    # A copy elsewhere: the folder of the entry comes first in the path, and must not bring the packages.
+    entry = folder / "entry" / "cli.py"
+    entry.parent.mkdir(exist_ok=True)
+    entry.write_bytes((ROOT / "pipeline" / "cli.py").read_bytes())
+    done = subprocess.run(
+        [*command, str(entry), *job],
+        capture_output=True, text=True, env=_environment(), cwd=folder, timeout=900, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"{job[0]}: {done.stderr[-3000:]}")
+
+
+def stages_of(job: str, log: Sequence[str]) -> list[Stage]:
+    """The stages of at least two tasks in a job's event log."""
+    tasks: dict[int, list[tuple[str, float, float]]] = {}
+    memory: dict[int, int] = {}
+    for text in log:
+        event = json.loads(text)
+        if event["Event"] == "SparkListenerTaskEnd":
+            info = event["Task Info"]
+            task = info["Executor ID"], info["Launch Time"] / 1000, info["Finish Time"] / 1000
+            tasks.setdefault(event["Stage ID"], []).append(task)
+        elif event["Event"] == "SparkListenerStageExecutorMetrics":
+            stage, used = event["Stage ID"], event["Executor Metrics"].get("ProcessTreePythonRSSMemory", 0)
+            memory[stage] = max(memory.get(stage, 0), used)
+    found = []
+    for stage, of_stage in sorted(tasks.items()):
+        if len(of_stage) < 2:
+            continue
+        names = sorted({executor for executor, _, _ in of_stage})
+        counts = tuple(sum(executor == name for executor, _, _ in of_stage) for name in names)
+        busy_s, both_s = overlap(of_stage)
+        share = both_s / busy_s if busy_s else 0.0
+        found.append(Stage(job, stage, counts, busy_s, share, memory.get(stage, 0) // 1_048_576))
+    return found
+
+
+def overlap(tasks: Sequence[tuple[str, float, float]]) -> tuple[float, float]:
+    """For how long any executor had a task, and for how long at least two had.
+
+    Args:
+        tasks: executor, begin and end of each.
+    """
+    moments = sorted({moment for _, begin, end in tasks for moment in (begin, end)})
+    busy = both = 0.0
+    for begin, end in pairwise(moments):
+        working = {executor for executor, first, last in tasks if first <= begin and last >= end}
+        busy += (end - begin) * (len(working) > 0)
+        both += (end - begin) * (len(working) > 1)
+    return busy, both
+
+
+def met(stages: Sequence[Stage]) -> bool:
+    """Whether stages of some seconds were run by both, and no executor's Python had too much."""
+    long = [stage for stage in stages if stage.busy_s >= _LEAST_S]
+    return bool(long) and all(stage.both >= _BOTH for stage in long) and _most_mb(stages) <= MOST_MB
+
+
+def _most_mb(stages: Sequence[Stage]) -> int:
+    return max(stage.python_mb for stage in stages)
+
+
+def render(document: dict[str, Any], stages: Sequence[Stage]) -> str:
+    """The page."""
+    machine = document["machine"]
+    lines = [
+        "# The jobs on two workers",
+        "",
+        f"`{document['command']}`, {document['started']}, commit {machine['commit']}. {machine['cpu']}, "
+        f"{machine['cores']} cores; load average before {machine['load_average_before']}, after "
+        f"{machine['load_average_after']}.",
+        "",
+        f"`spark-submit` to a standalone cluster of two workers with a core each; {document['recorded']:,} rows of "
+        f"{document['clients']:,} clients. Of each job the stages with at least two tasks, from Spark's event log.",
+        "",
+        "| job | stage | tasks of each executor | busy, s | both at once | Python of an executor, MB |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {stage.job} | {stage.stage} | {' + '.join(map(str, stage.tasks))} | {stage.busy_s:.1f} "
+        f"| {stage.both:.0%} | {stage.python_mb or '–'} |"
+        for stage in stages
+    ]
+    lines += [
+        "",
+        f"Goal: in stages of at least {_LEAST_S:g} s both work at once for at least {_BOTH:.0%} of the time, and the "
+        f"Python processes of an executor have at most {MOST_MB} MB ({'met' if met(stages) else 'missed'}; most: "
+        f"{_most_mb(stages)} MB).",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
