@@ -177,6 +177,14 @@ bench-replay: $(VENV)/.pipeline-up-to-date ## how fast quotas are replayed and n
 bench-clients: $(VENV)/.pipeline-up-to-date ## recommend, backtest and report over 28 days of 10,000 clients, 2 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.clients $(ARGS)
 
+.PHONY: bench-gateway-day
+bench-gateway-day: $(VENV)/.pipeline-up-to-date ## a gateway's day of 86 M rows from files to a plan, 20 minutes [ARGS="--part 0.1"]
+	$(BIN)/python -m benchmarks.gateway_day $(ARGS)
+
+.PHONY: bench-cluster
+bench-cluster: $(VENV)/.pipeline-up-to-date ## the jobs on a standalone cluster of two workers, by its event log, 6 minutes [ARGS=...]
+	$(BIN)/python -m benchmarks.spark_cluster $(ARGS)
+
 .PHONY: bench-connections
 bench-connections: $(VENV)/.up-to-date ## what a connection costs that is let in, refused or held, beside HAProxy [ARGS=...]
 	$(BIN)/python -m benchmarks.connections $(ARGS)
@@ -237,7 +245,7 @@ campaign-backtest: $(VENV)/.pipeline-up-to-date ## quotas of earlier days on the
 	$(BIN)/python -m benchmarks.backtest_feedback
 
 .PHONY: campaign-fidelity
-campaign-fidelity: $(VENV)/.pipeline-up-to-date kafka ## what simulate says beside what a real gateway did, 6 minutes [ARGS=...]
+campaign-fidelity: $(VENV)/.pipeline-up-to-date kafka ## what simulate says beside what a real gateway did, 7 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.fidelity_campaign $(ARGS)
 
 .PHONY: campaign-crash

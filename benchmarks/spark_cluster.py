@@ -172,7 +172,7 @@ def _cluster(folder: Path, *, workers: int) -> Iterator[str]:
             )
             stack.callback(process.wait, 60)
             stack.callback(process.terminate)
-            _wait_for(log, b"started Master" if number == 0 else b"registered with master", process)
+            _wait_for(log, b"New state: ALIVE" if number == 0 else b"registered with master", process)
         yield master
 
 

@@ -54,7 +54,12 @@ class WireClient:
     """One connection; requests may be pipelined, answers are taken in their order."""
 
     def __init__(
-        self, address: tuple[str, int], *, client_id: str | None = "wire-client", timeout_s: float = 30
+        self,
+        address: tuple[str, int],
+        *,
+        client_id: str | None = "wire-client",
+        timeout_s: float = 30,
+        source: str = "",
     ) -> None:
         """Connect.
 
@@ -62,9 +67,10 @@ class WireClient:
             address: host and port.
             client_id: in every request that names no other.
             timeout_s: the longest silence that is waited through.
+            source: the address to come from, else the kernel's choice.
         """
         self._client_id = client_id
-        self._socket = socket.create_connection(address, timeout=timeout_s)
+        self._socket = socket.create_connection(address, timeout=timeout_s, source_address=(source, 0))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_ids = itertools.count(1)
         self._sent: list[_Sent] = []

@@ -1,33 +1,36 @@
 """What `simulate` says of quotas that were in force, beside what the gateway did.
 
-Clients with quotas from far too small to ample, driven through a real gateway that writes usage records. The very
-quotas are replayed over these. Compared are, for each client, the share of requests that were throttled and the sum
-of the times told, by the gateway's own metrics and by the replies that clients got; of mutations, how many were
-refused or throttled.
+Clients with quotas from far too small to ample, of one connection or several, driven through a real gateway that
+writes usage records. The very quotas are replayed over these. Compared are, for each client, the share of requests
+that were throttled and the sum of the times told: of Produce by the gateway's own metrics and by the replies that
+clients got, of mutations how many were refused or throttled, else by what the records say that the gateway did.
 
-Bounds: as many mutations, exactly; bytes: mean absolute error of the share at most 1 point, median error of the
-times at most 5 %. `make campaign-fidelity` is the long run.
+Bounds: as many mutations, exactly; bytes (Produce and Fetch): mean absolute error of the share at most 1 point,
+median error of the times at most 5 %. `make campaign-fidelity` is the long run.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from confluent_kafka import Producer
 
-from pipeline.replay.demand import demands
+from pipeline.replay.demand import KEY_OF_API, demands
 from pipeline.replay.dispatch import ReplaySettings, replay
 from quotas.usage_record import Event, RowFlags, UsageApi
 from quotas.usage_record import Row as Position
 from testkit.pipeline.compacted_days import DAY
 from testkit.pipeline.compacted_rows import compacted_batch
+from testkit.wire_client import ConnectionEnded
 
 SHARE_BOUND: Final = 0.01
 TIME_BOUND: Final = 0.05
@@ -37,6 +40,9 @@ _SERIES: Final = {
     "admitted": Position.ADMITTED,
     "max_units": Position.MAX_UNITS,
     "muted_ms": Position.MUTED_MS,
+    "delayed": Position.DELAYED,
+    "rejected_units": Position.REJECTED_UNITS,
+    "throttle_ms": Position.THROTTLE_MS,
 }
 _EVENTS: Final = {
     "e_ms": Event.OFFSET_MS,
@@ -48,24 +54,43 @@ _EVENTS: Final = {
 }
 _TRUTHS: Final = (Event.STRICT, Event.ADMITTED)
 _TOPIC: Final = "fidelity-is-not-there"
+FETCHED: Final = "fidelity-fetched"
+"""A topic of one partition that clients fetch from; it has `FETCHED_BATCHES` batches of about a kilobyte."""
+FETCHED_BATCHES: Final = 1_000
+BYTES: Final = (UsageApi.PRODUCE, UsageApi.FETCH)
+_REQUEST_MS: Final = 0.1  # what a small request may take of the gateway's time: a guess, for the pace
+_RESAMPLES: Final = 4_000
 
 Connect = Callable[[str], Any]
+"""Makes a connection of this client id; see `source_of`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Producer:
-    """A client of one connection, now busy and now silent.
+class Client:
+    """A client that is now busy and now silent.
 
     Attributes:
-        quota: bytes per second.
-        wanted: what it sends on average, as a multiple of its quota.
-        request_bytes: of a typical request.
+        client_id: its name; where it counts connections the address that it comes from.
+        quota: per second, of `api`.
+        wanted: what it wants on average, as a multiple of its quota.
+        request_bytes: of a typical request, or of its answer.
+        api: what it does.
+        connections: how many, at once; each wants its part.
     """
 
     client_id: str
-    quota: int
+    quota: float
     wanted: float
-    request_bytes: int
+    request_bytes: int = 1_000
+    api: UsageApi = UsageApi.PRODUCE
+    connections: int = 1
+
+    @property
+    def pace_s(self) -> float:
+        """From one request of a connection to its next, while it is busy: half of the time."""
+        units: dict[UsageApi, float] = {UsageApi.REQUEST: _REQUEST_MS / 10, UsageApi.CONNECT: 1.0}
+        of_one = units.get(self.api, float(self.request_bytes))
+        return of_one * self.connections / (self.quota * self.wanted) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +112,12 @@ class Seen:
     throttle_ms: int = 0
     refused: int = 0
     topics: int = 0
+
+    def add(self, other: Seen) -> None:
+        """Adds what another connection of the client saw."""
+        self.requests += other.requests
+        self.throttled += other.throttled
+        self.throttle_ms += other.throttle_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +146,18 @@ class Verdict:
 
     @property
     def share_error(self) -> float:
-        """Mean absolute error of the throttled share of producers."""
-        return mean(abs(row.share - row.truth_share) for row in self.of(UsageApi.PRODUCE))
+        """Mean absolute error of the throttled share of bytes."""
+        return mean(self.share_errors(*BYTES))
 
     @property
     def time_error(self) -> float:
-        """Median relative error of the times told to producers that were told any."""
-        told = [row for row in self.of(UsageApi.PRODUCE) if row.truth_ms > 0]
+        """Median relative error of the times told to clients of byte rates that were told any."""
+        told = [row for api in BYTES for row in self.of(api) if row.truth_ms > 0]
         return median(abs(row.wait_ms - row.truth_ms) / row.truth_ms for row in told)
+
+    def share_errors(self, *apis: UsageApi) -> list[float]:
+        """How far the throttled share of each client of these APIs is off."""
+        return [abs(row.share - row.truth_share) for api in apis for row in self.of(api)]
 
     @property
     def mutations_exact(self) -> bool:
@@ -130,11 +165,18 @@ class Verdict:
         return all(row.share == row.truth_share for row in self.of(UsageApi.MUTATION))
 
 
-def producers(count: int, *, seed: int) -> list[Producer]:
+def interval(errors: Sequence[float], *, seed: int = 1) -> tuple[float, float]:
+    """In which the mean lies with 95 % probability, had other such clients been drawn (bootstrap)."""
+    drawn = np.random.default_rng(seed).choice(errors, (_RESAMPLES, len(errors)))
+    low, high = np.percentile(drawn.mean(axis=1), (2.5, 97.5))
+    return float(low), float(high)
+
+
+def producers(count: int, *, seed: int) -> list[Client]:
     """Clients with quotas from 20 kB/s to 300 kB/s that want a third to three times theirs."""
     dice = random.Random(seed)
     return [
-        Producer(
+        Client(
             client_id=f"fidelity-{i}",
             quota=round(20_000 * 15 ** dice.random()),
             wanted=0.33 * 9 ** (i / max(1, count - 1)),
@@ -144,10 +186,41 @@ def producers(count: int, *, seed: int) -> list[Producer]:
     ]
 
 
-def quota_tables(clients: Sequence[Producer], admins: Sequence[Admin]) -> str:
+def mixed_clients(count: int, *, seed: int) -> list[Client]:
+    """Half of them producers, a fourth consumers, the others in turn of request time and of connections.
+
+    Every third of those that have connections of their own has three. Requests are larger than those of `producers`,
+    so that a hundred clients are some hundred requests a second.
+    """
+    dice = random.Random(seed)
+    kinds = (UsageApi.PRODUCE, UsageApi.FETCH, UsageApi.PRODUCE, UsageApi.REQUEST)
+    found = []
+    for i, client in enumerate(producers(count, seed=seed)):
+        api = kinds[i % 4]
+        if api is UsageApi.REQUEST and i % 8 == 7:
+            address = f"127.0.{1 + i // 250}.{1 + i % 250}"
+            found.append(Client(address, dice.randint(1, 4), client.wanted, api=UsageApi.CONNECT))
+            continue
+        quota = round(0.1 * 5 ** dice.random(), 3) if api is UsageApi.REQUEST else client.quota
+        sizes = {UsageApi.PRODUCE: 5 * client.request_bytes, UsageApi.FETCH: 8 * client.request_bytes}
+        connections = 3 if i % 3 == 2 else 1
+        found.append(Client(client.client_id, quota, client.wanted, sizes.get(api, 100), api, connections))
+    return found
+
+
+def source_of(client_id: str) -> str:
+    """The address that a client comes from, empty where that does not matter."""
+    return client_id if client_id.startswith("127.") else ""
+
+
+def quota_tables(clients: Sequence[Client], admins: Sequence[Admin]) -> str:
     """Their quotas as the gateway's configuration has them."""
-    quotas = [("producer_byte_rate", each.client_id, each.quota) for each in clients]
-    lines = [f'[[quotas]]\nclient_id = "{client_id}"\n{key} = {quota}\n' for key, client_id, quota in quotas]
+    lines = []
+    for client in clients:
+        name = "ip" if client.api is UsageApi.CONNECT else "client_id"
+        lines.append(
+            f'[[quotas]]\n{name} = "{client.client_id}"\n{KEY_OF_API[client.api]} = {client.quota!r}\n'
+        )
     lines += [
         f'[[quotas]]\nclient_id = "{each.client_id}"\ncontroller_mutation_rate = {float(each.quota)}\n'
         for each in admins
@@ -157,7 +230,7 @@ def quota_tables(clients: Sequence[Producer], admins: Sequence[Admin]) -> str:
 
 def drive(
     connect: Connect,
-    clients: Sequence[Producer],
+    clients: Sequence[Client],
     admins: Sequence[Admin],
     *,
     seconds: float,
@@ -174,48 +247,111 @@ def drive(
     seen = {each.client_id: Seen() for each in (*clients, *admins)}
     until_s = time.monotonic() + seconds
 
-    def dice(client_id: str) -> random.Random:
-        return random.Random(f"{seed} {client_id}")
+    def dice(name: str) -> random.Random:
+        return random.Random(f"{seed} {name}")
 
-    with ThreadPoolExecutor(len(seen)) as pool:
+    connections = [(client, number) for client in clients for number in range(client.connections)]
+    with ThreadPoolExecutor(len(connections) + len(admins)) as pool:
         jobs = [
-            pool.submit(_produce, connect, each, seen[each.client_id], until_s, dice(each.client_id))
-            for each in clients
+            pool.submit(
+                _use,
+                connect,
+                client,
+                until_s,
+                dice(f"{client.client_id} {number}" if number else client.client_id),
+            )
+            for client, number in connections
         ]
-        jobs += [
+        created = [
             pool.submit(_create, connect, each, seen[each.client_id], until_s, dice(each.client_id))
             for each in admins
         ]
-    for job in jobs:
-        job.result()
+    for (client, _), job in zip(connections, jobs, strict=True):
+        seen[client.client_id].add(job.result())
+    for each in created:
+        each.result()
     return seen
 
 
-def _produce(connect: Connect, client: Producer, seen: Seen, until_s: float, dice: random.Random) -> None:
-    # On for about ten seconds at twice the wanted rate, off as long; requests come one by one, as many users' do.
-    pace_s = client.request_bytes / (client.quota * client.wanted) / 2
+def fill_topic(bootstrap: str, connect: Connect) -> None:
+    """Makes `FETCHED`, in batches of about a kilobyte, since a fetch gives whole ones."""
+    name = "fidelity-fills"
+    topic = {"name": FETCHED, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    with connect(name) as wire:
+        wire.ask("CreateTopics", 7, topics=[topic], timeout_ms=20_000, validate_only=False)
+    settings = {"bootstrap.servers": bootstrap, "client.id": name, "batch.num.messages": 1, "linger.ms": 0}
+    producer = Producer(settings)
+    for _ in range(FETCHED_BATCHES):
+        producer.produce(FETCHED, bytes(900))
+    if producer.flush(60):
+        raise RuntimeError("the topic to fetch from could not be filled")
+
+
+def _use(connect: Connect, client: Client, until_s: float, dice: random.Random) -> Seen:
+    """What one of its connections saw."""
+    seen = Seen()
+    if client.api is UsageApi.CONNECT:
+        for _ in _moments(client, until_s, dice):
+            with suppress(ConnectionEnded, OSError), connect(client.client_id) as wire:
+                wire.ask("ApiVersions", 0)
+            seen.requests += 1
+        return seen
+    with connect(client.client_id) as wire:
+        for _ in _moments(client, until_s, dice):
+            told_ms = _ask(wire, client, max(100, round(client.request_bytes * dice.uniform(0.2, 1.8))), dice)
+            seen.requests += 1
+            seen.throttled += told_ms > 0
+            seen.throttle_ms += told_ms
+    return seen
+
+
+def _ask(wire: Any, client: Client, size: int, dice: random.Random) -> int:
+    """A request, and the time told in its answer (ms)."""
+    if client.api is UsageApi.PRODUCE:
+        topic: dict[str, Any] = {"name": _TOPIC, "partition_data": [{"index": 0, "records": bytes(size)}]}
+        reply = wire.ask("Produce", 9, transactional_id=None, acks=-1, timeout_ms=1_000, topic_data=[topic])
+    elif client.api is UsageApi.FETCH:
+        offset = dice.randrange(FETCHED_BATCHES // 4)
+        limits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": size}
+        partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": size}
+        partition |= {"current_leader_epoch": -1, "last_fetched_epoch": -1, "log_start_offset": -1}
+        topic = {"topic": FETCHED, "partitions": [partition]}
+        ids = {"session_id": 0, "session_epoch": -1, "rack_id": ""}
+        reply = wire.ask(
+            "Fetch",
+            12,
+            replica_id=-1,
+            isolation_level=0,
+            topics=[topic],
+            forgotten_topics_data=[],
+            **limits,
+            **ids,
+        )
+    else:
+        reply = wire.ask("Metadata", 9, topics=[])
+    told_ms: int = reply.body.throttle_time_ms
+    return told_ms
+
+
+def _moments(client: Client, until_s: float, dice: random.Random) -> Iterator[None]:
+    """When a connection is to ask for something.
+
+    On for about ten seconds at twice the wanted rate, off as long; requests come one by one, as many users' do.
+    """
     due_s = time.monotonic() + dice.uniform(0, 5)
     off_at_s = due_s + dice.expovariate(1 / 10)
-    with connect(client.client_id) as wire:
-        while True:
-            if due_s > off_at_s:
-                due_s = off_at_s + dice.expovariate(1 / 10)
-                off_at_s = due_s + dice.expovariate(1 / 10)
-            now_s = time.monotonic()
-            if max(due_s, now_s) >= until_s:
-                return
-            if due_s > now_s:
-                time.sleep(due_s - now_s)
-            size = max(100, round(client.request_bytes * dice.uniform(0.2, 1.8)))
-            topic = {"name": _TOPIC, "partition_data": [{"index": 0, "records": bytes(size)}]}
-            body = wire.ask(
-                "Produce", 9, transactional_id=None, acks=-1, timeout_ms=1_000, topic_data=[topic]
-            ).body
-            seen.requests += 1
-            seen.throttled += body.throttle_time_ms > 0
-            seen.throttle_ms += body.throttle_time_ms
-            # What it could not send for being throttled it does not all want later.
-            due_s = max(due_s + dice.expovariate(1 / pace_s), time.monotonic() - 5.0)
+    while True:
+        if due_s > off_at_s:
+            due_s = off_at_s + dice.expovariate(1 / 10)
+            off_at_s = due_s + dice.expovariate(1 / 10)
+        now_s = time.monotonic()
+        if max(due_s, now_s) >= until_s:
+            return
+        if due_s > now_s:
+            time.sleep(due_s - now_s)
+        yield
+        # What it could not send for being throttled it does not all want later.
+        due_s = max(due_s + dice.expovariate(1 / client.pace_s), time.monotonic() - 5.0)
 
 
 def _create(connect: Connect, client: Admin, seen: Seen, until_s: float, dice: random.Random) -> None:
@@ -248,7 +384,7 @@ def _create(connect: Connect, client: Admin, seen: Seen, until_s: float, dice: r
 
 def compare(
     compacted: pa.RecordBatch,
-    clients: Sequence[Producer],
+    clients: Sequence[Client],
     admins: Sequence[Admin],
     seen: Mapping[str, Seen],
     metric: Callable[[str, str], float],
@@ -262,13 +398,14 @@ def compare(
         metric: name and client id to the gateway's own count.
     """
     verdict = Verdict()
-    quotas = {each.client_id: float(each.quota) for each in (*clients, *admins)}
+    quotas = {(each.api, each.client_id): float(each.quota) for each in clients}
+    quotas |= {(UsageApi.MUTATION, each.client_id): each.quota for each in admins}
     for demand in demands(compacted, retries=True):
         names = demand.names.column("client_id").to_pylist()
-        known = [i for i, name in enumerate(names) if name in quotas]
-        if demand.api not in (UsageApi.PRODUCE, UsageApi.MUTATION) or not known:
+        known = [i for i, name in enumerate(names) if (demand.api, name) in quotas]
+        if not known:
             continue
-        candidates = np.array([[quotas.get(name, 1e18)] for name in names])
+        candidates = np.array([[quotas.get((demand.api, name), 1e18)] for name in names])
         replayed = replay(demand, candidates, ReplaySettings())
         for i in known:
             name = names[i]
@@ -277,6 +414,17 @@ def compare(
             if demand.api is UsageApi.PRODUCE:
                 throttled = metric("gateway_produce_throttled_requests_total", name)
                 truth, truth_ms = throttled / max(1, of_client.requests), float(of_client.throttle_ms)
+            elif demand.api is not UsageApi.MUTATION:
+                sums = {name: float(demand.sums(values)[i]) for name, values in demand.told.items()}
+                truth, truth_ms = sums["delayed"] / max(1.0, replayed.requests[i]), sums["throttle_ms"]
+                if demand.api is UsageApi.CONNECT:
+                    # One is delayed each time that it is looked at while it is held, and refused once. All of a
+                    # second are replayed as one record.
+                    units = max(1.0, float(replayed.units[i]))
+                    truth, share = (
+                        sums["rejected_units"] / units,
+                        replayed.outcome.throttled_units[i, 0] / units,
+                    )
             else:
                 truth, truth_ms = _of_events(compacted, name)
                 # Records are what is compared with here, so they must be what the gateway counted themselves.
@@ -289,7 +437,7 @@ def compare(
                 Row(
                     client_id=name,
                     api=demand.api.value,
-                    quota=quotas[name],
+                    quota=quotas[demand.api, name],
                     requests=float(replayed.requests[i]),
                     truth_share=truth,
                     share=float(share),

@@ -19,7 +19,7 @@ from pipeline.replay.dispatch import ReplaySettings, replay
 from quotas.rate import SampledRate
 from quotas.usage_record import UsageApi
 from testkit.pipeline.compacted_rows import compacted_batch
-from testkit.pipeline.fidelity import Producer
+from testkit.pipeline.fidelity import Client
 
 _WINDOW_NUM: Final = 11
 _WINDOW_MS: Final = 1_000
@@ -69,7 +69,7 @@ class Truth:
             from_ms = end_ms
 
 
-def truth_of(client: Producer, *, seconds: float, seed: int, late_ms: float = 0.0) -> Truth:
+def truth_of(client: Client, *, seconds: float, seed: int, late_ms: float = 0.0) -> Truth:
     """A client's run in computed time.
 
     Args:
@@ -124,7 +124,7 @@ class Errors:
     time: float
 
 
-def replayed(clients: Sequence[Producer], truths: Sequence[Truth]) -> list[tuple[float, float]]:
+def replayed(clients: Sequence[Client], truths: Sequence[Truth]) -> list[tuple[float, float]]:
     """Throttled share and sum of the times told (ms) of each client, from nothing but its seconds."""
     rows: list[dict[str, Any]] = []
     for client, truth in zip(clients, truths, strict=True):
