@@ -15,6 +15,7 @@ from typing import Any, Final
 _CONF_DIR: Final = Path(__file__).resolve().parent / "conf"
 LOCAL_MASTER: Final = "local[*]"
 MASTER_VARIABLE: Final = "SPARK_MASTER"
+_SUBMITTED_VARIABLE: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit for the program that it starts
 
 ARROW_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 """The setting that says how many rows go from the JVM to a Python worker at once."""
@@ -50,9 +51,12 @@ def open_session(
         quiet: say errors only.
     """
     # Not at the top: --help need not wait for Spark.
-    from pyspark import SparkConf
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
+    if _SUBMITTED_VARIABLE in os.environ:
+        # What was submitted is known to the JVM that is there already, and to SparkConf only once that is connected.
+        SparkContext._ensure_initialized()
     submitted = SparkConf().get("spark.master", None)
     where = master or submitted or os.environ.get(MASTER_VARIABLE) or LOCAL_MASTER
     chosen = dict(_ANYWHERE)

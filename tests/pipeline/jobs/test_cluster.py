@@ -1,5 +1,6 @@
 """The jobs as spark-submit runs them on a cluster: two workers in processes of their own, code from an archive."""
 
+import json
 import os
 import subprocess
 import sys
@@ -25,6 +26,9 @@ SETTINGS: Final = {
     "spark.executor.memory": "512m",
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",
+    "spark.eventLog.rolling.enabled": "false",
 }
 
 
@@ -43,7 +47,9 @@ def archive(path: Path) -> Path:
 def submit(tmp_path: Path, *arguments: str) -> str:
     """Runs a job on two workers; what it said."""
     command = [str(SUBMIT), "--master", "local-cluster[2,1,512]", "--py-files", str(tmp_path / "sluice.zip")]
-    for name, value in SETTINGS.items():
+    events = tmp_path / "events"
+    events.mkdir(exist_ok=True)
+    for name, value in {**SETTINGS, "spark.eventLog.dir": events.as_uri()}.items():
         command += ["--conf", f"{name}={value}"]
     # A copy elsewhere: the folder of the entry comes first in the path, and must not bring the packages.
     entry = tmp_path / "entry" / "cli.py"
@@ -51,13 +57,18 @@ def submit(tmp_path: Path, *arguments: str) -> str:
     entry.write_bytes((ROOT / "pipeline" / "cli.py").read_bytes())
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     environment |= {"SPARK_HOME": str(SUBMIT.parents[1]), "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment |= {"SPARK_WORKER_DIR": str(tmp_path / "work")}
     done = subprocess.run(
         [*command, str(entry), *arguments],
         capture_output=True, text=True, timeout=280, env=environment, cwd=tmp_path, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
+
+
+def executors(tmp_path: Path) -> set[str]:
+    """Those that ran a task of a submitted job."""
+    events = (json.loads(text) for log in (tmp_path / "events").iterdir() for text in log.read_text().splitlines())
+    return {event["Task Info"]["Executor ID"] for event in events if event["Event"] == "SparkListenerTaskEnd"}
 
 
 def test_jobs_run_unchanged_on_a_cluster(tmp_path: Path) -> None:
@@ -69,6 +80,8 @@ def test_jobs_run_unchanged_on_a_cluster(tmp_path: Path) -> None:
     assert "60 lines with 1200 rows" in submit(
         tmp_path, "ingest", "--from", f"files:{tmp_path}/in", "--out", str(out)
     )
+    # On a machine of its own the driver would have run all tasks itself.
+    assert executors(tmp_path) in ({"0"}, {"1"}, {"0", "1"})
     (batch,) = committed_batches(str(out))
     assert all(path.name.startswith(_MARK) for path in Path(batch.path).glob("*.parquet"))
     assert "2026-09-28: 1200 rows of 20" in submit(tmp_path, "compact", "--out", str(out), "--allow-gaps")
