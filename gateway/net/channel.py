@@ -18,6 +18,7 @@ import structlog
 from gateway.net.accepted_socket import AcceptedSocket
 from gateway.net.back_pressure import BackPressure
 from gateway.net.batch_scheduler import BatchScheduler
+from gateway.net.fitted_reads import MOST_READ_BYTES, FittedReads, room_bytes
 from gateway.net.lingering import Lingering
 from gateway.net.long_work import LongWork
 from gateway.net.peer_close import peer_gone
@@ -31,13 +32,13 @@ from gateway.session.mute import MuteReason
 from gateway.session.routes import Routes, SaslListener
 from gateway.session.session import NEVER_MS, ClientSession
 from gateway.session.settings import SessionSettings
-from gateway.upstream.connector import Connector
+from gateway.upstream.connector import Connector, UpstreamChannel
 from gateway.upstream.proxy_header import Endpoints
 from protocol.errors import ProtocolError, UpstreamDesync
 from quotas.ip_limits import network_of
 
 HIGH_WATER_BYTES: Final = 512 * 1024
-"""Unsent bytes at which the opposite side is no longer read."""
+"""Bytes unsent to the broker at which the client is no longer read; to a client any byte is enough."""
 
 FULL_READ_BYTES: Final = 256_000
 """What uvloop reads at once; when it got as much it reads again in the same turn, up to 32 times."""
@@ -94,6 +95,8 @@ class ClientChannel(asyncio.Protocol):
         "_armed_ms",
         "_closed",
         "_connecting",
+        "_fits_until_bytes",
+        "_fitted",
         "_full_reads",
         "_loop",
         "_meter",
@@ -132,6 +135,8 @@ class ClientChannel(asyncio.Protocol):
         self._upstream_reading = True
         self._stepping = False
         self._full_reads = 0
+        self._fitted = False  # reads from the broker
+        self._fits_until_bytes = 0  # from the broker; till then the client's socket takes what is read
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms = NEVER_MS
         self._write_watches: dict[MuteReason, StalledWriteDetector] = {}
@@ -147,7 +152,7 @@ class ClientChannel(asyncio.Protocol):
             # The gateway began to drain between accept and here.
             transport.abort()
             return
-        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        transport.set_write_buffer_limits(high=0)
         self._run(self._pump)
 
     def data_received(self, data: bytes) -> None:
@@ -209,6 +214,7 @@ class ClientChannel(asyncio.Protocol):
         """The client reads slower than we write: read neither from the broker nor from the client."""
         self._hold_up(MuteReason.CLIENT_FULL)
         self._follow_upstream()
+        self._fit_reads(True)
 
     def resume_writing(self) -> None:
         """The client has caught up."""
@@ -235,8 +241,10 @@ class ClientChannel(asyncio.Protocol):
 
     def upstream_received(self, data: bytes) -> None:
         """See `UpstreamUser`."""
-        if len(data) >= FULL_READ_BYTES:
+        if len(data) >= FULL_READ_BYTES and not self._fitted:
             self._read_much(self._upstream)
+            if self.session.bytes_from_upstream > self._fits_until_bytes:
+                self._look_for_room()
         session = self.session
         now_ms = int(self._time() * 1000)
         try:
@@ -273,8 +281,11 @@ class ClientChannel(asyncio.Protocol):
     def _read_much(self, transport: asyncio.Transport | None) -> None:
         self._full_reads += 1
         if self._full_reads % FULL_READS_PER_TURN == 0 and transport is not None:
-            transport.pause_reading()
-            self._loop.call_soon(self._read_on)
+            self._read_later(transport)
+
+    def _read_later(self, transport: asyncio.Transport) -> None:
+        transport.pause_reading()
+        self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
         if self._closed:
@@ -285,6 +296,31 @@ class ClientChannel(asyncio.Protocol):
         ):
             if transport is not None and reading and not transport.is_closing():
                 transport.resume_reading()
+
+    def _look_for_room(self) -> None:
+        """Whether the client's socket takes this read and the next; if so, for how many bytes not to look again."""
+        if self._transport is not None:
+            left_bytes = room_bytes(self._transport) - 2 * MOST_READ_BYTES
+            self._fits_until_bytes = self.session.bytes_from_upstream + left_bytes
+            self._fit_reads(left_bytes < 0)
+
+    def _fit_reads(self, fitted: bool) -> None:
+        upstream, client = self._upstream, self._transport
+        if fitted is self._fitted or upstream is None or client is None or upstream.is_closing():
+            return
+        if upstream.get_extra_info("ssl_object") is None:  # TLS has slices of its own
+            self._fitted = fitted
+            upstream.set_protocol(FittedReads(self, client) if fitted else UpstreamChannel(self))
+
+    def read_full(self) -> None:
+        """See `FittedUser`."""
+        if self._upstream is not None:
+            self._read_later(self._upstream)
+
+    def client_has_room(self) -> None:
+        """See `FittedUser`."""
+        self._fits_until_bytes = 0
+        self._fit_reads(False)
 
     def _hold_up(self, reason: MuteReason) -> None:
         """Back pressure begins; it is counted and watched until `_go_on` or the end of the channel."""

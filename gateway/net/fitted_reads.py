@@ -1,0 +1,103 @@
+"""Reads from a broker that are no larger than what the client's socket takes now.
+
+A chunk that was read has to be held until the client takes it. uvloop reads 256 KiB at once, which is cheapest
+as long as the kernel takes it all. For a client that is slow the size of each read is fitted, so that at most
+`LEAST_READ_BYTES` of it are held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import Final, Protocol
+
+from gateway.upstream.connector import UpstreamUser
+
+LEAST_READ_BYTES: Final = 32 * 1024
+
+MOST_READ_BYTES: Final = 256 * 1024
+"""As much as uvloop reads."""
+
+FULL_READS_PER_TURN: Final = 8
+"""Then other connections have their turn; the loop itself would read 32 times."""
+
+_SO_MEMINFO: Final = 55
+_MEMINFO: Final = struct.Struct("=9I")  # linux/sock_diag.h, SK_MEMINFO_*
+_SNDBUF: Final = 3
+_WMEM_QUEUED: Final = 5
+
+_BUFFER: Final = memoryview(bytearray(MOST_READ_BYTES))
+"""For all connections: what is read is copied out before the next read."""
+
+
+class _Client(Protocol):
+    """A client's transport, as far as it is looked at here."""
+
+    def get_extra_info(self, name: str) -> socket.socket | None:
+        """Of asyncio's transports."""
+
+
+class FittedUser(UpstreamUser, Protocol):
+    """The client channel, as far as these reads are concerned."""
+
+    def read_full(self) -> None:
+        """So much was read in this turn that others should have theirs."""
+
+    def client_has_room(self) -> None:
+        """The client's socket takes more than the largest read: reads need not be fitted."""
+
+
+def room_bytes(client: _Client) -> int:
+    """What the client's socket takes at once, without a part of it left over; 0 when it is gone."""
+    connection = client.get_extra_info("socket")
+    if connection is None:
+        return 0
+    told: tuple[int, ...]
+    try:
+        told = _MEMINFO.unpack(connection.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size))
+    except OSError:
+        return 0
+    # The kernel counts up to a fifth more than the bytes.
+    return max(0, told[_SNDBUF] - told[_WMEM_QUEUED]) * 3 // 4
+
+
+class FittedReads(asyncio.BufferedProtocol):
+    """Stands in for `UpstreamChannel` at the broker's transport while the client is slow."""
+
+    __slots__ = ("_client", "_full_reads", "_room_bytes", "_size", "_user")
+
+    def __init__(self, user: FittedUser, client: _Client) -> None:
+        """Fit reads to what `client` takes."""
+        self._user = user
+        self._client = client
+        self._size = self._room_bytes = self._full_reads = 0
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to read into."""
+        self._room_bytes = room = room_bytes(self._client)
+        self._size = min(max(room, LEAST_READ_BYTES), MOST_READ_BYTES)
+        return _BUFFER[: self._size]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes have been read."""
+        user = self._user
+        if self._room_bytes >= 2 * MOST_READ_BYTES:
+            user.client_has_room()
+        elif nbytes == self._size:
+            self._full_reads += 1
+            if self._full_reads % FULL_READS_PER_TURN == 0:
+                user.read_full()
+        user.upstream_received(bytes(_BUFFER[:nbytes]))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The leg is gone, whichever side ended it."""
+        self._user.upstream_lost()
+
+    def pause_writing(self) -> None:
+        """Back pressure begins."""
+        self._user.upstream_writable(False)
+
+    def resume_writing(self) -> None:
+        """Back pressure ends."""
+        self._user.upstream_writable(True)

@@ -1,0 +1,54 @@
+"""What is held of an answer for a client that reads slowly, counted in bytes."""
+
+import asyncio
+
+import pytest
+
+from gateway.net.channel import ClientChannel
+from gateway.net.fitted_reads import LEAST_READ_BYTES
+from testkit import broker as scripts
+from testkit.broker import FETCH
+from testkit.frames import fetch
+from testkit.gateway import broker_and_gateway
+from testkit.raw_client import until
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize("send_buffer_bytes", [None, 300_000], ids=["loopback", "small"])
+async def test_a_slow_client_costs_one_small_read_and_a_fast_one_is_read_for_in_large_ones(
+    monkeypatch: pytest.MonkeyPatch, send_buffer_bytes: int | None
+) -> None:
+    """A chunk lives for as long as any of it is unsent: then all of it counts."""
+    held: list[int] = []
+    reads: list[int] = []
+    received = ClientChannel.upstream_received
+
+    def watched(channel: ClientChannel, data: bytes) -> None:
+        transport = channel._transport
+        assert transport is not None
+        before = transport.get_write_buffer_size()
+        received(channel, data)
+        reads.append(len(data))
+        held.append(before + len(data) if transport.get_write_buffer_size() else 0)
+
+    monkeypatch.setattr(ClientChannel, "upstream_received", watched)
+    async with broker_and_gateway() as (broker, running):
+        broker.script(FETCH, scripts.huge(12 * MIB))
+        async with await running.connect(receive_buffer_bytes=65_536) as client:
+            await until(lambda: bool(running.channels))
+            transport = running.channels[0]._transport
+            assert transport is not None
+            if send_buffer_bytes is not None:
+                transport.get_extra_info("socket").setsockopt(1, 7, send_buffer_bytes)  # SOL_SOCKET, SO_SNDBUF
+            await client.send(fetch(1) + fetch(2))
+            for _ in range(2):
+                # It stands still till nothing more is read for it, then takes all.
+                seen = -1
+                while seen != running.channels[0].session.bytes_from_upstream:
+                    seen = running.channels[0].session.bytes_from_upstream
+                    await asyncio.sleep(0.05)
+                await client.receive_frame()
+    first = next(at for at, size in enumerate(held) if size)
+    assert max(held[first + (send_buffer_bytes is not None) :]) <= LEAST_READ_BYTES
+    assert max(reads) > 4 * LEAST_READ_BYTES
