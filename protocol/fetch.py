@@ -7,6 +7,7 @@ Layout of requests up to the fields that matter: [replica_id (v0-14)] max_wait_m
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 from typing import Final
 
@@ -14,14 +15,25 @@ from protocol.api_keys import Api, ApiKey
 from protocol.error_codes import ErrorCode
 from protocol.errors import MalformedBody, Truncated
 from protocol.headers import HEAD_BYTES, body_offset, correlation_id_of, response_body_offset
-from protocol.primitives import framed, skip, skip_string, skip_tags
+from protocol.primitives import (
+    framed,
+    read_int32,
+    read_string,
+    read_uvarint,
+    skip,
+    skip_string,
+    skip_tags,
+)
 
 _INT32: Final = Struct(">i")
 _SIZES: Final = Struct(">ii")
 _BEFORE_TOPICS: Final = Struct(">ihi")  # throttle_time_ms, error code, session id
 _FIRST_VERSION_WITH_MAX_BYTES: Final = 3
 _FIRST_VERSION_WITH_SESSIONS: Final = 7
+_FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
 _FIRST_VERSION_WITHOUT_REPLICA_ID: Final = 15
+_MOST_TAGGED: Final = 2_000
+"""Partitions of one Fetch that are stepped over one by one, since one near them has tags."""
 
 FLEXIBLE_HEADER_BYTES: Final = 1
 """Of a reply's header, not counted: its empty tags; see `counted_bytes`."""
@@ -94,6 +106,63 @@ def asks_within(data: bytes, at: int, client_id_length: int, api: Api, most_byte
         return False
     min_bytes, max_bytes = _SIZES.unpack_from(data, at)
     return bool(min_bytes <= max_bytes <= most_bytes)
+
+
+def topics_named(
+    data: bytes, at: int, size: int, client_id_length: int, api: Api, *, most: int
+) -> Iterator[bytes]:
+    """What a Fetch calls the topics that it asks for: names, from v13 on ids. An incremental one names few, or none.
+
+    Args:
+        data: as received.
+        at: where the request begins, with its size.
+        size: as in its head.
+        client_id_length: as in its head.
+        api: its version.
+        most: topics that are looked at.
+
+    Raises:
+        Truncated: not all of them have come, or the request ends before them; those before have been told.
+        MalformedBody: a varint has more than five bytes.
+    """
+    if len(data) > at + 4 + size:
+        data = data[: at + 4 + size]
+    at = skip(data, at, HEAD_BYTES + max(client_id_length, 0))
+    version, flexible = api.version, api.flexible
+    if flexible:
+        at = skip_tags(data, at)
+    at = _sizes_at(data, at, api) + (8 if version >= _FIRST_VERSION_WITH_MAX_BYTES else 4)
+    at += (1 if version >= 4 else 0) + (8 if version >= _FIRST_VERSION_WITH_SESSIONS else 0)
+    # Index, offset, most bytes; log start offset, leader epoch, epoch of the last fetch.
+    each = 4 + 8 + 4 + (8 if version >= 5 else 0) + (4 if version >= 9 else 0) + (4 if version >= 12 else 0)
+    tagged = 0
+    topics, at = _count(data, at, compact=flexible)
+    for _ in range(min(topics, most)):
+        if version >= _FIRST_VERSION_WITH_TOPIC_IDS:
+            called, at = data[at : at + 16], skip(data, at, 16)
+        else:
+            called, at = read_string(data, at, compact=flexible)
+        yield called
+        partitions, at = _count(data, at, compact=flexible)
+        if not flexible:
+            at = skip(data, at, partitions * each)
+            continue
+        after = at + partitions * (each + 1)
+        if after <= len(data) and not any(data[at + each : after : each + 1]):
+            at = after
+        else:
+            for _ in range(partitions):
+                tagged += 1
+                if tagged > _MOST_TAGGED:
+                    return
+                at = skip_tags(data, skip(data, at, each))
+        at = skip_tags(data, at)
+
+
+def _count(data: bytes, at: int, *, compact: bool) -> tuple[int, int]:
+    """Of an array of which a part may be still to come; null is 0."""
+    count, at = read_uvarint(data, at) if compact else read_int32(data, at)
+    return max(count - 1 if compact else count, 0), at
 
 
 def _has_max_bytes(api: Api) -> bool:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Final
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.handlers.node_endpoints import relayed_answers
@@ -38,6 +39,7 @@ from protocol.fetch import (
     clamped_head,
     counted_bytes,
     emptied,
+    topics_named,
     without_records,
     without_wish_for_records,
 )
@@ -45,6 +47,12 @@ from protocol.headers import CLIENT_ID_AT, HEAD, HEAD_BYTES
 from protocol.node_endpoints import FIRST_FETCH_VERSION, NodeEndpoints
 from quotas.combine import ThrottledBy
 from quotas.rate_quotas import RateTracker
+
+_MOST_NAMED: Final = 100
+"""Topics of a Fetch whose counters are looked for, at up to 100 us each."""
+
+_MOST_AWAITED_BYTES: Final = 16 * 1024
+"""Of a Fetch that comes in pieces, for the topics that it names."""
 
 
 class FetchHandler:
@@ -92,6 +100,16 @@ class FetchHandler:
             return RELAY
         most_bytes = None if tracker is None else tracker.max_in_window()
         topics = quotas.topic_wait(session.throttling, known)
+        if topics is None and quotas.limits_fetched_topics and not self._acknowledges:
+            named = topics_named(data, at, size, client_id_length, route.api, most=_MOST_NAMED)
+            counters = TopicCounters(session, quotas, route.api, known)
+            found: list[bytes] = []
+            try:
+                found.extend(named)
+            except Truncated:
+                if len(data) - at < min(4 + size, _MOST_AWAITED_BYTES):
+                    return HeadDecision.MORE
+            topics = session.throttling.topic_wait = counters.wait_to_fetch(found, now_ms)
         if topics is not None and (wait_ms := topics.until_ms - now_ms) > 0:
             assert topics.sensor.tracker is not None
             longer = self._acknowledges or wait_ms > topics.sensor.tracker.window_ms

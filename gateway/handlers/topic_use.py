@@ -7,12 +7,14 @@ what comes in pieces is walked as it passes. An answer to an incremental Fetch n
 
 A topic's quota counts the same bytes of records. A Produce over it carries the wait in its reply, as with other
 quotas. Of an answer to a Fetch the head has left when its topics are known: the next Fetch of the connection waits,
-up to one window; where it would be longer it is answered empty with the wait.
+up to one window; where it would be longer it is answered empty with the wait. Where no answer has told any yet, a
+Fetch waits for the topics that it names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Protocol
 
@@ -116,14 +118,14 @@ class TopicCounters:
         """Whether any topic has a quota."""
         return self._limited is not None
 
-    def trackers(self, called: bytes, now_ms: int) -> tuple[RateTracker, ...]:
+    def trackers(self, called: bytes, now_ms: int, *, by_client: bool = False) -> tuple[RateTracker, ...]:
         """Of the topic that a message calls so; nothing while the name of an id is not known."""
         limited = self._limited
         if limited is None:
             return ()
         name: bytes | None = called
         if names_by_id(self._api):
-            by_broker = self._api.key is not ApiKey.PRODUCE
+            by_broker = self._api.key is not ApiKey.PRODUCE and not by_client
             name = self._quotas.topic_ids.name_of(called, told_by_broker=by_broker)
         if name is None:
             return ()
@@ -147,6 +149,17 @@ class TopicCounters:
             wait_ms = tracker.record(size_bytes, now_ms=now_ms)
             most_bytes = tracker.max_in_window()
             longest = longer(longest, TopicWait(now_ms + wait_ms, self.sensor_of(tracker), most_bytes))
+        return longest
+
+    def wait_to_fetch(self, named: Iterable[bytes], now_ms: int) -> TopicWait | None:
+        """What the topics that a Fetch names ask for, if any has a quota."""
+        longest: TopicWait | None = None
+        for called in named:
+            for tracker in self.trackers(called, now_ms, by_client=True):
+                until_ms = now_ms + tracker.throttle_time_ms(now_ms=now_ms)
+                until_ms = max(until_ms, math.ceil(tracker.blocked_until_ms))
+                wait = TopicWait(until_ms, self.sensor_of(tracker), tracker.max_in_window())
+                longest = longer(longest, wait)
         return longest
 
     def sensor_of(self, tracker: RateTracker) -> CachedSensor:

@@ -195,14 +195,22 @@ def test_an_id_waits_for_its_name_and_is_told_in_its_place_when_none_comes() -> 
     ]
 
 
-def test_ids_that_clients_invent_take_no_place_from_those_that_brokers_tell() -> None:
+def test_ids_that_clients_invent_take_no_place_from_those_that_are_in_use() -> None:
+    """Neither from one that a broker tells, nor for long from one that another client goes on to use."""
     ids = TopicIds()
-    for at in range(2_000):
-        assert ids.name_of(at.to_bytes(16), told_by_broker=False) is None
-    assert len(ids.to_ask) == 500
-    ids.name_of(ID.bytes, told_by_broker=True)
-    assert ID.bytes in ids.to_ask
-    for _ in range(10):
+    told, used = ID.bytes, uuid.UUID(int=8).bytes
+    ids.name_of(told, told_by_broker=True)
+    for at in range(20_000):
+        assert ids.name_of((100 + at).to_bytes(16), told_by_broker=False) is None
+        if at % 100 == 0:
+            ids.name_of(used, told_by_broker=False)
+    ids.name_of(used, told_by_broker=False)
+    assert {told, used} <= set(ids.to_ask)
+    assert len(ids.to_ask) <= 501
+    ids.asked(ids.to_ask)
+    ids.learn(used, b"used")
+    assert used not in ids.to_ask
+    for _ in range(9):
         ids.asked(ids.to_ask)
     assert ids.to_ask == []
 
@@ -346,3 +354,28 @@ def test_a_long_wait_for_a_topic_is_told_and_found_by_a_new_connection() -> None
         assert each.take_upstream() == b""
         (empty,) = frames_of(each.take_client())
         assert wire.decode_response("Fetch", 12, empty).throttle_time_ms > 11_000
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 13, 18])
+def test_the_first_fetch_of_a_new_client_waits_for_the_topics_that_it_names(version: int) -> None:
+    """And asks for no more than the window of one that asks for no wait."""
+    ids = TopicIds()
+    ids.learn(ID.bytes, b"t")
+    c = limited(100, "topic=t", key=QuotaKey.CONSUMER_BYTE_RATE, ids=ids)
+    partitions = [{"partition": number} for number in range(200)]
+    other: dict[str, Any] = {"topic": "other", "topic_id": uuid.UUID(int=9), "partitions": partitions}
+    named = {"topic": "t", "topic_id": ID, "partitions": [{"partition": 0}]}
+
+    def ask(client_id: str) -> bytes:
+        return wire.request(
+            "Fetch", version, correlation_id=1, client_id=client_id, max_bytes=50_000_000, topics=[other, named]
+        )
+
+    c.client_sends(ask("first"), piece_bytes=50)
+    (seen,) = frames_of(c.take_upstream())
+    assert wire.decode_request("Fetch", version, seen).max_bytes == 1_000
+    c.upstream_answers(fetched(1, {"t": 30_000}, version=version))
+    stranger = Conversation(core=c.core).client_sends(ask("stranger"))
+    assert stranger.take_upstream() == b""
+    (empty,) = frames_of(stranger.take_client())
+    assert wire.decode_response("Fetch", version, empty).throttle_time_ms > 11_000
