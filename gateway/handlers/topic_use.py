@@ -269,46 +269,49 @@ def count_plain_produce(
     end = at + 4 + size
     if row is None or end > len(data):
         return False
-    body_at = at + head_bytes
+    at += head_bytes
     alike = row.alike
-    if alike is not None and data.startswith(alike[0], body_at):
-        # To the one partition of the topic that the client's last request named: all before it is the same.
-        at = body_at + len(alike[0]) + 5
-        if at + BATCH_HEAD_BYTES < end:
-            records_bytes = data[at - 1] - 1
-            if records_bytes >= 0x7F and data[at] < 0x80:
-                records_bytes += (data[at] << 7) - 0x80
-                at += 1
-            if (
-                records_bytes >= BATCH_HEAD_BYTES
-                and at + records_bytes == end - 3
-                and data.endswith(_NO_TAGS, 0, end)
-            ):
-                length, magic, records = unpack_batch(data, at + 8)
-                if length == records_bytes - 12 and magic == 2 and records > 0:
-                    row.count_topic(alike[1], records_bytes, records)
-                    row.count_topic(OVERHEAD_KEY, size - records_bytes, 0)
-                    return True
-    found = plain_produce(data, body_at, end, api)
+    if alike is not None:
+        begins, step, topic, around = alike
+        if data.startswith(begins, at):
+            # To the one partition of the topic that the client's last request named: all before it is the same.
+            at += step
+            if at + BATCH_HEAD_BYTES < end:
+                records_bytes = data[at - 1] - 1
+                if records_bytes >= 0x7F and data[at] < 0x80:
+                    records_bytes += (data[at] << 7) - 0x80
+                    at += 1
+                if (
+                    records_bytes >= BATCH_HEAD_BYTES
+                    and at + records_bytes == end - 3
+                    and data.endswith(_NO_TAGS, at, end)
+                ):
+                    length, magic, records = unpack_batch(data, at + 8)
+                    if length == records_bytes - 12 and magic == 2 and records > 0:
+                        topic.requests += 1
+                        topic.size_bytes += records_bytes
+                        topic.records += records
+                        around.requests += 1
+                        around.size_bytes += size - records_bytes
+                        return True
+            at -= step
+    return _count_seen_produce(row, data, at, end, size, api)
+
+
+def _count_seen_produce(row: UsageRow, data: bytes, at: int, end: int, size: int, api: Api) -> bool:
+    found = plain_produce(data, at, end, api)
     if found is None:
         return False
     by_id = api.version >= FIRST_PRODUCE_WITH_TOPIC_IDS
-    row.alike = _alike(row, data, body_at, found[0][0], by_id=by_id) if len(found) == 1 else None
     row.count_topics(found, size, False if by_id else None)
-    return True
-
-
-def _alike(
-    row: UsageRow, data: bytes, body_at: int, called: bytes, *, by_id: bool
-) -> tuple[bytes, bytes] | None:
-    """How a request to one partition begins, and what that is counted by; None: it is to more, or by a strange id."""
     # No tags, no transaction, acks, timeout; one topic, its name with a length, or its id; one partition.
-    end = body_at + 9 + len(called) + (1 if by_id else 2)
-    key = called
-    if by_id:
-        assert row.topics is not None
-        key = row.topics.key_of_id(called, told_by_broker=False)
-    return (data[body_at:end], key) if data[end - 1] == 2 and not key.startswith(b"\0") else None
+    called = found[0][0] if len(found) == 1 else b""
+    begins_bytes = 9 + len(called) + (1 if by_id else 2)
+    if called and data[at + begins_bytes - 1] == 2:
+        row.remember_alike(data[at : at + begins_bytes], begins_bytes + 5, called, by_id=by_id)
+    else:
+        row.alike = None
+    return True
 
 
 class PlainTopicsOfReply:

@@ -43,6 +43,10 @@ class Counts:
         self.records += other.records
 
 
+Alike: TypeAlias = tuple[bytes, int, Counts, Counts]
+"""How a message begins, how far it is from there to its records, counts of its topic and of what stands around."""
+
+
 class Topics(Protocol):
     """What all rows of a table share about topics: see `gateway.usage.topics`."""
 
@@ -95,7 +99,7 @@ class UsageRow:
         listed: whether it stands on its table's list.
         in_table: False once the table has given its place away; its holders may count on.
         topics: what is counted by topic; None: nothing is.
-        alike: how the last Produce began that was to one partition, from its header on, and its topic.
+        alike: how the last Produce began that was to one partition, from its header on, and by what such are counted.
         answer: of the last request, kept by its handler for the next: for which version, and what it is.
         requests, offered, withheld, max_units, rejected, rejected_units, delayed, throttle_ms: since the last line;
             withheld is what of `offered` was not admitted.
@@ -159,7 +163,7 @@ class UsageRow:
         self.topics = topics
         self._topics: dict[bytes, Counts] = {}
         self.answer: tuple[object, object] | None = None
-        self.alike: tuple[bytes, bytes] | None = None
+        self.alike: Alike | None = None
         self._list = listed
         self._mute_from_ms = 0
         self._mute_until_ms = 0
@@ -221,8 +225,18 @@ class UsageRow:
             counted -= size_bytes
         self.count_topic(_OVERHEAD_KEY, counted, 0)
 
+    def remember_alike(self, begins: bytes, step: int, called: bytes, *, by_id: bool) -> None:
+        """A message was counted that begins so; up to the next line others like it are counted by the same."""
+        assert self.topics is not None
+        key = self.topics.key_of_id(called, told_by_broker=False) if by_id else called
+        # Not while its name is awaited, nor where it is counted with others beyond a cap.
+        topic = None if key.startswith(b"\0") else self._topics.get(key)
+        around = self._topics.get(_OVERHEAD_KEY)
+        self.alike = None if topic is None or around is None else (begins, step, topic, around)
+
     def take_topics(self) -> list[TopicValues]:
         """The topics as they are written; what waits for a name has the row written again with the next line."""
+        self.alike = None
         if self.topics is None or not self._topics:
             return []
         told, self._topics = self.topics.take(self._topics)
@@ -309,6 +323,7 @@ class UsageRow:
         other.rejected_units += self.rejected_units
         other.delayed += self.delayed
         other.throttle_ms += self.throttle_ms
+        self.alike = None
         if self.topics is not None:
             self.topics.pour(self._topics, other._topics)
         over_ms = self._mute_until_ms - self._mute_from_ms if self._mute_until_ms <= now_ms else 0
