@@ -79,36 +79,3 @@ def test_e02_e03_java_readers_of_every_kind_follow_a_leader_that_moves(
         told = (tmp_path / f"{kind}.log").read_text()
         assert newest in told
         assert f"{TOPIC}-0 updating leader information" in told, "the hint was not used"
-
-
-def test_a_share_consumer_of_librdkafka_reads_all_before_and_after_its_leader_moves(
-    gateway3: GatewayProcess, kafka3: KafkaCluster, topic_id: uuid.UUID
-) -> None:
-    group = f"share-of-librdkafka-{topic_id}"
-    earliest = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
-    with WireClient(kafka3.brokers[1]) as client:
-        resource = {"resource_type": 32, "resource_name": group, "configs": [earliest]}  # 32: a group
-        client.ask("IncrementalAlterConfigs", 1, resources=[resource], validate_only=False)
-    settings = {"bootstrap.servers": str(gateway3.bootstrap), "group.id": group}
-    producer = confluent_kafka.Producer({"bootstrap.servers": str(gateway3.bootstrap)})
-    consumer = confluent_kafka.ShareConsumer(settings)
-    found: list[bytes | None] = []
-
-    def read(count: int) -> bool:
-        for message in consumer.poll(0.2):
-            assert message.error() is None
-            found.append(message.value())
-        return len(found) == count
-
-    try:
-        consumer.subscribe([TOPIC])
-        for half in (0, 20):
-            for number in range(half, half + 20):
-                producer.produce(TOPIC, b"%d" % number)
-            assert producer.flush(WITHIN_S) == 0
-            eventually(partial(read, half + 20), 2 * WITHIN_S)
-            with WireClient(kafka3.brokers[1]) as client:
-                move_to_broker_2(client)
-    finally:
-        consumer.close()
-    assert found == [b"%d" % number for number in range(40)]

@@ -1,0 +1,47 @@
+"""Consumers of share groups other than Java's, which test_leader_hints.py has: the same records as direct."""
+
+from __future__ import annotations
+
+import uuid
+from functools import partial
+
+import confluent_kafka
+import pytest
+
+from embedded_kafka.kafka import KafkaCluster
+from testkit.wire_client import WireClient
+from tests.integration.conftest import WITHIN_S, StartGateway, eventually, topic_on
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "gateway"])
+def test_a_share_consumer_of_librdkafka_reads_each_record_once(
+    start_gateway: StartGateway, kafka: KafkaCluster, direct: bool
+) -> None:
+    bootstrap = "{}:{}".format(*kafka.brokers[1]) if direct else str(start_gateway(kafka).bootstrap)
+    name = f"share-of-librdkafka-{uuid.uuid4()}"
+    earliest = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
+    resource = {"resource_type": 32, "resource_name": name, "configs": [earliest]}  # 32: a group
+    found: list[bytes | None] = []
+    with topic_on(kafka, name, [1]), WireClient(kafka.brokers[1]) as client:
+        client.ask("IncrementalAlterConfigs", 1, resources=[resource], validate_only=False)
+        producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+        consumer = confluent_kafka.ShareConsumer({"bootstrap.servers": bootstrap, "group.id": name})
+
+        def read(count: int) -> bool:
+            for message in consumer.poll(0.2):
+                assert message.error() is None, message.error()
+                found.append(message.value())
+            return len(found) >= count
+
+        try:
+            consumer.subscribe([name])
+            for half in (0, 20):
+                for number in range(half, half + 20):
+                    producer.produce(name, b"%d" % number)
+                assert producer.flush(WITHIN_S) == 0
+                eventually(partial(read, half + 20), told=lambda: str(found))
+        finally:
+            consumer.close()
+    assert found == [b"%d" % number for number in range(40)]
