@@ -34,7 +34,9 @@ from testkit.chaos.gateways import (
     DRAIN_TIMEOUT_MS,
     FRAME_TIMEOUT_MS,
     KEEP_HOURS,
+    MOST_TIMES,
     ChaosGateway,
+    Patience,
     copy_of_source,
 )
 from testkit.chaos.schedule import SQLITE_GATEWAY, TOPIC_GATEWAYS, Fault, Step, round_of
@@ -53,6 +55,9 @@ _DISK_BYTES: Final = 512 * 1024
 _SESSION_MS: Final = 4_000
 """A broker that says nothing for so long is given up by the controller."""
 _IMPORTED: Final = {f"imported-{at}": BASE for at in range(50_000)}
+_FAULT_S: Final = 450.0
+_IMPORT_S: Final = 60.0
+_WRITABLE_S: Final = 60.0
 _TOPIC_AWAY_S: Final = 2.0
 _STALL_MS: Final = 250
 """CPU time of one event. Imports in one piece take seconds; starts and garbage collections tens of milliseconds."""
@@ -196,7 +201,7 @@ class ChaosCampaign:
         for thread in playing:
             thread.start()
         for thread in playing:
-            thread.join(150)
+            thread.join(_FAULT_S)
         if any(thread.is_alive() for thread in playing):
             self._violated("a fault could not be put right")
         played_s = time.monotonic()
@@ -279,10 +284,17 @@ class ChaosCampaign:
     def _pause(self, gateway: ChaosGateway, seconds: float) -> None:
         if gateway.await_ready(20) is not None:
             return
-        clients = [HalfFrame(gateway.port) for _ in range(5)]
-        # The gateway has read what came before it answers this.
-        with WireClient((HOST, gateway.port)) as client:
-            client.ask("Metadata", 9, topics=[], allow_auto_topic_creation=False)
+        while True:
+            began_s = time.monotonic()
+            clients = [HalfFrame(gateway.port) for _ in range(5)]
+            # The gateway has read what came before it answers this.
+            with WireClient((HOST, gateway.port)) as client:
+                client.ask("Metadata", 9, topics=[], allow_auto_topic_creation=False)
+            if time.monotonic() - began_s < FRAME_TIMEOUT_MS / 2_000:
+                break
+            # A broker that is paused too answers late: by then halves may have had their time before the pause.
+            for half in clients:
+                half.close()
         gateway.signal(signal.SIGSTOP)
         for client in clients:
             client.finish()
@@ -307,8 +319,12 @@ class ChaosCampaign:
         # One import at a time: the gateway refuses the second.
         writer.pause()
         # Looked at and compared, and not carried out: a hundred times would fill any store.
-        if not gateway.set_quotas(_IMPORTED, 60, dry_run=True):
-            self._violated(f"{gateway.folder.name} did not look at {len(_IMPORTED)} quotas")
+        patience = Patience(gateway, _IMPORT_S)
+        why = gateway.set_quotas(_IMPORTED, MOST_TIMES * _IMPORT_S, dry_run=True)
+        if why is not None or patience.over:
+            self._violated(
+                f"{gateway.folder.name} did not look at {len(_IMPORTED)} quotas: {why or 'late'} ({patience})"
+            )
         writer.paused.clear()
 
     def _make_topic_again(self) -> None:
@@ -338,7 +354,7 @@ class ChaosCampaign:
             if (why := gateways[0].await_ready()) is not None:
                 self._violated(f"{gateways[0].folder.name} is not ready after its start: {why}")
             deadline_s = time.monotonic() + 30
-            while not gateways[0].set_quotas(before) and time.monotonic() < deadline_s:
+            while gateways[0].set_quotas(before) is not None and time.monotonic() < deadline_s:
                 time.sleep(0.5)
             self._watches[1].not_ready_from_s = None
             if (why := gateways[1].await_ready(30)) is not None:
@@ -383,13 +399,13 @@ class ChaosCampaign:
         if not gateway.running:
             gateway.start()
         # So that the disk is large enough for the next time.
-        deadline_s = time.monotonic() + 60
-        while not (written := gateway.set_quotas({"after": BASE + self._round})):
-            if time.monotonic() > deadline_s:
-                break
+        patience = Patience(gateway, _WRITABLE_S)
+        while (why := gateway.set_quotas({"after": BASE + self._round})) is not None and not patience.over:
             time.sleep(0.2)
-        if not written:
-            self._violated(f"L03: {gateway.folder.name} can't be written though there is room")
+        if why is not None:
+            self._violated(
+                f"L03: {gateway.folder.name} can't be written though there is room: {why} ({patience})"
+            )
 
     def _step_clock(self, gateway: ChaosGateway, step: Step) -> None:
         if gateway.await_ready(20) is not None:

@@ -51,7 +51,7 @@ class QuotaWriter(threading.Thread):
                 continue
             self._idle.clear()
             self.tried += 1
-            if self.gateway.set_quotas({self.user: BASE + self.tried}):
+            if self.gateway.set_quotas({self.user: BASE + self.tried}) is None:
                 self._acknowledgements.append((time.monotonic(), self.tried))
                 self.acknowledged = self.tried
                 self.count += 1
@@ -298,4 +298,8 @@ class HalfFrame:
         except OSError:
             return False
         finally:
-            self._sock.close()
+            self.close()
+
+    def close(self) -> None:
+        """Let go."""
+        self._sock.close()
