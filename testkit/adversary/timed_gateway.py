@@ -3,12 +3,15 @@
 The gateway's own watchdog measures turns, and pays for a timer alone; a turn has many events when many clients send
 at once. Here each callback and each call of a protocol is measured, in CPU time of the loop's thread, collections of
 garbage included. A line is logged for one that is the longest so far of a second, and for
-each above `TOLD_MS`.
+each above `TOLD_MS`, with what of it was a collection, how many pages were new to the process in it, and how often
+another thread had the CPU.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -42,6 +45,16 @@ class _Clock:
         self._inside = False
         self._most_ms = 1.0
         self._second = 0
+        self._collection_ns = self._collected_ns = 0
+        self._generation = -1
+        gc.callbacks.append(self._collecting)
+
+    def _collecting(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._collection_ns = time.thread_time_ns()
+        elif self._inside:
+            self._collected_ns += time.thread_time_ns() - self._collection_ns
+            self._generation = max(self._generation, info["generation"])
 
     def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """The same, measured."""
@@ -50,18 +63,28 @@ class _Clock:
             if self._inside:
                 return call(*args, **more)
             self._inside = True
-            began_ns = time.thread_time_ns()
+            self._collected_ns, self._generation = 0, -1
+            before = resource.getrusage(resource.RUSAGE_THREAD)
+            began_ns, began_wall_ns = time.thread_time_ns(), time.monotonic_ns()
             try:
                 return call(*args, **more)
             finally:
                 took_ms = (time.thread_time_ns() - began_ns) / 1e6
+                wall_ms = (time.monotonic_ns() - began_wall_ns) / 1e6
                 self._inside = False
                 if took_ms > 1.0:
-                    self._long(took_ms, call, args)
+                    self._long(took_ms, wall_ms, before, call, args)
 
         return measured
 
-    def _long(self, took_ms: float, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def _long(
+        self,
+        took_ms: float,
+        wall_ms: float,
+        before: resource.struct_rusage,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+    ) -> None:
         second = int(time.monotonic())
         if second != self._second:
             self._second, self._most_ms = second, 1.0
@@ -71,7 +94,19 @@ class _Clock:
         owner = getattr(call, "__self__", args[0] if args else None)
         session = getattr(owner, "session", None)
         name = getattr(call, "__qualname__", None) or repr(call)
-        _log.info(EVENT, cpu_ms=round(took_ms, 1), handler=name, peer=getattr(session, "peer", ""))
+        after = resource.getrusage(resource.RUSAGE_THREAD)
+        _log.info(
+            EVENT,
+            cpu_ms=round(took_ms, 1),
+            handler=name,
+            peer=getattr(session, "peer", ""),
+            wall_ms=round(wall_ms, 1),
+            collected_ms=round(self._collected_ns / 1e6, 1),
+            generation=self._generation,
+            kernel_ms=round((after.ru_stime - before.ru_stime) * 1000, 1),
+            faults=after.ru_minflt - before.ru_minflt,
+            switches=after.ru_nivcsw - before.ru_nivcsw,
+        )
 
 
 _CLOCK: Final = _Clock()
