@@ -24,6 +24,7 @@ def freeze_survivors() -> None:
     if _freeze not in gc.callbacks:
         gc.collect()
         gc.freeze()
+        gc.collect()  # or Python would put full ones off for a quarter of what it saw in the one before
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(_freeze)
 
