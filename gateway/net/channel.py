@@ -20,7 +20,7 @@ from gateway.net.back_pressure import BackPressure
 from gateway.net.batch_scheduler import BatchScheduler
 from gateway.net.fitted_reads import MOST_READ_BYTES, FittedReads, room_bytes
 from gateway.net.lingering import Lingering
-from gateway.net.long_work import LongWork
+from gateway.net.long_work import SMALL_BYTES, LongWork
 from gateway.net.peer_close import peer_gone
 from gateway.net.stalled_write import StalledWriteDetector
 from gateway.observability.events import CloseCause, Side
@@ -418,10 +418,18 @@ class ClientChannel(asyncio.Protocol):
                 self._transport.pause_reading()
         self._follow_upstream()
         if session.steps and not self._stepping:
-            self._stepping = True
-            self._owner.long_work.add(self._take_step)
+            self._add_step()
         if session.muted & _DRAINING and session.drained:
             session.close(CloseCause.DRAINED)
+
+    def _add_step(self, *, under_way: bool = False) -> None:
+        self._stepping = True
+        put_off_bytes = self.session.put_off_bytes
+        if 0 < put_off_bytes <= SMALL_BYTES:
+            self._owner.long_work.add_small(self._take_step, put_off_bytes)
+        else:
+            # What is half done comes before other connections have their turn: it takes memory.
+            self._owner.long_work.add(self._take_step, first=under_way)
 
     def _take_step(self) -> None:
         """One step of long work for this client, whose time is the client's as that of any other event."""
@@ -435,9 +443,7 @@ class ClientChannel(asyncio.Protocol):
         def step() -> None:
             session.take_step(now_ms=self._now_ms())
             if session.steps:
-                # Before other connections have their turn: what is half done takes memory.
-                self._stepping = True
-                self._owner.long_work.add(self._take_step, first=True)
+                self._add_step(under_way=True)
             self._pump()
 
         self._run(step)

@@ -184,8 +184,13 @@ class Timekeeper(Protocol):
     def begins_now(self, frame_bytes: int) -> bool:
         """Whether the walk of a reply of so many bytes is begun at once; if not, all of it is for later."""
 
-    def go_on_later(self, steps: Steps[bytes | None]) -> None:
-        """Take the other steps of a reply when others have had their turn; the last one's result is for `resume`."""
+    def go_on_later(self, steps: Steps[bytes | None], *, put_off_bytes: int = 0) -> None:
+        """Take the other steps of a reply when others have had their turn; the last one's result is for `resume`.
+
+        Args:
+            steps: those.
+            put_off_bytes: of the reply, if none of its walk has been done.
+        """
 
 
 class _Streamed:
@@ -443,7 +448,7 @@ class ResponseQueue:
                 found = _answer(answer, seen, size, now_ms)
                 if isinstance(found, Generator):
                     if not timekeeper.begins_now(size):
-                        self._stall(put_off(found), timed, data[end:], timekeeper)
+                        self._stall(put_off(found), timed, data[end:], timekeeper, put_off_bytes=size)
                         return
                     try:
                         next(found)
@@ -510,12 +515,18 @@ class ResponseQueue:
             self._watched = None
 
     def _stall(
-        self, steps: Steps[bytes | None], timed: TimedRequest | None, rest: bytes, timekeeper: Timekeeper
+        self,
+        steps: Steps[bytes | None],
+        timed: TimedRequest | None,
+        rest: bytes,
+        timekeeper: Timekeeper,
+        *,
+        put_off_bytes: int = 0,
     ) -> None:
         self.stalled, self._stalled_timed = steps, timed
         self._relay_left = _STALLED
         self._partial += rest
-        timekeeper.go_on_later(steps)
+        timekeeper.go_on_later(steps, put_off_bytes=put_off_bytes)
 
     def resume(self, reply: bytes | None, now_ms: int, timekeeper: Timekeeper) -> None:
         """The steps of the reply that stalled the queue are over; raises as `receive`."""

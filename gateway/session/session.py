@@ -89,6 +89,7 @@ class ClientSession:
         close_cause: set when the connection is to be closed.
         refusal: why the client's bytes are not taken any more; the shell takes it away once it is logged.
         steps: long work that is under way, to be taken step by step.
+        put_off_bytes: of the frame, if that work is one whose walk has not begun; otherwise 0.
         accounted_bytes: what the memory budget has been told that is held here.
         on_memory_freed: called when a client that is muted for memory may be read again; the shell sets it.
         begins_now: whether the walk of a frame of so many bytes is begun at once; the shell sets it.
@@ -127,6 +128,7 @@ class ClientSession:
         "on_memory_freed",
         "on_output_ready",
         "peer",
+        "put_off_bytes",
         "refusal",
         "responses",
         "steps",
@@ -186,6 +188,7 @@ class ClientSession:
         self._watched: Watch | None = None  # looks at the rest of the request that is relayed
         self._unsent_bytes = [0, 0]  # towards the client, towards the broker
         self.steps: deque[Steps[Any]] = deque()
+        self.put_off_bytes = 0
         self.on_memory_freed: Callable[[], None] | None = None
         self.begins_now: Callable[[int], bool] = _at_once
         self._held: list[bytes] = []
@@ -555,7 +558,7 @@ class ClientSession:
     def run(self, steps: Steps[None]) -> None:
         """See `Session`."""
         if not self.begins_now(self._in_hand_bytes):
-            self.go_on_later(put_off(steps))
+            self.go_on_later(put_off(steps), put_off_bytes=self._in_hand_bytes)
             return
         try:
             next(steps)
@@ -563,14 +566,16 @@ class ClientSession:
             return
         self.go_on_later(steps)
 
-    def go_on_later(self, steps: Steps[Any]) -> None:
+    def go_on_later(self, steps: Steps[Any], *, put_off_bytes: int = 0) -> None:
         """See `Timekeeper`; the client is not read while work is done for it."""
+        self.put_off_bytes = 0 if self.steps else put_off_bytes
         self.steps.append(steps)
         self.muted |= _WORKING
 
     def take_step(self, *, now_ms: int) -> None:
         """Take one step of the work that is under way; raises as `receive_from_upstream`."""
         steps = self.steps[0]
+        self.put_off_bytes = 0
         of_reply = steps is self.responses.stalled
         try:
             steps.send(now_ms)

@@ -1,6 +1,6 @@
 """First steps of long work: as many in one turn of the loop as it has time for."""
 
-from gateway.net.long_work import FREE_BYTES, LongWork
+from gateway.net.long_work import SMALL_BYTES, LongWork
 from tests.gateway.net.test_batch_scheduler import Loop
 
 
@@ -9,6 +9,21 @@ def test_large_frames_that_come_together_begin_eight_in_a_turn() -> None:
     work = LongWork(loop)  # type: ignore[arg-type]
     for _ in range(2):
         assert [work.begins_now(25_000) for _ in range(30)] == [True] * 8 + [False] * 22
-        assert work.begins_now(FREE_BYTES)  # small ones go on
+        assert not work.begins_now(SMALL_BYTES)
         loop.turn()
     assert not loop.soon
+
+
+def test_small_frames_that_wait_are_begun_in_order_while_a_turn_has_time() -> None:
+    loop = Loop()
+    work = LongWork(loop)  # type: ignore[arg-type]
+    begun = sum(work.begins_now(30) for _ in range(1_000))
+    assert begun == 128
+    done: list[int] = []
+    for number in range(300):
+        work.add_small(lambda number=number: done.append(number), 30)  # type: ignore[misc]
+    for expected in (128, 256, 300):
+        assert not work.begins_now(30)  # others came before
+        while len(done) < expected:
+            loop.turn()
+        assert done == list(range(expected))

@@ -30,7 +30,7 @@ class NoTimekeeper:
         """See `Timekeeper`."""
         raise AssertionError
 
-    def go_on_later(self, steps: Steps[bytes | None]) -> None:
+    def go_on_later(self, steps: Steps[bytes | None], *, put_off_bytes: int = 0) -> None:
         """See `Timekeeper`."""
         raise AssertionError
 
