@@ -1,16 +1,20 @@
 """How much longer honest clients wait beside each attack: through the gateway, and at the broker without it.
 
-An attack loads the broker and the machine as well, which no gateway in front can mend; the second measure tells how
-much of the first that is. The attackers share one process, the honest clients have one each, and so has the gateway.
+An attack loads the broker and the machine as well, which no gateway in front can mend. So there are honest clients at
+the gateway and at the broker itself all the time, and short windows take turns: nothing, the attack through the
+gateway, the same attack at the broker. What changes on the machine meanwhile is in all of them alike. The attackers
+share one process, each honest client has its own, and so has the gateway.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,41 +29,82 @@ MOST_S: Final = 60.0
 GOAL: Final = 1.2
 """Times its value alone may the p99 be."""
 
-_FIRST_S: Final = 3.0
-"""What comes first is slower, and so is what an attack has left behind."""
+_WINDOW_S: Final = 5.0
+_FIRST_S: Final = 2.0
+"""Of a window, which is not measured: what comes first is slower, and so is what an attack has left behind."""
+
+_EVERY_S: Final = 0.05
+_RESAMPLED: Final = 500
+
+
+class Window(StrEnum):
+    """What there is beside the honest clients."""
+
+    ALONE = "alone"
+    THROUGH = "through"
+    DIRECT = "direct"
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """What honest clients saw for a while: requests answered, how long that took, what was not."""
+class Ratio:
+    """Of the p99 beside an attack to that alone: of all windows, and within what it is in nine of ten resamplings."""
 
-    requests: int
-    p50_ms: float
-    p99_ms: float
-    faults: int
+    ratio: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.1f} ({self.low:.1f} to {self.high:.1f})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Beside:
-    """One attack; `_direct` is at the broker itself, None where that has no such port."""
+    """One attack: answer times in milliseconds, a list for each window.
+
+    Attributes:
+        attack: its name.
+        gateway, broker: of the honest clients there.
+        faults: requests that were not answered through the gateway.
+    """
 
     attack: str
-    alone: Wait
-    beside: Wait
-    alone_direct: Wait | None
-    beside_direct: Wait | None
+    gateway: dict[Window, list[list[float]]] = field(default_factory=dict)
+    broker: dict[Window, list[list[float]]] = field(default_factory=dict)
+    faults: int = 0
 
     @property
-    def ratio(self) -> float:
-        """How many times the p99 alone."""
-        return self.beside.p99_ms / self.alone.p99_ms
+    def through(self) -> Ratio:
+        """Clients of the gateway, beside the attack through it."""
+        return _ratio(self.gateway, Window.THROUGH)
 
     @property
-    def ratio_direct(self) -> float | None:
-        """The same without the gateway."""
-        if self.alone_direct is None or self.beside_direct is None:
-            return None
-        return self.beside_direct.p99_ms / self.alone_direct.p99_ms
+    def beside_at_broker(self) -> Ratio:
+        """Clients of the broker, in the same windows: the attack goes through the gateway, and they do not."""
+        return _ratio(self.broker, Window.THROUGH)
+
+    @property
+    def direct(self) -> Ratio | None:
+        """Clients of the broker, beside the attack there; None: the broker has no such port."""
+        return _ratio(self.broker, Window.DIRECT) if Window.DIRECT in self.broker else None
+
+
+def _ratio(windows: dict[Window, list[list[float]]], beside: Window) -> Ratio:
+    dice = random.Random(1)
+    alone, attacked = windows[Window.ALONE], windows[beside]
+
+    def resampled() -> float:
+        return _p99(dice.choices(attacked, k=len(attacked))) / _p99(dice.choices(alone, k=len(alone)))
+
+    found = sorted(resampled() for _ in range(_RESAMPLED))
+    return Ratio(
+        round(_p99(attacked) / _p99(alone), 2),
+        round(quantile(found, 0.05), 2),
+        round(quantile(found, 0.95), 2),
+    )
+
+
+def _p99(windows: Sequence[Sequence[float]], part: float = 0.99) -> float:
+    return quantile(sorted(each for window in windows for each in window), part)
 
 
 def main(names: Sequence[str], seconds: float, output: Path) -> int:
@@ -70,61 +115,85 @@ def main(names: Sequence[str], seconds: float, output: Path) -> int:
         "machine": describe_machine(),
     }
     rows = asyncio.run(_measure(names, seconds))
-    document |= {
-        "load_average_after": load_average(),
-        "rows": [asdict(row) | {"ratio": row.ratio, "ratio_direct": row.ratio_direct} for row in rows],
-    }
+    document |= {"load_average_after": load_average(), "rows": [_as_row(row) for row in rows]}
     text = _page(document, rows, seconds)
     keep_results(document, text, output, "attacks")
     print(text)
-    return int(any(row.beside.faults for row in rows))
+    return int(any(row.faults for row in rows))
 
 
 async def _measure(names: Sequence[str], seconds: float) -> list[Beside]:
     async with Stage() as stage:
-        rows = []
-        for name in names:
-            through = await _waits(stage, name, seconds, direct=False)
-            direct = (None, None)
-            if name not in ADMIN_ATTACKS:
-                direct = await _waits(stage, name, seconds, direct=True)
-            rows.append(Beside(name, *through, *direct))
-            print(
-                f"{name}: {rows[-1].ratio:.1f} times through the gateway, {rows[-1].ratio_direct} without",
-                flush=True,
-            )
-        return rows
+        at_gateway = [HonestClient(stage, user=user, every_s=_EVERY_S) for user in (False, True)]
+        stage.direct = True
+        at_broker = [HonestClient(stage, user=user, every_s=_EVERY_S) for user in (False, True)]
+        beside = [asyncio.create_task(client.run()) for client in (*at_gateway, *at_broker)]
+        try:
+            for client in (*at_gateway, *at_broker):
+                await client.served()
+            rows = []
+            for name in names:
+                row = Beside(name)
+                for at in range(max(2, round(seconds / _WINDOW_S))):
+                    kinds = [kind for kind in Window if kind != Window.DIRECT or name not in ADMIN_ATTACKS]
+                    # In another order each time: what comes after what is not to matter.
+                    for kind in kinds[at % len(kinds) :] + kinds[: at % len(kinds)]:
+                        await _window(stage, row, kind, at_gateway, at_broker)
+                rows.append(row)
+                print(
+                    f"{name}: {row.through} times through the gateway, at the broker meanwhile "
+                    f"{row.beside_at_broker}; the attack at the broker {row.direct}",
+                    flush=True,
+                )
+            return rows
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
 
-async def _waits(stage: Stage, name: str, seconds: float, *, direct: bool) -> tuple[Wait, Wait]:
-    stage.direct = direct
-    clients = [HonestClient(stage, user=user) for user in (False, True)]
-    beside = [asyncio.create_task(client.run()) for client in clients]
-    each, count = ATTACKS[name]
-    attacks: list[asyncio.Task[None]] = []
+async def _window(
+    stage: Stage,
+    row: Beside,
+    kind: Window,
+    at_gateway: Sequence[HonestClient],
+    at_broker: Sequence[HonestClient],
+) -> None:
+    stage.direct = kind is Window.DIRECT
+    each, count = ATTACKS[row.attack]
+    attacks = [asyncio.create_task(attack(stage, each)) for _ in range(0 if kind is Window.ALONE else count)]
     try:
-        for client in clients:
-            await client.served()
-        alone = await _phase(clients, seconds)
-        attacks = [asyncio.create_task(attack(stage, each)) for _ in range(count)]
-        return alone, await _phase(clients, seconds)
-    finally:
-        for task in (*beside, *attacks):
-            task.cancel()
-        await asyncio.gather(*beside, *attacks, return_exceptions=True)
-        stage.direct = False
         await asyncio.sleep(_FIRST_S)
+        for client in (*at_gateway, *at_broker):
+            client.took_ms.clear()
+            client.faults.clear()
+        await asyncio.sleep(_WINDOW_S)
+        for into, clients in ((row.gateway, at_gateway), (row.broker, at_broker)):
+            into.setdefault(kind, []).append([took for client in clients for took in client.took_ms])
+        row.faults += sum(len(client.faults) for client in at_gateway)
+    finally:
+        for task in attacks:
+            task.cancel()
+        await asyncio.gather(*attacks, return_exceptions=True)
 
 
-async def _phase(clients: Sequence[HonestClient], seconds: float) -> Wait:
-    await asyncio.sleep(_FIRST_S)
-    for client in clients:
-        client.took_ms.clear()
-        client.faults.clear()
-    await asyncio.sleep(seconds)
-    took = sorted(each for client in clients for each in client.took_ms)
-    p50_ms, p99_ms = (round(quantile(took, part), 1) for part in (0.5, 0.99))
-    return Wait(len(took), p50_ms, p99_ms, sum(len(client.faults) for client in clients))
+def _as_row(row: Beside) -> dict[str, Any]:
+    return {
+        "attack": row.attack,
+        **{
+            f"{place}_{kind}": {
+                "answers": sum(map(len, windows)),
+                "p50_ms": round(_p99(windows, 0.5), 1),
+                "p99_ms": round(_p99(windows), 1),
+            }
+            for place, of_place in (("gateway", row.gateway), ("broker", row.broker))
+            for kind, windows in of_place.items()
+        },
+        "through": asdict(row.through),
+        "beside_at_broker": asdict(row.beside_at_broker),
+        "direct": asdict(row.direct) if row.direct else None,
+        "faults": row.faults,
+    }
 
 
 def _page(document: dict[str, Any], rows: Sequence[Beside], seconds: float) -> str:
@@ -135,23 +204,28 @@ def _page(document: dict[str, Any], rows: Sequence[Beside], seconds: float) -> s
         f"`{document['command']}`, {document['started']}, commit {machine.get('commit', '?')}; "
         f"load average before {machine['load_average_before']}, after {document['load_average_after']}.",
         "",
-        f"Two honest clients, {seconds:.0f} s alone and as long beside each attack; p50 / p99 in milliseconds. "
-        "First through the gateway; then they and the attack are at the broker itself, which has no quotas: "
-        f"what is as much longer there is the broker and the machine. Goal: {GOAL} times.",
+        "Two honest clients at the gateway and two at the broker itself, all the time. Windows of "
+        f"{_WINDOW_S:.0f} s take turns, {seconds:.0f} s of each kind: no attack, the attack through the gateway, the "
+        "same attack at the broker, which has no quotas. p50 / p99 in milliseconds; how many times the p99 is that "
+        "without the attack, and within what nine of ten resamplings of the windows have it. What clients of the "
+        "broker wait longer while the attack goes through the gateway is the broker and the machine. "
+        f"Goal: {GOAL} times.",
         "",
-        "| attack | gateway, alone | beside | times | broker, alone | beside | times | not answered |",
-        "|---|---|---|---|---|---|---|---|",
+        "| attack | gateway, alone | beside | times | broker meanwhile, alone | beside | times | "
+        "attack at the broker | times | not answered |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        direct = "| - | - | - |"
-        if row.ratio_direct is not None:
-            direct = f"| {_told(row.alone_direct)} | {_told(row.beside_direct)} | {row.ratio_direct:.1f} |"
+        direct = "- | -"
+        if row.direct is not None:
+            direct = f"{_told(row.broker[Window.DIRECT])} | {row.direct}"
         lines.append(
-            f"| {row.attack} | {_told(row.alone)} | {_told(row.beside)} | {row.ratio:.1f} {direct} "
-            f"{row.beside.faults} |"
+            f"| {row.attack} | {_told(row.gateway[Window.ALONE])} | {_told(row.gateway[Window.THROUGH])} | "
+            f"{row.through} | {_told(row.broker[Window.ALONE])} | {_told(row.broker[Window.THROUGH])} | "
+            f"{row.beside_at_broker} | {direct} | {row.faults} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def _told(wait: Wait | None) -> str:
-    return "-" if wait is None else f"{wait.p50_ms:.0f} / {wait.p99_ms:.0f}"
+def _told(windows: Sequence[Sequence[float]]) -> str:
+    return f"{_p99(windows, 0.5):.0f} / {_p99(windows):.0f}"

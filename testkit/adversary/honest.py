@@ -12,7 +12,7 @@ import json
 import sys
 
 from testkit.adversary import honest_client
-from testkit.adversary.honest_client import PATIENCE_S
+from testkit.adversary.honest_client import EVERY_S, PATIENCE_S
 from testkit.adversary.stage import Stage
 from testkit.wire_client import now_ms
 
@@ -25,15 +25,16 @@ class HonestClient:
         faults: when something was not, and what: milliseconds of the machine's monotonic clock, text.
     """
 
-    def __init__(self, stage: Stage, *, user: bool) -> None:
+    def __init__(self, stage: Stage, *, user: bool, every_s: float = EVERY_S) -> None:
         """Not connected yet.
 
         Args:
             stage: with the gateway.
             user: with authentication.
+            every_s: between an answer and the next request.
         """
         host, port = (stage.sasl if user else stage.plain)[0]
-        self._arguments = (host, str(port), stage.readable[0], "user" if user else "client")
+        self._arguments = (host, str(port), stage.readable[0], "user" if user else "client", str(every_s))
         self.took_ms: list[float] = []
         self.faults: list[tuple[float, str]] = []
         self._served = asyncio.Event()

@@ -1,4 +1,4 @@
-"""One honest client: `python -m testkit.adversary.honest_client HOST PORT TOPIC client|user`.
+"""One honest client: `python -m testkit.adversary.honest_client HOST PORT TOPIC client|user SECONDS`.
 
 It asks until it is ended, and writes a line for each answer: when, how long it took, what went wrong. It imports
 little, as it is to be there at once.
@@ -27,7 +27,9 @@ HONEST: Final = "honest"
 
 PASSWORD: Final = "canary-of-the-stage"
 
-_EVERY_S: Final = 0.1
+EVERY_S: Final = 0.1
+"""Between an answer and the next request."""
+
 _BETWEEN_S: Final = 0.5
 
 
@@ -35,7 +37,13 @@ class Client:
     """Asks one thing after the other, and tells how long each took."""
 
     def __init__(
-        self, address: tuple[str, int], topic: str, *, user: bool, tell: Callable[[float, str | None], None]
+        self,
+        address: tuple[str, int],
+        topic: str,
+        *,
+        user: bool,
+        every_s: float,
+        tell: Callable[[float, str | None], None],
     ) -> None:
         """Not connected yet.
 
@@ -43,11 +51,13 @@ class Client:
             address: of a listener.
             topic: that it writes and reads.
             user: with authentication.
+            every_s: between an answer and the next request.
             tell: is given how long an answer took, in milliseconds, or what went wrong.
         """
         self._address = address
         self._topic = topic
         self._user = user
+        self._every_s = every_s
         self._tell = tell
         self._prefix = f"honest-{int(user)}-{address[1]}"
 
@@ -69,7 +79,7 @@ class Client:
                         body = await self._ask(reader, writer, asked, version, fields)
                     self._tell(now_ms() - began_ms, None)
                     self._check(asked, body)
-                    await asyncio.sleep(_EVERY_S)
+                    await asyncio.sleep(self._every_s)
             except (OSError, asyncio.IncompleteReadError, AssertionError) as exc:
                 self._tell(0.0, f"{asked}: {exc!r}")
                 await asyncio.sleep(_BETWEEN_S)
@@ -132,5 +142,7 @@ def _tell(took_ms: float, fault: str | None) -> None:
 
 
 if __name__ == "__main__":
-    _host, _port, _topic, _kind = sys.argv[1:]
-    asyncio.run(Client((_host, int(_port)), _topic, user=_kind == "user", tell=_tell).run())
+    _host, _port, _topic, _kind, _every = sys.argv[1:]
+    asyncio.run(
+        Client((_host, int(_port)), _topic, user=_kind == "user", every_s=float(_every), tell=_tell).run()
+    )

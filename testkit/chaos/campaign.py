@@ -380,7 +380,9 @@ class ChaosCampaign:
                     [NewTopic(QUOTAS, 1, 3, config={"cleanup.policy": "compact", "min.insync.replicas": "2"})]
                 ).values()
                 made.result(30)
-            except KafkaException:  # not all brokers have deleted the other one
+            except KafkaException as exc:
+                if exc.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return  # the controller has deleted the other one: this is ours, whose answer was lost
                 if time.monotonic() > deadline_s:
                     raise
                 time.sleep(0.2)
