@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.adversary.report import as_rows, page
+from benchmarks.adversary.report import page, piece_of
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
 from testkit.adversary.campaign import AT_ONCE, Campaign, Report
@@ -34,22 +35,39 @@ def main() -> int:
     parser.add_argument(
         "--replay", type=Path, metavar="FILE", help="play this script three times, and nothing else"
     )
+    parser.add_argument(
+        "--add", action="store_true", help="to those on the page, of whatever commits, which go otherwise"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.replay is not None:
         return asyncio.run(_replay(Script.parse(options.replay.read_text()), planted=options.planted))
-    document: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks.adversary", *sys.argv[1:]]),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": describe_machine(),
-    }
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    machine = describe_machine()
     report = asyncio.run(_run(options))
-    document |= {"load_average_after": load_average(), **as_rows(report)}
-    text = page(document, report)
+    piece = {
+        "command": " ".join(["python -m benchmarks.adversary", *sys.argv[1:]]),
+        "started": started,
+        "commit": machine.get("commit", "?"),
+        "load_average": [machine["load_average_before"], load_average()],
+        "first_seed": options.seed,
+        "next_seed": options.seed + report.episodes,
+        **piece_of(report),
+    }
+    pieces = [*(_kept(options.output) if options.add else []), piece]
+    text = page(pieces)
     if not options.planted:
-        keep_results(document, text, options.output, "adversary")
+        keep_results({"machine": machine, "rows": pieces}, text, options.output, "adversary")
     print(text)
+    print(f"go on with --add --seed {piece['next_seed']}")
     return int(bool(report.findings))
+
+
+def _kept(folder: Path) -> list[dict[str, Any]]:
+    """The pieces that are there already."""
+    file = folder / "adversary.json"
+    rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"] if file.exists() else []
+    return [row for row in rows if "first_seed" in row]
 
 
 async def _run(options: argparse.Namespace) -> Report:

@@ -1,7 +1,8 @@
-"""The page and the raw data of a campaign."""
+"""The page and the raw data of a campaign, which may have been run in pieces."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from testkit.adversary.watch import EVENT_CPU_MS, MAX_RSS_BYTES
 SHOWN_SEEDS: Final = 40
 
 
-def as_rows(report: Report) -> dict[str, Any]:
+def piece_of(report: Report) -> dict[str, Any]:
     """The report as data for JSON."""
     return {
         "episodes": report.episodes,
@@ -26,13 +27,14 @@ def as_rows(report: Report) -> dict[str, Any]:
         "honest_requests": len(report.honest_ms),
         "honest_p50_ms": round(quantile(report.honest_ms, 0.5), 1),
         "honest_p99_ms": round(quantile(report.honest_ms, 0.99), 1),
-        "found": dict(report.kinds),
-        "rows": [
+        "findings": [
             {
                 "kind": finding.violation.kind,
                 "seed": finding.script.seed,
                 "detail": finding.violation.detail,
                 "repeated": finding.repeated,
+                "steps": finding.steps,
+                "left": finding.script.text() if finding.repeated else None,
             }
             for finding in report.findings
         ],
@@ -44,26 +46,41 @@ def quantile(values: Sequence[float], part: float) -> float:
     return values[min(len(values) - 1, int(part * len(values)))] if values else 0.0
 
 
-def page(document: Mapping[str, Any], report: Report) -> str:
+def page(pieces: Sequence[Mapping[str, Any]]) -> str:
     """Markdown."""
-    rate = report.episodes / max(report.seconds, 1)
+
+    def total(name: str) -> Any:
+        return sum(piece[name] for piece in pieces)
+
+    def most(name: str) -> Any:
+        return max(piece[name] for piece in pieces)
+
+    seeds = {seed for piece in pieces for seed in range(piece["first_seed"], piece["next_seed"])}
+    apis = sum((Counter(piece["apis"]) for piece in pieces), Counter[str]())
+    findings = [finding for piece in pieces for finding in piece["findings"]]
     stall = (
-        f"the longest event of its loop took {report.most_event_cpu_ms:.1f} ms of CPU time (bound "
-        f"{EVENT_CPU_MS:.0f}), the longest turn, which has many events, {report.most_turn_cpu_ms}"
+        f"the longest event of its loop took {most('most_event_cpu_ms'):.1f} ms of CPU time (bound "
+        f"{EVENT_CPU_MS:.0f}), the longest turn, which has many events, {most('most_turn_cpu_ms')}"
     )
-    machine = document["machine"]
-    honest = report.honest_ms
     lines = [
         "# An adversary that searches",
         "",
-        f"`{document['command']}`, {document['started']}, commit {machine.get('commit', '?')}; "
-        f"load average before {machine['load_average_before']}, after {document['load_average_after']}.",
+        f"**{total('episodes'):,} random clients, of {len(seeds):,} seeds, in {total('seconds') / 60:.0f} minutes "
+        f"({total('episodes') / max(total('seconds'), 1):.1f} a second), {len(findings)} violations.**",
         "",
-        f"**{report.episodes:,} random clients in {report.seconds / 60:.0f} minutes ({rate:.1f} a second), "
-        f"{len(report.findings)} violations.**",
+        "| Command | Commit | Started | Seeds | Random clients | Load before and after | Violations | "
+        "Honest p50, p99 |",
+        "|---|---|---|---|---|---|---|---|",
+        *(
+            f"| `{piece['command']}` | {piece['commit']} | {piece['started']} | {piece['first_seed']} to "
+            f"{piece['next_seed'] - 1} | {piece['episodes']:,} | {piece['load_average'][0][0]}, "
+            f"{piece['load_average'][1][0]} | {len(piece['findings'])} | {piece['honest_p50_ms']:.1f} ms, "
+            f"{piece['honest_p99_ms']:.0f} ms |"
+            for piece in pieces
+        ),
         "",
-        f"* {report.requests:,} requests on {report.connections:,} connections. Steps by API: "
-        + ", ".join(f"{count:,} {api}" for api, count in report.apis.most_common())
+        f"* {total('requests'):,} requests on {total('connections'):,} connections. Steps by API: "
+        + ", ".join(f"{count:,} {api}" for api, count in apis.most_common())
         + ".",
         f"* Each client has {QUOTA_BYTES_PER_S:,} bytes per second to produce and to fetch, "
         f"{MUTATIONS_PER_S:g} mutations per second, and windows of {WINDOW_S:g} s in all. Produced is by how much "
@@ -71,20 +88,19 @@ def page(document: Mapping[str, Any], report: Report) -> str:
         "* Bounds, over any number of connections: bytes <= quota x (time + 2 windows) + one request; partitions "
         "created or deleted <= burst + rate x time + one request, and one window more for versions that cannot be "
         "refused.",
-        f"* The process: at most {report.most_rss_bytes >> 20} MiB (bound {MAX_RSS_BYTES >> 20}); {stall}.",
-        f"* Two honest clients beside them, one without authentication and one user: {len(honest):,} requests, "
-        f"p50 {quantile(honest, 0.5):.1f} ms, p99 {quantile(honest, 0.99):.0f} ms; one that is not answered is a "
-        "violation.",
+        f"* The process: at most {most('most_rss_mib')} MiB (bound {MAX_RSS_BYTES >> 20}); {stall}.",
+        "* Two honest clients beside them, one without authentication and one user: "
+        f"{total('honest_requests'):,} requests; one that is not answered is a violation.",
         "",
     ]
-    for kind, count in report.kinds.most_common():
-        of_kind = [finding for finding in report.findings if finding.violation.kind == kind]
-        seeds = ", ".join(str(finding.script.seed) for finding in of_kind[:SHOWN_SEEDS])
+    for kind, count in Counter(finding["kind"] for finding in findings).most_common():
+        of_kind = [finding for finding in findings if finding["kind"] == kind]
+        shown = ", ".join(str(finding["seed"]) for finding in of_kind[:SHOWN_SEEDS])
         more = " ..." if count > SHOWN_SEEDS else ""
-        lines += [f"## {kind}: {count}", "", f"Seeds: {seeds}{more}.", ""]
+        lines += [f"## {kind}: {count}", "", f"Seeds: {shown}{more}. {of_kind[0]['detail']}", ""]
         for finding in of_kind:
-            if finding.repeated:
-                left = len(finding.script.steps)
-                lines += [f"{finding.violation.detail}. {left} of {finding.steps} steps are enough:", ""]
-                lines += ["```", finding.script.text().rstrip(), "```", ""]
+            if finding["repeated"]:
+                left = len(finding["left"].splitlines())
+                lines += [f"{finding['detail']}. {left} lines of {finding['steps']} steps are enough:", ""]
+                lines += ["```", finding["left"].rstrip(), "```", ""]
     return "\n".join(lines).rstrip() + "\n"

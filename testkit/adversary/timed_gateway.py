@@ -42,6 +42,7 @@ class _Clock:
     """Measures the outermost of calls within calls."""
 
     def __init__(self) -> None:
+        self.first_step_of: str | None = None
         self._inside = False
         self._most_ms = 1.0
         self._second = 0
@@ -58,6 +59,7 @@ class _Clock:
 
     def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """The same, measured."""
+        first_step_of = self.first_step_of
 
         def measured(*args: Any, **more: Any) -> Any:
             if self._inside:
@@ -73,7 +75,7 @@ class _Clock:
                 wall_ms = (time.monotonic_ns() - began_wall_ns) / 1e6
                 self._inside = False
                 if took_ms > 1.0:
-                    self._long(took_ms, wall_ms, before, call, args)
+                    self._long(took_ms, wall_ms, before, first_step_of, call, args)
 
         return measured
 
@@ -82,6 +84,7 @@ class _Clock:
         took_ms: float,
         wall_ms: float,
         before: resource.struct_rusage,
+        first_step_of: str | None,
         call: Callable[..., Any],
         args: tuple[Any, ...],
     ) -> None:
@@ -93,7 +96,7 @@ class _Clock:
         self._most_ms = max(self._most_ms, took_ms)
         owner = getattr(call, "__self__", args[0] if args else None)
         session = getattr(owner, "session", None)
-        name = getattr(call, "__qualname__", None) or repr(call)
+        name = first_step_of or getattr(call, "__qualname__", None) or repr(call)
         after = resource.getrusage(resource.RUSAGE_THREAD)
         _log.info(
             EVENT,
@@ -118,6 +121,14 @@ class TimedLoop(uvloop.Loop):
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
         """See `asyncio`."""
         return super().call_soon(_CLOCK.timed(callback), *args, context=context)
+
+    def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> Any:
+        """See `asyncio`; its first step, which has no name of its own, is told by that of what it runs."""
+        _CLOCK.first_step_of = getattr(coro, "__qualname__", None)
+        try:
+            return super().create_task(coro, name=name, context=context)
+        finally:
+            _CLOCK.first_step_of = None
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
         """See `asyncio`."""
