@@ -256,7 +256,7 @@ class ChaosGateway:
         return None
 
     def _last_words(self) -> str:
-        return self.log.read_bytes()[-400:].decode(errors="replace").rpartition("\nevent=")[2].strip()
+        return self.log.read_bytes()[-1_000:].decode(errors="replace").strip().rpartition("\n")[2]
 
     def quotas(self) -> dict[str, float]:
         """User -> limit, of what is in force.

@@ -1,7 +1,14 @@
-"""The schedule of faults: the same for the same numbers, and all kinds in a short run."""
+"""The schedule of faults: the same for the same numbers, and all kinds in a short run. Deadlines of gateways."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from testkit.chaos import gateways
+from testkit.chaos.gateways import Patience
 from testkit.chaos.schedule import Fault, round_of
 
 
@@ -9,3 +16,32 @@ def test_a_round_can_be_played_again_and_as_many_rounds_as_there_are_faults_have
     assert round_of(3, 17) == round_of(3, 17)
     assert round_of(3, 17) != round_of(4, 17)
     assert {step.fault for number in range(len(Fault)) for step in round_of(1, number)} == set(Fault)
+
+
+@dataclass
+class Starved:
+    """A gateway whose process is ready to run and gets no CPU."""
+
+    pid: int = 1
+    waited_s: float = 7.0
+
+    def starved_s(self) -> float:
+        return self.waited_s
+
+
+def test_a_deadline_leaves_out_what_a_gateway_waits_for_a_cpu_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(gateways, "time", SimpleNamespace(monotonic=lambda: now_s))
+    gateway = Starved()
+    patience = Patience(gateway, 10.0)  # type: ignore[arg-type]
+    now_s, gateway.waited_s = 112.0, 12.0
+    assert not patience.over
+    assert str(patience) == "12.0 s, of which it waited 5.0 s for a CPU"
+    now_s = 115.0
+    assert patience.over
+    gateway.pid, gateway.waited_s = 2, 6.0  # started again: what the one before waited is forgotten
+    assert not patience.over
+    now_s, gateway.waited_s = 130.0, 30.0
+    assert patience.over
