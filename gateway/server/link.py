@@ -19,8 +19,13 @@ import structlog
 
 from gateway.quota_admin.store.interface import StoreError
 
-BLOCKED_S: Final = 1.0
-"""The longest that a blocking question holds its worker's loop."""
+BLOCKED_S: Final = 0.25
+"""The longest that a blocking question holds its worker's loop, with all clients of it.
+
+An answer takes a turn of the supervisor's loop, whose steps are cut at some milliseconds: this is many of them, and
+less than a broker takes at times. A handler charges in the middle of a step, so that nothing comes between what it
+looks at and what it charges; a question that let others go on meanwhile would lose that.
+"""
 
 MOST_UNSENT_BYTES: Final = 8 * 1024 * 1024
 """To a process that stands still; beyond, it gets no more of what is only of this moment."""

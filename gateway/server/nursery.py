@@ -9,6 +9,7 @@ The supervisor learns of a worker's end by its sockets: a worker is the nursery'
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -32,6 +33,7 @@ IGNORED: Final = (
 _ANSWER_S: Final = 5.0
 """For the nursery to fork; it has nothing else to do."""
 
+_SOCKETS: Final = 3
 _REQUEST: Final = struct.Struct("!I")
 _REPLY: Final = struct.Struct("!i")
 
@@ -166,11 +168,17 @@ def _nurse(requests: socket.socket, work: WorkerMain) -> None:
     # Children that have ended leave nothing behind.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, _REQUEST.size, 3)
+        message, descriptors, _, _ = socket.recv_fds(requests, _REQUEST.size, _SOCKETS)
         if not message:
             return
         (number,) = _REQUEST.unpack(message)
-        sockets = WorkerSockets(*(socket.socket(fileno=descriptor) for descriptor in descriptors))
+        received = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        if len(received) < _SOCKETS:  # this process is out of them for now
+            for sock in received:
+                sock.close()
+            requests.send(_REPLY.pack(-errno.EMFILE))
+            continue
+        sockets = WorkerSockets(*received)
         try:
             pid = os.fork()
         except OSError as exc:

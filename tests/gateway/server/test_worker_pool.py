@@ -12,7 +12,7 @@ import pytest
 
 from config import default_config, parse_bootstrap
 from gateway.net.accepted_socket import AcceptedSocket, PlainSocket
-from gateway.server import workers
+from gateway.server import nursery, workers
 from gateway.server.link import Link
 from gateway.server.nursery import Nursery, WorkerSockets
 from gateway.server.supervisor import Supervisor
@@ -242,3 +242,15 @@ def test_a_nursery_that_does_not_answer_in_time_forks_no_more() -> None:
     with pytest.raises(OSError):
         other.send(b"\0\0\0\1")
     other.close()
+
+
+def test_a_nursery_that_is_out_of_descriptors_says_so_and_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nursery.signal, "signal", lambda *_: None)
+    asking, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with asking, asked:
+        for _ in range(2):
+            asking.send(nursery._REQUEST.pack(0))  # as it arrives where the sockets find no place
+        asking.shutdown(socket.SHUT_WR)
+        nursery._nurse(asked, lambda _number, _sockets: None)
+        replies = [nursery._REPLY.unpack(asking.recv(nursery._REPLY.size)) for _ in range(2)]
+    assert replies == [(-errno.EMFILE,)] * 2
