@@ -1,6 +1,7 @@
 """How well a quota holds over a fleet.
 
     python -m benchmarks.fleet --gateways 2 --seconds 60   # real gateways and a real Kafka; about 2 minutes
+    python -m benchmarks.fleet --gateways 4 --workers 2 --brokers 3   # with several processes each
     python -m benchmarks.fleet --schedules 1000            # random schedules of four kinds; about 5 minutes of CPU
     python -m benchmarks.fleet --schedules 100 --planted   # with an error in each member, which has to be found
     python -m benchmarks.fleet --simulate                  # up to 100 gateways and 10,000 counters; about 15 minutes
@@ -24,6 +25,8 @@ def main() -> int:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
     parser.add_argument("--gateways", type=int, default=2, help="real ones")
+    parser.add_argument("--workers", type=int, default=1, help="of each gateway")
+    parser.add_argument("--brokers", type=int, default=1, help="of Kafka")
     parser.add_argument("--seconds", type=float, default=60.0, help="that are averaged over")
     parser.add_argument("--warm-up", type=float, default=60.0, help="seconds before that")
     parser.add_argument("--quota", type=int, default=1_000_000, help="bytes per second")
@@ -38,6 +41,8 @@ def main() -> int:
         return simulation.run(options.output)
     return real.run(
         options.gateways,
+        options.workers,
+        options.brokers,
         seconds=options.seconds,
         warm_up_s=options.warm_up,
         quota=options.quota,

@@ -25,38 +25,40 @@ _TOPIC: Final = "fleet-load"
 _LEAST, _MOST = 0.95, 1.05
 
 
-def run(gateways: int, *, seconds: float, warm_up_s: float, quota: int, output: Path) -> int:
+def run(
+    gateways: int, workers: int, brokers: int, *, seconds: float, warm_up_s: float, quota: int, output: Path
+) -> int:
     """One producer_byte_rate, clients on all gateways; the sum of what passes."""
     document: dict[str, Any] = {
-        "command": f"python -m benchmarks.fleet --gateways {gateways} --seconds {seconds:g}",
+        "command": f"python -m benchmarks.fleet --gateways {gateways} --workers {workers} --brokers {brokers} "
+        f"--seconds {seconds:g}",
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
         "load_average_before": load_average(),
     }
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-fleet-")))
-        cluster = stack.enter_context(KafkaCluster(1))
-        (broker,) = cluster.brokers.values()
-        _make_topic(broker)
-        ports = [free_ports(3) for _ in range(gateways)]
+        cluster = stack.enter_context(KafkaCluster(brokers))
+        _make_topic(cluster.brokers[1])
+        ports = [free_ports(2 + brokers) for _ in range(gateways)]
         for at, port in enumerate(ports):
             file = folder / f"gateway-{at}.toml"
-            file.write_text(_configuration(at, port, str(broker), quota))
-            admin = f"http://127.0.0.1:{port + 2}"
+            file.write_text(_configuration(at, port, str(cluster.brokers[1]), quota, workers, brokers))
+            admin = f"http://127.0.0.1:{port + 1 + brokers}"
             stack.enter_context(serving(file, admin=admin, log=folder / f"gateway-{at}.log"))
         producers = [
             [
                 stack.enter_context(GreedyProducer(("127.0.0.1", port + 1), _TOPIC, "greedy"))
-                for _ in range(_PRODUCERS)
+                for _ in range(_PRODUCERS * workers)
             ]
             for port in ports
         ]
         time.sleep(warm_up_s)
         begin_s = time.monotonic()
-        before = [_metrics(port + 2) for port in ports]
+        before = [_metrics(port + 1 + brokers) for port in ports]
         time.sleep(seconds)
         taken_s = time.monotonic() - begin_s
-        after = [_metrics(port + 2) for port in ports]
+        after = [_metrics(port + 1 + brokers) for port in ports]
         end_s = begin_s + taken_s
         passed = [sum(each.taken_between(begin_s, end_s) for each in some) for some in producers]
     rows = [
@@ -80,13 +82,15 @@ def run(gateways: int, *, seconds: float, warm_up_s: float, quota: int, output: 
     ratio = sum(passed) / taken_s / quota
     document |= {
         "seconds": round(taken_s, 1),
+        "workers": workers,
+        "brokers": brokers,
         "quota_bytes_per_s": quota,
         "ratio": round(ratio, 4),
         "load_average_after": load_average(),
         "rows": rows,
     }
     page = _page(document, rows, ratio)
-    keep_results(document, page, output, "fleet")
+    keep_results(document, page, output, "fleet" if workers == 1 else "fleet-workers")
     print(page)
     return int(not _LEAST <= ratio <= _MOST)
 
@@ -96,7 +100,9 @@ def _page(document: dict[str, Any], rows: list[dict[str, Any]], ratio: float) ->
         "# One quota over real gateways",
         "",
         f"`{document['command']}`; quota {document['quota_bytes_per_s']} bytes/s, {document['seconds']} s "
-        f"after a warm-up, {_PRODUCERS} producers on each gateway that send as fast as they may; one broker. "
+        f"after a warm-up, {_PRODUCERS} producers for each worker of a gateway that send as fast as they may; "
+        f"{document['brokers']} brokers, {document['workers']} workers in each gateway (a worker is a "
+        f"member, and so is their supervisor). "
         f"Load average {document['load_average_before'][0]} before, {document['load_average_after'][0]} after.",
         "",
         f"All together passed **{ratio:.3f}** of the quota (goal: {_LEAST} to {_MOST}).",
@@ -112,8 +118,10 @@ def _page(document: dict[str, Any], rows: list[dict[str, Any]], ratio: float) ->
     return "\n".join(lines) + "\n"
 
 
-def _configuration(at: int, port: int, broker: str, quota: int) -> str:
+def _configuration(at: int, port: int, broker: str, quota: int, workers: int, brokers: int) -> str:
     return f"""\
+[server]
+workers = {workers}
 [upstream]
 bootstrap = ["{broker}"]
 [[listeners]]
@@ -121,9 +129,9 @@ name = "fleet"
 bind = "127.0.0.1:{port}"
 first_broker_port = {port + 1}
 lowest_broker_id = 1
-broker_ports = 1
+broker_ports = {brokers}
 [admin]
-bind = "127.0.0.1:{port + 2}"
+bind = "127.0.0.1:{port + 1 + brokers}"
 [quota_store]
 kind = "memory"
 [client_quota]
@@ -137,7 +145,9 @@ producer_byte_rate = {quota}
 
 
 def _make_topic(broker: tuple[str, int]) -> None:
-    wanted = {"name": _TOPIC, "num_partitions": 1, "replication_factor": 1, "assignments": []}
+    # The load goes to one partition, whose leader is the first broker.
+    assignments = [{"partition_index": 0, "broker_ids": [1]}]
+    wanted = {"name": _TOPIC, "num_partitions": -1, "replication_factor": -1, "assignments": assignments}
     with WireClient(broker) as client:
         reply = client.ask("CreateTopics", 4, topics=[wanted], timeout_ms=30_000, validate_only=False)
     assert reply.body.topics[0].error_code == 0
