@@ -245,8 +245,6 @@ class Config(Section, frozen=True):
         """What is counted in one process alone so far."""
         if self.server.workers == 1:
             return
-        if self.client_quota.scope == "fleet":
-            yield ("server", "workers"), 'has to be 1 with client_quota.scope = "fleet"'
         if self.usage.topics:
             yield ("server", "workers"), "has to be 1 with usage.topics"
 

@@ -73,7 +73,7 @@ from gateway.server.quota_routes import QuotaRoutes
 from gateway.server.remote_store import RemoteStore
 from gateway.server.sasl_setup import sasl_of
 from gateway.server.shared_topics import SharedRecentTopics
-from gateway.server.shared_usage import SharedUsage
+from gateway.server.shared_usage import SharedUsage, SupervisorsTopic
 from gateway.server.status_routes import StatusRoutes
 from gateway.server.supervisor import Supervisor
 from gateway.server.tls_setup import TlsParts
@@ -238,8 +238,9 @@ class Gateway:
             gateway=config.usage.gateway_id or host_id(),
             client=own_clients,
             now_ms=now_ms,
+            worker=None if worker is None else (worker.number, SupervisorsTopic(worker)),
         )
-        if worker is not None:
+        if worker is not None and self.fleet is None:
             SharedUsage(worker, self.client_quotas, config.server.worker_count, now_ms)
         descriptor_limit = raise_descriptor_limit()
         descriptors = plan_descriptors(config, descriptor_limit)
@@ -282,6 +283,7 @@ class Gateway:
                 if isinstance(self.usage, UsageService) and self.usage.from_workers is not None
                 else lambda _line: None,
                 now_ms=now_ms,
+                fleet_topic=None if self.fleet is None else self.fleet.topic,
             )
         )
         # A topic created through one listener is known on the others.
@@ -404,7 +406,7 @@ class Gateway:
         ]
         if isinstance(self.usage, UsageService):
             families.append(self.usage.series.collect)
-        if self.fleet is not None:
+        if self.fleet is not None and self._worker is None:
             families.append(FleetMetrics(self.fleet).collect)
         return Status(
             self._quota_metrics,
@@ -465,7 +467,7 @@ class Gateway:
             self.registry.register(self.usage.series)
         if self.traces is not None:
             self.registry.register(self.traces)
-        if self.fleet is not None:
+        if self.fleet is not None and self._worker is None:
             self.registry.register(FleetMetrics(self.fleet))
         if self.pool is not None:
             self.registry.register(ProcessMetrics(self.pool))
@@ -501,7 +503,7 @@ class Gateway:
                 if self._worker is None:
                     await take_over(self._config, self.live_quotas, self.settings.broker_limits)
                 self.live_quotas.follow_limits(self.settings.broker_limits)
-            if self.fleet is not None:
+            if self.fleet is not None and self._worker is None:
                 await self.fleet.start()
             if self.pool is not None:
                 await self.pool.start()
@@ -518,6 +520,8 @@ class Gateway:
             upstream.start()
         if self._worker is not None:
             self._worker.serve(self)
+            if self.fleet is not None:
+                self.fleet.begin()
 
     def listener(self, name: str) -> Listener:
         """The listener of this name."""

@@ -7,6 +7,7 @@ import contextlib
 import secrets
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -27,8 +28,32 @@ _MOST_WAITING: Final = 1_000
 _log = structlog.get_logger("gateway.fleet")
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What part of a gateway a member is: all of it, or one of its processes, each of which is a member.
+
+    Attributes:
+        of_share: by what its share of a limit is multiplied. Members are processes: those of a gateway that count a
+            quota have the shares of all of its processes together.
+        of_limit: how much of the limit it goes on with where a gateway goes on with the limit.
+    """
+
+    of_share: float = 1.0
+    of_limit: float = 1.0
+
+    @classmethod
+    def of_supervisor(cls, workers: int) -> Part:
+        """It alone counts mutations."""
+        return cls(of_share=workers + 1.0)
+
+    @classmethod
+    def of_worker(cls, workers: int) -> Part:
+        """Workers count all else."""
+        return cls(of_share=(workers + 1) / workers, of_limit=1 / workers)
+
+
 class FleetService:
-    """One gateway's membership.
+    """One member of a fleet: a gateway, or a process of it.
 
     Attributes:
         exchange: what is told and heard.
@@ -37,16 +62,23 @@ class FleetService:
     """
 
     def __init__(
-        self, exchange: Exchange, topic: Any, rules: FleetRules, limits: Limits, now_ms: NowMs
+        self,
+        exchange: Exchange,
+        topic: Any,
+        rules: FleetRules,
+        limits: Limits,
+        now_ms: NowMs,
+        part: Part | None = None,
     ) -> None:
         """It begins with `start`.
 
         Args:
             exchange: of this member.
-            topic: a `ShareTopic`.
+            topic: a `ShareTopic`, or what leads to that of the supervisor.
             rules: those of the exchange.
             limits: multiplied by the share without touch.
             now_ms: the loop's clock.
+            part: of its gateway; None: it is all of it.
         """
         self.exchange = exchange
         self.topic = topic
@@ -54,6 +86,7 @@ class FleetService:
         self._rules = rules
         self._limits = limits
         self._now_ms = now_ms
+        self._part = part or Part()
         self._loop: asyncio.AbstractEventLoop
         self._timer: asyncio.TimerHandle | None = None
         self._touched = False
@@ -73,6 +106,7 @@ class FleetService:
         gateway: str,
         client: Mapping[str, Any],
         now_ms: NowMs,
+        worker: tuple[int, Any] | None = None,
     ) -> FleetService | None:
         """As the configuration has it; None: this gateway shares nothing.
 
@@ -83,25 +117,33 @@ class FleetService:
             gateway: its name, where [fleet] gives none.
             client: librdkafka's settings for reaching the cluster.
             now_ms: the loop's clock.
+            worker: the number of this one, and what leads to its supervisor's topic; None: the topic is used here.
 
         Raises:
             ConfigError: a file with a secret can't be read.
         """
         if config.client_quota.scope != "fleet":
             return None
-        # librdkafka is only loaded where it is used.
-        from gateway.fleet.topic import ShareTopic, ShareTopicSettings
-
         section = config.fleet
+        workers = config.server.worker_count
         rules = FleetRules(
             interval_ms=section.interval_ms,
             heartbeat_ms=section.heartbeat_ms,
             timeout_ms=section.timeout_ms,
             max_counters_per_s=section.max_counters_per_s,
             on_isolation=OnIsolation(section.on_isolation),
-            members=section.members,
+            # Each process is a member.
+            members=section.members * (workers + 1 if workers > 1 else 1),
         )
-        member = Member(section.member or gateway, secrets.token_hex(8))
+        name, boot = section.member or gateway, secrets.token_hex(8)
+        if worker is not None:
+            number, topic = worker
+            exchange = Exchange(Member(f"{name}/{number}", boot), counters, rules, now_ms=now_ms())
+            return cls(exchange, topic, rules, limits, now_ms, Part.of_worker(workers))
+        # librdkafka is only loaded where it is used.
+        from gateway.fleet.topic import ShareTopic, ShareTopicSettings
+
+        member = Member(name, boot)
         settings = ShareTopicSettings(
             topic=section.topic,
             replication_factor=section.replication_factor,
@@ -110,16 +152,22 @@ class FleetService:
             signer=_signer(config),
         )
         exchange = Exchange(member, counters, rules, now_ms=now_ms())
-        return cls(exchange, ShareTopic(settings, member.id), rules, limits, now_ms)
+        part = Part.of_supervisor(workers) if workers > 1 else None
+        return cls(exchange, ShareTopic(settings, member.id), rules, limits, now_ms, part)
 
     async def start(self) -> None:
         """Begin, and wait a while until it is known where the others' counters stand; then it goes on without."""
+        self.begin()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._caught_up.wait(), _JOIN_S)
+
+    def begin(self) -> None:
+        """Begin; until it is in touch, it goes on as one that is isolated."""
         self._loop = asyncio.get_running_loop()
         self._again_ms = self._now_ms()
         self.topic.start(self.receive)
+        self._limits.set_share(self._share(self._again_ms))
         self._tick()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._caught_up.wait(), _JOIN_S)
 
     async def stop(self) -> None:
         """Tell the others that it ends."""
@@ -179,7 +227,7 @@ class FleetService:
                 _log.warning(
                     "fleet_isolated", member=exchange.member.id, members=exchange.members(now_ms=now_ms)
                 )
-        self._limits.set_share(exchange.share(now_ms=now_ms))
+        self._limits.set_share(self._share(now_ms))
         if exchange.caught_up:
             self._caught_up.set()
         if exchange.connected or self.topic.trouble is not None:
@@ -188,6 +236,14 @@ class FleetService:
             # It seems to be read, and nothing that was sent comes back.
             self._again_ms = now_ms
             self.topic.begin_again()
+
+    def _share(self, now_ms: int) -> float:
+        """By what limits are multiplied in this process now."""
+        if self.exchange.connected:
+            return 1.0
+        if self._rules.on_isolation is OnIsolation.LOCAL:
+            return self._part.of_limit
+        return min(1.0, self.exchange.share(now_ms=now_ms) * self._part.of_share)
 
     def isolation(self) -> str | None:
         """Why quotas are not those of the fleet now, in a few words; None: they are."""

@@ -77,6 +77,7 @@ class ShareTopic:
     Attributes:
         refused: records that are no messages, or not signed as they have to be.
         undelivered: messages that the brokers did not take.
+        relay: takes all messages that count, as they came, before they are received; None: nothing does.
         trouble: why the topic can not be read now; None: it is.
     """
 
@@ -89,6 +90,7 @@ class ShareTopic:
         """
         self.refused = 0
         self.undelivered = 0
+        self.relay: Callable[[Sequence[bytes]], None] | None = None
         self.trouble: str | None = "it was not read yet"
         self._settings = settings
         self._key = member.encode()
@@ -112,11 +114,14 @@ class ShareTopic:
 
     def send(self, shares: Sequence[Share]) -> None:
         """Hand messages to librdkafka; it does not wait."""
+        self.send_encoded([encode_share(share) for share in shares])
+
+    def send_encoded(self, values: Sequence[bytes]) -> None:
+        """As `send`, messages of a worker of this gateway among them."""
         if self._producer is None:
             self._producer = self._new_producer()
         producer, settings = self._producer, self._settings
-        for share in shares:
-            value = encode_share(share)
+        for value in values:
             headers = (
                 {}
                 if settings.signer is None
@@ -255,6 +260,7 @@ class ShareTopic:
 
     def _take(self, messages: Sequence[Any]) -> None:
         shares: list[Share] = []
+        values: list[bytes] = []
         refused = 0
         at_end = False
         for message in messages:
@@ -265,11 +271,12 @@ class ShareTopic:
                     refused += 1
                 else:
                     shares.append(share)
+                    values.append(message.value())
             elif error.code() == KafkaError._PARTITION_EOF:
                 at_end = True
             elif error.code() in _GONE or error.fatal():
                 raise KafkaException(error)
-        self._in_loop(self._hand_over, shares, refused, at_end)
+        self._in_loop(self._hand_over, shares, values, refused, at_end)
 
     def _share_of(self, message: Any) -> Share | None:
         key, value = message.key(), message.value()
@@ -297,9 +304,13 @@ class ShareTopic:
     def _set_trouble(self, why: str) -> None:
         self.trouble = why
 
-    def _hand_over(self, shares: Sequence[Share], refused: int, at_end: bool) -> None:
+    def _hand_over(
+        self, shares: Sequence[Share], values: Sequence[bytes], refused: int, at_end: bool
+    ) -> None:
         self.refused += refused
         if at_end or shares:
             self.trouble = None
         if shares and not self._stopped.is_set():
+            if self.relay is not None:
+                self.relay(values)
             self._receive(shares)

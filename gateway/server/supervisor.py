@@ -32,6 +32,12 @@ class _Listener(Protocol):
     def offer_slot(self) -> None: ...
 
 
+class _FleetTopic(Protocol):
+    relay: Callable[[Sequence[bytes]], None] | None
+
+    def send_encoded(self, values: Sequence[bytes]) -> None: ...
+
+
 class Supervisor:
     """See the module."""
 
@@ -47,6 +53,7 @@ class Supervisor:
         operations: Callable[[], Operations],
         on_usage: Callable[[bytes], None],
         now_ms: NowMs,
+        fleet_topic: _FleetTopic | None = None,
     ) -> None:
         """Serve the workers of this pool from now on.
 
@@ -60,8 +67,12 @@ class Supervisor:
             operations: the configuration in force and its changes.
             on_usage: takes workers' lines of usage records.
             now_ms: the clock.
+            fleet_topic: what workers tell goes through it; None: gateways are no fleet.
         """
         self._pool = pool
+        self._fleet_topic = fleet_topic
+        if fleet_topic is not None:
+            fleet_topic.relay = self._relay
         self._listeners = listeners
         self._open_port = open_port
         self._connections = connections
@@ -138,7 +149,16 @@ class Supervisor:
     # -- what is counted here --------------------------------------------------------------------------------
 
     def _share(self, _worker: Worker, messages: Sequence[bytes]) -> None:
-        """To all workers, the one that tells it among them: so it knows that it is in touch."""
+        """To all workers, the one that tells it among them: so it knows that it is in touch.
+
+        With a fleet all of it goes by the topic, and comes back from there.
+        """
+        if self._fleet_topic is not None:
+            self._fleet_topic.send_encoded(messages)
+        else:
+            self._relay(messages)
+
+    def _relay(self, messages: Sequence[bytes]) -> None:
         for worker in self._pool.workers.values():
             if worker.serves:  # else it does not know yet what to do with them
                 worker.link.tell_now("shares", messages)

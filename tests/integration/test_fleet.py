@@ -5,13 +5,14 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from embedded_kafka.kafka import KafkaCluster
+from protocol.error_codes import ErrorCode
 from testkit.fleet_load import GreedyProducer
 from testkit.tap import Tap
 from testkit.wire_client import WireClient
@@ -23,10 +24,12 @@ pytestmark = pytest.mark.integration
 QUOTA = 100_000
 
 
-def options(name: str, topic: str, secret: Path) -> GatewayOptions:
+def options(name: str, topic: str, secret: Path, workers: int = 1) -> GatewayOptions:
     """A member; windows and times are short, so that the test is."""
     return GatewayOptions(
         tables=f"""
+[server]
+workers = {workers}
 [client_quota]
 scope = "fleet"
 window_num = 3
@@ -39,20 +42,31 @@ secret_file = "{secret}"
 [[quotas]]
 client_id = "greedy"
 producer_byte_rate = {QUOTA}
+[[quotas]]
+client_id = "mutator"
+controller_mutation_rate = 0.01
 """
     )
 
 
 @pytest.fixture
 def fleet(kafka: KafkaCluster, tap: Tap, tmp_path: Path) -> Iterator[tuple[GatewayProcess, GatewayProcess, str]]:
-    """Two members, and their topic."""
+    """Two gateways of one process, and their topic."""
+    with started(kafka, tap, tmp_path) as found:
+        yield found
+
+
+@contextmanager
+def started(
+    kafka: KafkaCluster, tap: Tap, tmp_path: Path, workers: int = 1
+) -> Iterator[tuple[GatewayProcess, GatewayProcess, str]]:
     topic = f"__shares_{uuid.uuid4().hex[:12]}"
     secret = tmp_path / "secret"
     secret.write_text("the members' secret, of one test\n")
     gateways = []
     for name in ("a", "b"):
         (folder := tmp_path / name).mkdir()
-        gateways.append(GatewayProcess(folder, kafka.brokers.values(), tap, options(name, topic, secret)))
+        gateways.append(GatewayProcess(folder, kafka.brokers.values(), tap, options(name, topic, secret, workers)))
     with ExitStack() as stack:
         for gateway in gateways:
             gateway.start(ready=False)
@@ -113,3 +127,35 @@ def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_and_a_deat
         assert a.http("/readyz") == (200, "ready\n")
         with WireClient(a.broker(1)) as client:
             assert client.ask("ApiVersions", 0).body.error_code == 0
+
+
+def test_two_gateways_of_two_workers_share_one_quota_and_one_debt_of_mutations(
+    kafka: KafkaCluster, tap: Tap, tmp_path: Path
+) -> None:
+    name = f"fleet-{uuid.uuid4().hex[:8]}"
+    with started(kafka, tap, tmp_path, workers=2) as (a, b, _), topic_on(kafka, name, [1]):
+        # Each process is a member: two workers and a supervisor of both.
+        a.eventually(lambda: members(a) == members(b) == 6)
+        with ExitStack() as stack:
+            load = [stack.enter_context(GreedyProducer(each.broker(1), name, "greedy")) for each in (a, a, b, b)]
+            begin_s = time.monotonic()
+            time.sleep(6)
+            passed = sum(each.taken_between(begin_s, begin_s + 6) for each in load)
+        # Of one gateway: the time and two windows of 3 s, and 2 s for what comes within one exchange. Workers that
+        # count by themselves pass four times that.
+        assert 4 * QUOTA < passed < (6 + 2 * 3 + 2) * QUOTA
+        for number in range(2):
+            assert (a.metric("gateway_fleet_used_total", member=f"b/{number}") or 0) > 0
+            assert (b.metric("gateway_fleet_used_total", member=f"a/{number}") or 0) > 0
+        assert create(a, f"{name}-a") == ErrorCode.NONE
+        # A little of the one permit may be back when it is told.
+        of_a = {"member": "a", "quota": "controller_mutation_rate"}
+        b.eventually(lambda: (b.metric("gateway_fleet_used_total", **of_a) or 0) > 0.5)
+        assert create(b, f"{name}-b") == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
+def create(gateway: GatewayProcess, topic: str) -> int:
+    wanted = [{"name": topic, "num_partitions": 1, "replication_factor": 1}]
+    with WireClient(gateway.broker(1), client_id="mutator") as client:
+        answer = client.ask("CreateTopics", 7, topics=wanted, timeout_ms=20_000).body
+    return int(answer.topics[0].error_code)

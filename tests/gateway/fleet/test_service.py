@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.fleet.exchange import Exchange, FleetRules
-from gateway.fleet.service import FleetService
+from gateway.fleet.exchange import Exchange, FleetRules, OnIsolation
+from gateway.fleet.service import FleetService, Part
 from gateway.fleet.shares import Member, Share
 from gateway.observability.fleet_metrics import FleetMetrics
 from gateway.runtime.clock import loop_clock
@@ -98,3 +99,23 @@ async def test_a_member_that_is_cut_off_says_so_and_goes_on_with_its_share() -> 
         await service_b.stop()
         await until(lambda: service_a.members == 1)  # it has said that it ends
         await service_a.stop()
+
+
+@pytest.mark.parametrize(("rule", "of_gateway"), [(OnIsolation.SHARE, 1 / 2), (OnIsolation.LOCAL, 1)])
+async def test_processes_of_an_isolated_gateway_have_together_what_a_gateway_of_one_process_has(
+    rule: OnIsolation, of_gateway: float
+) -> None:
+    # Two gateways of three workers and a supervisor each; none of the processes hears another.
+    now_ms = loop_clock(asyncio.get_running_loop())
+    rules = FleetRules(on_isolation=rule, members=2 * (3 + 1))
+    shares = []
+    for part in (Part.of_supervisor(3), Part.of_worker(3)):
+        member = FleetMember("a", "a-1", rules, now_ms=now_ms())
+        topic = SharedList()
+        topic.cut.add("a")
+        service = FleetService(member.exchange, End(topic, "a"), rules, member.limits, now_ms, part)
+        service.begin()
+        shares.append(member.limits.share)
+        await service.stop()
+    of_mutations, of_bytes = shares
+    assert (of_mutations, 3 * of_bytes) == pytest.approx((of_gateway, of_gateway))
