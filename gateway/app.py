@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -29,6 +31,7 @@ from gateway.handlers.context import HandlerContext
 from gateway.handlers.recent_topics import RecentTopics
 from gateway.net.channel import ChannelFactory
 from gateway.net.listener import Listener, Listeners
+from gateway.net.listening import ListeningSockets
 from gateway.net.long_work import LongWork
 from gateway.observability.connection_metrics import ConnectionMetrics
 from gateway.observability.fleet_metrics import FleetMetrics
@@ -49,12 +52,14 @@ from gateway.quota_admin.rights import QuotaAdmin
 from gateway.quota_admin.store.build import build_store
 from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.live import LiveQuotas
+from gateway.quota_admin.store.sqlite_store import SqliteStore
 from gateway.runtime.clock import loop_clock, wall_clock_ms
 from gateway.runtime.collector import freeze_survivors
 from gateway.runtime.lateness import LATE_MS
 from gateway.runtime.slices import Slices, in_slices
 from gateway.server.admin import AdminServer
 from gateway.server.asked_mutations import AskedMutations
+from gateway.server.carrier import Carrier, WorkerCarrier
 from gateway.server.connection_capacity import (
     DescriptorPlan,
     connection_limits,
@@ -62,6 +67,7 @@ from gateway.server.connection_capacity import (
     raise_descriptor_limit,
     session_settings,
 )
+from gateway.server.control import Control, UpgradeReport, control_name
 from gateway.server.link import LinkLost
 from gateway.server.live_settings import LiveSettings
 from gateway.server.loop_watchdog import TICK_S, LoopWatchdog
@@ -69,14 +75,18 @@ from gateway.server.merged_metrics import ProcessMetrics
 from gateway.server.merged_status import MergedMetrics, MergedStatus
 from gateway.server.nursery import Nursery, WorkerSockets
 from gateway.server.operations import ConfigSource, Operations, ReloadReport
+from gateway.server.predecessor import Predecessor, predecessor_socket
 from gateway.server.quota_routes import QuotaRoutes
 from gateway.server.remote_store import RemoteStore
+from gateway.server.replacement import ADMIN, CONTROL, LISTENER, Replaceable
 from gateway.server.sasl_setup import sasl_of
 from gateway.server.shared_topics import SharedRecentTopics
 from gateway.server.shared_usage import SharedUsage, SupervisorsTopic
 from gateway.server.status_routes import StatusRoutes
 from gateway.server.supervisor import Supervisor
+from gateway.server.systemd import Notify
 from gateway.server.tls_setup import TlsParts
+from gateway.server.upgrade import Upgrade
 from gateway.server.worker import WorkerSide
 from gateway.server.workers import WorkerPool
 from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeSource
@@ -96,9 +106,13 @@ from quotas.mutations import KEY, MutationQuotas
 if TYPE_CHECKING:
     from gateway.observability.otlp import OtlpTraces
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _DRAIN_POLL_S: Final = 0.02
 _SWITCH_S: Final = 0.0005
+_READY_MS: Final = 20_000
+"""For a new process to reach the brokers."""
+_IDLE_MS: Final = 500
+"""Of a process that was replaced: a connection on which nothing passed for so long is closed."""
 _STORE_GRACE_S: Final = 5.0
 """Beyond the time of an alteration; a topic store asks for 2 s when one has failed."""
 
@@ -134,6 +148,7 @@ class Gateway:
         *,
         nursery: Nursery | None = None,
         worker: WorkerSide | None = None,
+        predecessor: Predecessor | None = None,
     ) -> None:
         """Build everything; nothing is bound or connected yet.
 
@@ -142,6 +157,7 @@ class Gateway:
             source: where it comes from again at a reload; None: it can not be reloaded.
             nursery: this process is a supervisor, whose workers it forks; None: it serves by itself.
             worker: this process is a worker, and this leads to its supervisor; None: it accepts by itself.
+            predecessor: the process that this one replaces; None: there is none.
 
         Raises:
             ConfigError: it asks for more than the file descriptors of this process carry.
@@ -154,6 +170,8 @@ class Gateway:
             None if nursery is None else WorkerPool(nursery, config.server.worker_count, now_ms=now_ms)
         )
         self._draining = False
+        self._predecessor = predecessor
+        self._listening = ListeningSockets()
         self.registry = CollectorRegistry()
         self._connection_metrics = ConnectionMetrics(now_ms, MuteReason)
         self._request_metrics = RequestMetrics()
@@ -226,20 +244,25 @@ class Gateway:
             journal=self.journal,
             topic_ids=topic_ids,
         )
+        counters = counters_of(
+            self.client_quotas.produce,
+            self.client_quotas.fetch,
+            self.client_quotas.request_time,
+            self.mutations,
+        )
         self.fleet = FleetService.configured(
             config,
-            counters_of(
-                self.client_quotas.produce,
-                self.client_quotas.fetch,
-                self.client_quotas.request_time,
-                self.mutations,
-            ),
+            counters,
             self.limits,
             gateway=config.usage.gateway_id or host_id(),
             client=own_clients,
             now_ms=now_ms,
             worker=None if worker is None else (worker.number, SupervisorsTopic(worker)),
         )
+        if worker is not None:
+            # The supervisor has the counters of mutations.
+            own = {key: each for key, each in counters.items() if key is not KEY}
+            WorkerCarrier(worker, own, now_ms)
         if worker is not None and self.fleet is None:
             SharedUsage(worker, self.client_quotas, config.server.worker_count, now_ms)
         descriptor_limit = raise_descriptor_limit()
@@ -333,6 +356,23 @@ class Gateway:
             quotas=QuotaRoutes(self.live_quotas, lambda: self.operations.config),
             status=self.status_routes,
         )
+        self.control = Control(lambda by: self.upgrade.run(by))
+        bind = config.admin.bind
+        self._replaceable = Replaceable(
+            self.listeners,
+            self.connections,
+            store if isinstance(store, SqliteStore) else None,
+            lambda: self.admin.connections.sockets,
+            (bind.host, bind.port),
+            self.control,
+            Carrier(counters, self.pool, now_ms),
+            now_ms,
+        )
+        self.replaced = asyncio.Event()
+        self.upgrade = Upgrade(
+            self._replaceable, refusal=self._why_not_replaceable, on_replaced=self._replaced_by
+        )
+        self.notify = Notify({})
 
     def _soon(self, step: Callable[[], None]) -> None:
         self._loop.call_soon(step)
@@ -391,6 +431,7 @@ class Gateway:
             long_work=self._long_work,
             hand_over=None if self._supervisor is None else partial(self._supervisor.hand_over, section.name),
             places=None if self._worker is None else self._worker.places,
+            listening=self._listening,
         )
         self._request_metrics.watch_routes(section.name, routes)
         self._connection_metrics.watch_listener(section.name, listener)
@@ -495,20 +536,24 @@ class Gateway:
             OSError: a port cannot be bound; nothing stays open.
             StoreError: the quota store can not be used; nothing stays open.
         """
-        if self._worker is None:
-            await self.admin.start(self._config.admin.bind.host, self._config.admin.bind.port)
+        if self._worker is None and self._predecessor is None:
+            await self._open_other_ports()
         try:
+            if self._predecessor is not None:
+                await self._prepare_to_replace(self._predecessor)
             await self.live_quotas.open()
             if self._config.quota_admin.broker_limits is LimitsBy.GATEWAY:
                 if self._worker is None:
                     await take_over(self._config, self.live_quotas, self.settings.broker_limits)
                 self.live_quotas.follow_limits(self.settings.broker_limits)
-            if self.fleet is not None and self._worker is None:
+            if self.fleet is not None and self._worker is None and self._predecessor is None:
                 await self.fleet.start()
             if self.pool is not None:
                 await self.pool.start()
-            if self._worker is None:
+            if self._worker is None and self._predecessor is None:
                 self._listeners.listen(self._config.listeners)
+            if self._predecessor is not None:
+                await self._replace(self._predecessor)
         except (OSError, StoreError):
             await self.stop()
             raise
@@ -516,30 +561,115 @@ class Gateway:
             self.usage.start()
         self.tls.start()
         self._watchdog.start()
-        for upstream in self.upstreams.values():
-            upstream.start()
+        if self._predecessor is None:
+            self._discover()
         if self._worker is not None:
             self._worker.serve(self)
             if self.fleet is not None:
                 self.fleet.begin()
 
+    def _discover(self) -> None:
+        for upstream in self.upstreams.values():
+            upstream.start()
+
+    async def _open_other_ports(self, predecessor: Predecessor | None = None) -> None:
+        address = self._replaceable.admin_address
+        inherited = {} if predecessor is None else predecessor.sockets
+        await self.admin.start(*address, inherited.pop((ADMIN, address), []))
+        control = inherited.pop((CONTROL, address), [None])[0]
+        self.control.start(control_name(address[0], self.admin.port), control)
+
+    async def _prepare_to_replace(self, predecessor: Predecessor) -> None:
+        """Do all that can be done while the other process serves."""
+        await predecessor.begin()
+        self._listening.hold()
+        for (kind, address), sockets in predecessor.sockets.items():
+            if kind == LISTENER:
+                self._listening.inherit(address, sockets[0])
+        self._listeners.listen(self._config.listeners)
+        self._discover()
+        deadline_ms = self._now_ms() + _READY_MS
+        while (reason := self._unreached()) is not None:
+            if self._now_ms() >= deadline_ms:
+                raise OSError(f"not ready within {_READY_MS // 1000} s: {reason}")
+            await asyncio.sleep(_DRAIN_POLL_S)
+        await predecessor.borrow_store()
+
+    def _unreached(self) -> str | None:
+        reasons = (upstream.why_not_ready() for upstream in self.upstreams.values())
+        return next((reason for reason in reasons if reason is not None), None)
+
+    async def _replace(self, predecessor: Predecessor) -> None:
+        """Serve in place of the other process."""
+        waiting = await predecessor.take_over(self._replaceable)
+        await self._open_other_ports(predecessor)
+        self._listening.release()
+        for name, accepted in waiting.items():
+            if name in self.listeners:
+                self.listeners[name].resume(accepted)
+            else:
+                accepted.sock.close()
+        predecessor.serving()
+        for (kind, _), sockets in predecessor.sockets.items():
+            for sock in sockets if kind != LISTENER else ():
+                sock.close()
+
+    async def became_main(self) -> None:
+        """Wait until the process that this one replaces has left the fleet and the service; then join."""
+        if self._predecessor is not None:
+            await self._predecessor.main()
+            if self.fleet is not None:
+                await self.fleet.start()
+
+    def _why_not_replaceable(self) -> str | None:
+        if self._draining:
+            return "the gateway drains"
+        if self._predecessor is not None and self._predecessor.draining:
+            return "the process before this one still drains; try again once it has ended"
+        return None
+
+    def _replaced_by(self, pid: int) -> None:
+        """Another process accepts: close the ports here, without a word to those that wait in their backlogs."""
+        self._draining = True
+        self._listeners.close_ports()
+        self.control.stop()
+        self.admin.connections.stop()
+        self.notify.replaced_by(pid)
+        self.replaced.set()
+
+    async def leave(self) -> None:
+        """After being replaced: leave the fleet, then the service, to the other process."""
+        if self.fleet is not None:
+            await self.fleet.stop()
+        self.upgrade.tell_main()
+
     def listener(self, name: str) -> Listener:
         """The listener of this name."""
         return self.listeners[name]
 
-    async def drain(self, *, hurry: asyncio.Event) -> None:
+    async def drain(self, *, hurry: asyncio.Event, gently: bool = False) -> None:
         """Stop accepting, let requests already read get their replies, then close; bounded by the configuration.
 
         Args:
             hurry: when set, what is left is closed at once.
+            gently: another process accepts meanwhile: for half of the time clients may go on, and those are closed
+                that ask nothing at the moment.
         """
         self._draining = True
         self.live_quotas.drain()
         # It could open the port of a broker that has just come.
         await self._stop_discovering()
-        self._listeners.drain()
+        if not gently:
+            self._listeners.drain()
+        gently_s = self.operations.config.drain.timeout_ms / 2000 if gently else 0.0
         if self.pool is not None:
-            await self.pool.drain(self.operations.config.drain.timeout_ms / 1000, hurry=hurry)
+            await self.pool.drain(
+                gently_s + self.operations.config.drain.timeout_ms / 1000, hurry=hurry, gently=gently
+            )
+        elif gently:
+            await self._drain_idle(gently_s, hurry)
+        if gently:
+            self._listeners.drain()
         deadline_ms = self._now_ms() + self.operations.config.drain.timeout_ms
         while self._listeners.unfinished and self._now_ms() < deadline_ms and not hurry.is_set():
             began_ms = self._now_ms()
@@ -548,6 +678,14 @@ class Gateway:
             if (took_ms := self._now_ms() - began_ms) >= LATE_MS:
                 deadline_ms += took_ms
         self._listeners.abort()
+
+    async def _drain_idle(self, within_s: float, hurry: asyncio.Event) -> None:
+        until_ms = self._now_ms() + within_s * 1000
+        while self._listeners.unfinished and self._now_ms() < until_ms and not hurry.is_set():
+            for listener in self.listeners.values():
+                listener.drain_idle(_IDLE_MS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(hurry.wait(), 5 * _DRAIN_POLL_S)
 
     async def _stop_discovering(self) -> None:
         for upstream in self.upstreams.values():
@@ -561,7 +699,11 @@ class Gateway:
         self._listeners.stop()
         if self.fleet is not None:
             await self.fleet.stop()
+        self.control.stop()
         await self.admin.stop()
+        await self.upgrade.stop()
+        if self._predecessor is not None:
+            self._predecessor.stop()
         if self.pool is not None:
             self.pool.stop()
         try:
@@ -619,17 +761,24 @@ async def _text_of(build: Callable[[], Awaitable[Built]]) -> bytes:
 
 
 async def _serve(
-    config: Config, banner: str | None, source: ConfigSource | None, nursery: Nursery | None = None
+    config: Config,
+    banner: str | None,
+    source: ConfigSource | None,
+    nursery: Nursery | None = None,
+    inherited: socket.socket | None = None,
 ) -> int:
     # A thread that computes, such as one that writes many quotas, holds up each callback of the loop for this long.
     sys.setswitchinterval(_SWITCH_S)
-    gateway = Gateway(config, source, nursery=nursery)
+    predecessor = None if inherited is None else Predecessor(inherited)
+    gateway = Gateway(config, source, nursery=nursery, predecessor=predecessor)
+    gateway.notify = Notify(os.environ, successor=predecessor is not None)
     stop = asyncio.Event()
     hurry = asyncio.Event()
 
     def on_signal() -> None:
         if stop.is_set():
             hurry.set()
+        gateway.upgrade.abort()
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -639,10 +788,19 @@ async def _serve(
     def on_hangup() -> None:
         # One that waits reads the file after whatever sent this signal has written it; more change nothing.
         if len(reloads) < 2:
+            gateway.notify.reloading()
             reloads.add(task := asyncio.create_task(gateway.operations.reload(by="SIGHUP")))
             task.add_done_callback(reloads.discard)
+            task.add_done_callback(lambda _: gateway.notify.ready())
 
     _on_signal(signal.SIGHUP, on_hangup)
+    upgrades: set[asyncio.Task[UpgradeReport]] = set()
+
+    def on_upgrade() -> None:
+        upgrades.add(task := asyncio.create_task(gateway.upgrade.run("SIGUSR2")))
+        task.add_done_callback(upgrades.discard)
+
+    _on_signal(signal.SIGUSR2, on_upgrade)
     # A supervisor's stray signals do not end the gateway (hazard F15).
     _on_signal(signal.SIGUSR1, lambda: _log.info("signal_ignored", signal="SIGUSR1"))
     try:
@@ -681,11 +839,31 @@ async def _serve_until(
     gc.freeze()
     if banner is not None:
         print(banner, flush=True)
-    await stop.wait()
-    await gateway.drain(hurry=hurry)
+    becoming = asyncio.ensure_future(_become_main(gateway))
+    await _first_of(stop, gateway.replaced)
+    becoming.cancel()
+    if gateway.replaced.is_set():
+        await gateway.control.answered()
+        await gateway.leave()
+    else:
+        gateway.notify.stopping()
+    await gateway.drain(hurry=hurry, gently=gateway.replaced.is_set())
     await gateway.stop()
+    gateway.notify.close()
     _log.info("stopped")
     return 0
+
+
+async def _become_main(gateway: Gateway) -> None:
+    await gateway.became_main()
+    gateway.notify.ready()
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for each in waits:
+        each.cancel()
 
 
 async def _started(gateway: Gateway, stop: asyncio.Event) -> bool:
@@ -717,11 +895,12 @@ def run(config: Config, *, banner: str | None = None, source: ConfigSource | Non
     Returns:
         The process's exit code: 0, or 2 when a port cannot be bound or the quota store can't be used.
     """
+    inherited = predecessor_socket(os.environ)
     nursery = None
     if config.server.worker_count > 1:
         # Before the loop, threads and ports: workers are forked from it.
         nursery = Nursery(partial(_run_worker, source))
-    return uvloop.run(_serve(config, banner, source, nursery))
+    return uvloop.run(_serve(config, banner, source, nursery, inherited))
 
 
 def _run_worker(source: ConfigSource | None, number: int, sockets: WorkerSockets) -> None:
@@ -744,7 +923,7 @@ async def _work(source: ConfigSource | None, number: int, sockets: WorkerSockets
     gc.collect()
     gc.freeze()
     await worker.drain.wait()
-    await gateway.drain(hurry=worker.hurry)
+    await gateway.drain(hurry=worker.hurry, gently=worker.gently)
     await gateway.stop()
     worker.close()
     # What was told leaves in the next turns of the loop.

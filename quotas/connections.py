@@ -15,15 +15,17 @@ also take over the broker's numbers as their own, which then bind the protected 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from quotas.ip_limits import IPV6_PREFIX_BITS, UNLIMITED, IpLimit, IpLimits, normalise
 from quotas.limits import Limits
 from quotas.rate import SampledRate
 from quotas.trackers import Kind, TrackerTable
+
+Samples: TypeAlias = Sequence[tuple[int, int, float]]
 
 
 class AdmissionDecision(StrEnum):
@@ -110,6 +112,21 @@ class ConnectionsSnapshot:
     ip_rates: Mapping[str, float]  # of the addresses and blocks that have a limit
 
 
+class CarriedConnections(NamedTuple):
+    """Open connections, by listener and by address as they are counted."""
+
+    by_listener: Mapping[str, int]
+    by_ip: Mapping[str, int]
+
+
+class ConnectionRates(NamedTuple):
+    """Samples of each connection rate; see `SampledRate.samples`."""
+
+    gateway: Samples
+    by_listener: Mapping[str, Samples]
+    by_ip: Mapping[str, Samples]
+
+
 class _IpTracker:
     __slots__ = ("kind", "last_ms", "limit_per_s", "rate")
 
@@ -174,6 +191,8 @@ class ConnectionQuotas:
         self._held = 0
         self._by_listener: dict[str, int] = {}
         self._by_ip: dict[str, int] = {}
+        # Of these counts: connections of the process that this one replaces.
+        self._carried = CarriedConnections({}, {})
         self.update(connection_limits, now_ms=now_ms)
 
     def update(self, connection_limits: ConnectionLimits, *, now_ms: int) -> None:
@@ -351,6 +370,57 @@ class ConnectionQuotas:
             if addresses
             else {},
         )
+
+    def counts(self) -> CarriedConnections:
+        """Its open connections, by listener and by address."""
+        return CarriedConnections(dict(self._by_listener), dict(self._by_ip))
+
+    def carry(self, carried: CarriedConnections) -> None:
+        """Counts connections that the process has yet that this one replaces.
+
+        Args:
+            carried: all of them; those told before count no more. Of listeners that are not configured here they
+                count for their address and the gateway.
+        """
+        before, self._carried = self._carried, carried
+        for counts, now, then in (
+            (self._by_listener, carried.by_listener, before.by_listener),
+            (self._by_ip, carried.by_ip, before.by_ip),
+        ):
+            for name in {*now, *then}:
+                count = counts.get(name, 0) + now.get(name, 0) - then.get(name, 0)
+                if count or counts is self._by_listener:
+                    counts[name] = count
+                else:
+                    counts.pop(name, None)
+        self._total += sum(carried.by_listener.values()) - sum(before.by_listener.values())
+
+    def rates(self, *, now_ms: int) -> ConnectionRates:
+        """Where the rates stand, for the process that replaces this one."""
+        return ConnectionRates(
+            self._rate.samples(now_ms=now_ms),
+            {name: rate.samples(now_ms=now_ms) for name, rate in self._listener_rates.items()},
+            {
+                key: each.rate.samples(now_ms=now_ms)
+                for key, each in self._ip_trackers.own()
+                if not each.forgettable(now_ms=now_ms)
+            },
+        )
+
+    def take_over(self, rates: ConnectionRates, *, now_ms: int) -> None:
+        """Stand at least where the rates of the process stand that this one replaces."""
+        self._rate.take_over(rates.gateway, now_ms=now_ms)
+        for name, samples in rates.by_listener.items():
+            if name in self._listener_rates:
+                self._listener_rates[name].take_over(samples, now_ms=now_ms)
+        for key, samples in rates.by_ip.items():
+            limit = self._ip_limits.limit(key)
+            if limit.rate_per_s < UNLIMITED and limit.tracker_key == key:
+                tracker = self._ip_trackers.find_or_make(
+                    key, float(limit.rate_per_s), limit.kind, now_ms=now_ms
+                )
+                tracker.last_ms = now_ms
+                tracker.rate.take_over(samples, now_ms=now_ms)
 
     def _record_accept(self, listener: str, count: int, now_ms: int) -> tuple[int, AdmissionCause]:
         own_limit = self.configured.listeners[listener].max_connection_creation_rate

@@ -21,6 +21,7 @@ from quotas.entities import QuotaKey
 from quotas.limits import Limits
 from quotas.mutation_meters import Meter, MutationAlgorithm, meter_factory
 from quotas.rate import SampledRate
+from quotas.rate_quotas import CounterState
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
 from quotas.throttle_stats import METRIC_WINDOW_MS, METRIC_WINDOW_NUM, ThrottleStats, average_throttle_ms
 from quotas.trackers import UNLIMITED, Kind, TrackerTable
@@ -148,6 +149,24 @@ class MutationTracker:
         """Takes the permits that another member of the fleet has charged, as a debt where there are none."""
         self.last_ms = now_ms
         self.meter.record(value, now_ms=now_ms)
+
+    @property
+    def recorded_here(self) -> float:
+        """All permits that were ever charged here, less those given back; what others charged is left out."""
+        return self.rate.recorded
+
+    @property
+    def left_until_ms(self) -> int:
+        """Nothing of this counter's is left behind by connections."""
+        return 0
+
+    def state(self, *, now_ms: int) -> CounterState:
+        """Where it stands, for the process that replaces this one."""
+        return CounterState(fill=max(0.0, self.meter.taken(now_ms=now_ms)))
+
+    def take_over(self, state: CounterState, *, now_ms: int) -> None:
+        """Stand at least where the counter of the process stands that this one replaces."""
+        self.raise_to(state.fill, 0.0, now_ms=now_ms)
 
     def level(self, *, now_ms: int) -> tuple[float, float]:
         """The permits that are taken; the second is of byte rates."""

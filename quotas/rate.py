@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Sequence
 from typing import Final
 
 MAX_THROTTLE_MS: Final = 2**31 - 1  # the field is an int32; Kafka lets longer times wrap, we clamp
@@ -162,6 +163,43 @@ class SampledRate:
         window_ms = self.window_size_ms(now_ms=now_ms)
         rate = self._total / (window_ms / 1000)
         return 0 if rate <= limit_per_s else throttle_time_ms(rate, limit_per_s, window_ms)
+
+    def samples(self, *, now_ms: int) -> list[tuple[int, int, float]]:
+        """Start, last event and value of each sample not yet forgotten, the current one last."""
+        self._purge(now_ms)
+        self._values[self._at] = self._total - self._past_sum
+        ring = [*range(self._at + 1, len(self._values)), *range(self._at + 1)]
+        return [(self._starts_ms[i], self._lasts_ms[i], self._values[i]) for i in ring]
+
+    def take_over(self, samples: Sequence[tuple[int, int, float]], *, now_ms: int) -> float:
+        """Stand where a meter of another process on this machine stands, unless more was recorded here.
+
+        Args:
+            samples: of that meter, by the same clock. Those of other windows count as recorded now.
+            now_ms: the present.
+
+        Returns:
+            By how much the total grew.
+        """
+        before = self.total(now_ms=now_ms)
+        more = math.fsum(value for _, _, value in samples) - before
+        if not samples or more <= 0:
+            return 0.0
+        lengths_ms = [last_ms - start_ms for start_ms, last_ms, _ in samples]
+        if len(samples) > self._window_num + 1 or max(lengths_ms) >= self._window_ms:
+            self.record(more, now_ms=now_ms)
+            return more
+        self._starts_ms = array("q", [start_ms for start_ms, _, _ in samples])
+        self._lasts_ms = array("q", [last_ms for _, last_ms, _ in samples])
+        self._values = array("d", [value for _, _, value in samples])
+        self._at = len(samples) - 1
+        self._start_ms, self._last_ms, current = samples[-1]
+        self._past_sum = math.fsum(self._values[:-1])
+        self._total = self._past_sum + current
+        self._next_ms = self._start_ms + self._window_ms
+        self._looked_ms = now_ms
+        self._purge(now_ms)
+        return more
 
     def _advance(self, now_ms: int) -> None:
         values = self._values

@@ -8,7 +8,7 @@ as the client stays within its limit. Measured by ``benchmarks/accounting.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, ItemsView, Iterator
+from collections.abc import Container, ItemsView, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import getsizeof
@@ -68,6 +68,22 @@ class RateSnapshot:
     other: bool  # the one row for all that have no counter of their own, so that totals add up
 
 
+class CounterState(NamedTuple):
+    """Where a counter stands, for the process that replaces this one; times are of the machine's monotonic clock.
+
+    Attributes:
+        samples: see `SampledRate.samples`; of a mutation counter none.
+        fill: what the bucket holds, in units of the quota.
+        owed_until_ms, left_until_ms, last_value: see `RateTracker`.
+    """
+
+    samples: Sequence[tuple[int, int, float]] = ()
+    fill: float = 0.0
+    owed_until_ms: int = 0
+    left_until_ms: int = 0
+    last_value: float = 0.0
+
+
 class RateTracker:
     """One counter. Get it from `RateQuotas.tracker` for every event; that call is cheap and always right.
 
@@ -97,6 +113,7 @@ class RateTracker:
         "_meter",
         "_ms_per_unit",
         "_observe",
+        "_others",
         "_quiet",
         "_settled",
         "blocked_until_ms",
@@ -128,6 +145,7 @@ class RateTracker:
         self.window_ms = settings.window_num * settings.window_ms
         self._bound_ms = float(_BOUND_WINDOWS * self.window_ms)
         self._ms_per_unit = 0.0  # 0: not bounded
+        self._others = 0.0  # of all that was recorded: what was not recorded by clients of this process
         self._settled = 0.0  # of all that was recorded: what others have recorded, or know
         self._quiet = 0.0  # until so much was recorded, what others do not know can not matter
         self.blocked_until_ms = now_ms - self._bound_ms  # so early when the bucket is empty
@@ -322,6 +340,7 @@ class RateTracker:
     def record_others(self, value: float, *, now_ms: int) -> None:
         """Counts what another member of the fleet has recorded; it weighs on the next request here."""
         self._settled += value
+        self._others += value
         self.record_unchecked(value, now_ms=now_ms)
 
     def level(self, *, now_ms: int) -> tuple[float, float]:
@@ -335,10 +354,37 @@ class RateTracker:
         more = total - self._meter.total(now_ms=now_ms)
         if more > 0:
             self._settled += more
+            self._others += more
             self._meter.record(more, now_ms=now_ms)
         self._quiet = 0.0
         empty_ms = now_ms - self._bound_ms
         self.blocked_until_ms = max(self.blocked_until_ms, empty_ms + fill * self._ms_per_unit)
+
+    @property
+    def recorded_here(self) -> float:
+        """All that clients of this process ever used; what others did is left out."""
+        return self._meter.recorded - self._others
+
+    def state(self, *, now_ms: int) -> CounterState:
+        """Where it stands, for the process that replaces this one."""
+        promised_ms = 0.0 if self.queue is None else self.queue.promised_ms
+        held_ms = self.blocked_until_ms - promised_ms - (now_ms - self._bound_ms)
+        fill = held_ms / self._ms_per_unit if held_ms > 0 and self._ms_per_unit else 0.0
+        samples = self._meter.samples(now_ms=now_ms)
+        return CounterState(samples, fill, self.owed_until_ms, self.left_until_ms, self.last_value)
+
+    def take_over(self, state: CounterState, *, now_ms: int) -> None:
+        """Stand at least where the counter of the process stands that this one replaces."""
+        more = self._meter.take_over(state.samples, now_ms=now_ms)
+        # A meter that took over has forgotten nothing yet: what it was told before is part of what it holds.
+        self._settled = self._meter.recorded if more else self._settled
+        self._others = self._meter.recorded if more else self._others
+        self._quiet = 0.0
+        empty_ms = now_ms - self._bound_ms
+        self.blocked_until_ms = max(self.blocked_until_ms, empty_ms + state.fill * self._ms_per_unit)
+        self.owed_until_ms = max(self.owed_until_ms, state.owed_until_ms)
+        self.left_until_ms = max(self.left_until_ms, state.left_until_ms)
+        self.last_value = self.last_value or state.last_value
 
     def throttle_time_ms(self, *, now_ms: int) -> int:
         """How long a client would have to wait now, without recording anything; 0 in observe mode."""
@@ -384,6 +430,7 @@ class RateTracker:
         """Counts what another counter of the same limit holds, as if it were recorded now."""
         held = other._meter.total(now_ms=now_ms)
         self._settled += held
+        self._others += held
         self._quiet = 0.0
         self._meter.record(held, now_ms=now_ms)
         empty_ms = now_ms - self._bound_ms

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import NoReturn
 
 from config import ConfigError
-from gateway.cli import check_config, enforcement, kafka_tool, quotas, reload, serve, top, usage, why
+from gateway.cli import check_config, enforcement, kafka_tool, quotas, reload, serve, top, upgrade, usage, why
 from gateway.runtime.compiled_core import core_name
 
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _Parser(prog="sluice", description="A quota gateway for Apache Kafka.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"sluice {version('sluice')}, {core_name()}")
     commands = parser.add_subparsers(metavar="COMMAND")
-    for command in (serve, check_config, quotas, usage, top, why, enforcement, reload, kafka_tool):
+    for command in (serve, check_config, quotas, usage, top, why, enforcement, reload, upgrade, kafka_tool):
         command.add_parser(commands)
     arguments = parser.parse_args(argv)
     if not hasattr(arguments, "run"):

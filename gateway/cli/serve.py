@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shlex
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import structlog
 
@@ -24,6 +25,7 @@ from gateway.runtime.compiled_core import stale_modules
 _DEMO_CLIENT_ID: Final = "demo"
 _DEMO_RATE: Final = 1
 _DEMO_PARTITIONS: Final = 60
+_UPGRADE_FD: Final = "SLUICE_UPGRADE_FD"
 _DEMO_RIGHTS: Final = QuotaAdminSettings(authorize=Authorize.ANYONE)
 
 
@@ -56,6 +58,51 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until a signal; 2 when it can't begin."""
+    if _UPGRADE_FD not in os.environ:
+        return _run(arguments)
+    # In place of another process, which is told why this one can't.
+    from gateway.server.predecessor import tell_failure
+
+    reasons = _Reasons(sys.stderr)
+    sys.stderr = reasons
+    code = 1
+    try:
+        code = _run(arguments)
+    except config.ConfigError as exc:
+        reasons.lines += exc.lines
+        raise
+    except Exception as exc:
+        reasons.lines.append(f"{type(exc).__name__}: {exc}")
+        raise
+    finally:
+        if code:
+            tell_failure(os.environ, "; ".join(reasons.lines) or f"exit code {code}")
+    return code
+
+
+class _Reasons(io.TextIOBase):
+    """Standard error, whose lines for people are kept."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.lines: list[str] = []
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        if text.startswith("sluice: "):
+            self.lines.append(text.removeprefix("sluice: ").strip())
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+
+def _run(arguments: argparse.Namespace) -> int:
     brokers = tuple(broker for brokers in arguments.upstream or () for broker in brokers)
     if arguments.config is None and not brokers:
         return _serve_embedded(arguments.workers)

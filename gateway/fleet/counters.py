@@ -7,7 +7,7 @@ from typing import Final, Protocol, TypeAlias
 
 from quotas.entities import QuotaKey
 from quotas.mutations import MutationQuotas
-from quotas.rate_quotas import RateQuotas, ScopedKey
+from quotas.rate_quotas import CounterState, RateQuotas, ScopedKey
 from quotas.resolution import Match
 from quotas.trackers import Kind
 
@@ -32,6 +32,16 @@ class Counter(Protocol):
     def record_others(self, value: float, *, now_ms: int) -> None: ...
 
     def level(self, *, now_ms: int) -> tuple[float, float]: ...
+
+    @property
+    def left_until_ms(self) -> int: ...
+
+    @property
+    def recorded_here(self) -> float: ...
+
+    def state(self, *, now_ms: int) -> CounterState: ...
+
+    def take_over(self, state: CounterState, *, now_ms: int) -> None: ...
 
     def raise_to(self, total: float, fill: float, *, now_ms: int) -> None: ...
 

@@ -22,26 +22,25 @@ import asyncio
 import errno
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 import structlog
 
 from config.sections.listeners import ProxyProtocolSettings
-from gateway.net.accepted_socket import AcceptedSocket, PlainSocket
+from gateway.net.accepted_socket import AcceptedSocket
+from gateway.net.listening import ListeningSockets
 from gateway.net.proxy_acceptor import ProxyProtocolAcceptor
 from gateway.observability.events import ConnectionObserver
 from gateway.observability.logging_setup import flooded
 from gateway.observability.throttle_journal import Reading, ThrottleJournal
 from gateway.runtime.clock import NowMs
-from gateway.upstream.keepalive import limit_unacknowledged, watch_peer
 from gateway.upstream.topology import Address
 from gateway.usage.connections import ConnectionUsage
 from protocol.proxy_protocol import ProxyHeader
 from quotas.connections import Admission, AdmissionCause, AdmissionDecision, ConnectionQuotas
 from quotas.ip_limits import network_of, normalise
 
-BACKLOG: Final = 1024
 ACCEPTS_PER_TURN: Final = 4
 _RETRY_ACCEPT_MS: Final = 100
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -81,6 +80,7 @@ class Acceptor:
         usage: ConnectionUsage | None = None,
         journal: ThrottleJournal | None = None,
         accepts_per_turn: int = ACCEPTS_PER_TURN,
+        listening: ListeningSockets | None = None,
     ) -> None:
         """Make it; nothing is bound yet.
 
@@ -98,6 +98,7 @@ class Acceptor:
             usage: the usage records; None: none are kept.
             journal: of throttles; None: none is kept.
             accepts_per_turn: at most so many sockets in a turn of the loop.
+            listening: makes listening sockets; None: none is taken over.
         """
         self.held: dict[AcceptedSocket, tuple[Admission, asyncio.TimerHandle]] = {}
         self.accepted = 0
@@ -121,10 +122,13 @@ class Acceptor:
             )
         )
         self._sockets: dict[int | None, socket.socket] = {}
+        self._addresses: dict[int | None, Address] = {}
+        self._listening = listening or ListeningSockets()
         self._waiting: AcceptedSocket | None = None
         self._blocked_since_ms = 0
         self._wake: asyncio.TimerHandle | None = None
         self._paused = False
+        self._suspended = False
 
     # -- ports -----------------------------------------------------------------------------------------------
 
@@ -138,19 +142,12 @@ class Acceptor:
         Raises:
             OSError: the port cannot be bound; the message names it.
         """
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        listening = PlainSocket(family, socket.SOCK_STREAM)
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            watch_peer(listening)
-            limit_unacknowledged(listening, write_timeout_ms=self._write_timeout_ms)
-            listening.setblocking(False)
-            listening.bind(address)
-            listening.listen(BACKLOG)
-        except OSError as exc:
-            listening.close()
-            raise OSError(exc.errno, f"{exc.strerror}: {address[0]}:{address[1]}") from exc
+        listening = self._listening.open(address, write_timeout_ms=self._write_timeout_ms)
         self._sockets[broker_id] = listening
+        self._addresses[broker_id] = address
+        if self._listening.held and not self._paused:
+            self._paused = True
+            self._listening.when_released(self._go_on)
         if not self._paused:
             self._loop.add_reader(listening.fileno(), self._accept, listening, broker_id)
 
@@ -160,6 +157,32 @@ class Acceptor:
         if listening is not None:
             self._loop.remove_reader(listening.fileno())
             listening.close()
+
+    @property
+    def open_sockets(self) -> Iterator[tuple[Address, socket.socket]]:
+        """What listens, and where it was told to."""
+        for broker_id, listening in self._sockets.items():
+            yield self._addresses[broker_id], listening
+
+    def suspend(self) -> AcceptedSocket | None:
+        """Accept nothing until `resume`; the socket that waits for its turn is the caller's."""
+        waiting, self._waiting = self._waiting, None
+        self.waits_since_ms = None
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        self._suspended = True
+        self._pause(0)
+        return waiting
+
+    def resume(self, waiting: AcceptedSocket | None = None) -> None:
+        """Accept again, first this socket, which has waited here or in the process that this one replaces."""
+        self._suspended = False
+        if waiting is not None:
+            self._waiting = waiting
+            self.waits_since_ms = self._blocked_since_ms = self._now_ms()
+            self._pause(0)
+        self._go_on()
 
     def stop(self) -> None:
         """Close all ports, and every socket that has not been admitted."""
@@ -335,7 +358,7 @@ class Acceptor:
 
     def slot_freed(self) -> None:
         """A connection has ended, or the limits have changed: a socket that waits for a slot may have it now."""
-        if self._paused and self._wake is None:
+        if self._paused and self._wake is None and not self._suspended and not self._listening.held:
             self._go_on()
 
     def _go_on(self) -> None:

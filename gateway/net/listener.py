@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
 import structlog
@@ -21,6 +21,7 @@ from gateway.net.acceptor import ACCEPTS_PER_TURN, Acceptor, OnAdmitted
 from gateway.net.back_pressure import BackPressure
 from gateway.net.batch_scheduler import BatchScheduler
 from gateway.net.lingering import Lingering
+from gateway.net.listening import ListeningSockets
 from gateway.net.long_work import LongWork
 from gateway.net.peer_close import PeerCloseDetector, Watched
 from gateway.net.tls_acceptor import TlsAcceptor
@@ -109,6 +110,7 @@ class Listener:
         long_work: LongWork | None = None,
         hand_over: OnAdmitted | None = None,
         places: Places | None = None,
+        listening: ListeningSockets | None = None,
     ) -> None:
         """Make it; nothing is bound yet.
 
@@ -130,6 +132,7 @@ class Listener:
             long_work: see above; None: of this listener alone.
             hand_over: takes admitted sockets, which are another process's from then on; None: they are served here.
             places: where connections are counted that end here; None: in `connections`.
+            listening: see `Acceptor`.
         """
         self.name = name
         self.loop = loop
@@ -164,6 +167,7 @@ class Listener:
             journal=journal,
             # Each brings a handshake; in between, open connections are served.
             accepts_per_turn=ACCEPTS_PER_TURN if tls_acceptor is None or hand_over is not None else 1,
+            listening=listening,
         )
         self._adoptions: set[asyncio.Task[Any]] = set()
         self._peer_close_detector = PeerCloseDetector(loop, self.channels)
@@ -178,6 +182,25 @@ class Listener:
     def stop_listening(self, broker_id: int | None) -> None:
         """Close one port; connections that came in by it stay."""
         self._acceptor.stop_listening(broker_id)
+
+    def open_sockets(self) -> Iterator[tuple[Address, socket.socket]]:
+        """What listens, and where it was told to."""
+        return self._acceptor.open_sockets
+
+    def suspend(self) -> AcceptedSocket | None:
+        """See `Acceptor.suspend`."""
+        return self._acceptor.suspend()
+
+    def resume(self, waiting: AcceptedSocket | None = None) -> None:
+        """See `Acceptor.resume`."""
+        self._acceptor.resume(waiting)
+
+    def drain_idle(self, idle_ms: int) -> None:
+        """Close each connection on which nothing has passed for so long and whose client is owed nothing."""
+        latest_ms = self.now_ms() - idle_ms
+        for channel in list(self.channels):
+            if channel.session.idle_since_ms <= latest_ms and channel.session.responses.idle:
+                channel.drain()
 
     def stop(self) -> None:
         """Close all ports and stop every watch."""
@@ -282,6 +305,10 @@ class Listener:
     def refused(self, cause: CloseCause, *, detail: str, **names: Any) -> None:
         """See `ChannelOwner`."""
         _log.info("connection_refused", **names, cause=cause.value, detail=detail)
+
+    def close_ports(self) -> None:
+        """Accept nothing more; connections stay."""
+        self._acceptor.stop()
 
     def drain(self) -> None:
         """Close all ports, and each connection as soon as it is owed nothing."""
@@ -401,6 +428,11 @@ class Listeners:
         _gateway_log.info("draining", connections=connections)
         for listener in self.by_name.values():
             listener.drain()
+
+    def close_ports(self) -> None:
+        """Accept nothing more; connections stay."""
+        for listener in self.by_name.values():
+            listener.close_ports()
 
     @property
     def unfinished(self) -> bool:

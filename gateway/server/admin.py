@@ -19,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterator
+import socket
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final, TypeAlias
 
@@ -88,8 +89,11 @@ class AdminServer:
         self._rendering: asyncio.Task[bytes] | None = None
         self.port = 0
 
-    async def start(self, host: str, port: int) -> None:
+    async def start(self, host: str, port: int, inherited: Sequence[socket.socket] = ()) -> None:
         """Bind and serve.
+
+        Args:
+            host, port, inherited: see `AdminConnections.listen`.
 
         Raises:
             OSError: the port cannot be bound.
@@ -114,7 +118,7 @@ class AdminServer:
             self._status.add_to(router, connections)
         await self._runner.setup()
         try:
-            self.port = await connections.listen(host, port)
+            self.port = await connections.listen(host, port, inherited)
         except OSError:
             await self.stop()
             raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -50,7 +50,7 @@ class AdminConnections:
         self._first_request_s = first_request_s
         self._idle_s = idle_s
         self._loop = asyncio.get_running_loop()
-        self._sockets: list[socket.socket] = []
+        self.sockets: list[socket.socket] = []
         self._accepting = False
         # Connections that wait for their peer, and until when; the one that has waited longest comes first.
         self._waiting: dict[RequestHandler, float] = {}
@@ -58,8 +58,13 @@ class AdminConnections:
         self._attaching: set[asyncio.Task[None]] = set()
         self._look: asyncio.TimerHandle | None = None
 
-    async def listen(self, host: str, port: int) -> int:
+    async def listen(self, host: str, port: int, inherited: Sequence[socket.socket] = ()) -> int:
         """Bind every address of a name, and accept.
+
+        Args:
+            host: the name.
+            port: 0 is any free one.
+            inherited: sockets that listen there already; then nothing is bound.
 
         Returns:
             The port.
@@ -67,6 +72,11 @@ class AdminConnections:
         Raises:
             OSError: it cannot be bound; nothing stays open.
         """
+        if inherited:
+            self.sockets += inherited
+            self._resume()
+            self._close_late()
+            return self.port
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, address in dict.fromkeys((each[0], each[4]) for each in found):
@@ -82,7 +92,7 @@ class AdminConnections:
     @property
     def port(self) -> int:
         """Where it is bound; 0: nowhere."""
-        return int(self._sockets[0].getsockname()[1]) if self._sockets else 0
+        return int(self.sockets[0].getsockname()[1]) if self.sockets else 0
 
     @property
     def count(self) -> int:
@@ -133,15 +143,15 @@ class AdminConnections:
         self._pause()
         if self._look is not None:
             self._look.cancel()
-        for listening in self._sockets:
+        for listening in self.sockets:
             listening.close()
-        self._sockets.clear()
+        self.sockets.clear()
 
     # -- accepting -------------------------------------------------------------------------------------------
 
     def _bind(self, family: int, address: tuple[object, ...]) -> None:
         listening = socket.socket(family, socket.SOCK_STREAM)
-        self._sockets.append(listening)
+        self.sockets.append(listening)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -150,15 +160,15 @@ class AdminConnections:
         listening.listen(BACKLOG)
 
     def _resume(self) -> None:
-        if not self._accepting and self._sockets:
+        if not self._accepting and self.sockets:
             self._accepting = True
-            for listening in self._sockets:
+            for listening in self.sockets:
                 self._loop.add_reader(listening.fileno(), self._accept, listening)
 
     def _pause(self) -> None:
         if self._accepting:
             self._accepting = False
-            for listening in self._sockets:
+            for listening in self.sockets:
                 self._loop.remove_reader(listening.fileno())
 
     def _accept(self, listening: socket.socket) -> None:

@@ -140,6 +140,7 @@ class WorkerSide:
         places: takes the ends of connections.
         on_tick: called ten times a second while it serves.
         drain, hurry: set when the worker is to drain, and at once.
+        gently: how it is to drain; see `Gateway.drain`.
         handlers: what the supervisor may tell and ask; others add theirs before `serve`.
     """
 
@@ -153,7 +154,8 @@ class WorkerSide:
         self.number = number
         self.drain = asyncio.Event()
         self.hurry = asyncio.Event()
-        self.handlers: dict[str, Callable[..., Any]] = {"drain": self.drain.set, "hurry": self.hurry.set}
+        self.gently = False
+        self.handlers: dict[str, Callable[..., Any]] = {"drain": self._drain, "hurry": self.hurry.set}
         self.link = Link(self.handlers, self._supervisor_lost)
         self.asking = BlockingLink(sockets.asking)
         self.places = Reports(self.link)
@@ -201,6 +203,10 @@ class WorkerSide:
         if self._tick is not None:
             self._tick.cancel()
         self.link.close()
+
+    def _drain(self, gently: bool) -> None:
+        self.gently = gently
+        self.drain.set()
 
     def _reload(self, plan: Any, by: str) -> None:
         assert self._worked is not None

@@ -313,15 +313,16 @@ class WorkerPool:
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    async def drain(self, within_s: float, *, hurry: asyncio.Event) -> None:
+    async def drain(self, within_s: float, *, hurry: asyncio.Event, gently: bool = False) -> None:
         """They take nothing more, and end when their clients are owed nothing.
 
         Args:
             within_s: the time that they have for it; those that take much longer are killed.
             hurry: when set, they close what is left at once.
+            gently: another process accepts; see `Gateway.drain`.
         """
         self._stopping = True
-        self.tell_all("drain")
+        self.tell_all("drain", gently)
         hurrying = asyncio.ensure_future(hurry.wait())
         hurrying.add_done_callback(self._hurry_if_asked)
         try:

@@ -56,6 +56,8 @@ class SqliteStore:
         self._writing = WritesInProgress()
         # While the disk does not let it be written, but may do so later.
         self._trying_again: asyncio.Task[None] | None = None
+        # `read_only` as it was before another process got the file.
+        self._lent: tuple[str | None] | None = None
 
     async def open(self, on_change: OnChange) -> None:
         """See `QuotaStore`. A directory that can't be written serves what is in it and refuses alterations.
@@ -107,6 +109,32 @@ class SqliteStore:
         if self.read_only is not None:
             return self._old_history[:limit]
         return await asyncio.get_running_loop().run_in_executor(self._open_thread, self._file.history, limit)
+
+    async def lend(self) -> None:
+        """Let the process have the file that replaces this one; until `take_back` alterations are refused."""
+        if self._trying_again is not None:
+            self._trying_again.cancel()
+        if self._lent is not None or self._thread is None:
+            return
+        self._lent, self.read_only = (self.read_only,), "the gateway is being replaced; try again"
+        await self._writing.done()
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._release)
+
+    async def take_back(self) -> None:
+        """The other process does not replace this one after all.
+
+        Raises:
+            StoreError: it can't be used again; alterations stay refused.
+        """
+        if self._lent is None:
+            return
+        loop = asyncio.get_running_loop()
+        before = self.version
+        changes = await loop.run_in_executor(self._open_thread, self._load)
+        self._lent = None
+        self.version = self._file.state.version
+        if self.version != before:
+            await self._on_change(changes, self.version)
 
     async def close(self) -> None:
         """See `QuotaStore`; alterations on their way are made first."""

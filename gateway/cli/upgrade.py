@@ -1,0 +1,50 @@
+"""``sluice upgrade``: have a running gateway replaced by a new process, and see what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from gateway.cli import admin_port
+
+_WITHIN_S: Final = 90.0
+_ANY: Final = ("0.0.0.0", "::")
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command to the subparsers."""
+    parser = commands.add_parser(
+        "upgrade",
+        help="have a running gateway replaced by a new process",
+        description="Start the program with its configuration anew, in place of a running gateway of the same user "
+        "on this machine, as SIGUSR2 does. No connection is refused. If the new process can't serve, the running one "
+        "goes on: exit code 1, and the reason on standard error.",
+        allow_abbrev=False,
+    )
+    admin_port.add_argument(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the process that serves now; 1 when it is the same as before."""
+    # Asking for help must not wait for these imports.
+    from gateway.server.control import ask_for_upgrade
+
+    parts = urlsplit(arguments.admin)
+    port = parts.port or 80
+    reason = "there is none"
+    for host in (parts.hostname or "", *_ANY):
+        try:
+            report = ask_for_upgrade(host, port, within_s=_WITHIN_S)
+        except OSError as exc:
+            reason = str(exc) if not isinstance(exc, ConnectionRefusedError) else reason
+            continue
+        if report.error is not None:
+            print(f"sluice: not upgraded, process {report.pid} goes on: {report.error}", file=sys.stderr)
+            return 1
+        print(f"process {report.pid} serves")
+        return 0
+    print(f"sluice: no gateway of this user with admin port {arguments.admin}: {reason}", file=sys.stderr)
+    return 1

@@ -1,0 +1,149 @@
+"""What goes along when a process replaces another: where counters stand, and what either records from then on.
+
+Both processes are on one machine and share its monotonic clock, so a counter goes over as it is, sample for sample:
+nothing is forgiven, and nothing counts longer than it would have. While the earlier process has connections, each
+tells the other what its own clients use; it is recorded there as usage of others. Pure: rows of JSON and `now_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
+
+from gateway.fleet.counters import KIND, AllCounters, Counter
+from quotas.connections import CarriedConnections, ConnectionRates
+from quotas.entities import QuotaKey
+from quotas.rate_quotas import CounterState, ScopedKey
+from quotas.resolution import TrackerKey
+
+Row: TypeAlias = list[Any]
+
+
+def states(counters: AllCounters, *, now_ms: int) -> Iterator[Row]:
+    """Where all counters stand that have a limit."""
+    for quota, each in counters.items():
+        for key, counter in list(each.own()):
+            if counter.match.limit is not None:
+                at_ms = max(now_ms, counter.last_ms)
+                yield [*_name(quota, key), list(counter.state(now_ms=at_ms))]
+
+
+def take_states(counters: AllCounters, rows: Iterable[Row], *, now_ms: int) -> None:
+    """Have counters stand at least there."""
+    for *name, (samples, *rest) in rows:
+        counter = _counter(counters, name, now_ms)
+        if counter is not None:
+            counter.take_over(
+                CounterState([tuple(sample) for sample in samples], *rest),
+                now_ms=max(now_ms, counter.last_ms),
+            )
+
+
+def furthest(rows: Iterable[Row]) -> list[Row]:
+    """Of the states of several workers, each of which has counted what the others told: those furthest on."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        *name, state = row
+        mine = found.setdefault(tuple(name), row)
+        if _total(state) > _total(mine[-1]):
+            found[tuple(name)] = row
+    return list(found.values())
+
+
+class OwnUse:
+    """What clients of this process have used since it was taken last."""
+
+    def __init__(self, counters: AllCounters) -> None:
+        """From now on."""
+        self._counters = counters
+        self._told: dict[tuple[QuotaKey, ScopedKey], tuple[Counter, float, int]] = {}
+        for _ in self._changed():
+            pass
+
+    def take(self) -> list[Row]:
+        """By counter: its name, the amount, and how long mutes last that connections left behind."""
+        return list(self._changed())
+
+    def _changed(self) -> Iterator[Row]:
+        for quota, each in self._counters.items():
+            for key, counter in list(each.own()):
+                name = quota, key
+                recorded, left_ms = counter.recorded_here, counter.left_until_ms
+                before = self._told.get(name)
+                if before is None or before[0] is not counter:
+                    before = counter, 0.0, 0
+                if (recorded, left_ms) != before[1:]:
+                    self._told[name] = counter, recorded, left_ms
+                    if counter.match.limit is not None:
+                        yield [*_name(quota, key), recorded - before[1], left_ms]
+
+
+def take_use(counters: AllCounters, rows: Iterable[Row], *, now_ms: int) -> None:
+    """Record what the clients of the other process have used."""
+    for *name, amount, left_until_ms in rows:
+        counter = _counter(counters, name, now_ms)
+        if counter is not None:
+            at_ms = max(now_ms, counter.last_ms)
+            counter.record_others(amount, now_ms=at_ms)
+            counter.take_over(CounterState(left_until_ms=left_until_ms), now_ms=at_ms)
+
+
+def connection_rows(rates: ConnectionRates) -> Iterator[Row]:
+    """Where connection rates stand."""
+    yield ["gateway", "", list(rates.gateway)]
+    for kind, of_all in (("listener", rates.by_listener), ("ip", rates.by_ip)):
+        for name, samples in of_all.items():
+            yield [kind, name, list(samples)]
+
+
+def connection_rates(rows: Iterable[Row]) -> ConnectionRates:
+    """The same, read."""
+    found: dict[str, dict[str, Any]] = {"gateway": {"": ()}, "listener": {}, "ip": {}}
+    for kind, name, samples in rows:
+        found[kind][name] = samples
+    return ConnectionRates(found["gateway"][""], found["listener"], found["ip"])
+
+
+class CarriedCounts:
+    """The connections of the earlier process, as they end."""
+
+    def __init__(self) -> None:
+        """None is known."""
+        self.counts = CarriedConnections({}, {})
+
+    def changed(self, now: CarriedConnections) -> Row | None:
+        """What to tell of these counts; None: nothing has changed."""
+        before, self.counts = self.counts, now
+        rows = [
+            [index, name, counts.get(name, 0)]
+            for index, (counts, then) in enumerate(zip(now, before, strict=True))
+            for name in {*counts, *then}
+            if counts.get(name, 0) != then.get(name, 0)
+        ]
+        return rows or None
+
+    def take(self, rows: Row) -> CarriedConnections:
+        """The counts after such a change."""
+        counts = [dict(self.counts.by_listener), dict(self.counts.by_ip)]
+        for index, name, count in rows:
+            counts[index][name] = count
+            if not count:
+                del counts[index][name]
+        self.counts = CarriedConnections(*counts)
+        return self.counts
+
+
+def _name(quota: QuotaKey, key: ScopedKey) -> list[Any]:
+    return [quota.value, key.scope, *key.tracker_key]
+
+
+def _counter(counters: AllCounters, name: list[Any], now_ms: int) -> Counter | None:
+    quota, scope, user, client_id = name
+    of_quota = counters.get(QuotaKey(quota))
+    key = ScopedKey(scope, TrackerKey(user, client_id))
+    return None if of_quota is None else of_quota.counter_of(key, KIND, now_ms=now_ms)
+
+
+def _total(state: list[Any]) -> tuple[float, float]:
+    samples, fill, *_ = state
+    return sum(value for _, _, value in samples), fill

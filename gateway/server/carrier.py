@@ -1,0 +1,131 @@
+"""Counters on their way from one process to the one that replaces it, with workers or without. [io]
+
+See `gateway.server.carried`. With workers the byte rates and the request time are theirs, the mutations the
+supervisor's: the supervisor asks its workers and tells them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from gateway.fleet.counters import AllCounters
+from gateway.runtime.clock import NowMs
+from gateway.server.carried import OwnUse, Row, furthest, states, take_states, take_use
+from gateway.server.replacement import TellUse
+from gateway.server.worker import WorkerSide
+from gateway.server.workers import Worker, WorkerPool
+
+TELL_S: Final = 0.1
+"""Between two messages of what was used."""
+
+
+class Carrier:
+    """The counters of a gateway, wherever they are."""
+
+    def __init__(self, counters: AllCounters, pool: WorkerPool | None, now_ms: NowMs) -> None:
+        """Nothing is carried yet.
+
+        Args:
+            counters: of this process that count.
+            pool: the workers; None: there are none.
+            now_ms: the clock.
+        """
+        self._counters = counters
+        self._pool = pool
+        self._now_ms = now_ms
+        self._own: OwnUse | None = None
+        self._tell: TellUse | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        if pool is not None:
+            pool.handlers["use"] = lambda _worker, rows: self._worker_told(rows)
+            pool.on_ready.append(self._worker_ready)
+
+    async def states(self) -> list[Row]:
+        """Where all counters stand."""
+        rows = list(states(self._counters, now_ms=self._now_ms()))
+        if self._pool is not None:
+            answers = await self._pool.ask_all("counter_states")
+            rows += furthest(row for answer in answers.values() for row in answer)
+        return rows
+
+    def take_states(self, rows: Sequence[Row]) -> None:
+        """Stand at least there."""
+        take_states(self._counters, rows, now_ms=self._now_ms())
+        if self._pool is not None:
+            self._pool.tell_all("take_counter_states", rows)
+
+    def tell_use(self, tell: TellUse) -> None:
+        """From now on tell what clients use."""
+        self._tell = tell
+        self._own = OwnUse(self._counters)
+        if self._pool is not None:
+            self._pool.tell_all("tell_use", True)
+        self._tick()
+
+    def stop(self) -> None:
+        """Tell what was not told yet, and no more."""
+        if self._tell is None:
+            return
+        assert self._timer is not None
+        self._timer.cancel()
+        self._tell_once()
+        self._tell = None
+        if self._pool is not None:
+            self._pool.tell_all("tell_use", False)
+
+    def take_use(self, rows: Sequence[Row]) -> None:
+        """Record what clients of the other process have used."""
+        take_use(self._counters, rows, now_ms=self._now_ms())
+        if self._pool is not None:
+            self._pool.tell_all("take_use", rows)
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(TELL_S, self._tick)
+        self._tell_once()
+
+    def _tell_once(self) -> None:
+        assert self._own is not None
+        self._worker_told(self._own.take())
+
+    def _worker_told(self, rows: list[Row]) -> None:
+        if self._tell is not None and rows:
+            self._tell(rows)
+
+    def _worker_ready(self, worker: Worker) -> None:
+        if self._tell is not None:
+            worker.link.tell("tell_use", True)
+
+
+class WorkerCarrier:
+    """The worker's side."""
+
+    def __init__(self, worker: WorkerSide, counters: AllCounters, now_ms: NowMs) -> None:
+        """Answer the supervisor from now on.
+
+        Args:
+            worker: leads to it.
+            counters: of this process.
+            now_ms: the clock.
+        """
+        self._worker = worker
+        self._counters = counters
+        self._own: OwnUse | None = None
+        handlers: dict[str, Callable[..., Any]] = {
+            "counter_states": lambda: list(states(counters, now_ms=now_ms())),
+            "take_counter_states": lambda rows: take_states(counters, rows, now_ms=now_ms()),
+            "tell_use": self._tell_use,
+            "take_use": lambda rows: take_use(counters, rows, now_ms=now_ms()),
+        }
+        worker.handlers |= handlers
+        worker.on_tick.append(self.tell)
+
+    def _tell_use(self, wanted: bool) -> None:
+        self.tell()
+        self._own = OwnUse(self._counters) if wanted else None
+
+    def tell(self) -> None:
+        """Tell what clients have used, if it is wanted."""
+        if self._own is not None and (rows := self._own.take()):
+            self._worker.link.tell("use", rows)

@@ -1,0 +1,141 @@
+"""The socket by which `sluice upgrade` asks a running gateway to be replaced: for its own user and root alone. [io]
+
+Its name is in Linux' abstract namespace, made of the admin port's address: no file is left behind, and it goes over
+to the next process like other ports. Each side asks the kernel for the other's user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import structlog
+
+_CREDENTIALS: Final = struct.Struct("3i")
+_REQUEST: Final = b"upgrade\n"
+_REQUEST_S: Final = 5.0
+_BACKLOG: Final = 4
+
+_log = structlog.get_logger("gateway.upgrade")
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeReport:
+    """What came of an upgrade.
+
+    Attributes:
+        pid: of the process that serves now.
+        error: why it is the same as before; None: it is another.
+    """
+
+    pid: int
+    error: str | None = None
+
+
+def control_name(host: str, port: int) -> str:
+    """The socket's name, of the gateway with this admin port."""
+    return f"\0sluice-control-{host}:{port}"
+
+
+class Control:
+    """The gateway's side.
+
+    Attributes:
+        sock: what listens; None: nothing does.
+    """
+
+    def __init__(self, upgrade: Callable[[str], Awaitable[UpgradeReport]]) -> None:
+        """Nothing listens yet.
+
+        Args:
+            upgrade: replaces this process; told by whom it was asked.
+        """
+        self.sock: socket.socket | None = None
+        self._upgrade = upgrade
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, name: str, inherited: socket.socket | None = None) -> None:
+        """Listen under this name; where that is not possible, say so and go on."""
+        sock = inherited
+        if sock is None:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.bind(name)
+                sock.listen(_BACKLOG)
+            except OSError as exc:
+                sock.close()
+                _log.warning("control_socket_failed", error=exc.strerror)
+                return
+        sock.setblocking(False)
+        self.sock = sock
+        asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock)
+
+    def stop(self) -> None:
+        """Ask for nothing more; those that wait get their answers."""
+        if self.sock is not None:
+            asyncio.get_running_loop().remove_reader(self.sock.fileno())
+            self.sock.close()
+            self.sock = None
+
+    async def answered(self) -> None:
+        """Wait until all have their answers."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_REQUEST_S)
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            sock, _ = listening.accept()
+        except OSError:
+            return
+        user = _user_of(sock)
+        if user not in (0, os.geteuid()) or len(self._tasks) >= _BACKLOG:
+            _log.warning("upgrade_not_allowed", user=user)
+            sock.close()
+            return
+        sock.setblocking(False)
+        self._tasks.add(task := asyncio.get_running_loop().create_task(self._answer(sock, user)))
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, sock: socket.socket, user: int) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_REQUEST_S):
+                request = await loop.sock_recv(sock, len(_REQUEST))
+            if request == _REQUEST:
+                report = await self._upgrade(f"sluice upgrade, user {user}")
+                await loop.sock_sendall(sock, json.dumps(asdict(report)).encode() + b"\n")
+        except OSError:  # it does not wait for the answer
+            pass
+        finally:
+            sock.close()
+
+
+def ask_for_upgrade(host: str, port: int, *, within_s: float) -> UpgradeReport:
+    """Ask the gateway with this admin port, and wait.
+
+    Raises:
+        OSError: none of this user's answers.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(within_s)
+        sock.connect(control_name(host, port))
+        if os.geteuid() and _user_of(sock) not in (0, os.geteuid()):
+            raise PermissionError("what answers belongs to another user")
+        sock.sendall(_REQUEST)
+        text = b""
+        while piece := sock.recv(4096):
+            text += piece
+    if not text:
+        raise PermissionError("it ended without an answer: only its own user and root may ask")
+    return UpgradeReport(**json.loads(text))
+
+
+def _user_of(sock: socket.socket) -> int:
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1])

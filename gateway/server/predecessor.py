@@ -1,0 +1,167 @@
+"""The process that comes: what it gets from the one that it replaces. See `upgrade.py` for the order. [io]
+
+When the other process is gone before all was handed over, this one serves with what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections import defaultdict
+from collections.abc import MutableMapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from gateway.net.accepted_socket import AcceptedSocket
+from gateway.server.carried import CarriedCounts, connection_rates
+from gateway.server.handover_link import DESCRIPTOR, HandoverLink
+from gateway.server.replacement import Replaceable, waiting_socket
+from gateway.upstream.topology import Address
+from quotas.connections import CarriedConnections
+
+_ANSWER_S: Final = 30.0
+_MOST_REASON: Final = 2_000
+_inherited: list[socket.socket] = []
+
+_log = structlog.get_logger("gateway.upgrade")
+
+
+class Predecessor:
+    """See the module.
+
+    Attributes:
+        draining: it has connections yet.
+        sockets: what listens, by kind and address.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        """Nothing is asked yet; the loop runs.
+
+        Args:
+            sock: this end of the link.
+        """
+        self.draining = True
+        self.sockets: dict[tuple[str, Address], list[socket.socket]] = defaultdict(list)
+        self._link = HandoverLink(sock, self._received, self._lost)
+        self._came: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._gone = asyncio.Event()
+        self._gateway: Replaceable | None = None
+        self._states: list[Any] = []
+        self._rates: list[Any] = []
+        self._waiting: dict[str, AcceptedSocket] = {}
+        self._counts = CarriedCounts()
+        self._serves = False
+
+    async def begin(self) -> None:
+        """Get the sockets that listen."""
+        self._link.open()
+        self._link.send("hello", os.getpid())
+        await self._until("sockets_end")
+
+    async def borrow_store(self) -> None:
+        """Have it let go of the store's file."""
+        self._link.send("lend")
+        await self._until("lent")
+
+    async def take_over(self, gateway: Replaceable) -> dict[str, AcceptedSocket]:
+        """Have it accept nothing more, and stand where it stands.
+
+        Args:
+            gateway: this process's, which could serve.
+
+        Returns:
+            Sockets that wait for their turn, by listener.
+        """
+        self._gateway = gateway
+        self._link.send("ready")
+        await self._until("go")
+        gateway.carrier.take_states(self._states)
+        gateway.connections.take_over(connection_rates(self._rates), now_ms=gateway.now_ms())
+        self._states, self._rates = [], []
+        return self._waiting
+
+    def serving(self) -> None:
+        """This process serves."""
+        assert self._gateway is not None
+        self._serves = True
+        if self.draining:
+            self._gateway.carrier.tell_use(self._tell_use)
+        self._link.send("serving", os.getpid())
+
+    async def main(self) -> None:
+        """Wait until this process is the service."""
+        await self._until("main")
+
+    def stop(self) -> None:
+        """This process ends."""
+        if self._serves:  # else the reason is told yet
+            self._link.close()
+
+    def _tell_use(self, rows: list[Any]) -> None:
+        self._link.send_rows("use", rows)
+
+    async def _until(self, what: str) -> None:
+        waits = [asyncio.ensure_future(each.wait()) for each in (self._came[what], self._gone)]
+        try:
+            await asyncio.wait(waits, timeout=_ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+
+    def _received(self, what: str, body: Any, descriptors: Sequence[int]) -> None:
+        if what == "socket":
+            kind, host, port = body
+            self.sockets[kind, (host, port)] += [socket.socket(fileno=each) for each in descriptors]
+        elif what == "states":
+            self._states += body
+        elif what == "rates":
+            self._rates += body
+        elif what == "waiting":
+            name, accepted = waiting_socket(body, descriptors[0])
+            self._waiting[name] = accepted
+        elif what == "counts":
+            self._carry(self._counts.take(body))
+        elif what == "use":
+            assert self._gateway is not None
+            self._gateway.carrier.take_use(body)
+        else:
+            self._came[what].set()
+
+    def _carry(self, counts: CarriedConnections) -> None:
+        if self._gateway is not None:
+            self._gateway.connections.carry(counts)
+            for listener in self._gateway.listeners.values():
+                listener.slot_freed()
+
+    def _lost(self) -> None:
+        self.draining = False
+        self._gone.set()
+        self._carry(CarriedConnections({}, {}))
+        if self._gateway is not None:
+            self._gateway.carrier.stop()
+        _log.info("predecessor_gone")
+
+
+def predecessor_socket(environment: MutableMapping[str, str]) -> socket.socket | None:
+    """The link to the process that this one replaces; None: it was started by hand."""
+    descriptor = environment.pop(DESCRIPTOR, None)
+    if descriptor is None:
+        return None
+    sock = socket.socket(fileno=int(descriptor))
+    sock.set_inheritable(False)
+    # Processes that workers are forked from must not keep it open when this one dies.
+    os.register_at_fork(after_in_child=sock.close)
+    _inherited.append(sock)
+    return sock
+
+
+def tell_failure(environment: MutableMapping[str, str], reason: str) -> None:
+    """Tell the process that this one was to replace why it can't; nothing where there is none."""
+    predecessor_socket(environment)
+    for sock in _inherited:
+        with contextlib.suppress(OSError):
+            sock.send(json.dumps(["failed", reason[:_MOST_REASON]]).encode())

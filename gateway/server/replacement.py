@@ -1,0 +1,111 @@
+"""A gateway as far as another process replaces it: its ports, its store, its counts and counters. [io]
+
+Both sides use this: the process that goes, and the one that comes (`upgrade.py`, `predecessor.py`).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+from gateway.net.accepted_socket import AcceptedSocket, PlainSocket
+from gateway.runtime.clock import NowMs
+from gateway.server.carried import Row
+from gateway.server.control import Control
+from gateway.upstream.topology import Address
+from quotas.connections import ConnectionQuotas
+
+TellUse: TypeAlias = Callable[[list[Row]], None]
+
+LISTENER: Final = "listener"
+ADMIN: Final = "admin"
+CONTROL: Final = "control"
+
+
+class _Listener(Protocol):
+    def open_sockets(self) -> Iterator[tuple[Address, socket.socket]]: ...
+    def suspend(self) -> AcceptedSocket | None: ...
+    def resume(self, waiting: AcceptedSocket | None = None) -> None: ...
+    def slot_freed(self) -> None: ...
+
+
+class _Store(Protocol):
+    async def lend(self) -> None: ...
+    async def take_back(self) -> None: ...
+
+
+class _Carrier(Protocol):
+    async def states(self) -> list[Row]: ...
+    def take_states(self, rows: Sequence[Row]) -> None: ...
+    def tell_use(self, tell: TellUse) -> None: ...
+    def take_use(self, rows: Sequence[Row]) -> None: ...
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Replaceable:
+    """See the module.
+
+    Attributes:
+        listeners: by name.
+        connections: their counts and rates.
+        store: of quotas, where only one process may have it open; None: it may be open in several.
+        admin: the sockets of the admin port, when it is open.
+        control: its socket.
+        admin_address: where the admin port was told to listen.
+        carrier: has the counters.
+        now_ms: the clock.
+    """
+
+    listeners: Mapping[str, _Listener]
+    connections: ConnectionQuotas
+    store: _Store | None
+    admin: Callable[[], Sequence[socket.socket]]
+    admin_address: Address
+    control: Control
+    carrier: _Carrier
+    now_ms: NowMs
+
+    def sockets(self) -> Iterator[tuple[str, Address, socket.socket]]:
+        """All that listen."""
+        for listener in self.listeners.values():
+            for address, sock in listener.open_sockets():
+                yield LISTENER, address, sock
+        for sock in self.admin():
+            yield ADMIN, self.admin_address, sock
+        if self.control.sock is not None:
+            yield CONTROL, self.admin_address, self.control.sock
+
+    async def lend(self) -> None:
+        """Let the other process have what only one may have."""
+        if self.store is not None:
+            await self.store.lend()
+
+    async def take_back(self) -> None:
+        """The other process is gone."""
+        if self.store is not None:
+            await self.store.take_back()
+
+    def suspend(self) -> dict[str, AcceptedSocket]:
+        """Accept no client; sockets that wait for their turn, by listener."""
+        waiting = {name: listener.suspend() for name, listener in self.listeners.items()}
+        return {name: accepted for name, accepted in waiting.items() if accepted is not None}
+
+    def resume(self, waiting: Mapping[str, AcceptedSocket]) -> None:
+        """Accept again."""
+        for name, listener in self.listeners.items():
+            listener.resume(waiting.get(name))
+
+
+def waiting_row(listener: str, accepted: AcceptedSocket) -> list[Any]:
+    """An accepted socket that waits for its turn, without its descriptor."""
+    return [listener, accepted.sock.family, accepted.ip, accepted.port, accepted.broker_id, accepted.recorded]
+
+
+def waiting_socket(row: list[Any], descriptor: int) -> tuple[str, AcceptedSocket]:
+    """The same, read."""
+    listener, family, ip, port, broker_id, recorded = row
+    sock = PlainSocket(family, socket.SOCK_STREAM, 0, fileno=descriptor)
+    return listener, AcceptedSocket(sock, ip, port, broker_id, recorded=recorded)

@@ -1,0 +1,80 @@
+"""What systemd is told: sd_notify(3) over its datagram socket. [io]
+
+Only where systemd set NOTIFY_SOCKET; else nothing is sent. Nothing of it may hold up or end the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import MutableMapping
+
+import structlog
+
+_log = structlog.get_logger("gateway.systemd")
+
+
+class Notify:
+    """The messages of one process."""
+
+    def __init__(self, environment: MutableMapping[str, str], *, successor: bool = False) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            environment: of the process.
+            successor: this process replaces another one, which the watchdog was set for.
+        """
+        self._address = environment.get("NOTIFY_SOCKET", "")
+        self._sock: socket.socket | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        watched = successor or environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        usec = environment.get("WATCHDOG_USEC", "")
+        self._watchdog_s = int(usec) / 1e6 if watched and usec.isdigit() else 0.0
+        if self._address:
+            self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+
+    def ready(self) -> None:
+        """The gateway serves, at the start, after a reload, or in place of another process; feeds the watchdog."""
+        self._send("READY=1")
+        if self._timer is None:
+            self._feed()
+
+    def reloading(self) -> None:
+        """The configuration is read again."""
+        usec = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={usec}")
+
+    def stopping(self) -> None:
+        """The gateway ends."""
+        self._send("STOPPING=1")
+
+    def replaced_by(self, pid: int) -> None:
+        """Another process is the service from now on; nothing this one says counts any more."""
+        self._send(f"MAINPID={pid}")
+        self.close()
+
+    def close(self) -> None:
+        """Send nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    def _feed(self) -> None:
+        # A loop that stands still feeds nothing.
+        if self._watchdog_s and self._sock is not None:
+            self._send("WATCHDOG=1")
+            self._timer = asyncio.get_running_loop().call_later(self._watchdog_s / 3, self._feed)
+
+    def _send(self, text: str) -> None:
+        if self._sock is None:
+            return
+        address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
+        try:
+            self._sock.sendto(text.encode(), address)
+        except OSError as exc:
+            _log.warning("systemd_not_told", error=exc.strerror, message=text.split("\n")[0])

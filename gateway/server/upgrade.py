@@ -1,0 +1,259 @@
+"""The process that goes: it starts the next one, hands over what it has, and drains. [io]
+
+    next                                this one
+    hello                          ->
+                                   <-   socket (descriptor) ..., sockets_end
+    lend                           ->   lets go of the store's file; alterations are refused from here on
+                                   <-   lent
+    ready: it could serve          ->   accepts no more: connections wait in the kernel
+                                   <-   states, rates, counts, waiting (descriptor) ..., go
+    serving                        ->   tells systemd, drains
+                                   <-   main
+    use                           <->   use, counts, until this one ends
+
+Until `serving` is read nothing is final: when the next one ends, or takes too long, this one goes on with all that it
+had. Afterwards there is no way back, and none is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from gateway.net.accepted_socket import AcceptedSocket
+from gateway.quota_admin.store.interface import StoreError
+from gateway.server.carried import CarriedCounts, connection_rows
+from gateway.server.control import UpgradeReport
+from gateway.server.handover_link import DESCRIPTOR, FORMAT, HandoverLink
+from gateway.server.replacement import Replaceable, waiting_row
+
+UPGRADE_S: Final = 60.0
+_TELL_S: Final = 0.1
+_END_S: Final = 5.0
+
+_log = structlog.get_logger("gateway.upgrade")
+
+
+def command_of_this_process() -> list[str]:
+    """The command that this process was started with; a script is looked up again, as another may be there now."""
+    script = Path(sys.argv[0])
+    if script.suffix != ".py" and (found := shutil.which(script)) is not None:
+        return [found, *sys.argv[1:]]
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+class Upgrade:
+    """See the module.
+
+    Attributes:
+        replaced: another process serves; this one is to drain.
+    """
+
+    def __init__(
+        self,
+        gateway: Replaceable,
+        *,
+        refusal: Callable[[], str | None],
+        on_replaced: Callable[[int], None],
+        command: Sequence[str] | None = None,
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            gateway: to be replaced.
+            refusal: why it can't be now; None: it can.
+            on_replaced: told the process id of the one that serves.
+            command: starts the next process; None: see `command_of_this_process`.
+        """
+        self.replaced = False
+        self._gateway = gateway
+        self._refusal = refusal
+        self._on_replaced = on_replaced
+        self._command = command
+        self._link: HandoverLink | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._done: asyncio.Future[str | None] | None = None
+        self._steps: set[asyncio.Task[None]] = set()
+        self._lent = False
+        self._suspended: dict[str, AcceptedSocket] | None = None
+        self._counts = CarriedCounts()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self, by: str) -> UpgradeReport:
+        """Have another process take over.
+
+        Args:
+            by: the author, for the log.
+        """
+        reason = self._refusal()
+        if self._done is not None:
+            reason = reason or "an upgrade is under way"
+        if reason is not None:
+            _log.warning("upgrade_refused", by=by, reason=reason)
+            return UpgradeReport(os.getpid(), reason)
+        self._done = asyncio.get_running_loop().create_future()
+        _log.info("upgrade_begun", by=by)
+        try:
+            error = self._start() or await asyncio.wait_for(self._done, UPGRADE_S)
+        except TimeoutError:
+            error = f"the new process was not ready within {UPGRADE_S:.0f} s"
+        if error is None:
+            assert self._process is not None
+            return UpgradeReport(self._process.pid)
+        await self._go_on(error)
+        return UpgradeReport(os.getpid(), error)
+
+    def abort(self) -> None:
+        """This process is to end: the next one, if it does not serve yet, ends too."""
+        if self._done is not None and not self._done.done():
+            self._done.set_result("the gateway was stopped meanwhile")
+
+    async def stop(self) -> None:
+        """This process ends; the next one gets what it was not told yet, if it reads."""
+        if self._timer is not None:
+            self._timer.cancel()
+        link = self._link
+        if link is None or not self.replaced:
+            return
+        self._gateway.carrier.stop()
+        self._tell_counts()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(link.flush(), _END_S)
+        link.close()
+
+    # -- the other process -----------------------------------------------------------------------------------
+
+    def _start(self) -> str | None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {**os.environ, DESCRIPTOR: str(theirs.fileno())}
+        environment.pop("WATCHDOG_PID", None)  # the watchdog goes over
+        try:
+            self._process = subprocess.Popen(
+                self._command or command_of_this_process(),
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+            )
+        except OSError as exc:
+            ours.close()
+            return f"it can't be started: {exc}"
+        finally:
+            theirs.close()
+        self._link = HandoverLink(ours, self._received, self._lost)
+        self._link.open()
+        return None
+
+    def _lost(self) -> None:
+        if self.replaced:
+            _log.error("successor_lost")
+        elif self._done is not None and not self._done.done():
+            self._done.set_result("the new process ended before it served; its log says why")
+
+    async def _go_on(self, error: str) -> None:
+        """It was not replaced: all is as before."""
+        for step in list(self._steps):
+            step.cancel()
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        if self._process is not None:
+            self._process.kill()
+            await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
+        if self._suspended is not None:
+            self._gateway.resume(self._suspended)
+            self._suspended = None
+        if self._lent:
+            self._lent = False
+            try:
+                await self._gateway.take_back()
+            except StoreError as exc:
+                _log.error("quota_store_not_taken_back", error=str(exc))
+        self._counts = CarriedCounts()
+        self._done = None
+        _log.error("upgrade_failed", reason=error)
+
+    # -- messages --------------------------------------------------------------------------------------------
+
+    def _received(self, what: str, body: Any, _descriptors: Sequence[int]) -> None:
+        if self._done is None:
+            return
+        if what == "use" and self.replaced:
+            self._gateway.carrier.take_use(body)
+        elif self._done.done():
+            return
+        elif what == "failed":
+            self._done.set_result(body)
+        elif what == "hello":
+            self._hand_sockets()
+        elif what == "lend":
+            self._step(self._lend())
+        elif what == "ready":
+            self._step(self._hand_over())
+        elif what == "serving":
+            self._replace()
+
+    def _step(self, step: Any) -> None:
+        self._steps.add(task := asyncio.get_running_loop().create_task(step))
+        task.add_done_callback(self._steps.discard)
+
+    def _send(self, what: str, body: Any = None, descriptors: Sequence[int] = ()) -> None:
+        if self._link is not None:
+            self._link.send(what, body, descriptors)
+
+    def _send_rows(self, what: str, rows: Sequence[Any]) -> None:
+        if self._link is not None:
+            self._link.send_rows(what, rows)
+
+    def _hand_sockets(self) -> None:
+        for kind, (host, port), sock in self._gateway.sockets():
+            self._send("socket", [kind, host, port], [sock.fileno()])
+        self._send("sockets_end", FORMAT)
+
+    async def _lend(self) -> None:
+        self._lent = True
+        await self._gateway.lend()
+        self._send("lent")
+
+    async def _hand_over(self) -> None:
+        gateway = self._gateway
+        self._suspended = gateway.suspend()
+        self._send_rows("states", await gateway.carrier.states())
+        self._send_rows("rates", list(connection_rows(gateway.connections.rates(now_ms=gateway.now_ms()))))
+        self._tell_counts()
+        for name, accepted in self._suspended.items():
+            self._send("waiting", waiting_row(name, accepted), [accepted.sock.fileno()])
+        self._send("go")
+
+    def _replace(self) -> None:
+        assert self._done is not None
+        assert self._process is not None
+        for accepted in (self._suspended or {}).values():
+            accepted.sock.close()
+        self.replaced = True
+        self._gateway.carrier.tell_use(lambda rows: self._send_rows("use", rows))
+        self._tick()
+        self._on_replaced(self._process.pid)
+        _log.info("replaced", pid=self._process.pid)
+        self._done.set_result(None)
+
+    def tell_main(self) -> None:
+        """The other process is the service from now on."""
+        self._send("main")
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_TELL_S, self._tick)
+        self._tell_counts()
+
+    def _tell_counts(self) -> None:
+        if rows := self._counts.changed(self._gateway.connections.counts()):
+            self._send_rows("counts", rows)
