@@ -1,0 +1,77 @@
+"""Clients that must not notice that a gateway is replaced: newcomers at a rate, each with one request."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+from struct import unpack
+
+from testkit import wire
+
+_REQUEST = wire.request("ApiVersions", 2, correlation_id=1, client_id="newcomer")
+_WITHIN_S = 20.0
+
+
+class Newcomers:
+    """Connect so often a second, ask once, close; until told to stop.
+
+    Attributes:
+        outcomes: how often: answered, refused, reset (or closed in the place of an answer), silent.
+    """
+
+    def __init__(self, address: tuple[str, int], *, per_s: float, threads: int = 8) -> None:
+        """Begin.
+
+        Args:
+            address: of the gateway.
+            per_s: connections a second, of all threads.
+            threads: that take turns.
+        """
+        self.outcomes: Counter[str] = Counter()
+        self._address = address
+        self._pause_s = threads / per_s
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._run, args=(n / per_s,)) for n in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> Counter[str]:
+        """End; what came of all."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        return self.outcomes
+
+    def _run(self, offset_s: float) -> None:
+        due_s = time.monotonic() + offset_s
+        while not self._stop.wait(max(0.0, due_s - time.monotonic())):
+            # A machine that was busy for a while is not caught up with by a burst.
+            due_s = max(due_s + self._pause_s, time.monotonic() - self._pause_s)
+            outcome = self._once()
+            with self._lock:
+                self.outcomes[outcome] += 1
+
+    def _once(self) -> str:
+        try:
+            sock = socket.create_connection(self._address, timeout=_WITHIN_S)
+        except ConnectionRefusedError:
+            return "refused"
+        except OSError:
+            return "not connected"
+        with sock:
+            try:
+                sock.sendall(_REQUEST)
+                answer = b""
+                while len(answer) < 4 or len(answer) < 4 + unpack(">i", answer[:4])[0]:
+                    piece = sock.recv(65536)
+                    if not piece:
+                        return "reset"
+                    answer += piece
+            except TimeoutError:
+                return "silent"
+            except OSError:
+                return "reset"
+        return "answered"

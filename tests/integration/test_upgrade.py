@@ -1,0 +1,135 @@
+"""A gateway before a real Kafka is replaced while clients come, produce and are in debt (G)."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from embedded_kafka.kafka import KafkaCluster
+from testkit.tap import Tap
+from testkit.upgrade_load import Newcomers
+from testkit.wire_client import WireClient
+from tests.integration.conftest import eventually
+from tests.integration.gateway_process import GatewayOptions, GatewayProcess
+
+pytestmark = pytest.mark.integration
+
+SLUICE = Path(sys.executable).with_name("sluice")
+
+
+class Upgraded:
+    """A gateway, and the processes that took its place."""
+
+    def __init__(self, gateway: GatewayProcess) -> None:
+        self.gateway = gateway
+        self.pids = [gateway.pid]
+
+    def upgrade(self) -> subprocess.CompletedProcess[str]:
+        command = [SLUICE, "upgrade", "--admin", str(self.gateway._admin)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+        if not done.returncode:
+            self.pids.append(int(done.stdout.split()[1]))
+        return done
+
+    def alone(self) -> bool:
+        """Whether all processes but the last have ended."""
+        self.gateway._process.poll()
+        return not any(Path(f"/proc/{pid}").exists() for pid in self.pids[:-1])
+
+
+@pytest.fixture
+def upgraded(kafka: KafkaCluster, tap: Tap, tmp_path: Path) -> Iterator[Upgraded]:
+    tables = """
+[drain]
+timeout_ms = 3000
+[connections]
+max_connections_per_ip = 200
+[[quotas]]
+client_id = "debtor"
+controller_mutation_rate = 0.5
+producer_byte_rate = 1000
+"""
+    gateway = GatewayProcess(tmp_path, kafka.brokers.values(), tap, GatewayOptions(tables=tables))
+    gateway.start()
+    found = Upgraded(gateway)
+    try:
+        yield found
+    finally:
+        for pid in found.pids[1:]:
+            if Path(f"/proc/{pid}").exists():
+                os.kill(pid, signal.SIGKILL)
+        gateway.stop()
+
+
+def create(client: WireClient, topic: str, partitions: int) -> tuple[int, int]:
+    wanted = [{"name": topic, "num_partitions": partitions, "replication_factor": 1}]
+    answer = client.ask("CreateTopics", 7, topics=wanted, timeout_ms=20_000).body
+    return int(answer.topics[0].error_code), int(answer.throttle_time_ms)
+
+
+def test_upgrades_and_reloads_are_not_noticed_and_a_debt_stays(upgraded: Upgraded) -> None:
+    gateway, topic = upgraded.gateway, f"t{uuid.uuid4().hex[:8]}"
+    debtor = WireClient(gateway.bootstrap, client_id="debtor")
+    code, throttle_ms = create(debtor, topic, 40)  # 5.5 in the bucket: more than a minute of debt
+    assert code == 0
+    in_debt_since = time.monotonic()
+    debtor.close()
+    producer = Producer({"bootstrap.servers": str(gateway.bootstrap), "enable.idempotence": True, "linger.ms": 1})
+    newcomers = Newcomers(gateway.behind_tap(0), per_s=50)
+    sent = 0
+    for _ in range(2):
+        done = upgraded.upgrade()
+        assert done.returncode == 0, done.stderr
+        os.kill(upgraded.pids[-1], signal.SIGHUP)
+        eventually(upgraded.alone)
+        for _ in range(50):
+            producer.produce(topic, str(sent).encode(), partition=0)
+            sent += 1
+        assert producer.flush(30) == 0
+    outcomes = newcomers.stop()
+    assert set(outcomes) == {"answered"}, outcomes
+    with WireClient(gateway.bootstrap, client_id="debtor") as client:
+        code, throttle_ms = create(client, f"{topic}x", 1)
+    left_ms = (40 - 5.5) / 0.5 * 1000 - (time.monotonic() - in_debt_since) * 1000
+    assert code == 89
+    assert abs(throttle_ms - left_ms) < 2_000
+    consumer = Consumer(
+        {"bootstrap.servers": str(gateway.bootstrap), "group.id": topic, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    values = [int(m.value()) for m in consumer.consume(sent, timeout=20)]
+    consumer.close()
+    assert values == list(range(sent))
+
+
+def test_program_that_can_not_serve_changes_nothing_and_says_why(upgraded: Upgraded) -> None:
+    gateway = upgraded.gateway
+    text = gateway.config_file.read_text()
+    for wrong, reason in (("[nonsense]\n", "nonsense"), ('[tracse]\nendpoint = "x"\n', "tracse")):
+        gateway.config_file.write_text(text + wrong)
+        done = upgraded.upgrade()
+        assert (done.returncode, reason in done.stderr) == (1, True), done.stderr
+    gateway.config_file.write_text(text)
+    assert gateway.running
+    assert gateway.http("/readyz")[0] == 200
+    with WireClient(gateway.bootstrap) as client:
+        client.ask("ApiVersions", 2)
+    # One that is killed before it serves: the store is the old one's again.
+    gateway.signal(signal.SIGUSR2)
+    eventually(lambda: children(gateway.pid) != [])
+    os.kill(children(gateway.pid)[0], signal.SIGKILL)
+    eventually(lambda: "upgrade_failed" in gateway.log_file.read_text().split("nonsense")[-1])
+    assert gateway.http("/readyz")[0] == 200
+    done = upgraded.upgrade()
+    assert done.returncode == 0, done.stderr
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -1,0 +1,89 @@
+"""Counters that go over to another process stand there as they did here, now and later."""
+
+import pytest
+
+from quotas.connections import CarriedConnections, ConnectionLimits, ConnectionQuotas, ListenerLimits
+from quotas.entities import QuotaKey
+from quotas.limits import Limits
+from quotas.rate import SampledRate
+
+LISTENER = "clients"
+
+
+@pytest.mark.parametrize(
+    "records", [[(0, 100.0)], [(0, 5.0), (400, 7.0), (2_500, 3.0)], [(t, 1.0) for t in range(0, 30_000, 700)]]
+)
+def test_rate_that_was_taken_over_tells_the_same_at_every_later_moment(records: list[tuple[int, float]]) -> None:
+    before = SampledRate(11, 1_000, now_ms=0)
+    for at_ms, value in records:
+        before.record(value, now_ms=at_ms)
+    now_ms = records[-1][0] + 100
+    after = SampledRate(11, 1_000, now_ms=now_ms)
+    after.take_over(before.samples(now_ms=now_ms), now_ms=now_ms)
+    for later_ms in range(now_ms, now_ms + 14_000, 350):
+        if later_ms % 3 == 0:
+            for each in (before, after):
+                each.record(2.0, now_ms=later_ms)
+        assert after.rate(now_ms=later_ms) == pytest.approx(before.rate(now_ms=later_ms))
+        assert after.throttle_time_ms(0.5, now_ms=later_ms) == before.throttle_time_ms(0.5, now_ms=later_ms)
+
+
+def test_rate_of_other_windows_counts_as_recorded_now() -> None:
+    before = SampledRate(11, 1_000, now_ms=0)
+    for at_ms in range(0, 9_000, 500):
+        before.record(1.0, now_ms=at_ms)
+    after = SampledRate(3, 500, now_ms=9_000)
+    after.take_over(before.samples(now_ms=9_000), now_ms=9_000)
+    assert after.total(now_ms=9_000) == before.total(now_ms=9_000) == 18
+
+
+def test_connections_of_the_process_before_count_until_they_have_ended() -> None:
+    limits = ConnectionLimits({LISTENER: ListenerLimits()}, max_connections_per_ip=3)
+    before, after = (ConnectionQuotas(Limits(), limits, now_ms=0) for _ in range(2))
+    for _ in range(2):
+        assert before.admit(LISTENER, "10.0.0.1", now_ms=0).decision == "admit"
+    after.take_over(before.rates(now_ms=0), now_ms=0)
+    after.carry(before.counts())
+    assert [after.admit(LISTENER, "10.0.0.1", now_ms=1).decision for _ in range(2)] == ["admit", "refuse"]
+    before.release(LISTENER, "10.0.0.1")
+    after.carry(before.counts())
+    assert after.admit(LISTENER, "10.0.0.1", now_ms=2).decision == "admit"
+    after.carry(CarriedConnections({}, {}))
+    assert after.snapshot(now_ms=3).connections == after.connections_of("10.0.0.1") == 2
+    assert after.snapshot(now_ms=3).accept_rate == pytest.approx(0.4, rel=0.01)  # 2 before, 2 here, over 10 windows
+
+
+def test_mutations_and_mutes_left_behind_go_along() -> None:
+    from gateway.fleet.counters import counters_of
+    from gateway.server.carried import OwnUse, states, take_states, take_use
+    from quotas.entities import QuotaEntity
+    from quotas.mutations import MutationQuotas, MutationSettings
+    from quotas.rate_quotas import RateQuotas, RateSettings
+
+    limits = Limits()
+    limits.set(QuotaEntity(client_id="c"), QuotaKey.CONTROLLER_MUTATION_RATE, 1.0)
+    limits.set(QuotaEntity(client_id="c"), QuotaKey.PRODUCER_BYTE_RATE, 100.0)
+
+    def process() -> tuple[RateQuotas, MutationQuotas, dict]:
+        produce, fetch, time = (
+            RateQuotas(limits, key, RateSettings())
+            for key in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE, QuotaKey.REQUEST_PERCENTAGE)
+        )
+        mutations = MutationQuotas(limits, MutationSettings())
+        return produce, mutations, counters_of(produce, fetch, time, mutations)
+
+    (old, old_mutations, old_counters), (new, new_mutations, new_counters) = process(), process()
+    old_mutations.charge("u", "c", 30.0, strict=True, now_ms=0)
+    of_old = old.tracker("u", "c", now_ms=0)
+    of_old.record(1_500, now_ms=0)
+    use = OwnUse(old_counters)
+    take_states(new_counters, states(old_counters, now_ms=10), now_ms=10)
+    of_new = new.tracker("u", "c", now_ms=10)
+    assert of_new.throttle_time_ms(now_ms=10) == of_old.throttle_time_ms(now_ms=10) > 0
+    assert new_mutations.throttle_time_ms("u", "c", now_ms=10) == old_mutations.throttle_time_ms("u", "c", now_ms=10)
+    of_old.record(700, now_ms=50)  # of a connection that the old process has yet
+    of_old.left_until_ms = 9_000
+    take_use(new_counters, use.take(), now_ms=60)
+    assert (of_new.level(now_ms=60)[0], of_new.left_until_ms) == (2_200, 9_000)
+    assert of_new.recorded_here == 0  # so that it is not told back
+    assert use.take() == []
