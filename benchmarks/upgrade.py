@@ -108,7 +108,7 @@ def _campaign(arguments: argparse.Namespace, directory: Path, brokers: str) -> d
 
 
 def _upgrade(admin: str) -> int:
-    command = [_SLUICE, "upgrade", "--admin", admin]
+    command = [str(_SLUICE), "upgrade", "--admin", admin]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
     return int(done.stdout.split()[1])
 

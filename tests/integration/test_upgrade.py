@@ -32,7 +32,7 @@ class Upgraded:
         self.pids = [gateway.pid]
 
     def upgrade(self) -> subprocess.CompletedProcess[str]:
-        command = [SLUICE, "upgrade", "--admin", str(self.gateway._admin)]
+        command = [str(SLUICE), "upgrade", "--admin", str(self.gateway._admin)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
         if not done.returncode:
             self.pids.append(int(done.stdout.split()[1]))

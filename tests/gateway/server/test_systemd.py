@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from gateway.server.systemd import Notify
 
 
 @pytest.fixture
-def systemd(tmp_path: Path) -> socket.socket:
+def systemd(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(tmp_path / "notify"))
         sock.settimeout(5)
