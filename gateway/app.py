@@ -24,7 +24,7 @@ from prometheus_client.core import Metric
 
 from config import Config, ConfigError, ListenerSettings
 from config.sections.quota_admin import LimitsBy
-from gateway.fleet.counters import counters_of
+from gateway.fleet.counters import AllCounters, counters_of
 from gateway.fleet.service import FleetService
 from gateway.handlers import handlers_of
 from gateway.handlers.context import HandlerContext
@@ -261,7 +261,7 @@ class Gateway:
         )
         if worker is not None:
             # The supervisor has the counters of mutations.
-            own = {key: each for key, each in counters.items() if key is not KEY}
+            own: AllCounters = {key: each for key, each in counters.items() if key is not KEY}
             WorkerCarrier(worker, own, now_ms)
         if worker is not None and self.fleet is None:
             SharedUsage(worker, self.client_quotas, config.server.worker_count, now_ms)
