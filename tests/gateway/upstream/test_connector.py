@@ -1,4 +1,5 @@
 import asyncio
+import time
 
 import pytest
 
@@ -121,6 +122,28 @@ async def test_d02_blackhole_ends_at_the_connect_deadline() -> None:
             assert await client.receive_rest() == b""
             assert 0.15 < loop.time() - start < 2
             await running.ended_by(CloseCause.UPSTREAM_TIMEOUT)
+
+
+async def test_l06_attempt_during_which_the_process_stood_still_has_its_time_again() -> None:
+    answer = asyncio.Event()
+
+    async def lookup(host: str, port: int) -> list[str]:
+        await answer.wait()
+        return [HOST]
+
+    async with ScriptedBroker() as broker:
+        user = User()
+        made = connector(("kafka.test", broker.port), lookup=lookup, timeout_ms=200)
+        attempt = asyncio.create_task(made.connect(user, None))
+        await asyncio.sleep(0)
+        time.sleep(1.3)  # noqa: ASYNC251  (this is the pause)
+        await asyncio.sleep(0.01)
+        assert user.failures == []
+        answer.set()
+        await attempt
+        assert user.transport is not None
+        user.transport.abort()
+        await user.lost.wait()
 
 
 async def test_d03_slow_name_holds_up_no_other_connection(monkeypatch: pytest.MonkeyPatch) -> None:
