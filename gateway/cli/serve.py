@@ -105,6 +105,9 @@ class _Reasons(io.TextIOBase):
 def _run(arguments: argparse.Namespace) -> int:
     brokers = tuple(broker for brokers in arguments.upstream or () for broker in brokers)
     if arguments.config is None and not brokers:
+        if _UPGRADE_FD in os.environ:
+            print("sluice: a gateway with a Kafka of its own can not be replaced", file=sys.stderr)
+            return 2
         return _serve_embedded(arguments.workers)
     if arguments.config is None:
         found = _with_workers(config.default_config(brokers), arguments.workers)

@@ -1,8 +1,10 @@
 """What is served with which arguments; the gateway and the embedded Kafka themselves are tested elsewhere."""
 
+import json
 import re
 import shlex
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,3 +152,13 @@ def test_demonstrated_commands_are_shell_words_and_ours_are_commands(monkeypatch
     assert ("kafka-tool", "kafka-configs") in ours
     assert {command for command, _ in ours} <= {"kafka-tool", "quotas", "usage"}
     assert {tool for command, tool in ours if command == "kafka-tool"} <= TOOLS.keys()
+
+
+def test_a_gateway_with_a_kafka_of_its_own_is_not_replaced_and_the_one_that_asked_is_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setenv("SLUICE_UPGRADE_FD", str(theirs.detach()))
+    assert run("serve")[0] == 2
+    assert json.loads(ours.recv(4096)) == ["failed", "a gateway with a Kafka of its own can not be replaced"]
+    ours.close()
