@@ -1,11 +1,11 @@
 """The status page and `sluice top` with 1,000 active clients: what they cost browser and gateway; keeps results.
 
-    python -m benchmarks.status_page [--clients 1000] [--rounds 4] [--seconds 10] [--write]
+    python -m benchmarks.status_page [--clients 1000] [--rounds 4] [--seconds 10] [--before FILE] [--write]
 
 A real gateway process relays Produce requests of all clients, at a steady rate, to a scripted broker. Chromium opens
-the page with a row for each client. The gateway's CPU time is taken in turns with nothing open, and with page and top
-(in tmux) open. Goals: first paint under 1 s, an update under 50 ms of the browser's main thread, at most 2 percent of
-a core more in the gateway.
+the page with a row for each client. With `--before`, an older page is measured too, of the same gateway. The
+gateway's CPU time is taken in turns with nothing open, and with page and top (in tmux) open. Goals: first paint under
+1 s, an update under 50 ms of the browser's main thread, at most 2 percent of a core more in the gateway.
 """
 
 from __future__ import annotations
@@ -98,8 +98,10 @@ def _replies(connection: BrokerConnection, request: Request) -> None:
     connection.send(produce_reply(request.correlation_id))
 
 
-async def measure(clients: int, rounds: int, seconds: float, per_s: int) -> dict[str, Any]:
-    """All numbers."""
+async def measure(
+    clients: int, rounds: int, seconds: float, per_s: int, before: str | None
+) -> dict[str, Any]:
+    """All numbers; `before` is the text of an older page."""
     admin = f"max_entity_series = {clients}"
     with TemporaryDirectory() as folder:
         async with ScriptedBroker() as broker:
@@ -114,8 +116,9 @@ async def measure(clients: int, rounds: int, seconds: float, per_s: int) -> dict
                         browser = await playwright.chromium.launch(
                             executable_path=program, args=["--no-sandbox"]
                         )
-                        found = await _page_times(browser, gateway)
-                        found |= await _cpu(browser, gateway, rounds, seconds)
+                        found = await _page_times(browser, gateway, before)
+                        if rounds:
+                            found |= await _cpu(browser, gateway, rounds, seconds)
                         await browser.close()
                 finally:
                     running.cancel()
@@ -124,7 +127,7 @@ async def measure(clients: int, rounds: int, seconds: float, per_s: int) -> dict
                 return found | {"clients": clients, "requests_per_s": per_s, "sent": load.sent}
 
 
-async def _page_times(browser: Browser, gateway: GatewayProcess) -> dict[str, Any]:
+async def _page_times(browser: Browser, gateway: GatewayProcess, before: str | None) -> dict[str, Any]:
     paints, rows_at = [], []
     for _ in range(3):
         page = await _opened(browser, gateway)
@@ -141,12 +144,16 @@ async def _page_times(browser: Browser, gateway: GatewayProcess) -> dict[str, An
     }
     for rows in ("100", "1000"):
         found[f"update_{rows}"] = await _update_times(browser, gateway, rows)
+        if before is not None:
+            found[f"update_{rows}_before"] = await _update_times(browser, gateway, rows, before)
     return found
 
 
-async def _update_times(browser: Browser, gateway: GatewayProcess, rows: str) -> dict[str, float]:
+async def _update_times(
+    browser: Browser, gateway: GatewayProcess, rows: str, text: str | None = None
+) -> dict[str, float]:
     """Time of the browser's main thread for one update, in ms of CPU: neighbours do not count."""
-    page = await _opened(browser, gateway)
+    page = await _opened(browser, gateway, text)
     await page.select_option("#rows", rows)
     await page.wait_for_timeout(1_000)
     shown = await page.locator("#clients tr").count()
@@ -162,8 +169,13 @@ async def _update_times(browser: Browser, gateway: GatewayProcess, rows: str) ->
     return {"rows": shown, **spent}
 
 
-async def _opened(browser: Browser, gateway: GatewayProcess) -> Page:
+async def _opened(browser: Browser, gateway: GatewayProcess, text: str | None = None) -> Page:
     page = await browser.new_page()
+    if text is not None:
+        await page.route(
+            f"http://{HOST}:{gateway.admin_port}/",
+            lambda route: route.fulfill(body=text, content_type="text/html"),
+        )
     await page.add_init_script(f"document.addEventListener('DOMContentLoaded', () => {{{_WATCH}}});")
     await page.goto(f"http://{HOST}:{gateway.admin_port}/")
     # Not `wait_for_function`, which the page's own policy does not let in.
@@ -236,24 +248,41 @@ def page(found: dict[str, Any]) -> str:
                 f"{each['LayoutDuration']}, {each['RecalcStyleDuration']}) | {goal} |"
                 for each, goal in ((found["update_100"], f"{UPDATE_MS} ms"), (found["update_1000"], ""))
             ),
-            f"| gateway's CPU, page and top closed | {found['cpu_pct']} % of a core | |",
-            f"| the same, both open, in turns | {found['cpu_pct_with_page_and_top']} % | |",
-            f"| more, of medians | {found['more_pct_of_a_core']} % of a core, ratio {found['ratio']} | {CPU_PCT} % |",
+            *(
+                f"| the same of {found[name]['rows']} rows with the page before | {found[name]['TaskDuration']} ms "
+                f"({found[name]['ScriptDuration']}, {found[name]['LayoutDuration']}, "
+                f"{found[name]['RecalcStyleDuration']}) | |"
+                for name in ("update_100_before", "update_1000_before")
+                if name in found
+            ),
+            *_cpu_lines(found),
             "",
         ]
     )
+
+
+def _cpu_lines(found: dict[str, Any]) -> list[str]:
+    if "cpu_pct" not in found:
+        return []
+    return [
+        f"| gateway's CPU, page and top closed | {found['cpu_pct']} % of a core | |",
+        f"| the same, both open, in turns | {found['cpu_pct_with_page_and_top']} % | |",
+        f"| more, of medians | {found['more_pct_of_a_core']} % of a core, ratio {found['ratio']} | {CPU_PCT} % |",
+    ]
 
 
 def main() -> int:
     """Run and report; 1 when a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.status_page")
     parser.add_argument("--clients", type=int, default=1_000)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=4, help="of the gateway's CPU; 0: the page alone")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--per-second", type=int, default=500)
+    parser.add_argument("--before", type=Path, help="an older page, as `git show COMMIT:...` gives it")
     parser.add_argument("--write", action="store_true", help="keep the results")
     options = parser.parse_args()
-    found = asyncio.run(measure(options.clients, options.rounds, options.seconds, options.per_second))
+    before = None if options.before is None else options.before.read_text()
+    found = asyncio.run(measure(options.clients, options.rounds, options.seconds, options.per_second, before))
     found |= {"started": datetime.now(UTC).isoformat(timespec="seconds"), "machine": describe_machine()}
     text = page(found)
     print(text)
@@ -262,7 +291,7 @@ def main() -> int:
     kept = (
         found["first_paint_ms"] <= FIRST_PAINT_MS,
         found["update_100"]["TaskDuration"] <= UPDATE_MS,
-        found["more_pct_of_a_core"] <= CPU_PCT,
+        found.get("more_pct_of_a_core", 0.0) <= CPU_PCT,
     )
     return int(not all(kept))
 

@@ -34,7 +34,7 @@ from gateway.net.listener import Listener, Listeners
 from gateway.net.listening import ListeningSockets
 from gateway.net.long_work import LongWork
 from gateway.observability.connection_metrics import ConnectionMetrics
-from gateway.observability.fleet_metrics import FleetMetrics
+from gateway.observability.fleet_metrics import FleetMetrics, members_json
 from gateway.observability.operation_metrics import (
     QuotaAdminMetrics,
     ReadinessMetrics,
@@ -462,6 +462,8 @@ class Gateway:
                 "not_ready": self.why_not_ready(),
                 "enforcement": self.limits.mode,
                 "journal_entries": len(self.journal),
+                "fleet": [] if self.fleet is None else members_json(self.fleet),
+                "workers": [],
             },
             wall_ms=wall_clock_ms,
         )

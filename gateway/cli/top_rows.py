@@ -122,10 +122,17 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What goes on in a gateway."""
+    """What goes on in a gateway.
+
+    Attributes:
+        head: lines about all of it.
+        clients: the rows.
+        members: lines about members of the fleet and workers.
+    """
 
     head: list[str]
     clients: list[Client]
+    members: list[str]
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Snapshot:
@@ -138,7 +145,7 @@ class Snapshot:
         rate = {name: at for at, name in enumerate(answer["rate_fields"])}
         mutation = {name: at for at, name in enumerate(answer["mutation_fields"])}
         clients = [_client(each, rate, mutation, waits) for each in answer["clients"]]
-        return cls(_head(answer, len(waits)), clients)
+        return cls(_head(answer, len(waits)), clients, _members(answer["members"][0]))
 
     def rows(self, *, by: str, reverse: bool = False, wanted: str = "") -> list[Client]:
         """Those whose name contains a text, in order."""
@@ -204,6 +211,32 @@ def _head(answer: Mapping[str, Any], waiting: int) -> list[str]:
         f"throttled: {number(total('gateway_throttled_requests_total'))}  loop held over 20 ms: {number(stalls)}"
         + ("" if total("gateway_quota_store_writable") else "  quota store: read-only"),
     ]
+
+
+def _members(gateway: Mapping[str, Any]) -> list[str]:
+    """A line for each member of the fleet, then for each worker."""
+    totals: dict[str, float] = {}
+    for member in gateway["fleet"]:
+        for quota, used in member["used"].items():
+            totals[quota] = totals.get(quota, 0.0) + used
+    lines = []
+    for member in gateway["fleet"]:
+        if member["this"]:
+            touch = f"this gateway, {'ISOLATED' if member['isolated'] else 'in touch'}, lag {member['lag_s']:.2f} s"
+        else:
+            touch = f"last message {member['age_s']:.1f} s ago"
+        shares = ", ".join(
+            f"{quota} {used / totals[quota]:.0%}"
+            for quota, used in sorted(member["used"].items())
+            if totals[quota]
+        )
+        lines.append(f"member {shown(member['member'])}: {touch}; share of use told: {shares or 'none'}")
+    lines += [
+        f"worker {each['worker']}: connections {number(each['connections'])}, muted {number(each['muted'])}, "
+        f"throttled {number(each['throttled'])}"
+        for each in gateway["workers"]
+    ]
+    return lines or ["one gateway, one process"]
 
 
 def shown(name: str) -> str:

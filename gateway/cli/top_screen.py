@@ -47,13 +47,14 @@ class TopScreen(App[None]):
         Binding("s", "sort", "Sort"),
         Binding("r", "reverse", "Reverse"),
         Binding("slash", "filter", "Filter"),
+        Binding("m", "members", "Members"),
         Binding("escape", "all", "All", show=False),
         Binding("q", "quit", "Quit"),
     ]
     CSS = """
         #filter { display: none; }
         #filter.on { display: block; }
-        #head { height: auto; }
+        #head { height: auto; max-height: 50%; overflow-y: auto; }
         DataTable { height: 1fr; }
     """
 
@@ -66,6 +67,7 @@ class TopScreen(App[None]):
         self._by = "used"
         self._reversed = False
         self._wanted = ""
+        self._with_members = False
         self._fault = ""
         self._rows: list[Client] = []
 
@@ -96,7 +98,7 @@ class TopScreen(App[None]):
         self._draw()
 
     def _draw(self) -> None:
-        head = Text("\n".join(self._snapshot.head))
+        head = Text("\n".join(self._snapshot.head + (self._snapshot.members if self._with_members else [])))
         order = f"sorted by {self._by}{', reversed' if self._reversed else ''}"
         found = self._snapshot.rows(by=self._by, reverse=self._reversed, wanted=self._wanted)
         filtered = f", filter: {shown(self._wanted)}" if self._wanted else ""
@@ -137,6 +139,11 @@ class TopScreen(App[None]):
     def action_reverse(self) -> None:
         """The other way round."""
         self._reversed = not self._reversed
+        self._draw()
+
+    def action_members(self) -> None:
+        """Lines of members and workers, or none."""
+        self._with_members = not self._with_members
         self._draw()
 
     def action_filter(self) -> None:

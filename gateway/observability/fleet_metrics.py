@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, Protocol
+from itertools import islice
+from typing import Any, Final, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -19,7 +20,14 @@ class _Peers(Protocol):
     def repeated_total(self) -> int: ...
 
 
+class _Member(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
 class _Exchange(Protocol):
+    @property
+    def member(self) -> _Member: ...
     @property
     def connected(self) -> bool: ...
     @property
@@ -53,6 +61,36 @@ class _Fleet(Protocol):
     @property
     def interval_s(self) -> float: ...
     def ages(self) -> Iterable[tuple[str, float]]: ...
+
+
+def members_json(fleet: _Fleet) -> list[dict[str, Any]]:
+    """Each member as the metrics have it, this one first; what only a member itself knows is null for others."""
+    exchange = fleet.exchange
+    used_by, me = exchange.used_by, exchange.member.id
+
+    def used(member: str) -> dict[str, float]:
+        return {quota.value: value for quota, value in used_by.get(member, {}).items()}
+
+    this = {
+        "member": me,
+        "this": True,
+        "isolated": not exchange.connected,
+        "age_s": None,
+        "lag_s": exchange.lag_ms / 1000,
+        "used": used(me),
+    }
+    others = (
+        {
+            "member": member,
+            "this": False,
+            "isolated": None,
+            "age_s": age_s,
+            "lag_s": None,
+            "used": used(member),
+        }
+        for member, age_s in islice(fleet.ages(), _MOST_MEMBERS)
+    )
+    return [this, *others]
 
 
 class FleetMetrics(Collector):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
 
 from prometheus_client.core import Metric
@@ -67,7 +67,9 @@ class MergedStatus:
         own = await self._own()
         told = await self._pool.ask_all("status")
         began_s = time.perf_counter()
-        text = json.dumps(_merged(json.loads(own.text), [json.loads(text) for text in told.values()]))
+        text = json.dumps(
+            _merged(json.loads(own.text), {number: json.loads(text) for number, text in told.items()})
+        )
         return Built(text.encode(), own.spent_s + time.perf_counter() - began_s)
 
     async def throttles(self, what: str, *values: Any) -> list[tuple[JournalClient, Throttles]]:
@@ -76,12 +78,12 @@ class MergedStatus:
         return [entry for entries in answers.values() for entry in entries]
 
 
-def _merged(own: dict[str, Any], others: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def _merged(own: dict[str, Any], others: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     series: dict[str, dict[str, list[Any]]] = {}
     clients: dict[tuple[Any, ...], dict[str, Any]] = {}
     waiting: list[dict[str, Any]] = []
     journal_entries = 0
-    for at, each in enumerate((own, *others)):
+    for at, each in enumerate((own, *others.values())):
         for name, samples in each["series"].items():
             if at and name.startswith(SUPERVISORS):
                 continue
@@ -96,12 +98,25 @@ def _merged(own: dict[str, Any], others: Iterable[Mapping[str, Any]]) -> dict[st
     ranked = sorted(clients.values(), key=urgency, reverse=True)
     waiting.sort(key=lambda entry: int(entry["last_ms"]), reverse=True)
     (member,) = own["members"]
+    workers = [_worker_json(number, each["series"]) for number, each in sorted(others.items())]
     return own | {
-        "members": [member | {"journal_entries": journal_entries}],
+        "members": [member | {"journal_entries": journal_entries, "workers": workers}],
         "client_count": len(clients),
         "waiting": waiting[:MAX_WAITING],
         "series": {name: list(samples.values()) for name, samples in series.items()},
         "clients": ranked[:MAX_ROWS],
+    }
+
+
+def _worker_json(number: int, series: Mapping[str, Any]) -> dict[str, Any]:
+    def total(name: str, **labels: str) -> float:
+        return float(sum(value for has, value in series.get(name, ()) if labels.items() <= has.items()))
+
+    return {
+        "worker": number,
+        "connections": total("gateway_connections_active"),
+        "muted": total("gateway_channels_muted", reason="throttled"),
+        "throttled": total("gateway_throttled_requests_total"),
     }
 
 

@@ -1,5 +1,6 @@
 """Two gateways with one quota, before a real cluster (G)."""
 
+import json
 import os
 import signal
 import time
@@ -97,6 +98,16 @@ def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_and_a_deat
         assert all(each.throttled_ms for each in load)
         assert (a.metric("gateway_fleet_used_total", member="b") or 0) > QUOTA
         assert (b.metric("gateway_fleet_used_total", member="a") or 0) > QUOTA
+
+        # Page and top have one view of both, from either.
+        for gateway, own, other in ((a, "a", "b"), (b, "b", "a")):
+            told = json.loads(gateway.http("/status.json")[1])["members"][0]["fleet"]
+            assert [(each["member"], each["this"], each["isolated"]) for each in told] == [
+                (own, True, False),
+                (other, False, None),
+            ]
+            assert all(each["used"]["producer_byte_rate"] > QUOTA for each in told)
+            assert told[1]["age_s"] < 2
 
         # What is not signed does not count.
         foreign = Producer({"bootstrap.servers": kafka.bootstrap})

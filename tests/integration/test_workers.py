@@ -189,6 +189,17 @@ def test_only_series_of_processes_tell_workers_apart(gateway: GatewayProcess) ->
     assert text.count("# HELP gateway_connections_active ") == 1
 
 
+def test_status_tells_of_each_worker_what_adds_up_to_the_whole(gateway: GatewayProcess) -> None:
+    with ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(WireClient(gateway.broker(1))).ask("ApiVersions", 0)
+        status = json.loads(gateway.http("/status.json")[1])
+    workers = status["members"][0]["workers"]
+    assert len({each["worker"] for each in workers}) == WORKERS
+    connections = sum(value for _, value in status["series"]["gateway_connections_active"])
+    assert sum(each["connections"] for each in workers) == connections >= 2
+
+
 def worker_pids(gateway: GatewayProcess) -> list[int]:
     lines = gateway.log_file.read_text().splitlines()
     return [int(line.split("pid=")[1]) for line in lines if "event=worker_ready" in line]
