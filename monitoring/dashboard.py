@@ -287,6 +287,13 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 ((f"gateway_tls_certificate_expiry_timestamp_seconds{{{_HERE}}} - time()", "{{section}}"),),
                 unit="s",
             ),
+            Panel(
+                "Fleet: in touch, and members",
+                (
+                    (f"gateway_fleet_connected{{{_HERE}}}", "{{instance}} in touch"),
+                    (f"gateway_fleet_members{{{_HERE}}}", "{{instance}} members"),
+                ),
+            ),
             Panel("Enforcement", ((f"max by (mode) (gateway_enforcement{{{_HERE}}})", "{{mode}}"),)),
         ),
     ),

@@ -38,6 +38,9 @@ def gateway(
     folder = tmp_path_factory.mktemp("gateway")
     pair = Authority(folder).issue("gateway", "gateway", hosts=(GATEWAY_HOST,))
     tables = f"""
+[client_quota]
+scope = "fleet"
+
 [[quotas]]
 default_client_id = true
 controller_mutation_rate = {RATE}
