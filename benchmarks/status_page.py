@@ -21,7 +21,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import aiohttp
 from playwright.async_api import Browser, CDPSession, Page, async_playwright
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine
@@ -192,8 +194,11 @@ async def _spent_s(devtools: CDPSession) -> dict[str, float]:
 async def _cpu(browser: Browser, gateway: GatewayProcess, rounds: int, seconds: float) -> dict[str, Any]:
     require_package("tmux")
     without, with_both = [], []
+    stalls, stalls_with_both = 0.0, 0.0
     for _ in range(rounds):
+        before = await _stalls(gateway)
         without.append(await _share(gateway, seconds))
+        stalls += await _stalls(gateway) - before
         page = await _opened(browser, gateway)
         program = Path(sys.executable).with_name("sluice")
         await _tmux(
@@ -203,11 +208,15 @@ async def _cpu(browser: Browser, gateway: GatewayProcess, rounds: int, seconds: 
             while "client-" not in await _tmux("capture-pane", "-p"):  # noqa: ASYNC110
                 await asyncio.sleep(0.5)
         await asyncio.sleep(_SETTLE_S)
+        before = await _stalls(gateway)
         with_both.append(await _share(gateway, seconds))
+        stalls_with_both += await _stalls(gateway) - before
         await _tmux("kill-server")
         await page.close()
         await asyncio.sleep(1)
     return {
+        "stalls": int(stalls),
+        "stalls_with_page_and_top": int(stalls_with_both),
         "cpu_pct": [round(each, 2) for each in without],
         "cpu_pct_with_page_and_top": [round(each, 2) for each in with_both],
         "more_pct_of_a_core": round(statistics.median(with_both) - statistics.median(without), 2),
@@ -220,6 +229,22 @@ async def _share(gateway: GatewayProcess, seconds: float) -> float:
     began, spent = time.monotonic(), gateway.cpu_s()
     await asyncio.sleep(seconds)
     return (gateway.cpu_s() - spent) / (time.monotonic() - began) * 100
+
+
+async def _stalls(gateway: GatewayProcess) -> float:
+    """How often the loop was held for more than 20 ms so far."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{HOST}:{gateway.admin_port}/metrics") as answer,
+    ):
+        families = text_string_to_metric_families(await answer.text())
+    buckets = {
+        sample.labels["le"]: sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == "gateway_event_loop_stall_seconds_bucket"
+    }
+    return buckets["+Inf"] - buckets["0.02"]
 
 
 async def _tmux(*command: str) -> str:
@@ -267,6 +292,8 @@ def _cpu_lines(found: dict[str, Any]) -> list[str]:
     return [
         f"| gateway's CPU, page and top closed | {found['cpu_pct']} % of a core | |",
         f"| the same, both open, in turns | {found['cpu_pct_with_page_and_top']} % | |",
+        f"| loop held over 20 ms, closed and open, as often | {found['stalls']} and "
+        f"{found['stalls_with_page_and_top']} | 0 more |",
         f"| more, of medians | {found['more_pct_of_a_core']} % of a core, ratio {found['ratio']} | {CPU_PCT} % |",
     ]
 
@@ -292,6 +319,7 @@ def main() -> int:
         found["first_paint_ms"] <= FIRST_PAINT_MS,
         found["update_100"]["TaskDuration"] <= UPDATE_MS,
         found.get("more_pct_of_a_core", 0.0) <= CPU_PCT,
+        found.get("stalls_with_page_and_top", 0) <= found.get("stalls", 0),
     )
     return int(not all(kept))
 

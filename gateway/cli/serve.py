@@ -226,8 +226,10 @@ Try, in another shell (kafka-tool runs Kafka's own tools):
     set               {sluice} kafka-tool kafka-configs {server} --alter {client} {setting}
     accepted          {create.format("first")}
     refused at once   {create.format("second")}
-  why                 {sluice} quotas --client-id {_DEMO_CLIENT_ID}
-  see it              curl -s http://{found.admin.bind}/metrics | grep -i mutation
+  which limit         {sluice} quotas --client-id {_DEMO_CLIENT_ID}
+  why it was refused  {sluice} why --client-id {_DEMO_CLIENT_ID}
+  see it              http://{found.admin.bind}/ in a browser; {sluice} top
+                      curl -s http://{found.admin.bind}/metrics | grep -i mutation
   who uses what       {sluice} usage {shlex.quote(found.usage.directory or "DIR")}
 
 Stop with Ctrl-C; the topics are forgotten."""

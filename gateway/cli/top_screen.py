@@ -126,7 +126,8 @@ class TopScreen(App[None]):
         """A row's client is looked into."""
         client = self._rows[event.cursor_row]
         try:
-            text = text_of(await asyncio.to_thread(why_of, self._url, client))
+            # Its first line names the client, as the title does.
+            text = text_of(await asyncio.to_thread(why_of, self._url, client)).partition("\n\n")[2]
         except (AdminPortError, KeyError, TypeError) as exc:
             text = str(exc)
         self.push_screen(WhyScreen(client, text))
