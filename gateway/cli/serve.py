@@ -228,8 +228,9 @@ Try, in another shell (kafka-tool runs Kafka's own tools):
     refused at once   {create.format("second")}
   which limit         {sluice} quotas --client-id {_DEMO_CLIENT_ID}
   why it was refused  {sluice} why --client-id {_DEMO_CLIENT_ID}
-  see it              http://{found.admin.bind}/ in a browser; {sluice} top
-                      curl -s http://{found.admin.bind}/metrics | grep -i mutation
+  see it              {sluice} top --admin {found.admin.bind}
+    in a browser      http://{found.admin.bind}/
+    as metrics        curl -s http://{found.admin.bind}/metrics | grep -i mutation
   who uses what       {sluice} usage {shlex.quote(found.usage.directory or "DIR")}
 
 Stop with Ctrl-C; the topics are forgotten."""
