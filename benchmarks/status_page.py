@@ -181,7 +181,10 @@ async def _opened(browser: Browser, gateway: GatewayProcess, text: str | None = 
     await page.add_init_script(f"document.addEventListener('DOMContentLoaded', () => {{{_WATCH}}});")
     await page.goto(f"http://{HOST}:{gateway.admin_port}/")
     # Not `wait_for_function`, which the page's own policy does not let in.
-    while await page.evaluate("window.rowsAt === undefined"):
+    # The first paint is told a while after it.
+    while await page.evaluate(
+        "window.rowsAt === undefined || !performance.getEntriesByName('first-contentful-paint').length"
+    ):
         await page.wait_for_timeout(50)
     return page
 
