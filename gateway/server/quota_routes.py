@@ -198,8 +198,10 @@ class QuotaRoutes:
                 await slices.next()
             if (old := overrides[key].get(entity)) != value:
                 changes.append((QuotaChange(entity, key, value), old))
-        for entity, key in rows.removed - wanted.keys():
-            if (old := overrides[key].get(entity)) is not None:
+        for entity, key in rows.removed:
+            if slices.over:
+                await slices.next()
+            if (entity, key) not in wanted and (old := overrides[key].get(entity)) is not None:
                 changes.append((QuotaChange(entity, key, None), old))
         for key, values in overrides.items() if prune else ():
             for entity, value in values.items():
