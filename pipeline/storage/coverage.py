@@ -23,6 +23,8 @@ COMPLETE_ENOUGH: Final = 0.95
 GRACE_S: Final = 3_600
 AHEAD_S: Final = 3_600
 """By how much a gateway's clock may be ahead of the reader's."""
+OVERLAP_S: Final = 600
+"""At an upgrade the process before goes on for one and a half `drain.timeout_ms`, beside the new one."""
 _EPOCH: Final = date(1970, 1, 1)
 
 
@@ -78,7 +80,7 @@ class Clash(NamedTuple):
         first, second = self.boots
         return (
             f"two gateways called {self.gw} were up at the same time, started {first} and {second} (or its clock was "
-            f"set back by more than {JUMP_S} s)"
+            f"set back by more than {OVERLAP_S} s)"
         )
 
 
@@ -227,8 +229,8 @@ def _clashes(own: list[_Span]) -> Iterator[Clash]:
     for span in own[1:]:
         begin, end, run = span
         until = min(end, widest[1])
-        # Less is a restart, or a clock that was put right.
-        if run != widest[2] and until - begin > JUMP_S:
+        # Less is a restart, an upgrade or a clock that was put right.
+        if run != widest[2] and until - begin > OVERLAP_S:
             first, second = sorted((run.boot, widest[2].boot))
             yield Clash(run.gw, (first, second), begin, until)
         widest = max(widest, span, key=lambda each: each[1])

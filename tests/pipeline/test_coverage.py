@@ -116,9 +116,9 @@ def test_two_gateways_with_one_id_at_the_same_time_are_told() -> None:
     boots = ((MIDNIGHT - 1) * 1000, (MIDNIGHT + 99) * 1000)
     assert clash == Clash("a", boots, MIDNIGHT + 100, MIDNIGHT + 10_000)
     assert "two gateways called a were up at the same time" in str(clash)
-    # A restart, with a clock that was a little ahead.
+    # An upgrade, and a process before it that drained for nine minutes.
     again = index_of(("a", 10_000, DAY_S), boot_s=9_999)
-    before = index_of(("a", 0, 10_030))
+    before = index_of(("a", 0, 10_540))
     assert coverage(OffsetIndex({**before.runs, **again.runs}), LATER)[NAME].clashes == ()
 
 
