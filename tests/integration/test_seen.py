@@ -173,5 +173,9 @@ async def test_top_shows_in_a_terminal_what_metrics_say() -> None:
             await tmux("send-keys", "Enter")
             why = await screen_with("client-id=<default> 1000 B/s")
             assert re.search(r"  told to wait \d+ ms", why)
+            await tmux("send-keys", "q")
+            await asyncio.sleep(0.5)
+            await tmux("send-keys", "m")
+            await screen_with("one gateway, one process")
         finally:
             await tmux("kill-server")

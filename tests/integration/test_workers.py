@@ -1,5 +1,6 @@
 """A gateway of three workers before a real Kafka: for clients and operators it is one gateway."""
 
+import asyncio
 import json
 import os
 import signal
@@ -12,10 +13,12 @@ from typing import Final
 
 import pytest
 from kafka.record.memory_records import MemoryRecordsBuilder
+from playwright.async_api import async_playwright
 
 from embedded_kafka.kafka import KafkaCluster
 from protocol.error_codes import ErrorCode
 from quotas.usage_record import Row, UsageApi
+from testkit.packages import require_package
 from testkit.tap import Tap
 from testkit.usage_lines import usage_lines
 from testkit.wire_client import ConnectionEnded, WireClient
@@ -198,6 +201,22 @@ def test_status_tells_of_each_worker_what_adds_up_to_the_whole(gateway: GatewayP
     assert len({each["worker"] for each in workers}) == WORKERS
     connections = sum(value for _, value in status["series"]["gateway_connections_active"])
     assert sum(each["connections"] for each in workers) == connections >= 2
+    assert asyncio.run(workers_of_the_page(str(gateway.admin))) == [f"worker {number}" for number in range(WORKERS)]
+
+
+async def workers_of_the_page(admin: str) -> list[str]:
+    """The names in the table of workers, once somebody asks for it."""
+    program = require_package("chromium")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = await browser.new_page()
+        await page.goto(f"http://{admin}/")
+        await page.click("#members-box summary")
+        await page.wait_for_selector("#workers tr")
+        assert not await page.is_visible("#fleet")
+        names = await page.locator("#workers th").all_inner_texts()
+        await browser.close()
+    return names
 
 
 def worker_pids(gateway: GatewayProcess) -> list[int]:
