@@ -178,7 +178,11 @@ class Acceptor:
     def resume(self, waiting: AcceptedSocket | None = None) -> None:
         """Accept again, first this socket, which has waited here or in the process that this one replaces."""
         self._suspended = False
+        if self._wake is not None:
+            self._wake.cancel()
         if waiting is not None:
+            if self._waiting is not None:  # one that was held; there is one place
+                self._waiting.sock.close()
             self._waiting = waiting
             self.waits_since_ms = self._blocked_since_ms = self._now_ms()
             self._pause(0)
@@ -363,6 +367,8 @@ class Acceptor:
 
     def _go_on(self) -> None:
         self._wake = None
+        if self._suspended:  # the end of a hold wanted another try
+            return
         now_ms = self._now_ms()
         accepted, self._waiting = self._waiting, None
         if accepted is not None:

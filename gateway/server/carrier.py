@@ -43,7 +43,8 @@ class Carrier:
             pool.on_ready.append(self._worker_ready)
 
     async def states(self) -> list[Row]:
-        """Where all counters stand."""
+        """Where all counters stand; what is used from here on is in what is told later."""
+        self._own = OwnUse(self._counters)
         rows = list(states(self._counters, now_ms=self._now_ms()))
         if self._pool is not None:
             answers = await self._pool.ask_all("counter_states")
@@ -59,7 +60,8 @@ class Carrier:
     def tell_use(self, tell: TellUse) -> None:
         """From now on tell what clients use."""
         self._tell = tell
-        self._own = OwnUse(self._counters)
+        if self._own is None:
+            self._own = OwnUse(self._counters)
         if self._pool is not None:
             self._pool.tell_all("tell_use", True)
         self._tick()
@@ -112,8 +114,10 @@ class WorkerCarrier:
         self._worker = worker
         self._counters = counters
         self._own: OwnUse | None = None
+        self._since_states: OwnUse | None = None
+        self._now_ms = now_ms
         handlers: dict[str, Callable[..., Any]] = {
-            "counter_states": lambda: list(states(counters, now_ms=now_ms())),
+            "counter_states": self._states,
             "take_counter_states": lambda rows: take_states(counters, rows, now_ms=now_ms()),
             "tell_use": self._tell_use,
             "take_use": lambda rows: take_use(counters, rows, now_ms=now_ms()),
@@ -123,7 +127,12 @@ class WorkerCarrier:
 
     def _tell_use(self, wanted: bool) -> None:
         self.tell()
-        self._own = OwnUse(self._counters) if wanted else None
+        self._own = (self._since_states or OwnUse(self._counters)) if wanted else None
+        self._since_states = None
+
+    def _states(self) -> list[Row]:
+        self._since_states = OwnUse(self._counters)
+        return list(states(self._counters, now_ms=self._now_ms()))
 
     def tell(self) -> None:
         """Tell what clients have used, if it is wanted."""

@@ -21,6 +21,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 _REQUEST: Final = b"upgrade\n"
 _REQUEST_S: Final = 5.0
 _BACKLOG: Final = 4
+_RETRY_S: Final = 0.1
 
 _log = structlog.get_logger("gateway.upgrade")
 
@@ -91,7 +92,12 @@ class Control:
     def _accept(self, listening: socket.socket) -> None:
         try:
             sock, _ = listening.accept()
-        except OSError:
+        except BlockingIOError:
+            return
+        except OSError:  # out of descriptors: what waits to be accepted would wake the loop all the time
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listening.fileno())
+            loop.call_later(_RETRY_S, self._listen_again, listening)
             return
         user = _user_of(sock)
         if user not in (0, os.geteuid()) or len(self._tasks) >= _BACKLOG:
@@ -101,6 +107,10 @@ class Control:
         sock.setblocking(False)
         self._tasks.add(task := asyncio.get_running_loop().create_task(self._answer(sock, user)))
         task.add_done_callback(self._tasks.discard)
+
+    def _listen_again(self, listening: socket.socket) -> None:
+        if self.sock is listening:
+            asyncio.get_running_loop().add_reader(listening.fileno(), self._accept, listening)
 
     async def _answer(self, sock: socket.socket, user: int) -> None:
         loop = asyncio.get_running_loop()

@@ -94,7 +94,7 @@ class Predecessor:
 
     async def main(self) -> None:
         """Wait until this process is the service."""
-        await self._until("main")
+        await self._until("main", None)
 
     def stop(self) -> None:
         """This process ends."""
@@ -104,13 +104,15 @@ class Predecessor:
     def _tell_use(self, rows: list[Any]) -> None:
         self._link.send_rows("use", rows)
 
-    async def _until(self, what: str) -> None:
+    async def _until(self, what: str, within_s: float | None = _ANSWER_S) -> None:
         waits = [asyncio.ensure_future(each.wait()) for each in (self._came[what], self._gone)]
         try:
-            await asyncio.wait(waits, timeout=_ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for each in waits:
                 each.cancel()
+        if not done:
+            raise OSError(f"the process before this one does not answer: {what}")
 
     def _received(self, what: str, body: Any, descriptors: Sequence[int]) -> None:
         if what == "socket":

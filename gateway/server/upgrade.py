@@ -31,7 +31,6 @@ from typing import Any, Final
 import structlog
 
 from gateway.net.accepted_socket import AcceptedSocket
-from gateway.quota_admin.store.interface import StoreError
 from gateway.server.carried import CarriedCounts, connection_rows
 from gateway.server.control import UpgradeReport
 from gateway.server.handover_link import DESCRIPTOR, FORMAT, HandoverLink
@@ -84,7 +83,7 @@ class Upgrade:
         self._process: subprocess.Popen[bytes] | None = None
         self._done: asyncio.Future[str | None] | None = None
         self._steps: set[asyncio.Task[None]] = set()
-        self._lent = False
+        self._lent = self._aborted = False
         self._suspended: dict[str, AcceptedSocket] | None = None
         self._counts = CarriedCounts()
         self._timer: asyncio.TimerHandle | None = None
@@ -115,6 +114,7 @@ class Upgrade:
 
     def abort(self) -> None:
         """This process is to end: the next one, if it does not serve yet, ends too."""
+        self._aborted = True
         if self._done is not None and not self._done.done():
             self._done.set_result("the gateway was stopped meanwhile")
 
@@ -134,7 +134,10 @@ class Upgrade:
     # -- the other process -----------------------------------------------------------------------------------
 
     def _start(self) -> str | None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as exc:
+            return f"it can't be started: {exc}"
         environment = {**os.environ, DESCRIPTOR: str(theirs.fileno())}
         environment.pop("WATCHDOG_PID", None)  # the watchdog goes over
         try:
@@ -161,26 +164,31 @@ class Upgrade:
 
     async def _go_on(self, error: str) -> None:
         """It was not replaced: all is as before."""
-        for step in list(self._steps):
+        for step in (steps := list(self._steps)):
             step.cancel()
+        await asyncio.gather(*steps, return_exceptions=True)
         if self._link is not None:
             self._link.close()
             self._link = None
         if self._process is not None:
             self._process.kill()
             await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
-        if self._suspended is not None:
-            self._gateway.resume(self._suspended)
-            self._suspended = None
-        if self._lent:
-            self._lent = False
-            try:
-                await self._gateway.take_back()
-            except StoreError as exc:
-                _log.error("quota_store_not_taken_back", error=str(exc))
+        suspended, self._suspended = self._suspended, None
+        lent, self._lent = self._lent, False
         self._counts = CarriedCounts()
         self._done = None
         _log.error("upgrade_failed", reason=error)
+        if self._aborted:  # it drains
+            for accepted in (suspended or {}).values():
+                accepted.sock.close()
+            return
+        if suspended is not None:
+            self._gateway.resume(suspended)
+        if lent:
+            try:
+                await self._gateway.take_back()
+            except Exception as exc:  # noqa: BLE001  (whatever it is, alterations stay refused and clients are served)
+                _log.error("quota_store_not_taken_back", error=str(exc))
 
     # -- messages --------------------------------------------------------------------------------------------
 
@@ -204,7 +212,14 @@ class Upgrade:
 
     def _step(self, step: Any) -> None:
         self._steps.add(task := asyncio.get_running_loop().create_task(step))
-        task.add_done_callback(self._steps.discard)
+        task.add_done_callback(self._stepped)
+
+    def _stepped(self, task: asyncio.Task[None]) -> None:
+        self._steps.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            _log.error("upgrade_step_failed", exc_info=failure)
+            if self._done is not None and not self._done.done():
+                self._done.set_result(f"{type(failure).__name__}: {failure}")
 
     def _send(self, what: str, body: Any = None, descriptors: Sequence[int] = ()) -> None:
         if self._link is not None:

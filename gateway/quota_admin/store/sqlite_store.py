@@ -87,15 +87,16 @@ class SqliteStore:
             await self._become_writable()
 
     async def _become_writable(self) -> None:
-        self.read_only = await asyncio.get_running_loop().run_in_executor(
-            self._open_thread, self._open_for_writing
-        )
+        reason = await asyncio.get_running_loop().run_in_executor(self._open_thread, self._open_for_writing)
+        if self._lent is not None:  # meanwhile; another process may have it open
+            return
+        self.read_only = reason
         if self.read_only is None:
             _log.warning("quota_store_writable")
 
     async def write(self, alteration: Alteration) -> int:
         """See `QuotaStore`."""
-        if self._trying_again is not None and self.read_only is not None:
+        if self._lent is None and self._trying_again is not None and self.read_only is not None:
             await self._become_writable()
         if self.read_only is not None:
             raise StoreError(self.read_only)
@@ -112,10 +113,11 @@ class SqliteStore:
 
     async def lend(self) -> None:
         """Let the process have the file that replaces this one; until `take_back` alterations are refused."""
-        if self._trying_again is not None:
-            self._trying_again.cancel()
         if self._lent is not None or self._thread is None:
             return
+        if self._trying_again is not None:
+            self._trying_again.cancel()
+            self._trying_again = None
         self._lent, self.read_only = (self.read_only,), "the gateway is being replaced; try again"
         await self._writing.done()
         await asyncio.get_running_loop().run_in_executor(self._thread, self._release)
@@ -135,6 +137,8 @@ class SqliteStore:
         self.version = self._file.state.version
         if self.version != before:
             await self._on_change(changes, self.version)
+        if self.read_only is not None and self._directory.read_only is None:
+            self._trying_again = asyncio.create_task(self._try_again())
 
     async def close(self) -> None:
         """See `QuotaStore`; alterations on their way are made first."""

@@ -240,6 +240,19 @@ def test_stopping_closes_ports_and_sockets_that_were_not_let_in(acceptors: Any) 
     assert acceptor.acceptor.ports == {}
 
 
+def test_suspended_acceptor_does_not_begin_again_by_itself(acceptors: Any) -> None:
+    acceptor = acceptors()
+    acceptor.acceptor.suspend()
+    acceptor.acceptor._pause(500)  # as after the end of a hold that has to wait
+    acceptor.loop.advance(501)
+    (client,) = acceptor.connect()
+    assert acceptor.admitted == []
+    acceptor.acceptor.resume()
+    acceptor.loop.run()
+    assert len(acceptor.admitted) == 1
+    assert client.ended is None
+
+
 def test_every_accepted_socket_is_let_in_refused_held_or_waits(acceptors: Any) -> None:
     acceptor = acceptors(ip_rate=1, max_held=3, max_connections=15)
     for source in ("127.0.0.2", "127.0.0.3", "127.0.0.4"):

@@ -75,6 +75,20 @@ async def test_store_that_is_not_open_refuses(tmp_path: Path) -> None:
     assert os.listdir(tmp_path)
 
 
+async def test_file_that_is_lent_is_written_by_the_other_process_alone(tmp_path: Path) -> None:
+    async with opened(store := sqlite_store(tmp_path)):
+        await store.write(alteration((ALICE, PRODUCE, 1.0)))
+        # As after a start on a full disk.
+        store._trying_again = asyncio.create_task(asyncio.sleep(60))
+        await store.lend()
+        async with opened(other := sqlite_store(tmp_path)):
+            with pytest.raises(StoreError, match="being replaced"):
+                await store.write(alteration((APP, FETCH, 1.0)))
+            assert await other.write(alteration((ALICE, PRODUCE, 2.0))) == 2
+        await store.take_back()
+        assert await store.write(alteration((APP, FETCH, 1.0))) == 3
+
+
 async def test_backup_that_reads_the_file_is_in_nobodys_way(tmp_path: Path) -> None:
     async with opened(store := sqlite_store(tmp_path)) as seen:
         await store.write(alteration((ALICE, PRODUCE, 1.0)))
