@@ -119,6 +119,8 @@ class ShareTopic:
     def send_encoded(self, values: Sequence[bytes]) -> None:
         """As `send`, messages of a worker of this gateway among them."""
         if self._producer is None:
+            if self._stopped.is_set():  # workers tell on until they have drained
+                return
             self._producer = self._new_producer()
         producer, settings = self._producer, self._settings
         for value in values:

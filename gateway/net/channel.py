@@ -428,8 +428,9 @@ class ClientChannel(asyncio.Protocol):
         if 0 < put_off_bytes <= SMALL_BYTES:
             self._owner.long_work.add_small(self._take_step, put_off_bytes)
         else:
-            # What is half done comes before other connections have their turn: it takes memory.
-            self._owner.long_work.add(self._take_step, first=under_way)
+            # What is half done comes before other connections have their turn: it takes memory. A frame that was
+            # put off has not begun.
+            self._owner.long_work.add(self._take_step, first=under_way and not put_off_bytes)
 
     def _take_step(self) -> None:
         """One step of long work for this client, whose time is the client's as that of any other event."""

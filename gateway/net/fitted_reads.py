@@ -56,7 +56,7 @@ def room_bytes(client: _Client) -> int:
     told: tuple[int, ...]
     try:
         told = _MEMINFO.unpack(connection.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size))
-    except OSError:
+    except (OSError, struct.error):
         return 0
     # The kernel counts up to a fifth more than the bytes.
     return max(0, told[_SNDBUF] - told[_WMEM_QUEUED]) * 3 // 4

@@ -51,9 +51,12 @@ class LongWork(BatchScheduler):
             self._loop.call_soon(self._take_small)
 
     def _take_small(self) -> None:
+        # Some in every turn, whatever large frames took of it: a client that always has more would starve all others.
+        own_bytes = _CHARGED_BYTES
         try:
-            while self._small and self._left_bytes > 0:
+            while self._small and (self._left_bytes > 0 or own_bytes > 0):
                 frame_bytes, step = self._small.popleft()
+                own_bytes -= max(frame_bytes, _CHARGED_LEAST_BYTES)
                 self._charge(frame_bytes)
                 step()
         finally:

@@ -122,15 +122,17 @@ class Link(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._received += data
         at = 0
-        while len(self._received) - at >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(self._received, at)
-            end = at + _LENGTH.size + size
-            if len(self._received) < end:
-                break
-            frame = pickle.loads(memoryview(self._received)[at + _LENGTH.size : end])
-            at = end
-            self._take(*frame)
-        del self._received[:at]
+        try:
+            while len(self._received) - at >= _LENGTH.size:
+                (size,) = _LENGTH.unpack_from(self._received, at)
+                end = at + _LENGTH.size + size
+                if len(self._received) < end:
+                    break
+                frame = pickle.loads(memoryview(self._received)[at + _LENGTH.size : end])
+                at = end
+                self._take(*frame)
+        finally:  # what was taken is not taken again, whatever it did
+            del self._received[:at]
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""

@@ -63,7 +63,7 @@ def _make(spark: Any, store: Store, out: str, day: CompactedDay) -> None:
     for scope in scopes:
         rows = days.map_entities(client_rows, CLIENT_TABLES, scope=scope, arrays=ARRAYS)
         rows.write.mode("overwrite").partitionBy("table").parquet(f"{partial}/scope={scope}")
-    use_of_day(days).write.parquet(f"{partial}/scope={Scope.GATEWAY}/table={CLIENT_USE}")
+    use_of_day(days).write.mode("overwrite").parquet(f"{partial}/scope={Scope.GATEWAY}/table={CLIENT_USE}")
     store.write(f"{partial}/{MANIFEST}", json.dumps(MADE_SO).encode() + b"\n")
     for name in store.names(folder):
         if name != f".run={day.run:06d}.part":

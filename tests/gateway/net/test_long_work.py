@@ -27,3 +27,21 @@ def test_small_frames_that_wait_are_begun_in_order_while_a_turn_has_time() -> No
         while len(done) < expected:
             loop.turn()
         assert done == list(range(expected))
+
+
+def test_small_frames_begin_whatever_large_ones_take_of_each_turn() -> None:
+    loop = Loop()
+    work = LongWork(loop)  # type: ignore[arg-type]
+    done: list[int] = []
+    for number in range(40):
+        work.add_small(lambda number=number: done.append(number), 30)  # type: ignore[misc]
+
+    def greedy() -> None:
+        while work.begins_now(600):
+            pass
+        loop.call_soon(greedy)
+
+    greedy()
+    for _ in range(4):
+        loop.turn()
+    assert done == list(range(40))
