@@ -31,8 +31,7 @@ from benchmarks.relay.machine import describe_machine, load_average
 from pipeline.client_tables.files import MADE_SO
 from pipeline.client_tables.profile import PARTIAL, SUMS, merge_profiles, profile_rows
 from pipeline.client_tables.rows import BURSTS_S, SCHEMA, client_rows, required_column
-from pipeline.client_tables.timelines import SUMMARY, summarise
-from pipeline.client_tables.use import CLIENT_USE
+from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY, summarise
 from pipeline.storage.layout import MANIFEST, clients_dir, compacted_dir
 from testkit.pipeline.traces import day_of
 

@@ -524,12 +524,8 @@ class Gateway:
         """None when clients can be served, otherwise a few words for /readyz."""
         if self._draining:
             return "draining"
-        reasons = [
-            self.live_quotas.why_not_ready(),
-            None if self.pool is None else self.pool.why_not_ready(),
-            *(upstream.why_not_ready() for upstream in self.upstreams.values()),
-        ]
-        return next((reason for reason in reasons if reason is not None), None)
+        pool = None if self.pool is None else self.pool.why_not_ready()
+        return self.live_quotas.why_not_ready() or pool or self._unreached()
 
     async def start(self) -> None:
         """Bind the admin port and every bootstrap port, then begin to look for the brokers.

@@ -345,9 +345,18 @@ class RateTracker:
 
     def level(self, *, now_ms: int) -> tuple[float, float]:
         """What the average comes from, and what the bucket holds, in units of the quota."""
-        held_ms = self.blocked_until_ms - (now_ms - self._bound_ms)
-        fill = held_ms / self._ms_per_unit if held_ms > 0 and self._ms_per_unit else 0.0
-        return max(0.0, self._meter.total(now_ms=now_ms)), fill
+        return max(0.0, self._meter.total(now_ms=now_ms)), self._fill(self.blocked_until_ms, now_ms)
+
+    def _fill(self, blocked_until_ms: float, now_ms: int) -> float:
+        """What a bucket holds that is blocked until then."""
+        held_ms = blocked_until_ms - (now_ms - self._bound_ms)
+        return held_ms / self._ms_per_unit if held_ms > 0 and self._ms_per_unit else 0.0
+
+    def _fill_to(self, fill: float, now_ms: int) -> None:
+        """The bucket holds at least so much."""
+        self._quiet = 0.0
+        empty_ms = now_ms - self._bound_ms
+        self.blocked_until_ms = max(self.blocked_until_ms, empty_ms + fill * self._ms_per_unit)
 
     def raise_to(self, total: float, fill: float, *, now_ms: int) -> None:
         """Stands at least where the counter of another member stands; see `level`."""
@@ -356,9 +365,7 @@ class RateTracker:
             self._settled += more
             self._others += more
             self._meter.record(more, now_ms=now_ms)
-        self._quiet = 0.0
-        empty_ms = now_ms - self._bound_ms
-        self.blocked_until_ms = max(self.blocked_until_ms, empty_ms + fill * self._ms_per_unit)
+        self._fill_to(fill, now_ms)
 
     @property
     def recorded_here(self) -> float:
@@ -368,8 +375,7 @@ class RateTracker:
     def state(self, *, now_ms: int) -> CounterState:
         """Where it stands, for the process that replaces this one."""
         promised_ms = 0.0 if self.queue is None else self.queue.promised_ms
-        held_ms = self.blocked_until_ms - promised_ms - (now_ms - self._bound_ms)
-        fill = held_ms / self._ms_per_unit if held_ms > 0 and self._ms_per_unit else 0.0
+        fill = self._fill(self.blocked_until_ms - promised_ms, now_ms)
         samples = self._meter.samples(now_ms=now_ms)
         return CounterState(samples, fill, self.owed_until_ms, self.left_until_ms, self.last_value)
 
@@ -379,9 +385,7 @@ class RateTracker:
         # A meter that took over has forgotten nothing yet: what it was told before is part of what it holds.
         self._settled = self._meter.recorded if more else self._settled
         self._others = self._meter.recorded if more else self._others
-        self._quiet = 0.0
-        empty_ms = now_ms - self._bound_ms
-        self.blocked_until_ms = max(self.blocked_until_ms, empty_ms + state.fill * self._ms_per_unit)
+        self._fill_to(state.fill, now_ms)
         self.owed_until_ms = max(self.owed_until_ms, state.owed_until_ms)
         self.left_until_ms = max(self.left_until_ms, state.left_until_ms)
         self.last_value = self.last_value or state.last_value

@@ -20,12 +20,12 @@ from config.sections.quota_admin import Authorize, QuotaAdminSettings
 from config.sections.server import MAX_WORKERS, ServerSettings
 from gateway.observability.logging_setup import report_suppressed, setup
 from gateway.runtime.compiled_core import stale_modules
+from gateway.server.handover_link import DESCRIPTOR
 
 # What to try with the embedded Kafka: a quota small enough for one command to use up.
 _DEMO_CLIENT_ID: Final = "demo"
 _DEMO_RATE: Final = 1
 _DEMO_PARTITIONS: Final = 60
-_UPGRADE_FD: Final = "SLUICE_UPGRADE_FD"
 _DEMO_RIGHTS: Final = QuotaAdminSettings(authorize=Authorize.ANYONE)
 
 
@@ -58,7 +58,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until a signal; 2 when it can't begin."""
-    if _UPGRADE_FD not in os.environ:
+    if DESCRIPTOR not in os.environ:
         return _run(arguments)
     # In place of another process, which is told why this one can't.
     from gateway.server.predecessor import tell_failure
@@ -105,7 +105,7 @@ class _Reasons(io.TextIOBase):
 def _run(arguments: argparse.Namespace) -> int:
     brokers = tuple(broker for brokers in arguments.upstream or () for broker in brokers)
     if arguments.config is None and not brokers:
-        if _UPGRADE_FD in os.environ:
+        if DESCRIPTOR in os.environ:
             print("sluice: a gateway with a Kafka of its own can not be replaced", file=sys.stderr)
             return 2
         return _serve_embedded(arguments.workers)

@@ -139,9 +139,8 @@ class Nursery:
         """End it; workers live on."""
         self._sock.close()
         if self.gone:
-            os.kill(
-                self.pid, signal.SIGKILL
-            )  # it may stand still; not waited for yet, so the number is its own
+            # It may stand still; it was not waited for yet, so the number is its own.
+            os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
     def _give_up(self) -> None:

@@ -1,9 +1,9 @@
-"""Where the tables of clients lie, making them of compacted days, and reading them.
+"""Where the tables of clients lie, and reading them.
 
     OUT/clients/date=2026-11-21/run=000003/scope=gateway/table=client_day/*.parquet
 
-The run is that of the compacted day that they were made of. The tables of a day appear together, in one rename. With
-scope broker each broker counts by itself; that is there only where some client used several, else it is the same.
+The run is that of the compacted day that they were made of (`pipeline.client_tables.making`). With scope broker each
+broker counts by itself; that is there only where some client used several, else it is the same.
 """
 
 from __future__ import annotations
@@ -15,65 +15,26 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.client_tables.rows import BURSTS_S, CLIENT_TABLES, SCHEMA, TARGETS, client_rows
-from pipeline.client_tables.timelines import SUMMARY
-from pipeline.client_tables.use import CLIENT_USE, use_of_day
+from pipeline.client_tables.rows import BURSTS_S, SCHEMA, TARGETS
+from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY
 from pipeline.errors import JobError
-from pipeline.storage.compacted_days import CompactedDays
-from pipeline.storage.entity_days import ARRAYS, Scope
-from pipeline.storage.layout import MANIFEST, CompactedDay, clients_dir, published_days
+from pipeline.storage.entity_days import Scope
+from pipeline.storage.layout import MANIFEST, CompactedDay, clients_dir
 from pipeline.storage.store import Store, is_local, local_path, store_of
 
 MADE_SO: Final = {"targets": list(TARGETS), "bursts_s": list(BURSTS_S), "more": [CLIENT_USE]}
 """What a manifest says. Tables that were made otherwise are made again."""
 
 
-def make_missing(spark: Any, out: str) -> list[str]:
-    """Makes the tables of all compacted days that have none, or those of an earlier run.
-
-    Args:
-        spark: the session.
-        out: the pipeline's folder.
-
-    Returns:
-        The days whose tables were made.
-    """
-    store = store_of(out, spark)
-    due = [day for day in published_days(out, spark=spark) if not _is_made(store, out, day)]
-    for day in due:
-        _make(spark, store, out, day)
-    return [day.date for day in due]
-
-
-def _run(out: str, day: CompactedDay) -> str:
+def run_of(out: str, day: CompactedDay) -> str:
+    """The folder of a day's tables."""
     return f"{clients_dir(out, day.date)}/run={day.run:06d}"
 
 
-def _is_made(store: Store, out: str, day: CompactedDay) -> bool:
-    manifest = store.read(f"{_run(out, day)}/{MANIFEST}")
+def is_made(store: Store, out: str, day: CompactedDay) -> bool:
+    """Whether a day has its tables, as they are made now."""
+    manifest = store.read(f"{run_of(out, day)}/{MANIFEST}")
     return manifest is not None and json.loads(manifest) == MADE_SO
-
-
-def _make(spark: Any, store: Store, out: str, day: CompactedDay) -> None:
-    folder, run = clients_dir(out, day.date), _run(out, day)
-    partial = f"{folder}/.run={day.run:06d}.part"
-    store.delete(partial)
-    days = CompactedDays.of(spark, out, day.date, day.date)
-    scopes = [Scope.GATEWAY, Scope.BROKER] if _several_brokers(days) else [Scope.GATEWAY]
-    for scope in scopes:
-        rows = days.map_entities(client_rows, CLIENT_TABLES, scope=scope, arrays=ARRAYS)
-        rows.write.mode("overwrite").partitionBy("table").parquet(f"{partial}/scope={scope}")
-    use_of_day(days).write.mode("overwrite").parquet(f"{partial}/scope={Scope.GATEWAY}/table={CLIENT_USE}")
-    store.write(f"{partial}/{MANIFEST}", json.dumps(MADE_SO).encode() + b"\n")
-    for name in store.names(folder):
-        if name != f".run={day.run:06d}.part":
-            store.delete(f"{folder}/{name}")
-    store.rename(partial, run)
-
-
-def _several_brokers(days: CompactedDays) -> bool:
-    brokers = days.frame().select("gw", "user", "client_id", "api", "node").distinct()
-    return not brokers.groupBy("gw", "user", "client_id", "api").count().where("count > 1").isEmpty()
 
 
 def read_clients(
@@ -99,12 +60,12 @@ def read_clients(
         JobError: a day has none.
     """
     store = store_of(out, spark)
-    missing = [day.date for day in days if not _is_made(store, out, day)]
+    missing = [day.date for day in days if not is_made(store, out, day)]
     if missing:
         raise JobError(f"{', '.join(missing)}: no tables of clients yet, run `sluice-pipeline compact` first")
     paths = []
     for day in days:
-        told = [f"{_run(out, day)}/scope={each}/table={table}" for each in {scope, Scope.GATEWAY}]
+        told = [f"{run_of(out, day)}/scope={each}/table={table}" for each in {scope, Scope.GATEWAY}]
         found = [path for path in told if store.names(path)]
         paths += [path for path in found if f"scope={scope}" in path] or found
     if not paths:

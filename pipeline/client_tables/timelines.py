@@ -34,6 +34,9 @@ _TIMELINE: Final = pa.schema(
     ]
 )
 _NUMBERS: Final = [field for field in PROFILE if field.name not in _STEPS]
+CLIENT_USE: Final = "client_use"
+"""The table of `SUMMARY`."""
+
 SUMMARY: Final = pa.schema([*_NUMBERS, *(field.with_name(f"bins_{field.name}") for field in _TIMELINE)])
 """One row of `summarise`: a client's numbers, or a timeline.
 

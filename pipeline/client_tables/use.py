@@ -7,7 +7,7 @@ seconds are read: bucket by bucket, since all of a client is in one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,8 +23,6 @@ from pipeline.client_tables.profile import (
 from pipeline.client_tables.timelines import SUMMARY, summarise
 from pipeline.storage.compacted_days import CompactedDays
 from pipeline.storage.compacted_files import Piece, buckets_of
-
-CLIENT_USE: Final = "client_use"
 
 
 def use_of_day(day: CompactedDays) -> Any:

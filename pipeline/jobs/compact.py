@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 
-from pipeline.client_tables.files import make_missing
+from pipeline.client_tables.making import make_missing
 from pipeline.errors import JobError
 from pipeline.jobs.arguments import add_allow_open, add_expectation, add_master, add_out, expectation_of
 from pipeline.maintenance.compaction import compact

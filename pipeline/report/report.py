@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from pipeline.client_tables.files import read_clients
 from pipeline.client_tables.profile import CLIENT, SUMS
-from pipeline.client_tables.timelines import SUMMARY, Timeline, largest_first
-from pipeline.client_tables.use import CLIENT_USE
+from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY, Timeline, largest_first
 from pipeline.errors import JobError
 from pipeline.storage.coverage import Expectation, short_gateways
 from pipeline.storage.index_files import with_losses

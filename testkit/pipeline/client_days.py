@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from pipeline.client_tables.files import MADE_SO
 from pipeline.client_tables.profile import PARTIAL, merge_profiles, profile_rows
 from pipeline.client_tables.rows import SCHEMA, client_rows
-from pipeline.client_tables.timelines import SUMMARY, summarise
-from pipeline.client_tables.use import CLIENT_USE
+from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY, summarise
 from pipeline.recommend.required_rates import Windows, days_of
 from pipeline.storage.layout import MANIFEST, clients_dir
 from testkit.pipeline.compacted_days import DAY, compacted_rows

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.client_tables.files import make_missing, read_clients
+from pipeline.client_tables.files import read_clients
+from pipeline.client_tables.making import make_missing
 from pipeline.client_tables.rows import BURSTS_S, TARGETS, required_column
 from pipeline.errors import JobError
 from pipeline.recommend.required_rates import Windows
