@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from testkit.adversary.campaign import Report
+from testkit.adversary.honest_client import PATIENCE_S
 from testkit.adversary.stage import MUTATIONS_PER_S, QUOTA_BYTES_PER_S, WINDOW_S
 from testkit.adversary.watch import EVENT_CPU_MS, MAX_RSS_BYTES
 
@@ -25,6 +26,7 @@ def piece_of(report: Report) -> dict[str, Any]:
         "most_event_cpu_ms": report.most_event_cpu_ms,
         "most_turn_cpu_ms": report.most_turn_cpu_ms,
         "honest_requests": len(report.honest_ms),
+        "starved": report.starved,
         "honest_p50_ms": round(quantile(report.honest_ms, 0.5), 1),
         "honest_p99_ms": round(quantile(report.honest_ms, 0.99), 1),
         "findings": [
@@ -58,6 +60,7 @@ def page(pieces: Sequence[Mapping[str, Any]]) -> str:
     seeds = {seed for piece in pieces for seed in range(piece["first_seed"], piece["next_seed"])}
     apis = sum((Counter(piece["apis"]) for piece in pieces), Counter[str]())
     findings = [finding for piece in pieces for finding in piece["findings"]]
+    starved = sum(len(piece.get("starved", ())) for piece in pieces)
     stall = (
         f"the longest event of its loop took {most('most_event_cpu_ms'):.1f} ms of CPU time (bound "
         f"{EVENT_CPU_MS:.0f}), the longest turn, which has many events, {most('most_turn_cpu_ms')}"
@@ -90,7 +93,8 @@ def page(pieces: Sequence[Mapping[str, Any]]) -> str:
         "refused.",
         f"* The process: at most {most('most_rss_mib')} MiB (bound {MAX_RSS_BYTES >> 20}); {stall}.",
         "* Two honest clients beside them, one without authentication and one user: "
-        f"{total('honest_requests'):,} requests; one that is not answered is a violation.",
+        f"{total('honest_requests'):,} requests; one that is not answered within {PATIENCE_S:.0f} s is a violation, "
+        f"unless one past the gateway waits for more than a third of that at the same time ({starved} of them).",
         "",
     ]
     for kind, count in Counter(finding["kind"] for finding in findings).most_common():

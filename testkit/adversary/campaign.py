@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from testkit.adversary.honest import HonestClient
+from testkit.adversary.honest_client import PATIENCE_S
 from testkit.adversary.player import Outcome
 from testkit.adversary.script import Script, make_script
 from testkit.adversary.shrink import shrink
@@ -58,6 +59,7 @@ class Report:
         seconds: it took, without shrinking.
         findings: one for each script and kind; the first ones of each kind are shrunk.
         honest_ms: how long requests of honest clients took, sorted.
+        starved: requests of theirs without an answer while one past the gateway waited long too.
         most_rss_bytes, most_event_cpu_ms, most_turn_cpu_ms: see `Watch`.
         apis: how many requests of each.
     """
@@ -68,6 +70,7 @@ class Report:
     seconds: float = 0.0
     findings: list[Finding] = field(default_factory=list)
     honest_ms: list[float] = field(default_factory=list)
+    starved: list[str] = field(default_factory=list)
     most_rss_bytes: int = 0
     most_event_cpu_ms: float = 0.0
     most_turn_cpu_ms: int = 0
@@ -117,6 +120,7 @@ class Campaign:
         self._tell = tell
         self._watch = Watch(stage, event_cpu_ms=event_cpu_ms)
         self._honest = [HonestClient(stage, user=user) for user in (False, True)]
+        self._beside = HonestClient(stage, user=False, past=True)
         self._honest_told = [0, 0]
         self._report = Report()
         self._ended = False
@@ -134,17 +138,17 @@ class Campaign:
         self._watch.most_event_cpu_ms = self._watch.most_turn_cpu_ms = (
             0  # what the start took, no client waited for
         )
-        beside = [asyncio.create_task(client.run()) for client in self._honest]
+        beside = [asyncio.create_task(client.run()) for client in (*self._honest, self._beside)]
         looking = asyncio.create_task(self._look_now_and_then())
         try:
-            for client in self._honest:
+            for client in (*self._honest, self._beside):
                 await client.served()
             began_s = time.monotonic()
             await asyncio.gather(*(self._play_some(began_s + self._seconds) for _ in range(self._at_once)))
             report.seconds = time.monotonic() - began_s
             report.honest_ms = sorted(took for client in self._honest for took in client.took_ms)
             looking.cancel()
-            await self._look()
+            await self._look(last=True)
             self._place(now_ms())
             await self._shrink()
         finally:
@@ -211,15 +215,30 @@ class Campaign:
                 self._found(violation, script)
         self._unplaced = [each for each in self._unplaced if each[0] > before_ms]
 
-    async def _look(self) -> None:
+    def _honest_faults(self, before_ms: float) -> list[Violation]:
+        """What happened to honest clients until then; not what happened past the gateway at the same time."""
+        told = []
+        for at, client in enumerate(self._honest):
+            for at_ms, text in client.faults[self._honest_told[at] :]:
+                if at_ms > before_ms:
+                    break
+                self._honest_told[at] += 1
+                began_ms = at_ms - 1_000 * PATIENCE_S
+                if "Timeout" in text and any(
+                    begin < at_ms and end > began_ms for begin, end in self._beside.long_waits
+                ):
+                    self._report.starved.append(text)
+                else:
+                    told.append(Violation("honest", text))
+        return told
+
+    async def _look(self, *, last: bool = False) -> None:
         now = now_ms()
         self._place(now - _PLAYED_MS)
         happened = await asyncio.to_thread(self._watch.look)
-        for at, client in enumerate(self._honest):
-            happened += [
-                (Violation("honest", text), None) for _, text in client.faults[self._honest_told[at] :]
-            ]
-            self._honest_told[at] = len(client.faults)
+        # By then the client past the gateway has told whether it waited at the same time.
+        before_ms = now if last else now - 1_000 * PATIENCE_S
+        happened += [(violation, None) for violation in self._honest_faults(before_ms)]
         for violation, port in happened:
             if violation.kind == "ended":
                 self._ended = True

@@ -22,20 +22,23 @@ class HonestClient:
 
     Attributes:
         took_ms: of each request that was answered.
+        long_waits: from when to when one waited for longer than a third of its patience, answered or not.
         faults: when something was not, and what: milliseconds of the machine's monotonic clock, text.
     """
 
-    def __init__(self, stage: Stage, *, user: bool, every_s: float = EVERY_S) -> None:
+    def __init__(self, stage: Stage, *, user: bool, every_s: float = EVERY_S, past: bool = False) -> None:
         """Not connected yet.
 
         Args:
             stage: with the gateway.
             user: with authentication.
             every_s: between an answer and the next request.
+            past: asks the broker itself, past the gateway.
         """
-        host, port = (stage.sasl if user else stage.plain)[0]
+        host, port = stage.cluster.brokers[1] if past else (stage.sasl if user else stage.plain)[0]
         self._arguments = (host, str(port), stage.readable[0], "user" if user else "client", str(every_s))
         self.took_ms: list[float] = []
+        self.long_waits: list[tuple[float, float]] = []
         self.faults: list[tuple[float, str]] = []
         self._served = asyncio.Event()
 
@@ -53,6 +56,9 @@ class HonestClient:
         try:
             async for line in process.stdout:
                 at_ms, took_ms, fault = json.loads(line)
+                waited_ms = took_ms if fault is None else 1_000 * PATIENCE_S if "Timeout" in fault else 0.0
+                if waited_ms > 1_000 * PATIENCE_S / 3:
+                    self.long_waits.append((at_ms - waited_ms, at_ms))
                 if fault is None:
                     self.took_ms.append(took_ms)
                     self._served.set()

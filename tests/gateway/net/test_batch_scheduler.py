@@ -1,9 +1,11 @@
+import time
 from collections import deque
 from collections.abc import Callable
 
 import pytest
 
 from gateway.net.batch_scheduler import STEPS_PER_TURN, BatchScheduler
+from gateway.runtime.slices import SLICE_S
 
 
 class Loop:
@@ -49,6 +51,25 @@ def test_a_step_that_adds_another_has_it_done_later() -> None:
     turns.add(lambda: done.append("third"))
     loop.turn()
     assert done[-1] == "third"
+    assert not loop.soon
+
+
+def test_after_long_steps_the_others_wait_for_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Throttles that end together, each with a large request behind it, were one event of 26 ms."""
+    loop, clock_s = Loop(), [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock_s[0])
+    turns = BatchScheduler(loop)  # type: ignore[arg-type]
+    done: list[float] = []
+
+    def long() -> None:
+        done.append(clock_s[0])
+        clock_s[0] += 0.6 * SLICE_S
+
+    for _ in range(5):
+        turns.add(long)
+    for expected in (2, 4, 5):
+        loop.turn()
+        assert len(done) == expected
     assert not loop.soon
 
 
