@@ -32,14 +32,22 @@ def main() -> int:
     parser.add_argument(
         "--topics", action="store_true", help="quotas of topics, which only the gateway has; not the cheater"
     )
+    parser.add_argument("--workers", type=int, default=1, help="of each gateway")
+    parser.add_argument(
+        "--gateways", type=int, default=1, help="a fleet, whose clients are two each, at different gateways"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
+    if options.gateways > 1 and (options.topics or GATEWAY not in (options.side or SIDES)):
+        parser.error("--gateways goes neither with --topics nor with Kafka's side alone")
     plan = Plan(
         quota_bytes_per_s=options.quota,
         measured_s=options.seconds,
         families=tuple(options.only or (HONEST if options.topics else FAMILIES)),
         sides=(GATEWAY,) if options.topics else tuple(options.side or SIDES),
         by_topic=options.topics,
+        workers=options.workers,
+        gateways=options.gateways,
     )
     document = {
         "command": " ".join(["python -m benchmarks.accuracy", *sys.argv[1:]]),

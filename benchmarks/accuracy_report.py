@@ -19,8 +19,14 @@ def within(result: Result) -> bool:
 
 
 def keep(document: dict[str, Any], plan: Plan, results: list[Result], folder: Path) -> str:
-    """Write accuracy.json and accuracy.md, of topics accuracy-topics; returns the page."""
-    name = "accuracy-topics" if plan.by_topic else "accuracy"
+    """Write accuracy.json and accuracy.md, with a name of their own for other plans; returns the page."""
+    name = "accuracy"
+    if plan.by_topic:
+        name += "-topics"
+    if plan.gateways > 1:
+        name += f"-{plan.gateways}-gateways"
+    if plan.workers > 1:
+        name += f"-{plan.workers}-workers"
     folder.mkdir(parents=True, exist_ok=True)
     rows = [asdict(result) | {"ratio": round(result.ratio, 4)} for result in results]
     whole = document | {"plan": asdict(plan), "rows": rows}
@@ -67,7 +73,9 @@ def render(document: dict[str, Any], plan: Plan, results: list[Result]) -> str:
         f"`{document['command']}`, {document['started']}, commit {machine.get('commit', '?')}, "
         f"{document['seconds']} s; load average before {machine['load_average_before']}, "
         f"after {document['load_average_after']}.",
-        f"{plan.quota_bytes_per_s:,} bytes per second for each client, all clients at the same time; "
+        f"Gateways: {plan.gateways}, workers of each: {plan.workers}"
+        + (", each client two with one quota, at different gateways. " if plan.gateways > 1 else ". ")
+        + f"{plan.quota_bytes_per_s:,} bytes per second for each client, all clients at the same time; "
         f"{plan.warm_up_s:.0f} s of warm-up, averages over {plan.measured_s:.0f} s; quota.window.num = "
         f"{plan.window_num}, samples of 1 s.",
         "",

@@ -9,6 +9,7 @@ begin within one such period, with the lowest and the highest of them beside it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import statistics
 import subprocess
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +46,7 @@ GATEWAY: Final = "gateway"
 KAFKA: Final = "kafka"
 SIDES: Final = (GATEWAY, KAFKA)
 PARTITIONS: Final = 3
-_READY_S: Final = 30.0
+_READY_S: Final = 90.0
 _STEP_S: Final = 0.25
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -63,6 +64,9 @@ class Plan:
         sides: through the gateway, against Kafka's own quota.
         by_topic: quotas are set for topics, which only the gateway has. All clients produce to one topic, so many
             times the quota together; each fetches within a quota of its own for the one topic that all read.
+        workers: of each gateway.
+        gateways: beyond one they are a fleet that shares each quota, and a client is two of the same client id, each
+            at a gateway of its own.
     """
 
     quota_bytes_per_s: int = 1_000_000
@@ -72,6 +76,8 @@ class Plan:
     families: tuple[str, ...] = FAMILIES
     sides: tuple[str, ...] = SIDES
     by_topic: bool = False
+    workers: int = 1
+    gateways: int = 1
 
     @property
     def period_s(self) -> float:
@@ -177,8 +183,8 @@ def running(jobs: Iterable[Job], folder: Path) -> Iterator[list[Client]]:
     clients: list[Client] = []
     listeners = []
     try:
-        for job in jobs:
-            log = folder / f"{job.client_id}.log"
+        for number, job in enumerate(jobs):
+            log = folder / f"{job.client_id}-{number}.log"
             with log.open("w") as errors:
                 process = subprocess.Popen(
                     command(job),
@@ -278,20 +284,25 @@ class Campaign:
             results += self._run_through_gateway() if side == GATEWAY else self._run_against_kafka()
         return results
 
-    def _jobs(self, side: str, bootstrap: str) -> list[Job]:
+    def _jobs(self, side: str, bootstraps: Sequence[str]) -> list[Job]:
         filled = self._filled if side == GATEWAY else self._filled_on_one
-        return [
-            Job(
-                family=family,
-                verb=verb,
-                bootstrap=bootstrap,
-                topic=filled if verb == "fetch" else self._produced_by(side, family),
-                partitions=PARTITIONS,
-                client_id=client_id(side, family, verb),
-            )
-            for family in self.plan.families
-            for verb in VERBS
-        ]
+        jobs = []
+        turns = itertools.cycle(bootstraps)
+        for family in self.plan.families:
+            for verb in VERBS:
+                # Another gateway begins each time, so that every family has been at every gateway.
+                jobs += [
+                    Job(
+                        family=family,
+                        verb=verb,
+                        bootstrap=next(turns),
+                        topic=filled if verb == "fetch" else self._produced_by(side, family),
+                        partitions=PARTITIONS,
+                        client_id=client_id(side, family, verb),
+                    )
+                    for _ in bootstraps[:2]
+                ]
+        return jobs
 
     def _produced_by(self, side: str, family: str) -> str:
         return self._shared if self.plan.by_topic else f"accuracy-{side}-{family}"
@@ -314,20 +325,29 @@ class Campaign:
         return text
 
     def _run_through_gateway(self) -> list[Result]:
-        port = free_ports(5)
+        brokers = len(self.cluster.brokers)
+        ports = [free_ports(5) for _ in range(self.plan.gateways)]
+        with ExitStack() as gateways:
+            for at, port in enumerate(ports):
+                file = self._folder / f"gateway-{at}.toml"
+                file.write_text(self._configuration(at, port))
+                log = self._folder / f"gateway-{at}.log"
+                gateways.enter_context(serving(file, admin=f"http://127.0.0.1:{port + 4}", log=log))
+            for port in ports:
+                _await_topic(("127.0.0.1", port), self._filled, brokers=brokers)
+            return self._measure(GATEWAY, [f"127.0.0.1:{port}" for port in ports])
+
+    def _configuration(self, at: int, port: int) -> str:
+        plan = self.plan
         brokers = ", ".join(f'"{address}"' for address in self.cluster.brokers.values())
-        text = (
-            f'[upstream]\nbootstrap = [{brokers}]\n[[listeners]]\nname = "accuracy"\nbind = "127.0.0.1:{port}"\n'
+        fleet = f'scope = "fleet"\n[fleet]\nmember = "accuracy-{at}"\n' if plan.gateways > 1 else ""
+        return (
+            f"[server]\nworkers = {plan.workers}\n[upstream]\nbootstrap = [{brokers}]\n"
+            f'[[listeners]]\nname = "accuracy"\nbind = "127.0.0.1:{port}"\n'
             f"first_broker_port = {port + 1}\nlowest_broker_id = 1\nbroker_ports = 3\n"
             f'[admin]\nbind = "127.0.0.1:{port + 4}"\n[quota_store]\nkind = "memory"\n'
-            f"[client_quota]\nwindow_num = {self.plan.window_num}\n"
+            f"[client_quota]\nwindow_num = {plan.window_num}\n{fleet}{self._quotas()}"
         )
-        text += self._quotas()
-        file = self._folder / "gateway.toml"
-        file.write_text(text)
-        with serving(file, admin=f"http://127.0.0.1:{port + 4}", log=self._folder / "gateway.log"):
-            _await_topic(("127.0.0.1", port), self._filled, brokers=len(self.cluster.brokers))
-            return self._measure(GATEWAY, f"127.0.0.1:{port}")
 
     def _run_against_kafka(self) -> list[Result]:
         entries = []
@@ -341,11 +361,11 @@ class Campaign:
         with WireClient(address) as client:
             answer = client.ask("AlterClientQuotas", 1, entries=entries, validate_only=False).body
         assert {entry.error_code for entry in answer.entries} == {0}
-        return self._measure(KAFKA, str(address))
+        return self._measure(KAFKA, [str(address)])
 
-    def _measure(self, side: str, bootstrap: str) -> list[Result]:
+    def _measure(self, side: str, bootstraps: Sequence[str]) -> list[Result]:
         plan = self.plan
-        with running(self._jobs(side, bootstrap), self._folder) as clients:
+        with running(self._jobs(side, bootstraps), self._folder) as clients:
             deadline_s = time.monotonic() + _READY_S
             while not all(client.progress for client in clients):
                 late = [client.job.client_id for client in clients if not client.progress]
@@ -358,15 +378,20 @@ class Campaign:
             ended = [client.job.client_id for client in clients if client.process.poll() is not None]
             if ended:
                 raise RuntimeError(f"{ended} ended early; logs are in {self._folder}")
-        if not plan.by_topic:
-            return [_result([client], plan, side, begin_s) for client in clients]
-        groups = [[client for client in clients if client.job.verb == "produce"]]
-        groups += [[client] for client in clients if client.job.verb == "fetch"]
-        return [_result(group, plan, side, begin_s) for group in groups]
+        if plan.by_topic:
+            together = [client for client in clients if client.job.verb == "produce"]
+            results = [_result("together", together, plan, side, begin_s, shares=len(together))]
+            fetching = [client for client in clients if client.job.verb == "fetch"]
+            return results + [_result(each.job.family, [each], plan, side, begin_s) for each in fetching]
+        of_each = itertools.groupby(clients, key=lambda client: client.job.client_id)
+        groups = [list(group) for _, group in of_each]
+        return [_result(group[0].job.family, group, plan, side, begin_s) for group in groups]
 
 
-def _result(group: list[Client], plan: Plan, side: str, begin_s: float) -> Result:
-    """Of clients that share one quota, so many times that of one."""
+def _result(
+    family: str, group: list[Client], plan: Plan, side: str, begin_s: float, *, shares: int = 1
+) -> Result:
+    """Of clients that share one quota, so many times that of the plan."""
     starts = [begin_s + step * _STEP_S for step in range(int(plan.period_s / _STEP_S))]
     averages = [
         sum(client.bytes_by(start_s + plan.measured_s) - client.bytes_by(start_s) for client in group)
@@ -375,9 +400,9 @@ def _result(group: list[Client], plan: Plan, side: str, begin_s: float) -> Resul
     ]
     return Result(
         side=side,
-        family=group[0].job.family if len(group) == 1 else "together",
+        family=family,
         verb=group[0].job.verb,
-        quota_bytes_per_s=float(plan.quota_bytes_per_s * len(group)),
+        quota_bytes_per_s=float(plan.quota_bytes_per_s * shares),
         achieved_bytes_per_s=statistics.mean(averages),
         lowest_bytes_per_s=min(averages),
         highest_bytes_per_s=max(averages),

@@ -10,6 +10,8 @@ from testkit.accuracy.campaign import GATEWAY, Campaign, Plan
 
 pytestmark = pytest.mark.integration
 
+SAMPLE_S = 1
+
 
 def test_producers_of_one_topic_share_its_quota_and_consumers_have_one_each(
     kafka: KafkaCluster, tmp_path: Path
@@ -46,4 +48,7 @@ def test_c02_real_clients_and_a_cheater_get_their_quota_and_no_more(kafka3: Kafk
         campaign = Campaign(plan, stack, tmp_path, cluster=kafka3)
         campaign.prepare()
         results = {(result.family, result.verb): result.ratio for result in campaign.run()}
-    assert {client: ratio for client, ratio in results.items() if not 0.8 <= ratio <= 1.1} == {}
+    # The time measured begins and ends somewhere in a sample: that much more may fall into it (1.09 is usual for a
+    # cheater). `make campaign-accuracy` measures 60 s.
+    most = 1 + SAMPLE_S / plan.measured_s
+    assert {client: ratio for client, ratio in results.items() if not 0.8 <= ratio <= most} == {}

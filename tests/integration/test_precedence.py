@@ -69,16 +69,17 @@ def test_c25_the_gateway_takes_the_same_of_eight_quotas_as_the_broker_and_counts
     """All eight at first, the most specific one taken away in each step, then added again from the other end."""
     # Levels share counters: without it, the bound that the gateway has beside Kafka's rate holds all but the first.
     monkeypatch.setattr("quotas.rate_quotas._BOUND_WINDOWS", 1_000_000)
-    create(broker, CLIENT)
+    topic = f"{CLIENT}-{time.time_ns()}"  # a second try begins anew
+    create(broker, topic)
     partition = {"index": 0, "records": records(20_000)}
-    topics = [{"name": CLIENT, "partition_data": [partition]}]
+    topics = [{"name": topic, "partition_data": [partition]}]
     fields = {"acks": 1, "timeout_ms": 20_000, "topic_data": topics}
     ours = Conversation(settings=session_settings(max_mute_ms=2**31 - 1))
     limits = {entity: 10.0 * 2**level for level, entity in enumerate(LEVELS)}
     changes: list[tuple[QuotaEntity, float | None]] = [(entity, limits[entity]) for entity in LEVELS]
     changes += [(entity, None) for entity in LEVELS]
     changes += [(entity, limits[entity]) for entity in reversed(LEVELS)]
-    differences = []
+    differences, slowest_ms = [], 0
     started = time.monotonic()
     for number, (entity, value) in enumerate(changes):
         alter(broker, entity, value)
@@ -92,9 +93,11 @@ def test_c25_the_gateway_takes_the_same_of_eight_quotas_as_the_broker_and_counts
             now_ms = round((time.monotonic() - started) * 1_000)
             client.send("Produce", 9, **fields)
             theirs_ms = client.receive().body.throttle_time_ms
+        # When the broker counted it is known to within the time of its answer, now and when its counter began.
+        slowest_ms = max(slowest_ms, round((time.monotonic() - started) * 1_000) - now_ms)
         c = ours.another().at(now_ms)
         c.client_sends(frame).upstream_answers(produce_reply(1))
         ours_ms = wire.decode_response("Produce", 9, c.take_client()).throttle_time_ms
-        if abs(theirs_ms - ours_ms) > 100:
+        if abs(theirs_ms - ours_ms) > 100 + 2 * slowest_ms:
             differences.append((number, entity, value, theirs_ms, ours_ms))
     assert differences == []
