@@ -87,7 +87,8 @@ test: static kafka spark-jars ## all of check, and the tests with a real Kafka a
 	$(call DEV,$(shell nproc)) $(UNIT) -m "$(NOT_LONG)"
 	@# Tests with real brokers mostly wait: two files at a time, each worker with brokers and addresses of its own.
 	$(call DEV,2) $(TRIES) --dist loadfile -m "integration and not spark"
-	$(BIN)/python -m pytest $(IN_ORDER) $(TRIES) -m spark
+	@# Spark waits more than it works: its tasks of a test are seconds of start, and milliseconds of work.
+	$(BIN)/python -m pytest -n 2 $(IN_ORDER) $(TRIES) --dist loadfile -m spark
 
 # --- the compiled core (docs/decisions/0024-compiled-core.md) ------------------------------------------------
 

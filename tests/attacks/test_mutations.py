@@ -246,7 +246,7 @@ def test_old_clients_on_new_connections_do_not_outrun_the_bucket(gateway: Gatewa
 def test_old_clients_on_many_connections_at_once_do_not_race_one_debt(
     gateway: GatewayProcess, broker: WireClient
 ) -> None:
-    width, many = 16, 60
+    width, many = 8, 120
     started = time.monotonic()
     with ExitStack() as stack:
         clients = [

@@ -18,7 +18,7 @@ from tests.integration.two_sides import Side, both_sides, brokers_quota, results
 
 pytestmark = pytest.mark.integration
 
-STEPS: Final = 40
+STEPS: Final = 30
 ATTEMPTS: Final = 3
 SEED: Final = int(os.environ.get("SLUICE_DIFFERENTIAL_SEED", "599"))
 CLIENTS: Final = [f"series-{number}" for number in range(ATTEMPTS)]
