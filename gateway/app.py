@@ -310,14 +310,13 @@ class Gateway:
             )
         )
         # A topic created through one listener is known on the others.
-        recently_created: dict[bytes, int] = {}
         recent_topics = (
             RecentTopics()
             if worker is None
             else SharedRecentTopics(worker.asking, lambda: self.limits.enabled(KEY))
         )
         for section in config.listeners:
-            self._add_listener(section, descriptors, recently_created, recent_topics)
+            self._add_listener(section, descriptors, recent_topics)
         self.operations = Operations(
             config,
             self.live_quotas.quotas,
@@ -381,7 +380,6 @@ class Gateway:
         self,
         section: ListenerSettings,
         descriptors: DescriptorPlan,
-        recently_created: dict[bytes, int],
         recent_topics: RecentTopics,
     ) -> None:
         answers_limits = self._config.quota_admin.broker_limits is LimitsBy.GATEWAY
@@ -392,7 +390,6 @@ class Gateway:
             self.limits,
             self.mutations,
             self._request_metrics,
-            recently_created=recently_created,
             recent_topics=recent_topics,
             usage=self.usage.table if self.usage is not None else None,
             listener=section.name,

@@ -28,7 +28,6 @@ class HandlerContext:
         limits: configured quotas.
         mutations: KIP-599 accounting, shared by all listeners.
         observer: called with every decision.
-        recently_created: names that Metadata was already charged for, with the time the note expires.
         recent_topics: what was done to topics that Metadata may not show yet.
         usage: of the usage records; None: none are kept.
         listener: its name.
@@ -41,7 +40,6 @@ class HandlerContext:
     limits: Limits
     mutations: MutationQuotas
     observer: RequestObserver
-    recently_created: dict[bytes, int] = field(default_factory=dict)
     recent_topics: RecentTopics = field(default_factory=RecentTopics)
     usage: UsageTable | None = None
     listener: str = ""

@@ -48,10 +48,6 @@ from protocol.topic_names import is_valid_topic_name
 from quotas.mutation_cost import auto_create_permits
 from quotas.mutations import MutationDecision
 
-CREATION_NOTE_MS: Final = 10_000
-"""How long a topic counts as being created: longer than a controller needs, shorter than a person retries."""
-
-MOST_CREATION_NOTES: Final = 10_000
 _CHARGED_AT_ONCE: Final = 200
 """Topics in one step, about 20 us each."""
 _UPGRADED: Final = describe(ApiKey.METADATA, FIRST_VERSION_WITH_FLAG)
@@ -121,7 +117,7 @@ class MetadataHandler:
         if self._context.topology.cluster.auto_create_topics:
             unknown = yield from topics_in_error(frame, api, _UNKNOWN)
             self._context.recent_topics.catch_up()
-            created = [name for name in unknown if self._is_new(name, now_ms)]
+            created = [name for name in unknown if self._claim(name, now_ms)]
             for done, name in enumerate(created, start=1):
                 self._charge(session, client_id, name, strict=False, now_ms=now_ms)
                 if done % _CHARGED_AT_ONCE == 0:
@@ -166,6 +162,7 @@ class MetadataHandler:
             self._tell(len(charged))
             if charged:
                 now_ms = yield
+                self._context.recent_topics.catch_up()
                 creating = codec.metadata_by_name_request(list(charged), client_id=client_id, may_create=True)
                 timed = session.start_timing(frame, api)
 
@@ -201,11 +198,13 @@ class MetadataHandler:
         """Charge this unknown topic, if it is to be created."""
         if name in self._context.own_topics.names:
             return  # the gateway makes it itself, as it has to be
-        if not is_valid_topic_name(name) or not self._is_new(name, now_ms):
+        if not is_valid_topic_name(name) or not self._claim(name, now_ms):
             return
         decision = self._charge(session, client_id, name, strict=True, now_ms=now_ms)
         if decision.accepted:
             charged[name] = decision
+        else:
+            self._context.recent_topics.end_creation(name)
         if decision.charged and decision.limit is not None:
             changes[name] = self._context.recent_topics.begin(
                 name, self._permits(name), MOST_UNDER_WAY_MS, now_ms=now_ms
@@ -229,7 +228,7 @@ class MetadataHandler:
             change = changes.get(name)
             if name not in under_way:
                 self._context.mutations.refund(decision, now_ms=now_ms)
-                self._context.recently_created.pop(name, None)
+                recent.end_creation(name)
                 if change is not None:
                     recent.end_refused(change)
             elif change is None or recent.end_done(change, self._permits(name), now_ms=now_ms):
@@ -244,8 +243,6 @@ class MetadataHandler:
         decision = self._context.mutations.charge(
             session.user, client_id, self._permits(name), strict=strict, kind=session.kind, now_ms=now_ms
         )
-        if decision.accepted:
-            self._note(name, now_ms)
         if self._context.usage is not None:
             record_mutations(
                 self._context.usage,
@@ -267,16 +264,9 @@ class MetadataHandler:
         if created:
             self._context.observer.topics_auto_created(created)
 
-    def _is_new(self, name: bytes, now_ms: int) -> bool:
-        """Whether no client has been charged for this name, so that polling for a topic under way is charged once."""
-        if self._context.recent_topics.partitions(name, now_ms=now_ms):
+    def _claim(self, name: bytes, now_ms: int) -> bool:
+        """Whether this request creates a topic; of several that ask at once, or poll for it, one is charged."""
+        recent = self._context.recent_topics
+        if recent.partitions(name, now_ms=now_ms):
             return False  # it was created by request; Metadata lags
-        return self._context.recently_created.get(name, 0) <= now_ms
-
-    def _note(self, name: bytes, now_ms: int) -> None:
-        notes = self._context.recently_created
-        if len(notes) >= MOST_CREATION_NOTES:
-            expired = [known for known, expires_ms in notes.items() if expires_ms <= now_ms]
-            for known in expired or [next(iter(notes))]:
-                del notes[known]
-        notes[name] = now_ms + CREATION_NOTE_MS
+        return recent.claim_creation(name, now_ms=now_ms)

@@ -396,6 +396,8 @@ class MutationExchange:
         self._observe(decision, now_ms)
         self._charge_overtaken(admitted, now_ms)
         if admitted or not request.topics:
+            if self._changes:
+                self._context.recent_topics.catch_up()
             answer = CollectedAnswer(self._on_broker_reply)
             frame = request.encode(admitted) if len(admitted) < len(request.topics) else self._frame
             self._session.forward(frame, request.api, answer)
@@ -680,7 +682,7 @@ class MutationExchange:
                 if certain:
                     recent.note(called, partitions, now_ms=now_ms)
                 if not partitions:
-                    self._context.recently_created.pop(called, None)
+                    recent.end_creation(called)
 
     def _partitions_afterwards(self, topic: TopicMutation) -> int:
         """How many partitions the topic has once this is done; 0: it is deleted."""

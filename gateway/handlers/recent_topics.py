@@ -24,6 +24,11 @@ MOST_NOTES: Final = 10_000
 MOST_UNDER_WAY_MS: Final = 60_000
 """How long a request may still be carried out: for so long a broker looks for a controller to send it to."""
 
+CREATION_NOTE_MS: Final = 10_000
+"""How long Metadata counts as creating a topic: longer than a controller needs, shorter than a person retries."""
+
+MOST_CREATION_NOTES: Final = 10_000
+
 _Noted = TypeVar("_Noted")
 
 
@@ -68,17 +73,57 @@ class TopicChange:
     rivals: int = 0
 
 
-class RecentTopics:
-    """Partition counts by topic name, and by topic id where an answer had it; open charges by name; bounded."""
+class Creations:
+    """Topics that Metadata creates by itself: clients ask until one is there, and it is charged once."""
 
     def __init__(self) -> None:
+        self.expires_ms: dict[bytes, int] = {}
+
+    def claim(self, name: bytes, *, now_ms: int) -> bool:
+        """Note that a request is about to create a topic; False: another one has just done so."""
+        notes = self.expires_ms
+        if notes.get(name, 0) > now_ms:
+            return False
+        if len(notes) >= MOST_CREATION_NOTES:
+            expired = [known for known, expires_ms in notes.items() if expires_ms <= now_ms]
+            for known in expired or [next(iter(notes))]:
+                del notes[known]
+        notes[name] = now_ms + CREATION_NOTE_MS
+        return True
+
+    def end(self, name: bytes) -> None:
+        """It was not created after all, or is gone."""
+        self.expires_ms.pop(name, None)
+
+
+class RecentTopics:
+    """Partition counts by topic name, and by topic id where an answer had it; open charges by name; bounded.
+
+    Attributes:
+        creations: by Metadata.
+    """
+
+    def __init__(self) -> None:
+        self.creations = Creations()
         self._notes: dict[bytes, tuple[int, int]] = {}  # -> partitions, when the note expires
         self._open: dict[bytes, OpenCharge] = {}
         self._changes: dict[TopicChange, None] = {}  # oldest first
         self._changes_of: dict[bytes, list[TopicChange]] = {}
 
     def catch_up(self) -> None:
-        """To be called before each step that decides by what is noted: other workers may have noted more."""
+        """Know what other workers have noted, and have them know what was noted here.
+
+        To be called before each step that decides by what is noted, and before a mutation that has begun goes on:
+        another worker that reads its own reply later then finds this one.
+        """
+
+    def claim_creation(self, name: bytes, *, now_ms: int) -> bool:
+        """See `Creations.claim`."""
+        return self.creations.claim(name, now_ms=now_ms)
+
+    def end_creation(self, name: bytes) -> None:
+        """See `Creations.end`."""
+        self.creations.end(name)
 
     def note(self, identity: bytes, partition_count: int, *, now_ms: int) -> None:
         """A topic has this many partitions as of now; 0: it has been deleted."""

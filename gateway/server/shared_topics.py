@@ -2,7 +2,8 @@
 
 Each worker has all notes. What it notes itself it tells the supervisor, which keeps the order; what others noted it
 fetches before it decides, on the same blocking socket on which it then has the mutations charged. A client that was
-answered by one worker and goes on at another thus finds what the first has noted.
+answered by one worker and goes on at another thus finds what the first has noted. Which request creates a topic that
+several ask Metadata for at once the supervisor decides.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
-from gateway.handlers.recent_topics import MOST_NOTES, OpenCharge, RecentTopics, TopicChange
+from gateway.handlers.recent_topics import MOST_NOTES, Creations, OpenCharge, RecentTopics, TopicChange
 from gateway.server.link import BlockingLink, LinkLost
 
 Event: TypeAlias = tuple[Any, ...]
@@ -21,10 +22,15 @@ _MOST_EVENTS: Final = 20_000
 
 
 class TopicEvents:
-    """The supervisor's part: what workers have noted, in the order in which it was told."""
+    """The supervisor's part: what workers have noted, in the order in which it was told.
+
+    Attributes:
+        creations: by Metadata, of all workers.
+    """
 
     def __init__(self) -> None:
         """Nothing yet."""
+        self.creations = Creations()
         self._events: deque[tuple[int, Event]] = deque(maxlen=_MOST_EVENTS)
         self._count = 0
         self._seen: dict[int, int] = {}
@@ -81,6 +87,20 @@ class SharedRecentTopics(RecentTopics):
         for worker, (what, *values) in events:
             self._apply(worker, what, values)
 
+    def claim_creation(self, name: bytes, *, now_ms: int) -> bool:
+        """See `RecentTopics`."""
+        if self._needed():
+            try:
+                return bool(self._asking.ask("claim_creation", name, now_ms))
+            except LinkLost:
+                pass  # as one process alone
+        return super().claim_creation(name, now_ms=now_ms)
+
+    def end_creation(self, name: bytes) -> None:
+        """See `RecentTopics`."""
+        super().end_creation(name)
+        self._send("end_creation", name)
+
     def note(self, identity: bytes, partition_count: int, *, now_ms: int) -> None:
         """See `RecentTopics`."""
         self._tell("note", identity, partition_count, now_ms)
@@ -117,9 +137,12 @@ class SharedRecentTopics(RecentTopics):
         return due
 
     def _tell(self, *event: Any) -> None:
+        self._send("topic_event", event)
+
+    def _send(self, what: str, value: Any) -> None:
         if self._needed():
             try:
-                self._asking.tell("topic_event", event)
+                self._asking.tell(what, value)
             except LinkLost:
                 return  # the question that follows is logged
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.handlers.metadata import CREATION_NOTE_MS, MOST_CREATION_NOTES
+from gateway.handlers.recent_topics import CREATION_NOTE_MS, MOST_CREATION_NOTES
 from gateway.usage.table import UsageTable
 from protocol.codec import OWN_CORRELATION_ID
 from quotas.usage_record import Event
@@ -128,7 +128,7 @@ def test_a_topic_under_way_is_charged_and_created_once() -> None:
 
 def test_a_topic_under_way_costs_what_was_created_and_notes_are_bounded() -> None:
     c = Conversation(controller_mutation_rate=1_000)
-    notes = c.core.context.recently_created
+    notes = c.core.context.recent_topics.creations.expires_ms
     notes.update({str(i).encode(): c.clock.now_ms + 1 for i in range(MOST_CREATION_NOTES)})
     ask(c, "new")
     assert len(notes) == MOST_CREATION_NOTES
@@ -266,7 +266,7 @@ def test_topics_that_the_broker_does_not_create_after_all_are_given_back(version
     answer = wire.decode_response("Metadata", version, c.take_client())
     assert [(topic.name, topic.error_code) for topic in answer.topics] == [("mine", 3), ("forbidden", 29)]
     assert [(each.node_id, each.host) for each in answer.brokers] == [(1, GATEWAY_HOST)]
-    assert (c.core.tokens, list(c.core.context.recently_created)) == (19, [b"mine"])
+    assert (c.core.tokens, list(c.core.context.recent_topics.creations.expires_ms)) == (19, [b"mine"])
 
 
 def test_topics_of_which_only_some_may_be_created_are_given_back_too() -> None:

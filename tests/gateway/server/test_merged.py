@@ -12,6 +12,7 @@ from gateway.server.merged_metrics import Departed, merged
 from gateway.server.shared_topics import SharedRecentTopics, TopicEvents
 from gateway.server.worker import share_of
 from gateway.usage.forwarding import WorkersRows
+from protocol.api_keys import ApiKey
 from quotas.usage_record import Row
 from testkit import wire
 from testkit.cluster import ScriptedCluster
@@ -83,16 +84,30 @@ def test_workers_divide_bytes_and_handshakes() -> None:
 
 
 class _Asking:
-    """A `BlockingLink` that leads to `TopicEvents` without a socket."""
+    """A `BlockingLink` that leads to `TopicEvents` without a socket.
+
+    Attributes:
+        unread: what the supervisor has not read yet; it reads one worker's socket in order, those of several in any.
+    """
 
     def __init__(self, worker: int, events: TopicEvents) -> None:
         self._worker, self._events = worker, events
+        self.unread: list[tuple[str, Any]] = []
         events.joined(worker)
 
-    def tell(self, _what: str, event: Any) -> None:
-        self._events.told(self._worker, event)
+    def tell(self, what: str, value: Any) -> None:
+        self.unread.append((what, value))
 
-    def ask(self, _what: str) -> list[Any]:
+    def ask(self, what: str, *values: Any) -> Any:
+        for told, value in self.unread:
+            if told == "topic_event":
+                self._events.told(self._worker, value)
+            else:
+                self._events.creations.end(value)
+        self.unread.clear()
+        if what == "claim_creation":
+            name, now_ms = values
+            return self._events.creations.claim(name, now_ms=now_ms)
         return self._events.fetched(self._worker)
 
 
@@ -106,11 +121,13 @@ def test_topics_that_one_worker_changed_are_known_to_the_next_as_in_one_process(
     for recent in (first, alone):
         change = recent.begin(b"t", 3, 1_000, now_ms=10)
         recent.note(b"u", 5, now_ms=11)
+    first.catch_up()  # as before its mutation goes on
     second.catch_up()
     for recent in (second, alone):
         assert recent.most_partitions(b"t", now_ms=20) == 3
         assert recent.partitions(b"u", now_ms=20) == 5
         rival = recent.begin(b"t", 0, 1_000, now_ms=21)
+        recent.catch_up()
         # Nobody can tell in which order the two are carried out.
         assert not recent.end_done(rival, 0, now_ms=22)
     first.catch_up()
@@ -136,3 +153,56 @@ def test_a_topic_grown_behind_a_deletion_costs_the_same_at_one_worker_and_at_two
     grows.serve()
     deletes.upstream_answers(late).serve()
     assert first.tokens == full - 8 - 9
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_deletion_answered_while_a_growth_is_under_way_is_not_certain_at_one_worker_and_at_two(
+    workers: int,
+) -> None:
+    cluster = ScriptedCluster({"a": 1})
+    first, other = GatewayCore(controller_mutation_rate=2), GatewayCore(controller_mutation_rate=2)
+    events = TopicEvents()
+    for worker, core in enumerate((first, other)[:workers]):
+        core.context.mutations = first.mutations
+        core.context.recent_topics = SharedRecentTopics(_Asking(worker, events), lambda: True)  # type: ignore[arg-type]
+    deletes = Conversation(cluster=cluster, core=first)
+    grows = Conversation(cluster=cluster, core=other if workers == 2 else first)
+    full = first.tokens
+    deletes.client_sends(wire.request("DeleteTopics", 3, topic_names=["a"], timeout_ms=1_000))
+    deletes.upstream_answers(cluster.answer(deletes.take_upstream()))
+    deletion = deletes.take_upstream()
+    topics = [{"name": "a", "count": 9, "assignments": None}]
+    grows.client_sends(wire.request("CreatePartitions", 3, topics=topics, timeout_ms=1_000, validate_only=False))
+    growth = grows.take_upstream()
+    while growth[4:6] != ApiKey.CREATE_PARTITIONS.to_bytes(2, "big"):
+        grows.upstream_answers(cluster.answer(growth))
+        growth = grows.take_upstream()
+    grown, deleted = cluster.answer(growth), cluster.answer(deletion)
+    deletes.upstream_answers(deleted)
+    # Nothing tells in which order they were carried out.
+    assert first.context.recent_topics.partitions(b"a", now_ms=deletes.clock.now_ms) is None
+    grows.upstream_answers(grown)
+    assert other.context.recent_topics.partitions(b"a", now_ms=grows.clock.now_ms) is None
+    assert first.tokens == full - 9
+
+
+def test_a_topic_that_two_workers_ask_for_at_once_is_created_and_charged_once() -> None:
+    cluster = ScriptedCluster({})
+    first, other = GatewayCore(controller_mutation_rate=2), GatewayCore(controller_mutation_rate=2)
+    events = TopicEvents()
+    for worker, core in enumerate((first, other)):
+        core.context.mutations = first.mutations
+        core.context.recent_topics = SharedRecentTopics(_Asking(worker, events), lambda: True)  # type: ignore[arg-type]
+    clients = [Conversation(cluster=cluster, core=core) for core in (first, other)]
+    full = first.tokens
+    wanted = wire.request("Metadata", 12, topics=[{"name": "new"}], allow_auto_topic_creation=True)
+    looks = [cluster.answer(client.client_sends(wanted).take_upstream()) for client in clients]
+    for client, unknown in zip(clients, looks, strict=True):
+        client.upstream_answers(unknown)
+    for client in clients:
+        client.serve()
+    assert first.tokens == full - 1
+    assert [body.allow_auto_topic_creation for body in cluster.asked("Metadata")].count(True) == 1
+    first.context.recent_topics.end_creation(b"new")  # deleted
+    first.context.recent_topics.catch_up()
+    assert other.context.recent_topics.claim_creation(b"new", now_ms=0)
