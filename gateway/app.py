@@ -249,6 +249,7 @@ class Gateway:
             self.client_quotas.fetch,
             self.client_quotas.request_time,
             self.mutations,
+            (self.client_quotas.produce_topics, self.client_quotas.fetch_topics),
         )
         self.fleet = FleetService.configured(
             config,
@@ -263,8 +264,8 @@ class Gateway:
             # The supervisor has the counters of mutations.
             own: AllCounters = {key: each for key, each in counters.items() if key is not KEY}
             WorkerCarrier(worker, own, now_ms)
-        if worker is not None and self.fleet is None:
-            SharedUsage(worker, self.client_quotas, config.server.worker_count, now_ms)
+            if self.fleet is None:
+                SharedUsage(worker, own, config.server.worker_count, now_ms)
         descriptor_limit = raise_descriptor_limit()
         descriptors = plan_descriptors(config, descriptor_limit)
         self.connections = ConnectionQuotas(

@@ -8,11 +8,11 @@ as the client stays within its limit. Measured by ``benchmarks/accounting.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, ItemsView, Iterator, Sequence
+from collections.abc import Container, ItemsView, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import getsizeof
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from quotas.bound_queue import BoundQueue
 from quotas.entities import QuotaKey
@@ -23,6 +23,8 @@ from quotas.throttle_stats import ThrottleStats, average_throttle_ms
 from quotas.trackers import UNLIMITED, Kind, TrackerTable
 
 Scope: TypeAlias = int | None
+
+AnyKey = TypeVar("AnyKey")
 
 # How long a client that shares a counter is content with it before a place of its own is looked for again.
 _SHARED_RECHECK_MS: Final = 1_000
@@ -448,6 +450,19 @@ class RateTracker:
         self._forgotten.add_totals(self.throttles)
 
 
+def stirred(items: Iterable[tuple[AnyKey, RateTracker]]) -> list[tuple[AnyKey, RateTracker]]:
+    """Of these counters and their keys, those of which others may have to be told."""
+    found = []
+    for item in items:
+        tracker = item[1]
+        meter = tracker._meter
+        # `SampledRate.recorded`, without a call for each.
+        recorded = meter._total + meter._gone
+        if recorded >= tracker._quiet and recorded != tracker._settled:
+            found.append(item)
+    return found
+
+
 @lru_cache(maxsize=1024)
 def _allowance(limit_per_s: float, allowance_s: float) -> float:
     """The product, as one object for all counters with this limit: one cache miss less per record."""
@@ -520,15 +535,7 @@ class RateQuotas:
 
     def stirred(self) -> list[tuple[ScopedKey, RateTracker]]:
         """Those of which others may have to be told; quick, since it looks at all of them, ten times a second."""
-        found = []
-        for item in self._table.own():
-            tracker = item[1]
-            meter = tracker._meter
-            # `SampledRate.recorded`, without a call for each.
-            recorded = meter._total + meter._gone
-            if recorded >= tracker._quiet and recorded != tracker._settled:
-                found.append(item)
-        return found
+        return stirred(self._table.own())
 
     def counter_of(self, key: ScopedKey, kind: Kind, *, now_ms: int) -> RateTracker | None:
         """The counter for what other members of a fleet have recorded.

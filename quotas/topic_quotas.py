@@ -7,12 +7,13 @@ itself, and for every user or client id by itself where it names one. The longes
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import ItemsView
+from typing import Final, NamedTuple, TypeAlias
 
-from quotas.entities import DEFAULT, Family, Name, QuotaEntity, QuotaKey
+from quotas.entities import DEFAULT, MAX_NAME_CHARS, Family, Name, QuotaEntity, QuotaKey, cut_name
 from quotas.limits import Limits
 from quotas.rate import MAX_THROTTLE_MS
-from quotas.rate_quotas import RateSettings, RateTracker, Scope
+from quotas.rate_quotas import RateSettings, RateTracker, Scope, ScopedKey, stirred
 from quotas.resolution import Match, Rule, TrackerKey
 from quotas.throttle_stats import ThrottleStats
 from quotas.trackers import Kind, TrackerTable
@@ -32,6 +33,15 @@ class TopicKey(NamedTuple):
     topic: str
     user: str
     client_id: str
+
+    @property
+    def tracker_key(self) -> TrackerKey:
+        """Whose bytes, as counters of clients have it."""
+        return TrackerKey(self.user, self.client_id)
+
+
+CounterKey: TypeAlias = ScopedKey | TopicKey
+"""Names a counter of a client, or of a topic, among those of one quota."""
 
 
 class TopicQuotas:
@@ -72,17 +82,46 @@ class TopicQuotas:
             scope: see `ScopedKey`.
             now_ms: the present.
         """
+        if len(topic) > MAX_NAME_CHARS or len(client_id) > MAX_NAME_CHARS:  # clients may invent them
+            topic, client_id = cut_name(topic), cut_name(client_id)
         limits = self._limits
         if self._version != limits.version or len(self._found) >= 4 * self._settings.max_trackers:
             self._found.clear()
             self._version = limits.version
         found = self._found.get((scope, user, client_id, topic))
-        if found is None:
+        if found is None or any(now_ms >= each.good_until_ms for each in found):
             found = tuple(self._look_up(user, client_id, topic, kind, scope, now_ms))
             # Names of topics without a quota are not kept: clients may invent them.
             if found and not any(each.shared for each in found):
                 self._found[scope, user, client_id, topic] = found
         return found
+
+    def own(self) -> ItemsView[TopicKey, RateTracker]:
+        """The counters of one topic each, for the exchange of a fleet."""
+        return self._table.own()
+
+    def stirred(self) -> list[tuple[TopicKey, RateTracker]]:
+        """Those of which others may have to be told."""
+        return stirred(self._table.own())
+
+    def counter_of(self, key: TopicKey, kind: Kind, *, now_ms: int) -> RateTracker | None:
+        """The counter for what other members of a fleet have recorded; see `RateQuotas.counter_of`."""
+        limits = self._limits
+        tracker = self._table.find_own(key)
+        if tracker is not None and tracker.version == limits.version:
+            return tracker
+        if not limits.topics_enabled(self._key):
+            return None
+        match = self._match(key.family, key.user, key.client_id, key.topic)
+        # A key that names more than its family does is none that clients are counted by.
+        if match is None or match.limit is None or match.tracker_key != key.tracker_key:
+            return None
+        if tracker is None:
+            tracker = self._table.find_or_make(key, match.limit, kind, now_ms=now_ms)
+            if tracker.shared:
+                return None
+        tracker.bind(match, limits.version, now_ms=now_ms)
+        return tracker
 
     def _look_up(
         self, user: str, client_id: str, topic: str, kind: Kind, scope: Scope, now_ms: int
@@ -115,6 +154,7 @@ class TopicQuotas:
                     entity = QuotaEntity(named_user, named_client, topic=named_topic)
                     limit = limits.get(entity, self._key)
                     if limit is not None:
+                        limit *= limits.share
                         return Match(limit, _RULES[family], counter, limits.observes(entity), entity)
         return None
 

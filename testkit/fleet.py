@@ -21,6 +21,7 @@ from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutations import MutationQuotas, MutationSettings
 from quotas.rate_quotas import ByteRateQuotas, RateSettings, RateTracker, RequestTimeQuotas
+from quotas.topic_quotas import TopicQuotas
 
 STEP_MS: Final = 50
 LIMIT: Final = 1_000.0
@@ -36,6 +37,7 @@ class FleetMember:
     Attributes:
         exchange: with the others.
         produce: the quota that clients use here.
+        produced_topics: the quotas of topics.
         mutations: the other kind of counter.
         admitted: times and the sum of what was let through until then, for sums over spans.
     """
@@ -45,12 +47,17 @@ class FleetMember:
         self.limits.set(QuotaEntity("alice"), QuotaKey.PRODUCER_BYTE_RATE, limit)
         self.limits.set(QuotaEntity("alice"), QuotaKey.CONTROLLER_MUTATION_RATE, 5)
         self.produce = ByteRateQuotas(self.limits, QuotaKey.PRODUCER_BYTE_RATE, _SETTINGS)
+        self.produced_topics, fetched_topics = (
+            TopicQuotas(self.limits, key, _SETTINGS)
+            for key in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE)
+        )
         self.mutations = MutationQuotas(self.limits, MutationSettings())
         counters = counters_of(
             self.produce,
             ByteRateQuotas(self.limits, QuotaKey.CONSUMER_BYTE_RATE, _SETTINGS),
             RequestTimeQuotas(self.limits, _SETTINGS),
             self.mutations,
+            (self.produced_topics, fetched_topics),
         )
         self.exchange = Exchange(Member(id_, boot), counters, rules, now_ms=now_ms)
         self.began_ms = now_ms

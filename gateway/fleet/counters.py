@@ -9,6 +9,7 @@ from quotas.entities import QuotaKey
 from quotas.mutations import MutationQuotas
 from quotas.rate_quotas import CounterState, RateQuotas, ScopedKey
 from quotas.resolution import Match
+from quotas.topic_quotas import CounterKey, TopicKey, TopicQuotas
 from quotas.trackers import Kind
 
 KIND: Final[Kind] = ("", "fleet")
@@ -49,17 +50,43 @@ class Counter(Protocol):
 class Counters(Protocol):
     """The counters of one quota."""
 
-    def own(self) -> Iterable[tuple[ScopedKey, Counter]]:
-        """Those of one client or group of clients each."""
+    def own(self) -> Iterable[tuple[CounterKey, Counter]]:
+        """Those of one client, group of clients or topic each."""
 
-    def stirred(self) -> Iterable[tuple[ScopedKey, Counter]]:
+    def stirred(self) -> Iterable[tuple[CounterKey, Counter]]:
         """Those of which others may have to be told."""
 
-    def counter_of(self, key: ScopedKey, kind: Kind, *, now_ms: int) -> Counter | None:
+    def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
         """The one for what others have recorded; None: nothing limits it here, or there is no place for it."""
 
 
 AllCounters: TypeAlias = Mapping[QuotaKey, Counters]
+
+
+class RateCounters:
+    """`RateQuotas` as `Counters`, and with them those of topics, which count the same bytes."""
+
+    def __init__(self, clients: RateQuotas, topics: TopicQuotas | None = None) -> None:
+        self._clients = clients
+        self._topics = topics
+
+    def own(self) -> Iterator[tuple[CounterKey, Counter]]:
+        """See `Counters`."""
+        yield from self._clients.own()
+        if self._topics is not None:
+            yield from self._topics.own()
+
+    def stirred(self) -> Iterator[tuple[CounterKey, Counter]]:
+        """See `Counters`."""
+        yield from self._clients.stirred()
+        if self._topics is not None:
+            yield from self._topics.stirred()
+
+    def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
+        """See `Counters`."""
+        if isinstance(key, ScopedKey):
+            return self._clients.counter_of(key, kind, now_ms=now_ms)
+        return None if self._topics is None else self._topics.counter_of(key, kind, now_ms=now_ms)
 
 
 class MutationCounters:
@@ -68,29 +95,42 @@ class MutationCounters:
     def __init__(self, mutations: MutationQuotas) -> None:
         self._mutations = mutations
 
-    def own(self) -> Iterator[tuple[ScopedKey, Counter]]:
+    def own(self) -> Iterator[tuple[CounterKey, Counter]]:
         """See `Counters`."""
         for key, tracker in self._mutations.own():
             yield ScopedKey(None, key), tracker
 
-    def stirred(self) -> Iterator[tuple[ScopedKey, Counter]]:
+    def stirred(self) -> Iterator[tuple[CounterKey, Counter]]:
         """See `Counters`."""
         for key, tracker in self._mutations.stirred():
             yield ScopedKey(None, key), tracker
 
-    def counter_of(self, key: ScopedKey, kind: Kind, *, now_ms: int) -> Counter | None:
+    def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
         """See `Counters`."""
+        if isinstance(key, TopicKey):
+            return None
         return self._mutations.counter_of(key.tracker_key, kind, now_ms=now_ms)
 
 
 def counters_of(
-    produce: RateQuotas, fetch: RateQuotas, request_time: RateQuotas, mutations: MutationQuotas | None
+    produce: RateQuotas,
+    fetch: RateQuotas,
+    request_time: RateQuotas,
+    mutations: MutationQuotas | None,
+    topics: tuple[TopicQuotas, TopicQuotas] | None = None,
 ) -> AllCounters:
-    """All quotas of clients, by key; without `mutations` where these are charged elsewhere."""
+    """All quotas of clients and of topics, by key.
+
+    Args:
+        produce, fetch, request_time: of clients.
+        mutations: None: these are charged elsewhere.
+        topics: what is produced to them and what is fetched; None: not shared.
+    """
+    produced, fetched = topics or (None, None)
     found: dict[QuotaKey, Counters] = {
-        QuotaKey.PRODUCER_BYTE_RATE: produce,
-        QuotaKey.CONSUMER_BYTE_RATE: fetch,
-        QuotaKey.REQUEST_PERCENTAGE: request_time,
+        QuotaKey.PRODUCER_BYTE_RATE: RateCounters(produce, produced),
+        QuotaKey.CONSUMER_BYTE_RATE: RateCounters(fetch, fetched),
+        QuotaKey.REQUEST_PERCENTAGE: RateCounters(request_time),
     }
     if mutations is not None:
         found[QuotaKey.CONTROLLER_MUTATION_RATE] = MutationCounters(mutations)

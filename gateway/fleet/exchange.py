@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -27,6 +27,7 @@ from gateway.fleet.shares import MOST_COUNTERS, Answer, Level, Member, Share, Us
 from protocol.steps import Steps, finish
 from quotas.entities import QuotaKey
 from quotas.rate_quotas import ScopedKey
+from quotas.topic_quotas import CounterKey
 
 _ANSWERERS: Final = 3
 _FROM_ANY: Final = 3
@@ -225,7 +226,8 @@ class Exchange:
                 if (everything or counter.near(untold, members, now_ms=now_ms)) and can_be_told(key):
                     amount = told_amount(untold)
                     counter.settle(amount)
-                    self._count_use(self.member.id, quota, amount)
+                    if isinstance(key, ScopedKey):  # a topic's bytes are those of a client too
+                        self._count_use(self.member.id, quota, amount)
                     if amount:
                         found.append((quota, (key, amount)))
         return found
@@ -291,7 +293,7 @@ class Exchange:
                     counter.record_others(amount, now_ms=max(now_ms, counter.last_ms))
                     if self._recent is not None:
                         self._recent.add(quota, key, amount, now_ms)
-            self._count_use(share.member.id, quota, sum(amount for _, amount in used))
+            self._count_use(share.member.id, quota, _by_clients(used))
         if share.to:
             yield from self._take_levels(share, now_ms)
         if share.hello and self._is_asked(share, now_ms):
@@ -391,13 +393,13 @@ class _RecentUse:
     SPAN_MS: Final = 5_000
 
     def __init__(self) -> None:
-        self._now: dict[tuple[QuotaKey, ScopedKey], float] = {}
-        self._before: dict[tuple[QuotaKey, ScopedKey], float] = {}
+        self._now: dict[tuple[QuotaKey, CounterKey], float] = {}
+        self._before: dict[tuple[QuotaKey, CounterKey], float] = {}
         self._began_ms = self._last_ms = 0
-        self._rates: dict[tuple[QuotaKey, ScopedKey], float] = {}
+        self._rates: dict[tuple[QuotaKey, CounterKey], float] = {}
         self._assumed_ms = 0
 
-    def add(self, quota: QuotaKey, key: ScopedKey, amount: float, now_ms: int) -> None:
+    def add(self, quota: QuotaKey, key: CounterKey, amount: float, now_ms: int) -> None:
         self._turn(now_ms)
         self._last_ms = now_ms
         self._now[quota, key] = self._now.get((quota, key), 0.0) + amount
@@ -411,7 +413,7 @@ class _RecentUse:
         }
         self._assumed_ms = since_ms
 
-    def since_last(self, now_ms: int) -> Iterator[tuple[tuple[QuotaKey, ScopedKey], float]]:
+    def since_last(self, now_ms: int) -> Iterator[tuple[tuple[QuotaKey, CounterKey], float]]:
         passed_ms, self._assumed_ms = now_ms - self._assumed_ms, now_ms
         for name, rate in self._rates.items():
             if rate > 0 and passed_ms > 0:
@@ -423,6 +425,11 @@ class _RecentUse:
             self._before = self._now if whole else {}
             self._now = {}
             self._began_ms = now_ms
+
+
+def _by_clients(used: Sequence[Used]) -> float:
+    """What clients have recorded; the bytes of a topic are among theirs."""
+    return sum(amount for key, amount in used if isinstance(key, ScopedKey))
 
 
 def _by_quota(items: list[tuple[QuotaKey, T]]) -> dict[QuotaKey, list[T]]:

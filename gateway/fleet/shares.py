@@ -6,25 +6,30 @@ One JSON object::
      "use": {"p": [[null, "alice", "", 52000]]},
      "hello": 1, "of": ["gw-2"],
      "levels": {"p": [[null, "alice", "", 410000, 300000]]}, "to": [["gw-3", "91ab...", 4]], "last": true,
+     "topic_use": {"p": [[null, "", "", "topic", "orders", 52000]]},
+     "topic_levels": {"p": [[null, "alice", "", "user_topic", "orders", 410000, 300000]]},
      "bye": true}
 
 All but the first four fields may be absent: then it is a sign of life. Counters are listed by quota, ``p``
 (producer_byte_rate), ``f`` (consumer_byte_rate), ``r`` (request_percentage), ``m`` (controller_mutation_rate), each
-with scope, user and client id as they are counted, in units of the quota. There is no time in it: clocks may differ.
+with scope, user and client id as they are counted, in units of the quota. Counters of topics (``p``, ``f``) stand by
+themselves, with the family of their quota and the topic: members of a version that does not know them pass them over.
+There is no time in it: clocks may differ.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import orjson
 
-from quotas.entities import QuotaKey
+from quotas.entities import MAX_NAME_CHARS, TOPIC_FAMILIES, Family, QuotaKey
 from quotas.rate_quotas import ScopedKey
 from quotas.resolution import TrackerKey
+from quotas.topic_quotas import CounterKey, TopicKey
 
 MOST_COUNTERS: Final = 2_000
 """In one message; a receiver works on a message without a pause."""
@@ -37,9 +42,14 @@ _CODES: Final = {
     QuotaKey.CONTROLLER_MUTATION_RATE: "m",
 }
 _KEYS: Final = {code: key for key, code in _CODES.items()}
+_TOPIC_KEYS: Final = {code: _KEYS[code] for code in ("p", "f")}
 _MOST: Final = 1e18
 _MOST_NAME_CHARS: Final = 255
 _DIGITS: Final = 6
+_TOPIC: Final = "topic"
+"""In place of a code, of all counters of topics."""
+
+T = TypeVar("T")
 
 
 class MalformedShare(ValueError):
@@ -53,10 +63,10 @@ class Member(NamedTuple):
     boot: str
 
 
-Used: TypeAlias = tuple[ScopedKey, float]
+Used: TypeAlias = tuple[CounterKey, float]
 """A counter and what was recorded by it."""
 
-Level: TypeAlias = tuple[ScopedKey, float, float]
+Level: TypeAlias = tuple[CounterKey, float, float]
 """A counter, what its average comes from and what its bucket holds; see `RateTracker.level`."""
 
 
@@ -105,12 +115,12 @@ def told_amount(value: float) -> float:
     return int(rounded) if rounded == int(rounded) else rounded
 
 
-def can_be_told(key: ScopedKey) -> bool:
+def can_be_told(key: CounterKey) -> bool:
     """Whether the names of a counter are text: half of a surrogate pair is not."""
-    user, client_id = key.tracker_key
-    return (user.isascii() and client_id.isascii()) or not any(
-        "\ud800" <= each <= "\udfff" for each in user + client_id
-    )
+    names = "".join(key.tracker_key)
+    if isinstance(key, TopicKey):
+        names += key.topic
+    return names.isascii() or not any("\ud800" <= each <= "\udfff" for each in names)
 
 
 def encode_share(share: Share) -> bytes:
@@ -121,20 +131,12 @@ def encode_share(share: Share) -> bytes:
         "boot": share.member.boot,
         "seq": share.seq,
     }
-    if share.use:
-        body["use"] = {
-            _CODES[key]: [(scope, *tracker_key, value) for (scope, tracker_key), value in used]
-            for key, used in share.use.items()
-        }
+    body |= _listed("use", share.use)
     if share.hello:
         body["hello"] = share.hello
     if share.of:
         body["of"] = share.of
-    if share.levels:
-        body["levels"] = {
-            _CODES[key]: [(scope, *tracker_key, total, fill) for (scope, tracker_key), total, fill in levels]
-            for key, levels in share.levels.items()
-        }
+    body |= _listed("levels", share.levels)
     if share.to:
         body["to"] = [(*answer.member, answer.seq) for answer in share.to]
     if share.last:
@@ -142,6 +144,20 @@ def encode_share(share: Share) -> bytes:
     if share.bye:
         body["bye"] = True
     return orjson.dumps(body)
+
+
+def _listed(name: str, counters: Mapping[QuotaKey, Sequence[tuple[Any, ...]]]) -> dict[str, Any]:
+    """The field of this name, and that of topics, as far as there is anything in them."""
+    fields: dict[str, dict[str, list[Any]]] = {}
+    for quota, some in counters.items():
+        for key, *values in some:
+            row = [key.scope, *key.tracker_key]
+            field_name = name
+            if isinstance(key, TopicKey):
+                row += [key.family, key.topic]
+                field_name = f"topic_{name}"
+            fields.setdefault(field_name, {}).setdefault(_CODES[quota], []).append([*row, *values])
+    return fields
 
 
 def decode_share(data: bytes) -> Share:
@@ -157,10 +173,10 @@ def decode_share(data: bytes) -> Share:
         return Share(
             Member(_name(body["id"]), _name(body["boot"])),
             _count(body["seq"], least=1),
-            {_KEYS[code]: [_used(each, code) for each in used] for code, used in body.get("use", {}).items()},
+            _counters(body, "use", _used),
             _count(body.get("hello", 0)),
             tuple(_name(each) for each in body.get("of", ())),
-            {_KEYS[code]: [_level(each) for each in some] for code, some in body.get("levels", {}).items()},
+            _counters(body, "levels", _level),
             tuple(
                 Answer(Member(_name(id_), _name(boot)), _count(seq)) for id_, boot, seq in body.get("to", ())
             ),
@@ -173,14 +189,38 @@ def decode_share(data: bytes) -> Share:
         raise MalformedShare(f"{type(exc).__name__}: {exc}") from exc
 
 
+def _counters(body: Any, name: str, read: Callable[[Any, str], T]) -> dict[QuotaKey, list[T]]:
+    """What both fields tell: of clients, and of topics."""
+    found = {_KEYS[code]: [read(each, code) for each in some] for code, some in body.get(name, {}).items()}
+    for code, some in body.get(f"topic_{name}", {}).items():
+        found.setdefault(_TOPIC_KEYS[code], []).extend(read(each, _TOPIC) for each in some)
+    return found
+
+
 def _used(item: Any, code: str) -> Used:
-    scope, user, client_id, value = item
-    return _key(scope, user, client_id), _amount(value, -_MOST if code == "m" else 0.0)
+    *names, value = item
+    return _named(names, code), _amount(value, -_MOST if code == "m" else 0.0)
 
 
-def _level(item: Any) -> Level:
-    scope, user, client_id, total, fill = item
-    return _key(scope, user, client_id), _amount(total, 0.0), _amount(fill, 0.0)
+def _level(item: Any, code: str) -> Level:
+    *names, total, fill = item
+    return _named(names, code), _amount(total, 0.0), _amount(fill, 0.0)
+
+
+def _named(names: list[Any], code: str) -> CounterKey:
+    if code != _TOPIC:
+        scope, user, client_id = names
+        return _key(scope, user, client_id)
+    scope, user, client_id, family, topic = names
+    key = _key(scope, user, client_id)
+    # Longer names are cut where they are counted.
+    if (
+        type(topic) is not str
+        or max(map(len, (*key.tracker_key, topic))) > MAX_NAME_CHARS
+        or family not in TOPIC_FAMILIES
+    ):
+        raise MalformedShare("no counter of a topic")
+    return TopicKey(scope, Family(family), topic, user, client_id)
 
 
 def _key(scope: Any, user: Any, client_id: Any) -> ScopedKey:

@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 
 from gateway.fleet.counters import KIND, AllCounters, Counter
 from quotas.connections import CarriedConnections, ConnectionRates
-from quotas.entities import QuotaKey
+from quotas.entities import Family, QuotaKey
 from quotas.rate_quotas import CounterState, ScopedKey
 from quotas.resolution import TrackerKey
+from quotas.topic_quotas import CounterKey, TopicKey
 
 Row: TypeAlias = list[Any]
 
@@ -56,7 +57,7 @@ class OwnUse:
     def __init__(self, counters: AllCounters) -> None:
         """From now on."""
         self._counters = counters
-        self._told: dict[tuple[QuotaKey, ScopedKey], tuple[Counter, float, int]] = {}
+        self._told: dict[tuple[QuotaKey, CounterKey], tuple[Counter, float, int]] = {}
         for _ in self._changed():
             pass
 
@@ -133,14 +134,18 @@ class CarriedCounts:
         return self.counts
 
 
-def _name(quota: QuotaKey, key: ScopedKey) -> list[Any]:
-    return [quota.value, key.scope, *key.tracker_key]
+def _name(quota: QuotaKey, key: CounterKey) -> list[Any]:
+    topic = [key.family.value, key.topic] if isinstance(key, TopicKey) else []
+    return [quota.value, key.scope, *key.tracker_key, *topic]
 
 
 def _counter(counters: AllCounters, name: list[Any], now_ms: int) -> Counter | None:
-    quota, scope, user, client_id = name
+    quota, scope, user, client_id, *topic = name
     of_quota = counters.get(QuotaKey(quota))
-    key = ScopedKey(scope, TrackerKey(user, client_id))
+    key: CounterKey = ScopedKey(scope, TrackerKey(user, client_id))
+    if topic:
+        family, called = topic
+        key = TopicKey(scope, Family(family), called, user, client_id)
     return None if of_quota is None else of_quota.counter_of(key, KIND, now_ms=now_ms)
 
 

@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
-from gateway.fleet.counters import counters_of
+from gateway.fleet.counters import AllCounters
 from gateway.fleet.exchange import Exchange, FleetRules, OnIsolation
 from gateway.fleet.shares import MalformedShare, Member, Share, decode_share, encode_share
 from gateway.observability.logging_setup import flooded
 from gateway.runtime.clock import NowMs
 from gateway.server.worker import TICK_S, WorkerSide
-from gateway.session.client_quotas import ClientQuotas
 
 _log = structlog.get_logger("gateway.fleet")
 
@@ -82,12 +81,12 @@ class SharedUsage:
         exchange: what is told and heard.
     """
 
-    def __init__(self, worker: WorkerSide, quotas: ClientQuotas, workers: int, now_ms: NowMs) -> None:
+    def __init__(self, worker: WorkerSide, counters: AllCounters, workers: int, now_ms: NowMs) -> None:
         """Tell and hear from when the worker serves on.
 
         Args:
             worker: leads to the supervisor.
-            quotas: have the counters.
+            counters: of this process.
             workers: how many there are to be.
             now_ms: the clock.
         """
@@ -95,7 +94,7 @@ class SharedUsage:
         rules = FleetRules(interval_ms=int(TICK_S * 1000), members=workers, on_isolation=OnIsolation.LOCAL)
         self.exchange = Exchange(
             Member(f"worker-{worker.number}", secrets.token_hex(8)),
-            counters_of(quotas.produce, quotas.fetch, quotas.request_time, None),
+            counters,
             rules,
             now_ms=now_ms(),
         )

@@ -59,31 +59,43 @@ def test_mutations_and_mutes_left_behind_go_along() -> None:
     from quotas.entities import QuotaEntity
     from quotas.mutations import MutationQuotas, MutationSettings
     from quotas.rate_quotas import RateQuotas, RateSettings
+    from quotas.topic_quotas import TopicQuotas
 
     limits = Limits()
+    limits.set(QuotaEntity(topic="t"), QuotaKey.PRODUCER_BYTE_RATE, 100.0)
     limits.set(QuotaEntity(client_id="c"), QuotaKey.CONTROLLER_MUTATION_RATE, 1.0)
     limits.set(QuotaEntity(client_id="c"), QuotaKey.PRODUCER_BYTE_RATE, 100.0)
 
-    def process() -> tuple[RateQuotas, MutationQuotas, dict]:
+    def process() -> tuple[RateQuotas, TopicQuotas, MutationQuotas, dict]:
         produce, fetch, time = (
             RateQuotas(limits, key, RateSettings())
             for key in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE, QuotaKey.REQUEST_PERCENTAGE)
         )
         mutations = MutationQuotas(limits, MutationSettings())
-        return produce, mutations, counters_of(produce, fetch, time, mutations)
+        by_topic = (
+            TopicQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, RateSettings()),
+            TopicQuotas(limits, QuotaKey.CONSUMER_BYTE_RATE, RateSettings()),
+        )
+        return produce, by_topic[0], mutations, counters_of(produce, fetch, time, mutations, by_topic)
 
-    (old, old_mutations, old_counters), (new, new_mutations, new_counters) = process(), process()
+    old, old_topics, old_mutations, old_counters = process()
+    new, new_topics, new_mutations, new_counters = process()
     old_mutations.charge("u", "c", 30.0, strict=True, now_ms=0)
     of_old = old.tracker("u", "c", now_ms=0)
     of_old.record(1_500, now_ms=0)
+    (topic_of_old,) = old_topics.trackers("u", "c", "t", kind="u", now_ms=0)
+    topic_of_old.record(1_400, now_ms=0)
     use = OwnUse(old_counters)
     take_states(new_counters, states(old_counters, now_ms=10), now_ms=10)
     of_new = new.tracker("u", "c", now_ms=10)
     assert of_new.throttle_time_ms(now_ms=10) == of_old.throttle_time_ms(now_ms=10) > 0
     assert new_mutations.throttle_time_ms("u", "c", now_ms=10) == old_mutations.throttle_time_ms("u", "c", now_ms=10)
+    topic_of_old.record(600, now_ms=50)
     of_old.record(700, now_ms=50)  # of a connection that the old process has yet
     of_old.left_until_ms = 9_000
     take_use(new_counters, use.take(), now_ms=60)
     assert (of_new.level(now_ms=60)[0], of_new.left_until_ms) == (2_200, 9_000)
     assert of_new.recorded_here == 0  # so that it is not told back
+    (topic_of_new,) = new_topics.trackers("u", "c", "t", kind="u", now_ms=60)
+    assert topic_of_new.level(now_ms=60)[0] == 2_000
     assert use.take() == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.entities import DEFAULT, EntityType, Name, QuotaEntity, QuotaKey, parse_entity
+from quotas.entities import DEFAULT, MAX_NAME_CHARS, EntityType, Name, QuotaEntity, QuotaKey, parse_entity
 from quotas.limits import Enforcement, Limits, validate
 from quotas.rate_quotas import RateSettings
 from quotas.resolution import Rule, entity_of, resolve
@@ -113,3 +113,17 @@ def test_counters_are_those_of_the_topic_and_of_whom_the_entity_names() -> None:
     limits.set(QuotaEntity(topic="t"), PRODUCE, 9.0)
     assert of("a", "x", "t") == before
     assert quotas.trackers("a", "x", "t", kind="a", now_ms=0)[0].limit_per_s == 9.0
+
+
+def test_a_counter_that_its_table_dropped_is_looked_up_anew_and_long_names_are_cut() -> None:
+    limits = Limits()
+    limits.set(QuotaEntity(client_id=DEFAULT, topic=DEFAULT), PRODUCE, 5.0)
+    quotas = TopicQuotas(limits, PRODUCE, RateSettings(max_trackers=1))
+    (dropped,) = quotas.trackers("u", "c" * 5_000, "t" * 30_000, kind="u", now_ms=0)
+    ((key, _),) = quotas.own()
+    assert len(key.topic) == len(key.client_id) == MAX_NAME_CHARS
+    (newer,) = quotas.trackers("u", "c", "other", kind="u", now_ms=1)
+    assert [each for _, each in quotas.own()] == [newer]
+    (again,) = quotas.trackers("u", "c" * 5_000, "t" * 30_000, kind="u", now_ms=2)
+    assert again is not dropped
+    assert [each for _, each in quotas.own()] == [again]

@@ -8,9 +8,10 @@ import pytest
 
 from gateway.fleet.exchange import FleetRules, OnIsolation
 from gateway.fleet.shares import Answer, MalformedShare, Member, Share, decode_share, encode_share
-from quotas.entities import QuotaKey
-from quotas.rate_quotas import ScopedKey
+from quotas.entities import DEFAULT, MAX_NAME_CHARS, Family, QuotaEntity, QuotaKey
+from quotas.rate_quotas import RateTracker, ScopedKey
 from quotas.resolution import TrackerKey
+from quotas.topic_quotas import TopicKey
 from testkit.clock import FakeClock
 from testkit.fleet import LIMIT, FleetMember, Schedule, run_schedule
 
@@ -266,3 +267,77 @@ def test_an_error_in_the_exchange_shows_in_the_schedules() -> None:
         exchange._take_levels = caught_up  # type: ignore[method-assign, assignment]
 
     assert any(run_schedule(seed, _KINDS["in order"], takes_no_levels).worst > 1.1 for seed in range(5))
+
+
+def topic_counters(member: FleetMember, topic: str, *, now_ms: int) -> list[RateTracker]:
+    return list(member.produced_topics.trackers("alice", "c", topic, kind="alice", now_ms=now_ms))
+
+
+def limit_topics(member: FleetMember) -> None:
+    member.limits.set(QuotaEntity(topic="orders"), KEY, LIMIT)
+    member.limits.set(QuotaEntity("alice", topic=DEFAULT), KEY, LIMIT / 2)
+
+
+def test_counters_of_topics_are_those_of_the_fleet_and_a_new_member_learns_where_they_stand(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    for member in fleet.members.values():
+        limit_topics(member)
+    for counter in topic_counters(fleet.members["a"], "orders", now_ms=clock.now_ms):
+        counter.record(WINDOW, now_ms=clock.now_ms)
+    assert topic_counters(fleet.members["a"], "free", now_ms=clock.now_ms)[0].match.limit == LIMIT / 2
+    told = [share.use for share in fleet.pass_time(100) if share.use]
+    keys = [TopicKey(None, Family.TOPIC, "orders", "", ""), TopicKey(None, Family.USER_TOPIC, "orders", "alice", "")]
+    assert told == [{KEY: [(key, WINDOW) for key in keys]}]
+    # As if both had been recorded here: a tenth more than a window of the one, twice that of the other.
+    of_other = topic_counters(fleet.members["b"], "orders", now_ms=clock.now_ms)
+    assert [each.record(0.1 * WINDOW, now_ms=clock.now_ms) for each in of_other] == [1_000, 12_000]
+    assert fleet.members["b"].exchange.used_by == {"a": {KEY: 0}}  # what members used is told by clients
+    late = FleetMember("c", "c-1", fleet.rules, now_ms=clock.now_ms)
+    limit_topics(late)
+    fleet.members["c"] = late
+    fleet.pass_time(1_500)
+    now_ms = clock.now_ms
+    stands = [each.level(now_ms=now_ms) for each in topic_counters(late, "orders", now_ms=now_ms)]
+    # The other's bucket began to empty when it heard of it, an interval later than the first one's.
+    drained = LIMIT * fleet.rules.interval_ms / 1000
+    for (total, fill), other in zip(stands, of_other, strict=True):
+        assert (total, fill) == (
+            other.level(now_ms=now_ms)[0],
+            pytest.approx(other.level(now_ms=now_ms)[1], abs=drained),
+        )
+    assert stands[0][0] == 1.1 * WINDOW
+
+
+def test_counters_of_topics_without_a_quota_here_or_that_no_client_has_are_not_made(clock: FakeClock) -> None:
+    member = FleetMember("a", "a-1", FleetRules(), now_ms=clock.now_ms)
+    limit_topics(member)
+    topics = member.produced_topics
+    for family, topic, user, client_id in (
+        (Family.TOPIC, "free", "", ""),
+        (Family.TOPIC, "orders", "alice", ""),
+        (Family.USER_TOPIC, "orders", "alice", "c"),
+        (Family.CLIENT_TOPIC, "orders", "", "c"),
+    ):
+        key = TopicKey(None, family, topic, user, client_id)
+        assert topics.counter_of(key, "", now_ms=clock.now_ms) is None
+    assert len(topics.own()) == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b'"topic_use": {"p": [[null, "", "", "topic", "%b", 1]]}' % (b"t" * (MAX_NAME_CHARS + 1)),
+        b'"topic_use": {"p": [[null, "", "%b", "client_topic", "t", 1]]}' % (b"c" * (MAX_NAME_CHARS + 1)),
+        b'"topic_use": {"p": [[null, "", "", "user", "t", 1]]}',
+        b'"topic_use": {"p": [[null, "", "", ["topic"], "t", 1]]}',
+        b'"topic_use": {"p": [[null, "", "", "topic", 7, 1]]}',
+        b'"topic_use": {"p": [[null, "", "", "topic", "t", -1]]}',
+        b'"topic_use": {"m": [[null, "", "", "topic", "t", 1]]}',
+        b'"topic_levels": {"p": [[null, "", "", "topic", "t", 1]]}',
+        b'"topic_levels": {"r": [[null, "", "", "topic", "t", 1, 1]]}',
+        b'"use": {"p": [[null, "", "", "topic", "t", 1]]}',
+    ],
+)
+def test_counters_of_topics_that_no_member_would_tell_of_are_refused(fields: bytes) -> None:
+    with pytest.raises(MalformedShare):
+        decode_share(b'{"v": 1, "id": "a", "boot": "b", "seq": 1, %b}' % fields)
