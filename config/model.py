@@ -158,7 +158,6 @@ class Config(Section, frozen=True):
             *self._name_faults(),
             *self._upstream_faults(),
             *self._own_topic_faults(),
-            *self._process_faults(),
             *self._port_faults(),
             *self._loop_faults(),
             *self._quota_faults(),
@@ -240,13 +239,6 @@ class Config(Section, frozen=True):
                 ("upstream", "send_proxy_protocol"),
                 'client_quota.scope = "fleet" needs a client that sends no headers; give another scope',
             )
-
-    def _process_faults(self) -> Iterator[tuple[Key, str]]:
-        """What is counted in one process alone so far."""
-        if self.server.workers == 1:
-            return
-        if self.usage.topics:
-            yield ("server", "workers"), "has to be 1 with usage.topics"
 
     def _quota_faults(self) -> Iterator[tuple[Key, str]]:
         seen: dict[tuple[QuotaEntity, QuotaKey], int] = {}

@@ -232,7 +232,11 @@ class Gateway:
             )
         else:
             self.usage = worker_usage(
-                config, loop=self._loop, now_ms=now_ms, tell=partial(worker.link.tell, "usage")
+                config,
+                loop=self._loop,
+                now_ms=now_ms,
+                tell=partial(worker.link.tell, "usage"),
+                topic_ids=topic_ids,
             )
         self.client_quotas = ClientQuotas(
             self.limits,

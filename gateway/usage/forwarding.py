@@ -19,11 +19,11 @@ from gateway.usage.line import Line
 from gateway.usage.mutations import mutation_level
 from gateway.usage.names import Names
 from gateway.usage.recorder import Recorder
-from gateway.usage.row import RowValues
+from gateway.usage.row import RowValues, Topics, TopicValues
 from gateway.usage.table import UsageTable
 from quotas.connections import ConnectionQuotas
 from quotas.mutations import MutationQuotas
-from quotas.usage_record import Row, UsageApi
+from quotas.usage_record import OTHER, OVERHEAD, Row, TopicRow, UsageApi
 
 LATE_MS: Final = 200
 """How long after its second the supervisor's line is made."""
@@ -65,6 +65,7 @@ class WorkerUsage:
         algorithm: str,
         loop: asyncio.AbstractEventLoop,
         now_ms: NowMs,
+        topics: Topics | None = None,
     ) -> None:
         """Nothing is counted yet.
 
@@ -75,8 +76,9 @@ class WorkerUsage:
             algorithm: of the controller mutation quota.
             loop: has the timer.
             now_ms: its clock.
+            topics: see `UsageTable`.
         """
-        self.table = UsageTable(names, max_rows=max_rows, max_events=max_events)
+        self.table = UsageTable(names, max_rows=max_rows, max_events=max_events, topics=topics)
         self.connections: ConnectionUsage | None = None
         self._recorder = Recorder(
             self.table,
@@ -104,8 +106,13 @@ class WorkerUsage:
 class WorkersRows:
     """What workers have told since the supervisor's last line."""
 
-    def __init__(self) -> None:
-        """Nothing."""
+    def __init__(self, *, max_topics_of_client: int = 100, max_topics: int = 20_000) -> None:
+        """Nothing.
+
+        Args:
+            max_topics_of_client, max_topics: see `TopicUse`; of all workers together.
+        """
+        self._topics = _TopicRows(max_topics_of_client, max_topics)
         self._rows: dict[tuple[Any, ...], list[Any]] = {}
         self._events: list[tuple[int, list[Any]]] = []
         self._dropped = [0, 0]
@@ -117,6 +124,8 @@ class WorkersRows:
             mine = self._rows.setdefault(tuple(row[:_KEY]), row)
             if mine is not row:
                 _add(mine, row)
+        for row in line.get("topics", ()):
+            self._topics.add(row)
         self._events += [(line["ts"], event) for event in line["events"]]
         self._dropped[0] += line["dropped_rows"]
         self._dropped[1] += line["dropped_events"]
@@ -125,6 +134,10 @@ class WorkersRows:
         """The rows, each client and API once."""
         rows, self._rows = self._rows, {}
         return [tuple(row) for row in rows.values()]
+
+    def take_topics(self) -> list[TopicValues]:
+        """The rows of topics, each client, API and topic once."""
+        return self._topics.take()
 
     def take_events(self, ts: int) -> list[list[Any]]:
         """The events, as of a line of this second."""
@@ -136,6 +149,35 @@ class WorkersRows:
         rows, events = self._dropped
         self._dropped = [0, 0]
         return rows, events
+
+
+class _TopicRows:
+    """Rows of topics of several workers; the caps of a line hold for all of them together."""
+
+    def __init__(self, max_of_client: int, max_topics: int) -> None:
+        self._max_of_client = max_of_client
+        self._max_topics = max_topics
+        self._of_clients: dict[tuple[Any, ...], dict[str, list[Any]]] = {}
+        self._count = 0
+
+    def add(self, row: list[Any]) -> None:
+        of_client = self._of_clients.setdefault(tuple(row[: TopicRow.TOPIC]), {})
+        topic = row[TopicRow.TOPIC]
+        if topic not in of_client and topic not in (OVERHEAD, OTHER):
+            if len(of_client) >= self._max_of_client or self._count >= self._max_topics:
+                topic = OTHER
+            else:
+                self._count += 1
+        mine = of_client.setdefault(topic, row)
+        if mine is row:
+            row[TopicRow.TOPIC] = topic
+            return
+        for at in (TopicRow.REQUESTS, TopicRow.BYTES, TopicRow.RECORDS):
+            mine[at] += row[at]
+
+    def take(self) -> list[TopicValues]:
+        of_clients, self._of_clients, self._count = self._of_clients, {}, 0
+        return [tuple(row) for rows in of_clients.values() for row in rows.values()]
 
 
 def _add(mine: list[Any], row: list[Any]) -> None:

@@ -116,6 +116,9 @@ class OtherRows(Protocol):
     def take_rows(self) -> list[RowValues]:
         """The rows."""
 
+    def take_topics(self) -> list[TopicValues]:
+        """The rows of topics."""
+
     def take_events(self, ts: int) -> Sequence[Sequence[Any]]:
         """The events, as of a line of this second."""
 
@@ -246,6 +249,10 @@ class Recorder:
             for at in range(0, len(rows), ROWS_PER_TURN):
                 yield None
                 builder.add_rows(rows[at : at + ROWS_PER_TURN])
+            topics = self._others.take_topics()
+            for at in range(0, len(topics), ROWS_PER_TURN):
+                yield None
+                builder.add_topics(topics[at : at + ROWS_PER_TURN])
         line = builder.finish(
             gateway=self._gateway,
             boot=self._boot,

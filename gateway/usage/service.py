@@ -78,20 +78,17 @@ class UsageService:
         Raises:
             ConfigError: the file with the secret can't be read.
         """
-        self.from_workers = WorkersRows() if workers else None
         section = config.usage
+        self.from_workers = None
+        if workers:
+            self.from_workers = WorkersRows(
+                max_topics_of_client=section.max_topics_per_client, max_topics=section.max_topics
+            )
         self._loop = loop
         gateway = section.gateway_id or host_id()
         boot = _boot(section, gateway)
         names = _names(config)
-        topics = None
-        if section.topics:
-            topics = TopicUse(
-                topic_ids or TopicIds(),
-                names,
-                max_of_client=section.max_topics_per_client,
-                max_topics=section.max_topics,
-            )
+        topics = _topics(section, names, topic_ids)
         self.table = UsageTable(
             names, max_rows=section.max_rows, max_events=section.max_events, topics=topics
         )
@@ -165,7 +162,12 @@ class UsageService:
 
 
 def worker_usage(
-    config: Config, *, loop: asyncio.AbstractEventLoop, now_ms: NowMs, tell: Tell
+    config: Config,
+    *,
+    loop: asyncio.AbstractEventLoop,
+    now_ms: NowMs,
+    tell: Tell,
+    topic_ids: TopicIds | None = None,
 ) -> WorkerUsage | None:
     """The usage records of a worker; None: none are kept.
 
@@ -174,17 +176,32 @@ def worker_usage(
         loop: the worker's.
         now_ms: its clock.
         tell: takes its lines to the supervisor.
+        topic_ids: names of topics, which the cluster is asked for.
     """
     if config.usage.kind == "off":
         return None
+    names = _names(config)
     return WorkerUsage(
-        _names(config),
+        names,
         tell,
         max_rows=config.usage.max_rows,
         max_events=config.usage.max_events,
         algorithm=config.mutation_quota.algorithm.value,
         loop=loop,
         now_ms=now_ms,
+        topics=_topics(config.usage, names, topic_ids),
+    )
+
+
+def _topics(section: UsageSettings, names: Names, topic_ids: TopicIds | None) -> TopicUse | None:
+    """What bytes are counted by topic with; None: they are not."""
+    if not section.topics:
+        return None
+    return TopicUse(
+        topic_ids or TopicIds(),
+        names,
+        max_of_client=section.max_topics_per_client,
+        max_topics=section.max_topics,
     )
 
 

@@ -66,8 +66,6 @@ def faults(**changed: str) -> list[str]:
      "quotas.0.request_percentage: nan is not a finite number > 0"),
     ("enforcement", 'mode = "on"',
      'enforcement.mode: "on" is not one of "enforce", "observe", "off"'),
-    ("usage", 'kind = "files"\ndirectory = "u"\ntopics = true\n[server]\nworkers = "auto"',
-     "server.workers: has to be 1 with usage.topics"),
     ("client_quota", 'scope = "cluster"',
      'client_quota.scope: "cluster" is not one of "fleet", "gateway", "broker"'),
     ("array_of_quotas", 'user = "a"\ncontroller_mutation_rate = -1',

@@ -13,7 +13,7 @@ from gateway.server.shared_topics import SharedRecentTopics, TopicEvents
 from gateway.server.worker import share_of
 from gateway.usage.forwarding import WorkersRows
 from protocol.api_keys import ApiKey
-from quotas.usage_record import Row
+from quotas.usage_record import Row, TopicRow
 from testkit import wire
 from testkit.cluster import ScriptedCluster
 from testkit.conversation import Conversation
@@ -73,6 +73,7 @@ def test_rows_of_workers_are_added_up_by_client_and_events_keep_their_time() -> 
     assert (row[Row.REQUESTS], row[Row.OFFERED], row[Row.MAX_UNITS], row[Row.LEVEL_END]) == (5, 40.0, 30.0, 30.0)
     assert rows.take_events(100) == [[500, "a"], [-100, "a"]]
     assert rows.take_dropped() == (2, 0)
+    assert rows.take_topics() == []
     assert (rows.take_rows(), rows.take_events(101), rows.take_dropped()) == ([], [], (0, 0))
 
 
@@ -81,6 +82,32 @@ def test_workers_divide_bytes_and_handshakes() -> None:
     part = share_of(config, 4)
     assert part.limits.queued_max_request_bytes == config.limits.queued_max_request_bytes // 4
     assert part.connections.max_tls_handshakes_per_second == 50
+
+
+def test_rows_of_topics_are_added_up_and_what_is_beyond_the_caps_of_a_line_shares_one() -> None:
+    rows = WorkersRows(max_topics_of_client=3, max_topics=3)
+
+    def told(client_id: str, *topics: tuple[str, int]) -> None:
+        head = ["a", "", client_id, "produce", 1]
+        found = [[*head, topic, 1, size, 2] for topic, size in topics]
+        rows.add(
+            orjson.dumps({"ts": 1, "rows": [], "topics": found, "events": [], "dropped_rows": 0, "dropped_events": 0})
+        )
+
+    told("x", ("", 7), ("t", 100), ("u", 10))
+    told("x", ("t", 200), ("", 1), ("beyond-its-client", 5), ("~other", 3))
+    told("y", ("t", 50), ("beyond-the-line", 60))
+    found = {(row[TopicRow.CLIENT_ID], row[TopicRow.TOPIC]): row[TopicRow.REQUESTS :] for row in rows.take_topics()}
+    assert found == {
+        ("x", ""): (2, 8, 4),
+        ("x", "t"): (2, 300, 4),
+        ("x", "u"): (1, 10, 2),
+        ("x", "~other"): (2, 8, 4),
+        ("y", "t"): (1, 50, 2),
+        ("y", "~other"): (1, 60, 2),
+    }
+    told("x", ("t", 1))
+    assert [row[TopicRow.BYTES] for row in rows.take_topics()] == [1]
 
 
 class _Asking:
