@@ -89,7 +89,11 @@ class TopicQuotas:
             self._found.clear()
             self._version = limits.version
         found = self._found.get((scope, user, client_id, topic))
-        if found is None or any(now_ms >= each.good_until_ms for each in found):
+        for each in found or ():
+            if now_ms >= each.good_until_ms:
+                found = None
+                break
+        if found is None:
             found = tuple(self._look_up(user, client_id, topic, kind, scope, now_ms))
             # Names of topics without a quota are not kept: clients may invent them.
             if found and not any(each.shared for each in found):
