@@ -300,7 +300,9 @@ class ClientChannel(asyncio.Protocol):
     def _look_for_room(self) -> None:
         """Whether the client's socket takes this read and the next; if so, for how many bytes not to look again."""
         if self._transport is not None:
-            left_bytes = room_bytes(self._transport) - 2 * MOST_READ_BYTES
+            room = room_bytes(self._transport)
+            # Not told: reads are fitted once the client has left something.
+            left_bytes = 2 * MOST_READ_BYTES if room is None else room - 2 * MOST_READ_BYTES
             self._fits_until_bytes = self.session.bytes_from_upstream + left_bytes
             self._fit_reads(left_bytes < 0)
 

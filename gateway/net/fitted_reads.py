@@ -8,6 +8,7 @@ as long as the kernel takes it all. For a client that is slow the size of each r
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import struct
 from typing import Final, Protocol
@@ -21,6 +22,9 @@ MOST_READ_BYTES: Final = 256 * 1024
 
 FULL_READS_PER_TURN: Final = 8
 """Then other connections have their turn; the loop itself would read 32 times."""
+
+_TAKEN_BYTES: Final = 1024 * 1024
+"""Where the kernel does not tell its room: a client that has taken so much whole is not slow any more."""
 
 _SO_MEMINFO: Final = 55
 _MEMINFO: Final = struct.Struct("=9I")  # linux/sock_diag.h, SK_MEMINFO_*
@@ -37,6 +41,9 @@ class _Client(Protocol):
     def get_extra_info(self, name: str) -> socket.socket | None:
         """Of asyncio's transports."""
 
+    def get_write_buffer_size(self) -> int:
+        """Of asyncio's transports."""
+
 
 class FittedUser(UpstreamUser, Protocol):
     """The client channel, as far as these reads are concerned."""
@@ -48,47 +55,60 @@ class FittedUser(UpstreamUser, Protocol):
         """The client's socket takes more than the largest read: reads need not be fitted."""
 
 
-def room_bytes(client: _Client) -> int:
-    """What the client's socket takes at once, without a part of it left over; 0 when it is gone."""
+def room_bytes(client: _Client) -> int | None:
+    """What the client's socket takes at once, without a part of it left over; 0 when it is gone.
+
+    None: this kernel does not tell it.
+    """
     connection = client.get_extra_info("socket")
     if connection is None:
         return 0
     told: tuple[int, ...]
     try:
         told = _MEMINFO.unpack(connection.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size))
-    except (OSError, struct.error):
-        return 0
+    except OSError as exc:
+        return None if exc.errno == errno.ENOPROTOOPT else 0
+    except struct.error:
+        return None
     # The kernel counts up to a fifth more than the bytes.
     return max(0, told[_SNDBUF] - told[_WMEM_QUEUED]) * 3 // 4
 
 
 class FittedReads(asyncio.BufferedProtocol):
-    """Stands in for `UpstreamChannel` at the broker's transport while the client is slow."""
+    """Stands in for `UpstreamChannel` at the broker's transport while the client is slow.
 
-    __slots__ = ("_client", "_full_reads", "_room_bytes", "_size", "_user")
+    It ends when the client's socket has room for two of the largest reads. A socket whose buffer can not grow so far
+    keeps it: then reads are as large as the buffer, since of larger ones the rest would be held.
+    """
+
+    __slots__ = ("_client", "_full_reads", "_room_bytes", "_size", "_taken_bytes", "_user")
 
     def __init__(self, user: FittedUser, client: _Client) -> None:
         """Fit reads to what `client` takes."""
         self._user = user
         self._client = client
-        self._size = self._room_bytes = self._full_reads = 0
+        self._size = self._full_reads = self._taken_bytes = 0
+        self._room_bytes: int | None = 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where to read into."""
         self._room_bytes = room = room_bytes(self._client)
-        self._size = min(max(room, LEAST_READ_BYTES), MOST_READ_BYTES)
+        self._size = min(max(room or 0, LEAST_READ_BYTES), MOST_READ_BYTES)
         return _BUFFER[: self._size]
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes have been read."""
         user = self._user
-        if self._room_bytes >= 2 * MOST_READ_BYTES:
+        room = self._room_bytes
+        if self._taken_bytes >= _TAKEN_BYTES if room is None else room >= 2 * MOST_READ_BYTES:
             user.client_has_room()
         elif nbytes == self._size:
             self._full_reads += 1
             if self._full_reads % FULL_READS_PER_TURN == 0:
                 user.read_full()
         user.upstream_received(bytes(_BUFFER[:nbytes]))
+        if room is None:
+            self._taken_bytes = 0 if self._client.get_write_buffer_size() else self._taken_bytes + nbytes
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The leg is gone, whichever side ended it."""
