@@ -64,11 +64,31 @@ class TopicQuotas:
         )
         self._found: dict[tuple[Scope, str, str, str], tuple[RateTracker, ...]] = {}
         self._version = 0
+        # What quotas of topics name, as of that version, for the questions that most requests end with.
+        self._topics: frozenset[Name | None] = frozenset()
+        self._users: frozenset[Name | None] = frozenset()
+        self._clients: frozenset[Name | None] = frozenset()
 
     @property
     def enabled(self) -> bool:
         """Whether any quota is set."""
         return self._limits.topics_enabled(self._key)
+
+    def may_apply(self, user: str, client_id: str) -> bool:
+        """Whether any topic has a quota that counts this client's bytes."""
+        if not self.enabled:
+            return False
+        if len(client_id) > MAX_NAME_CHARS:
+            client_id = cut_name(client_id)
+        self._follow_limits()
+        users, clients = self._users, self._clients
+        return (
+            Family.TOPIC in self._limits.topic_families(self._key)
+            or user in users
+            or DEFAULT in users
+            or client_id in clients
+            or DEFAULT in clients
+        )
 
     def trackers(
         self, user: str, client_id: str, topic: str, *, kind: Kind, scope: Scope = None, now_ms: int
@@ -84,10 +104,9 @@ class TopicQuotas:
         """
         if len(topic) > MAX_NAME_CHARS or len(client_id) > MAX_NAME_CHARS:  # clients may invent them
             topic, client_id = cut_name(topic), cut_name(client_id)
-        limits = self._limits
-        if self._version != limits.version or len(self._found) >= 4 * self._settings.max_trackers:
-            self._found.clear()
-            self._version = limits.version
+        self._follow_limits()
+        if topic not in self._topics and DEFAULT not in self._topics:
+            return ()
         found = self._found.get((scope, user, client_id, topic))
         for each in found or ():
             if now_ms >= each.good_until_ms:
@@ -126,6 +145,20 @@ class TopicQuotas:
                 return None
         tracker.bind(match, limits.version, now_ms=now_ms)
         return tracker
+
+    def _follow_limits(self) -> None:
+        limits = self._limits
+        if self._version != limits.version:
+            self._found.clear()
+            self._version = limits.version
+            of_topics = []
+            if limits.topic_families(self._key):
+                of_topics = [entity for entity, _ in limits.entities(self._key) if entity.topic is not None]
+            self._topics = frozenset(entity.topic for entity in of_topics)
+            self._users = frozenset(entity.user for entity in of_topics)
+            self._clients = frozenset(entity.client_id for entity in of_topics)
+        elif len(self._found) >= 4 * self._settings.max_trackers:
+            self._found.clear()
 
     def _look_up(
         self, user: str, client_id: str, topic: str, kind: Kind, scope: Scope, now_ms: int

@@ -100,7 +100,7 @@ class FetchHandler:
             return RELAY
         most_bytes = None if tracker is None else tracker.max_in_window()
         topics = quotas.topic_wait(session.throttling, known)
-        if topics is None and quotas.limits_fetched_topics and not self._acknowledges:
+        if topics is None and known.of_topics and not self._acknowledges:
             named = topics_named(data, at, size, client_id_length, route.api, most=_MOST_NAMED)
             counters = TopicCounters(session, quotas, route.api, known)
             found: list[bytes] = []
@@ -205,7 +205,7 @@ class FetchHandler:
     def _sized(self, answer: SizedAnswer, api: Api, known: CachedSensor, quotas: ClientQuotas) -> SizedAnswer:
         """The answer to a request that only the usage record counts."""
         row = known.row
-        if row is None or not quotas.fetches_by_topic:
+        if row is None or row.topics is None:
             tail = self._tail(api)
             return answer if tail is None else SizedAnswer(answer.count, answer.less_bytes, tail)
         kept = row.answer
@@ -219,7 +219,9 @@ class FetchHandler:
     def _watch(self, session: Session, api: Api, known: CachedSensor) -> TopicsOfReply | None:
         """What counts a reply by topic; None: nothing does."""
         quotas = self._quotas
-        if quotas is None or not quotas.fetches_by_topic:
+        if quotas is None or not (
+            known.of_topics or (known.row is not None and known.row.topics is not None)
+        ):
             return None
         return TopicsOfReply(session, quotas, api, TopicCounters(session, quotas, api, known))
 

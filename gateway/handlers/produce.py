@@ -101,7 +101,7 @@ class ProduceHandler:
                 wanted_ms = tracker.wait_ms(throttling, size, now_ms=now_ms)
                 if wanted_ms > 0:
                     return session.hold(api, ThrottledBy.PRODUCE, known, wanted_ms, now_ms=now_ms)
-            if quotas.limits_produced_topics:
+            if known[7]:  # of_topics
                 topics = ProduceTopics(session, quotas, api, known, data, at, size, client_id_length)
                 try:
                     held = topics.held_by(now_ms)
@@ -113,7 +113,7 @@ class ProduceHandler:
                 row.count(size)
                 if (
                     topics is None
-                    and quotas.produces_by_topic
+                    and row.topics is not None
                     and not count_plain_produce(row, data, at, size, head_bytes, api)
                 ):
                     topics = ProduceTopics(session, quotas, api, known, data, at, size, client_id_length)

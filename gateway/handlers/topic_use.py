@@ -109,13 +109,13 @@ class TopicCounters:
         self._api = api
         self._sensor = sensor
         by_topic = quotas.produce_topics if api.key is ApiKey.PRODUCE else quotas.fetch_topics
-        self._limited: TopicQuotas | None = by_topic if by_topic.enabled else None
+        self._limited: TopicQuotas | None = by_topic if sensor.of_topics else None
         row = sensor.row
         self.row: UsageRow | None = None if row is None or row.topics is None else row
 
     @property
     def limited(self) -> bool:
-        """Whether any topic has a quota."""
+        """Whether any topic has a quota that counts this client's bytes."""
         return self._limited is not None
 
     def trackers(self, called: bytes, now_ms: int, *, by_client: bool = False) -> tuple[RateTracker, ...]:

@@ -79,8 +79,6 @@ class ClientQuotas:
         limits: the configured quotas; `refresh` is due when their `version` is another.
         produce_topics, fetch_topics: counters of the byte rates of topics.
         topic_ids: names of topics.
-        produces_by_topic, fetches_by_topic: whether bytes are counted by topic, for either, as of `version`.
-        limits_produced_topics, limits_fetched_topics: whether any topic has a quota, as of `version`.
         counts_produce, counts_fetch: whether bytes are counted, for a quota or for usage records, as of `version`.
         times_requests: whether any request_percentage is set, as of `version`.
         usage: the usage records' table; None: none are kept.
@@ -96,13 +94,9 @@ class ClientQuotas:
         "counts_produce",
         "fetch",
         "fetch_topics",
-        "fetches_by_topic",
         "limits",
-        "limits_fetched_topics",
-        "limits_produced_topics",
         "produce",
         "produce_topics",
-        "produces_by_topic",
         "request_time",
         "times_requests",
         "topic_ids",
@@ -143,11 +137,7 @@ class ClientQuotas:
         self.version = limits.version
         recorded = self.usage is not None
         metered = self.usage is not None and self.usage.topics is not None
-        self.produces_by_topic = metered or self.produce_topics.enabled
-        self.fetches_by_topic = metered or self.fetch_topics.enabled
-        self.limits_produced_topics = self.produce_topics.enabled
-        self.limits_fetched_topics = self.fetch_topics.enabled
-        by_topic = self.produces_by_topic, self.fetches_by_topic
+        by_topic = metered or self.produce_topics.enabled, metered or self.fetch_topics.enabled
         self.topic_ids.wanted = any(by_topic)
         self.counts_produce = recorded or limits.enabled(QuotaKey.PRODUCER_BYTE_RATE) or by_topic[0]
         self.counts_fetch = recorded or limits.enabled(QuotaKey.CONSUMER_BYTE_RATE) or by_topic[1]
@@ -189,7 +179,8 @@ class ClientQuotas:
         row, version = self._row(listener, user, client_id, UsageApi.PRODUCE, broker_id, tracker)
         if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
             raw, version = b"", -1
-        return CachedSensor(client_id, user, version, tracker, row, raw)
+        of_topics = self.produce_topics.may_apply(user, client_id)
+        return CachedSensor(client_id, user, version, tracker, row, raw, of_topics=of_topics)
 
     def fetch_sensor(
         self,
@@ -208,9 +199,10 @@ class ClientQuotas:
         if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
             raw, version = b"", -1
         sized = None
-        if tracker is None and row is not None and not self.fetch_topics.enabled:
+        of_topics = self.fetch_topics.may_apply(user, client_id)
+        if tracker is None and row is not None and not of_topics:
             sized = (SizedAnswer(row.count, 0), SizedAnswer(row.count, FLEXIBLE_HEADER_BYTES))
-        return CachedSensor(client_id, user, version, tracker, row, raw, sized)
+        return CachedSensor(client_id, user, version, tracker, row, raw, sized, of_topics)
 
     def topic_wait(self, throttling: ThrottleState, known: CachedSensor) -> TopicWait | None:
         """What the topics that were fetched last ask of a connection; a new one finds what others have left.
@@ -219,7 +211,7 @@ class ClientQuotas:
             throttling: of the connection.
             known: what its requests are counted by.
         """
-        if not self.limits_fetched_topics:
+        if not known.of_topics:
             return None
         wait = throttling.topic_wait
         left = self._topic_waits.get((known.user, known.client_id))

@@ -28,6 +28,7 @@ class CachedSensor(NamedTuple):
         raw_client_id: with its length, as it stands in the request: one comparison tells that it is the same. Empty
             where it is too long to be kept; the version is -1 then.
         sized: of answers that only the usage record counts: with a plain header, and with a flexible one.
+        of_topics: whether any topic has a quota that counts them too.
     """
 
     client_id: str
@@ -37,6 +38,7 @@ class CachedSensor(NamedTuple):
     row: UsageRow | None
     raw_client_id: bytes
     sized: tuple[SizedAnswer, SizedAnswer] | None = None
+    of_topics: bool = False
 
 
 class TopicWait(NamedTuple):

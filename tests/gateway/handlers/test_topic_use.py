@@ -275,6 +275,36 @@ def test_a_topics_quota_makes_its_producers_wait_and_no_others(
     assert (c.take_upstream() == b"") is waits
 
 
+@pytest.mark.parametrize(
+    ("entity", "waits"),
+    [
+        ("topic=other", True),
+        ("topic=t,user=<default>", True),
+        ("topic=t,user=bob", False),
+        ("topic=t,client-id=d", False),
+    ],
+)
+@pytest.mark.parametrize("metered", [True, False])
+def test_the_topics_of_a_fetch_are_looked_for_where_a_quota_may_apply_to_its_client_only(
+    entity: str, waits: bool, metered: bool
+) -> None:
+    """A Fetch of others passes before its topics have come, and their answers are relayed as without such quotas."""
+    c = limited(100, entity, key=QuotaKey.CONSUMER_BYTE_RATE)
+    if not metered:
+        c = Conversation(usage=UsageTable())
+        c.core.limits.set(parse_entity(entity), QuotaKey.CONSUMER_BYTE_RATE, 100.0)
+    topics = [{"topic": "t", "partitions": [{"partition": 0, "partition_max_bytes": 1}]}]
+    frame = wire.request("Fetch", 12, correlation_id=1, client_id="c", max_bytes=1_000, topics=topics)
+    c.client_sends(frame[:-20])
+    assert (c.take_upstream() == b"") is waits
+    c.client_sends(frame[-20:])
+    c.upstream_answers(fetched(1, {"t": 2_000})).client_sees(fetched(1, {"t": 2_000}))
+    c.client_sends(produce(2, {"t": 5})).alive()
+    by_row, by_topic, _ = told(c)
+    assert by_topic == (by_row if metered else {})
+    assert by_row["fetch"] > 2_000
+
+
 def test_a_more_exact_quota_of_a_topic_replaces_the_default_and_the_longest_wait_of_all_families_counts() -> None:
     c = limited(10, "topic=<default>")
     c.core.limits.set(parse_entity("topic=t"), QuotaKey.PRODUCER_BYTE_RATE, 1e9)
