@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from struct import Struct
+from struct import error as struct_error
 from typing import Final, TypeAlias
 
 from protocol.api_keys import Api, ApiKey
@@ -62,6 +63,16 @@ _OF_FETCHED_PARTITION: Final = 35
 """Bytes of a partition before its records, where nothing in it is optional."""
 _ABORTED_AT: Final = 30
 """The number of aborted transactions, in the latter."""
+_SHORT_BATCHES: Final = {
+    fixed: (
+        Struct(f">B{fixed}xB8xi4xb40xi").unpack_from,
+        Struct(f">B{fixed}xBB8xi4xb40xi").unpack_from,
+    )
+    for fixed in (_OF_PRODUCED_PARTITION, _OF_FETCHED_PARTITION)
+}
+"""Tag of the partition before, size in one byte or two, length, magic and number of records."""
+_LEAST_RUN: Final = 8
+"""Partitions laid out alike for which it pays to look at them together."""
 
 
 def names_by_id(api: Api) -> bool:
@@ -146,7 +157,6 @@ def _plain_topics(
         by_id: whether they are named by their ids.
         fixed: the bytes of a partition before its records.
     """
-    fetched = fixed == _OF_FETCHED_PARTITION
     found = []
     for _ in range(topics):
         if by_id:
@@ -164,44 +174,162 @@ def _plain_topics(
             if partitions >= 0x4000:
                 return None
             at += 1
-        size_of_topic = records = 0
-        for _ in range(partitions - 1):
-            if fetched and data[at + _ABORTED_AT] > 1:
-                return None
-            # One byte, or two, as of nearly all records; null is none.
-            size = data[at + fixed] - 1
-            at += fixed + 1
-            if size >= 0x7F:
-                if data[at] < 0x80:
-                    size += (data[at] << 7) - 0x80
-                    at += 1
-                else:
-                    size, at = _plain_size(data, at - 1)
-                    if size < 0:
-                        return None
-            elif size < 0:
-                size = 0
-            batch_end = at + size
-            if batch_end > end:
-                return None
-            size_of_topic += size
-            if size >= BATCH_HEAD_BYTES:
-                length, magic, count = unpack_batch(data, at + _LENGTH_AT)
-                if length == size - _BEHIND_LENGTH and magic == _PLAIN_BATCH and count > 0:
-                    records += count
-                else:
-                    records += records_at(data, at, size)
-            elif size:
-                records += records_at(data, at, size)
-            at = batch_end
-            if data[at]:
-                return None
-            at += 1
+        of_topic = _plain_partitions(data, at, end, partitions - 1, fixed)
+        if of_topic is None:
+            return None
+        size_of_topic, records, at = of_topic
         if data[at]:
             return None
         at += 1
         found.append((called, size_of_topic, records))
     return found, at
+
+
+def _plain_partitions(
+    data: bytes, at: int, end: int, partitions: int, fixed: int
+) -> tuple[int, int, int] | None:
+    """Bytes and records of so many partitions, and where they end; None: they have to be walked."""
+    fetched = fixed == _OF_FETCHED_PARTITION
+    size_of_topic = records = 0
+    left = partitions
+    while left > 0:
+        if fetched and data[at + _ABORTED_AT] > 1:
+            return None
+        begin = at
+        first_of_size = data[at + fixed]
+        # One byte, or two, as of nearly all records; null is none.
+        size = first_of_size - 1
+        at += fixed + 1
+        if size >= 0x7F:
+            if data[at] < 0x80:
+                size += (data[at] << 7) - 0x80
+                at += 1
+            else:
+                size, at = _plain_size(data, at - 1)
+                if size < 0:
+                    return None
+        elif size < 0:
+            size = 0
+        batch_at = at
+        at += size
+        if at > end:
+            return None
+        size_of_topic += size
+        if size:
+            records += records_at(data, batch_at, size)
+        if data[at]:
+            return None
+        at += 1
+        left -= 1
+        run = 0
+        if left >= _LEAST_RUN and data[at + fixed] == first_of_size:
+            run, more = _run(data, begin, batch_at, at, end, left, fixed)
+            left -= run
+            at += run * (at - begin)
+            size_of_topic += run * size
+            records += more
+        if not run and left and size >= BATCH_HEAD_BYTES:
+            left, at, more_bytes, more = _short_batches(data, at, left, fixed)
+            if data[at - 1]:
+                return None
+            size_of_topic += more_bytes
+            records += more
+    return size_of_topic, records, at
+
+
+def _short_batches(data: bytes, at: int, left: int, fixed: int) -> tuple[int, int, int, int]:
+    """Steps over partitions that hold one batch each, of less than 16 KiB: a call for each, and no more.
+
+    Args:
+        data: received bytes.
+        at: where the first of them begins.
+        left: how many there are at most.
+        fixed: the bytes of a partition before its records.
+
+    Returns:
+        How many are left, where they begin, with the tag before them unseen, bytes and records of the others.
+    """
+    unpack_one, unpack_two = _SHORT_BATCHES[fixed]
+    fetched = fixed == _OF_FETCHED_PARTITION
+    one_around = fixed + 1 + _BEHIND_LENGTH + 1
+    two_around = one_around + 1
+    size = records = 0
+    before = left
+    try:
+        while left:
+            if data[at + fixed] < 0x80:
+                tag, first, length, magic, count = unpack_one(data, at - 1)
+                # The size is that of this batch, which has a whole head.
+                if first - 13 != length or length < 49 or magic != _PLAIN_BATCH or count <= 0 or tag:
+                    break
+                next_at = at + one_around + length
+            else:
+                tag, first, second, length, magic, count = unpack_two(data, at - 1)
+                if (
+                    first + (second << 7) - 141 != length
+                    or not 0 < second < 0x80
+                    or magic != _PLAIN_BATCH
+                    or count <= 0
+                    or tag
+                ):
+                    break
+                next_at = at + two_around + length
+            if fetched and data[at + _ABORTED_AT] > 1:
+                break
+            at = next_at
+            size += length
+            records += count
+            left -= 1
+    except (struct_error, IndexError):
+        pass  # the last of them are shorter than a batch's head
+    return left, at, size + (before - left) * _BEHIND_LENGTH, records
+
+
+def _run(data: bytes, begin: int, batch_at: int, at: int, end: int, left: int, fixed: int) -> tuple[int, int]:
+    """How many partitions follow that are laid out as the one before, and how many records they hold.
+
+    Those that are empty, and those of records that are all as long. Their bytes are looked at in columns, each in
+    one step, which takes a twentieth of the time.
+
+    Args:
+        data: received bytes.
+        begin, batch_at: where the one before, and its records, begin.
+        at: where the first begins that may be like it.
+        end: where the message ends.
+        left: how many there are at most.
+        fixed: the bytes of a partition before its records.
+    """
+    step = at - begin
+    left = min(left, (min(end, len(data)) - at) // step)
+    probe = data[at + fixed : at + _LEAST_RUN * step : step]
+    if left < _LEAST_RUN or probe.lstrip(data[begin + fixed : begin + fixed + 1]):
+        return 0, 0
+    # What has to be the same: the size, the number of tags, of aborted transactions; of a batch its length and magic.
+    same = [*range(fixed, batch_at - begin), step - 1]
+    if fixed == _OF_FETCHED_PARTITION:
+        same.append(_ABORTED_AT)
+    size = at - 1 - batch_at
+    count_at = batch_at - begin + _COUNT_AT
+    if size:
+        if size < BATCH_HEAD_BYTES:
+            return 0, 0
+        length, magic, count = unpack_batch(data, batch_at + _LENGTH_AT)
+        if length != size - _BEHIND_LENGTH or magic != _PLAIN_BATCH or count < 0:
+            return 0, 0
+        length_at = batch_at - begin + _LENGTH_AT
+        # Of the number of records all but the last byte.
+        same += (
+            *range(length_at, length_at + 4),
+            batch_at - begin + _MAGIC_AT,
+            *range(count_at, count_at + 3),
+        )
+    for column in same:
+        rest = data[at + column : at + left * step : step].lstrip(data[begin + column : begin + column + 1])
+        left -= len(rest)
+    if not size or not left:
+        return left, 0
+    last_bytes = data[at + count_at + 3 : at + left * step : step]
+    return left, left * (count & ~0xFF) + sum(last_bytes)
 
 
 def _plain_size(data: bytes, at: int) -> tuple[int, int]:

@@ -83,6 +83,17 @@ def fetched(version: int, wanted: list[list[list[tuple[int, int]] | None]], *, a
     return wire.response("Fetch", version, **fields)
 
 
+def plainly_fetched(version: int, wanted: list[list[list[tuple[int, int]] | None]]) -> bytes:
+    """An answer with nothing that is optional."""
+    fields: dict[str, Any] = {"throttle_time_ms": 0, "error_code": 0, "session_id": 1}
+    fields["responses"] = [
+        named(at, "topic", version >= 13)
+        | {"partitions": [{"partition_index": i, "records": joined(each)} for i, each in enumerate(partitions)]}
+        for at, partitions in enumerate(wanted)
+    ]
+    return wire.response("Fetch", version, **fields)
+
+
 def walked(key: ApiKey, version: int, data: bytes, cuts: list[int]) -> Sizes:
     found: Sizes = []
     walk = TopicWalk(describe(key, version), lambda *each: found.append(each))
@@ -126,6 +137,56 @@ def test_the_quick_look_at_a_fetch_takes_what_nearly_always_comes() -> None:
         frame = wire.response("Fetch", version, **fields)
         found = plain_fetch(frame, 0, len(frame), describe(ApiKey.FETCH, version))
         assert found == [(called(0, version >= 13), 200 * len(batch(3)), 600)]
+
+
+def alike(times: int, *batches: tuple[int, int]) -> list[list[tuple[int, int]]]:
+    return [list(batches)] * times
+
+
+LAYOUTS: Any = {
+    "all alike": alike(300, (3, 20)),
+    "all large": alike(40, (300, 20_000)),
+    "none but one with records": [*alike(50), *alike(1, (1, 90)), *alike(50)],
+    "runs that break": [
+        *alike(20, (1, 20)),
+        *alike(9, (400, 300)),
+        *alike(12),
+        *alike(30, (1, 64)),
+        *alike(30, (1, 65)),
+    ],
+    "as long, with other batches": [*alike(20, (1, 200)), *alike(1, (1, 70), (1, 69)), *alike(20, (1, 200))],
+    "as long, with other counts": [
+        *alike(20, (1, 20)),
+        *alike(20, (255, 20)),
+        *alike(20, (256, 20)),
+        *alike(2, (0, 20)),
+    ],
+    "none alike": [[(1, size)] for size in range(200)],
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_many_partitions_are_read_as_if_each_were_looked_at_alone(name: str) -> None:
+    """Those laid out alike are looked at together; what differs within them ends that, or the quick look."""
+    wanted = [LAYOUTS[name], alike(2, (1, 5))]
+    for key, version, frame in (
+        (ApiKey.PRODUCE, 13, produce(13, wanted, transactional_id=None)),
+        (ApiKey.PRODUCE, 9, produce(9, wanted, transactional_id=None)),
+        (ApiKey.FETCH, 13, plainly_fetched(13, wanted)),
+    ):
+        look = plain_produce if key is ApiKey.PRODUCE else plain_fetch
+        at = HEAD_BYTES + HEAD.unpack_from(frame, 0)[3] if key is ApiKey.PRODUCE else 0
+        api = describe(key, version)
+        truth = expected(wanted, version >= 13)
+        assert look(frame, at, len(frame), api) == truth == walked(key, version, frame[at:], [])
+        # What follows in the same chunk is no part of it, and what is cut off is missed.
+        assert look(frame + frame, at, len(frame), api) == truth
+        assert look(frame[:-5], at, len(frame) - 5, api) is None
+        # Another byte anywhere: the walk finds the same, or the quick look leaves it to the walk.
+        for changed_at in range(at, len(frame), max(1, len(frame) // 150)):
+            changed = frame[:changed_at] + b"\x01" + frame[changed_at + 1 :]
+            found = look(changed, at, len(frame), api)
+            assert found is None or found == walked(key, version, changed[at:], [])
 
 
 @pytest.mark.parametrize("version", range(3, 14))
