@@ -136,6 +136,9 @@ def only_topic(data: Buffer, body_at: int, end: int, api: Api) -> bytes | None:
 
 _PLAIN_PARTITION_BYTES: Final = 33
 """index, error code, base offset, append time, start offset; no record errors, null message, no tags."""
+_OPTIONAL_AT: Final = 30
+"""The number of record errors in them, with the message and the tags behind it."""
+_FEW_PARTITIONS: Final = 4
 
 
 def _plain_throttle_time_offset(data: bytes, start: int, size: int, version: int) -> int | None:
@@ -159,12 +162,28 @@ def _plain_throttle_time_offset(data: bytes, start: int, size: int, version: int
     at = start + (26 if version >= 13 else 10 + data[start + 10])
     if at > end - 7 or (version < 13 and data[start + 10] > 127):
         return None
-    partitions = data[at] - 1
-    topic_tags_at = at + 1 + _PLAIN_PARTITION_BYTES * partitions
-    if partitions > 126 or topic_tags_at != end - 6 or data[topic_tags_at] != 0 or data[end - 1] != 0:
+    partitions = data[at]
+    at += 1
+    if partitions >= 0x80:
+        partitions = partitions & 0x7F | data[at] << 7
+        at += 1
+    partitions -= 1
+    topic_tags_at = at + _PLAIN_PARTITION_BYTES * partitions
+    if partitions >= 0x3FFF or topic_tags_at != end - 6 or data[topic_tags_at] != 0 or data[end - 1] != 0:
         return None
-    for optional_at in range(at + 31, topic_tags_at, _PLAIN_PARTITION_BYTES):
-        if data[optional_at] != 1 or data[optional_at + 1] != 0 or data[optional_at + 2] != 0:
+    optional_at = at + _OPTIONAL_AT
+    if partitions > _FEW_PARTITIONS:
+        # In columns, as each partition by itself takes as long as ten of them so.
+        none = bytes(partitions)
+        if (
+            data[optional_at:topic_tags_at:_PLAIN_PARTITION_BYTES] != b"\x01" * partitions
+            or data[optional_at + 1 : topic_tags_at : _PLAIN_PARTITION_BYTES] != none
+            or data[optional_at + 2 : topic_tags_at : _PLAIN_PARTITION_BYTES] != none
+        ):
+            return None
+        return topic_tags_at + 1
+    for each_at in range(optional_at, topic_tags_at, _PLAIN_PARTITION_BYTES):
+        if data[each_at] != 1 or data[each_at + 1] != 0 or data[each_at + 2] != 0:
             return None
     return topic_tags_at + 1
 

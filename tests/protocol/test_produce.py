@@ -1,5 +1,6 @@
 """Produce: acks is read exactly, from however little of the request has arrived (hazard A28)."""
 
+import uuid
 from itertools import product
 from struct import unpack_from
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from protocol.api_keys import ApiKey, describe
 from protocol.errors import MalformedBody, ProtocolError, TooManyElements, Truncated
 from protocol.headers import HEAD
-from protocol.produce import MAX_BYTES_BEFORE_ACKS, MAX_HEADER_TAGS, read_acks
+from protocol.produce import MAX_BYTES_BEFORE_ACKS, MAX_HEADER_TAGS, names_no_broker, read_acks, throttle_time_offset
 from testkit import wire
 from testkit.cases import every_case
 from testkit.golden import golden, goldens
@@ -153,3 +154,22 @@ def test_a39_junk_gives_a_number_nothing_or_a_protocol_error(version: int, junk:
     except ProtocolError:
         return
     assert acks is None or -(2**15) <= acks < 2**15
+
+
+@pytest.mark.parametrize("version", [12, 13])
+@pytest.mark.parametrize("partitions", [1, 4, 5, 126, 127, 128, 1_000, 16_381])
+def test_a_reply_for_many_partitions_is_known_at_a_glance_to_name_no_broker(version: int, partitions: int) -> None:
+    def reply(**last: Any) -> bytes:
+        rows: list[dict[str, Any]] = [{"index": at} for at in range(partitions)]
+        rows[-1] |= last
+        topic = {"topic_id": uuid.UUID(int=1)} if version >= 13 else {"name": "t"}
+        return wire.response("Produce", version, responses=[topic | {"partition_responses": rows}])
+
+    plain = reply()
+    assert names_no_broker(version, plain, 0, len(plain) - 4)
+    assert names_no_broker(version, b"<" + plain + b">", 1, len(plain) - 4)
+    assert throttle_time_offset(plain, describe(ApiKey.PRODUCE, version)) == len(plain) - 5
+    for other in (reply(error_message="m"), reply(record_errors=[{"batch_index": 1}])):
+        assert not names_no_broker(version, other, 0, len(other) - 4)
+    tagged = plain[:-7] + b"\1" + plain[-6:]
+    assert not names_no_broker(version, tagged, 0, len(tagged) - 4)
