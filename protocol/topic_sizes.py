@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from struct import Struct
-from struct import error as struct_error
 from typing import Final, TypeAlias
 
 from protocol.api_keys import Api, ApiKey
@@ -229,7 +228,7 @@ def _plain_partitions(
             size_of_topic += run * size
             records += more
         if not run and left and size >= BATCH_HEAD_BYTES:
-            left, at, more_bytes, more = _short_batches(data, at, left, fixed)
+            left, at, more_bytes, more = _short_batches(data, at, end, left, fixed)
             if data[at - 1]:
                 return None
             size_of_topic += more_bytes
@@ -237,51 +236,51 @@ def _plain_partitions(
     return size_of_topic, records, at
 
 
-def _short_batches(data: bytes, at: int, left: int, fixed: int) -> tuple[int, int, int, int]:
+def _short_batches(data: bytes, at: int, end: int, left: int, fixed: int) -> tuple[int, int, int, int]:
     """Steps over partitions that hold one batch each, of less than 16 KiB: a call for each, and no more.
 
     Args:
         data: received bytes.
         at: where the first of them begins.
+        end: where the message ends, or what was received of it. The last one may end behind it.
         left: how many there are at most.
         fixed: the bytes of a partition before its records.
 
     Returns:
-        How many are left, where they begin, with the tag before them unseen, bytes and records of the others.
+        How many are left, where they begin, with the tag before them unseen, bytes and records of the others; none is
+        stepped over where the byte before the first is not 0.
     """
     unpack_one, unpack_two = _SHORT_BATCHES[fixed]
     fetched = fixed == _OF_FETCHED_PARTITION
     one_around = fixed + 1 + _BEHIND_LENGTH + 1
     two_around = one_around + 1
+    last_at = min(end, len(data)) - fixed - 2 - BATCH_HEAD_BYTES
     size = records = 0
     before = left
-    try:
-        while left:
-            if data[at + fixed] < 0x80:
-                tag, first, length, magic, count = unpack_one(data, at - 1)
-                # The size is that of this batch, which has a whole head.
-                if first - 13 != length or length < 49 or magic != _PLAIN_BATCH or count <= 0 or tag:
-                    break
-                next_at = at + one_around + length
-            else:
-                tag, first, second, length, magic, count = unpack_two(data, at - 1)
-                if (
-                    first + (second << 7) - 141 != length
-                    or not 0 < second < 0x80
-                    or magic != _PLAIN_BATCH
-                    or count <= 0
-                    or tag
-                ):
-                    break
-                next_at = at + two_around + length
-            if fetched and data[at + _ABORTED_AT] > 1:
+    while left and at <= last_at:
+        if data[at + fixed] < 0x80:
+            tag, first, length, magic, count = unpack_one(data, at - 1)
+            # The size is that of this batch, which has a whole head.
+            if first - 13 != length or length < 49 or magic != _PLAIN_BATCH or count <= 0 or tag:
                 break
-            at = next_at
-            size += length
-            records += count
-            left -= 1
-    except (struct_error, IndexError):
-        pass  # the last of them are shorter than a batch's head
+            next_at = at + one_around + length
+        else:
+            tag, first, second, length, magic, count = unpack_two(data, at - 1)
+            if (
+                first + (second << 7) - 141 != length
+                or not 0 < second < 0x80
+                or magic != _PLAIN_BATCH
+                or count <= 0
+                or tag
+            ):
+                break
+            next_at = at + two_around + length
+        if fetched and data[at + _ABORTED_AT] > 1:
+            break
+        at = next_at
+        size += length
+        records += count
+        left -= 1
     return left, at, size + (before - left) * _BEHIND_LENGTH, records
 
 
@@ -462,6 +461,19 @@ def _records(window: _Window, at: int, size: int) -> Generator[tuple[int, int], 
     return records, at + left
 
 
+def _short_in_window(
+    window: _Window, at: int, left: int, fixed: int
+) -> Generator[tuple[int, int], int, tuple[int, int, int, int]]:
+    """As `_short_batches`, of those that begin in the window, with the tags behind them."""
+    most = min(left, window.left_elements)
+    left_of_most, at, size, records = _short_batches(window.data, at, window.end, most, fixed)
+    stepped = most - left_of_most
+    if stepped:
+        window.left_elements -= stepped
+        at = yield from _tags(window, at - 1)
+    return left - stepped, at, size, records
+
+
 def _walk_produce(window: _Window, api: Api, found: Found) -> _Walk:
     flexible = api.flexible
     at = 0
@@ -476,7 +488,8 @@ def _walk_produce(window: _Window, api: Api, found: Found) -> _Walk:
         called, at = yield from _called(window, at, api)
         partitions, at = yield from _length(window, at, compact=flexible)
         of_topic = records_of_topic = 0
-        for _ in range(partitions):
+        left = partitions
+        while left > 0:
             window.step()
             size, at = yield from _length(window, at + 4, compact=flexible)
             records, at = yield from _records(window, at, size)
@@ -484,6 +497,13 @@ def _walk_produce(window: _Window, api: Api, found: Found) -> _Walk:
             records_of_topic += records
             if flexible:
                 at = yield from _tags(window, at)
+            left -= 1
+            if flexible and left and size >= BATCH_HEAD_BYTES and 0 < at < window.end:
+                left, at, size, records = yield from _short_in_window(
+                    window, at, left, _OF_PRODUCED_PARTITION
+                )
+                of_topic += size
+                records_of_topic += records
         if flexible:
             at = yield from _tags(window, at)
         found(called, of_topic, records_of_topic)
@@ -504,7 +524,8 @@ def _walk_fetch(window: _Window, api: Api, found: Found) -> _Walk:
         called, at = yield from _called(window, at, api)
         partitions, at = yield from _length(window, at, compact=flexible)
         of_topic = records_of_topic = 0
-        for _ in range(partitions):
+        left = partitions
+        while left > 0:
             window.step()
             at += fixed
             if version >= 4:
@@ -522,6 +543,11 @@ def _walk_fetch(window: _Window, api: Api, found: Found) -> _Walk:
             records_of_topic += records
             if flexible:
                 at = yield from _tags(window, at)
+            left -= 1
+            if flexible and left and size >= BATCH_HEAD_BYTES and 0 < at < window.end:
+                left, at, size, records = yield from _short_in_window(window, at, left, _OF_FETCHED_PARTITION)
+                of_topic += size
+                records_of_topic += records
         if flexible:
             at = yield from _tags(window, at)
         found(called, of_topic, records_of_topic)

@@ -179,6 +179,7 @@ def test_many_partitions_are_read_as_if_each_were_looked_at_alone(name: str) -> 
         api = describe(key, version)
         truth = expected(wanted, version >= 13)
         assert look(frame, at, len(frame), api) == truth == walked(key, version, frame[at:], [])
+        assert walked(key, version, frame[at:], list(range(0, len(frame), 997))) == truth
         # What follows in the same chunk is no part of it, and what is cut off is missed.
         assert look(frame + frame, at, len(frame), api) == truth
         assert look(frame[:-5], at, len(frame) - 5, api) is None
