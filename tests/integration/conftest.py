@@ -117,6 +117,16 @@ def is_led_by(client: WireClient, topic: str, leader: int) -> bool:
     return bool(found.error_code == 0 and found.partitions[0].leader_id == leader)
 
 
+def move_leader(client: WireClient, topic: str, leader: int) -> None:
+    """Have another of three brokers lead the topic's one partition."""
+    replicas = sorted((1, 2, 3), key=lambda broker: broker != leader)
+    moved = [{"name": topic, "partitions": [{"partition_index": 0, "replicas": replicas}]}]
+    client.ask("AlterPartitionReassignments", 0, topics=moved, timeout_ms=30_000)
+    elected = [{"topic": topic, "partitions": [0]}]
+    client.ask("ElectLeaders", 2, election_type=0, topic_partitions=elected, timeout_ms=30_000)
+    eventually(partial(is_led_by, client, topic, leader))
+
+
 @contextmanager
 def topic_on(cluster: KafkaCluster, name: str, broker_ids: Sequence[int]) -> Iterator[UUID]:
     """A topic of one partition on these brokers, led by the first of them as all brokers know; its id."""

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from embedded_kafka import jars
+from pinned_jars import cache_dir, ensure
 from testkit.packages import require_package
 
 _SOURCES = Path(__file__).parent / "java"
@@ -26,21 +27,36 @@ def run_java(name: str, arguments: Sequence[str], *, timeout_s: float = 60) -> s
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
-def java_program(name: str, arguments: Sequence[str], *, log_level: str = "WARN") -> list[str]:
-    """The command line of one of the programs, for callers that run it beside something else."""
+def java_program(name: str, arguments: Sequence[str], *, log_level: str = "WARN", more_jars: str = "") -> list[str]:
+    """The command line of one of the programs, for callers that run it beside something else.
+
+    Args:
+        name: of the class and its file.
+        arguments: its command line.
+        log_level: see `jars.java_command`.
+        more_jars: class path of what it needs beside the broker's jars.
+    """
     javac = require_package("default-jdk-headless", "javac")
     command = jars.java_command(jars.installed(), name, arguments, log_level=log_level)
     at = command.index("-cp") + 1
     # At the end, since the class data archive is made for the jars as the first part of the path.
-    command[at] += f":{_compiled(javac, name)}"
+    command[at] += f":{_compiled(javac, name, more_jars)}:{more_jars}"
     return command
 
 
+def streams_jars() -> str:
+    """The class path of Kafka Streams, fetched first when it is missing."""
+    folder = cache_dir() / f"kafka-streams-{jars.KAFKA_VERSION}" / "jars"
+    ensure(folder, _SOURCES / "streams.xml", "Kafka Streams (2 MB)")
+    return ":".join(str(jar) for jar in sorted(folder.glob("*.jar")))
+
+
 @cache
-def _compiled(javac: str, name: str) -> str:
+def _compiled(javac: str, name: str, more_jars: str) -> str:
     """The folder with the classes; it goes when the process ends."""
     folder = tempfile.mkdtemp(prefix="sluice-java-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    command = [javac, "-d", folder, "-cp", jars.installed().class_path(), str(_SOURCES / f"{name}.java")]
+    class_path = f"{jars.installed().class_path()}:{more_jars}"
+    command = [javac, "-d", folder, "-cp", class_path, str(_SOURCES / f"{name}.java")]
     subprocess.run(command, check=True, timeout=60)
     return folder

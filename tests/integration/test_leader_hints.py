@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import uuid
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ import pytest
 
 from embedded_kafka.kafka import KafkaCluster
 from testkit.wire_client import WireClient
-from tests.integration.conftest import WITHIN_S, eventually, is_led_by, topic_on
+from tests.integration.conftest import WITHIN_S, eventually, move_leader, topic_on
 from tests.integration.gateway_process import GatewayProcess
 from tests.integration.java_programs import java_program
 
@@ -33,14 +32,6 @@ def topic_id(kafka3: KafkaCluster) -> Iterator[uuid.UUID]:
     """A topic whose one partition is led by broker 1."""
     with topic_on(kafka3, TOPIC, [1, 2, 3]) as found:
         yield found
-
-
-def move_to_broker_2(client: WireClient) -> None:
-    moved = [{"name": TOPIC, "partitions": [{"partition_index": 0, "replicas": [2, 3, 1]}]}]
-    client.ask("AlterPartitionReassignments", 0, topics=moved, timeout_ms=30_000)
-    elected = [{"topic": TOPIC, "partitions": [0]}]
-    client.ask("ElectLeaders", 2, election_type=0, topic_partitions=elected, timeout_ms=30_000)
-    eventually(partial(is_led_by, client, TOPIC, 2))
 
 
 def test_e02_e03_java_readers_of_every_kind_follow_a_leader_that_moves(
@@ -66,7 +57,7 @@ def test_e02_e03_java_readers_of_every_kind_follow_a_leader_that_moves(
         produce(range(20))
         eventually(lambda: all(len(lines(kind)) == 20 for kind in READERS), 2 * WITHIN_S)
         with WireClient(kafka3.brokers[1]) as client:
-            move_to_broker_2(client)
+            move_leader(client, TOPIC, 2)
         produce(range(20, 40))
         for kind, reader in readers.items():
             assert reader.wait(WITHIN_S) == 0, (tmp_path / f"{kind}.log").read_text()[-2_000:]

@@ -10,21 +10,22 @@ import pytest
 
 from embedded_kafka.kafka import KafkaCluster
 from testkit.wire_client import WireClient
-from tests.integration.conftest import WITHIN_S, StartGateway, eventually, topic_on
+from tests.integration.conftest import WITHIN_S, eventually, move_leader, topic_on
+from tests.integration.gateway_process import GatewayProcess
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize("direct", [True, False], ids=["direct", "gateway"])
-def test_a_share_consumer_of_librdkafka_reads_each_record_once(
-    start_gateway: StartGateway, kafka: KafkaCluster, direct: bool
+def test_e02_a_share_consumer_of_librdkafka_reads_each_record_once_though_the_leader_moves(
+    gateway3: GatewayProcess, kafka3: KafkaCluster, direct: bool
 ) -> None:
-    bootstrap = "{}:{}".format(*kafka.brokers[1]) if direct else str(start_gateway(kafka).bootstrap)
+    bootstrap = kafka3.bootstrap if direct else str(gateway3.bootstrap)
     name = f"share-of-librdkafka-{uuid.uuid4()}"
     earliest = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
     resource = {"resource_type": 32, "resource_name": name, "configs": [earliest]}  # 32: a group
     found: list[bytes | None] = []
-    with topic_on(kafka, name, [1]), WireClient(kafka.brokers[1]) as client:
+    with topic_on(kafka3, name, [1, 2, 3]), WireClient(kafka3.brokers[1]) as client:
         client.ask("IncrementalAlterConfigs", 1, resources=[resource], validate_only=False)
         producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
         consumer = confluent_kafka.ShareConsumer({"bootstrap.servers": bootstrap, "group.id": name})
@@ -38,6 +39,8 @@ def test_a_share_consumer_of_librdkafka_reads_each_record_once(
         try:
             consumer.subscribe([name])
             for half in (0, 20):
+                if half:
+                    move_leader(client, name, 2)
                 for number in range(half, half + 20):
                     producer.produce(name, b"%d" % number)
                 assert producer.flush(WITHIN_S) == 0
