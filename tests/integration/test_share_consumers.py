@@ -17,9 +17,10 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize("direct", [True, False], ids=["direct", "gateway"])
-def test_e02_a_share_consumer_of_librdkafka_reads_each_record_once_though_the_leader_moves(
+def test_e02_a_share_consumer_of_librdkafka_reads_every_record_though_the_leader_moves(
     gateway3: GatewayProcess, kafka3: KafkaCluster, direct: bool
 ) -> None:
+    """It acknowledges with its next poll: what it had not by the move comes again, directly too (KIP-932)."""
     bootstrap = kafka3.bootstrap if direct else str(gateway3.bootstrap)
     name = f"share-of-librdkafka-{uuid.uuid4()}"
     earliest = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
@@ -34,7 +35,7 @@ def test_e02_a_share_consumer_of_librdkafka_reads_each_record_once_though_the_le
             for message in consumer.poll(0.2):
                 assert message.error() is None, message.error()
                 found.append(message.value())
-            return len(found) >= count
+            return len(set(found)) >= count
 
         try:
             consumer.subscribe([name])
@@ -47,4 +48,4 @@ def test_e02_a_share_consumer_of_librdkafka_reads_each_record_once_though_the_le
                 eventually(partial(read, half + 20), told=lambda: str(found))
         finally:
             consumer.close()
-    assert found == [b"%d" % number for number in range(40)]
+    assert list(dict.fromkeys(found)) == [b"%d" % number for number in range(40)]
