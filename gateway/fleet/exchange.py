@@ -4,9 +4,12 @@ Every member has its own counters and throttles by them alone. What others have 
 theirs: it delays nobody by itself, and Kafka's arithmetic over the sum gives the throttle times. A counter is told of
 when that can matter (`RateTracker.near`), so messages grow with the counters near their limit, not with clients.
 
-A member that has just begun, was cut off, or has lost a message asks the others where counters stand, and raises its
-own to what they answer. It tells all it has recorded with the question, so that their answers include it: whatever
-the order, nothing counts twice.
+A message that did not come is asked for again. Levels alone would not do: of two members that lack a message of each
+other, neither counter has both, and the larger one is what both would go on with.
+
+A member that has just begun, was cut off, or does not get a message again asks the others where counters stand, and
+raises its own to what they answer. It tells all it has recorded with the question, so that their answers include it:
+whatever the order, nothing counts twice.
 
 Whether a member is in touch it knows by its own messages: they come back to it. What it hears later than that is not
 counted, but asked for. Without touch it goes on by `OnIsolation`. Times are monotonic, of this process alone.
@@ -23,7 +26,16 @@ from typing import Final, TypeVar
 
 from gateway.fleet.counters import KIND, AllCounters
 from gateway.fleet.peers import Peers
-from gateway.fleet.shares import MOST_COUNTERS, Answer, Level, Member, Share, Used, can_be_told, told_amount
+from gateway.fleet.shares import (
+    MOST_COUNTERS,
+    Answer,
+    Level,
+    Member,
+    Share,
+    Used,
+    can_be_told,
+    told_amount,
+)
 from protocol.steps import Steps, finish
 from quotas.entities import QuotaKey
 from quotas.rate_quotas import ScopedKey
@@ -35,6 +47,8 @@ _FROM_ANY: Final = 3
 _ASK_AGAIN_MS: Final = 1_000
 _RATE_SPAN_MS: Final = 1_000
 _MOST_UNHEARD: Final = 1_000
+_MOST_KEPT: Final = 20_000
+"""Counters in the messages that can be sent again."""
 _MOST_USERS: Final = 1_024
 _AT_ONCE: Final = 64
 """Counters of one step."""
@@ -107,6 +121,7 @@ class Exchange:
         self._sent_ms = now_ms - rules.heartbeat_ms
         self._members_seen = rules.members
         self._ignorant = True  # it has not learnt yet where others' counters stand
+        self._was_isolated = False  # and that because it was out of touch
         self._members_told = 0
         # The question: how often it was asked, when last, since which of our messages, and of whom.
         self._asked = 0
@@ -114,6 +129,10 @@ class Exchange:
         self._asking_since: int | None = 1
         self._asking_of: set[str] = set()
         self._to_answer: list[Answer] = []
+        # What was told lately, by number, and which of it is to be sent again.
+        self._kept: dict[int, tuple[int, Share]] = {}
+        self._kept_counters = 0
+        self._again: set[int] = set()
         # Counters told and heard of lately, and when counters are looked at next.
         self._load = 0.0
         self._load_ms = now_ms
@@ -126,14 +145,25 @@ class Exchange:
         """How many members there are, this one included; without touch, how many there were."""
         if self.connected:
             # As of the last touch: silence since then may be this member's own.
-            self._members_seen = 1 + len(self.peers.present(now_ms=min(now_ms, self._touch_ms)))
+            seen = 1 + len(self.peers.present(now_ms=min(now_ms, self._touch_ms)))
+            # Back in touch it has not heard all of them yet.
+            self._members_seen = max(self._members_seen, seen) if self._was_isolated else seen
         return self._members_seen
 
     def share(self, *, now_ms: int) -> float:
-        """By what limits are multiplied here now."""
-        if self.connected or self._rules.on_isolation is not OnIsolation.SHARE:
+        """By what limits are multiplied here now.
+
+        One that is back in touch keeps its part until it knows what the others have let through meanwhile: with the
+        whole limit it would pass another burst before the answers come.
+        """
+        if self._rules.on_isolation is not OnIsolation.SHARE or self.in_agreement:
             return 1.0
         return 1 / max(self.members(now_ms=now_ms), self._rules.members)
+
+    @property
+    def in_agreement(self) -> bool:
+        """Whether it is in touch and, if it was not, knows what the others have let through meanwhile."""
+        return self.connected and not self._was_isolated
 
     @property
     def caught_up(self) -> bool:
@@ -163,6 +193,7 @@ class Exchange:
             self._assume(now_ms)
         if lost := self.peers.lost(now_ms=now_ms):
             self._ask({peer.member.id for peer in lost})
+        wanted = self.peers.wanted(after_ms=_ASK_AGAIN_MS, now_ms=now_ms) if self.connected else []
         asks = self._asks_now(now_ms)
         answers, self._to_answer = self._to_answer, []
         use: list[tuple[QuotaKey, Used]] = []
@@ -174,22 +205,42 @@ class Exchange:
             use = yield from self._take_untold(members, everything, grown, now_ms)
             self._look_ms = now_ms + self.interval_ms(now_ms=now_ms)
         levels = (yield from self._levels(now_ms)) if answers else []
-        if not (use or answers or asks or now_ms - self._sent_ms >= self._rules.heartbeat_ms):
-            return []
+        repeated = self._repeat()
+        due = now_ms - self._sent_ms >= self._rules.heartbeat_ms
+        if not (use or answers or asks or wanted or due):
+            return repeated
         shares = self._messages(use, levels, answers)
         if asks:
             self._asked += 1
             self._asked_ms = now_ms
             of = tuple(sorted(self._asking_of))
             shares.append(Share(self.member, self._next(), hello=self._asked, of=of))
-        if not shares:
-            shares.append(Share(self.member, self._next()))
+        if wanted or not shares:
+            shares.append(Share(self.member, self._next(), again=tuple(wanted)))
         self._sent_ms = now_ms
         for share in shares:
             self._sent_at.append((share.seq, now_ms))
             self._add_load(share.counters, now_ms)
             self.told += share.counters
-        return shares
+            self._keep(share, now_ms)
+        return repeated + shares
+
+    def _keep(self, share: Share, now_ms: int) -> None:
+        """Keeps what it tells of use, for as long as it may be asked for again."""
+        kept = self._kept
+        kept[share.seq] = now_ms, Share(self.member, share.seq, use=share.use, repeated=True)
+        self._kept_counters += _used_counters(share)
+        while kept:
+            seq, (sent_ms, oldest) = next(iter(kept.items()))
+            if now_ms - sent_ms < 2 * self._rules.timeout_ms and self._kept_counters <= _MOST_KEPT:
+                break
+            del kept[seq]
+            self._kept_counters -= _used_counters(oldest)
+
+    def _repeat(self) -> list[Share]:
+        """What was asked for again, under its old number: it counts where it did not come, and only there."""
+        again, self._again = self._again, set()
+        return [self._kept[seq][1] for seq in sorted(again) if seq in self._kept]
 
     def leave(self, *, now_ms: int) -> list[Share]:
         """The last messages of this member: what it has not told yet."""
@@ -203,7 +254,7 @@ class Exchange:
             self._asking_of = set()  # it does not answer
             if not self.peers.present(now_ms=now_ms):
                 self._asking_since = None  # alone
-                self._ignorant = False
+                self._ignorant = self._was_isolated = False
                 return False
         return True
 
@@ -296,6 +347,9 @@ class Exchange:
             self._count_use(share.member.id, quota, _by_clients(used))
         if share.to:
             yield from self._take_levels(share, now_ms)
+        for again in share.again:
+            if again.member == self.member:
+                self._again.update(seq for seq in again.seqs if seq in self._kept)
         if share.hello and self._is_asked(share, now_ms):
             self._to_answer.append(Answer(share.member, share.seq))
 
@@ -315,11 +369,12 @@ class Exchange:
                 counter = counters.counter_of(key, KIND, now_ms=now_ms)
                 if counter is not None:
                     counter.raise_to(total, fill, now_ms=max(now_ms, counter.last_ms))
+        self.peers.leave_to_levels()
         if share.last:
             self._asking_of.discard(share.member.id)
             if not self._asking_of:
                 self._asking_since = None
-                self._ignorant = False
+                self._ignorant = self._was_isolated = False
 
     def _is_asked(self, share: Share, now_ms: int) -> bool:
         """Three members answer, those that follow the one that asks by their names; more when it asks again."""
@@ -344,13 +399,15 @@ class Exchange:
                 if not self.connected and self.lag_ms < self._rules.timeout_ms:
                     self.connected = True
                     self._ask(set())
+                    self.peers.leave_to_levels(anew=True)
 
     def _look_at_touch(self, now_ms: int) -> None:
         if self.connected and now_ms - self._touch_ms >= self._rules.timeout_ms:
             self.members(now_ms=now_ms)
             self.connected = False
-            self._ignorant = True
+            self._ignorant = self._was_isolated = True
             self._to_answer.clear()
+            self._again.clear()
             if self._recent is not None:
                 self._recent.isolate(self._touch_ms)
 
@@ -360,6 +417,7 @@ class Exchange:
         self._asking_of = of
         self._asked = 0
         self._asked_ms = self._sent_ms - _ASK_AGAIN_MS
+        self.peers.leave_to_levels()
 
     def _assume(self, now_ms: int) -> None:
         assert self._recent is not None
@@ -430,6 +488,10 @@ class _RecentUse:
 def _by_clients(used: Sequence[Used]) -> float:
     """What clients have recorded; the bytes of a topic are among theirs."""
     return sum(amount for key, amount in used if isinstance(key, ScopedKey))
+
+
+def _used_counters(share: Share) -> int:
+    return sum(map(len, share.use.values()))
 
 
 def _by_quota(items: list[tuple[QuotaKey, T]]) -> dict[QuotaKey, list[T]]:

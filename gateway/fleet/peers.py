@@ -1,7 +1,8 @@
 """The other members: which of their messages count, and who is there. Pure.
 
-A message counts once. Numbers that were passed over are noted for a while, so that one that comes late counts too;
-one that does not come in that time is lost, and its sender is asked where counters stand.
+A message counts once. Numbers that were passed over are noted for a while, so that one that comes late counts too.
+Its sender is asked for it again meanwhile; one that does not come in that time is lost, and its sender is asked
+where counters stand.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.fleet.shares import Member, Share
+from gateway.fleet.shares import Again, Member, Share
 
 MOST_PEERS: Final = 4_096
 """Runs that are remembered, those that have ended included."""
@@ -26,6 +27,9 @@ class Peer:
         heard_ms: when its last message came.
         last_seq: the highest number of its messages.
         missing: the numbers below that did not come, and since when they are missed.
+        wanted: those of them that count when they are sent again; of the others levels tell.
+        asked_ms: when messages were last asked for again.
+        anew: its messages up to the next one are left to levels.
         told: what it has recorded, by its messages, for the share of each member.
         lost: messages that never came.
         repeated: messages that came again.
@@ -36,6 +40,9 @@ class Peer:
     heard_ms: int
     last_seq: int
     missing: dict[int, int] = field(default_factory=dict)
+    wanted: set[int] = field(default_factory=set)
+    asked_ms: int = 0
+    anew: bool = False
     counters: int = 0
     lost: int = 0
     repeated: int = 0
@@ -60,12 +67,15 @@ class Peers:
         """Notes a message, and tells whether it counts: it was not there before."""
         peer = self._known.pop(share.member, None)
         if peer is None:
+            if share.repeated:
+                return False  # told before this member listened: levels have it
             peer = Peer(share.member, now_ms, share.seq)
             while len(self._known) >= MOST_PEERS:
                 del self._known[next(iter(self._known))]
             counts = True
         else:
-            counts = _advance(peer, share.seq, now_ms)
+            counts = share.seq in peer.wanted if share.repeated else True
+            counts = counts and _advance(peer, share.seq, now_ms)
         self._known[share.member] = peer
         if not counts:
             peer.repeated += 1
@@ -89,7 +99,30 @@ class Peers:
             if peer.missing and now_ms - min(peer.missing.values()) >= self._patience_ms:
                 peer.lost += len(peer.missing)
                 peer.missing.clear()
+                peer.wanted.clear()
                 found.append(peer)
+        return found
+
+    def leave_to_levels(self, *, anew: bool = False) -> None:
+        """What is missing does not count when it is sent again: the levels that are asked for, or came, may have it.
+
+        Args:
+            anew: this member was out of touch, so what it missed shows with the next messages only.
+        """
+        for peer in self._known.values():
+            peer.wanted.clear()
+            peer.anew = peer.anew or anew
+
+    def wanted(self, *, after_ms: int, now_ms: int) -> list[Again]:
+        """Messages that have been missed for so long, and were not asked for again as long."""
+        found = []
+        for peer in self._known.values():
+            if peer.wanted and now_ms - peer.asked_ms >= after_ms:
+                missing = peer.missing
+                seqs = tuple(seq for seq in sorted(peer.wanted) if now_ms - missing[seq] >= after_ms)
+                if seqs:
+                    peer.asked_ms = now_ms
+                    found.append(Again(peer.member, seqs))
         return found
 
     def lost_total(self) -> int:
@@ -103,13 +136,19 @@ class Peers:
 
 def _advance(peer: Peer, seq: int, now_ms: int) -> bool:
     if seq <= peer.last_seq:
+        peer.wanted.discard(seq)
         return peer.missing.pop(seq, None) is not None
     first = max(peer.last_seq + 1, seq - _MOST_MISSING)
     peer.lost += first - peer.last_seq - 1
     for number in range(first, seq):
         peer.missing[number] = now_ms
+        if not peer.anew:
+            peer.wanted.add(number)
+    peer.anew = False
     while len(peer.missing) > _MOST_MISSING:
-        del peer.missing[next(iter(peer.missing))]
+        oldest = next(iter(peer.missing))
+        del peer.missing[oldest]
+        peer.wanted.discard(oldest)
         peer.lost += 1
     peer.last_seq = seq
     return True

@@ -239,7 +239,7 @@ class FleetService:
 
     def _share(self, now_ms: int) -> float:
         """By what limits are multiplied in this process now."""
-        if self.exchange.connected:
+        if self.exchange.in_agreement:
             return 1.0
         if self._rules.on_isolation is OnIsolation.LOCAL:
             return self._part.of_limit

@@ -4,11 +4,11 @@ One JSON object::
 
     {"v": 1, "id": "gw-1", "boot": "5f0c...", "seq": 17,
      "use": {"p": [[null, "alice", "", 52000]]},
-     "hello": 1, "of": ["gw-2"],
+     "hello": 1, "of": ["gw-2"], "again": [["gw-2", "7c1e...", [12, 14]]],
      "levels": {"p": [[null, "alice", "", 410000, 300000]]}, "to": [["gw-3", "91ab...", 4]], "last": true,
      "topic_use": {"p": [[null, "", "", "topic", "orders", 52000]]},
      "topic_levels": {"p": [[null, "alice", "", "user_topic", "orders", 410000, 300000]]},
-     "bye": true}
+     "bye": true, "repeated": true}
 
 All but the first four fields may be absent: then it is a sign of life. Counters are listed by quota, ``p``
 (producer_byte_rate), ``f`` (consumer_byte_rate), ``r`` (request_percentage), ``m`` (controller_mutation_rate), each
@@ -77,6 +77,13 @@ class Answer(NamedTuple):
     seq: int
 
 
+class Again(NamedTuple):
+    """Which messages of a member did not come."""
+
+    member: Member
+    seqs: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
     """One message.
@@ -90,6 +97,8 @@ class Share:
         levels: where counters stand for the sender, `use` included.
         to: whom that answers.
         last: no more levels follow for these.
+        again: messages that are to be sent again.
+        repeated: it was asked for again.
         bye: it is the sender's last message.
     """
 
@@ -102,6 +111,8 @@ class Share:
     to: tuple[Answer, ...] = ()
     last: bool = False
     bye: bool = False
+    again: tuple[Again, ...] = ()
+    repeated: bool = False
 
     @property
     def counters(self) -> int:
@@ -143,6 +154,10 @@ def encode_share(share: Share) -> bytes:
         body["last"] = True
     if share.bye:
         body["bye"] = True
+    if share.again:
+        body["again"] = [(*again.member, again.seqs) for again in share.again]
+    if share.repeated:
+        body["repeated"] = True
     return orjson.dumps(body)
 
 
@@ -182,6 +197,11 @@ def decode_share(data: bytes) -> Share:
             ),
             body.get("last") is True,
             body.get("bye") is True,
+            tuple(
+                Again(Member(_name(id_), _name(boot)), tuple(_count(seq, least=1) for seq in seqs))
+                for id_, boot, seqs in body.get("again", ())
+            ),
+            body.get("repeated") is True,
         )
     except MalformedShare:
         raise

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from gateway.fleet.exchange import FleetRules, OnIsolation
-from gateway.fleet.shares import Answer, MalformedShare, Member, Share, decode_share, encode_share
+from gateway.fleet.shares import Again, Answer, MalformedShare, Member, Share, decode_share, encode_share
 from quotas.entities import DEFAULT, MAX_NAME_CHARS, Family, QuotaEntity, QuotaKey
 from quotas.rate_quotas import RateTracker, ScopedKey
 from quotas.resolution import TrackerKey
@@ -110,6 +110,28 @@ def test_a_lost_message_is_made_up_for_by_asking_its_sender(clock: FakeClock) ->
     assert fleet.members["a"].exchange.tick(now_ms=clock.now_ms)[0].use  # which none hears
     fleet.pass_time(4_500)
     assert fleet.total("b") == WINDOW
+    assert fleet.members["b"].exchange.peers.lost_total() == 0
+
+
+def test_two_members_that_lack_a_message_of_each_other_are_both_complete_afterwards(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    fleet.record("a", WINDOW)
+    fleet.record("b", 0.5 * WINDOW)
+    clock.advance(100)
+    for member in fleet.members.values():
+        assert member.exchange.tick(now_ms=clock.now_ms)[0].use  # which none hears
+    fleet.pass_time(4_500)
+    assert fleet.total("a") == fleet.total("b") == 1.5 * WINDOW
+
+
+def test_a_message_that_is_not_kept_any_more_is_made_up_for_by_levels(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    fleet.record("a", WINDOW)
+    clock.advance(100)
+    assert fleet.members["a"].exchange.tick(now_ms=clock.now_ms)[0].use  # which none hears
+    fleet.members["a"].exchange._kept.clear()
+    fleet.pass_time(4_500)
+    assert fleet.total("b") == WINDOW
     assert fleet.members["b"].exchange.peers.lost_total() == 1
 
 
@@ -145,6 +167,10 @@ def test_a_member_without_touch_goes_on_with_its_share_and_nothing_counts_twice_
     assert fleet.members["b"].exchange.members(now_ms=clock.now_ms) == 2
     fleet.record("a", 0.1 * WINDOW)
     fleet.record("b", 0.2 * WINDOW)
+    while not exchange.connected:
+        fleet.pass_time(100, without="bc")
+    # It does not know yet what the others have let through.
+    assert exchange.share(now_ms=clock.now_ms) == pytest.approx(1 / 3)
     fleet.pass_time(2_000)
     assert exchange.caught_up
     assert exchange.share(now_ms=clock.now_ms) == 1
@@ -218,6 +244,8 @@ def test_what_is_no_message_is_refused() -> None:
         to=(Answer(member, 3),),
         last=True,
         bye=True,
+        again=(Again(member, (2, 5)),),
+        repeated=True,
     )
     assert decode_share(encode_share(whole)) == whole
     data = encode_share(whole)
@@ -234,6 +262,7 @@ def test_what_is_no_message_is_refused() -> None:
         data.replace(b'"alice"', b"5"),
         data.replace(b'"seq":7', b'"seq":0'),
         data.replace(b'"of":["b"]', b'"of":5'),
+        data.replace(b"[2,5]", b"[2,0]"),
     ):
         with pytest.raises(MalformedShare):
             decode_share(junk)
