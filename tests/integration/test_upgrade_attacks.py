@@ -1,0 +1,215 @@
+"""An upgrade is disturbed: afterwards one process serves, and none is left behind (G)."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from embedded_kafka.kafka import KafkaCluster
+from testkit.tap import Tap
+from testkit.upgrade_load import Newcomers
+from testkit.wire_client import WireClient
+from tests.integration.conftest import eventually
+from tests.integration.gateway_process import GatewayOptions, GatewayProcess
+
+pytestmark = pytest.mark.integration
+
+SLUICE = Path(sys.executable).with_name("sluice")
+NO_USER = 65_534
+DRAIN = "[drain]\ntimeout_ms = 2000\n[connections]\nmax_connections_per_ip = 200\n"
+
+
+class Attacked:
+    """A gateway whose processes take each other's place; found by what they hold, not by what they say."""
+
+    def __init__(self, gateway: GatewayProcess) -> None:
+        self.gateway = gateway
+
+    def all(self) -> list[int]:
+        """Processes with this configuration file: workers and what forks them have their supervisor's arguments."""
+        found = []
+        for each in Path("/proc").glob("[0-9]*"):
+            try:
+                arguments = (each / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(self.gateway.config_file).encode() in arguments and b"serve" in arguments:
+                found.append(int(each.name))
+        return sorted(found)
+
+    def holders(self) -> list[int]:
+        """Processes that hold the clients' port."""
+        port = self.gateway.behind_tap(0).port
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        inodes = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")}
+        return [pid for pid in self.all() if inodes & descriptors(pid)]
+
+    def serving(self) -> int:
+        """The process that serves, alone; waits until that is so."""
+        within(lambda: len(self.holders()) == 1 and self.gateway.http("/readyz")[0] == 200)
+        return self.holders()[0]
+
+    def begin(self) -> "subprocess.Popen[str]":
+        command = [str(SLUICE), "upgrade", "--admin", str(self.gateway.admin)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def ends(self, asked: "subprocess.Popen[str]") -> tuple[int, str]:
+        out, error = asked.communicate(timeout=90)
+        return asked.returncode, out + error
+
+    def next(self, old: int, *, with_ports: bool) -> int:
+        """The process that is to replace this one, as soon as it is there, or has the ports too."""
+        found: list[int] = []
+
+        def came() -> bool:
+            among = self.holders() if with_ports else self.all()
+            found[:] = [pid for pid in among if parent(pid) == old]
+            return found != []
+
+        within(came)
+        return found[0]
+
+    def settle(self, count: int = 1) -> None:
+        """Wait until so many processes are left, and a client is served."""
+        self.serving()
+        self.gateway._process.poll()  # type: ignore[union-attr]
+        within(lambda: len(self.all()) == count)
+        with WireClient(self.gateway.behind_tap(0)) as client:
+            client.ask("ApiVersions", 2)
+
+    def log(self) -> str:
+        return self.gateway.log_file.read_text()
+
+
+def within(condition: Callable[[], bool]) -> None:
+    eventually(condition, within_s=60)
+
+
+def descriptors(pid: int) -> set[str]:
+    found = set()
+    try:
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            found.add(os.readlink(each))
+    except OSError:
+        pass
+    return found
+
+
+def parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def attacked(directory: Path, kafka: KafkaCluster, tap: Tap, tables: str) -> Iterator[Attacked]:
+    gateway = GatewayProcess(directory, kafka.brokers.values(), tap, GatewayOptions(tables=DRAIN + tables))
+    gateway.start()
+    found = Attacked(gateway)
+    try:
+        yield found
+    finally:
+        gateway.stop()
+        for pid in found.all():
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def shared(kafka: KafkaCluster, tap: Tap, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    yield from attacked(tmp_path_factory.mktemp("one"), kafka, tap, "[server]\nworkers = 1\n")
+
+
+@pytest.fixture
+def one(shared: Attacked) -> Attacked:
+    if not shared.all():
+        shared.gateway.stop()
+        shared.gateway.start()
+    return shared
+
+
+def test_two_upgrades_at_once_are_one(one: Attacked) -> None:
+    newcomers = Newcomers(one.gateway.behind_tap(0), per_s=30)
+    old = one.serving()
+    first, second = one.begin(), one.begin()
+    answers = sorted([one.ends(first), one.ends(second)])
+    assert [code for code, _ in answers] == [0, 1], answers
+    assert "an upgrade is under way" in answers[1][1]
+    assert one.serving() != old
+    one.settle()
+    assert set(newcomers.stop()) == {"answered"}
+
+
+def test_the_next_one_is_told_to_end(one: Attacked) -> None:
+    newcomers = Newcomers(one.gateway.behind_tap(0), per_s=30)
+    old = one.serving()
+    asked = one.begin()
+    os.kill(one.next(old, with_ports=False), signal.SIGTERM)
+    code, text = one.ends(asked)
+    assert code == 1, text
+    assert one.serving() == old
+    one.settle()
+    assert set(newcomers.stop()) == {"answered"}
+
+
+@pytest.mark.parametrize("with_ports", [False, True], ids=["at once", "with the ports"])
+def test_the_old_one_is_killed(one: Attacked, with_ports: bool) -> None:
+    old = one.serving()
+    asked = one.begin()
+    new = one.next(old, with_ports=with_ports)
+    os.kill(old, signal.SIGKILL)
+    one.ends(asked)  # it may have served a moment before
+    one.gateway._process.poll()  # type: ignore[union-attr]
+    assert one.serving() == new
+    one.settle()
+    assert one.gateway.http("/status.json")[0] == 200
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_another_user_may_not_ask(one: Attacked) -> None:
+    old = one.serving()
+    code = (
+        "import socket, sys\ns = socket.socket(socket.AF_UNIX)\n"
+        f"s.connect('\\0sluice-control-{one.gateway.admin.host}:{one.gateway.admin.port}')\n"
+        "s.sendall(b'upgrade\\n')\nprint(s.recv(100))\n"
+    )
+    done = subprocess.run(
+        ["/usr/bin/env", "python3", "-c", code], user=NO_USER, capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert "upgrade_not_allowed" in one.log(), done
+    assert (done.stdout.strip() in ("b''", ""), one.serving()) == (True, old)
+    one.settle()
+
+
+def test_the_old_one_is_told_to_end(one: Attacked) -> None:
+    old = one.serving()
+    asked = one.begin()
+    one.next(old, with_ports=True)
+    os.kill(old, signal.SIGTERM)
+    code, _ = one.ends(asked)
+    if code:  # before the next one served: both end, as it was told
+        within(lambda: one.all() == [])
+    else:
+        one.settle()
+
+
+def test_workers_serve_on_when_their_supervisor_is_killed_meanwhile(
+    kafka: KafkaCluster, tap: Tap, tmp_path: Path
+) -> None:
+    for two in attacked(tmp_path, kafka, tap, "[server]\nworkers = 2\n"):
+        newcomers = Newcomers(two.gateway.behind_tap(0), per_s=30)
+        asked = two.begin()
+        code, text = two.ends(asked)
+        assert code == 0, text
+        two.settle(4)  # with what forks workers
+        assert set(newcomers.stop()) == {"answered"}
+        old = two.serving()
+        asked = two.begin()
+        new = two.next(old, with_ports=True)
+        os.kill(old, signal.SIGKILL)
+        two.ends(asked)
+        assert two.serving() == new
+        two.settle(4)
