@@ -201,6 +201,8 @@ def _plain_partitions(
         at += fixed + 1
         if size >= 0x7F:
             if data[at] < 0x80:
+                if not data[at]:  # written longer than it is: null could be read as -1
+                    return None
                 size += (data[at] << 7) - 0x80
                 at += 1
             else:
@@ -322,9 +324,19 @@ def _run(data: bytes, begin: int, batch_at: int, at: int, end: int, left: int, f
             batch_at - begin + _MAGIC_AT,
             *range(count_at, count_at + 3),
         )
-    for column in same:
-        rest = data[at + column : at + left * step : step].lstrip(data[begin + column : begin + column + 1])
-        left -= len(rest)
+    # In blocks that double, so that what is looked at is in proportion to what is found.
+    done, block = 0, _LEAST_RUN
+    while done < left:
+        block = alike = min(block, left - done)
+        block_at = at + done * step
+        for column in same:
+            first = data[begin + column : begin + column + 1]
+            alike -= len(data[block_at + column : block_at + alike * step : step].lstrip(first))
+        done += alike
+        if alike < block:
+            break
+        block *= 2
+    left = done
     if not size or not left:
         return left, 0
     last_bytes = data[at + count_at + 3 : at + left * step : step]

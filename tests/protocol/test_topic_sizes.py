@@ -190,6 +190,40 @@ def test_many_partitions_are_read_as_if_each_were_looked_at_alone(name: str) -> 
             assert found is None or found == walked(key, version, changed[at:], [])
 
 
+class Sliced(bytes):
+    """Counts what is copied out of it."""
+
+    copied = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        if isinstance(at, slice):
+            Sliced.copied += len(found)
+        return found
+
+
+def test_partitions_that_end_each_run_as_it_begins_cost_no_more_than_themselves() -> None:
+    """Looked at to the end each time, a request of 1,000 would be copied a hundred times."""
+    frame = produce(12, [[[(-(i % 2), 0)] for i in range(1_000)]], transactional_id=None)
+    at = HEAD_BYTES + HEAD.unpack_from(frame, 0)[3]
+    Sliced.copied = 0
+    found = plain_produce(Sliced(frame), at, len(frame), describe(ApiKey.PRODUCE, 12))
+    assert found is None or found == walked(ApiKey.PRODUCE, 12, frame[at:], [])
+    assert Sliced.copied < 2 * len(frame)
+
+
+def test_size_that_is_written_longer_than_it_is_is_left_to_the_walk() -> None:
+    frame = produce(12, [[None]], transactional_id=None)
+    null_at = frame.index(b"topic-0") + 7 + 1 + 4
+    assert frame[null_at] == 0
+    longer = frame[:null_at] + b"\x80\x00" + frame[null_at + 1 :]
+    at = HEAD_BYTES + HEAD.unpack_from(frame, 0)[3]
+    api = describe(ApiKey.PRODUCE, 12)
+    assert walked(ApiKey.PRODUCE, 12, longer[at:], []) == walked(ApiKey.PRODUCE, 12, frame[at:], [])
+    for end in range(len(longer) - 3, len(longer) + 1):
+        assert plain_produce(longer[:end], at, end, api) is None
+
+
 @pytest.mark.parametrize("version", range(3, 14))
 def test_what_a_real_client_has_sent_is_read_as_kafka_python_reads_it(version: int) -> None:
     frame = golden("produce", version, "request")
