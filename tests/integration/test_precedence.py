@@ -21,6 +21,9 @@ from tests.integration.test_throttled_clients import create
 pytestmark = pytest.mark.integration
 
 CLIENT: Final = "precedence"
+FORGOTTEN_S: Final = 11
+ATTEMPTS: Final = 3
+"""On a busy machine."""
 LEVELS: Final = [
     QuotaEntity(user="ANONYMOUS", client_id=CLIENT),
     QuotaEntity(user="ANONYMOUS", client_id=DEFAULT),
@@ -69,7 +72,17 @@ def test_c25_the_gateway_takes_the_same_of_eight_quotas_as_the_broker_and_counts
     """All eight at first, the most specific one taken away in each step, then added again from the other end."""
     # Levels share counters: without it, the bound that the gateway has beside Kafka's rate holds all but the first.
     monkeypatch.setattr("quotas.rate_quotas._BOUND_WINDOWS", 1_000_000)
-    topic = f"{CLIENT}-{time.time_ns()}"  # a second try begins anew
+    for _ in range(ATTEMPTS):
+        differences, seconds = race(broker)
+        if seconds < FORGOTTEN_S - 2:  # what falls out of a window falls out for one side a moment before the other
+            break
+        time.sleep(FORGOTTEN_S + 1)
+    assert differences == []
+
+
+def race(broker: tuple[str, int]) -> tuple[list[tuple[object, ...]], float]:
+    """Both sides through all changes: where they differ, and how long it took."""
+    topic = f"{CLIENT}-{time.time_ns()}"
     create(broker, topic)
     partition = {"index": 0, "records": records(20_000)}
     topics = [{"name": topic, "partition_data": [partition]}]
@@ -79,7 +92,8 @@ def test_c25_the_gateway_takes_the_same_of_eight_quotas_as_the_broker_and_counts
     changes: list[tuple[QuotaEntity, float | None]] = [(entity, limits[entity]) for entity in LEVELS]
     changes += [(entity, None) for entity in LEVELS]
     changes += [(entity, limits[entity]) for entity in reversed(LEVELS)]
-    differences, slowest_ms = [], 0
+    differences: list[tuple[object, ...]] = []
+    slowest_ms = 0
     started = time.monotonic()
     for number, (entity, value) in enumerate(changes):
         alter(broker, entity, value)
@@ -100,4 +114,4 @@ def test_c25_the_gateway_takes_the_same_of_eight_quotas_as_the_broker_and_counts
         ours_ms = wire.decode_response("Produce", 9, c.take_client()).throttle_time_ms
         if abs(theirs_ms - ours_ms) > 100 + 2 * slowest_ms:
             differences.append((number, entity, value, theirs_ms, ours_ms))
-    assert differences == []
+    return differences, time.monotonic() - started
