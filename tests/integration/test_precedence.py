@@ -21,6 +21,7 @@ from tests.integration.test_throttled_clients import create
 pytestmark = pytest.mark.integration
 
 CLIENT: Final = "precedence"
+SAMPLE_MS: Final = 1_000
 FORGOTTEN_S: Final = 11
 ATTEMPTS: Final = 3
 """On a busy machine."""
@@ -112,6 +113,9 @@ def race(broker: tuple[str, int]) -> tuple[list[tuple[object, ...]], float]:
         c = ours.another().at(now_ms)
         c.client_sends(frame).upstream_answers(produce_reply(1))
         ours_ms = wire.decode_response("Produce", 9, c.take_client()).throttle_time_ms
-        if abs(theirs_ms - ours_ms) > 100 + 2 * slowest_ms:
+        tolerance_ms = 100 + 2 * slowest_ms
+        apart_ms = abs(theirs_ms - ours_ms)
+        # Once a second the time that an average is taken over falls back by a sample: for one side a moment earlier.
+        if apart_ms > tolerance_ms and abs(apart_ms - SAMPLE_MS) > tolerance_ms:
             differences.append((number, entity, value, theirs_ms, ours_ms))
     return differences, time.monotonic() - started
