@@ -29,7 +29,7 @@ from gateway.handlers.topic_use import PlainTopicsOfReply, TopicCounters, Topics
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
 from gateway.session.response_queue import Answer, HeadAnswer, Pending, SizedAnswer
-from gateway.session.routes import RELAY, HeadDecision, Route, Session
+from gateway.session.routes import RELAY, HeadDecision, HeadHandler, Route, Session
 from gateway.session.throttle_state import CachedSensor
 from gateway.upstream.topology import Topology
 from protocol.api_keys import Api, ApiKey
@@ -55,7 +55,7 @@ _MOST_AWAITED_BYTES: Final = 16 * 1024
 """Of a Fetch that comes in pieces, for the topics that it names."""
 
 
-class FetchHandler:
+class FetchHandler(HeadHandler):
     """Relays requests, with max_bytes lowered in those that ask for more than a quota's window passes."""
 
     max_request_bytes = 2_147_483_647

@@ -17,7 +17,7 @@ from gateway.handlers.context import HandlerContext
 from gateway.handlers.topic_use import ProduceTopics, count_plain_produce
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.response_queue import CollectedAnswer, Pending
-from gateway.session.routes import RELAY, HeadDecision, Route, Session
+from gateway.session.routes import RELAY, HeadDecision, HeadHandler, Route, Session
 from gateway.session.throttle_state import CachedSensor
 from protocol.api_keys import Api, ApiKey, describe
 from protocol.errors import Truncated
@@ -32,7 +32,7 @@ from protocol.produce import (
 from quotas.combine import ThrottledBy
 
 
-class ProduceHandler:
+class ProduceHandler(HeadHandler):
     """Counts bytes and notes what reply is to be expected."""
 
     def __init__(self, context: HandlerContext, quotas: ClientQuotas | None) -> None:

@@ -80,6 +80,10 @@ class RequestParser:
         Raises:
             ProtocolError: no such request may pass.
         """
+        # Declared, so that compiled code compares numbers and not objects.
+        size: int
+        number: int
+        client_id_length: int
         try:
             size, number, self.correlation_id, client_id_length = HEAD.unpack_from(data, at)
         except struct.error:

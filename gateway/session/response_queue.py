@@ -326,6 +326,8 @@ class ResponseQueue:
             return True
         if self._partial or self._locals or received < _REPLY_HEAD_BYTES:
             return False
+        size: int
+        correlation_id: int
         size, correlation_id = REPLY_HEAD.unpack_from(data, 0)
         left = size + _SIZE_BYTES - received
         if left < 0 or size > self._max_response_bytes or not self.pending:
@@ -406,6 +408,9 @@ class ResponseQueue:
         pending = self.pending
         start = 0
         reply: bytes | None
+        # Declared, so that compiled code compares numbers and not objects.
+        size: int
+        correlation_id: int
         self._wanted_bytes = _REPLY_HEAD_BYTES
         while received - at >= _REPLY_HEAD_BYTES:
             size, correlation_id = REPLY_HEAD.unpack_from(data, at)
