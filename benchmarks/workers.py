@@ -1,8 +1,9 @@
 """``python -m benchmarks.workers``: what workers cost beside one process, in one run.
 
-CPU per request with 400 connections of small Produce requests, how even the workers' shares are, and what connections
-cost. The gateway may use all cores, and shares one of them with the load; with ``--one-core`` all of its processes
-are on one, where they take turns and each turn costs more.
+CPU per request with 400 connections of small Produce requests, how even the workers' shares are, what connections
+cost, and throughput where the load is cheap: eight connections of ``relay/native/load.c``, 64 requests of 256 B in a
+write, whose own CPU time is told. The gateway may use all cores, and shares one of them with the load; with
+``--one-core`` all of its processes are on one, where they take turns and each turn costs more.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import uvloop
 from kafka.record.memory_records import MemoryRecordsBuilder
@@ -33,6 +34,8 @@ _QUOTA: Final = '[[quotas]]\nclient_id = "bench"\nproducer_byte_rate = 100000000
 _SOURCES: Final = 64
 _AT_A_TIME: Final = 16
 _ABOUT_HEADER: Final = 4
+_DENSE: Final = 8
+"""Connections whose requests come 64 in a write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,44 @@ def _connect(crowd: Path, port: int, count: int, gateway: Gateway) -> dict[str, 
     }
 
 
+def _throughput(program: Path, port: int, requests: int, gateway: Gateway, broker: int) -> dict[str, Any]:
+    """One window of programs that write many requests at once; they end when the last has all of its replies."""
+    argv = [str(program), "closed", str(port), "bench", "together", "256", "64", "2000", str(requests)]
+    with ExitStack() as stack:
+        loads = []
+        for _ in range(_DENSE):
+            load = stack.enter_context(
+                subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            stack.callback(load.kill)
+            loads.append((load, *_pipes(load)))
+        for _, _, said in loads:
+            json.loads(said.readline())
+        others = [broker, *(load.pid for load, _, _ in loads)]
+        before, others_before = gateway.cpu_s(), sum(map(_cpu_s, others))
+        began_s = time.monotonic()
+        for _, ask, _ in loads:
+            print("go", file=ask, flush=True)
+        for _, _, said in loads:
+            row = json.loads(said.readline())
+            assert (row["requests"], row["throttled"]) == (requests, 0), row
+        elapsed_s = time.monotonic() - began_s
+        used_s = sum(gateway.cpu_s().values()) - sum(before.values())
+        load_s = sum(map(_cpu_s, others)) - others_before
+    total = _DENSE * requests
+    return {
+        "dense_per_s": total / elapsed_s,
+        "dense_cpu_us": used_s / total * 1e6,
+        "dense_load_cpu_us": load_s / total * 1e6,
+    }
+
+
+def _pipes(process: "subprocess.Popen[str]") -> tuple[IO[str], IO[str]]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process.stdin, process.stdout
+
+
 def main() -> None:
     """Measure in interleaved rounds, and keep the medians."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.workers", description=__doc__)
@@ -183,6 +224,9 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=400)
     parser.add_argument("--requests", type=int, default=50, help="of each connection, in a window")
     parser.add_argument("--cycles", type=int, default=4_000, help="connections made, in a window")
+    parser.add_argument(
+        "--dense", type=int, default=40_000, help="requests, many in a write, of each of 8 connections"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--one-core", action="store_true", help="the gateway may use one core only")
     parser.add_argument("--output", type=Path, default=RESULTS)
@@ -196,7 +240,8 @@ def main() -> None:
     load_before = load_average()
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        broker, port = start_null_broker(compile_native(), cores.load, folder)
+        programs = compile_native()
+        broker, port = start_null_broker(programs, cores.load, folder)
         stack.callback(broker.stop)
         gateways = []
         for workers in options.workers:
@@ -224,6 +269,9 @@ def main() -> None:
                 )
                 row = {"workers": gateway.workers, "round": number, **uvloop.run(window)}
                 row |= _connect(crowd, gateway.sluice.path.port, options.cycles, gateway)
+                row |= _throughput(
+                    programs.load, gateway.sluice.path.port, options.dense, gateway, broker.pid
+                )
                 rows.append(row)
                 print(json.dumps(row), flush=True)
     medians = {
@@ -236,7 +284,14 @@ def main() -> None:
     }
     one = medians[str(options.workers[0])]
     for each in medians.values():
-        for key in ("cpu_us_per_request", "cpu_ms_per_1000", "per_s", "requests_per_s"):
+        for key in (
+            "cpu_us_per_request",
+            "cpu_ms_per_1000",
+            "per_s",
+            "requests_per_s",
+            "dense_per_s",
+            "dense_cpu_us",
+        ):
             each[f"{key}_ratio"] = each[key] / one[key]
     document = {"load_before": load_before, "load_after": load_average(), "medians": medians, "rows": rows}
     options.output.write_text(json.dumps(document, indent=1) + "\n")
