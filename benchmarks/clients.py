@@ -166,7 +166,7 @@ def _run(out: Path, job: str, *arguments: str) -> dict[str, Any]:
         "wall_s": round(time.perf_counter() - began, 1),
         "cpu_s": round(cpu_s, 1),
         "most_memory_mb": round(after.ru_maxrss / 1024),
-        "said": done.stdout.splitlines()[-1],
+        "said": done.stdout.splitlines()[-1].replace(f"{out.parent}/", ""),
     }
 
 
