@@ -23,6 +23,10 @@ help: ## this text
 
 # --- what the targets need ---------------------------------------------------------------------------------
 
+# uv takes a third of pip's time for all of it. It does not know pip's settings: where it can't, pip does it.
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+INSTALL = $(BIN)/uv pip install -q --system-certs --python $(BIN)/python --no-build-isolation $(1) || $(PIP) $(1)
+
 # The locked set and the project itself. An existing environment is brought up to date, never wiped; the lock file
 # is for two makes at the same time.
 $(VENV)/.up-to-date: requirements-dev.lock pyproject.toml
@@ -33,8 +37,9 @@ $(VENV)/.up-to-date: requirements-dev.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "install with: apt-get install python3-venv"; exit 1; }; \
 	echo "installing the locked packages into $(VENV)"; \
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock; \
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; \
+	$(PIP) --require-hashes -r <(sed -n '/^uv==/,/[^\\]$$/p' requirements-dev.lock); \
+	$(call INSTALL,--require-hashes -r requirements-dev.lock); \
+	$(PIP) --no-deps --no-build-isolation -e .; \
 	touch $@
 
 # Spark and its kind, which only the pipeline, its tests and the type checker need: half a gigabyte.
@@ -42,7 +47,7 @@ $(VENV)/.pipeline-up-to-date: requirements-pipeline.lock $(VENV)/.up-to-date
 	@exec 9>$(CACHE)/venv.lock; flock 9; \
 	if [ $@ -nt requirements-pipeline.lock ] && [ $@ -nt $(VENV)/.up-to-date ]; then exit 0; fi; \
 	echo "installing Spark and the pipeline's other packages into $(VENV)"; \
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-pipeline.lock; \
+	$(call INSTALL,--require-hashes -r requirements-pipeline.lock); \
 	touch $@
 
 .PHONY: kafka
@@ -82,11 +87,17 @@ DEV = PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest --tx '$(1)*popen//pyth
 # Real brokers and clients on a shared machine: three tests of a suite may need a second try, which is shown.
 TRIES = --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks --rerun-except "was told"
 
-.PHONY: test
-test: static kafka spark-jars ## all of check, and the tests with a real Kafka and Spark, in the order that ORDER=number gives
-	$(call DEV,$(shell nproc)) $(UNIT) -m "$(NOT_LONG)"
+.PHONY: integration
+integration: kafka
 	@# Tests with real brokers mostly wait: two files at a time, each worker with brokers and addresses of its own.
 	$(call DEV,2) $(TRIES) --dist loadfile -m "integration and not spark"
+
+.PHONY: test
+test: $(VENV)/.pipeline-up-to-date ## all of check, test-compiled, the tests with a real Kafka and Spark; in the order that ORDER=number gives
+	@$(MAKE) --no-print-directory -j2 --output-sync=target static kafka spark-jars
+	$(call DEV,$(shell nproc)) $(UNIT) -m "$(NOT_LONG)"
+	@# The compiled core is built and tested in the time that those leave.
+	@$(MAKE) --no-print-directory -j2 integration compiled-meanwhile
 	@# Spark waits more than it works: its tasks of a test are seconds of start, and milliseconds of work.
 	$(BIN)/python -m pytest -n 2 $(IN_ORDER) $(TRIES) --dist loadfile -m spark
 
@@ -117,6 +128,12 @@ test-compiled: compiled ## the unit tests of the session, handlers, quotas and p
 	SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q --dist loadfile \
 	  --import-mode=append -m "$(NOT_LONG) and not slow" tests/gateway/session tests/gateway/handlers tests/gateway/runtime \
 	  tests/gateway/net tests/quotas tests/protocol tests/fuzz tests/reference
+
+.PHONY: compiled-meanwhile
+compiled-meanwhile:
+	@for needed in gcc:gcc python3-dev:python3-config; do command -v $${needed#*:} >/dev/null || \
+	  { echo "SKIPPED the compiled core: install with: apt-get install $${needed%:*}"; exit 0; }; done; \
+	nice -n 19 $(MAKE) --no-print-directory --output-sync=target test-compiled
 
 .PHONY: fuzz
 fuzz: $(VENV)/.up-to-date ## the fuzz and property tests with twenty times as many examples, and coverage-guided fuzzing [FUZZ_SECONDS=300]
