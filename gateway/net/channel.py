@@ -18,7 +18,7 @@ import structlog
 from gateway.net.accepted_socket import AcceptedSocket
 from gateway.net.back_pressure import BackPressure
 from gateway.net.batch_scheduler import BatchScheduler
-from gateway.net.fitted_reads import MOST_READ_BYTES, FittedReads, room_bytes
+from gateway.net.fitted_reads import MOST_READ_BYTES, FittedReads, bound_unsent, room_bytes
 from gateway.net.lingering import Lingering
 from gateway.net.long_work import SMALL_BYTES, LongWork
 from gateway.net.peer_close import peer_gone
@@ -301,6 +301,8 @@ class ClientChannel(asyncio.Protocol):
         """Whether the client's socket takes this read and the next; if so, for how many bytes not to look again."""
         if self._transport is not None:
             room = room_bytes(self._transport)
+            if room is not None and not self._fits_until_bytes:
+                bound_unsent(self._transport)
             # Not told: reads are fitted once the client has left something.
             left_bytes = 2 * MOST_READ_BYTES if room is None else room - 2 * MOST_READ_BYTES
             self._fits_until_bytes = self.session.bytes_from_upstream + left_bytes

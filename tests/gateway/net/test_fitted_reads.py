@@ -1,12 +1,15 @@
 """What is held of an answer for a client that reads slowly, counted in bytes."""
 
 import asyncio
+import fcntl
+import socket
+import sys
 
 import pytest
 
 from gateway.net import fitted_reads
 from gateway.net.channel import ClientChannel
-from gateway.net.fitted_reads import LEAST_READ_BYTES
+from gateway.net.fitted_reads import LEAST_READ_BYTES, MOST_READ_BYTES, MOST_UNSENT_BYTES
 from testkit import broker as scripts
 from testkit.broker import FETCH
 from testkit.frames import fetch
@@ -16,7 +19,7 @@ from testkit.raw_client import until
 MIB = 1024 * 1024
 
 
-@pytest.mark.parametrize("kernel", ["tells", "small buffer", "does not tell"])
+@pytest.mark.parametrize("kernel", ["tells", "small buffer", "does not tell", "tells too much"])
 async def test_a_slow_client_costs_one_small_read_and_a_fast_one_is_read_for_in_large_ones(
     monkeypatch: pytest.MonkeyPatch, kernel: str
 ) -> None:
@@ -37,6 +40,8 @@ async def test_a_slow_client_costs_one_small_read_and_a_fast_one_is_read_for_in_
     monkeypatch.setattr(ClientChannel, "upstream_received", watched)
     if kernel == "does not tell":
         monkeypatch.setattr(fitted_reads, "_SO_MEMINFO", 9_999)
+    if kernel == "tells too much":
+        monkeypatch.setattr(fitted_reads, "room_bytes", lambda client: 2 * MOST_READ_BYTES - 1)
     async with broker_and_gateway() as (broker, running):
         broker.script(FETCH, scripts.huge(12 * MIB))
         async with await running.connect(receive_buffer_bytes=65_536) as client:
@@ -58,4 +63,27 @@ async def test_a_slow_client_costs_one_small_read_and_a_fast_one_is_read_for_in_
     large = [size for size in held[first + (kernel == "small buffer") :] if size > LEAST_READ_BYTES]
     # Where nothing is told, one read behind each MiB that was taken whole may leave something.
     assert len(large) <= (sum(reads) // MIB if kernel == "does not tell" else 0)
-    assert max(reads[still_at:]) > 4 * LEAST_READ_BYTES, "the large reads did not come back"
+    if kernel != "tells too much":
+        assert max(reads[still_at:]) > 4 * LEAST_READ_BYTES, "the large reads did not come back"
+
+
+async def test_the_kernel_keeps_no_more_for_a_client_that_stands_still_than_its_bound() -> None:
+    async with broker_and_gateway() as (broker, running):
+        broker.script(FETCH, scripts.huge(12 * MIB))
+        async with await running.connect(receive_buffer_bytes=65_536) as client:
+            await client.send(fetch(1))
+            await until(lambda: bool(running.channels) and running.channels[0]._fitted)
+            (channel,) = running.channels
+            seen = -1
+            while seen != channel.session.bytes_from_upstream:
+                seen = channel.session.bytes_from_upstream
+                await asyncio.sleep(0.05)
+            transport = channel._transport
+            assert transport is not None
+            assert 0 < kept_unsent_bytes(transport) <= 1.1 * MOST_UNSENT_BYTES
+
+
+def kept_unsent_bytes(transport: asyncio.Transport) -> int:
+    """What the kernel has of it and did not send."""
+    connection: socket.socket = transport.get_extra_info("socket")
+    return int.from_bytes(fcntl.ioctl(connection.fileno(), 0x894B, bytes(4)), sys.byteorder)  # SIOCOUTQNSD
