@@ -18,17 +18,20 @@ from typing import Final, TypeAlias
 from protocol.api_keys import Api, ApiKey
 from protocol.errors import MalformedBody, ProtocolError, TooManyElements
 from protocol.headers import REPLY_HEAD
-
-FIRST_FETCH_WITH_TOPIC_IDS: Final = 13
-FIRST_PRODUCE_WITH_TOPIC_IDS: Final = 13
-
-_FIRST_WITH_TOPIC_IDS: Final = {
-    ApiKey.PRODUCE: FIRST_PRODUCE_WITH_TOPIC_IDS,
-    ApiKey.FETCH: FIRST_FETCH_WITH_TOPIC_IDS,
-    ApiKey.SHARE_FETCH: 0,
-}
-
-BATCHES_SEEN: Final = 4
+from protocol.plain_topics import (
+    BATCH_HEAD_BYTES,
+    BATCHES_SEEN,
+    BEHIND_LENGTH,
+    COUNT_AT,
+    LENGTH_AT,
+    MAGIC_AT,
+    OF_FETCHED_PARTITION,
+    OF_PRODUCED_PARTITION,
+    OLD_HEAD_BYTES,
+    PLAIN_BATCH,
+    names_by_id,
+    short_batches,
+)
 
 MAX_TOPIC_BYTES: Final = 249
 """Kafka's longest name of a topic; a longer one ends the walk."""
@@ -44,318 +47,6 @@ _FIRST_NEGATIVE: Final = 1 << 31
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
-_BATCH: Final = Struct(">i4xb40xi")
-"""Length, magic and number of records, from the length of a batch on."""
-unpack_batch: Final = _BATCH.unpack_from
-"""See `_BATCH`."""
-BATCH_HEAD_BYTES: Final = 61
-"""Of a batch, up to its first record."""
-_LENGTH_AT: Final = 8
-_BEHIND_LENGTH: Final = 12
-_MAGIC_AT: Final = 16
-_COUNT_AT: Final = 57
-_OLD_HEAD_BYTES: Final = 17
-"""Of a message in the format before batches, up to its magic."""
-_PLAIN_BATCH: Final = 2
-_OF_PRODUCED_PARTITION: Final = 4
-_OF_FETCHED_PARTITION: Final = 35
-"""Bytes of a partition before its records, where nothing in it is optional."""
-_ABORTED_AT: Final = 30
-"""The number of aborted transactions, in the latter."""
-_SHORT_BATCHES: Final = {
-    fixed: (
-        Struct(f">B{fixed}xB8xi4xb40xi").unpack_from,
-        Struct(f">B{fixed}xBB8xi4xb40xi").unpack_from,
-    )
-    for fixed in (_OF_PRODUCED_PARTITION, _OF_FETCHED_PARTITION)
-}
-"""Tag of the partition before, size in one byte or two, length, magic and number of records."""
-_LEAST_RUN: Final = 8
-"""Partitions laid out alike for which it pays to look at them together."""
-
-
-def names_by_id(api: Api) -> bool:
-    """Whether messages of this version name topics by their ids."""
-    return api.version >= _FIRST_WITH_TOPIC_IDS[api.key]
-
-
-def records_at(data: bytes, at: int, size: int) -> int:
-    """How many records these bytes hold, as the heads of their first batches tell."""
-    records: int
-    if size >= BATCH_HEAD_BYTES:
-        length, magic, records = _BATCH.unpack_from(data, at + _LENGTH_AT)
-        if (
-            length == size - _BEHIND_LENGTH and magic == _PLAIN_BATCH
-        ):  # a single batch, as nearly all that are sent
-            return max(records, 0)
-    start, end = at, at + size
-    records = 0
-    for _ in range(BATCHES_SEEN):
-        if end - at < _OLD_HEAD_BYTES:
-            break
-        length = _INT32.unpack_from(data, at + _LENGTH_AT)[0]
-        if length <= 0:
-            break
-        if data[at + _MAGIC_AT] < _PLAIN_BATCH:
-            records += 1
-        elif end - at >= BATCH_HEAD_BYTES:
-            records += max(_INT32.unpack_from(data, at + _COUNT_AT)[0], 0)
-        at += _BEHIND_LENGTH + length
-    else:
-        if at < end:
-            return round(records * size / (at - start))
-    return records
-
-
-def plain_produce(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes, int, int]] | None:
-    """The topics of a whole request, for the one that nearly always comes, in a fifth of the walk's time.
-
-    Args:
-        data: received bytes.
-        at: where the request's body begins, with the header's tags.
-        end: where the request ends.
-        api: its version.
-
-    Returns:
-        As `Found` gets them; None: it has tags, or a transaction, or is of an old version, and has to be walked.
-    """
-    if api.version < 9:
-        return None
-    try:
-        if data[at] or data[at + 1] or not 0 < data[at + 8] < 0x80:
-            return None
-        by_id = api.version >= FIRST_PRODUCE_WITH_TOPIC_IDS
-        found = _plain_topics(data, at + 9, end, data[at + 8] - 1, by_id, _OF_PRODUCED_PARTITION)
-        return None if found is None or found[1] != end - 1 or data[end - 1] else found[0]
-    except IndexError:
-        return None
-
-
-def plain_fetch(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes, int, int]] | None:
-    """The same of a whole answer, from v12 on: nothing in it has tags or aborted transactions."""
-    if api.version < 12:
-        return None
-    try:
-        if data[at + 8] or data[at + 19] >= 0x80:
-            return None
-        by_id = api.version >= FIRST_FETCH_WITH_TOPIC_IDS
-        found = _plain_topics(data, at + 20, end, data[at + 19] - 1, by_id, _OF_FETCHED_PARTITION)
-        return None if found is None or found[1] >= end else found[0]
-    except IndexError:
-        return None
-
-
-def _plain_topics(
-    data: bytes, at: int, end: int, topics: int, by_id: bool, fixed: int
-) -> tuple[list[tuple[bytes, int, int]], int] | None:
-    """So many topics, and where they end; None: they have to be walked.
-
-    Args:
-        data, at, end: where they begin, and the message ends.
-        topics: how many.
-        by_id: whether they are named by their ids.
-        fixed: the bytes of a partition before its records.
-    """
-    found = []
-    for _ in range(topics):
-        if by_id:
-            name_at, at = at, at + 16
-        else:
-            name_at = at + 1
-            at += data[at]
-            if at - name_at >= 0x7F:
-                return None
-        called = data[name_at:at]
-        partitions = data[at]
-        at += 1
-        if partitions >= 0x80:
-            partitions = partitions & 0x7F | data[at] << 7
-            if partitions >= 0x4000:
-                return None
-            at += 1
-        of_topic = _plain_partitions(data, at, end, partitions - 1, fixed)
-        if of_topic is None:
-            return None
-        size_of_topic, records, at = of_topic
-        if data[at]:
-            return None
-        at += 1
-        found.append((called, size_of_topic, records))
-    return found, at
-
-
-def _plain_partitions(
-    data: bytes, at: int, end: int, partitions: int, fixed: int
-) -> tuple[int, int, int] | None:
-    """Bytes and records of so many partitions, and where they end; None: they have to be walked."""
-    fetched = fixed == _OF_FETCHED_PARTITION
-    size_of_topic = records = 0
-    left = partitions
-    while left > 0:
-        if fetched and data[at + _ABORTED_AT] > 1:
-            return None
-        begin = at
-        first_of_size = data[at + fixed]
-        # One byte, or two, as of nearly all records; null is none.
-        size = first_of_size - 1
-        at += fixed + 1
-        if size >= 0x7F:
-            if data[at] < 0x80:
-                if not data[at]:  # written longer than it is: null could be read as -1
-                    return None
-                size += (data[at] << 7) - 0x80
-                at += 1
-            else:
-                size, at = _plain_size(data, at - 1)
-                if size < 0:
-                    return None
-        elif size < 0:
-            size = 0
-        batch_at = at
-        at += size
-        if at > end:
-            return None
-        size_of_topic += size
-        if size:
-            records += records_at(data, batch_at, size)
-        if data[at]:
-            return None
-        at += 1
-        left -= 1
-        run = 0
-        if left >= _LEAST_RUN and data[at + fixed] == first_of_size:
-            run, more = _run(data, begin, batch_at, at, end, left, fixed)
-            left -= run
-            at += run * (at - begin)
-            size_of_topic += run * size
-            records += more
-        if not run and left and size >= BATCH_HEAD_BYTES:
-            left, at, more_bytes, more = _short_batches(data, at, end, left, fixed)
-            if data[at - 1]:
-                return None
-            size_of_topic += more_bytes
-            records += more
-    return size_of_topic, records, at
-
-
-def _short_batches(data: bytes, at: int, end: int, left: int, fixed: int) -> tuple[int, int, int, int]:
-    """Steps over partitions that hold one batch each, of less than 16 KiB: a call for each, and no more.
-
-    Args:
-        data: received bytes.
-        at: where the first of them begins.
-        end: where the message ends, or what was received of it. The last one may end behind it.
-        left: how many there are at most.
-        fixed: the bytes of a partition before its records.
-
-    Returns:
-        How many are left, where they begin, with the tag before them unseen, bytes and records of the others; none is
-        stepped over where the byte before the first is not 0.
-    """
-    unpack_one, unpack_two = _SHORT_BATCHES[fixed]
-    fetched = fixed == _OF_FETCHED_PARTITION
-    one_around = fixed + 1 + _BEHIND_LENGTH + 1
-    two_around = one_around + 1
-    last_at = min(end, len(data)) - fixed - 2 - BATCH_HEAD_BYTES
-    size = records = 0
-    before = left
-    while left and at <= last_at:
-        if data[at + fixed] < 0x80:
-            tag, first, length, magic, count = unpack_one(data, at - 1)
-            # The size is that of this batch, which has a whole head.
-            if first - 13 != length or length < 49 or magic != _PLAIN_BATCH or count <= 0 or tag:
-                break
-            next_at = at + one_around + length
-        else:
-            tag, first, second, length, magic, count = unpack_two(data, at - 1)
-            if (
-                first + (second << 7) - 141 != length
-                or not 0 < second < 0x80
-                or magic != _PLAIN_BATCH
-                or count <= 0
-                or tag
-            ):
-                break
-            next_at = at + two_around + length
-        if fetched and data[at + _ABORTED_AT] > 1:
-            break
-        at = next_at
-        size += length
-        records += count
-        left -= 1
-    return left, at, size + (before - left) * _BEHIND_LENGTH, records
-
-
-def _run(data: bytes, begin: int, batch_at: int, at: int, end: int, left: int, fixed: int) -> tuple[int, int]:
-    """How many partitions follow that are laid out as the one before, and how many records they hold.
-
-    Those that are empty, and those of records that are all as long. Their bytes are looked at in columns, each in
-    one step, which takes a twentieth of the time.
-
-    Args:
-        data: received bytes.
-        begin, batch_at: where the one before, and its records, begin.
-        at: where the first begins that may be like it.
-        end: where the message ends.
-        left: how many there are at most.
-        fixed: the bytes of a partition before its records.
-    """
-    step = at - begin
-    left = min(left, (min(end, len(data)) - at) // step)
-    probe = data[at + fixed : at + _LEAST_RUN * step : step]
-    if left < _LEAST_RUN or probe.lstrip(data[begin + fixed : begin + fixed + 1]):
-        return 0, 0
-    # What has to be the same: the size, the number of tags, of aborted transactions; of a batch its length and magic.
-    same = [*range(fixed, batch_at - begin), step - 1]
-    if fixed == _OF_FETCHED_PARTITION:
-        same.append(_ABORTED_AT)
-    size = at - 1 - batch_at
-    count_at = batch_at - begin + _COUNT_AT
-    if size:
-        if size < BATCH_HEAD_BYTES:
-            return 0, 0
-        length, magic, count = unpack_batch(data, batch_at + _LENGTH_AT)
-        if length != size - _BEHIND_LENGTH or magic != _PLAIN_BATCH or count < 0:
-            return 0, 0
-        length_at = batch_at - begin + _LENGTH_AT
-        # Of the number of records all but the last byte.
-        same += (
-            *range(length_at, length_at + 4),
-            batch_at - begin + _MAGIC_AT,
-            *range(count_at, count_at + 3),
-        )
-    # In blocks that double, so that what is looked at is in proportion to what is found.
-    done, block = 0, _LEAST_RUN
-    while done < left:
-        block = alike = min(block, left - done)
-        block_at = at + done * step
-        for column in same:
-            first = data[begin + column : begin + column + 1]
-            alike -= len(data[block_at + column : block_at + alike * step : step].lstrip(first))
-        done += alike
-        if alike < block:
-            break
-        block *= 2
-    left = done
-    if not size or not left:
-        return left, 0
-    last_bytes = data[at + count_at + 3 : at + left * step : step]
-    return left, left * (count & ~0xFF) + sum(last_bytes)
-
-
-def _plain_size(data: bytes, at: int) -> tuple[int, int]:
-    """Length of compact records and where they begin; null is 0, and -1 what takes more than four bytes."""
-    size = data[at]
-    if size < 0x80:
-        return (size - 1 if size else 0), at + 1
-    size = size & 0x7F | data[at + 1] << 7
-    if size < 0x4000:
-        return size - 1, at + 2
-    size = size & 0x3FFF | data[at + 2] << 14
-    if size < 0x200000:
-        return size - 1, at + 3
-    size = size & 0x1FFFFF | data[at + 3] << 21
-    return (size - 1 if size < 0x10000000 else -1), at + 4
 
 
 class _Window:
@@ -449,20 +140,20 @@ def _records(window: _Window, at: int, size: int) -> Generator[tuple[int, int], 
     left = size
     records = 0
     for _ in range(BATCHES_SEEN):
-        if left < _OLD_HEAD_BYTES:
+        if left < OLD_HEAD_BYTES:
             break
         wanted = min(left, BATCH_HEAD_BYTES)
         if at + wanted > window.end:
             at = yield at, wanted
         data = window.data
-        length = _INT32.unpack_from(data, at + _LENGTH_AT)[0]
+        length = _INT32.unpack_from(data, at + LENGTH_AT)[0]
         if length <= 0:
             break
-        if data[at + _MAGIC_AT] < _PLAIN_BATCH:
+        if data[at + MAGIC_AT] < PLAIN_BATCH:
             records += 1
         elif left >= BATCH_HEAD_BYTES:
-            records += max(_INT32.unpack_from(data, at + _COUNT_AT)[0], 0)
-        step = _BEHIND_LENGTH + length
+            records += max(_INT32.unpack_from(data, at + COUNT_AT)[0], 0)
+        step = BEHIND_LENGTH + length
         if step >= left:
             break
         at += step
@@ -476,9 +167,9 @@ def _records(window: _Window, at: int, size: int) -> Generator[tuple[int, int], 
 def _short_in_window(
     window: _Window, at: int, left: int, fixed: int
 ) -> Generator[tuple[int, int], int, tuple[int, int, int, int]]:
-    """As `_short_batches`, of those that begin in the window, with the tags behind them."""
+    """As `short_batches`, of those that begin in the window, with the tags behind them."""
     most = min(left, window.left_elements)
-    left_of_most, at, size, records = _short_batches(window.data, at, window.end, most, fixed)
+    left_of_most, at, size, records = short_batches(window.data, at, window.end, most, fixed)
     stepped = most - left_of_most
     if stepped:
         window.left_elements -= stepped
@@ -511,9 +202,7 @@ def _walk_produce(window: _Window, api: Api, found: Found) -> _Walk:
                 at = yield from _tags(window, at)
             left -= 1
             if flexible and left and size >= BATCH_HEAD_BYTES and 0 < at < window.end:
-                left, at, size, records = yield from _short_in_window(
-                    window, at, left, _OF_PRODUCED_PARTITION
-                )
+                left, at, size, records = yield from _short_in_window(window, at, left, OF_PRODUCED_PARTITION)
                 of_topic += size
                 records_of_topic += records
         if flexible:
@@ -557,7 +246,7 @@ def _walk_fetch(window: _Window, api: Api, found: Found) -> _Walk:
                 at = yield from _tags(window, at)
             left -= 1
             if flexible and left and size >= BATCH_HEAD_BYTES and 0 < at < window.end:
-                left, at, size, records = yield from _short_in_window(window, at, left, _OF_FETCHED_PARTITION)
+                left, at, size, records = yield from _short_in_window(window, at, left, OF_FETCHED_PARTITION)
                 of_topic += size
                 records_of_topic += records
         if flexible:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from protocol.api_keys import ApiKey, describe, newest_version
 from protocol.headers import HEAD, HEAD_BYTES
-from protocol.topic_sizes import BATCHES_SEEN, TopicWalk, plain_fetch, plain_produce, records_at
+from protocol.plain_topics import BATCHES_SEEN, plain_fetch, plain_produce, records_at
+from protocol.topic_sizes import TopicWalk
 from testkit import wire
 from testkit.golden import golden
 

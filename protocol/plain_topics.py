@@ -1,0 +1,263 @@
+"""The topics of a whole Produce request, or of a whole answer to a Fetch, without tags, as nearly all are. Pure.
+
+See `topic_sizes`, which walks all others. This is compiled (docs/decisions/0024-compiled-core.md): a request may have
+a thousand partitions, and where one begins stands in the one before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import read_i32_be
+
+from protocol.api_keys import Api, ApiKey
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+FIRST_FETCH_WITH_TOPIC_IDS: Final = 13
+FIRST_PRODUCE_WITH_TOPIC_IDS: Final = 13
+
+_FIRST_WITH_TOPIC_IDS: Final = {
+    ApiKey.PRODUCE: FIRST_PRODUCE_WITH_TOPIC_IDS,
+    ApiKey.FETCH: FIRST_FETCH_WITH_TOPIC_IDS,
+    ApiKey.SHARE_FETCH: 0,
+}
+
+BATCHES_SEEN: Final = 4
+
+BATCH_HEAD_BYTES: Final = 61
+"""Of a batch, up to its first record."""
+LENGTH_AT: Final = 8
+"""Of a batch: its length behind the next four bytes."""
+BEHIND_LENGTH: Final = 12
+"""Where the bytes that are told by it begin."""
+MAGIC_AT: Final = 16
+"""Of a batch, and of a message in the format before."""
+COUNT_AT: Final = 57
+"""Of a batch: the number of its records."""
+OLD_HEAD_BYTES: Final = 17
+"""Of a message in the format before batches, up to its magic."""
+PLAIN_BATCH: Final = 2
+"""The magic of batches."""
+OF_PRODUCED_PARTITION: Final = 4
+OF_FETCHED_PARTITION: Final = 35
+"""Bytes of a partition before its records, where nothing in it is optional."""
+_ABORTED_AT: Final = 30
+"""The number of aborted transactions, in the latter."""
+
+
+def names_by_id(api: Api) -> bool:
+    """Whether messages of this version name topics by their ids."""
+    return api.version >= _FIRST_WITH_TOPIC_IDS[api.key]
+
+
+def records_at(data: bytes, at: i64, size: i64) -> i64:
+    """How many records these bytes hold, as the heads of their first batches tell."""
+    if size >= BATCH_HEAD_BYTES:
+        length: int = read_i32_be(data, at + LENGTH_AT)
+        if length == size - BEHIND_LENGTH and data[at + MAGIC_AT] == PLAIN_BATCH:
+            # A single batch, as nearly all that are sent.
+            count: int = read_i32_be(data, at + COUNT_AT)
+            return count if count > 0 else 0
+    start = at
+    end = at + size
+    records: i64 = 0
+    for _ in range(BATCHES_SEEN):
+        if end - at < OLD_HEAD_BYTES:
+            break
+        length = read_i32_be(data, at + LENGTH_AT)
+        if length <= 0:
+            break
+        if data[at + MAGIC_AT] < PLAIN_BATCH:
+            records += 1
+        elif end - at >= BATCH_HEAD_BYTES:
+            count = read_i32_be(data, at + COUNT_AT)
+            records += count if count > 0 else 0
+        at += BEHIND_LENGTH + length
+    else:
+        if at < end:
+            return round(int(records) * int(size) / int(at - start))
+    return records
+
+
+def plain_produce(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes, int, int]] | None:
+    """The topics of a whole request, for the one that nearly always comes, in a fifth of the walk's time.
+
+    Args:
+        data: received bytes.
+        at: where the request's body begins, with the header's tags.
+        end: where the request ends.
+        api: its version.
+
+    Returns:
+        As `Found` gets them; None: it has tags, or a transaction, or is of an old version, and has to be walked.
+    """
+    if api.version < 9:
+        return None
+    try:
+        if data[at] or data[at + 1] or not 0 < data[at + 8] < 0x80:
+            return None
+        by_id = api.version >= FIRST_PRODUCE_WITH_TOPIC_IDS
+        found = _plain_topics(data, at + 9, end, data[at + 8] - 1, by_id, OF_PRODUCED_PARTITION)
+        return None if found is None or found[1] != end - 1 or data[end - 1] else found[0]
+    except IndexError:
+        return None
+
+
+def plain_fetch(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes, int, int]] | None:
+    """The same of a whole answer, from v12 on: nothing in it has tags or aborted transactions."""
+    if api.version < 12:
+        return None
+    try:
+        if data[at + 8] or data[at + 19] >= 0x80:
+            return None
+        by_id = api.version >= FIRST_FETCH_WITH_TOPIC_IDS
+        found = _plain_topics(data, at + 20, end, data[at + 19] - 1, by_id, OF_FETCHED_PARTITION)
+        return None if found is None or found[1] >= end else found[0]
+    except IndexError:
+        return None
+
+
+def _plain_topics(
+    data: bytes, at: int, end: int, topics: int, by_id: bool, fixed: int
+) -> tuple[list[tuple[bytes, int, int]], int] | None:
+    """So many topics, and where they end; None: they have to be walked.
+
+    Args:
+        data, at, end: where they begin, and the message ends.
+        topics: how many.
+        by_id: whether they are named by their ids.
+        fixed: the bytes of a partition before its records.
+    """
+    found = []
+    for _ in range(topics):
+        if by_id:
+            name_at, at = at, at + 16
+        else:
+            name_at = at + 1
+            at += data[at]
+            if at - name_at >= 0x7F:
+                return None
+        called = data[name_at:at]
+        partitions = data[at]
+        at += 1
+        if partitions >= 0x80:
+            partitions = partitions & 0x7F | data[at] << 7
+            if partitions >= 0x4000:
+                return None
+            at += 1
+        of_topic = _plain_partitions(data, at, end, partitions - 1, fixed)
+        if of_topic is None:
+            return None
+        size_of_topic, records, at = of_topic
+        if data[at]:
+            return None
+        at += 1
+        found.append((called, size_of_topic, records))
+    return found, at
+
+
+def _plain_partitions(
+    data: bytes, at: i64, end: i64, partitions: i64, fixed: i64
+) -> tuple[i64, i64, i64] | None:
+    """Bytes and records of so many partitions, and where they end; None: they have to be walked."""
+    fetched = fixed == OF_FETCHED_PARTITION
+    size_of_topic: i64 = 0
+    records: i64 = 0
+    left = partitions
+    while left > 0:
+        if fetched and data[at + _ABORTED_AT] > 1:
+            return None
+        # One byte, or two, as of nearly all records; null is none.
+        size: i64 = data[at + fixed] - 1
+        at += fixed + 1
+        if size >= 0x7F:
+            if data[at] < 0x80:
+                if not data[at]:  # written longer than it is: null could be read as -1
+                    return None
+                size += (data[at] << 7) - 0x80
+                at += 1
+            else:
+                size, at = _plain_size(data, at - 1)
+                if size < 0:
+                    return None
+        elif size < 0:
+            size = 0
+        batch_at = at
+        at += size
+        if at > end:
+            return None
+        size_of_topic += size
+        if size:
+            records += records_at(data, batch_at, size)
+        if data[at]:
+            return None
+        at += 1
+        left -= 1
+        if left and size >= BATCH_HEAD_BYTES:
+            left, at, more_bytes, more = short_batches(data, at, end, left, fixed)
+            if data[at - 1]:
+                return None
+            size_of_topic += more_bytes
+            records += more
+    return size_of_topic, records, at
+
+
+def short_batches(data: bytes, at: i64, end: i64, left: i64, fixed: i64) -> tuple[i64, i64, i64, i64]:
+    """Steps over partitions that hold one batch each, of less than 16 KiB: a call for each, and no more.
+
+    Args:
+        data: received bytes.
+        at: where the first of them begins.
+        end: where the message ends, or what was received of it. The last one may end behind it.
+        left: how many there are at most.
+        fixed: the bytes of a partition before its records.
+
+    Returns:
+        How many are left, where they begin, with the tag before them unseen, bytes and records of the others; none is
+        stepped over where the byte before the first is not 0.
+    """
+    fetched = fixed == OF_FETCHED_PARTITION
+    last_at: i64 = min(end, len(data)) - fixed - 2 - BATCH_HEAD_BYTES
+    size: i64 = 0
+    records: i64 = 0
+    before = left
+    while left and at <= last_at:
+        told: i64 = data[at + fixed]
+        batch_at: i64 = at + fixed + 1
+        if told >= 0x80:
+            second: i64 = data[batch_at]
+            if not 0 < second < 0x80:
+                break
+            told += (second << 7) - 0x80
+            batch_at += 1
+        length: int = read_i32_be(data, batch_at + LENGTH_AT)
+        # The size is that of this batch, which has a whole head.
+        if told - 1 - BEHIND_LENGTH != length or length < BATCH_HEAD_BYTES - BEHIND_LENGTH:
+            break
+        count: int = read_i32_be(data, batch_at + COUNT_AT)
+        if data[batch_at + MAGIC_AT] != PLAIN_BATCH or count <= 0 or data[at - 1]:
+            break
+        if fetched and data[at + _ABORTED_AT] > 1:
+            break
+        at = batch_at + BEHIND_LENGTH + length + 1
+        size += length
+        records += count
+        left -= 1
+    return left, at, size + (before - left) * BEHIND_LENGTH, records
+
+
+def _plain_size(data: bytes, at: i64) -> tuple[i64, i64]:
+    """Length of compact records and where they begin; null is 0, and -1 what takes more than four bytes."""
+    size = data[at]
+    if size < 0x80:
+        return (size - 1 if size else 0), at + 1
+    size = size & 0x7F | data[at + 1] << 7
+    if size < 0x4000:
+        return size - 1, at + 2
+    size = size & 0x3FFF | data[at + 2] << 14
+    if size < 0x200000:
+        return size - 1, at + 3
+    size = size & 0x1FFFFF | data[at + 3] << 21
+    return (size - 1 if size < 0x10000000 else -1), at + 4
