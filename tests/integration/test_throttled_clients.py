@@ -84,7 +84,7 @@ def impatient_kafka_python(bootstrap: str, topic: str) -> list[int]:
         client_id="impatient-kafka-python",
         enable_idempotence=True,
         request_timeout_ms=IMPATIENT_TIMEOUT_MS,
-        delivery_timeout_ms=60_000,
+        delivery_timeout_ms=120_000,
         retry_backoff_ms=200,
         linger_ms=100,
         batch_size=400_000,
@@ -104,7 +104,7 @@ def impatient_librdkafka(bootstrap: str, topic: str) -> list[int]:
             "enable.idempotence": True,
             "request.timeout.ms": IMPATIENT_TIMEOUT_MS,
             "socket.timeout.ms": IMPATIENT_TIMEOUT_MS,
-            "message.timeout.ms": 60_000,
+            "message.timeout.ms": 120_000,
             "linger.ms": 100,
             "batch.size": 400_000,
         }
@@ -116,7 +116,7 @@ def impatient_librdkafka(bootstrap: str, topic: str) -> list[int]:
             partition=0,
             on_delivery=lambda error, _, number=number: None if error else acked.append(number),
         )
-    assert producer.flush(60) == 0
+    assert producer.flush(120) == 0
     return acked
 
 
@@ -152,7 +152,7 @@ def impatient_java(bootstrap: str, topic: str) -> list[int]:
         "client.id": "impatient-java",
         "enable.idempotence": "true",
         "request.timeout.ms": IMPATIENT_TIMEOUT_MS,
-        "delivery.timeout.ms": 60_000,
+        "delivery.timeout.ms": 120_000,
         "linger.ms": 100,
         "batch.size": 400_000,
     }
