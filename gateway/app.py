@@ -369,7 +369,7 @@ class Gateway:
             lambda: self.admin.connections.sockets,
             (bind.host, bind.port),
             self.control,
-            Carrier(counters, self.pool, now_ms),
+            Carrier(counters, self.pool, now_ms, None if self.fleet is None else self.fleet.exchange),
             now_ms,
         )
         self.replaced = asyncio.Event()
@@ -640,7 +640,7 @@ class Gateway:
     async def leave(self) -> None:
         """After being replaced: leave the fleet, then the service, to the other process."""
         if self.fleet is not None:
-            await self.fleet.stop()
+            await self.fleet.stop(self.upgrade.tell_left)
         self.upgrade.tell_main()
 
     def listener(self, name: str) -> Listener:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -107,6 +107,7 @@ class Exchange:
         peers: the others.
         lag_ms: how long its last message took to come back.
         told, heard: counters in messages, sent and received.
+        on_use: told what another member has recorded; None: nothing is.
         used_by: what each member has recorded of a quota so far, this one included, as far as it was told.
     """
 
@@ -125,6 +126,7 @@ class Exchange:
         self.lag_ms = 0
         self.told = 0
         self.heard = 0
+        self.on_use: Callable[[Member, QuotaKey, Sequence[Used]], None] | None = None
         self.used_by: dict[str, dict[QuotaKey, float]] = {}
         self._counters = counters
         self._rules = rules
@@ -381,6 +383,8 @@ class Exchange:
                     if self._recent is not None:
                         self._recent.add(quota, key, amount, now_ms)
             self._count_use(share.member.id, quota, _by_clients(used))
+            if self.on_use is not None:
+                self.on_use(share.member, quota, used)
         if share.to:
             yield from self._take_levels(share, now_ms)
         for again in share.again:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import structlog
 
 from gateway.net.accepted_socket import AcceptedSocket
-from gateway.server.carried import CarriedCounts, connection_rates
+from gateway.server.carried import STATES, USE, CarriedCounts, connection_rates, messages
 from gateway.server.handover_link import DESCRIPTOR, HandoverLink
 from gateway.server.replacement import Replaceable, waiting_socket
 from gateway.upstream.topology import Address
@@ -95,6 +95,8 @@ class Predecessor:
     async def main(self) -> None:
         """Wait until this process is the service."""
         await self._until("main", None)
+        if self._gateway is not None:  # told by a version that says nothing of the fleet
+            self._gateway.carrier.earlier_left_fleet()
 
     def stop(self) -> None:
         """This process ends."""
@@ -102,7 +104,8 @@ class Predecessor:
             self._link.close()
 
     def _tell_use(self, rows: list[Any]) -> None:
-        self._link.send_rows("use", rows)
+        for kind, some in messages("use", rows):
+            self._link.send_rows(kind, some)
 
     async def _until(self, what: str, within_s: float | None = _ANSWER_S) -> None:
         waits = [asyncio.ensure_future(each.wait()) for each in (self._came[what], self._gone)]
@@ -118,7 +121,7 @@ class Predecessor:
         if what == "socket":
             kind, host, port = body
             self.sockets[kind, (host, port)] += [socket.socket(fileno=each) for each in descriptors]
-        elif what == "states":
+        elif what in STATES:
             self._states += body
         elif what == "rates":
             self._rates += body
@@ -127,9 +130,12 @@ class Predecessor:
             self._waiting[name] = accepted
         elif what == "counts":
             self._carry(self._counts.take(body))
-        elif what == "use":
+        elif what in USE:
             assert self._gateway is not None
             self._gateway.carrier.take_use(body)
+        elif what == "left":
+            assert self._gateway is not None
+            self._gateway.carrier.earlier_left_fleet()
         else:
             self._came[what].set()
 

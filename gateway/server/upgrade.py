@@ -8,8 +8,11 @@
     ready: it could serve          ->   accepts no more: connections wait in the kernel
                                    <-   states, rates, counts, waiting (descriptor) ..., go
     serving                        ->   tells systemd, drains
+                                   <-   left (the fleet)
                                    <-   main
     use                           <->   use, counts, until this one ends
+
+Rows of topics are sent as topic_states and topic_use.
 
 Until `serving` is read nothing is final: when the next one ends, or takes too long, this one goes on with all that it
 had. Afterwards there is no way back, and none is needed.
@@ -31,7 +34,7 @@ from typing import Any, Final
 import structlog
 
 from gateway.net.accepted_socket import AcceptedSocket
-from gateway.server.carried import CarriedCounts, connection_rows
+from gateway.server.carried import USE, CarriedCounts, Row, connection_rows, messages
 from gateway.server.control import UpgradeReport
 from gateway.server.handover_link import DESCRIPTOR, FORMAT, HandoverLink
 from gateway.server.replacement import Replaceable, waiting_row
@@ -195,7 +198,7 @@ class Upgrade:
     def _received(self, what: str, body: Any, _descriptors: Sequence[int]) -> None:
         if self._done is None:
             return
-        if what == "use" and self.replaced:
+        if what in USE and self.replaced:
             self._gateway.carrier.take_use(body)
         elif self._done.done():
             return
@@ -229,6 +232,10 @@ class Upgrade:
         if self._link is not None:
             self._link.send_rows(what, rows)
 
+    def _send_counters(self, what: str, rows: Sequence[Row]) -> None:
+        for kind, some in messages(what, rows):
+            self._send_rows(kind, some)
+
     def _hand_sockets(self) -> None:
         for kind, (host, port), sock in self._gateway.sockets():
             self._send("socket", [kind, host, port], [sock.fileno()])
@@ -242,7 +249,7 @@ class Upgrade:
     async def _hand_over(self) -> None:
         gateway = self._gateway
         self._suspended = gateway.suspend()
-        self._send_rows("states", await gateway.carrier.states())
+        self._send_counters("states", await gateway.carrier.states())
         self._send_rows("rates", list(connection_rows(gateway.connections.rates(now_ms=gateway.now_ms()))))
         self._tell_counts()
         for name, accepted in self._suspended.items():
@@ -255,11 +262,16 @@ class Upgrade:
         for accepted in (self._suspended or {}).values():
             accepted.sock.close()
         self.replaced = True
-        self._gateway.carrier.tell_use(lambda rows: self._send_rows("use", rows))
+        self._gateway.carrier.tell_use(lambda rows: self._send_counters("use", rows))
         self._tick()
         self._on_replaced(self._process.pid)
         _log.info("replaced", pid=self._process.pid)
         self._done.set_result(None)
+
+    def tell_left(self) -> None:
+        """This process has left the fleet: what its clients use from now on the other one tells."""
+        self._gateway.carrier.tell_now()
+        self._send("left")
 
     def tell_main(self) -> None:
         """The other process is the service from now on."""
