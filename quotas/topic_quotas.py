@@ -151,9 +151,7 @@ class TopicQuotas:
         if self._version != limits.version:
             self._found.clear()
             self._version = limits.version
-            of_topics = []
-            if limits.topic_families(self._key):
-                of_topics = [entity for entity, _ in limits.entities(self._key) if entity.topic is not None]
+            of_topics = list(limits.topic_entities(self._key))
             self._topics = frozenset(entity.topic for entity in of_topics)
             self._users = frozenset(entity.user for entity in of_topics)
             self._clients = frozenset(entity.client_id for entity in of_topics)

@@ -27,6 +27,7 @@ STATES: Final = ("states", "topic_states")
 USE: Final = ("use", "topic_use")
 """Messages of rows: of clients, and of topics."""
 
+_NOTHING: Final = 0.0, 0
 _OF_TOPIC: Final = 4
 """Where a row of a topic has its family, as text."""
 
@@ -76,7 +77,8 @@ class OwnUse:
     def __init__(self, counters: AllCounters) -> None:
         """From now on."""
         self._counters = counters
-        self._told: dict[tuple[QuotaKey, CounterKey], tuple[Counter, float, int]] = {}
+        # By counter: a hash of its names would cost more than all else.
+        self._told: dict[Counter, tuple[float, int]] = {}
         for _ in self._changed():
             pass
 
@@ -89,18 +91,15 @@ class OwnUse:
         for quota, each in self._counters.items():
             for key, counter in list(each.own()):
                 seen += 1
-                name = quota, key
-                recorded, left_ms = counter.recorded_here, counter.left_until_ms
-                before = self._told.get(name)
-                if before is None or before[0] is not counter:
-                    before = counter, 0.0, 0
-                if (recorded, left_ms) != before[1:]:
-                    self._told[name] = counter, recorded, left_ms
+                now = counter.recorded_here, counter.left_until_ms
+                before = self._told.get(counter, _NOTHING)
+                if now != before:
+                    self._told[counter] = now
                     if counter.match.limit is not None:
-                        yield [*_name(quota, key), recorded - before[1], left_ms]
+                        yield [*_name(quota, key), now[0] - before[0], now[1]]
         if len(self._told) > seen:  # clients may invent names all the time
-            own = {(quota, key) for quota, each in self._counters.items() for key, _ in each.own()}
-            self._told = {name: told for name, told in self._told.items() if name in own}
+            own = {counter for each in self._counters.values() for _, counter in each.own()}
+            self._told = {counter: told for counter, told in self._told.items() if counter in own}
 
 
 class Heard:

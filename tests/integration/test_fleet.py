@@ -23,6 +23,8 @@ from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 pytestmark = pytest.mark.integration
 
 QUOTA = 100_000
+LIMITED = f"limited-{uuid.uuid4().hex[:8]}"
+"""A topic with a quota, of whatever client."""
 
 
 def options(name: str, topic: str, secret: Path, workers: int = 1) -> GatewayOptions:
@@ -42,6 +44,9 @@ timeout_ms = 2000
 secret_file = "{secret}"
 [[quotas]]
 client_id = "greedy"
+producer_byte_rate = {QUOTA}
+[[quotas]]
+topic = "{LIMITED}"
 producer_byte_rate = {QUOTA}
 [[quotas]]
 client_id = "mutator"
@@ -140,21 +145,33 @@ def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_and_a_deat
             assert client.ask("ApiVersions", 0).body.error_code == 0
 
 
-def test_two_gateways_of_two_workers_share_one_quota_and_one_debt_of_mutations(
+def test_two_gateways_of_two_workers_share_quotas_of_a_client_and_a_topic_and_one_debt_of_mutations(
     kafka: KafkaCluster, tap: Tap, tmp_path: Path
 ) -> None:
     name = f"fleet-{uuid.uuid4().hex[:8]}"
-    with started(kafka, tap, tmp_path, workers=2) as (a, b, _), topic_on(kafka, name, [1]):
+    with (
+        started(kafka, tap, tmp_path, workers=2) as (a, b, _),
+        topic_on(kafka, name, [1]),
+        topic_on(kafka, LIMITED, [1]),
+    ):
         # Each process is a member: two workers and a supervisor of both.
         a.eventually(lambda: members(a) == members(b) == 6)
         with ExitStack() as stack:
-            load = [stack.enter_context(GreedyProducer(each.broker(1), name, "greedy")) for each in (a, a, b, b)]
+            of_client, of_topic = (
+                [stack.enter_context(GreedyProducer(each.broker(1), topic, client)) for each, client in clients]
+                for topic, clients in (
+                    (name, [(a, "greedy"), (a, "greedy"), (b, "greedy"), (b, "greedy")]),
+                    (LIMITED, [(a, "one"), (a, "two"), (b, "three"), (b, "four")]),
+                )
+            )
             begin_s = time.monotonic()
             time.sleep(6)
-            passed = sum(each.taken_between(begin_s, begin_s + 6) for each in load)
-        # Of one gateway: the time and two windows of 3 s, and 2 s for what comes within one exchange. Workers that
-        # count by themselves pass four times that.
-        assert 4 * QUOTA < passed < (6 + 2 * 3 + 2) * QUOTA
+            # Of one gateway: the time and two windows of 3 s, and 2 s for what comes within one exchange. Workers
+            # that count by themselves pass four times that.
+            for load in of_client, of_topic:
+                passed = sum(each.taken_between(begin_s, begin_s + 6) for each in load)
+                assert 4 * QUOTA < passed < (6 + 2 * 3 + 2) * QUOTA
+        assert any(each.throttled_ms for each in of_topic)
         for number in range(2):
             assert (a.metric("gateway_fleet_used_total", member=f"b/{number}") or 0) > 0
             assert (b.metric("gateway_fleet_used_total", member=f"a/{number}") or 0) > 0
