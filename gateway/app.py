@@ -600,7 +600,13 @@ class Gateway:
         return next((reason for reason in reasons if reason is not None), None)
 
     async def _replace(self, predecessor: Predecessor) -> None:
-        """Serve in place of the other process."""
+        """Serve in place of the other process.
+
+        Raises:
+            StoreError: quotas could be changed there, and can't be here.
+        """
+        if (reason := predecessor.store_lost(self._replaceable)) is not None:
+            raise StoreError(reason)
         waiting = await predecessor.take_over(self._replaceable)
         await self._open_other_ports(predecessor)
         self._listening.release()

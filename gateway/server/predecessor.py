@@ -55,6 +55,7 @@ class Predecessor:
         self._waiting: dict[str, AcceptedSocket] = {}
         self._counts = CarriedCounts()
         self._serves = False
+        self._lent_writable = False
 
     async def begin(self) -> None:
         """Get the sockets that listen."""
@@ -66,6 +67,11 @@ class Predecessor:
         """Have it let go of the store's file."""
         self._link.send("lend")
         await self._until("lent")
+
+    def store_lost(self, gateway: Replaceable) -> str | None:
+        """Why quotas could be changed before, and can't be now; None: they can, or could not."""
+        store = gateway.store
+        return store.read_only if store is not None and self._lent_writable else None
 
     async def take_over(self, gateway: Replaceable) -> dict[str, AcceptedSocket]:
         """Have it accept nothing more, and stand where it stands.
@@ -133,6 +139,9 @@ class Predecessor:
         elif what in USE:
             assert self._gateway is not None
             self._gateway.carrier.take_use(body)
+        elif what == "lent":
+            self._lent_writable = body is True
+            self._came[what].set()
         elif what == "left":
             assert self._gateway is not None
             self._gateway.carrier.earlier_left_fleet()

@@ -243,8 +243,7 @@ class Upgrade:
 
     async def _lend(self) -> None:
         self._lent = True
-        await self._gateway.lend()
-        self._send("lent")
+        self._send("lent", await self._gateway.lend())
 
     async def _hand_over(self) -> None:
         gateway = self._gateway

@@ -6,13 +6,14 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from embedded_kafka.kafka import KafkaCluster
+from gateway.server.control import ask_for_upgrade
 from protocol.error_codes import ErrorCode
 from testkit.fleet_load import GreedyProducer
 from testkit.tap import Tap
@@ -33,6 +34,8 @@ def options(name: str, topic: str, secret: Path, workers: int = 1) -> GatewayOpt
         tables=f"""
 [server]
 workers = {workers}
+[drain]
+timeout_ms = 10000
 [client_quota]
 scope = "fleet"
 window_num = 3
@@ -82,18 +85,26 @@ def started(
         yield gateways[0], gateways[1], topic
 
 
+def end(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 def members(gateway: GatewayProcess) -> float | None:
     return gateway.metric("gateway_fleet_members")
 
 
-def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_and_a_death(
+def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_an_upgrade_and_a_death(
     kafka: KafkaCluster, fleet: tuple[GatewayProcess, GatewayProcess, str]
 ) -> None:
     a, b, shares = fleet
     a.eventually(lambda: members(a) == members(b) == 2)
     name = f"fleet-{uuid.uuid4().hex[:8]}"
     with topic_on(kafka, name, [1]), ExitStack() as stack:
-        load = [stack.enter_context(GreedyProducer(each.broker(1), name, "greedy")) for each in (a, b)]
+        # So small that no connection is idle for as long as an upgrade lets it be.
+        load = [
+            stack.enter_context(GreedyProducer(each.broker(1), name, "greedy", value_bytes=4_000)) for each in (a, b)
+        ]
         begin_s = time.monotonic()
         time.sleep(10)
         passed = sum(each.taken_between(begin_s, begin_s + 10) for each in load)
@@ -137,8 +148,19 @@ def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_and_a_deat
         b.eventually(lambda: (b.metric("gateway_fleet_used_total", member="a") or 0) > heard + QUOTA)
         assert members(a) == members(b) == 2
 
+        # One is replaced. Its client stays with the old process for five seconds, and has no quota of its own there.
+        report = ask_for_upgrade(*b.admin, within_s=60)
+        assert report.error is None
+        stack.callback(end, report.pid)
+        begin_s = time.monotonic()
+        time.sleep(6)
+        passed = sum(each.taken_between(begin_s, begin_s + 6) for each in load)
+        assert 4 * QUOTA < passed < (6 + 2) * QUOTA
+        assert Path(f"/proc/{b.pid}").exists()
+        a.eventually(lambda: members(a) == members(b) == 2)
+
         # One dies; the other knows, and its clients go on.
-        os.kill(b.pid, signal.SIGKILL)
+        end(report.pid)
         a.eventually(lambda: members(a) == 1)
         assert a.http("/readyz") == (200, "ready\n")
         with WireClient(a.broker(1)) as client:
