@@ -268,7 +268,9 @@ class Gateway:
             # The supervisor has the counters of mutations.
             own: AllCounters = {key: each for key, each in counters.items() if key is not KEY}
             WorkerCarrier(worker, own, now_ms)
-            if self.fleet is None:
+            if self.fleet is not None:
+                worker.handlers["leave_fleet"] = self.fleet.stop
+            else:
                 SharedUsage(worker, own, config.server.worker_count, now_ms)
         descriptor_limit = raise_descriptor_limit()
         descriptors = plan_descriptors(config, descriptor_limit)
@@ -646,6 +648,8 @@ class Gateway:
     async def leave(self) -> None:
         """After being replaced: leave the fleet, then the service, to the other process."""
         if self.fleet is not None:
+            if self.pool is not None:  # they would take it for a loss of touch
+                await self.pool.ask_all("leave_fleet")
             await self.fleet.stop(self.upgrade.tell_left)
         self.upgrade.tell_main()
 

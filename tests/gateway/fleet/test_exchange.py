@@ -434,3 +434,12 @@ def test_a_member_that_is_back_waits_for_ten_seconds_at_most_for_one_that_does_n
     assert exchange.connected
     assert shares[80] == 0.5
     assert shares[-1] == 1
+
+
+def test_messages_of_many_members_are_asked_for_in_parts(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a")
+    for number in range(20):
+        member = Member(f"b{number}", "1")
+        fleet.hear([Share(member, 1), Share(member, 252)])  # 250 did not come
+    asked = [[len(again.seqs) for again in share.again] for share in fleet.pass_time(1_500) if share.again]
+    assert [sum(each) for each in asked] == [2_000, 2_000, 1_000]
