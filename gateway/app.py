@@ -492,6 +492,7 @@ class Gateway:
             fetch=self.client_quotas.fetch,
             request_time=self.client_quotas.request_time,
             mutations=self.mutations,
+            topics=(self.client_quotas.produce_topics, self.client_quotas.fetch_topics),
             now_ms=self._now_ms,
             per_broker=self._config.client_quota.scope == "broker",
             max_entity_series=max_series,

@@ -119,6 +119,10 @@ class TopicQuotas:
                 self._found[scope, user, client_id, topic] = found
         return found
 
+    def expire(self, *, now_ms: int) -> None:
+        """Forgets topics and clients that have long been silent; see `RateQuotas.expire`."""
+        self._table.expire(now_ms=now_ms)
+
     def own(self) -> ItemsView[TopicKey, RateTracker]:
         """The counters of one topic each, for the exchange of a fleet."""
         return self._table.own()
