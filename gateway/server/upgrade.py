@@ -40,6 +40,8 @@ from gateway.server.handover_link import DESCRIPTOR, FORMAT, HandoverLink
 from gateway.server.replacement import Replaceable, waiting_row
 
 UPGRADE_S: Final = 60.0
+HANDED_S: Final = 15.0
+"""From when nothing is accepted any more: so long new connections wait for a process that may have stopped."""
 _TELL_S: Final = 0.1
 _END_S: Final = 5.0
 
@@ -90,6 +92,7 @@ class Upgrade:
         self._suspended: dict[str, AcceptedSocket] | None = None
         self._counts = CarriedCounts()
         self._timer: asyncio.TimerHandle | None = None
+        self._handed: asyncio.TimerHandle | None = None
 
     async def run(self, by: str) -> UpgradeReport:
         """Have another process take over.
@@ -167,6 +170,8 @@ class Upgrade:
 
     async def _go_on(self, error: str) -> None:
         """It was not replaced: all is as before."""
+        if self._handed is not None:
+            self._handed.cancel()
         for step in (steps := list(self._steps)):
             step.cancel()
         await asyncio.gather(*steps, return_exceptions=True)
@@ -247,6 +252,7 @@ class Upgrade:
 
     async def _hand_over(self) -> None:
         gateway = self._gateway
+        self._handed = asyncio.get_running_loop().call_later(HANDED_S, self._not_taken)
         self._suspended = gateway.suspend()
         self._send_counters("states", await gateway.carrier.states())
         self._send_rows("rates", list(connection_rows(gateway.connections.rates(now_ms=gateway.now_ms()))))
@@ -255,9 +261,15 @@ class Upgrade:
             self._send("waiting", waiting_row(name, accepted), [accepted.sock.fileno()])
         self._send("go")
 
+    def _not_taken(self) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(f"the new process has not served within {HANDED_S:.0f} s of being ready")
+
     def _replace(self) -> None:
         assert self._done is not None
         assert self._process is not None
+        if self._handed is not None:
+            self._handed.cancel()
         for accepted in (self._suspended or {}).values():
             accepted.sock.close()
         self.replaced = True
