@@ -157,19 +157,21 @@ def test_store_that_the_next_process_can_not_use_keeps_this_one_and_the_operator
     gateway = upgraded.gateway
     data = gateway.config_file.parent / "data"
     assert alter(gateway).startswith("0 ")
-    # Another program has the store as soon as this process lets go of it.
-    (data / "quotas.lock").unlink()
-    with (data / "quotas.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "is in use by another gateway" in str(ask_for_upgrade(*gateway.admin, within_s=60).error)
-        assert "can't be used since" in alter(gateway)
-    # It could only be read.
+    # The next process could only read it.
+    (data / "quotas.db-shm").unlink()
     (data / "quotas.db-shm").mkdir()
     done = upgraded.upgrade()
     assert (done.returncode, "the quota store can't be written for now" in done.stderr) == (1, True), done.stderr
     assert gateway.running
     assert gateway.http("/readyz")[0] == 200
     (data / "quotas.db-shm").rmdir()
+    assert alter(gateway).startswith("0 ")
+    # Another program has the store as soon as this process lets go of it.
+    (data / "quotas.lock").unlink()
+    with (data / "quotas.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "is in use by another gateway" in str(ask_for_upgrade(*gateway.admin, within_s=60).error)
+        assert "can't be used since" in alter(gateway)
     # A program that writes to it for a while is in no process's way.
     with sqlite3.connect(data / "quotas.db", isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
