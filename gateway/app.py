@@ -268,7 +268,9 @@ class Gateway:
             # The supervisor has the counters of mutations.
             own: AllCounters = {key: each for key, each in counters.items() if key is not KEY}
             WorkerCarrier(worker, own, now_ms)
-            if self.fleet is None:
+            if self.fleet is not None:
+                worker.handlers["leave_fleet"] = self.fleet.stop
+            else:
                 SharedUsage(worker, own, config.server.worker_count, now_ms)
         descriptor_limit = raise_descriptor_limit()
         descriptors = plan_descriptors(config, descriptor_limit)
@@ -369,7 +371,7 @@ class Gateway:
             lambda: self.admin.connections.sockets,
             (bind.host, bind.port),
             self.control,
-            Carrier(counters, self.pool, now_ms),
+            Carrier(counters, self.pool, now_ms, None if self.fleet is None else self.fleet.exchange),
             now_ms,
         )
         self.replaced = asyncio.Event()
@@ -490,6 +492,7 @@ class Gateway:
             fetch=self.client_quotas.fetch,
             request_time=self.client_quotas.request_time,
             mutations=self.mutations,
+            topics=(self.client_quotas.produce_topics, self.client_quotas.fetch_topics),
             now_ms=self._now_ms,
             per_broker=self._config.client_quota.scope == "broker",
             max_entity_series=max_series,
@@ -600,7 +603,13 @@ class Gateway:
         return next((reason for reason in reasons if reason is not None), None)
 
     async def _replace(self, predecessor: Predecessor) -> None:
-        """Serve in place of the other process."""
+        """Serve in place of the other process.
+
+        Raises:
+            StoreError: quotas could be changed there, and can't be here.
+        """
+        if (reason := predecessor.store_lost(self._replaceable)) is not None:
+            raise StoreError(reason)
         waiting = await predecessor.take_over(self._replaceable)
         await self._open_other_ports(predecessor)
         self._listening.release()
@@ -640,7 +649,9 @@ class Gateway:
     async def leave(self) -> None:
         """After being replaced: leave the fleet, then the service, to the other process."""
         if self.fleet is not None:
-            await self.fleet.stop()
+            if self.pool is not None:  # they would take it for a loss of touch
+                await self.pool.ask_all("leave_fleet")
+            await self.fleet.stop(self.upgrade.tell_left)
         self.upgrade.tell_main()
 
     def listener(self, name: str) -> Listener:

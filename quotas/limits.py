@@ -100,6 +100,7 @@ class Limits:
         if entity not in self._values[key]:
             return False
         del self._values[key][entity]
+        self._of_topics[key].pop(entity, None)
         if entity.topic is None:
             self._users_by_prefix[key].discard(entity.user)
             self._clients_by_prefix[key].discard(entity.client_id)
@@ -126,6 +127,10 @@ class Limits:
     def entities(self, key: QuotaKey) -> Iterator[tuple[QuotaEntity, float]]:
         """The quotas of one key."""
         yield from self._values[key].items()
+
+    def topic_entities(self, key: QuotaKey) -> Iterator[QuotaEntity]:
+        """Those with a topic that have a quota of one key; a look at them does not look at the others."""
+        yield from self._of_topics[key]
 
     @property
     def count(self) -> int:
@@ -245,6 +250,7 @@ class Limits:
         self._users_by_prefix = {key: NamePrefixes() for key in QuotaKey}
         self._clients_by_prefix = {key: NamePrefixes() for key in QuotaKey}
         self._addresses = IpTable()
+        self._of_topics: dict[QuotaKey, dict[QuotaEntity, None]] = {key: {} for key in QuotaKey}
 
     def _store(self, entity: QuotaEntity, key: QuotaKey, value: float) -> None:
         if entity not in self._values[key]:
@@ -254,6 +260,8 @@ class Limits:
             if entity.topic is None:
                 self._users_by_prefix[key].add(entity.user)
                 self._clients_by_prefix[key].add(entity.client_id)
+            else:
+                self._of_topics[key][entity] = None
             if key in IP_KEYS:
                 self._addresses.add(entity.ip)
         self._values[key][entity] = value

@@ -119,6 +119,10 @@ class TopicQuotas:
                 self._found[scope, user, client_id, topic] = found
         return found
 
+    def expire(self, *, now_ms: int) -> None:
+        """Forgets topics and clients that have long been silent; see `RateQuotas.expire`."""
+        self._table.expire(now_ms=now_ms)
+
     def own(self) -> ItemsView[TopicKey, RateTracker]:
         """The counters of one topic each, for the exchange of a fleet."""
         return self._table.own()
@@ -151,9 +155,7 @@ class TopicQuotas:
         if self._version != limits.version:
             self._found.clear()
             self._version = limits.version
-            of_topics = []
-            if limits.topic_families(self._key):
-                of_topics = [entity for entity, _ in limits.entities(self._key) if entity.topic is not None]
+            of_topics = list(limits.topic_entities(self._key))
             self._topics = frozenset(entity.topic for entity in of_topics)
             self._users = frozenset(entity.user for entity in of_topics)
             self._clients = frozenset(entity.client_id for entity in of_topics)

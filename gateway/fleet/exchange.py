@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -27,13 +27,13 @@ from typing import Final, TypeVar
 from gateway.fleet.counters import KIND, AllCounters
 from gateway.fleet.peers import Peers
 from gateway.fleet.shares import (
-    MOST_COUNTERS,
     Answer,
     Level,
     Member,
     Share,
     Used,
     can_be_told,
+    in_messages,
     told_amount,
 )
 from protocol.steps import Steps, finish
@@ -45,15 +45,28 @@ _ANSWERERS: Final = 3
 _FROM_ANY: Final = 3
 """From this time of asking on, members answer that know as little: all may have begun at once."""
 _ASK_AGAIN_MS: Final = 1_000
+_MOST_KEPT_BACK_MS: Final = 10_000
+"""A member that is back waits no longer for others to tell what they have let through."""
 _RATE_SPAN_MS: Final = 1_000
 _MOST_UNHEARD: Final = 1_000
 _MOST_KEPT: Final = 20_000
 """Counters in the messages that can be sent again."""
 _MOST_USERS: Final = 1_024
+_MOST_ASKERS: Final = 256
+"""Answered at once; others ask again."""
 _AT_ONCE: Final = 64
 """Counters of one step."""
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A message that can be sent again, and when it was."""
+
+    share: Share
+    sent_ms: int
+    repeated_ms: int
 
 
 class OnIsolation(StrEnum):
@@ -94,6 +107,7 @@ class Exchange:
         peers: the others.
         lag_ms: how long its last message took to come back.
         told, heard: counters in messages, sent and received.
+        on_use: told what another member has recorded; None: nothing is.
         used_by: what each member has recorded of a quota so far, this one included, as far as it was told.
     """
 
@@ -112,6 +126,7 @@ class Exchange:
         self.lag_ms = 0
         self.told = 0
         self.heard = 0
+        self.on_use: Callable[[Member, QuotaKey, Sequence[Used]], None] | None = None
         self.used_by: dict[str, dict[QuotaKey, float]] = {}
         self._counters = counters
         self._rules = rules
@@ -122,15 +137,17 @@ class Exchange:
         self._members_seen = rules.members
         self._ignorant = True  # it has not learnt yet where others' counters stand
         self._was_isolated = False  # and that because it was out of touch
+        self._back_ms = now_ms  # since when it is in touch
         self._members_told = 0
         # The question: how often it was asked, when last, since which of our messages, and of whom.
         self._asked = 0
         self._asked_ms = now_ms - _ASK_AGAIN_MS
         self._asking_since: int | None = 1
         self._asking_of: set[str] = set()
-        self._to_answer: list[Answer] = []
+        self._to_answer: dict[Member, int] = {}  # the last question of each
+        self._all_again_ms = float(now_ms)  # until then it does not tell everything once more
         # What was told lately, by number, and which of it is to be sent again.
-        self._kept: dict[int, tuple[int, Share]] = {}
+        self._kept: dict[int, _Kept] = {}
         self._kept_counters = 0
         self._again: set[int] = set()
         # Counters told and heard of lately, and when counters are looked at next.
@@ -194,22 +211,31 @@ class Exchange:
         if lost := self.peers.lost(now_ms=now_ms):
             self._ask({peer.member.id for peer in lost})
         wanted = self.peers.wanted(after_ms=_ASK_AGAIN_MS, now_ms=now_ms) if self.connected else []
-        asks = self._asks_now(now_ms)
-        answers, self._to_answer = self._to_answer, []
+        asks = answers = False
+        if now_ms >= self._all_again_ms:
+            asks, answers = self._asks_now(now_ms), self.connected and bool(self._to_answer)
         use: list[tuple[QuotaKey, Used]] = []
         members = self.members(now_ms=now_ms)
         if self.connected and (asks or answers or (members > 1 and now_ms >= self._look_ms)):
             # More members mean that less may be kept back.
-            everything = bool(asks or answers)
+            everything = asks or answers
             grown, self._members_told = members > self._members_told, members
             use = yield from self._take_untold(members, everything, grown, now_ms)
             self._look_ms = now_ms + self.interval_ms(now_ms=now_ms)
         levels = (yield from self._levels(now_ms)) if answers else []
-        repeated = self._repeat()
+        if asks or answers:
+            # Asked all the time, even by members that do not keep to the rules, it bears no more than its rate.
+            counters = len(use) + len(levels)
+            self._all_again_ms = now_ms + 1000 * counters / self._rules.max_counters_per_s
+        repeated = self._repeat(now_ms)
         due = now_ms - self._sent_ms >= self._rules.heartbeat_ms
         if not (use or answers or asks or wanted or due):
             return repeated
-        shares = self._messages(use, levels, answers)
+        to: list[Answer] = []
+        if answers:
+            to = [Answer(member, seq) for member, seq in self._to_answer.items()]
+            self._to_answer.clear()
+        shares = self._messages(use, levels, to)
         if asks:
             self._asked += 1
             self._asked_ms = now_ms
@@ -228,19 +254,34 @@ class Exchange:
     def _keep(self, share: Share, now_ms: int) -> None:
         """Keeps what it tells of use, for as long as it may be asked for again."""
         kept = self._kept
-        kept[share.seq] = now_ms, Share(self.member, share.seq, use=share.use, repeated=True)
-        self._kept_counters += _used_counters(share)
+        again = Share(self.member, share.seq, use=share.use, repeated=True)
+        kept[share.seq] = _Kept(again, now_ms, now_ms)
+        self._kept_counters += again.counters
         while kept:
-            seq, (sent_ms, oldest) = next(iter(kept.items()))
-            if now_ms - sent_ms < 2 * self._rules.timeout_ms and self._kept_counters <= _MOST_KEPT:
+            seq, oldest = next(iter(kept.items()))
+            if now_ms - oldest.sent_ms < 2 * self._rules.timeout_ms and self._kept_counters <= _MOST_KEPT:
                 break
             del kept[seq]
-            self._kept_counters -= _used_counters(oldest)
+            self._again.discard(seq)
+            self._kept_counters -= oldest.share.counters
 
-    def _repeat(self) -> list[Share]:
-        """What was asked for again, under its old number: it counts where it did not come, and only there."""
-        again, self._again = self._again, set()
-        return [self._kept[seq][1] for seq in sorted(again) if seq in self._kept]
+    def _repeat(self, now_ms: int) -> list[Share]:
+        """What was asked for again, under its old number: it counts where it did not come, and only there.
+
+        Members ask a second after it was due: it is sent once for all that ask within half of that.
+        """
+        repeated = []
+        for seq in sorted(self._again):
+            kept = self._kept.get(seq)
+            if kept is None:
+                self._again.discard(seq)
+            elif now_ms - kept.repeated_ms >= _ASK_AGAIN_MS // 2:
+                self._again.discard(seq)
+                kept.repeated_ms = now_ms
+                self.told += kept.share.counters
+                self._add_load(kept.share.counters, now_ms)
+                repeated.append(kept.share)
+        return repeated
 
     def leave(self, *, now_ms: int) -> list[Share]:
         """The last messages of this member: what it has not told yet."""
@@ -304,16 +345,13 @@ class Exchange:
         levels: list[tuple[QuotaKey, Level]],
         answers: list[Answer],
     ) -> list[Share]:
-        shares = [
-            Share(self.member, self._next(), use=_by_quota(use[at : at + MOST_COUNTERS]))
-            for at in range(0, len(use), MOST_COUNTERS)
-        ]
+        shares = [Share(self.member, self._next(), use=_by_quota(part)) for part in in_messages(use)]
         if answers:
             to = tuple(answers)
-            for at in range(0, max(1, len(levels)), MOST_COUNTERS):
-                part = _by_quota(levels[at : at + MOST_COUNTERS])
-                last = at + MOST_COUNTERS >= len(levels)
-                shares.append(Share(self.member, self._next(), levels=part, to=to, last=last))
+            parts = list(in_messages(levels)) or [[]]
+            for number, part in enumerate(parts, start=1):
+                last = number == len(parts)
+                shares.append(Share(self.member, self._next(), levels=_by_quota(part), to=to, last=last))
         return shares
 
     # -- receiving -------------------------------------------------------------------------------------------
@@ -345,13 +383,19 @@ class Exchange:
                     if self._recent is not None:
                         self._recent.add(quota, key, amount, now_ms)
             self._count_use(share.member.id, quota, _by_clients(used))
+            if self.on_use is not None:
+                self.on_use(share.member, quota, used)
         if share.to:
             yield from self._take_levels(share, now_ms)
         for again in share.again:
             if again.member == self.member:
                 self._again.update(seq for seq in again.seqs if seq in self._kept)
-        if share.hello and self._is_asked(share, now_ms):
-            self._to_answer.append(Answer(share.member, share.seq))
+        if (
+            share.hello
+            and (share.member in self._to_answer or len(self._to_answer) < _MOST_ASKERS)
+            and self._is_asked(share, now_ms)
+        ):
+            self._to_answer[share.member] = share.seq
 
     def _take_levels(self, share: Share, now_ms: int) -> Steps[None]:
         since = self._asking_since
@@ -398,10 +442,13 @@ class Exchange:
                 # One that was sent before the touch was lost says nothing.
                 if not self.connected and self.lag_ms < self._rules.timeout_ms:
                     self.connected = True
+                    self._back_ms = now_ms
                     self._ask(set())
                     self.peers.leave_to_levels(anew=True)
 
     def _look_at_touch(self, now_ms: int) -> None:
+        if self.connected and now_ms - self._back_ms >= _MOST_KEPT_BACK_MS:
+            self._was_isolated = False
         if self.connected and now_ms - self._touch_ms >= self._rules.timeout_ms:
             self.members(now_ms=now_ms)
             self.connected = False
@@ -490,11 +537,7 @@ def _by_clients(used: Sequence[Used]) -> float:
     return sum(amount for key, amount in used if isinstance(key, ScopedKey))
 
 
-def _used_counters(share: Share) -> int:
-    return sum(map(len, share.use.values()))
-
-
-def _by_quota(items: list[tuple[QuotaKey, T]]) -> dict[QuotaKey, list[T]]:
+def _by_quota(items: Sequence[tuple[QuotaKey, T]]) -> dict[QuotaKey, list[T]]:
     found: dict[QuotaKey, list[T]] = {}
     for quota, item in items:
         found.setdefault(quota, []).append(item)

@@ -16,6 +16,8 @@ MOST_PEERS: Final = 4_096
 """Runs that are remembered, those that have ended included."""
 
 _MOST_MISSING: Final = 256
+_MOST_WANTED: Final = 2_000
+"""Asked for in one message; Kafka's clients refuse one of 1 MB."""
 
 
 @dataclass(slots=True)
@@ -116,12 +118,16 @@ class Peers:
     def wanted(self, *, after_ms: int, now_ms: int) -> list[Again]:
         """Messages that have been missed for so long, and were not asked for again as long."""
         found = []
+        count = 0
         for peer in self._known.values():
+            if count >= _MOST_WANTED:
+                break
             if peer.wanted and now_ms - peer.asked_ms >= after_ms:
                 missing = peer.missing
                 seqs = tuple(seq for seq in sorted(peer.wanted) if now_ms - missing[seq] >= after_ms)
                 if seqs:
                     peer.asked_ms = now_ms
+                    count += len(seqs)
                     found.append(Again(peer.member, seqs))
         return found
 

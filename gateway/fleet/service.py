@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -169,8 +169,12 @@ class FleetService:
         self._limits.set_share(self._share(self._again_ms))
         self._tick()
 
-    async def stop(self) -> None:
-        """Tell the others that it ends."""
+    async def stop(self, on_left: Callable[[], None] = lambda: None) -> None:
+        """Tell the others that it ends.
+
+        Args:
+            on_left: called when the last message is made: what is recorded from then on is not told.
+        """
         if self._timer is None:
             return
         self._timer.cancel()
@@ -179,6 +183,7 @@ class FleetService:
             if task is not None:
                 await asyncio.wait({task})
         self.topic.send(self.exchange.leave(now_ms=self._now_ms()))
+        on_left()
         await self.topic.stop()
 
     def receive(self, shares: Sequence[Share]) -> None:

@@ -20,7 +20,7 @@ There is no time in it: clocks may differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -34,6 +34,9 @@ from quotas.topic_quotas import CounterKey, TopicKey
 MOST_COUNTERS: Final = 2_000
 """In one message; a receiver works on a message without a pause."""
 
+MOST_BYTES: Final = 500_000
+"""Of counters in one message: Kafka's clients refuse 1 MB, and names, which clients choose, may take 2 KB of each."""
+
 _FORMAT: Final = 1
 _CODES: Final = {
     QuotaKey.PRODUCER_BYTE_RATE: "p",
@@ -46,6 +49,9 @@ _TOPIC_KEYS: Final = {code: _KEYS[code] for code in ("p", "f")}
 _MOST: Final = 1e18
 _MOST_NAME_CHARS: Final = 255
 _DIGITS: Final = 6
+_COUNTER_BYTES: Final = 120
+"""Of all but names, at most."""
+
 _TOPIC: Final = "topic"
 """In place of a code, of all counters of topics."""
 
@@ -68,6 +74,8 @@ Used: TypeAlias = tuple[CounterKey, float]
 
 Level: TypeAlias = tuple[CounterKey, float, float]
 """A counter, what its average comes from and what its bucket holds; see `RateTracker.level`."""
+
+Told = TypeVar("Told", Used, Level)
 
 
 class Answer(NamedTuple):
@@ -126,11 +134,29 @@ def told_amount(value: float) -> float:
     return int(rounded) if rounded == int(rounded) else rounded
 
 
+def in_messages(counters: Sequence[tuple[QuotaKey, Told]]) -> Iterator[Sequence[tuple[QuotaKey, Told]]]:
+    """Counters in as many parts as it takes messages; none for no counters."""
+    begin = size = 0
+    for at, (_, told) in enumerate(counters):
+        key: CounterKey = told[0]
+        names = _names(key)
+        # Quotes are two bytes, what is no ASCII four, control characters six.
+        size += _COUNTER_BYTES + len(names) * (2 if names.isascii() and names.isprintable() else 6)
+        if at - begin >= MOST_COUNTERS or (size > MOST_BYTES and at > begin):
+            yield counters[begin:at]
+            begin, size = at, _COUNTER_BYTES + len(names) * 6
+    if begin < len(counters):
+        yield counters[begin:]
+
+
+def _names(key: CounterKey) -> str:
+    names = "".join(key.tracker_key)
+    return names + key.topic if isinstance(key, TopicKey) else names
+
+
 def can_be_told(key: CounterKey) -> bool:
     """Whether the names of a counter are text: half of a surrogate pair is not."""
-    names = "".join(key.tracker_key)
-    if isinstance(key, TopicKey):
-        names += key.topic
+    names = _names(key)
     return names.isascii() or not any("\ud800" <= each <= "\udfff" for each in names)
 
 

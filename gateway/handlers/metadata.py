@@ -17,6 +17,7 @@ Where no client has such a quota and usage records are kept, requests go on as t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -115,14 +116,16 @@ class MetadataHandler:
     ) -> Steps[bytes | None]:
         """The answer to a client without a quota: what it creates is only counted."""
         if self._context.topology.cluster.auto_create_topics:
-            unknown = yield from topics_in_error(frame, api, _UNKNOWN)
-            self._context.recent_topics.catch_up()
-            created = [name for name in unknown if self._claim(name, now_ms)]
-            for done, name in enumerate(created, start=1):
-                self._charge(session, client_id, name, strict=False, now_ms=now_ms)
-                if done % _CHARGED_AT_ONCE == 0:
+            unknown = list((yield from topics_in_error(frame, api, _UNKNOWN)))
+            created = 0
+            for at in range(0, len(unknown), _CHARGED_AT_ONCE):
+                if at:
                     now_ms = yield
-            self._tell(len(created))
+                self._context.recent_topics.catch_up()
+                for name in self._claim(unknown[at : at + _CHARGED_AT_ONCE], now_ms):
+                    self._charge(session, client_id, name, strict=False, now_ms=now_ms)
+                    created += 1
+            self._tell(created)
         return self._rewrite(api, frame, now_ms)
 
     # -- clients with a limit --------------------------------------------------------------------------------
@@ -153,12 +156,16 @@ class MetadataHandler:
         if unknown and self._context.topology.cluster.auto_create_topics:
             charged: dict[bytes, MutationDecision] = {}
             changes: dict[bytes, TopicChange] = {}
-            for done, name in enumerate(unknown):
-                if done % _CHARGED_AT_ONCE == 0:
-                    if done:
-                        now_ms = yield
-                    self._context.recent_topics.catch_up()
-                self._admit(session, client_id, name, charged, changes, now_ms)
+            own = self._context.own_topics.names  # the gateway makes them itself, as they have to be
+            names = list(unknown)
+            for at in range(0, len(names), _CHARGED_AT_ONCE):
+                if at:
+                    now_ms = yield
+                self._context.recent_topics.catch_up()
+                some = names[at : at + _CHARGED_AT_ONCE]
+                wanted = [name for name in some if name not in own and is_valid_topic_name(name)]
+                for name in self._claim(wanted, now_ms):
+                    self._admit(session, client_id, name, charged, changes, now_ms)
             self._tell(len(charged))
             if charged:
                 now_ms = yield
@@ -195,11 +202,7 @@ class MetadataHandler:
         changes: dict[bytes, TopicChange],
         now_ms: int,
     ) -> None:
-        """Charge this unknown topic, if it is to be created."""
-        if name in self._context.own_topics.names:
-            return  # the gateway makes it itself, as it has to be
-        if not is_valid_topic_name(name) or not self._claim(name, now_ms):
-            return
+        """Charge this unknown topic, which is to be created."""
         decision = self._charge(session, client_id, name, strict=True, now_ms=now_ms)
         if decision.accepted:
             charged[name] = decision
@@ -264,9 +267,10 @@ class MetadataHandler:
         if created:
             self._context.observer.topics_auto_created(created)
 
-    def _claim(self, name: bytes, now_ms: int) -> bool:
-        """Whether this request creates a topic; of several that ask at once, or poll for it, one is charged."""
+    def _claim(self, names: Sequence[bytes], now_ms: int) -> list[bytes]:
+        """Which of them this request creates; of several that ask at once, or poll for one, one is charged."""
         recent = self._context.recent_topics
-        if recent.partitions(name, now_ms=now_ms):
-            return False  # it was created by request; Metadata lags
-        return recent.claim_creation(name, now_ms=now_ms)
+        # What was created by request is there; Metadata lags.
+        return recent.claim_creations(
+            [name for name in names if not recent.partitions(name, now_ms=now_ms)], now_ms=now_ms
+        )

@@ -10,7 +10,9 @@ on, as under way; its outcome is only known when nothing else was under way for 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final, TypeVar
 
 from protocol.api_keys import ApiKey
@@ -77,19 +79,23 @@ class Creations:
     """Topics that Metadata creates by itself: clients ask until one is there, and it is charged once."""
 
     def __init__(self) -> None:
-        self.expires_ms: dict[bytes, int] = {}
+        self.expires_ms: dict[bytes, int] = {}  # oldest first
 
-    def claim(self, name: bytes, *, now_ms: int) -> bool:
-        """Note that a request is about to create a topic; False: another one has just done so."""
+    def claim(self, names: Iterable[bytes], *, now_ms: int) -> list[bytes]:
+        """Note that a request is about to create topics; returned without those that another one has just created."""
         notes = self.expires_ms
-        if notes.get(name, 0) > now_ms:
-            return False
-        if len(notes) >= MOST_CREATION_NOTES:
-            expired = [known for known, expires_ms in notes.items() if expires_ms <= now_ms]
-            for known in expired or [next(iter(notes))]:
-                del notes[known]
-        notes[name] = now_ms + CREATION_NOTE_MS
-        return True
+        claimed = []
+        for name in names:
+            if notes.get(name, 0) > now_ms:
+                continue
+            notes.pop(name, None)
+            if len(notes) >= MOST_CREATION_NOTES:
+                expired = list(takewhile(lambda known: notes[known] <= now_ms, notes))
+                for known in expired or [next(iter(notes))]:
+                    del notes[known]
+            notes[name] = now_ms + CREATION_NOTE_MS
+            claimed.append(name)
+        return claimed
 
     def end(self, name: bytes) -> None:
         """It was not created after all, or is gone."""
@@ -117,9 +123,9 @@ class RecentTopics:
         another worker that reads its own reply later then finds this one.
         """
 
-    def claim_creation(self, name: bytes, *, now_ms: int) -> bool:
+    def claim_creations(self, names: Sequence[bytes], *, now_ms: int) -> list[bytes]:
         """See `Creations.claim`."""
-        return self.creations.claim(name, now_ms=now_ms)
+        return self.creations.claim(names, now_ms=now_ms)
 
     def end_creation(self, name: bytes) -> None:
         """See `Creations.end`."""

@@ -9,7 +9,7 @@ out of ``other`` begins at zero and leaves there what was told of it, one that g
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Generator, Hashable, Iterator
+from collections.abc import Callable, Container, Generator, Hashable, Iterator, Sequence
 from heapq import heappush, heapreplace
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -22,6 +22,7 @@ from quotas.limits import Enforcement, Limits
 from quotas.mutations import MutationQuotas, TrackerSnapshot
 from quotas.rate_quotas import RateQuotas, RateSnapshot, RequestTimeQuotas, ScopedKey
 from quotas.resolution import Rule, TrackerKey
+from quotas.topic_quotas import TopicQuotas
 
 OTHER: Final = "other"
 MAX_ENTITY_SERIES: Final = 250
@@ -350,6 +351,7 @@ class QuotaMetrics(Collector):
         fetch: RateQuotas,
         request_time: RequestTimeQuotas,
         mutations: MutationQuotas,
+        topics: Sequence[TopicQuotas] = (),
         now_ms: NowMs,
         per_broker: bool = False,
         max_entity_series: int = MAX_ENTITY_SERIES,
@@ -361,12 +363,14 @@ class QuotaMetrics(Collector):
             produce, fetch: byte rates.
             request_time: of requests.
             mutations: controller mutations.
+            topics: byte rates of topics, which have no series; their old counters are forgotten with the others.
             now_ms: the clock.
             per_broker: whether byte rates and request time are counted for each broker by itself.
             max_entity_series: how many clients have series of their own, per quota.
         """
         self._limits = limits
         self._request_time = request_time
+        self._topics = topics
         self._now_ms = now_ms
         self._prepared: Looked | None = None
         rates: tuple[tuple[str, str, str, RateQuotas], ...] = (
@@ -404,6 +408,8 @@ class QuotaMetrics(Collector):
 
     def look(self) -> Generator[None, None, Looked]:
         """The rows of all series as of now, in many small steps."""
+        for quotas in self._topics:
+            quotas.expire(now_ms=self._now_ms())
         rates = []
         for series in self.rates:
             rates.append((yield from series.look(now_ms=self._now_ms())))

@@ -3,14 +3,18 @@
 Both processes are on one machine and share its monotonic clock, so a counter goes over as it is, sample for sample:
 nothing is forgiven, and nothing counts longer than it would have. While the earlier process has connections, each
 tells the other what its own clients use; it is recorded there as usage of others. Pure: rows of JSON and `now_ms`.
+
+The two processes may be different versions: rows of topics go in messages of their own, which a version without them
+passes over, and rows that are not understood here are passed over too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from gateway.fleet.counters import KIND, AllCounters, Counter
+from gateway.fleet.shares import Used
 from quotas.connections import CarriedConnections, ConnectionRates
 from quotas.entities import Family, QuotaKey
 from quotas.rate_quotas import CounterState, ScopedKey
@@ -18,6 +22,14 @@ from quotas.resolution import TrackerKey
 from quotas.topic_quotas import CounterKey, TopicKey
 
 Row: TypeAlias = list[Any]
+
+STATES: Final = ("states", "topic_states")
+USE: Final = ("use", "topic_use")
+"""Messages of rows: of clients, and of topics."""
+
+_NOTHING: Final = 0.0, 0
+_OF_TOPIC: Final = 4
+"""Where a row of a topic has its family, as text."""
 
 
 def states(counters: AllCounters, *, now_ms: int) -> Iterator[Row]:
@@ -29,13 +41,21 @@ def states(counters: AllCounters, *, now_ms: int) -> Iterator[Row]:
                 yield [*_name(quota, key), list(counter.state(now_ms=at_ms))]
 
 
+def messages(what: str, rows: Iterable[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """These rows as messages: those of clients, and those of topics under a name of their own."""
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        parts.setdefault(f"topic_{what}" if isinstance(row[_OF_TOPIC], str) else what, []).append(row)
+    yield from parts.items()
+
+
 def take_states(counters: AllCounters, rows: Iterable[Row], *, now_ms: int) -> None:
     """Have counters stand at least there."""
     for *name, (samples, *rest) in rows:
         counter = _counter(counters, name, now_ms)
         if counter is not None:
             counter.take_over(
-                CounterState([tuple(sample) for sample in samples], *rest),
+                CounterState([tuple(sample) for sample in samples], *rest[: len(CounterState._fields) - 1]),
                 now_ms=max(now_ms, counter.last_ms),
             )
 
@@ -57,7 +77,8 @@ class OwnUse:
     def __init__(self, counters: AllCounters) -> None:
         """From now on."""
         self._counters = counters
-        self._told: dict[tuple[QuotaKey, CounterKey], tuple[Counter, float, int]] = {}
+        # By counter: a hash of its names would cost more than all else.
+        self._told: dict[Counter, tuple[float, int]] = {}
         for _ in self._changed():
             pass
 
@@ -66,26 +87,56 @@ class OwnUse:
         return list(self._changed())
 
     def _changed(self) -> Iterator[Row]:
+        seen = 0
         for quota, each in self._counters.items():
             for key, counter in list(each.own()):
-                name = quota, key
-                recorded, left_ms = counter.recorded_here, counter.left_until_ms
-                before = self._told.get(name)
-                if before is None or before[0] is not counter:
-                    before = counter, 0.0, 0
-                if (recorded, left_ms) != before[1:]:
-                    self._told[name] = counter, recorded, left_ms
+                seen += 1
+                now = counter.recorded_here, counter.left_until_ms
+                before = self._told.get(counter, _NOTHING)
+                if now != before:
+                    self._told[counter] = now
                     if counter.match.limit is not None:
-                        yield [*_name(quota, key), recorded - before[1], left_ms]
+                        yield [*_name(quota, key), now[0] - before[0], now[1]]
+        if len(self._told) > seen:  # clients may invent names all the time
+            own = {counter for each in self._counters.values() for _, counter in each.own()}
+            self._told = {counter: told for counter, told in self._told.items() if counter in own}
 
 
-def take_use(counters: AllCounters, rows: Iterable[Row], *, now_ms: int) -> None:
-    """Record what the clients of the other process have used."""
+class Heard:
+    """What clients of other gateways have used, as a fleet tells it, for the process that is no member of it."""
+
+    def __init__(self) -> None:
+        """Nothing."""
+        self._amounts: dict[tuple[QuotaKey, CounterKey], float] = {}
+
+    def add(self, quota: QuotaKey, used: Iterable[Used]) -> None:
+        """One message's."""
+        amounts = self._amounts
+        for key, amount in used:
+            amounts[quota, key] = amounts.get((quota, key), 0.0) + amount
+
+    def take(self) -> list[Row]:
+        """All since it was taken last, as `OwnUse` has it."""
+        amounts, self._amounts = self._amounts, {}
+        return [[*_name(quota, key), amount, 0] for (quota, key), amount in amounts.items()]
+
+
+def take_use(counters: AllCounters, rows: Iterable[Row], *, for_fleet: bool = False, now_ms: int) -> None:
+    """Record what the clients of the other process have used.
+
+    Args:
+        counters: of this process.
+        rows: see `OwnUse.take`.
+        for_fleet: this process is the one that tells the fleet of it.
+        now_ms: the present.
+    """
     for *name, amount, left_until_ms in rows:
         counter = _counter(counters, name, now_ms)
         if counter is not None:
             at_ms = max(now_ms, counter.last_ms)
             counter.record_others(amount, now_ms=at_ms)
+            if for_fleet:
+                counter.settle(-amount)  # the others do not know it yet
             counter.take_over(CounterState(left_until_ms=left_until_ms), now_ms=at_ms)
 
 
@@ -140,12 +191,15 @@ def _name(quota: QuotaKey, key: CounterKey) -> list[Any]:
 
 
 def _counter(counters: AllCounters, name: list[Any], now_ms: int) -> Counter | None:
-    quota, scope, user, client_id, *topic = name
-    of_quota = counters.get(QuotaKey(quota))
-    key: CounterKey = ScopedKey(scope, TrackerKey(user, client_id))
-    if topic:
-        family, called = topic
-        key = TopicKey(scope, Family(family), called, user, client_id)
+    try:
+        quota, scope, user, client_id, *topic = name
+        of_quota = counters.get(QuotaKey(quota))
+        key: CounterKey = ScopedKey(scope, TrackerKey(user, client_id))
+        if topic:
+            family, called = topic
+            key = TopicKey(scope, Family(family), called, user, client_id)
+    except ValueError:  # of another version
+        return None
     return None if of_quota is None else of_quota.counter_of(key, KIND, now_ms=now_ms)
 
 

@@ -2,35 +2,53 @@
 
 See `gateway.server.carried`. With workers the byte rates and the request time are theirs, the mutations the
 supervisor's: the supervisor asks its workers and tells them.
+
+Of two processes of a gateway one is the member of its fleet: the earlier one until it leaves, then the later one. The
+member tells the other also what the fleet has used, and from when the earlier one has left, the later one tells the
+fleet what clients of both use.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from gateway.fleet.counters import AllCounters
+from gateway.fleet.exchange import Exchange
+from gateway.fleet.shares import Member, Used
 from gateway.runtime.clock import NowMs
-from gateway.server.carried import OwnUse, Row, furthest, states, take_states, take_use
+from gateway.server.carried import Heard, OwnUse, Row, furthest, states, take_states, take_use
 from gateway.server.replacement import TellUse
 from gateway.server.worker import WorkerSide
 from gateway.server.workers import Worker, WorkerPool
+from quotas.entities import QuotaKey
 
 TELL_S: Final = 0.1
 """Between two messages of what was used."""
+
+_PART: Final = 10
+"""Looking through all counters, of which clients may have made many, takes at most a tenth of the time."""
 
 
 class Carrier:
     """The counters of a gateway, wherever they are."""
 
-    def __init__(self, counters: AllCounters, pool: WorkerPool | None, now_ms: NowMs) -> None:
+    def __init__(
+        self,
+        counters: AllCounters,
+        pool: WorkerPool | None,
+        now_ms: NowMs,
+        exchange: Exchange | None = None,
+    ) -> None:
         """Nothing is carried yet.
 
         Args:
             counters: of this process that count.
             pool: the workers; None: there are none.
             now_ms: the clock.
+            exchange: with a fleet; None: there is none.
         """
         self._counters = counters
         self._pool = pool
@@ -38,6 +56,11 @@ class Carrier:
         self._own: OwnUse | None = None
         self._tell: TellUse | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._heard = Heard()
+        self._name = None if exchange is None else exchange.member.id
+        self._for_fleet = False
+        if exchange is not None:
+            exchange.on_use = self._hear
         if pool is not None:
             pool.handlers["use"] = lambda _worker, rows: self._worker_told(rows)
             pool.on_ready.append(self._worker_ready)
@@ -79,17 +102,35 @@ class Carrier:
 
     def take_use(self, rows: Sequence[Row]) -> None:
         """Record what clients of the other process have used."""
-        take_use(self._counters, rows, now_ms=self._now_ms())
+        take_use(self._counters, rows, for_fleet=self._for_fleet, now_ms=self._now_ms())
         if self._pool is not None:
+            if self._for_fleet:  # workers are members, which hear of it; the fleet knows no mutes
+                rows = [[*name, 0.0, left_until_ms] for *name, _, left_until_ms in rows if left_until_ms]
             self._pool.tell_all("take_use", rows)
 
+    def tell_now(self) -> None:
+        """Tell what was used so far."""
+        if self._tell is not None:
+            self._tell_once()
+
+    def earlier_left_fleet(self) -> None:
+        """From now on this process tells the fleet what clients of the earlier one use."""
+        self._for_fleet = self._name is not None
+
+    def _hear(self, member: Member, quota: QuotaKey, used: Sequence[Used]) -> None:
+        # What this gateway's own processes use they tell by themselves.
+        if self._tell is not None and member.id.rpartition("/")[0] != self._name != member.id:
+            self._heard.add(quota, used)
+
     def _tick(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(TELL_S, self._tick)
+        began_s = time.perf_counter()
         self._tell_once()
+        took_s = time.perf_counter() - began_s
+        self._timer = asyncio.get_running_loop().call_later(max(TELL_S, _PART * took_s), self._tick)
 
     def _tell_once(self) -> None:
         assert self._own is not None
-        self._worker_told(self._own.take())
+        self._worker_told(self._own.take() + self._heard.take())
 
     def _worker_told(self, rows: list[Row]) -> None:
         if self._tell is not None and rows:
@@ -114,6 +155,7 @@ class WorkerCarrier:
         self._worker = worker
         self._counters = counters
         self._own: OwnUse | None = None
+        self._due_s = 0.0
         self._since_states: OwnUse | None = None
         self._now_ms = now_ms
         handlers: dict[str, Callable[..., Any]] = {
@@ -123,10 +165,10 @@ class WorkerCarrier:
             "take_use": lambda rows: take_use(counters, rows, now_ms=now_ms()),
         }
         worker.handlers |= handlers
-        worker.on_tick.append(self.tell)
+        worker.on_tick.append(self._tick)
 
     def _tell_use(self, wanted: bool) -> None:
-        self.tell()
+        self._tell()
         self._own = (self._since_states or OwnUse(self._counters)) if wanted else None
         self._since_states = None
 
@@ -134,7 +176,12 @@ class WorkerCarrier:
         self._since_states = OwnUse(self._counters)
         return list(states(self._counters, now_ms=self._now_ms()))
 
-    def tell(self) -> None:
-        """Tell what clients have used, if it is wanted."""
+    def _tick(self) -> None:
+        began_s = time.perf_counter()
+        if began_s >= self._due_s:
+            self._tell()
+            self._due_s = began_s + _PART * (time.perf_counter() - began_s)
+
+    def _tell(self) -> None:
         if self._own is not None and (rows := self._own.take()):
             self._worker.link.tell("use", rows)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import structlog
 
 from gateway.net.accepted_socket import AcceptedSocket
-from gateway.server.carried import CarriedCounts, connection_rates
+from gateway.server.carried import STATES, USE, CarriedCounts, connection_rates, messages
 from gateway.server.handover_link import DESCRIPTOR, HandoverLink
 from gateway.server.replacement import Replaceable, waiting_socket
 from gateway.upstream.topology import Address
@@ -55,6 +55,7 @@ class Predecessor:
         self._waiting: dict[str, AcceptedSocket] = {}
         self._counts = CarriedCounts()
         self._serves = False
+        self._lent_writable = False
 
     async def begin(self) -> None:
         """Get the sockets that listen."""
@@ -66,6 +67,11 @@ class Predecessor:
         """Have it let go of the store's file."""
         self._link.send("lend")
         await self._until("lent")
+
+    def store_lost(self, gateway: Replaceable) -> str | None:
+        """Why quotas could be changed before, and can't be now; None: they can, or could not."""
+        store = gateway.store
+        return store.read_only if store is not None and self._lent_writable else None
 
     async def take_over(self, gateway: Replaceable) -> dict[str, AcceptedSocket]:
         """Have it accept nothing more, and stand where it stands.
@@ -95,6 +101,8 @@ class Predecessor:
     async def main(self) -> None:
         """Wait until this process is the service."""
         await self._until("main", None)
+        if self._gateway is not None:  # told by a version that says nothing of the fleet
+            self._gateway.carrier.earlier_left_fleet()
 
     def stop(self) -> None:
         """This process ends."""
@@ -102,7 +110,8 @@ class Predecessor:
             self._link.close()
 
     def _tell_use(self, rows: list[Any]) -> None:
-        self._link.send_rows("use", rows)
+        for kind, some in messages("use", rows):
+            self._link.send_rows(kind, some)
 
     async def _until(self, what: str, within_s: float | None = _ANSWER_S) -> None:
         waits = [asyncio.ensure_future(each.wait()) for each in (self._came[what], self._gone)]
@@ -118,7 +127,7 @@ class Predecessor:
         if what == "socket":
             kind, host, port = body
             self.sockets[kind, (host, port)] += [socket.socket(fileno=each) for each in descriptors]
-        elif what == "states":
+        elif what in STATES:
             self._states += body
         elif what == "rates":
             self._rates += body
@@ -127,9 +136,15 @@ class Predecessor:
             self._waiting[name] = accepted
         elif what == "counts":
             self._carry(self._counts.take(body))
-        elif what == "use":
+        elif what in USE:
             assert self._gateway is not None
             self._gateway.carrier.take_use(body)
+        elif what == "lent":
+            self._lent_writable = body is True
+            self._came[what].set()
+        elif what == "left":
+            assert self._gateway is not None
+            self._gateway.carrier.earlier_left_fleet()
         else:
             self._came[what].set()
 

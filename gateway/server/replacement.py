@@ -32,7 +32,9 @@ class _Listener(Protocol):
 
 
 class _Store(Protocol):
-    async def lend(self) -> None: ...
+    read_only: str | None
+
+    async def lend(self) -> bool: ...
     async def take_back(self) -> None: ...
 
 
@@ -41,6 +43,8 @@ class _Carrier(Protocol):
     def take_states(self, rows: Sequence[Row]) -> None: ...
     def tell_use(self, tell: TellUse) -> None: ...
     def take_use(self, rows: Sequence[Row]) -> None: ...
+    def tell_now(self) -> None: ...
+    def earlier_left_fleet(self) -> None: ...
     def stop(self) -> None: ...
 
 
@@ -78,10 +82,9 @@ class Replaceable:
         if self.control.sock is not None:
             yield CONTROL, self.admin_address, self.control.sock
 
-    async def lend(self) -> None:
-        """Let the other process have what only one may have."""
-        if self.store is not None:
-            await self.store.lend()
+    async def lend(self) -> bool:
+        """Let the other process have what only one may have, and tell whether that could be written."""
+        return self.store is not None and await self.store.lend()
 
     async def take_back(self) -> None:
         """The other process is gone."""

@@ -9,8 +9,8 @@ several ask Metadata for at once the supervisor decides.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeAlias, cast
 
 from gateway.handlers.recent_topics import MOST_NOTES, Creations, OpenCharge, RecentTopics, TopicChange
 from gateway.server.link import BlockingLink, LinkLost
@@ -87,14 +87,14 @@ class SharedRecentTopics(RecentTopics):
         for worker, (what, *values) in events:
             self._apply(worker, what, values)
 
-    def claim_creation(self, name: bytes, *, now_ms: int) -> bool:
-        """See `RecentTopics`."""
-        if self._needed():
+    def claim_creations(self, names: Sequence[bytes], *, now_ms: int) -> list[bytes]:
+        """See `RecentTopics`; one question for all of them."""
+        if names and self._needed():
             try:
-                return bool(self._asking.ask("claim_creation", name, now_ms))
+                return cast("list[bytes]", self._asking.ask("claim_creations", names, now_ms))
             except LinkLost:
                 pass  # as one process alone
-        return super().claim_creation(name, now_ms=now_ms)
+        return super().claim_creations(names, now_ms=now_ms)
 
     def end_creation(self, name: bytes) -> None:
         """See `RecentTopics`."""

@@ -93,8 +93,8 @@ class Supervisor:
             "open_port": lambda _worker, name, broker_id: self._open_port(name, broker_id),
             "mutations": self._ask_mutations,
             "topic_event": lambda worker, event: self._topic_events.told(worker.pid, event),
-            "claim_creation": lambda _worker, name, now_ms: self._topic_events.creations.claim(
-                name, now_ms=now_ms
+            "claim_creations": lambda _worker, names, now_ms: self._topic_events.creations.claim(
+                names, now_ms=now_ms
             ),
             "end_creation": lambda _worker, name: self._topic_events.creations.end(name),
             "topic_events": lambda worker: self._topic_events.fetched(worker.pid),

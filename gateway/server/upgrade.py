@@ -8,8 +8,11 @@
     ready: it could serve          ->   accepts no more: connections wait in the kernel
                                    <-   states, rates, counts, waiting (descriptor) ..., go
     serving                        ->   tells systemd, drains
+                                   <-   left (the fleet)
                                    <-   main
     use                           <->   use, counts, until this one ends
+
+Rows of topics are sent as topic_states and topic_use.
 
 Until `serving` is read nothing is final: when the next one ends, or takes too long, this one goes on with all that it
 had. Afterwards there is no way back, and none is needed.
@@ -31,12 +34,14 @@ from typing import Any, Final
 import structlog
 
 from gateway.net.accepted_socket import AcceptedSocket
-from gateway.server.carried import CarriedCounts, connection_rows
+from gateway.server.carried import USE, CarriedCounts, Row, connection_rows, messages
 from gateway.server.control import UpgradeReport
 from gateway.server.handover_link import DESCRIPTOR, FORMAT, HandoverLink
 from gateway.server.replacement import Replaceable, waiting_row
 
 UPGRADE_S: Final = 60.0
+HANDED_S: Final = 15.0
+"""From when nothing is accepted any more: so long new connections wait for a process that may have stopped."""
 _TELL_S: Final = 0.1
 _END_S: Final = 5.0
 
@@ -87,6 +92,7 @@ class Upgrade:
         self._suspended: dict[str, AcceptedSocket] | None = None
         self._counts = CarriedCounts()
         self._timer: asyncio.TimerHandle | None = None
+        self._handed: asyncio.TimerHandle | None = None
 
     async def run(self, by: str) -> UpgradeReport:
         """Have another process take over.
@@ -164,6 +170,8 @@ class Upgrade:
 
     async def _go_on(self, error: str) -> None:
         """It was not replaced: all is as before."""
+        if self._handed is not None:
+            self._handed.cancel()
         for step in (steps := list(self._steps)):
             step.cancel()
         await asyncio.gather(*steps, return_exceptions=True)
@@ -195,7 +203,7 @@ class Upgrade:
     def _received(self, what: str, body: Any, _descriptors: Sequence[int]) -> None:
         if self._done is None:
             return
-        if what == "use" and self.replaced:
+        if what in USE and self.replaced:
             self._gateway.carrier.take_use(body)
         elif self._done.done():
             return
@@ -229,6 +237,10 @@ class Upgrade:
         if self._link is not None:
             self._link.send_rows(what, rows)
 
+    def _send_counters(self, what: str, rows: Sequence[Row]) -> None:
+        for kind, some in messages(what, rows):
+            self._send_rows(kind, some)
+
     def _hand_sockets(self) -> None:
         for kind, (host, port), sock in self._gateway.sockets():
             self._send("socket", [kind, host, port], [sock.fileno()])
@@ -236,30 +248,41 @@ class Upgrade:
 
     async def _lend(self) -> None:
         self._lent = True
-        await self._gateway.lend()
-        self._send("lent")
+        self._send("lent", await self._gateway.lend())
 
     async def _hand_over(self) -> None:
         gateway = self._gateway
+        self._handed = asyncio.get_running_loop().call_later(HANDED_S, self._not_taken)
         self._suspended = gateway.suspend()
-        self._send_rows("states", await gateway.carrier.states())
+        self._send_counters("states", await gateway.carrier.states())
         self._send_rows("rates", list(connection_rows(gateway.connections.rates(now_ms=gateway.now_ms()))))
         self._tell_counts()
         for name, accepted in self._suspended.items():
             self._send("waiting", waiting_row(name, accepted), [accepted.sock.fileno()])
         self._send("go")
 
+    def _not_taken(self) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(f"the new process has not served within {HANDED_S:.0f} s of being ready")
+
     def _replace(self) -> None:
         assert self._done is not None
         assert self._process is not None
+        if self._handed is not None:
+            self._handed.cancel()
         for accepted in (self._suspended or {}).values():
             accepted.sock.close()
         self.replaced = True
-        self._gateway.carrier.tell_use(lambda rows: self._send_rows("use", rows))
+        self._gateway.carrier.tell_use(lambda rows: self._send_counters("use", rows))
         self._tick()
         self._on_replaced(self._process.pid)
         _log.info("replaced", pid=self._process.pid)
         self._done.set_result(None)
+
+    def tell_left(self) -> None:
+        """This process has left the fleet: what its clients use from now on the other one tells."""
+        self._gateway.carrier.tell_now()
+        self._send("left")
 
     def tell_main(self) -> None:
         """The other process is the service from now on."""

@@ -6,13 +6,14 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from embedded_kafka.kafka import KafkaCluster
+from gateway.server.control import ask_for_upgrade
 from protocol.error_codes import ErrorCode
 from testkit.fleet_load import GreedyProducer
 from testkit.tap import Tap
@@ -23,6 +24,8 @@ from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 pytestmark = pytest.mark.integration
 
 QUOTA = 100_000
+LIMITED = f"limited-{uuid.uuid4().hex[:8]}"
+"""A topic with a quota, of whatever client."""
 
 
 def options(name: str, topic: str, secret: Path, workers: int = 1) -> GatewayOptions:
@@ -31,6 +34,8 @@ def options(name: str, topic: str, secret: Path, workers: int = 1) -> GatewayOpt
         tables=f"""
 [server]
 workers = {workers}
+[drain]
+timeout_ms = 10000
 [client_quota]
 scope = "fleet"
 window_num = 3
@@ -42,6 +47,9 @@ timeout_ms = 2000
 secret_file = "{secret}"
 [[quotas]]
 client_id = "greedy"
+producer_byte_rate = {QUOTA}
+[[quotas]]
+topic = "{LIMITED}"
 producer_byte_rate = {QUOTA}
 [[quotas]]
 client_id = "mutator"
@@ -77,24 +85,32 @@ def started(
         yield gateways[0], gateways[1], topic
 
 
+def end(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 def members(gateway: GatewayProcess) -> float | None:
     return gateway.metric("gateway_fleet_members")
 
 
-def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_and_a_death(
+def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_an_upgrade_and_a_death(
     kafka: KafkaCluster, fleet: tuple[GatewayProcess, GatewayProcess, str]
 ) -> None:
     a, b, shares = fleet
     a.eventually(lambda: members(a) == members(b) == 2)
     name = f"fleet-{uuid.uuid4().hex[:8]}"
     with topic_on(kafka, name, [1]), ExitStack() as stack:
-        load = [stack.enter_context(GreedyProducer(each.broker(1), name, "greedy")) for each in (a, b)]
+        # So small that no connection is idle for as long as an upgrade lets it be.
+        load = [
+            stack.enter_context(GreedyProducer(each.broker(1), name, "greedy", value_bytes=4_000)) for each in (a, b)
+        ]
         begin_s = time.monotonic()
-        time.sleep(10)
-        passed = sum(each.taken_between(begin_s, begin_s + 10) for each in load)
+        time.sleep(7)
+        passed = sum(each.taken_between(begin_s, begin_s + 7) for each in load)
         # Two windows of 3 s are the burst of one gateway, and 2 s for what comes within one exchange. Each by itself
-        # would pass 13 s of quota at least.
-        assert 8 * QUOTA < passed < (10 + 2 * 3 + 2) * QUOTA
+        # would pass 10 s of quota at least.
+        assert 5 * QUOTA < passed < (7 + 2 * 3 + 2) * QUOTA
         assert all(each.throttled_ms for each in load)
         assert (a.metric("gateway_fleet_used_total", member="b") or 0) > QUOTA
         assert (b.metric("gateway_fleet_used_total", member="a") or 0) > QUOTA
@@ -132,29 +148,52 @@ def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_and_a_deat
         b.eventually(lambda: (b.metric("gateway_fleet_used_total", member="a") or 0) > heard + QUOTA)
         assert members(a) == members(b) == 2
 
+        # One is replaced. Its client stays with the old process for five seconds, and has no quota of its own there.
+        report = ask_for_upgrade(*b.admin, within_s=60)
+        assert report.error is None
+        stack.callback(end, report.pid)
+        begin_s = time.monotonic()
+        time.sleep(6)
+        passed = sum(each.taken_between(begin_s, begin_s + 6) for each in load)
+        assert 4 * QUOTA < passed < (6 + 2) * QUOTA
+        assert Path(f"/proc/{b.pid}").exists()
+        a.eventually(lambda: members(a) == members(b) == 2)
+
         # One dies; the other knows, and its clients go on.
-        os.kill(b.pid, signal.SIGKILL)
+        end(report.pid)
         a.eventually(lambda: members(a) == 1)
         assert a.http("/readyz") == (200, "ready\n")
         with WireClient(a.broker(1)) as client:
             assert client.ask("ApiVersions", 0).body.error_code == 0
 
 
-def test_two_gateways_of_two_workers_share_one_quota_and_one_debt_of_mutations(
+def test_two_gateways_of_two_workers_share_quotas_of_a_client_and_a_topic_and_one_debt_of_mutations(
     kafka: KafkaCluster, tap: Tap, tmp_path: Path
 ) -> None:
     name = f"fleet-{uuid.uuid4().hex[:8]}"
-    with started(kafka, tap, tmp_path, workers=2) as (a, b, _), topic_on(kafka, name, [1]):
+    with (
+        started(kafka, tap, tmp_path, workers=2) as (a, b, _),
+        topic_on(kafka, name, [1]),
+        topic_on(kafka, LIMITED, [1]),
+    ):
         # Each process is a member: two workers and a supervisor of both.
         a.eventually(lambda: members(a) == members(b) == 6)
         with ExitStack() as stack:
-            load = [stack.enter_context(GreedyProducer(each.broker(1), name, "greedy")) for each in (a, a, b, b)]
+            of_client, of_topic = (
+                [stack.enter_context(GreedyProducer(each.broker(1), topic, client)) for each, client in clients]
+                for topic, clients in (
+                    (name, [(a, "greedy"), (a, "greedy"), (b, "greedy"), (b, "greedy")]),
+                    (LIMITED, [(a, "one"), (a, "two"), (b, "three"), (b, "four")]),
+                )
+            )
             begin_s = time.monotonic()
             time.sleep(6)
-            passed = sum(each.taken_between(begin_s, begin_s + 6) for each in load)
-        # Of one gateway: the time and two windows of 3 s, and 2 s for what comes within one exchange. Workers that
-        # count by themselves pass four times that.
-        assert 4 * QUOTA < passed < (6 + 2 * 3 + 2) * QUOTA
+            # Of one gateway: the time and two windows of 3 s, and 2 s for what comes within one exchange. Workers
+            # that count by themselves pass four times that.
+            for load in of_client, of_topic:
+                passed = sum(each.taken_between(begin_s, begin_s + 6) for each in load)
+                assert 4 * QUOTA < passed < (6 + 2 * 3 + 2) * QUOTA
+        assert any(each.throttled_ms for each in of_topic)
         for number in range(2):
             assert (a.metric("gateway_fleet_used_total", member=f"b/{number}") or 0) > 0
             assert (b.metric("gateway_fleet_used_total", member=f"a/{number}") or 0) > 0

@@ -1,22 +1,26 @@
 """A gateway before a real Kafka is replaced while clients come, produce and are in debt (G)."""
 
+import fcntl
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from embedded_kafka.kafka import KafkaCluster
+from gateway.server.control import ask_for_upgrade
 from testkit.tap import Tap
 from testkit.upgrade_load import Newcomers
 from testkit.wire_client import WireClient
-from tests.integration.conftest import eventually
+from tests.integration.conftest import eventually, topic_on
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 
 pytestmark = pytest.mark.integration
@@ -51,6 +55,8 @@ def upgraded(kafka: KafkaCluster, tap: Tap, tmp_path: Path) -> Iterator[Upgraded
 timeout_ms = 3000
 [connections]
 max_connections_per_ip = 200
+[quota_admin]
+authorize = "anyone"
 [[quotas]]
 client_id = "debtor"
 controller_mutation_rate = 0.5
@@ -129,6 +135,79 @@ def test_program_that_can_not_serve_changes_nothing_and_says_why(upgraded: Upgra
     assert gateway.http("/readyz")[0] == 200
     done = upgraded.upgrade()
     assert done.returncode == 0, done.stderr
+
+
+VALUES = count(1_000)
+
+
+def alter(gateway: GatewayProcess) -> str:
+    """Set a quota; what is said against it."""
+    entry = {
+        "entity": [{"entity_type": "client-id", "entity_name": "altered"}],
+        "ops": [{"key": "producer_byte_rate", "value": float(next(VALUES)), "remove": False}],
+    }
+    with WireClient(gateway.bootstrap) as client:
+        answer = client.ask("AlterClientQuotas", 1, entries=[entry], validate_only=False).body
+    return f"{answer.entries[0].error_code} {answer.entries[0].error_message}"
+
+
+def test_store_that_the_next_process_can_not_use_keeps_this_one_and_the_operator_is_told_why(
+    upgraded: Upgraded,
+) -> None:
+    gateway = upgraded.gateway
+    data = gateway.config_file.parent / "data"
+    assert alter(gateway).startswith("0 ")
+    # The next process could only read it.
+    (data / "quotas.db-shm").unlink()
+    (data / "quotas.db-shm").mkdir()
+    done = upgraded.upgrade()
+    assert (done.returncode, "the quota store can't be written for now" in done.stderr) == (1, True), done.stderr
+    assert gateway.running
+    assert gateway.http("/readyz")[0] == 200
+    (data / "quotas.db-shm").rmdir()
+    assert alter(gateway).startswith("0 ")
+    # Another program has the store as soon as this process lets go of it.
+    (data / "quotas.lock").unlink()
+    with (data / "quotas.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "is in use by another gateway" in str(ask_for_upgrade(*gateway.admin, within_s=60).error)
+        assert "can't be used since" in alter(gateway)
+    # A program that writes to it for a while is in no process's way.
+    with sqlite3.connect(data / "quotas.db", isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        report = ask_for_upgrade(*gateway.admin, within_s=60)
+        assert report.error is None
+        upgraded.pids.append(report.pid)
+        assert "could not be written" in alter(gateway)
+        other.execute("ROLLBACK")
+        assert alter(gateway).startswith("0 ")
+    other.close()
+
+
+def owe(client: WireClient, topic: str, *, for_ms: int) -> None:
+    """Ask for what is not there, so that a reply is owed for so long."""
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}
+    limits = {"max_wait_ms": for_ms, "min_bytes": 1, "max_bytes": 1_000, "isolation_level": 0}
+    client.send("Fetch", 4, replica_id=-1, topics=[{"topic": topic, "partitions": [partition]}], **limits)
+
+
+def test_upgrade_during_a_drain_is_refused_with_the_reason(upgraded: Upgraded, kafka: KafkaCluster) -> None:
+    gateway, name = upgraded.gateway, f"t{uuid.uuid4().hex[:8]}"
+    with topic_on(kafka, name, [1]), WireClient(gateway.broker(1)) as client:
+        owe(client, name, for_ms=6_000)
+        report = ask_for_upgrade(*gateway.admin, within_s=60)
+        assert report.error is None
+        upgraded.pids.append(report.pid)
+        report = ask_for_upgrade(*gateway.admin, within_s=60)
+        assert "the process before this one still drains" in str(report.error)
+        eventually(upgraded.alone)
+    with topic_on(kafka, name, [1]), WireClient(gateway.broker(1)) as client:
+        owe(client, name, for_ms=1_500)
+        time.sleep(0.2)  # until it is read
+        os.kill(upgraded.pids[-1], signal.SIGTERM)
+        eventually(lambda: gateway.http("/readyz")[1].startswith("draining"))
+        report = ask_for_upgrade(*gateway.admin, within_s=60)
+        assert "the gateway drains" in str(report.error)
 
 
 def children(pid: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import sqlite3
 from collections.abc import Callable
@@ -111,25 +112,47 @@ class SqliteStore:
             return self._old_history[:limit]
         return await asyncio.get_running_loop().run_in_executor(self._open_thread, self._file.history, limit)
 
-    async def lend(self) -> None:
-        """Let the process have the file that replaces this one; until `take_back` alterations are refused."""
-        if self._lent is not None or self._thread is None:
-            return
+    async def lend(self) -> bool:
+        """Let the process have the file that replaces this one; until `take_back` alterations are refused.
+
+        Returns:
+            Whether it could be written.
+        """
+        if self._thread is None:
+            return False
         if self._trying_again is not None:
             self._trying_again.cancel()
             self._trying_again = None
-        self._lent, self.read_only = (self.read_only,), "the gateway is being replaced; try again"
+        if self._lent is None:
+            self._lent = (self.read_only,)
+        self.read_only = "the gateway is being replaced; try again"
         await self._writing.done()
         await asyncio.get_running_loop().run_in_executor(self._thread, self._release)
+        return self._lent[0] is None
 
     async def take_back(self) -> None:
         """The other process does not replace this one after all.
 
         Raises:
-            StoreError: it can't be used again; alterations stay refused.
+            StoreError: it can't be used again; alterations stay refused until it can, which is tried now and then.
         """
         if self._lent is None:
             return
+        try:
+            await self._take_back()
+        except StoreError as exc:
+            self.read_only = f"the quota store was let go of for an upgrade and can't be used since: {exc}"
+            self._trying_again = asyncio.create_task(self._try_to_take_back())
+            raise
+
+    async def _try_to_take_back(self) -> None:
+        while self._lent is not None:
+            await asyncio.sleep(_TRY_AGAIN_S)
+            with contextlib.suppress(StoreError):
+                await self._take_back()
+        _log.warning("quota_store_taken_back")
+
+    async def _take_back(self) -> None:
         loop = asyncio.get_running_loop()
         before = self.version
         changes = await loop.run_in_executor(self._open_thread, self._load)

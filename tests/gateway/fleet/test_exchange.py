@@ -370,3 +370,76 @@ def test_counters_of_topics_without_a_quota_here_or_that_no_client_has_are_not_m
 def test_counters_of_topics_that_no_member_would_tell_of_are_refused(fields: bytes) -> None:
     with pytest.raises(MalformedShare):
         decode_share(b'{"v": 1, "id": "a", "boot": "b", "seq": 1, %b}' % fields)
+
+
+@pytest.mark.parametrize("character", ["\N{PILE OF POO}", "\x01"], ids=ascii)
+def test_counters_with_the_longest_names_are_told_in_messages_that_kafka_takes(
+    clock: FakeClock, character: str
+) -> None:
+    members = [FleetMember(name, f"{name}-1", FleetRules(), now_ms=clock.now_ms) for name in "ab"]
+    fleet = Fleet(clock)
+    fleet.members = {member.exchange.member.id: member for member in members}
+    for member in members:
+        member.limits.set(QuotaEntity(client_id=DEFAULT, topic="orders"), KEY, LIMIT)
+        member.limits.set(QuotaEntity(client_id=DEFAULT), KEY, LIMIT)
+    fleet.pass_time(1_500)
+    count = 900
+    for number in range(count):
+        client_id = f"{number:04}".ljust(MAX_NAME_CHARS, character)
+        for counter in (
+            *members[0].produced_topics.trackers("", client_id, "orders", kind="", now_ms=clock.now_ms),
+            members[0].produce.tracker("", client_id, now_ms=clock.now_ms),
+        ):
+            assert counter is not None
+            counter.record(WINDOW, now_ms=clock.now_ms)
+    shares = fleet.pass_time(100)
+    assert sum(share.counters for share in shares) == 2 * count
+    fleet.join("c")  # which is told where all of them stand
+    shares += fleet.pass_time(1_000)
+    assert max(len(encode_share(share)) for share in shares) < 1_000_000
+    assert len(members[1].produced_topics.own()) == count
+
+
+def test_a_member_that_asks_all_the_time_is_told_no_more_than_the_others_may_bear(clock: FakeClock) -> None:
+    rules = FleetRules(max_counters_per_s=100)
+    fleet = Fleet(clock, "a", "b", rules=rules)
+    asked = fleet.members["a"]
+    asked.limits.set(QuotaEntity(client_id=DEFAULT), KEY, LIMIT)
+    for number in range(100):
+        counter = asked.produce.tracker("", f"c{number}", now_ms=clock.now_ms)
+        assert counter is not None
+        counter.record(0.5 * WINDOW, now_ms=clock.now_ms)
+    told = [share.seq for share in fleet.pass_time(100) if share.use and share.member.id == "a"]
+    told_of = 0
+    for number in range(1, 51):  # 5 s
+        liar = Member(f"liar-{number}", "1")  # another name each time
+        fleet.hear([Share(liar, 1, hello=9), Share(liar, 2, again=(Again(asked.exchange.member, tuple(told)),))])
+        told_of += sum(share.counters for share in fleet.pass_time(100) if share.member.id == "a")
+    # Levels once a second at their rate, and what is repeated every half of one.
+    assert 500 <= told_of <= (1 + 2) * 6 * 100
+
+
+def test_a_member_that_is_back_waits_for_ten_seconds_at_most_for_one_that_does_not_answer(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    mute = Member("mute", "1")
+    exchange = fleet.members["a"].exchange
+    fleet.pass_time(4_000, without="a")
+    assert exchange.isolated_ms(now_ms=clock.now_ms)
+    del fleet.members["b"]
+    shares = []
+    for at in range(1, 131):
+        fleet.hear([Share(mute, at)])
+        fleet.pass_time(100)
+        shares.append(exchange.share(now_ms=clock.now_ms))
+    assert exchange.connected
+    assert shares[80] == 0.5
+    assert shares[-1] == 1
+
+
+def test_messages_of_many_members_are_asked_for_in_parts(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a")
+    for number in range(20):
+        member = Member(f"b{number}", "1")
+        fleet.hear([Share(member, 1), Share(member, 252)])  # 250 did not come
+    asked = [[len(again.seqs) for again in share.again] for share in fleet.pass_time(1_500) if share.again]
+    assert [sum(each) for each in asked] == [2_000, 2_000, 1_000]

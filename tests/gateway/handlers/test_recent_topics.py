@@ -1,8 +1,18 @@
 """Topics that were changed a moment ago, while the broker's Metadata still shows the world before."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from gateway.handlers.recent_topics import MOST_NOTES, MOST_UNDER_WAY_MS, NOTE_MS, OpenCharge, RecentTopics
+from gateway.handlers.recent_topics import (
+    CREATION_NOTE_MS,
+    MOST_CREATION_NOTES,
+    MOST_NOTES,
+    MOST_UNDER_WAY_MS,
+    NOTE_MS,
+    Creations,
+    OpenCharge,
+    RecentTopics,
+)
 from protocol.api_keys import ApiKey
 from protocol.error_codes import ErrorCode
 from quotas.mutations import MutationDecision
@@ -155,3 +165,29 @@ def test_open_charges_are_bounded_and_their_client_s_alone() -> None:
     assert recent.take_due("u", "x", now_ms=10) == {}
     due = recent.take_due("u", "y", now_ms=10)
     assert (len(due), b"0" in due) == (MOST_NOTES // 2, False)
+
+
+class _Walked(dict[bytes, int]):
+    """Counts what is looked at."""
+
+    seen = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for each in super().__iter__():
+            self.seen += 1
+            yield each
+
+    def items(self) -> Any:
+        self.seen += len(self)
+        return super().items()
+
+
+def test_creations_beyond_the_cap_are_noted_without_a_look_at_all_others() -> None:
+    creations = Creations()
+    creations.expires_ms = _Walked()
+    names = [str(number).encode() for number in range(MOST_CREATION_NOTES + 500)]
+    assert creations.claim(names, now_ms=0) == names
+    assert creations.expires_ms.seen <= 2 * 500
+    assert creations.claim(names[:2] + names[-2:], now_ms=1) == names[:2]
+    assert creations.claim([b"late"], now_ms=CREATION_NOTE_MS) == [b"late"]
+    assert list(creations.expires_ms) == [*names[:2], b"late"]

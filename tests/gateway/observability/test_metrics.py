@@ -58,6 +58,7 @@ class Metrics:
             fetch=core.client_quotas.fetch,
             request_time=core.client_quotas.request_time,
             mutations=core.mutations,
+            topics=(core.client_quotas.produce_topics, core.client_quotas.fetch_topics),
             now_ms=lambda: core.clock.now_ms,
         )
         self.registry = CollectorRegistry()
@@ -193,3 +194,17 @@ def test_a23_names_that_clients_choose_cannot_break_the_text() -> None:
         dict(labels)["client_id"] for name, labels in metrics.scrape() if name == "gateway_controller_mutation_tokens"
     }
     assert shown == set(hostile)
+
+
+def test_counters_of_topics_that_were_long_silent_are_forgotten_as_those_of_clients() -> None:
+    core = GatewayCore()
+    core.limits.set(QuotaEntity(topic=DEFAULT), QuotaKey.PRODUCER_BYTE_RATE, 1_000)
+    topics, metrics = core.client_quotas.produce_topics, Metrics(core)
+    for number in range(200):
+        (counter,) = topics.trackers("u", "c", f"t{number}", kind="", now_ms=core.clock.now_ms)
+        counter.record(10, now_ms=core.clock.now_ms)
+    metrics.scrape()
+    assert len(topics.own()) == 200
+    core.clock.advance(2 * 3_600_000)
+    metrics.scrape()
+    assert len(topics.own()) == 0

@@ -120,6 +120,7 @@ class _Asking:
     def __init__(self, worker: int, events: TopicEvents) -> None:
         self._worker, self._events = worker, events
         self.unread: list[tuple[str, Any]] = []
+        self.claims = 0
         events.joined(worker)
 
     def tell(self, what: str, value: Any) -> None:
@@ -132,9 +133,10 @@ class _Asking:
             else:
                 self._events.creations.end(value)
         self.unread.clear()
-        if what == "claim_creation":
-            name, now_ms = values
-            return self._events.creations.claim(name, now_ms=now_ms)
+        if what == "claim_creations":
+            names, now_ms = values
+            self.claims += 1
+            return self._events.creations.claim(names, now_ms=now_ms)
         return self._events.fetched(self._worker)
 
 
@@ -232,4 +234,18 @@ def test_a_topic_that_two_workers_ask_for_at_once_is_created_and_charged_once() 
     assert [body.allow_auto_topic_creation for body in cluster.asked("Metadata")].count(True) == 1
     first.context.recent_topics.end_creation(b"new")  # deleted
     first.context.recent_topics.catch_up()
-    assert other.context.recent_topics.claim_creation(b"new", now_ms=0)
+    assert other.context.recent_topics.claim_creations([b"new"], now_ms=0) == [b"new"]
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_client_that_names_many_unknown_topics_has_its_worker_ask_once_for_many_of_them(limited: bool) -> None:
+    core = GatewayCore(controller_mutation_rate=1_000)
+    asking = _Asking(1, TopicEvents())
+    core.context.recent_topics = SharedRecentTopics(asking, lambda: True)  # type: ignore[arg-type]
+    names = [{"name": f"t{number}"} for number in range(300)]
+    c = Conversation(cluster=ScriptedCluster({}), core=core)
+    if not limited:
+        c.session.user = "somebody else"
+    c.exchange("Metadata", 12, topics=[*names, *names], allow_auto_topic_creation=True)
+    assert core.observer.auto_created == 300
+    assert asking.claims <= 3

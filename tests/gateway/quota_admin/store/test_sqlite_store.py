@@ -1,6 +1,7 @@
 """What the SQLite store promises to whoever alters quotas."""
 
 import asyncio
+import fcntl
 import os
 import sqlite3
 import stat
@@ -14,6 +15,7 @@ from gateway.quota_admin.store.interface import StoreError
 from gateway.quota_admin.store.sqlite_file import QuotaFile
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from testkit.quota_stores import ALICE, APP, FETCH, PRODUCE, alteration, opened, sqlite_store
+from testkit.raw_client import until
 
 
 async def test_g06_fifty_at_once_are_serialised_and_none_is_lost(tmp_path: Path) -> None:
@@ -87,6 +89,25 @@ async def test_file_that_is_lent_is_written_by_the_other_process_alone(tmp_path:
             assert await other.write(alteration((ALICE, PRODUCE, 2.0))) == 2
         await store.take_back()
         assert await store.write(alteration((APP, FETCH, 1.0))) == 3
+
+
+async def test_file_that_another_program_holds_after_an_upgrade_that_failed_is_taken_back_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.quota_admin.store.sqlite_store._TRY_AGAIN_S", 0.02)
+    async with opened(store := sqlite_store(tmp_path)):
+        assert await store.lend()
+        with (tmp_path / "quotas.lock").open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with pytest.raises(StoreError, match="in use by another gateway"):
+                await store.take_back()
+            with pytest.raises(StoreError, match=r"let go of for an upgrade and can't be used since: .* in use by"):
+                await store.write(alteration((ALICE, PRODUCE, 1.0)))
+            assert await store.lend()  # for the next upgrade
+            with pytest.raises(StoreError, match="in use by another gateway"):
+                await store.take_back()
+        await until(lambda: store.read_only is None)
+        assert await store.write(alteration((ALICE, PRODUCE, 1.0))) == 1
 
 
 async def test_backup_that_reads_the_file_is_in_nobodys_way(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""The old process's side of an upgrade, with a next process that does what a test wants."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gateway.server.upgrade import Upgrade
+from quotas.connections import CarriedConnections, ConnectionRates
+
+NEXT = """
+import os, socket, sys, time
+sock = socket.socket(fileno=int(os.environ["SLUICE_UPGRADE_FD"]))
+for message in ('["hello", 1]', '["lend", null]', '["ready", null]'):
+    sock.send(message.encode())
+time.sleep(60)
+"""
+
+
+async def test_next_process_that_stops_when_it_is_ready_is_given_up_long_before_clients_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.server.upgrade.HANDED_S", 0.1)
+    calls: list[str] = []
+
+    async def done(call: str, result: Any) -> Any:
+        calls.append(call)
+        return result
+
+    gateway: Any = SimpleNamespace(
+        sockets=lambda: (),
+        lend=lambda: done("lend", True),
+        take_back=lambda: done("take back", None),
+        suspend=lambda: calls.append("suspend") or {},
+        resume=lambda waiting: calls.append("resume"),
+        carrier=SimpleNamespace(states=lambda: done("states", [])),
+        connections=SimpleNamespace(
+            rates=lambda now_ms: ConnectionRates((), {}, {}), counts=lambda: CarriedConnections({}, {})
+        ),
+        now_ms=lambda: 0,
+    )
+    upgrade = Upgrade(
+        gateway,
+        refusal=lambda: None,
+        on_replaced=lambda pid: calls.append("replaced"),
+        command=[sys.executable, "-c", NEXT],
+    )
+    report = await upgrade.run("a test")
+    assert "has not served within" in str(report.error)
+    assert calls == ["lend", "suspend", "states", "resume", "take back"]
