@@ -28,12 +28,12 @@ LEAST_READ_BYTES: Final = 32 * 1024
 MOST_READ_BYTES: Final = 256 * 1024
 """As much as uvloop reads."""
 
-MOST_UNSENT_BYTES: Final = 1024 * 1024
+MOST_UNSENT_BYTES: Final = 2 * 1024 * 1024
 
 FULL_READS_PER_TURN: Final = 8
 """Then other connections have their turn; the loop itself would read 32 times."""
 
-_TAKEN_BYTES: Final = 1024 * 1024
+_TAKEN_BYTES: Final = MOST_UNSENT_BYTES
 """For a client that has taken so much whole, reads may be larger; where the kernel does not tell its room, it is
 no longer slow."""
 
