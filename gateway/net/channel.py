@@ -131,7 +131,7 @@ class ClientChannel(asyncio.Protocol):
         self._reading = True
         self._upstream_reading = True
         self._stepping = False
-        self._full_reads = 0
+        self._full_reads = 0  # one after the other: a read that is not full is the last one of its turn
         self._fitted = False  # reads from the broker
         self._fits_until_bytes = 0  # from the broker; till then the client's socket takes what is read
         self._timer: asyncio.TimerHandle | None = None
@@ -156,6 +156,8 @@ class ClientChannel(asyncio.Protocol):
         """Bytes from the client."""
         if len(data) >= FULL_READ_BYTES:
             self._read_much(self._transport)
+        elif self._full_reads:
+            self._full_reads = 0
         try:
             taken = self._relay.request(data)
             if taken:
@@ -241,6 +243,8 @@ class ClientChannel(asyncio.Protocol):
             self._read_much(self._upstream)
             if self.session.bytes_from_upstream > self._fits_until_bytes:
                 self._look_for_room()
+        elif self._full_reads:
+            self._full_reads = 0
         try:
             taken = self._relay.reply(data)
             if taken:
@@ -274,7 +278,8 @@ class ClientChannel(asyncio.Protocol):
 
     def _read_much(self, transport: asyncio.Transport | None) -> None:
         self._full_reads += 1
-        if self._full_reads % FULL_READS_PER_TURN == 0 and transport is not None:
+        if self._full_reads == FULL_READS_PER_TURN and transport is not None:
+            self._full_reads = 0
             self._read_later(transport)
 
     def _read_later(self, transport: asyncio.Transport) -> None:
