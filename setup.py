@@ -18,6 +18,7 @@ SEES_EVERY_FRAME = (
     "gateway/handlers/node_endpoints.py",
     "gateway/handlers/produce.py",
     "gateway/handlers/topic_use.py",
+    "gateway/session/chunk_relay.py",
     "gateway/session/client_quotas.py",
     "gateway/session/memory_budget.py",
     "gateway/session/mute.py",

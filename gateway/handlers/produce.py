@@ -61,11 +61,12 @@ class ProduceHandler(HeadHandler):
         """See `HeadHandler`."""
         api = route.api
         head_bytes = HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
-        acks: int | None = 1
+        acks = 1
         if data[at + head_bytes : at + head_bytes + 4] not in PLAIN_ACKS[api.version] or head_bytes > size:
-            acks = read_acks(data, at, len(data), client_id_length, api)
-            if acks is None:
+            read = read_acks(data, at, len(data), client_id_length, api)
+            if read is None:
                 return HeadDecision.MORE
+            acks = read
         answer = self._rewriting.get(api.version)
         quotas = self._quotas
         topics: ProduceTopics | None = None

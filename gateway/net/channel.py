@@ -26,11 +26,12 @@ from gateway.net.stalled_write import StalledWriteDetector
 from gateway.observability.events import CloseCause, Side
 from gateway.observability.traces import TraceSink
 from gateway.runtime.clock import NowMs
+from gateway.session.chunk_relay import FULL_READ_BYTES, NEVER_MS, TO_PUMP, ChunkRelay
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.memory_budget import MemoryBudget
 from gateway.session.mute import MuteReason
 from gateway.session.routes import Routes, SaslListener
-from gateway.session.session import NEVER_MS, ClientSession
+from gateway.session.session import ClientSession
 from gateway.session.settings import SessionSettings
 from gateway.upstream.connector import Connector, UpstreamChannel
 from gateway.upstream.proxy_header import Endpoints
@@ -39,9 +40,6 @@ from quotas.ip_limits import network_of
 
 HIGH_WATER_BYTES: Final = 512 * 1024
 """Bytes unsent to the broker at which the client is no longer read; to a client any byte is enough."""
-
-FULL_READ_BYTES: Final = 256_000
-"""What uvloop reads at once; when it got as much it reads again in the same turn, up to 32 times."""
 
 FULL_READS_PER_TURN: Final = 4
 """Then other connections have their turn."""
@@ -92,7 +90,6 @@ class ClientChannel(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_armed_ms",
         "_closed",
         "_connecting",
         "_fits_until_bytes",
@@ -103,8 +100,8 @@ class ClientChannel(asyncio.Protocol):
         "_now_ms",
         "_owner",
         "_reading",
+        "_relay",
         "_stepping",
-        "_time",
         "_timer",
         "_transport",
         "_upstream",
@@ -127,18 +124,17 @@ class ClientChannel(asyncio.Protocol):
         self._owner = owner
         self._loop = owner.loop
         self._now_ms = owner.now_ms
-        self._time = owner.loop.time
+        self._relay = ChunkRelay(session, owner.loop.time)
         self._transport: asyncio.Transport | None = None
         self._upstream: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._reading = True
         self._upstream_reading = True
         self._stepping = False
-        self._full_reads = 0
+        self._full_reads = 0  # one after the other: a read that is not full is the last one of its turn
         self._fitted = False  # reads from the broker
         self._fits_until_bytes = 0  # from the broker; till then the client's socket takes what is read
         self._timer: asyncio.TimerHandle | None = None
-        self._armed_ms = NEVER_MS
         self._write_watches: dict[MuteReason, StalledWriteDetector] = {}
         self._closed = False
 
@@ -153,24 +149,25 @@ class ClientChannel(asyncio.Protocol):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=0)
+        self._relay.to_client = transport.write
         self._run(self._pump)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         if len(data) >= FULL_READ_BYTES:
             self._read_much(self._transport)
-        session = self.session
-        now_ms = int(self._time() * 1000)
+        elif self._full_reads:
+            self._full_reads = 0
         try:
-            if self._upstream is not None and session.relay_request(data, now_ms=now_ms):
-                self._upstream.write(data)
-                if session.muted or session.wake_at_ms < self._armed_ms:
+            taken = self._relay.request(data)
+            if taken:
+                if taken == TO_PUMP:
                     self._pump()
                 return
             meter = self._meter
             if meter is not None and meter.on:
                 meter.event_ns = perf_counter_ns()
-            session.receive_from_client(data, now_ms=now_ms)
+            self.session.receive_from_client(data, now_ms=self._now_ms())
             self._pump()
             if meter is not None and meter.on:
                 meter.spend(perf_counter_ns())
@@ -188,7 +185,7 @@ class ClientChannel(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client's leg is gone."""
-        self._transport = None
+        self._transport = self._relay.to_client = None
         # Only the kernel's own deadlines end a connection like this: see `keepalive`.
         unreachable = isinstance(exc, OSError) and exc.errno in _UNREACHABLE
         self.close(CloseCause.CLIENT_UNREACHABLE if unreachable else CloseCause.CLIENT_CLOSED)
@@ -230,6 +227,7 @@ class ClientChannel(asyncio.Protocol):
             transport.abort()
             return
         self._upstream = transport
+        self._relay.to_upstream = transport.write
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         self._follow_upstream()
         self.session.unsent(Side.UPSTREAM, 0)
@@ -245,18 +243,18 @@ class ClientChannel(asyncio.Protocol):
             self._read_much(self._upstream)
             if self.session.bytes_from_upstream > self._fits_until_bytes:
                 self._look_for_room()
-        session = self.session
-        now_ms = int(self._time() * 1000)
+        elif self._full_reads:
+            self._full_reads = 0
         try:
-            if self._transport is not None and session.relay_reply(data, now_ms=now_ms):
-                self._transport.write(data)
-                if session.muted:
+            taken = self._relay.reply(data)
+            if taken:
+                if taken == TO_PUMP:
                     self._pump()
                 return
             meter = self._meter
             if meter is not None and meter.on:
                 meter.event_ns = perf_counter_ns()
-            session.receive_from_upstream(data, now_ms=now_ms)
+            self.session.receive_from_upstream(data, now_ms=self._now_ms())
             self._pump()
             if meter is not None and meter.on:
                 meter.spend(perf_counter_ns())
@@ -265,7 +263,7 @@ class ClientChannel(asyncio.Protocol):
 
     def upstream_lost(self) -> None:
         """See `UpstreamUser`."""
-        self._upstream = None
+        self._upstream = self._relay.to_upstream = None
         if not self.session.closing_later:  # brokers close behind a refusal, which the client is still to get
             self.close(CloseCause.UPSTREAM_CLOSED)
 
@@ -280,7 +278,8 @@ class ClientChannel(asyncio.Protocol):
 
     def _read_much(self, transport: asyncio.Transport | None) -> None:
         self._full_reads += 1
-        if self._full_reads % FULL_READS_PER_TURN == 0 and transport is not None:
+        if self._full_reads == FULL_READS_PER_TURN and transport is not None:
+            self._full_reads = 0
             self._read_later(transport)
 
     def _read_later(self, transport: asyncio.Transport) -> None:
@@ -404,7 +403,7 @@ class ClientChannel(asyncio.Protocol):
             self._follow_mute()
         if session.close_cause is not None:
             self.close(session.close_cause)
-        elif session.wake_at_ms < self._armed_ms:
+        elif session.wake_at_ms < self._relay.armed_ms:
             self._arm()
 
     def _follow_mute(self) -> None:
@@ -488,8 +487,8 @@ class ClientChannel(asyncio.Protocol):
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._armed_ms = self.session.wake_at_ms
-        delay_ms = max(0, self._armed_ms - self._now_ms())
+        self._relay.armed_ms = wake_at_ms = self.session.wake_at_ms
+        delay_ms = max(0, wake_at_ms - self._now_ms())
         self._timer = self._loop.call_later(delay_ms / 1000, self._on_timer)
 
     def _on_timer(self) -> None:
@@ -497,7 +496,7 @@ class ClientChannel(asyncio.Protocol):
         self._owner.scheduler.add(partial(self._run, self._due))
 
     def _due(self) -> None:
-        self._armed_ms = NEVER_MS
+        self._relay.armed_ms = NEVER_MS
         if self._closed:
             return
         unread = self.unread_fd() if self.leaves_with_fin else None
@@ -532,6 +531,7 @@ class ClientChannel(asyncio.Protocol):
         if self._connecting is not None and not self._connecting.done():
             self._connecting.cancel()
         upstream, self._upstream = self._upstream, None
+        self._relay.to_upstream = None
         if upstream is not None:
             # Whole requests still reach the broker (acks=0 has no other receipt); half a request must not be
             # mistaken for one (hazard A08).

@@ -33,9 +33,8 @@ MOST_UNSENT_BYTES: Final = 2 * 1024 * 1024
 FULL_READS_PER_TURN: Final = 8
 """Then other connections have their turn; the loop itself would read 32 times."""
 
-_TAKEN_BYTES: Final = MOST_UNSENT_BYTES
-"""For a client that has taken so much whole, reads may be larger; where the kernel does not tell its room, it is
-no longer slow."""
+_TAKEN_BYTES: Final = 1024 * 1024
+"""Where the kernel does not tell its room: a client that has taken so much whole is not slow any more."""
 
 _SO_MEMINFO: Final = 55
 _MEMINFO: Final = struct.Struct("=9I")  # linux/sock_diag.h, SK_MEMINFO_*
@@ -136,7 +135,7 @@ class FittedReads(asyncio.BufferedProtocol):
         user.upstream_received(bytes(_BUFFER[:nbytes]))
         if not self._client.get_write_buffer_size():
             self._taken_bytes += nbytes
-            if room is not None and self._taken_bytes >= _TAKEN_BYTES:
+            if room is not None and self._taken_bytes >= MOST_UNSENT_BYTES:
                 self._taken_bytes = 0
                 self._most_bytes = min(2 * self._most_bytes, MOST_READ_BYTES)
         elif room is None or room >= nbytes:  # the kernel took less than it had said

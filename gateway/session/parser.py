@@ -7,17 +7,20 @@ What becomes of a request is the session's decision. The same bytes in other pie
 
 from __future__ import annotations
 
-import struct
 from typing import Final
+
+from librt.strings import read_i16_be, read_i32_be
 
 from gateway.auth.authentication import Unauthenticated
 from gateway.session.routes import Route, Routes, find_route
 from gateway.session.throttle_state import MAX_CACHED_NAME_BYTES
 from protocol.errors import MalformedBody, ProtocolError, Truncated
-from protocol.headers import HEAD, HEAD_BYTES, MIN_REQUEST_BYTES, refuse_size, unsupported
+from protocol.headers import HEAD_BYTES, MIN_REQUEST_BYTES, refuse_size, unsupported
 from quotas.entities import cut_name
 
 _SIZE_BYTES: Final = 4
+_NO_NUMBER: Final = 2**62
+"""No api number of a request."""
 _LONGEST_HEAD_BYTES: Final = 128 * 1024
 
 
@@ -25,7 +28,6 @@ class RequestParser:
     """See the module.
 
     Attributes:
-        routes: what may pass now.
         routes_after_login: what may pass once the client has authenticated; None when it needs not, or has.
         size, correlation_id, client_id_length: of the head read last; the size is that of the payload.
         frame_end: where that request ends, as an offset into the bytes it was read from.
@@ -38,7 +40,10 @@ class RequestParser:
         "_client_id",
         "_client_id_bytes",
         "_kept",
+        "_last_number",
+        "_last_route",
         "_max_frame_bytes",
+        "_routes",
         "_wanted_bytes",
         "client_id_length",
         "collecting",
@@ -46,7 +51,6 @@ class RequestParser:
         "frame_end",
         "mid_frame",
         "relay_left",
-        "routes",
         "routes_after_login",
         "size",
     )
@@ -54,8 +58,7 @@ class RequestParser:
     def __init__(
         self, routes: Routes, *, routes_after_login: Routes | None = None, max_frame_bytes: int
     ) -> None:
-        self.routes = routes
-        self.routes_after_login = routes_after_login
+        self.allow(routes, routes_after_login=routes_after_login)
         self.size = 0
         self.correlation_id = 0
         self.client_id_length = 0
@@ -69,6 +72,13 @@ class RequestParser:
         self._client_id = ""
         self._client_id_bytes = b""
 
+    def allow(self, routes: Routes, *, routes_after_login: Routes | None = None) -> None:
+        """What may pass from the next head on; see `routes_after_login`."""
+        self._routes = routes
+        self.routes_after_login = routes_after_login
+        self._last_number = _NO_NUMBER
+        self._last_route: Route | None = None
+
     # -- heads -----------------------------------------------------------------------------------------------
 
     def read_head(self, data: bytes, at: int) -> Route | None:
@@ -80,21 +90,24 @@ class RequestParser:
         Raises:
             ProtocolError: no such request may pass.
         """
-        # Declared, so that compiled code compares numbers and not objects.
-        size: int
-        number: int
-        client_id_length: int
-        try:
-            size, number, self.correlation_id, client_id_length = HEAD.unpack_from(data, at)
-        except struct.error:
+        if len(data) - at < HEAD_BYTES:
             return None
-        route = self.routes.get(number) or find_route(self.routes, number)
+        size: int = read_i32_be(data, at)
+        number: int = read_i32_be(data, at + 4)
+        self.correlation_id = read_i32_be(data, at + 8)
+        client_id_length: int = read_i16_be(data, at + 12)
+        route = self._last_route
+        if number != self._last_number:
+            # Most requests of a connection are of the same version of the same API as the one before.
+            unsigned = number & 0xFFFFFFFF
+            route = self._routes.get(unsigned) or find_route(self._routes, unsigned)
+            self._last_number, self._last_route = number, route
         if (
             route is None
             or not MIN_REQUEST_BYTES <= size <= route.max_request_bytes
             or client_id_length > size - MIN_REQUEST_BYTES
         ):
-            raise self._refusal(route, size, number, client_id_length)
+            raise self._refusal(route, size, number & 0xFFFFFFFF, client_id_length)
         self.size = size
         self.client_id_length = client_id_length
         self.frame_end = at + _SIZE_BYTES + size

@@ -6,9 +6,10 @@ are told apart by their place; the correlation id is checked, and on any doubt `
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator
 from typing import Final, Protocol, TypeAlias
+
+from librt.strings import read_i32_be
 
 from protocol.api_keys import Api
 from protocol.errors import MalformedBody, UpstreamDesync
@@ -239,7 +240,7 @@ class ResponseQueue:
             to_client: list that reply chunks are appended to.
             max_response_bytes: largest reply payload a broker may announce.
         """
-        self.pending: deque[Pending] = deque()
+        self.pending: list[Pending] = []
         self.to_client = to_client
         self._max_response_bytes = max_response_bytes
         self._locals = 0
@@ -326,15 +327,13 @@ class ResponseQueue:
             return True
         if self._partial or self._locals or received < _REPLY_HEAD_BYTES:
             return False
-        size: int
-        correlation_id: int
-        size, correlation_id = REPLY_HEAD.unpack_from(data, 0)
+        size: int = read_i32_be(data, 0)
         left = size + _SIZE_BYTES - received
         if left < 0 or size > self._max_response_bytes or not self.pending:
             return False
         first = self.pending[0]
         answer = first.answer
-        if first.correlation_id != correlation_id or first.timed is not None:
+        if first.correlation_id != read_i32_be(data, _SIZE_BYTES) or first.timed is not None:
             return False
         if answer is not None:
             if answer.tail is not None and (left or not answer.tail.passes(data, 0, received)):
@@ -343,7 +342,7 @@ class ResponseQueue:
                 return False
             if answer.watch is not None:
                 self._watch(answer.watch, data, 0, size + _SIZE_BYTES, now_ms)
-        self.pending.popleft()
+        self.pending.pop(0)
         self._relay_left = left
         return True
 
@@ -408,12 +407,10 @@ class ResponseQueue:
         pending = self.pending
         start = 0
         reply: bytes | None
-        # Declared, so that compiled code compares numbers and not objects.
-        size: int
-        correlation_id: int
         self._wanted_bytes = _REPLY_HEAD_BYTES
         while received - at >= _REPLY_HEAD_BYTES:
-            size, correlation_id = REPLY_HEAD.unpack_from(data, at)
+            size: int = read_i32_be(data, at)
+            correlation_id: int = read_i32_be(data, at + _SIZE_BYTES)
             if not pending:
                 raise UpstreamDesync("a reply to no request")
             first = pending[0]
@@ -424,7 +421,7 @@ class ResponseQueue:
             answer, timed = first.answer, first.timed
             end = at + 4 + size
             if timed is None and (answer is None or _take_unseen(answer, data, at, size, end <= received)):
-                pending.popleft()
+                pending.pop(0)
                 if answer is not None:
                     if answer.watch is not None:
                         self._watch(answer.watch, data, at, end, now_ms)
@@ -442,7 +439,7 @@ class ResponseQueue:
                 if received - at < wanted:
                     self._wanted_bytes = wanted
                     break
-                pending.popleft()
+                pending.pop(0)
                 if isinstance(answer, CollectedAnswer):
                     # Its handler may reply itself, which belongs behind what came before.
                     self._emit(data, start, at)
@@ -646,7 +643,7 @@ class ResponseQueue:
             answer = pending[0].answer
             if not isinstance(answer, LocalAnswer) or answer.frame is None:
                 return
-            pending.popleft()
+            pending.pop(0)
             self._locals -= 1
             self.local_bytes -= len(answer.frame)
             self.to_client.append(answer.frame)

@@ -53,6 +53,8 @@ class Session(Protocol):
         throttling: what the client's requests are counted by, and what is still due of a long throttle.
     """
 
+    __slots__ = ()
+
     listener: str
     peer: str
     broker_id: int | None

@@ -23,6 +23,7 @@ from gateway.auth.authentication import Authentication
 from gateway.observability.events import CloseCause, Side
 from gateway.observability.traces import Attribute, OpenTraces, Trace, TraceSink
 from gateway.runtime.lateness import LATE_MS
+from gateway.session.chunk_relay import NEVER_MS, ChunkTaker
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.memory_budget import SMALL_BYTES, MemoryBudget
 from gateway.session.mute import MuteReason
@@ -38,7 +39,7 @@ from gateway.session.response_queue import (
     TimedRequest,
     Watch,
 )
-from gateway.session.routes import RELAY, HeadDecision, Route, Routes, SaslListener
+from gateway.session.routes import RELAY, HeadDecision, Route, Routes, SaslListener, Session
 from gateway.session.settings import SessionSettings
 from gateway.session.throttle_state import CachedSensor, ThrottleState
 from protocol import throttle
@@ -51,7 +52,6 @@ from quotas.entities import cut_name
 from quotas.rate_quotas import RateTracker
 from quotas.trackers import Kind
 
-NEVER_MS: Final = 2**62
 _ANONYMOUS: Final = "ANONYMOUS"
 _REWRITE: Final = HeadDecision.REWRITE
 _COLLECT: Final = HeadDecision.COLLECT
@@ -76,7 +76,7 @@ def _at_once(_frame_bytes: int) -> bool:
     return True
 
 
-class ClientSession:
+class ClientSession(Session, ChunkTaker):
     """One client connection and its upstream leg; what handlers use of it is described in `routes.Session`.
 
     Attributes:
@@ -838,14 +838,13 @@ class ClientSession:
         assert self.authentication.principal is not None
         self.user = cut_name(self.authentication.principal)
         if self._sasl is not None:
-            self._parser.routes = self._sasl.after
-            self._parser.routes_after_login = None
+            self._parser.allow(self._sasl.after)
             self._sasl = None
 
     def confirm_next(self) -> None:
         """See `Session`."""
         assert self._sasl is not None
-        self._parser.routes = self._sasl.confirming
+        self._parser.allow(self._sasl.confirming, routes_after_login=self._sasl.after)
 
     def _close_when_due(self, now_ms: int) -> None:
         if self._delayed_close is None or now_ms < self._delayed_close[0]:

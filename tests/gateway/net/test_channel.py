@@ -98,9 +98,11 @@ async def test_a_client_that_sends_much_lets_others_have_their_turn() -> None:
         kept = channel._transport, channel._upstream
         channel._transport, channel._upstream = transport, Transport()  # type: ignore[assignment]
         frame = produce(size=2 * FULL_READS_PER_TURN * FULL_READ_BYTES)
-        for at in range(FULL_READS_PER_TURN):
+        full = [frame[at * FULL_READ_BYTES :][:FULL_READ_BYTES] for at in range(FULL_READS_PER_TURN)]
+        # One that is not full is the last of its turn.
+        for read in [*full[:-1], full[-1][:1_000], full[-1][1_000:] + frame[:1_000], *full[1:]]:
             assert transport.told == []
-            channel.data_received(frame[at * FULL_READ_BYTES :][:FULL_READ_BYTES])
+            channel.data_received(read)
         assert transport.told == ["pause"]
         await asyncio.sleep(0)
         assert transport.told == ["pause", "resume"]

@@ -1,0 +1,81 @@
+"""ChunkRelay: the usual chunk, from one transport to the other in one call.
+
+The channel lives between uvloop's calls and can not be compiled. What it does with nearly every chunk can be: look at
+the time, ask the session, write. Everything else is left to the channel. What writes and what tells the time is
+given to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+NEVER_MS: Final = 2**62
+
+FULL_READ_BYTES: Final = 256_000
+"""What uvloop reads at once; when it got as much it reads again in the same turn, up to 32 times."""
+
+NOT_TAKEN: Final = 0
+RELAYED: Final = 1
+TO_PUMP: Final = 2
+"""Relayed, and the session has more to say: see `ClientChannel._pump`."""
+
+
+class ChunkTaker(Protocol):
+    """The session, as far as the usual chunk is concerned; see there."""
+
+    __slots__ = ()
+    muted: int
+    wake_at_ms: int
+
+    def relay_request(self, data: bytes, *, now_ms: int) -> bool:
+        """Take `data` if it is one request that is relayed as it is, or a piece of it."""
+
+    def relay_reply(self, data: bytes, *, now_ms: int) -> bool:
+        """Take `data` if it is one reply that is relayed as it is, or a piece of one."""
+
+
+class ChunkRelay:
+    """Relays what needs to be seen by nothing but the session's usual case.
+
+    Attributes:
+        to_client, to_upstream: write to the transports; None while there is none.
+        armed_ms: when the channel's timer is due.
+    """
+
+    __slots__ = ("_seconds", "_session", "armed_ms", "to_client", "to_upstream")
+
+    def __init__(self, session: ChunkTaker, seconds: Callable[[], float]) -> None:
+        """Relay for a session.
+
+        Args:
+            session: decides what is relayed.
+            seconds: the loop's time.
+        """
+        self._session = session
+        self._seconds = seconds
+        self.to_client: Callable[[bytes], None] | None = None
+        self.to_upstream: Callable[[bytes], None] | None = None
+        self.armed_ms = NEVER_MS
+
+    def request(self, data: bytes) -> int:
+        """Take a chunk from the client, if it is one request that is relayed as it is, or a piece of it.
+
+        Returns:
+            `NOT_TAKEN`, `RELAYED` or `TO_PUMP`.
+        """
+        write = self.to_upstream
+        session = self._session
+        if write is None or not session.relay_request(data, now_ms=int(self._seconds() * 1000)):
+            return NOT_TAKEN
+        write(data)
+        return TO_PUMP if session.muted or session.wake_at_ms < self.armed_ms else RELAYED
+
+    def reply(self, data: bytes) -> int:
+        """Take a chunk from the broker in the same way."""
+        write = self.to_client
+        session = self._session
+        if write is None or not session.relay_reply(data, now_ms=int(self._seconds() * 1000)):
+            return NOT_TAKEN
+        write(data)
+        return TO_PUMP if session.muted else RELAYED
