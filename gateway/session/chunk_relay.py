@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from gateway.observability.events import CloseCause
+
 NEVER_MS: Final = 2**62
 
 FULL_READ_BYTES: Final = 256_000
@@ -18,15 +20,22 @@ FULL_READ_BYTES: Final = 256_000
 NOT_TAKEN: Final = 0
 RELAYED: Final = 1
 TO_PUMP: Final = 2
-"""Relayed, and the session has more to say: see `ClientChannel._pump`."""
+"""The session has taken it, and has more to say: see `ClientChannel._pump`."""
 
 
 class ChunkTaker(Protocol):
     """The session, as far as the usual chunk is concerned; see there."""
 
     __slots__ = ()
+    close_cause: CloseCause | None
     muted: int
+    to_client: list[bytes]
+    to_upstream: list[bytes]
     wake_at_ms: int
+
+    @property
+    def times_requests(self) -> bool:
+        """Whether the time of requests is measured: the channel does that."""
 
     def relay_request(self, data: bytes, *, now_ms: int) -> bool:
         """Take `data` if it is one request that is relayed as it is, or a piece of it."""
@@ -34,9 +43,15 @@ class ChunkTaker(Protocol):
     def relay_reply(self, data: bytes, *, now_ms: int) -> bool:
         """Take `data` if it is one reply that is relayed as it is, or a piece of one."""
 
+    def receive_from_client(self, data: bytes, *, now_ms: int) -> None:
+        """Take received bytes."""
+
+    def receive_from_upstream(self, data: bytes, *, now_ms: int) -> None:
+        """Take received bytes."""
+
 
 class ChunkRelay:
-    """Relays what needs to be seen by nothing but the session's usual case.
+    """Hands chunks to the session, and writes what it makes of them where that is one chunk for the other side.
 
     Attributes:
         to_client, to_upstream: write to the transports; None while there is none.
@@ -59,23 +74,51 @@ class ChunkRelay:
         self.armed_ms = NEVER_MS
 
     def request(self, data: bytes) -> int:
-        """Take a chunk from the client, if it is one request that is relayed as it is, or a piece of it.
+        """Take a chunk from the client.
 
         Returns:
             `NOT_TAKEN`, `RELAYED` or `TO_PUMP`.
         """
         write = self.to_upstream
         session = self._session
-        if write is None or not session.relay_request(data, now_ms=int(self._seconds() * 1000)):
+        if write is None:
             return NOT_TAKEN
-        write(data)
-        return TO_PUMP if session.muted or session.wake_at_ms < self.armed_ms else RELAYED
+        now_ms = int(self._seconds() * 1000)
+        if session.relay_request(data, now_ms=now_ms):
+            write(data)
+            return TO_PUMP if session.muted or session.wake_at_ms < self.armed_ms else RELAYED
+        if session.times_requests:
+            return NOT_TAKEN
+        muted = session.muted
+        session.receive_from_client(data, now_ms=now_ms)
+        chunks = session.to_upstream
+        if len(chunks) != 1 or session.to_client:
+            return TO_PUMP
+        write(chunks[0])
+        chunks.clear()
+        return TO_PUMP if muted or self._more_to_do() else RELAYED
 
     def reply(self, data: bytes) -> int:
         """Take a chunk from the broker in the same way."""
         write = self.to_client
         session = self._session
-        if write is None or not session.relay_reply(data, now_ms=int(self._seconds() * 1000)):
+        if write is None:
             return NOT_TAKEN
-        write(data)
-        return TO_PUMP if session.muted else RELAYED
+        now_ms = int(self._seconds() * 1000)
+        if session.relay_reply(data, now_ms=now_ms):
+            write(data)
+            return TO_PUMP if session.muted else RELAYED
+        if session.times_requests:
+            return NOT_TAKEN
+        muted = session.muted
+        session.receive_from_upstream(data, now_ms=now_ms)
+        chunks = session.to_client
+        if len(chunks) != 1 or session.to_upstream:
+            return TO_PUMP
+        write(chunks[0])
+        chunks.clear()
+        return TO_PUMP if muted or self._more_to_do() else RELAYED
+
+    def _more_to_do(self) -> bool:
+        session = self._session
+        return session.muted != 0 or session.close_cause is not None or session.wake_at_ms < self.armed_ms
