@@ -50,6 +50,11 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         help="the gateway with usage records by topic beside those without topics; kept apart",
     )
     parser.add_argument(
+        "--peers",
+        action="store_true",
+        help="Kroxylicious and a TCP proxy in Go, too; fetched once, by Maven and Go",
+    )
+    parser.add_argument(
         "--only", metavar="KEY", action="append", help="only these workloads (also: latency, idle)"
     )
     parser.add_argument(

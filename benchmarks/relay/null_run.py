@@ -28,6 +28,7 @@ from benchmarks.relay.paths import (
     start_target,
     start_uvloop_relay,
 )
+from benchmarks.relay.peers import GO_PROXY, KROXYLICIOUS, start_go_proxy, start_kroxylicious
 from benchmarks.relay.processes import QUICK_SECONDS, RUN_SECONDS, Budget, Cores, free_port
 from benchmarks.relay.workloads import IDLE_CONNECTIONS, LATENCY_REQUESTS, WORKLOADS
 
@@ -39,6 +40,7 @@ def starters(
     quotas: bool,
     usage: bool = False,
     topics: bool = False,
+    peers: bool = False,
     against: Path | None = None,
 ) -> dict[str, Starter]:
     """The paths to measure, by name, in the order of even rounds.
@@ -49,6 +51,7 @@ def starters(
         quotas: the gateway with byte rates besides the one without, and no bare relays.
         usage: the same with usage records.
         topics: the same with usage records, and with those by topic.
+        peers: proxies of others, too.
         against: another checkout; its gateway, too, beside each of ours.
     """
     known: dict[str, Starter] = {
@@ -68,6 +71,8 @@ def starters(
         known[GATEWAY_WITH_TOPICS] = partial(start_gateway, topics=True)
     if quotas:
         known[GATEWAY_WITH_BYTE_QUOTAS] = partial(start_gateway, byte_quotas=True)
+    if peers:
+        known |= {KROXYLICIOUS: start_kroxylicious, GO_PROXY: start_go_proxy}
     if against is not None:
         known |= {
             name + OF_OTHER_CHECKOUT: partial(start, checkout=against)
@@ -105,6 +110,7 @@ class Bench:
             quotas=options.quotas,
             usage=options.usage,
             topics=options.topics,
+            peers=options.peers,
             against=options.against,
         )
         port = options.broker_port or free_port()

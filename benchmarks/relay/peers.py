@@ -1,0 +1,74 @@
+"""Proxies of others beside ours: Kroxylicious, which knows Kafka's protocol, and a TCP proxy in Go.
+
+Both are pinned, fetched once, and run with their defaults: Kroxylicious without filters, so that it hands on the
+frames as they are.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from benchmarks.relay.native_build import CACHE
+from benchmarks.relay.paths import RunningPath
+from benchmarks.relay.processes import PinnedProcess, free_port
+from pinned_jars import cache_dir, ensure, program
+
+KROXYLICIOUS: Final = "Kroxylicious 0.12.0"
+GO_PROXY: Final = "Go tcpproxy"
+
+_HERE: Final = Path(__file__).resolve().parent
+_JAVA: Final = _HERE / "kroxylicious_peer"
+_GO: Final = _HERE / "go_proxy"
+_CONFIG: Final = """\
+virtualClusters:
+  - name: bench
+    targetCluster:
+      bootstrapServers: 127.0.0.1:{upstream_port}
+    gateways:
+      - name: default
+        portIdentifiesNode:
+          bootstrapAddress: 127.0.0.1:{listen_port}
+          advertisedBrokerAddressPattern: 127.0.0.1
+          nodeStartPort: {node_port}
+          nodeIdRanges:
+            - name: brokers
+              start: 1
+              end: 1
+"""
+
+
+def start_kroxylicious(upstream_port: int, core: int, folder: Path) -> RunningPath:
+    """Kroxylicious on one core.
+
+    Raises:
+        MissingProgramError: no Java or no Maven on this machine.
+        FetchError: Maven failed.
+    """
+    libs = cache_dir() / KROXYLICIOUS.replace(" ", "-").lower() / "libs"
+    ensure(libs, _JAVA / "pom.xml", f"{KROXYLICIOUS} (30 MB)")
+    port = free_port(block=2)
+    config = folder / f"kroxylicious-{port}.yaml"
+    config.write_text(_CONFIG.format(upstream_port=upstream_port, listen_port=port, node_port=port + 1))
+    java = program("java", package="default-jdk-headless")
+    argv = [java, "-Xmx1g", "-cp", f"{libs}/*", str(_JAVA / "StartKroxylicious.java"), str(config)]
+    log = folder / f"kroxylicious-{port}.log"
+    return RunningPath(KROXYLICIOUS, port, PinnedProcess(argv, core=core, log=log))
+
+
+def start_go_proxy(upstream_port: int, core: int, folder: Path) -> RunningPath:
+    """A proxy that copies bytes, with one thread for Go's goroutines.
+
+    Raises:
+        MissingProgramError: no Go on this machine.
+        SystemExit: Go could not build it.
+    """
+    binary = CACHE / "go_proxy"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    go = program("go", package="golang-go")
+    if subprocess.run([go, "build", "-o", str(binary), "."], cwd=_GO, check=False).returncode:
+        raise SystemExit("cannot build the Go proxy")
+    port = free_port()
+    argv = ["env", "GOMAXPROCS=1", str(binary), f"127.0.0.1:{port}", f"127.0.0.1:{upstream_port}"]
+    return RunningPath(GO_PROXY, port, PinnedProcess(argv, core=core, log=folder / f"go-{port}.log"))
