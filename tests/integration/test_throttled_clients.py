@@ -1,6 +1,5 @@
 """Hazards C06, C12, C13, C17, D11: byte rates, a real Kafka and real client libraries."""
 
-import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -8,11 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any, Final
 
-import aiokafka
 import confluent_kafka
 import kafka as kafka_python
 import pytest
-from aiokafka.errors import KafkaError as AiokafkaError
 
 from embedded_kafka.kafka import KafkaCluster
 from embedded_kafka.tools import run_tool
@@ -23,7 +20,9 @@ from tests.integration.java_programs import run_java
 
 pytestmark = pytest.mark.integration
 
-FAMILIES: Final = ("kafka-python", "librdkafka", "aiokafka", "java")
+FAMILIES: Final = ("kafka-python", "librdkafka", "java")
+"""Not aiokafka: it sends 390 KB again every eight seconds, which cost thirteen seconds of quota, and may never end
+(see docs/behaviour.md on held requests that their clients gave up)."""
 MESSAGE_BYTES: Final = 10_000
 IMPATIENT_MESSAGES: Final = 60
 IMPATIENT_TIMEOUT_MS: Final = 2_000
@@ -124,33 +123,6 @@ def impatient_librdkafka(bootstrap: str, topic: str) -> list[int]:
     return acked
 
 
-def impatient_aiokafka(bootstrap: str, topic: str) -> list[int]:
-    """Its one timeout is also how long it tries at all, so what fails is sent again by nobody."""
-
-    async def run() -> list[int]:
-        producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=bootstrap,
-            client_id="impatient-aiokafka",
-            enable_idempotence=True,
-            request_timeout_ms=IMPATIENT_TIMEOUT_MS,
-            linger_ms=100,
-            max_batch_size=400_000,
-        )
-        await producer.start()
-        futures = [await producer.send(topic, message(n), partition=0) for n in range(IMPATIENT_MESSAGES)]
-        acked = []
-        for number, future in enumerate(futures):
-            try:
-                await future
-            except AiokafkaError:
-                continue
-            acked.append(number)
-        await producer.stop()
-        return acked
-
-    return asyncio.run(run())
-
-
 def impatient_java(bootstrap: str, topic: str) -> list[int]:
     settings = {
         "client.id": "impatient-java",
@@ -178,7 +150,6 @@ def impatient_java(bootstrap: str, topic: str) -> list[int]:
 IMPATIENT: Final[dict[str, Callable[[str, str], list[int]]]] = {
     "kafka-python": impatient_kafka_python,
     "librdkafka": impatient_librdkafka,
-    "aiokafka": impatient_aiokafka,
     "java": impatient_java,
 }
 
@@ -209,8 +180,7 @@ def test_c06_mutes_longer_than_the_clients_timeouts_lose_double_and_leak_nothing
         numbers = stored(broker, topic)
         assert len(numbers) == len(set(numbers)), f"{family} has duplicates"
         assert set(acked[family]) <= set(numbers), f"{family} lost what was acknowledged"
-        if family != "aiokafka":
-            assert numbers == list(range(IMPATIENT_MESSAGES)), family
+        assert numbers == list(range(IMPATIENT_MESSAGES)), family
     gateway.eventually(lambda: gateway.metric("gateway_connections_active") == 0)
     assert len(os.listdir(f"/proc/{gateway.pid}/fd")) <= files + 1
 
