@@ -275,7 +275,7 @@ MUTATION := $(CACHE)/mutation
 
 $(MUTATION)/.up-to-date: benchmarks/mutation/requirements.txt $(VENV)/.up-to-date
 	@rm -rf $(MUTATION)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps --target $(MUTATION) -r $<
+	@$(PIP) --require-hashes --no-deps --target $(MUTATION) -r $<
 	@touch $@
 
 .PHONY: campaign-mutation

@@ -82,7 +82,7 @@ def records_at(data: bytes, at: i64, size: i64) -> i64:
 
 
 def plain_produce(data: bytes, at: int, end: int, api: Api) -> list[tuple[bytes, int, int]] | None:
-    """The topics of a whole request, for the one that nearly always comes, in a fifth of the walk's time.
+    """The topics of a whole request, for the one that nearly always comes.
 
     Args:
         data: received bytes.
@@ -205,7 +205,7 @@ def _plain_partitions(
 
 
 def short_batches(data: bytes, at: i64, end: i64, left: i64, fixed: i64) -> tuple[i64, i64, i64, i64]:
-    """Steps over partitions that hold one batch each, of less than 16 KiB: a call for each, and no more.
+    """Steps over partitions that hold one batch each, of less than 16 KiB.
 
     Args:
         data: received bytes.

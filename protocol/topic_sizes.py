@@ -12,8 +12,9 @@ of the same size. A Produce has one batch for each partition, so its numbers are
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from struct import Struct
 from typing import Final, TypeAlias
+
+from librt.strings import read_i16_be, read_i32_be
 
 from protocol.api_keys import Api, ApiKey
 from protocol.errors import MalformedBody, ProtocolError, TooManyElements
@@ -44,9 +45,6 @@ Found: TypeAlias = Callable[[bytes, int, int], None]
 
 _FIRST_NEGATIVE: Final = 1 << 31
 """Kafka reads a number of tags as an int32, and a negative one as none."""
-
-_INT16: Final = Struct(">h")
-_INT32: Final = Struct(">i")
 
 
 class _Window:
@@ -88,7 +86,8 @@ def _uvarint(window: _Window, at: int) -> Generator[tuple[int, int], int, tuple[
 def _int32(window: _Window, at: int) -> Generator[tuple[int, int], int, tuple[int, int]]:
     if at + 4 > window.end:
         at = yield at, 4
-    return _INT32.unpack_from(window.data, at)[0], at + 4
+    value: int = read_i32_be(window.data, at)
+    return value, at + 4
 
 
 def _length(window: _Window, at: int, *, compact: bool) -> Generator[tuple[int, int], int, tuple[int, int]]:
@@ -107,7 +106,8 @@ def _string_length(
         return (yield from _length(window, at, compact=True))
     if at + 2 > window.end:
         at = yield at, 2
-    return max(_INT16.unpack_from(window.data, at)[0], 0), at + 2
+    length: int = read_i16_be(window.data, at)
+    return max(length, 0), at + 2
 
 
 def _tags(window: _Window, at: int) -> _Walk:
@@ -146,13 +146,14 @@ def _records(window: _Window, at: int, size: int) -> Generator[tuple[int, int], 
         if at + wanted > window.end:
             at = yield at, wanted
         data = window.data
-        length = _INT32.unpack_from(data, at + LENGTH_AT)[0]
+        length: int = read_i32_be(data, at + LENGTH_AT)
         if length <= 0:
             break
         if data[at + MAGIC_AT] < PLAIN_BATCH:
             records += 1
         elif left >= BATCH_HEAD_BYTES:
-            records += max(_INT32.unpack_from(data, at + COUNT_AT)[0], 0)
+            count: int = read_i32_be(data, at + COUNT_AT)
+            records += max(count, 0)
         step = BEHIND_LENGTH + length
         if step >= left:
             break

@@ -141,10 +141,11 @@ def in_messages(counters: Sequence[tuple[QuotaKey, Told]]) -> Iterator[Sequence[
         key: CounterKey = told[0]
         names = _names(key)
         # Quotes are two bytes, what is no ASCII four, control characters six.
-        size += _COUNTER_BYTES + len(names) * (2 if names.isascii() and names.isprintable() else 6)
-        if at - begin >= MOST_COUNTERS or (size > MOST_BYTES and at > begin):
+        own_size = _COUNTER_BYTES + len(names) * (2 if names.isascii() and names.isprintable() else 6)
+        if at - begin >= MOST_COUNTERS or (size + own_size > MOST_BYTES and at > begin):
             yield counters[begin:at]
-            begin, size = at, _COUNTER_BYTES + len(names) * 6
+            begin, size = at, 0
+        size += own_size
     if begin < len(counters):
         yield counters[begin:]
 

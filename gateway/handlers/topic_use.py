@@ -31,8 +31,10 @@ from protocol.fetch import counted_bytes
 from protocol.headers import HEAD_BYTES
 from protocol.plain_topics import (
     BATCH_HEAD_BYTES,
+    BEHIND_LENGTH,
     FIRST_PRODUCE_WITH_TOPIC_IDS,
     LENGTH_AT,
+    PLAIN_BATCH,
     names_by_id,
     plain_fetch,
     plain_produce,
@@ -291,7 +293,7 @@ def count_plain_produce(
                     and data.endswith(_NO_TAGS, at, end)
                 ):
                     length, magic, records = _unpack_batch(data, at + LENGTH_AT)
-                    if length == records_bytes - 12 and magic == 2 and records > 0:
+                    if length == records_bytes - BEHIND_LENGTH and magic == PLAIN_BATCH and records > 0:
                         topic.requests += 1
                         topic.size_bytes += records_bytes
                         topic.records += records

@@ -26,7 +26,7 @@ from gateway.net.stalled_write import StalledWriteDetector
 from gateway.observability.events import CloseCause, Side
 from gateway.observability.traces import TraceSink
 from gateway.runtime.clock import NowMs
-from gateway.session.chunk_relay import FULL_READ_BYTES, NEVER_MS, TO_PUMP, ChunkRelay
+from gateway.session.chunk_relay import NEVER_MS, TO_PUMP, ChunkRelay
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.memory_budget import MemoryBudget
 from gateway.session.mute import MuteReason
@@ -40,6 +40,9 @@ from quotas.ip_limits import network_of
 
 HIGH_WATER_BYTES: Final = 512 * 1024
 """Bytes unsent to the broker at which the client is no longer read; to a client any byte is enough."""
+
+FULL_READ_BYTES: Final = 256_000
+"""What uvloop reads at once; when it got as much it reads again in the same turn, up to 32 times."""
 
 FULL_READS_PER_TURN: Final = 4
 """Then other connections have their turn."""

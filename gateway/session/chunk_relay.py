@@ -14,9 +14,6 @@ from gateway.observability.events import CloseCause
 
 NEVER_MS: Final = 2**62
 
-FULL_READ_BYTES: Final = 256_000
-"""What uvloop reads at once; when it got as much it reads again in the same turn, up to 32 times."""
-
 NOT_TAKEN: Final = 0
 RELAYED: Final = 1
 TO_PUMP: Final = 2
@@ -91,12 +88,7 @@ class ChunkRelay:
             return NOT_TAKEN
         muted = session.muted
         session.receive_from_client(data, now_ms=now_ms)
-        chunks = session.to_upstream
-        if len(chunks) != 1 or session.to_client:
-            return TO_PUMP
-        write(chunks[0])
-        chunks.clear()
-        return TO_PUMP if muted or self._more_to_do() else RELAYED
+        return self._write(write, session.to_upstream, session.to_client, muted)
 
     def reply(self, data: bytes) -> int:
         """Take a chunk from the broker in the same way."""
@@ -112,13 +104,17 @@ class ChunkRelay:
             return NOT_TAKEN
         muted = session.muted
         session.receive_from_upstream(data, now_ms=now_ms)
-        chunks = session.to_client
-        if len(chunks) != 1 or session.to_upstream:
+        return self._write(write, session.to_client, session.to_upstream, muted)
+
+    def _write(
+        self, write: Callable[[bytes], None], chunks: list[bytes], others: list[bytes], muted: int
+    ) -> int:
+        """Write the one chunk that was made, if it is one, and there is none for the other side."""
+        if len(chunks) != 1 or others:
             return TO_PUMP
         write(chunks[0])
         chunks.clear()
-        return TO_PUMP if muted or self._more_to_do() else RELAYED
-
-    def _more_to_do(self) -> bool:
         session = self._session
-        return session.muted != 0 or session.close_cause is not None or session.wake_at_ms < self.armed_ms
+        if muted or session.muted or session.close_cause is not None or session.wake_at_ms < self.armed_ms:
+            return TO_PUMP
+        return RELAYED
