@@ -195,7 +195,10 @@ class ClientChannel(asyncio.Protocol):
 
     def unread_fd(self) -> int | None:
         """See `peer_close.Watched`."""
-        if self._reading or self._transport is None:
+        return None if self._reading else self._client_fd()
+
+    def _client_fd(self) -> int | None:
+        if self._transport is None:
             return None
         connection = self._transport.get_extra_info("socket")
         fd = -1 if connection is None else int(connection.fileno())
@@ -502,9 +505,9 @@ class ClientChannel(asyncio.Protocol):
         self._relay.armed_ms = NEVER_MS
         if self._closed:
             return
-        unread = self.unread_fd() if self.leaves_with_fin else None
-        if unread is not None and peer_gone(unread):
-            # Between two looks of the watch: what waits in the socket must not go on now (hazards C16, F06).
+        fd = self._client_fd() if self.leaves_with_fin else None
+        if fd is not None and peer_gone(fd):
+            # Between two looks of the watch or two reads: what is held must not go on now (hazards C16, F06).
             self.client_gone()
             return
         self.session.on_timer(now_ms=self._now_ms())

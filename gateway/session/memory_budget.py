@@ -50,6 +50,11 @@ class MemoryBudget:
         return self.used_bytes >= self.limit_bytes
 
     @property
+    def half_free(self) -> bool:
+        """Whether less than half of it is used: what can as well wait at its sender is to leave room for the rest."""
+        return self.used_bytes < self.limit_bytes // 2
+
+    @property
     def waiting(self) -> int:
         """How many connections wait for bytes of others."""
         return len(self._waiting)

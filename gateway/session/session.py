@@ -71,6 +71,11 @@ _IN_HAND: Final = int(MuteReason.WORKING | MuteReason.AWAITING_REPLY)
 MAX_LOCAL_REPLY_BYTES: Final = 1024 * 1024
 """Replies of our own that wait behind a broker's; a client that has more of them is not read (hazard K17)."""
 
+MAX_HELD_BYTES: Final = 1024 * 1024 + 64 * 1024
+"""A client whose request is held is read up to here: what Java's producer sends by default, and its heads."""
+
+SMALL_PIECE_BYTES: Final = 16 * 1024
+
 
 def _at_once(_frame_bytes: int) -> bool:
     return True
@@ -103,6 +108,7 @@ class ClientSession(Session, ChunkTaker):
         "_end_cause",
         "_frame_deadline_ms",
         "_held",
+        "_holding",
         "_in_hand_bytes",
         "_memory",
         "_open_traces",
@@ -192,6 +198,7 @@ class ClientSession(Session, ChunkTaker):
         self.on_memory_freed: Callable[[], None] | None = None
         self.begins_now: Callable[[int], bool] = _at_once
         self._held: list[bytes] = []
+        self._holding = False  # a request until it may pass; no answer has told the client of it
         self._end_cause: CloseCause | None = None  # why no more is taken; the close follows the last reply
         self._delayed_close: tuple[int, bytes | None, CloseCause] | None = None
         self.idle_since_ms = now_ms
@@ -284,7 +291,7 @@ class ClientSession(Session, ChunkTaker):
         self.idle_since_ms = now_ms
         try:
             if self._held:
-                self._held.append(data)
+                self._hold_more(data)
             elif self._parser.mid_frame:
                 self._take_from_client(data, now_ms)
             else:
@@ -445,6 +452,13 @@ class ClientSession(Session, ChunkTaker):
         if not self.muted & _DRAINING:
             self._held.append(data)
 
+    def _hold_more(self, data: bytes) -> None:
+        """Keep what came behind something that is held; small pieces are joined, an object for each is too many."""
+        if len(self._held[-1]) < SMALL_PIECE_BYTES:
+            self._held[-1] += data
+        else:
+            self._held.append(data)
+
     def _handle(self, route: Route, frame: bytes, now_ms: int) -> None:
         """Hand a whole request to its handler; it may mute, so the walk looks again before it goes on."""
         assert route.collect is not None
@@ -465,7 +479,7 @@ class ClientSession(Session, ChunkTaker):
         wait_ms = self.meter.quotas.request_wait_ms(
             api.key, self.user, client_id, self.broker_id, kind=self.kind, now_ms=now_ms
         )
-        throttling.held_for_time = wait_ms > 0
+        self._holding = throttling.held_for_time = wait_ms > 0
         self.throttle(wait_ms, now_ms=now_ms)
         return wait_ms > 0
 
@@ -774,6 +788,7 @@ class ClientSession(Session, ChunkTaker):
         assert sensor.tracker is not None
         wait_ms = min(wanted_ms, self.throttling.max_mute_ms)
         self.throttle(wait_ms, sensor.tracker, now_ms=now_ms)
+        self._holding = True
         self._record_throttle(api, by, sensor, wait_ms, now_ms)
         return HeadDecision.WAIT
 
@@ -944,15 +959,23 @@ class ClientSession(Session, ChunkTaker):
 
     @property
     def reading_client(self) -> bool:
-        """Whether the shell should read from the client: a mute lets the current relayed frame end first."""
+        """Whether the shell should read from the client: a mute lets the current relayed frame end first.
+
+        So is one whose request is held: its end is seen behind the whole of it, and what it gave up does not pass.
+        """
         muted = self.muted
-        return not muted or (self._parser.relay_left > 0 and not muted & _BACK_PRESSURE)
+        if not muted:
+            return True
+        if self._holding and muted == _THROTTLED:
+            return self.accounted_bytes < MAX_HELD_BYTES and self._memory.half_free
+        return self._parser.relay_left > 0 and not muted & _BACK_PRESSURE
 
     def on_timer(self, *, now_ms: int) -> None:
         """Do what is due, and set `wake_at_ms` to what comes next; see `LATE_MS`."""
         late = now_ms - self.wake_at_ms >= LATE_MS
         self._close_when_due(now_ms)
         if self.muted & _THROTTLED and now_ms >= self.throttling.until_ms:
+            self._holding = False
             self.unmute(MuteReason.THROTTLED, now_ms=now_ms)
         settings = self._settings
         if self._frame_deadline_ms <= now_ms:

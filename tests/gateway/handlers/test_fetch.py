@@ -141,8 +141,8 @@ def test_c07_a_longer_debt_than_the_ceiling_is_told_and_waited_for_bit_by_bit() 
         c.muted_for(20_000).take_upstream()
         c.client_sends(fetch()).upstream_sees().client_sees(empty_reply(12, told_ms, error_code=71))
     # Less than a window is left, so that the client hardly notices.
-    c.muted_for(20_000).client_sends(fetch()).upstream_sees().client_sees().muted_for(8_000)
-    c.upstream_sees(fetch(max_bytes=100)).upstream_answers(fetch_reply(60))
+    c.muted_for(20_000).client_sends(fetch()).upstream_sees().client_sees().after(7_999).upstream_sees()
+    c.after(1).upstream_sees(fetch(max_bytes=100)).upstream_answers(fetch_reply(60))
     c.client_sees(fetch_reply(60, throttle_time_ms=6_000))
 
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from gateway.observability.events import CloseCause
+from gateway.session.session import MAX_HELD_BYTES
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaEntity, QuotaKey
@@ -154,7 +156,7 @@ def test_k04_beyond_two_windows_nothing_passes_on_any_connection(acks: int) -> N
 def test_k04_what_others_left_is_served_while_it_is_due() -> None:
     c = Conversation(producer_byte_rate=100).client_sends(sized(1_500)).client_half_closes()
     c.session.ended(now_ms=c.clock.now_ms)
-    other = c.another().client_sends(sized(60)).upstream_sees().still_muted()
+    other = c.another().client_sends(sized(60)).upstream_sees()
     third = c.another().at(4_999).client_sends(heartbeat(1), sized(60, 2)).upstream_sees(heartbeat(1))
     third.at(5_000).upstream_sees(sized(60, 2))
     other.at(5_000).upstream_sees(sized(60))
@@ -164,6 +166,26 @@ def test_k04_what_others_left_is_served_while_it_is_due() -> None:
     c.client_sends(sized(60, 2)).upstream_answers(produce_reply(2)).client_sees(produce_reply(2)).reading()
     c.core.limits.set(QuotaEntity(user="other"), QuotaKey.PRODUCER_BYTE_RATE, 10)
     c.client_sends(sized(60, 3)).upstream_answers(produce_reply(3)).client_sees(produce_reply(3)).reading()
+
+
+def test_c16_a_held_request_is_read_on_so_that_its_end_is_seen_and_drops_with_its_client() -> None:
+    c = Conversation(producer_byte_rate=100_000).client_sends(sized(3_000_000))
+    request = sized(900_000, 2)
+    other = c.another().client_sends(request[:70]).reading().client_sends(request[70:], piece_bytes=1_000)
+    other.reading().upstream_sees().client_half_closes().upstream_sees().closed(CloseCause.CLIENT_CLOSED)
+
+
+def test_c16_what_is_read_of_held_requests_is_bounded_in_bytes_objects_and_by_half_the_budget() -> None:
+    c = Conversation(producer_byte_rate=100_000).client_sends(sized(3_000_000))
+    big = sized(5_000_000, 2)
+    other = c.another().client_sends(big, piece_bytes=100_000).still_muted()
+    assert MAX_HELD_BYTES <= other.session.accounted_bytes < MAX_HELD_BYTES + 100_000
+    small = c.another().client_sends(sized(40_000, 3), piece_bytes=1).reading()
+    assert len(small.session._held) == 3
+    c.core.memory.limit_bytes = 2 * c.core.memory.used_bytes
+    small.client_sends(sized(60, 4)).still_muted()
+    other.at(60_000).upstream_sees(big)
+    small.at(200_000).upstream_sees(sized(40_000, 3), sized(60, 4))
 
 
 def test_c18_a_quota_that_changes_during_a_mute_applies_to_the_next_request() -> None:
