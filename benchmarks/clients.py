@@ -32,7 +32,8 @@ from pipeline.client_tables.files import MADE_SO
 from pipeline.client_tables.profile import PARTIAL, SUMS, merge_profiles, profile_rows
 from pipeline.client_tables.rows import BURSTS_S, SCHEMA, client_rows, required_column
 from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY, summarise
-from pipeline.storage.layout import MANIFEST, clients_dir, compacted_dir
+from pipeline.storage.layout import clients_dir, compacted_dir
+from pipeline.storage.store import MANIFEST
 from testkit.pipeline.traces import day_of
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"

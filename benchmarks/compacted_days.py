@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.storage.compacted_files import write_compacted_file
-from pipeline.storage.layout import BUCKETS, EVENTS, KEY, MANIFEST, SERIES, compacted_dir
+from pipeline.storage.layout import BUCKETS, EVENTS, KEY, SERIES, compacted_dir
 from pipeline.storage.schemas import ARROW_TYPES
+from pipeline.storage.store import MANIFEST
 from testkit.pipeline.traces import Day, day_of, entities_of
 
 FIRST_DAY: Final = datetime.date(2026, 9, 28)  # a Monday, as day 0 of the traces

@@ -32,8 +32,9 @@ from pipeline.report.report import report_of
 from pipeline.spark.session import open_session
 from pipeline.storage.compacted_days import CompactedDays
 from pipeline.storage.compacted_files import write_compacted_file
-from pipeline.storage.layout import BUCKETS, EVENTS, KEY, MANIFEST, SERIES, compacted_dir
+from pipeline.storage.layout import BUCKETS, EVENTS, KEY, SERIES, compacted_dir
 from pipeline.storage.schemas import ARROW_TYPES
+from pipeline.storage.store import MANIFEST
 
 RESULTS: Final = Path(__file__).parent / "results"
 GOAL: Final = 4.0

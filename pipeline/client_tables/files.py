@@ -19,8 +19,8 @@ from pipeline.client_tables.rows import BURSTS_S, SCHEMA, TARGETS
 from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY
 from pipeline.errors import JobError
 from pipeline.storage.entity_days import Scope
-from pipeline.storage.layout import MANIFEST, CompactedDay, clients_dir
-from pipeline.storage.store import Store, is_local, local_path, store_of
+from pipeline.storage.layout import CompactedDay, clients_dir
+from pipeline.storage.store import MANIFEST, Store, is_local, local_path, store_of
 
 MADE_SO: Final = {"targets": list(TARGETS), "bursts_s": list(BURSTS_S), "more": [CLIENT_USE]}
 """What a manifest says. Tables that were made otherwise are made again."""

@@ -11,8 +11,8 @@ from pipeline.client_tables.timelines import CLIENT_USE
 from pipeline.client_tables.use import use_of_day
 from pipeline.storage.compacted_days import CompactedDays
 from pipeline.storage.entity_days import ARRAYS, Scope
-from pipeline.storage.layout import MANIFEST, CompactedDay, clients_dir, published_days
-from pipeline.storage.store import Store, store_of
+from pipeline.storage.layout import CompactedDay, clients_dir, published_days
+from pipeline.storage.store import MANIFEST, Store, store_of
 
 
 def make_missing(spark: Any, out: str) -> list[str]:
@@ -46,7 +46,7 @@ def _make(spark: Any, store: Store, out: str, day: CompactedDay) -> None:
     for name in store.names(folder):
         if name != f".run={day.run:06d}.part":
             store.delete(f"{folder}/{name}")
-    store.rename(partial, run)
+    store.publish(partial, run)
 
 
 def _several_brokers(days: CompactedDays) -> bool:

@@ -31,10 +31,10 @@ from pipeline.errors import JobError
 from pipeline.ingest.collector import Collector, Skip
 from pipeline.ingest.lines import KEPT_BYTES, Torn
 from pipeline.storage.index_files import index_path, last_offset_index, read_index_file
-from pipeline.storage.layout import BUCKETS, MANIFEST, RAW, quarantine_dir, raw_dir
+from pipeline.storage.layout import BUCKETS, RAW, quarantine_dir, raw_dir
 from pipeline.storage.offset_index import Entry, OffsetIndex, Run
 from pipeline.storage.raw_files import write_raw_file
-from pipeline.storage.store import Store, is_local, local_path, store_of
+from pipeline.storage.store import MANIFEST, Store, is_local, local_path, store_of
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
 _KEPT_INDEXES: Final = 20
@@ -172,7 +172,7 @@ class Writer:
         manifest["buckets"] = BUCKETS
         self._store.write(f"{attempt}/{MANIFEST}", _json(manifest))
         self._store.delete(path)
-        self._store.rename(attempt, path)
+        self._store.publish(attempt, path)
         index_content = {"source": self._source, "planned": planned, "runs": index.to_json()}
         self._store.write(index_path(self._out, number), _json(index_content))
         self._store.delete(index_path(self._out, number - _KEPT_INDEXES))

@@ -31,7 +31,6 @@ from pipeline.storage.layout import (
     COMPACTED,
     EVENTS,
     KEY,
-    MANIFEST,
     RAW,
     SERIES,
     CompactedDay,
@@ -41,7 +40,7 @@ from pipeline.storage.layout import (
     published_days,
 )
 from pipeline.storage.raw_files import raw_files, read_buckets, synced
-from pipeline.storage.store import Store, is_local, local_path, store_of
+from pipeline.storage.store import MANIFEST, Store, is_local, local_path, store_of
 
 _RAW_ROWS_AT_ONCE: Final = "4000"
 _ROWS_JOINED_AT_ONCE: Final = 60_000
@@ -237,7 +236,7 @@ def _compact_here(spark: Any, paths: list[str], date: str, rows: int, partial: s
 
 
 def _publish(store: Store, folder: str, partial: str, number: int) -> None:
-    store.rename(partial, f"{folder}/run={number:06d}")
+    store.publish(partial, f"{folder}/run={number:06d}")
     for name in store.names(folder):
         if name.startswith((".run=", "run=")) and name != f"run={number:06d}":
             store.delete(f"{folder}/{name}")

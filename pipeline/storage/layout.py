@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipeline.storage.store import store_of
+from pipeline.storage.store import MANIFEST, store_of
 
 KEY: Final = {
     "date": "date",  # UTC
@@ -121,7 +121,6 @@ RAW: Final = _ddl(
 )
 """The raw table as Spark DDL."""
 
-MANIFEST: Final = "_manifest.json"
 COMPACTED_FOLDER: Final = "packed"
 COMPACTION_LOCK: Final = ".pack.lock"
 """Both have kept the names of the first release: there are folders with such days, and jobs of it may be running."""

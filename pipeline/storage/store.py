@@ -1,8 +1,9 @@
 """The small files beside the tables, and what must happen to folders at once: here or where Hadoop writes.
 
-Tables are Spark's to read and write. Offset indexes, manifests and the publishing of a day need rename and whole
-small files; paths without a scheme (or `file:`) are the operating system's, others go through the JVM's Hadoop
-client.
+Tables are Spark's to read and write. Offset indexes, manifests and the publishing of a batch or a day need whole
+small files, and folders that count from one moment on; paths without a scheme (or `file:`) are the operating
+system's, others go through the JVM's Hadoop client. Object stores copy where file systems rename, one file after
+the other: so a folder counts once its manifest is there, which comes last.
 """
 
 from __future__ import annotations
@@ -14,9 +15,15 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pipeline.errors import JobError
+
+MANIFEST: Final = "_manifest.json"
+"""In each published folder: readers leave out those without."""
+
+_REPLACING: Final = frozenset({"file", "hdfs", "viewfs"})
+"""Schemes of file systems whose renames replace at once, and on which a file is seen while it is being written."""
 
 
 class Store(Protocol):
@@ -31,8 +38,8 @@ class Store(Protocol):
     def names(self, path: str) -> list[str]:
         """Names in a folder, sorted; none for a folder that is not there."""
 
-    def rename(self, path: str, to: str) -> None:
-        """Moves a folder to a name that is free, at once."""
+    def publish(self, path: str, to: str) -> None:
+        """Moves a folder to a name that is free: killed at any moment, it is there whole or without `MANIFEST`."""
 
     def delete(self, path: str) -> None:
         """Removes a file or folder with all that is in it, if it is there."""
@@ -71,8 +78,8 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def rename(self, path: str, to: str) -> None:
-        """See `Store`."""
+    def publish(self, path: str, to: str) -> None:
+        """See `Store`; all at once."""
         local_path(to).parent.mkdir(parents=True, exist_ok=True)
         local_path(path).rename(local_path(to))
         _sync_folder(local_path(to).parent)
@@ -92,6 +99,7 @@ class HadoopStore:
     def __init__(self, spark: Any) -> None:
         """Args: spark: the session whose JVM and Hadoop settings are used."""
         self._jvm = spark._jvm
+        self._gateway = spark.sparkContext._gateway
         self._settings = spark._jsc.hadoopConfiguration()
 
     def read(self, path: str) -> bytes | None:
@@ -106,20 +114,24 @@ class HadoopStore:
             stream.close()
 
     def write(self, path: str, content: bytes) -> None:
-        """See `Store`; where a rename cannot replace, there is an instant without the file."""
+        """See `Store`."""
         files, target = self._at(path)
-        partial = self._jvm.org.apache.hadoop.fs.Path(
-            f"{target.getParent()}/.{target.getName()}.{uuid.uuid4().hex}"
-        )
-        stream = files.create(partial, True)
-        try:
-            stream.write(bytearray(content))
-        finally:
-            stream.close()
-        if not files.rename(partial, target):
-            files.delete(target, False)
-            if not files.rename(partial, target):
-                raise JobError(f"{path} could not be written")
+        if files.getScheme() not in _REPLACING:
+            self._create(files, target, content)  # an object is there once it is whole
+            return
+        hadoop = self._jvm.org.apache.hadoop.fs
+        partial = hadoop.Path(f"{target.getParent()}/.{target.getName()}.{uuid.uuid4().hex}")
+        self._create(files, partial, content)
+        options = self._gateway.new_array(hadoop.Options.Rename, 1)
+        options[0] = hadoop.Options.Rename.OVERWRITE
+        hadoop.FileContext.getFileContext(files.getUri(), self._settings).rename(partial, target, options)
+
+    @staticmethod
+    def _create(files: Any, target: Any, content: bytes) -> None:
+        stream = files.create(target, True)
+        # Not closed where this fails: an object store would take the part for the whole.
+        stream.write(bytearray(content))
+        stream.close()
 
     def names(self, path: str) -> list[str]:
         """See `Store`."""
@@ -128,12 +140,25 @@ class HadoopStore:
             return []
         return sorted(status.getPath().getName() for status in files.listStatus(target))
 
-    def rename(self, path: str, to: str) -> None:
-        """See `Store`."""
+    def publish(self, path: str, to: str) -> None:
+        """See `Store`; file by file."""
         files, target = self._at(to)
-        files.mkdirs(target.getParent())
-        if files.exists(target) or not files.rename(self._at(path)[1], target):
-            raise JobError(f"{path} could not be renamed to {to}")
+        if files.exists(target):
+            raise JobError(f"{to} is there already: {path} was not published")
+        files.mkdirs(target)
+        source = self._at(path)[1]
+        found = files.listFiles(source, True)
+        moves = []
+        while found.hasNext():
+            file = found.next().getPath()
+            relative = file.toUri().getPath().removeprefix(source.toUri().getPath() + "/")
+            moves.append((relative == MANIFEST, relative, file))
+        for _, relative, file in sorted(moves, key=lambda move: move[:2]):
+            moved = self._jvm.org.apache.hadoop.fs.Path(target, relative)
+            files.mkdirs(moved.getParent())
+            if not files.rename(file, moved):
+                raise JobError(f"{file.toString()} could not be moved to {moved.toString()}")
+        files.delete(source, True)
 
     def delete(self, path: str) -> None:
         """See `Store`."""

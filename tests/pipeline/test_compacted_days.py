@@ -17,7 +17,8 @@ from pipeline.replay.simulation import simulate
 from pipeline.report import report
 from pipeline.storage.compacted_days import CompactedDays
 from pipeline.storage.entity_days import ARRAYS, Scope, entity_days
-from pipeline.storage.layout import MANIFEST, read_compacted
+from pipeline.storage.layout import read_compacted
+from pipeline.storage.store import MANIFEST
 from quotas.usage_record import UsageApi
 from testkit.pipeline.compacted_days import DAY, write_compacted
 

@@ -13,7 +13,8 @@ from pipeline.errors import JobError
 from pipeline.maintenance.compaction import compact
 from pipeline.maintenance.status import status
 from pipeline.storage.coverage import Expectation
-from pipeline.storage.layout import BUCKETS, MANIFEST, committed_batches, published_days, raw_dir, read_compacted
+from pipeline.storage.layout import BUCKETS, committed_batches, published_days, raw_dir, read_compacted
+from pipeline.storage.store import MANIFEST
 from testkit.pipeline.usage_lines import DAY, LONG_AFTER, event, line, place, row
 from tests.pipeline.conftest import Ingest
 

@@ -14,8 +14,8 @@ from pipeline.maintenance import pruning
 from pipeline.maintenance.compaction import compact
 from pipeline.maintenance.pruning import Keep, delete, due, is_pruned
 from pipeline.maintenance.status import status
-from pipeline.storage.layout import MANIFEST, committed_batches, compacted_dir, published_days, raw_dir
-from pipeline.storage.store import LocalStore, held
+from pipeline.storage.layout import committed_batches, compacted_dir, published_days, raw_dir
+from pipeline.storage.store import MANIFEST, LocalStore, held
 from testkit.pipeline.usage_lines import LONG_AFTER
 
 TODAY = datetime.date(2026, 11, 30)
@@ -176,10 +176,10 @@ class Killed(LocalStore):
             raise KeyboardInterrupt
         super().delete(path)
 
-    def rename(self, path: str, to: str) -> None:
+    def publish(self, path: str, to: str) -> None:
         if self._dies():
             raise KeyboardInterrupt
-        super().rename(path, to)
+        super().publish(path, to)
 
     def write(self, path: str, content: bytes) -> None:
         if self._dies():

@@ -10,17 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import JobError
-from pipeline.storage.layout import (
-    BUCKETS,
-    MANIFEST,
-    bucket_of,
-    committed_batches,
-    compacted_dir,
-    published_days,
-    raw_dir,
-)
+from pipeline.storage.layout import BUCKETS, bucket_of, committed_batches, compacted_dir, published_days, raw_dir
 from pipeline.storage.offset_index import Entry, Gap, Interval, OffsetIndex, Run
-from pipeline.storage.store import HadoopStore, LocalStore, Store, held, is_local, store_of
+from pipeline.storage.store import MANIFEST, HadoopStore, LocalStore, Store, held, is_local, store_of
 
 
 def publish(out: str, date: str, run: int) -> None:
@@ -69,7 +61,7 @@ def use(store: Store, root: str) -> None:
     assert store.read(f"{root}/a/one") == b"two"
     store.write(f"{root}/a/other", b"")
     assert [name for name in store.names(f"{root}/a") if not name.startswith(".")] == ["one", "other"]
-    store.rename(f"{root}/a", f"{root}/deep/b")
+    store.publish(f"{root}/a", f"{root}/deep/b")
     assert store.read(f"{root}/deep/b/one") == b"two"
     assert "a" not in store.names(root)
     store.delete(f"{root}/deep/b/one")
@@ -85,8 +77,54 @@ def test_this_machine_can_do_what_the_jobs_ask(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_hadoops_client_can_do_what_the_jobs_ask(spark: Any, tmp_path: Path) -> None:
+def test_hadoops_client_can_do_what_the_jobs_ask(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(HadoopStore(spark), f"file://{tmp_path}")
+    monkeypatch.setattr("pipeline.storage.store._REPLACING", frozenset())  # as on an object store
+    use(HadoopStore(spark), f"file://{tmp_path}")
+
+
+class DyingFiles:
+    """A file system of Hadoop's client that moves so many files and is killed then."""
+
+    def __init__(self, files: Any, moves: int) -> None:
+        self._files = files
+        self._left = moves
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def rename(self, path: Any, to: Any) -> bool:
+        if not self._left:
+            raise KeyboardInterrupt
+        self._left -= 1
+        return bool(self._files.rename(path, to))
+
+
+@pytest.mark.spark
+def test_a_folder_that_is_published_file_by_file_counts_once_it_is_whole(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, root = HadoopStore(spark), f"file://{tmp_path}"
+    parts = ["a.parquet", "scope=broker/table=use/z.parquet", "z.parquet"]
+    whole = []
+    for moves in range(len(parts) + 2):
+        for name in (MANIFEST, *parts):
+            store.write(f"{root}/.part/{name}", name.encode())
+        with monkeypatch.context() as patch:
+            at, dying = store._at, DyingFiles(store._at(root)[0], moves)
+            patch.setattr(store, "_at", lambda path, at=at, dying=dying: (dying, at(path)[1]))
+            try:
+                store.publish(f"{root}/.part", f"{root}/run")
+            except KeyboardInterrupt:
+                assert moves <= len(parts)
+        if store.read(f"{root}/run/{MANIFEST}") is not None:
+            whole.append(moves)
+            assert [store.read(f"{root}/run/{name}") for name in parts] == [name.encode() for name in parts]
+            with pytest.raises(JobError, match="is there already"):
+                store.publish(f"{root}/.part", f"{root}/run")
+        store.delete(f"{root}/run")
+        store.delete(f"{root}/.part")
+    assert whole == [len(parts) + 1]
 
 
 def test_file_that_cannot_be_written_leaves_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
