@@ -5,7 +5,6 @@ once. Upgrades and reloads take turns. Nothing may be refused, reset or lost.
 """
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, Producer
 
+from benchmarks.keep import keep_results
 from benchmarks.relay.native_build import ROOT
 from embedded_kafka.kafka import KafkaCluster
 from testkit.serving import serving
@@ -43,8 +43,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, KafkaCluster() as kafka:
         found = _campaign(arguments, Path(directory), kafka.bootstrap)
     name = "upgrade" if arguments.workers == 1 else f"upgrade-workers{arguments.workers}"
-    (arguments.output / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
-    (arguments.output / f"{name}.md").write_text(_page(found))
+    keep_results(found, _page(found), arguments.output, name)
     print(_page(found))
 
 
@@ -142,7 +141,8 @@ def _page(found: dict[str, Any]) -> str:
     return (
         "# Upgrades under load\n\n"
         "Newcomers connect, ask once and close; `answered` is all that may happen to them. Made by\n"
-        f"`python -m benchmarks.upgrade --upgrades {found['upgrades']} --reloads {found['reloads']}`.\n\n"
+        f"`python -m benchmarks.upgrade --workers {found['workers']} --upgrades {found['upgrades']} "
+        f"--reloads {found['reloads']}`.\n\n"
         f"| | |\n|---|---|\n{rows}\n"
     )
 
