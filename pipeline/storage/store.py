@@ -22,7 +22,7 @@ from pipeline.errors import JobError
 MANIFEST: Final = "_manifest.json"
 """In each published folder: readers leave out those without."""
 
-_REPLACING: Final = frozenset({"file", "hdfs", "viewfs"})
+_REPLACING: Final = frozenset({"file", "hdfs", "viewfs", "webhdfs", "swebhdfs"})
 """Schemes of file systems whose renames replace at once, and on which a file is seen while it is being written."""
 
 
