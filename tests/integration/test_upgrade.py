@@ -202,7 +202,7 @@ def test_upgrade_during_a_drain_is_refused_with_the_reason(upgraded: Upgraded, k
         assert "the process before this one still drains" in str(report.error)
         eventually(upgraded.alone)
     with topic_on(kafka, name, [1]), WireClient(gateway.broker(1)) as client:
-        owe(client, name, for_ms=1_500)
+        owe(client, name, for_ms=6_000)
         time.sleep(0.2)  # until it is read
         os.kill(upgraded.pids[-1], signal.SIGTERM)
         eventually(lambda: gateway.http("/readyz")[1].startswith("draining"))
