@@ -961,7 +961,8 @@ class ClientSession(Session, ChunkTaker):
     def reading_client(self) -> bool:
         """Whether the shell should read from the client: a mute lets the current relayed frame end first.
 
-        So is one whose request is held: its end is seen behind the whole of it, and what it gave up does not pass.
+        A client whose request is held is read on: its end is seen behind the whole of it, and what it gave up does
+        not pass.
         """
         muted = self.muted
         if not muted:

@@ -46,7 +46,7 @@ def _make(spark: Any, store: Store, out: str, day: CompactedDay) -> None:
     for name in store.names(folder):
         if name != f".run={day.run:06d}.part":
             store.delete(f"{folder}/{name}")
-    store.publish(partial, run)
+    store.move(partial, run)
 
 
 def _several_brokers(days: CompactedDays) -> bool:

@@ -172,7 +172,7 @@ class Writer:
         manifest["buckets"] = BUCKETS
         self._store.write(f"{attempt}/{MANIFEST}", _json(manifest))
         self._store.delete(path)
-        self._store.publish(attempt, path)
+        self._store.move(attempt, path)
         index_content = {"source": self._source, "planned": planned, "runs": index.to_json()}
         self._store.write(index_path(self._out, number), _json(index_content))
         self._store.delete(index_path(self._out, number - _KEPT_INDEXES))

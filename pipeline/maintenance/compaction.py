@@ -236,7 +236,7 @@ def _compact_here(spark: Any, paths: list[str], date: str, rows: int, partial: s
 
 
 def _publish(store: Store, folder: str, partial: str, number: int) -> None:
-    store.publish(partial, f"{folder}/run={number:06d}")
+    store.move(partial, f"{folder}/run={number:06d}")
     for name in store.names(folder):
         if name.startswith((".run=", "run=")) and name != f"run={number:06d}":
             store.delete(f"{folder}/{name}")

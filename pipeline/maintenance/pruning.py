@@ -165,7 +165,7 @@ def _finish(store: Store, out: str) -> None:
 def _remove(store: Store, path: str) -> None:
     folder, _, name = path.rpartition("/")
     hidden = f"{folder}/.{name}{_GONE}"
-    store.publish(path, hidden)
+    store.move(path, hidden)
     store.delete(hidden)
     if local_path(hidden).exists():
         raise JobError(f"{hidden} can't be deleted in full: look at its rights, and run this again")

@@ -38,7 +38,7 @@ class Store(Protocol):
     def names(self, path: str) -> list[str]:
         """Names in a folder, sorted; none for a folder that is not there."""
 
-    def publish(self, path: str, to: str) -> None:
+    def move(self, path: str, to: str) -> None:
         """Moves a folder to a name that is free: killed at any moment, it is there whole or without `MANIFEST`."""
 
     def delete(self, path: str) -> None:
@@ -78,7 +78,7 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def publish(self, path: str, to: str) -> None:
+    def move(self, path: str, to: str) -> None:
         """See `Store`; all at once."""
         local_path(to).parent.mkdir(parents=True, exist_ok=True)
         local_path(path).rename(local_path(to))
@@ -140,12 +140,11 @@ class HadoopStore:
             return []
         return sorted(status.getPath().getName() for status in files.listStatus(target))
 
-    def publish(self, path: str, to: str) -> None:
+    def move(self, path: str, to: str) -> None:
         """See `Store`; file by file."""
         files, target = self._at(to)
         if files.exists(target):
-            raise JobError(f"{to} is there already: {path} was not published")
-        files.mkdirs(target)
+            raise JobError(f"{to} is there already: {path} was not moved")
         source = self._at(path)[1]
         found = files.listFiles(source, True)
         moves = []

@@ -55,7 +55,7 @@ class _Victim:
     def install(self) -> None:
         write_batch, quarantine = Writer._write, Writer._quarantine
         write_rows = Writer._rows
-        write, publish = LocalStore.write, LocalStore.publish
+        write, move = LocalStore.write, LocalStore.move
 
         def writing(writer: Any, frame: Any, batch: int) -> None:
             # One that was written before it was killed is only noted: there is nothing to die in.
@@ -91,16 +91,16 @@ class _Victim:
                 self.at(point)
             write(store, path, content)
 
-        def publishing(store: LocalStore, path: str, to: str) -> None:
+        def moving(store: LocalStore, path: str, to: str) -> None:
             self.at("publish")
-            publish(store, path, to)
+            move(store, path, to)
             self.at("published")
 
         Writer._write = writing  # type: ignore[method-assign]
         Writer._rows = writing_rows  # type: ignore[method-assign]
         Writer._quarantine = quarantining  # type: ignore[method-assign]
         LocalStore.write = storing  # type: ignore[method-assign]
-        LocalStore.publish = publishing  # type: ignore[method-assign]
+        LocalStore.move = moving  # type: ignore[method-assign]
 
     def _watch(self, out: str) -> None:
         while not list(Path(out).glob("raw/.batch=*/*.parquet")):

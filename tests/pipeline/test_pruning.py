@@ -176,10 +176,10 @@ class Killed(LocalStore):
             raise KeyboardInterrupt
         super().delete(path)
 
-    def publish(self, path: str, to: str) -> None:
+    def move(self, path: str, to: str) -> None:
         if self._dies():
             raise KeyboardInterrupt
-        super().publish(path, to)
+        super().move(path, to)
 
     def write(self, path: str, content: bytes) -> None:
         if self._dies():

@@ -61,7 +61,7 @@ def use(store: Store, root: str) -> None:
     assert store.read(f"{root}/a/one") == b"two"
     store.write(f"{root}/a/other", b"")
     assert [name for name in store.names(f"{root}/a") if not name.startswith(".")] == ["one", "other"]
-    store.publish(f"{root}/a", f"{root}/deep/b")
+    store.move(f"{root}/a", f"{root}/deep/b")
     assert store.read(f"{root}/deep/b/one") == b"two"
     assert "a" not in store.names(root)
     store.delete(f"{root}/deep/b/one")
@@ -114,14 +114,14 @@ def test_a_folder_that_is_published_file_by_file_counts_once_it_is_whole(
             at, dying = store._at, DyingFiles(store._at(root)[0], moves)
             patch.setattr(store, "_at", lambda path, at=at, dying=dying: (dying, at(path)[1]))
             try:
-                store.publish(f"{root}/.part", f"{root}/run")
+                store.move(f"{root}/.part", f"{root}/run")
             except KeyboardInterrupt:
                 assert moves <= len(parts)
         if store.read(f"{root}/run/{MANIFEST}") is not None:
             whole.append(moves)
             assert [store.read(f"{root}/run/{name}") for name in parts] == [name.encode() for name in parts]
             with pytest.raises(JobError, match="is there already"):
-                store.publish(f"{root}/.part", f"{root}/run")
+                store.move(f"{root}/.part", f"{root}/run")
         store.delete(f"{root}/run")
         store.delete(f"{root}/.part")
     assert whole == [len(parts) + 1]
