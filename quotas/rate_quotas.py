@@ -8,11 +8,11 @@ as the client stays within its limit. Measured by ``benchmarks/accounting.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, ItemsView, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, ItemsView, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import getsizeof
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from quotas.bound_queue import BoundQueue
 from quotas.entities import QuotaKey
@@ -32,6 +32,8 @@ _SHARED_RECHECK_MS: Final = 1_000
 _PERCENT_SECONDS_PER_NS: Final = 100 / 1e9
 
 _BOUND_WINDOWS: Final = 2
+_URGENT_PART: Final = 64
+"""Of what may pass at once: so much is told at once, and more than a client within its limit uses in an interval."""
 _MOST_MS_PER_UNIT: Final = 1e12  # of a limit near 0, so that no product of it is infinite
 
 
@@ -86,6 +88,30 @@ class CounterState(NamedTuple):
     last_value: float = 0.0
 
 
+class Urgent:
+    """Counters that used so much since others were told last that these should not wait for the interval.
+
+    Attributes:
+        found: they and their keys, each once until others are told; whoever tells them clears it.
+        wake: called when one is added.
+    """
+
+    __slots__ = ("found", "wake")
+
+    def __init__(self) -> None:
+        self.found: list[tuple[Any, RateTracker]] = []
+        self.wake: Callable[[], None] = _nobody
+
+    def add(self, key: Any, tracker: RateTracker) -> None:
+        """This one too."""
+        self.found.append((key, tracker))
+        self.wake()
+
+
+def _nobody() -> None:
+    """There is no fleet."""
+
+
 class RateTracker:
     """One counter. Get it from `RateQuotas.tracker` for every event; that call is cheap and always right.
 
@@ -96,6 +122,7 @@ class RateTracker:
     limit x (time + 2 windows), and the one request that went beyond (hazards K03, K04).
 
     Attributes:
+        key: whose it is; None: it is shared.
         blocked_until_ms: nothing of this counter passes before.
         queue: the connections that wait at the bound; None: there are none.
         owed_until_ms: the end of the longest wait that the Rate has asked for.
@@ -118,9 +145,12 @@ class RateTracker:
         "_others",
         "_quiet",
         "_settled",
+        "_urgent",
+        "_urgent_from",
         "blocked_until_ms",
         "fetches",
         "good_until_ms",
+        "key",
         "kind",
         "last_value",
         "left_until_ms",
@@ -138,10 +168,12 @@ class RateTracker:
         settings: RateSettings,
         cap_ms: int,
         forgotten: ThrottleStats,
+        urgent: Urgent,
         *,
-        shared: bool,
+        key: object | None,
         now_ms: int,
     ) -> None:
+        self.key = key
         self._meter = SampledRate(settings.window_num, settings.window_ms, now_ms=now_ms)
         self._allowance_s = (settings.window_num - 1) * settings.window_ms / 1000
         self.window_ms = settings.window_num * settings.window_ms
@@ -150,6 +182,8 @@ class RateTracker:
         self._others = 0.0  # of all that was recorded: what was not recorded by clients of this process
         self._settled = 0.0  # of all that was recorded: what others have recorded, or know
         self._quiet = 0.0  # until so much was recorded, what others do not know can not matter
+        self._urgent = urgent
+        self._urgent_from = math.inf  # what is recorded here and unknown to others should be told soon from there on
         self.blocked_until_ms = now_ms - self._bound_ms  # so early when the bucket is empty
         self.queue: BoundQueue | None = None
         self.owed_until_ms = 0
@@ -159,7 +193,7 @@ class RateTracker:
         self._cap_ms = cap_ms
         self._forgotten = forgotten
         self.throttles = ThrottleStats()
-        self.shared = shared
+        self.shared = key is None
         self.kind: Kind = ""
         self.good_until_ms: float = math.inf  # a look-up before then need not be made again
         self.bind(Match(None, Rule.NONE, TrackerKey("", "")), 0, now_ms=now_ms)
@@ -182,6 +216,7 @@ class RateTracker:
         self._observe = match.observe
         self._allowance = _allowance(self._limit, self._allowance_s)
         self._quiet = 0.0
+        self._urgent_from = math.inf
         unbounded = match.limit is None or match.observe
         ms_per_unit = 0.0 if unbounded else min(1000 / self._limit, _MOST_MS_PER_UNIT)
         if ms_per_unit != self._ms_per_unit:
@@ -207,7 +242,10 @@ class RateTracker:
             throttle_time_ms: until the average is within the limit and the next request may pass; where the family
             has a cap, up to that and for the average alone. 0 in observe mode, which only counts it.
         """
-        throttle_time_ms = self._meter.record_and_check(value, self._limit, self._allowance, now_ms=now_ms)
+        meter = self._meter
+        throttle_time_ms = meter.record_and_check(value, self._limit, self._allowance, now_ms=now_ms)
+        if meter._total + meter._gone - self._settled >= self._urgent_from:
+            self._be_urgent()
         blocked_ms = self.blocked_until_ms
         empty_ms = now_ms - self._bound_ms
         if blocked_ms < empty_ms:
@@ -313,6 +351,11 @@ class RateTracker:
             self._settled = recorded - untold
         return untold
 
+    def _be_urgent(self) -> None:
+        if self._meter.recorded >= self._quiet:
+            self._urgent_from = math.inf
+            self._urgent.add(self.key, self)
+
     def near(self, untold: float, members: int, *, now_ms: int) -> bool:
         """Whether others should know now what was recorded here: so far it can not matter, or it can.
 
@@ -325,6 +368,7 @@ class RateTracker:
             now_ms: the present.
         """
         meter = self._meter
+        self._urgent_from = self._allowance / _URGENT_PART
         room = self._allowance - meter.held
         if self._ms_per_unit:
             room = min(room, (now_ms - self.blocked_until_ms) / self._ms_per_unit)
@@ -474,7 +518,11 @@ _MOST_BOUND_BYTES: Final = 16 * 1024 * 1024
 
 
 class RateQuotas:
-    """The quotas of one key."""
+    """The quotas of one key.
+
+    Attributes:
+        urgent: those of its counters of which the other members of a fleet should be told at once.
+    """
 
     def __init__(
         self, limits: Limits, key: QuotaKey, settings: RateSettings, *, cap_ms: int = MAX_THROTTLE_MS
@@ -492,6 +540,7 @@ class RateQuotas:
         self._settings = settings
         self._cap_ms = cap_ms
         self._forgotten = ThrottleStats()
+        self.urgent = Urgent()
         self._table: TrackerTable[ScopedKey, RateTracker] = TrackerTable(
             self._make, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
@@ -635,7 +684,9 @@ class RateQuotas:
         return tracker
 
     def _make(self, key: ScopedKey | None, limit: float, now_ms: int) -> RateTracker:
-        return RateTracker(self._settings, self._cap_ms, self._forgotten, shared=key is None, now_ms=now_ms)
+        return RateTracker(
+            self._settings, self._cap_ms, self._forgotten, self.urgent, key=key, now_ms=now_ms
+        )
 
 
 class ByteRateQuotas(RateQuotas):

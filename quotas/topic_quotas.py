@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 from quotas.entities import DEFAULT, MAX_NAME_CHARS, Family, Name, QuotaEntity, QuotaKey, cut_name
 from quotas.limits import Limits
 from quotas.rate import MAX_THROTTLE_MS
-from quotas.rate_quotas import RateSettings, RateTracker, Scope, ScopedKey, stirred
+from quotas.rate_quotas import RateSettings, RateTracker, Scope, ScopedKey, Urgent, stirred
 from quotas.resolution import Match, Rule, TrackerKey
 from quotas.throttle_stats import ThrottleStats
 from quotas.trackers import Kind, TrackerTable
@@ -45,7 +45,11 @@ CounterKey: TypeAlias = ScopedKey | TopicKey
 
 
 class TopicQuotas:
-    """The counters of one key."""
+    """The counters of one key.
+
+    Attributes:
+        urgent: see `RateQuotas`.
+    """
 
     def __init__(self, limits: Limits, key: QuotaKey, settings: RateSettings) -> None:
         """Starts with no counters.
@@ -59,6 +63,7 @@ class TopicQuotas:
         self._key = key
         self._settings = settings
         self._forgotten = ThrottleStats()
+        self.urgent = Urgent()
         self._table: TrackerTable[TopicKey, RateTracker] = TrackerTable(
             self._make, max_trackers=settings.max_trackers, idle_expiry_ms=settings.idle_expiry_ms
         )
@@ -199,5 +204,5 @@ class TopicQuotas:
 
     def _make(self, key: TopicKey | None, limit: float, now_ms: int) -> RateTracker:
         return RateTracker(
-            self._settings, MAX_THROTTLE_MS, self._forgotten, shared=key is None, now_ms=now_ms
+            self._settings, MAX_THROTTLE_MS, self._forgotten, self.urgent, key=key, now_ms=now_ms
         )

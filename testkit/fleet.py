@@ -264,14 +264,15 @@ class _Run:
                     client.free_ms = now_ms + throttle_ms
                 outcome.passed += client.size
                 self._judge(member, client.size, outcome)
-        if now_ms % self.rules.interval_ms == 0:
-            for member in self.members:
-                shares = member.exchange.tick(now_ms=now_ms)
-                if member.cut:
-                    continue  # lost, as what a client gives up
-                for share_ in shares:
-                    outcome.told += share_.counters
-                    self.bus.send(share_, self.members, now_ms=now_ms)
+        for member in self.members:
+            exchange = member.exchange
+            tell = exchange.tell_urgent if now_ms % self.rules.interval_ms else exchange.tick
+            shares = tell(now_ms=now_ms)
+            if member.cut:
+                continue  # lost, as what a client gives up
+            for share_ in shares:
+                outcome.told += share_.counters
+                self.bus.send(share_, self.members, now_ms=now_ms)
 
     def _see_join(self, member: FleetMember) -> None:
         if member.served:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol, TypeAlias
 
 from quotas.entities import QuotaKey
@@ -56,6 +56,12 @@ class Counters(Protocol):
     def stirred(self) -> Iterable[tuple[CounterKey, Counter]]:
         """Those of which others may have to be told."""
 
+    def on_urgent(self, wake: Callable[[], None]) -> None:
+        """Has it called when others should be told of one before the interval is over."""
+
+    def urgent(self) -> list[tuple[CounterKey, Counter]]:
+        """Those, once."""
+
     def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
         """The one for what others have recorded; None: nothing limits it here, or there is no place for it."""
 
@@ -69,6 +75,7 @@ class RateCounters:
     def __init__(self, clients: RateQuotas, topics: TopicQuotas | None = None) -> None:
         self._clients = clients
         self._topics = topics
+        self._urgent = [clients.urgent] if topics is None else [clients.urgent, topics.urgent]
 
     def own(self) -> Iterator[tuple[CounterKey, Counter]]:
         """See `Counters`."""
@@ -81,6 +88,18 @@ class RateCounters:
         yield from self._clients.stirred()
         if self._topics is not None:
             yield from self._topics.stirred()
+
+    def on_urgent(self, wake: Callable[[], None]) -> None:
+        """See `Counters`."""
+        for each in self._urgent:
+            each.wake = wake
+
+    def urgent(self) -> list[tuple[CounterKey, Counter]]:
+        """See `Counters`."""
+        found: list[tuple[CounterKey, Counter]] = [item for each in self._urgent for item in each.found]
+        for each in self._urgent:
+            each.found.clear()
+        return found
 
     def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
         """See `Counters`."""
@@ -104,6 +123,13 @@ class MutationCounters:
         """See `Counters`."""
         for key, tracker in self._mutations.stirred():
             yield ScopedKey(None, key), tracker
+
+    def on_urgent(self, wake: Callable[[], None]) -> None:
+        """Mutations are rare, and few come in an interval."""
+
+    def urgent(self) -> list[tuple[CounterKey, Counter]]:
+        """None is."""
+        return []
 
     def counter_of(self, key: CounterKey, kind: Kind, *, now_ms: int) -> Counter | None:
         """See `Counters`."""

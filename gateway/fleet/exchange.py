@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from gateway.fleet.counters import KIND, AllCounters
+from gateway.fleet.counters import KIND, AllCounters, Counter
 from gateway.fleet.peers import Peers
 from gateway.fleet.shares import (
     Answer,
@@ -56,6 +56,7 @@ _MOST_ASKERS: Final = 256
 """Answered at once; others ask again."""
 _AT_ONCE: Final = 64
 """Counters of one step."""
+_URGENT_AFTER_MS: Final = 10
 
 T = TypeVar("T")
 
@@ -243,13 +244,41 @@ class Exchange:
             shares.append(Share(self.member, self._next(), hello=self._asked, of=of))
         if wanted or not shares:
             shares.append(Share(self.member, self._next(), again=tuple(wanted)))
-        self._sent_ms = now_ms
+        return repeated + self._sent(shares, now_ms)
+
+    def _sent(self, shares: list[Share], now_ms: int) -> list[Share]:
+        if shares:
+            self._sent_ms = now_ms
         for share in shares:
             self._sent_at.append((share.seq, now_ms))
             self._add_load(share.counters, now_ms)
             self.told += share.counters
             self._keep(share, now_ms)
-        return repeated + shares
+        return shares
+
+    def on_urgent(self, wake: Callable[[], None]) -> None:
+        """Has it called when `tell_urgent` should not wait for the next tick."""
+        for counters in self._counters.values():
+            counters.on_urgent(wake)
+
+    def tell_urgent(self, *, now_ms: int) -> list[Share]:
+        """What is to be sent before the next tick: of counters that used much since others were told last.
+
+        Without it each member passes in a burst what it can within an interval before it knows of the others' bursts.
+        """
+        members = self.members(now_ms=now_ms)
+        stretched = self.interval_ms(now_ms=now_ms) > self._rules.interval_ms
+        told = self.connected and members > 1 and not stretched
+        use: list[tuple[QuotaKey, Used]] = []
+        for quota, counters in self._counters.items():
+            urgent = counters.urgent()
+            if told:  # if not, they wait for the tick, as all do
+                use += finish(self._untold_of(quota, urgent[:_AT_ONCE], members, False, now_ms))
+        return self._sent(self._messages(use, [], []), now_ms)
+
+    def urgent_after_ms(self, *, now_ms: int) -> int:
+        """The time between two calls of `tell_urgent`: a thousand messages a second are heard at most, of all members."""
+        return max(_URGENT_AFTER_MS, self.members(now_ms=now_ms))
 
     def _keep(self, share: Share, now_ms: int) -> None:
         """Keeps what it tells of use, for as long as it may be asked for again."""
@@ -308,20 +337,33 @@ class Exchange:
     ) -> Steps[list[tuple[QuotaKey, Used]]]:
         found: list[tuple[QuotaKey, Used]] = []
         for quota, counters in self._counters.items():
+            counters.urgent()  # they are among these
             look_at = list(counters.own() if everything or look_at_all else counters.stirred())
-            for at, (key, counter) in enumerate(look_at):
-                if at % _AT_ONCE == _AT_ONCE - 1:
-                    yield
-                untold = counter.untold(now_ms=max(now_ms, counter.last_ms))
-                if not untold or counter.match.limit is None:
-                    continue
-                if (everything or counter.near(untold, members, now_ms=now_ms)) and can_be_told(key):
-                    amount = told_amount(untold)
-                    counter.settle(amount)
-                    if isinstance(key, ScopedKey):  # a topic's bytes are those of a client too
-                        self._count_use(self.member.id, quota, amount)
-                    if amount:
-                        found.append((quota, (key, amount)))
+            found += yield from self._untold_of(quota, look_at, members, everything, now_ms)
+        return found
+
+    def _untold_of(
+        self,
+        quota: QuotaKey,
+        look_at: Sequence[tuple[CounterKey, Counter]],
+        members: int,
+        everything: bool,
+        now_ms: int,
+    ) -> Steps[list[tuple[QuotaKey, Used]]]:
+        found: list[tuple[QuotaKey, Used]] = []
+        for at, (key, counter) in enumerate(look_at):
+            if at % _AT_ONCE == _AT_ONCE - 1:
+                yield
+            untold = counter.untold(now_ms=max(now_ms, counter.last_ms))
+            if not untold or counter.match.limit is None:
+                continue
+            if (everything or counter.near(untold, members, now_ms=now_ms)) and can_be_told(key):
+                amount = told_amount(untold)
+                counter.settle(amount)
+                if isinstance(key, ScopedKey):  # a topic's bytes are those of a client too
+                    self._count_use(self.member.id, quota, amount)
+                if amount:
+                    found.append((quota, (key, amount)))
         return found
 
     def _levels(self, now_ms: int) -> Steps[list[tuple[QuotaKey, Level]]]:

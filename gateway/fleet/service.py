@@ -16,6 +16,7 @@ from config import Config, read_secret
 from gateway.fleet.counters import AllCounters
 from gateway.fleet.exchange import Exchange, FleetRules, OnIsolation
 from gateway.fleet.shares import Member, Share
+from gateway.fleet.urgent import UrgentMessages
 from gateway.runtime.clock import NowMs
 from gateway.runtime.slices import Slices, in_slices
 from quotas.limits import Limits
@@ -89,6 +90,7 @@ class FleetService:
         self._part = part or Part()
         self._loop: asyncio.AbstractEventLoop
         self._timer: asyncio.TimerHandle | None = None
+        self._urgent: UrgentMessages | None = None
         self._touched = False
         self._again_ms = 0
         self._caught_up = asyncio.Event()
@@ -167,6 +169,7 @@ class FleetService:
         self._again_ms = self._now_ms()
         self.topic.start(self.receive)
         self._limits.set_share(self._share(self._again_ms))
+        self._urgent = UrgentMessages(self.exchange, self.topic.send, self._now_ms)
         self._tick()
 
     async def stop(self, on_left: Callable[[], None] = lambda: None) -> None:
@@ -175,8 +178,9 @@ class FleetService:
         Args:
             on_left: called when the last message is made: what is recorded from then on is not told.
         """
-        if self._timer is None:
+        if self._timer is None or self._urgent is None:
             return
+        self._urgent.stop()
         self._timer.cancel()
         self._timer = None
         for task in (self._ticking, self._receiving):

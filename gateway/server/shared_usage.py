@@ -17,6 +17,7 @@ import structlog
 from gateway.fleet.counters import AllCounters
 from gateway.fleet.exchange import Exchange, FleetRules, OnIsolation
 from gateway.fleet.shares import MalformedShare, Member, Share, decode_share, encode_share
+from gateway.fleet.urgent import UrgentMessages
 from gateway.observability.logging_setup import flooded
 from gateway.runtime.clock import NowMs
 from gateway.server.worker import TICK_S, WorkerSide
@@ -100,12 +101,17 @@ class SharedUsage:
         )
         self._worker = worker
         self._now_ms = now_ms
+        self._urgent: UrgentMessages | None = None
         worker.handlers["shares"] = self._receive
         worker.on_tick.append(self._tick)
 
     def _tick(self) -> None:
         # What is not taken is not told: others ask where counters stand once they miss it.
-        shares = self.exchange.tick(now_ms=self._now_ms())
+        if self._urgent is None:  # it serves from now on
+            self._urgent = UrgentMessages(self.exchange, self._send, self._now_ms)
+        self._send(self.exchange.tick(now_ms=self._now_ms()))
+
+    def _send(self, shares: Sequence[Share]) -> None:
         if shares:
             self._worker.link.tell_now("shares", [encode_share(share) for share in shares])
 

@@ -89,6 +89,59 @@ def test_a_counter_is_told_of_when_it_can_matter_and_then_every_interval(clock: 
         assert [share.use for share in fleet.pass_time(100) if share.use] == [{KEY: [(ALICE, 1)]}]
 
 
+def test_a_burst_is_told_of_before_the_interval_is_over(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    fleet.record("a", 0.3 * WINDOW)
+    fleet.pass_time(100)
+    woken: list[int] = []
+    exchange = fleet.members["a"].exchange
+    exchange.on_urgent(lambda: woken.append(clock.now_ms))
+
+    fleet.record("a", WINDOW / 64)
+    assert not exchange.tell_urgent(now_ms=clock.now_ms)  # with seven tenths left it does not matter yet
+    woken.clear()
+    for _ in range(3):
+        fleet.record("a", 0.1 * WINDOW)
+    assert len(woken) == 1  # not for each request
+    fleet.hear(exchange.tell_urgent(now_ms=clock.now_ms))
+    assert fleet.total("b") == pytest.approx((0.6 + 1 / 64) * WINDOW, abs=1)
+    assert not exchange.tell_urgent(now_ms=clock.now_ms)
+
+    fleet.record("a", 0.2 * WINDOW)
+    assert len(woken) == 2
+    fleet.pass_time(100)  # the tick tells it
+    assert fleet.total("b") == pytest.approx((0.8 + 1 / 64) * WINDOW, abs=1)
+    assert not exchange.tell_urgent(now_ms=clock.now_ms)
+
+
+def test_who_keeps_to_the_limit_is_told_of_at_each_interval_and_not_before(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b")
+    woken: list[int] = []
+    fleet.record("a", WINDOW)
+    fleet.pass_time(100)
+    fleet.members["a"].exchange.on_urgent(lambda: woken.append(clock.now_ms))
+    for _ in range(30):
+        fleet.record("a", LIMIT / 10)
+        fleet.pass_time(100)
+    assert not woken
+
+
+def test_urgent_messages_end_where_the_interval_is_stretched_and_without_touch(clock: FakeClock) -> None:
+    fleet = Fleet(clock, "a", "b", rules=FleetRules(max_counters_per_s=2))
+    exchange = fleet.members["a"].exchange
+    for _ in range(3):
+        fleet.record("a", 0.5 * WINDOW)
+        fleet.pass_time(100)
+    assert exchange.interval_ms(now_ms=clock.now_ms) > 100
+    fleet.record("a", 0.5 * WINDOW)
+    assert not exchange.tell_urgent(now_ms=clock.now_ms)
+    clock.advance(fleet.rules.timeout_ms)
+    exchange.tick(now_ms=clock.now_ms)
+    assert not exchange.connected
+    fleet.record("a", 0.5 * WINDOW)
+    assert not exchange.tell_urgent(now_ms=clock.now_ms)
+
+
 def test_each_message_counts_once_whatever_becomes_of_it_on_its_way(clock: FakeClock) -> None:
     fleet = Fleet(clock, "a", "b")
     shares = []

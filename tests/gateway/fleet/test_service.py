@@ -101,6 +101,27 @@ async def test_a_member_that_is_cut_off_says_so_and_goes_on_with_its_share() -> 
         await service_a.stop()
 
 
+async def test_a_burst_does_not_wait_for_the_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = SharedList()
+    (a, service_a, _), (b, service_b, _) = member_of(topic, "a"), member_of(topic, "b")
+    now_ms = loop_clock(asyncio.get_running_loop())
+    await asyncio.gather(service_a.start(), service_b.start())
+    try:
+        await until(lambda: service_a.members == service_b.members == 2)
+        b.tracker(now_ms=now_ms()).record(9_000, now_ms=now_ms())
+        await until(lambda: a.tracker(now_ms=now_ms()).level(now_ms=now_ms())[0] >= 9_000)
+        monkeypatch.setattr(service_b, "_tick_once", lambda: asyncio.sleep(3_600))
+        for step in range(1, 4):
+            b.tracker(now_ms=now_ms()).record(500, now_ms=now_ms())
+            told = 9_000 + 500 * step
+            await until(lambda told=told: a.tracker(now_ms=now_ms()).level(now_ms=now_ms())[0] >= told)
+    finally:
+        await service_a.stop()
+        if service_b._ticking is not None:
+            service_b._ticking.cancel()
+        await service_b.stop()
+
+
 @pytest.mark.parametrize(("rule", "of_gateway"), [(OnIsolation.SHARE, 1 / 2), (OnIsolation.LOCAL, 1)])
 async def test_processes_of_an_isolated_gateway_have_together_what_a_gateway_of_one_process_has(
     rule: OnIsolation, of_gateway: float
