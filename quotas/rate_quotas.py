@@ -183,7 +183,7 @@ class RateTracker:
         self._settled = 0.0  # of all that was recorded: what others have recorded, or know
         self._quiet = 0.0  # until so much was recorded, what others do not know can not matter
         self._urgent = urgent
-        self._urgent_from = math.inf  # what is recorded here and unknown to others should be told soon from there on
+        self._urgent_from = math.inf  # from so much on others should soon be told what they do not know
         self.blocked_until_ms = now_ms - self._bound_ms  # so early when the bucket is empty
         self.queue: BoundQueue | None = None
         self.owed_until_ms = 0
@@ -684,9 +684,7 @@ class RateQuotas:
         return tracker
 
     def _make(self, key: ScopedKey | None, limit: float, now_ms: int) -> RateTracker:
-        return RateTracker(
-            self._settings, self._cap_ms, self._forgotten, self.urgent, key=key, now_ms=now_ms
-        )
+        return RateTracker(self._settings, self._cap_ms, self._forgotten, self.urgent, key=key, now_ms=now_ms)
 
 
 class ByteRateQuotas(RateQuotas):

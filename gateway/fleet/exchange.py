@@ -277,7 +277,7 @@ class Exchange:
         return self._sent(self._messages(use, [], []), now_ms)
 
     def urgent_after_ms(self, *, now_ms: int) -> int:
-        """The time between two calls of `tell_urgent`: a thousand messages a second are heard at most, of all members."""
+        """The time between two calls of `tell_urgent`: all members together send at most a thousand such a second."""
         return max(_URGENT_AFTER_MS, self.members(now_ms=now_ms))
 
     def _keep(self, share: Share, now_ms: int) -> None:
