@@ -1,9 +1,10 @@
 """``python -m benchmarks.workers``: what workers cost beside one process, in one run.
 
 CPU per request with 400 connections of small Produce requests, how even the workers' shares are, what connections
-cost, and throughput where the load is cheap: eight connections of ``relay/native/load.c``, 64 requests of 256 B in a
-write, whose own CPU time is told. The gateway may use all cores, and shares one of them with the load; with
-``--one-core`` all of its processes are on one, where they take turns and each turn costs more.
+cost (those of HAProxy beside them, which counts the rate of each address too), and throughput where the load is
+cheap: eight connections of ``relay/native/load.c``, 64 requests of 256 B in a write, whose own CPU time is told. The
+gateway may use all cores, and shares one of them with the load; with ``--one-core`` all of its processes are on one,
+where they take turns and each turn costs more.
 """
 
 import argparse
@@ -22,7 +23,14 @@ from typing import IO, Any, Final
 import uvloop
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from benchmarks.connections.paths import Sluice, compile_crowd, start_null_broker, start_sluice
+from benchmarks.connections.paths import (
+    HAPROXY,
+    Sluice,
+    compile_crowd,
+    start_haproxy,
+    start_null_broker,
+    start_sluice,
+)
 from benchmarks.relay.machine import load_average
 from benchmarks.relay.native_build import ROOT, compile_native
 from benchmarks.relay.processes import allow_many_descriptors, choose_cores
@@ -158,24 +166,22 @@ async def _load(port: int, connections: int, warm_up: int, times: int, gateway: 
     }
 
 
-def _connect(crowd: Path, port: int, count: int, gateway: Gateway) -> dict[str, Any]:
-    """One window of connections that each make one request."""
+def _connect(crowd: Path, port: int, count: int, proxy: int) -> dict[str, Any]:
+    """One window of connections that each make one request, through this process and its children."""
     arguments = ["cycles", port, _SOURCES, count, _AT_A_TIME, "request"]
-    before, began_s = gateway.cpu_s(), time.monotonic()
+    before, began_s = {pid: _cpu_s(pid) for pid in _family(proxy)}, time.monotonic()
     done = subprocess.run(
         [str(crowd), *map(str, arguments)], capture_output=True, text=True, check=True, timeout=300
     )
-    elapsed_s, after = time.monotonic() - began_s, gateway.cpu_s()
+    elapsed_s, after = time.monotonic() - began_s, {pid: _cpu_s(pid) for pid in before}
     said = json.loads(done.stdout)
     assert said["replied"] == count, said
-    used_s = sum(after[pid] - before[pid] for pid in after)
+    used_s = sum(after.values()) - sum(before.values())
     return {
         "connections": count,
         "per_s": count / elapsed_s,
         "cpu_ms_per_1000": used_s / count * 1e6,
-        "supervisor_ms_per_1000": (after[gateway.sluice.process.pid] - before[gateway.sluice.process.pid])
-        / count
-        * 1e6,
+        "supervisor_ms_per_1000": (after[proxy] - before[proxy]) / count * 1e6,
     }
 
 
@@ -258,6 +264,12 @@ def main() -> None:
                 for pid in _family(sluice.process.pid):
                     os.sched_setaffinity(pid, everywhere)
             gateways.append(gateway)
+        haproxy = start_haproxy(
+            port, cores.proxy, folder, reject_if="sc0_conn_rate gt 1000000000", name=HAPROXY
+        )
+        assert haproxy.proxy is not None
+        stack.callback(haproxy.proxy.stop)
+        beside: list[dict[str, Any]] = []
         for number in range(options.rounds):
             for gateway in gateways:
                 window = _load(
@@ -268,12 +280,14 @@ def main() -> None:
                     gateway,
                 )
                 row = {"workers": gateway.workers, "round": number, **uvloop.run(window)}
-                row |= _connect(crowd, gateway.sluice.path.port, options.cycles, gateway)
+                row |= _connect(crowd, gateway.sluice.path.port, options.cycles, gateway.sluice.process.pid)
                 row |= _throughput(
                     programs.load, gateway.sluice.path.port, options.dense, gateway, broker.pid
                 )
                 rows.append(row)
                 print(json.dumps(row), flush=True)
+            beside.append(_connect(crowd, haproxy.port, options.cycles, haproxy.proxy.pid))
+            print(json.dumps({HAPROXY: beside[-1]}), flush=True)
     medians = {
         str(workers): {
             key: statistics.median(row[key] for row in rows if row["workers"] == workers)
@@ -293,7 +307,16 @@ def main() -> None:
             "dense_cpu_us",
         ):
             each[f"{key}_ratio"] = each[key] / one[key]
-    document = {"load_before": load_before, "load_after": load_average(), "medians": medians, "rows": rows}
+    haproxy_ms = statistics.median(row["cpu_ms_per_1000"] for row in beside)
+    for each in medians.values():
+        each["cpu_ms_per_1000_beside_haproxy"] = each["cpu_ms_per_1000"] / haproxy_ms
+    document = {
+        "load_before": load_before,
+        "load_after": load_average(),
+        "medians": medians,
+        "rows": rows,
+        HAPROXY: beside,
+    }
     options.output.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(medians, indent=1))
 
