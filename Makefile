@@ -119,7 +119,7 @@ $(COMPILED)/.up-to-date: $(COMPILED)/.libraries $(shell find config embedded_kaf
 	@touch $@
 
 .PHONY: compiled
-compiled: $(COMPILED)/.up-to-date ## the gateway with the modules that see every frame compiled, into build/compiled, 3 minutes
+compiled: $(COMPILED)/.up-to-date ## the gateway with the modules that see every frame or connection compiled, into build/compiled, 3 minutes
 	@PYTHONPATH=$(CURDIR)/$(COMPILED) $(BIN)/sluice --version
 
 # The tests of these modules import them from there: -P and --import-mode keep the tree from standing before it.

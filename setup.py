@@ -1,4 +1,4 @@
-"""Builds the package. With SLUICE_COMPILED=1 the modules that see every frame are compiled too, by mypyc.
+"""Builds the package. With SLUICE_COMPILED=1 what sees every frame or connection is compiled too, by mypyc.
 
 The same sources either way; they are in the package beside what was made of them, and a list of what they were when
 they were compiled (`gateway/runtime/compiled_core.py`, docs/decisions/0024-compiled-core.md).
@@ -13,11 +13,19 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-SEES_EVERY_FRAME = (
+CORE = (
+    "gateway/handlers/api_versions.py",
     "gateway/handlers/fetch.py",
     "gateway/handlers/node_endpoints.py",
     "gateway/handlers/produce.py",
     "gateway/handlers/topic_use.py",
+    "gateway/net/acceptor.py",
+    "gateway/net/back_pressure.py",
+    "gateway/net/batch_scheduler.py",
+    "gateway/net/channel.py",
+    "gateway/net/listener.py",
+    "gateway/net/long_work.py",
+    "gateway/net/stalled_write.py",
     "gateway/session/chunk_relay.py",
     "gateway/session/client_quotas.py",
     "gateway/session/memory_budget.py",
@@ -29,7 +37,10 @@ SEES_EVERY_FRAME = (
     "gateway/session/session.py",
     "gateway/session/settings.py",
     "gateway/session/throttle_state.py",
+    "gateway/upstream/connector.py",
+    "gateway/upstream/keepalive.py",
     "protocol/api_keys.py",
+    "protocol/api_versions.py",
     "protocol/fetch.py",
     "protocol/headers.py",
     "protocol/node_endpoints.py",
@@ -37,6 +48,7 @@ SEES_EVERY_FRAME = (
     "protocol/produce.py",
     "protocol/topic_sizes.py",
     "quotas/bound_queue.py",
+    "quotas/connections.py",
     "quotas/entities.py",
     "quotas/limits.py",
     "quotas/rate.py",
@@ -54,7 +66,7 @@ class BuildWithList(build_py):
     def run(self) -> None:
         """See `build_py`."""
         super().run()
-        digests = {name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in SEES_EVERY_FRAME}
+        digests = {name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in CORE}
         (Path(self.build_lib) / LIST).write_text(json.dumps(digests, indent=1) + "\n")
 
 
@@ -64,7 +76,7 @@ if os.environ.get("SLUICE_COMPILED") == "1" and {"build", "bdist_wheel"} & set(s
     from mypyc.build import mypycify
 
     setup(
-        ext_modules=mypycify([*SEES_EVERY_FRAME], opt_level="3", group_name="sluice_core"),
+        ext_modules=mypycify([*CORE], opt_level="3", group_name="sluice_core"),
         cmdclass={"build_py": BuildWithList},
     )
 else:

@@ -445,7 +445,7 @@ class ConnectionQuotas:
         tracker = self._ip_trackers.find_or_make(
             limit.tracker_key, float(limit.rate_per_s), limit.kind, now_ms=now_ms
         )
-        tracker.limit_per_s = limit.rate_per_s
+        tracker.limit_per_s = float(limit.rate_per_s)
         tracker.last_ms = now_ms
         hold_ms = self._wait_ms(tracker.rate, limit.rate_per_s, 1, now_ms)
         if hold_ms > 0:

@@ -82,7 +82,7 @@ class ChannelOwner(Protocol):
         """A peer broke the format; worth a line in the log."""
 
 
-class ClientChannel(asyncio.Protocol):
+class ClientChannel:
     """One client connection and its upstream leg.
 
     Attributes:
@@ -319,7 +319,8 @@ class ClientChannel(asyncio.Protocol):
             return
         if upstream.get_extra_info("ssl_object") is None:  # TLS has slices of its own
             self._fitted = fitted
-            upstream.set_protocol(FittedReads(self, client) if fitted else UpstreamChannel(self))
+            protocol = FittedReads(self, client) if fitted else UpstreamChannel(self)
+            upstream.set_protocol(cast("asyncio.BaseProtocol", protocol))
 
     def read_full(self) -> None:
         """See `FittedUser`."""

@@ -46,15 +46,15 @@ class UpstreamUser(Protocol):
         """The broker takes less than we have for it, or takes it again."""
 
 
-class UpstreamChannel(asyncio.Protocol):
-    """Passes what the transport says to the client channel."""
+class UpstreamChannel:
+    """Passes what the transport says to the client channel: an `asyncio.Protocol`, by its methods."""
 
     __slots__ = ("_user", "data_received")
 
     def __init__(self, user: UpstreamUser) -> None:
         self._user = user
         # One call less for each received chunk.
-        self.data_received = user.upstream_received  # type: ignore[method-assign]
+        self.data_received = user.upstream_received
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The transport is ready."""
@@ -179,7 +179,7 @@ class Connector:
 
     async def _open(self, user: UpstreamUser, host: str, numeric: str, port: int) -> None:
         loop, tls = asyncio.get_running_loop(), self._tls
-        channel = UpstreamChannel(user)
+        channel = cast("asyncio.Protocol", UpstreamChannel(user))
         handshake = None if tls is None else tls.handshake(channel, host)
         protocol: asyncio.BaseProtocol = channel if handshake is None else handshake.transport
         if self._header_sender is None:

@@ -2,7 +2,8 @@ import asyncio
 
 import pytest
 
-from gateway.net.channel import FULL_READ_BYTES, FULL_READS_PER_TURN, HIGH_WATER_BYTES, ClientChannel
+from gateway.handlers.metadata import MetadataHandler
+from gateway.net.channel import FULL_READ_BYTES, FULL_READS_PER_TURN, HIGH_WATER_BYTES
 from gateway.observability.events import CloseCause, Side
 from testkit import broker as scripts
 from testkit import wire
@@ -58,12 +59,12 @@ async def test_exception_in_our_own_code_closes_that_connection_alone(monkeypatc
         async with await running.connect() as client:
             await until(lambda: len(running.channels) == 2)
 
-            def broken(_self: ClientChannel) -> None:
+            def broken(*_of: object, **_and: object) -> None:
                 raise RuntimeError("bug")
 
             with monkeypatch.context() as patched:
-                patched.setattr(ClientChannel, "_pump", broken)
-                await client.send(fetch(2))
+                patched.setattr(MetadataHandler, "on_request", broken)
+                await client.send(metadata(2))
                 assert await client.receive_rest() == b""
         await running.ended_by(CloseCause.INTERNAL_ERROR)
         await other.send(fetch(3))

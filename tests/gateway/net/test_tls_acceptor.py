@@ -6,6 +6,7 @@ from time import time
 
 import pytest
 
+from gateway.observability.connection_metrics import ConnectionMetrics
 from gateway.observability.events import CloseCause, TlsFailure
 from testkit.broker import ScriptedBroker
 from testkit.frames import heartbeat
@@ -42,11 +43,14 @@ async def test_a_connection_that_gives_way_before_its_handshake_is_closed_at_onc
         tls_acceptor = running.listener._tls_acceptor
         assert tls_acceptor is not None
 
-        def evict_all() -> None:
+        opened = ConnectionMetrics.connection_opened
+
+        def evict_all(metrics: ConnectionMetrics, listener: str) -> None:
+            opened(metrics, listener)
             for channel in list(running.channels):
                 channel.close(CloseCause.EVICTED)
 
-        monkeypatch.setattr(running.listener, "evict_over_limit", evict_all)
+        monkeypatch.setattr(ConnectionMetrics, "connection_opened", evict_all)
         async with await running.connect() as client, asyncio.timeout(5):
             assert await client.receive_rest() == b""
         await running.ended_by(CloseCause.EVICTED)
