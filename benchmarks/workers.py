@@ -235,6 +235,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--one-core", action="store_true", help="the gateway may use one core only")
+    parser.add_argument("--compiled", action="store_true", help="with the compiled core (`make compiled`)")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     allow_many_descriptors()
@@ -257,6 +258,7 @@ def main() -> None:
                 folder,
                 tables=f"[server]\nworkers = {workers}\n{_OPEN}{_QUOTA}",
                 name=f"{workers} workers",
+                compiled=options.compiled,
             )
             stack.callback(sluice.process.stop)
             gateway = Gateway(workers, sluice)
@@ -311,6 +313,7 @@ def main() -> None:
     for each in medians.values():
         each["cpu_ms_per_1000_beside_haproxy"] = each["cpu_ms_per_1000"] / haproxy_ms
     document = {
+        "compiled": options.compiled,
         "load_before": load_before,
         "load_after": load_average(),
         "medians": medians,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.relay.native_build import NativePrograms, compile_program
-from benchmarks.relay.paths import GATEWAY, HAPROXY, RunningPath, await_answer
+from benchmarks.relay.paths import COMPILED, GATEWAY, HAPROXY, RunningPath, await_answer
 from benchmarks.relay.processes import PinnedProcess, free_port
 
 SOURCES: Final = Path(__file__).resolve().parent / "native"
@@ -83,6 +83,7 @@ def start_sluice(
     limits: str = "",
     name: str = GATEWAY,
     port: int | None = None,
+    compiled: bool = False,
 ) -> Sluice:
     """The gateway, once it answers.
 
@@ -96,6 +97,7 @@ def start_sluice(
         limits: keys of [limits].
         name: of the path, and of its files.
         port: where to listen; any free one by default.
+        compiled: with the compiled core (`make compiled` first).
     """
     port = free_port() if port is None else port
     admin_port = free_port()
@@ -109,9 +111,10 @@ def start_sluice(
         f"broker_ports = 3\n{listener}\n" + "\n".join(more_listeners) + f"\n[limits]\n{limits}\n{tables}\n"
     )
     program = Path(sys.executable).with_name("sluice")
-    process = PinnedProcess(
-        [str(program), "serve", "--config", str(config)], core=core, log=folder / f"{key}-{port}.log"
-    )
+    argv = [str(program), "serve", "--config", str(config)]
+    if compiled:
+        argv = ["env", f"PYTHONPATH={COMPILED}", *argv]
+    process = PinnedProcess(argv, core=core, log=folder / f"{key}-{port}.log")
     path = RunningPath(name, port, process)
     await_answer(path)
     return Sluice(path, admin_port)
