@@ -122,7 +122,7 @@ def fetch(bootstrap: str, records: int) -> Outcome:
 
 JOBS: Final = (
     Job("java_produce", "Java produce", produce, 1.2),
-    Job("java_fetch", "Java fetch", fetch, 0.7),
+    Job("java_fetch", "Java fetch", fetch, 0.8),
 )
 
 

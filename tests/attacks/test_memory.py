@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from struct import pack
@@ -26,6 +27,9 @@ MIB = 1024 * 1024
 HELD = "gateway_memory_queued_bytes"
 
 
+BUDGET: Final = 256 * MIB
+HOARDERS: Final = 250
+ONE_READ: Final = 256 * 1024
 NAMES: Final = 1_000
 QUOTAS: Final = 20_000
 TABLES: Final = """
@@ -37,6 +41,9 @@ producer_byte_rate = 1000000000
 [[quotas]]
 client_id = "lister"
 request_percentage = 1.0
+[[quotas]]
+client_id = "hoarder"
+producer_byte_rate = 20000
 """
 
 
@@ -89,6 +96,46 @@ def test_k17_refused_requests_behind_a_long_poll_are_not_collected_without_bound
         # What a request comes to while it is looked through is several times its bytes, for one at a time.
         assert rss(gateway) - before < 128 * MIB
         honest.ask("Metadata", 12, topics=[])
+    eventually(lambda: held(gateway) < MIB)
+
+
+def test_requests_that_are_read_on_at_the_bound_leave_half_of_the_budget_to_others(
+    start_gateway: StartGateway, kafka: KafkaCluster
+) -> None:
+    gateway = start_gateway(kafka, GatewayOptions(tables=TABLES))
+    before = rss(gateway)
+    head = wire.head(0, 7, client_id="hoarder", flexible=False)
+    frame = pack(">i", len(head) + 2 * MIB) + head + bytes(2 * MIB)
+    with WireClient(gateway.broker(1)) as honest, ExitStack() as stack:
+        attackers = []
+        for _ in range(HOARDERS):
+            # Not by the tap, which would take most of it, and make an end in order of a reset.
+            attacker = stack.enter_context(socket.create_connection(gateway.behind_tap(1)))
+            # Behind bytes that have no room at the gateway an end in order does not come.
+            attacker.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
+            attacker.setblocking(False)
+            attackers.append([attacker, memoryview(frame)])
+        deadline_s = time.monotonic() + 30
+        while attackers and time.monotonic() < deadline_s:
+            moved = False
+            for each in list(attackers):
+                with suppress(BlockingIOError):
+                    each[1] = each[1][each[0].send(each[1]) :]
+                    moved = True
+                if not each[1]:
+                    attackers.remove(each)
+            if not moved:
+                time.sleep(0.05)
+                if held(gateway) >= BUDGET / 2:
+                    break
+        honest.ask("Metadata", 12, topics=[])
+        # Half of the budget, and of each one read that was under way when it was reached.
+        most = BUDGET / 2 + HOARDERS * ONE_READ
+        assert BUDGET / 4 < held(gateway) < most
+        assert rss(gateway) - before < 1.3 * most
+        assert no_stall_beyond_a_second(gateway)
+        for _ in range(5):
+            honest.ask("Metadata", 12, topics=[])
     eventually(lambda: held(gateway) < MIB)
 
 

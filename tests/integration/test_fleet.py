@@ -18,7 +18,7 @@ from protocol.error_codes import ErrorCode
 from testkit.fleet_load import GreedyProducer
 from testkit.tap import Tap
 from testkit.wire_client import WireClient
-from tests.integration.conftest import WITHIN_S, topic_on
+from tests.integration.conftest import WITHIN_S, eventually, topic_on
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 
 pytestmark = pytest.mark.integration
@@ -202,6 +202,33 @@ def test_two_gateways_of_two_workers_share_quotas_of_a_client_and_a_topic_and_on
         of_a = {"member": "a", "quota": "controller_mutation_rate"}
         b.eventually(lambda: (b.metric("gateway_fleet_used_total", **of_a) or 0) > 0.5)
         assert create(b, f"{name}-b") == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
+def test_an_upgrade_of_one_of_two_gateways_of_two_workers_grants_no_second_quota(
+    kafka: KafkaCluster, tap: Tap, tmp_path: Path
+) -> None:
+    name = f"fleet-{uuid.uuid4().hex[:8]}"
+    with started(kafka, tap, tmp_path, workers=2) as (a, b, _), topic_on(kafka, name, [1]), ExitStack() as stack:
+        a.eventually(lambda: members(a) == members(b) == 6)
+        load = [
+            stack.enter_context(GreedyProducer(each.broker(1), name, "greedy", value_bytes=4_000))
+            for each in (a, a, b, b)
+        ]
+        time.sleep(7)  # the burst of a new client is over
+        report = ask_for_upgrade(*b.admin, within_s=60)
+        assert report.error is None
+        stack.callback(end_gently, report.pid)
+        begin_s = time.monotonic()
+        time.sleep(6)  # both processes serve, and the old one drains
+        passed = sum(each.taken_between(begin_s, begin_s + 6) for each in load)
+        assert 4 * QUOTA < passed < (6 + 2) * QUOTA
+        a.eventually(lambda: members(a) == members(b) == 6, WITHIN_S)
+
+
+def end_gently(pid: int) -> None:
+    """A supervisor, and its workers with it."""
+    os.kill(pid, signal.SIGTERM)
+    eventually(lambda: not Path(f"/proc/{pid}").exists(), WITHIN_S)
 
 
 def create(gateway: GatewayProcess, topic: str) -> int:
