@@ -107,7 +107,7 @@ def run_kafka(
     from benchmarks.relay.real_kafka import JOBS, KafkaBench, description
 
     records = 150_000 if options.quick else 400_000
-    rounds = 1 if options.quick else min(options.rounds, 3)
+    rounds = 1 if options.quick else options.rounds
     budget = Budget(RUN_SECONDS)
     bench = KafkaBench(programs, core=cores.proxy, folder=folder, stack=stack)
     bench.prepare(records)
