@@ -60,7 +60,7 @@ class Gateway:
 
     def cpu_s(self) -> dict[int, float]:
         """CPU seconds of each process so far."""
-        return {pid: _cpu_s(pid) for pid in _family(self.sluice.process.pid)}
+        return _cpu_of_each(self.sluice.process.pid)
 
     def serving(self) -> list[int]:
         """The processes that serve clients."""
@@ -82,6 +82,11 @@ def _children(pid: int) -> list[int]:
 
 def _family(pid: int) -> list[int]:
     return [pid, *(each for child in _children(pid) for each in _family(child))]
+
+
+def _cpu_of_each(pid: int) -> dict[int, float]:
+    """CPU seconds of a process and all below it."""
+    return {each: _cpu_s(each) for each in _family(pid)}
 
 
 class _Client(asyncio.Protocol):
@@ -169,11 +174,11 @@ async def _load(port: int, connections: int, warm_up: int, times: int, gateway: 
 def _connect(crowd: Path, port: int, count: int, proxy: int) -> dict[str, Any]:
     """One window of connections that each make one request, through this process and its children."""
     arguments = ["cycles", port, _SOURCES, count, _AT_A_TIME, "request"]
-    before, began_s = {pid: _cpu_s(pid) for pid in _family(proxy)}, time.monotonic()
+    before, began_s = _cpu_of_each(proxy), time.monotonic()
     done = subprocess.run(
         [str(crowd), *map(str, arguments)], capture_output=True, text=True, check=True, timeout=300
     )
-    elapsed_s, after = time.monotonic() - began_s, {pid: _cpu_s(pid) for pid in before}
+    elapsed_s, after = time.monotonic() - began_s, _cpu_of_each(proxy)
     said = json.loads(done.stdout)
     assert said["replied"] == count, said
     used_s = sum(after.values()) - sum(before.values())

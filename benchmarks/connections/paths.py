@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.relay.native_build import NativePrograms, compile_program
-from benchmarks.relay.paths import COMPILED, GATEWAY, HAPROXY, RunningPath, await_answer
+from benchmarks.relay.paths import GATEWAY, HAPROXY, RunningPath, await_answer, with_compiled_core
 from benchmarks.relay.processes import PinnedProcess, free_port
 
 SOURCES: Final = Path(__file__).resolve().parent / "native"
@@ -113,7 +113,7 @@ def start_sluice(
     program = Path(sys.executable).with_name("sluice")
     argv = [str(program), "serve", "--config", str(config)]
     if compiled:
-        argv = ["env", f"PYTHONPATH={COMPILED}", *argv]
+        argv = with_compiled_core(argv)
     process = PinnedProcess(argv, core=core, log=folder / f"{key}-{port}.log")
     path = RunningPath(name, port, process)
     await_answer(path)

@@ -134,7 +134,7 @@ def start_gateway(
     sluice = programs / "sluice"
     argv = [str(sluice), "serve", "--config", str(config)]
     if compiled:
-        argv = ["env", f"PYTHONPATH={COMPILED}", *argv]
+        argv = with_compiled_core(argv)
     name = (
         GATEWAY_COMPILED
         if compiled
@@ -148,6 +148,11 @@ def start_gateway(
     )
     name += "" if checkout is None else OF_OTHER_CHECKOUT
     return RunningPath(name, port, PinnedProcess(argv, core=core, log=folder / f"sluice-{port}.log"))
+
+
+def with_compiled_core(argv: list[str]) -> list[str]:
+    """The same command with the compiled core (`make compiled` first)."""
+    return ["env", f"PYTHONPATH={COMPILED}", *argv]
 
 
 def await_answer(path: RunningPath, *, timeout_s: float = 20.0) -> None:
