@@ -1,4 +1,4 @@
-"""A producer that sends as fast as it is let, over one connection, and remembers when its bytes were taken."""
+"""Clients that press on a fleet: one by its bytes, one by its names."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Final, Self
 
 from kafka.record import MemoryRecordsBuilder
 
+from testkit import wire
 from testkit.wire_client import ConnectionEnded, WireClient
 
 _SILENCE_S: Final = 30.0
+_AT_ONCE: Final = 2
 
 
 class GreedyProducer:
@@ -76,3 +78,49 @@ class GreedyProducer:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped.set()
+
+
+class ManyNames:
+    """A thread with one connection that produces as many client ids in turn; a context manager.
+
+    The topic is not there, so that a broker has little to do. Where each client id has a small quota of its own, each
+    request is news for the other members.
+
+    Attributes:
+        answered: requests.
+    """
+
+    def __init__(self, address: tuple[str, int], prefix: str, names: int) -> None:
+        self.answered = 0
+        self._address = address
+        partition = {"index": 0, "records": bytes(200)}
+        topics = [{"name": "not-there", "partition_data": [partition]}]
+        self._frames = [
+            wire.request(
+                "Produce", 9, client_id=f"{prefix}-{at}", acks=1, timeout_ms=1_000, topic_data=topics
+            )
+            for at in range(names)
+        ]
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=prefix, daemon=True)
+
+    def _run(self) -> None:
+        with WireClient(self._address, timeout_s=_SILENCE_S) as client:
+            at = 0
+            while not self._stopped.is_set():
+                some = self._frames[at : at + _AT_ONCE]
+                at = (at + _AT_ONCE) % len(self._frames)
+                client.send_bytes(b"".join(some))
+                for _ in some:
+                    client.receive_frame()
+                self.answered += len(some)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._thread.join(_SILENCE_S)

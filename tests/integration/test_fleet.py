@@ -10,12 +10,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from embedded_kafka.kafka import KafkaCluster
 from gateway.server.control import ask_for_upgrade
 from protocol.error_codes import ErrorCode
-from testkit.fleet_load import GreedyProducer
+from testkit.fleet_load import GreedyProducer, ManyNames
 from testkit.tap import Tap
 from testkit.wire_client import WireClient
 from tests.integration.conftest import WITHIN_S, eventually, topic_on
@@ -28,7 +28,7 @@ LIMITED = f"limited-{uuid.uuid4().hex[:8]}"
 """A topic with a quota, of whatever client."""
 
 
-def options(name: str, topic: str, secret: Path, workers: int = 1) -> GatewayOptions:
+def options(name: str, topic: str, secret: Path, workers: int = 1, more: str = "") -> GatewayOptions:
     """A member; windows and times are short, so that the test is."""
     return GatewayOptions(
         tables=f"""
@@ -54,7 +54,7 @@ producer_byte_rate = {QUOTA}
 [[quotas]]
 client_id = "mutator"
 controller_mutation_rate = 0.01
-"""
+{more}"""
     )
 
 
@@ -67,7 +67,7 @@ def fleet(kafka: KafkaCluster, tap: Tap, tmp_path: Path) -> Iterator[tuple[Gatew
 
 @contextmanager
 def started(
-    kafka: KafkaCluster, tap: Tap, tmp_path: Path, workers: int = 1
+    kafka: KafkaCluster, tap: Tap, tmp_path: Path, workers: int = 1, more: str = ""
 ) -> Iterator[tuple[GatewayProcess, GatewayProcess, str]]:
     topic = f"__shares_{uuid.uuid4().hex[:12]}"
     secret = tmp_path / "secret"
@@ -75,7 +75,9 @@ def started(
     gateways = []
     for name in ("a", "b"):
         (folder := tmp_path / name).mkdir()
-        gateways.append(GatewayProcess(folder, kafka.brokers.values(), tap, options(name, topic, secret, workers)))
+        gateways.append(
+            GatewayProcess(folder, kafka.brokers.values(), tap, options(name, topic, secret, workers, more))
+        )
     with ExitStack() as stack:
         for gateway in gateways:
             gateway.start(ready=False)
@@ -223,6 +225,48 @@ def test_an_upgrade_of_one_of_two_gateways_of_two_workers_grants_no_second_quota
         passed = sum(each.taken_between(begin_s, begin_s + 6) for each in load)
         assert 4 * QUOTA < passed < (6 + 2) * QUOTA
         a.eventually(lambda: members(a) == members(b) == 6, WITHIN_S)
+
+
+def test_thousands_of_names_that_are_news_at_each_request_make_few_messages_and_no_room_for_others(
+    kafka: KafkaCluster, tap: Tap, tmp_path: Path
+) -> None:
+    # Of a window's 3,000 bytes each request uses a tenth: each has others told at once.
+    small = "[[quotas]]\ndefault_client_id = true\nproducer_byte_rate = 1000\n"
+    name = f"fleet-{uuid.uuid4().hex[:8]}"
+    with (
+        started(kafka, tap, tmp_path, more=small) as (a, b, shares),
+        topic_on(kafka, name, [1]),
+        ExitStack() as stack,
+    ):
+        a.eventually(lambda: members(a) == members(b) == 2)
+        floods = [stack.enter_context(ManyNames(a.broker(1), f"name-{at}", 1_000)) for at in range(8)]
+        greedy = [stack.enter_context(GreedyProducer(each.broker(1), name, "greedy")) for each in (a, b)]
+        told, messages = a.metric("gateway_fleet_counters_told_total") or 0, end_of(kafka, shares)
+        begin_s = time.monotonic()
+        time.sleep(6)
+        seconds = time.monotonic() - begin_s
+        told = (a.metric("gateway_fleet_counters_told_total") or 0) - told
+        messages = end_of(kafka, shares) - messages
+        # Urgent ones of the flooded member 10 ms apart, those of the other's one client, ticks and heartbeats: 60 a
+        # second were seen, and 270 without that distance.
+        assert messages < seconds * (100 + 20 + 2 * (10 + 2))
+        assert 3_000 < told < 20_000 * seconds
+        assert sum(flood.answered for flood in floods) > 3_000
+        passed = sum(each.taken_between(begin_s, begin_s + 6) for each in greedy)
+        assert 4 * QUOTA < passed < (6 + 2 * 3 + 2) * QUOTA
+        for each in a, b:
+            assert members(each) == 2
+            assert each.metric("gateway_fleet_isolations_total") == 0
+            assert each.metric("gateway_fleet_messages_lost_total") == 0
+
+
+def end_of(kafka: KafkaCluster, topic: str) -> int:
+    """How many records were ever written to the first partition."""
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "none"})
+    try:
+        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)[1])
+    finally:
+        consumer.close()
 
 
 def end_gently(pid: int) -> None:
