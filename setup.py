@@ -54,6 +54,7 @@ CORE = (
     "quotas/rate.py",
     "quotas/rate_quotas.py",
     "quotas/resolution.py",
+    "quotas/set_aside.py",
     "quotas/throttle_stats.py",
     "quotas/trackers.py",
 )

@@ -23,6 +23,7 @@ from quotas.mutation_meters import Meter, MutationAlgorithm, meter_factory
 from quotas.rate import SampledRate
 from quotas.rate_quotas import CounterState
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
+from quotas.set_aside import SetAside
 from quotas.throttle_stats import METRIC_WINDOW_MS, METRIC_WINDOW_NUM, ThrottleStats, average_throttle_ms
 from quotas.trackers import UNLIMITED, Kind, TrackerTable
 
@@ -98,6 +99,7 @@ class MutationTracker:
     """One counter; for the exchange of a fleet. Others use `MutationQuotas`."""
 
     __slots__ = (
+        "_aside",
         "_forgotten",
         "_settled",
         "kind",
@@ -120,6 +122,7 @@ class MutationTracker:
         self.rate = SampledRate(METRIC_WINDOW_NUM, METRIC_WINDOW_MS, now_ms=now_ms)
         self.throttles = ThrottleStats()
         self._settled = 0.0  # of what was charged here: what the other members of a fleet know
+        self._aside: SetAside | None = None  # while only a part of the limit is in force
         self._forgotten = forgotten
 
     def untold(self, *, now_ms: int) -> float:
@@ -148,7 +151,10 @@ class MutationTracker:
     def record_others(self, value: float, *, now_ms: int) -> None:
         """Takes the permits that another member of the fleet has charged, as a debt where there are none."""
         self.last_ms = now_ms
-        self.meter.record(value, now_ms=now_ms)
+        if self._aside is not None:
+            self._aside.add(value, now_ms=now_ms)
+        else:
+            self.meter.record(value, now_ms=now_ms)
 
     @property
     def recorded_here(self) -> float:
@@ -162,7 +168,7 @@ class MutationTracker:
 
     def state(self, *, now_ms: int) -> CounterState:
         """Where it stands, for the process that replaces this one."""
-        return CounterState(fill=max(0.0, self.meter.taken(now_ms=now_ms)))
+        return CounterState(fill=self.level(now_ms=now_ms)[0])
 
     def take_over(self, state: CounterState, *, now_ms: int) -> None:
         """Stand at least where the counter of the process stands that this one replaces."""
@@ -170,18 +176,34 @@ class MutationTracker:
 
     def level(self, *, now_ms: int) -> tuple[float, float]:
         """The permits that are taken; the second is of byte rates."""
-        return max(0.0, self.meter.taken(now_ms=now_ms)), 0.0
+        taken = self.meter.taken(now_ms=now_ms)
+        return max(0.0, taken if self._aside is None else taken + self._aside.fill(now_ms=now_ms)), 0.0
 
     def raise_to(self, total: float, fill: float, *, now_ms: int) -> None:
         """Stands at least where the counter of another member stands; see `level`."""
-        more = total - self.meter.taken(now_ms=now_ms)
+        more = total - self.level(now_ms=now_ms)[0]
         if more > 0:
             self.record_others(more, now_ms=now_ms)
 
-    def bind(self, match: Match, version: int) -> None:
+    def bind(self, match: Match, version: int, *, now_ms: int) -> None:
+        share = self.match.share
+        limited = self.match.limit is not None and match.limit is not None
+        taken = self.meter.taken(now_ms=now_ms) if limited and match.share != share else 0.0
         self.match = match
         self.version = version
         self.meter.rate_per_s = UNLIMITED if match.limit is None else match.limit
+        if match.share == share:
+            return
+        rest = 0.0 if match.limit is None else match.limit / match.share - match.limit
+        aside = self._aside or SetAside(rest, now_ms=now_ms)
+        back, _ = aside.change(
+            rest, max(0.0, match.share - share) / (1 - share) if share < 1 else 0.0, now_ms=now_ms
+        )
+        if limited:
+            part = min(1.0, match.share / share)
+            aside.add(taken * (1 - part), now_ms=now_ms)
+            self.meter.record(taken * part + back - self.meter.taken(now_ms=now_ms), now_ms=now_ms)
+        self._aside = None if match.share == 1.0 or match.limit is None else aside
 
     @property
     def limit_per_s(self) -> float:
@@ -191,6 +213,8 @@ class MutationTracker:
         self.meter.record(other.meter.taken(now_ms=now_ms), now_ms=now_ms)
 
     def forgettable(self, *, now_ms: int) -> bool:
+        if self._aside is not None and self._aside.fill(now_ms=now_ms):
+            return False
         return self.match.limit is None or self.meter.full(now_ms=now_ms)
 
     def forget(self) -> None:
@@ -341,7 +365,7 @@ class MutationQuotas:
         tracker = self._trackers.find(match.tracker_key, match.limit, user if kind is None else kind)
         if tracker is None:
             return 0
-        tracker.bind(match, self._limits.version)
+        tracker.bind(match, self._limits.version, now_ms=now_ms)
         return tracker.meter.throttle_time_ms(now_ms=now_ms)
 
     def held_ms(self, user: str, client_id: str, *, kind: Kind | None = None, now_ms: int) -> int:
@@ -400,7 +424,7 @@ class MutationQuotas:
             tracker = self._trackers.find_or_make(key, match.limit, kind, now_ms=now_ms)
             if tracker.shared:
                 return None
-        tracker.bind(match, version)
+        tracker.bind(match, version, now_ms=now_ms)
         return tracker
 
     def loads(self, *, now_ms: int) -> Iterator[tuple[TrackerKey, float]]:
@@ -455,14 +479,14 @@ class MutationQuotas:
     def _tracker(self, match: Match, kind: Kind, *, now_ms: int) -> MutationTracker:
         limit = UNLIMITED if match.limit is None else match.limit
         tracker = self._trackers.find_or_make(match.tracker_key, limit, kind, now_ms=now_ms)
-        tracker.bind(match, self._limits.version)
+        tracker.bind(match, self._limits.version, now_ms=now_ms)
         tracker.last_ms = now_ms
         return tracker
 
     def _snapshot(self, key: TrackerKey, tracker: MutationTracker, *, now_ms: int) -> TrackerSnapshot:
         # While the key is off Kafka leaves its sensors alone, so a debt outlives its quota's removal.
         if tracker.version != self._limits.version and self._limits.enabled(KEY):
-            tracker.bind(match_of_tracker(self._limits, KEY, key), self._limits.version)
+            tracker.bind(match_of_tracker(self._limits, KEY, key), self._limits.version, now_ms=now_ms)
         match = tracker.match
         return TrackerSnapshot(
             user=key.user,

@@ -139,6 +139,16 @@ class SampledRate:
         """All that was ever recorded. Cheap, and changes nothing."""
         return self._total + self._gone
 
+    def keep(self, part: float, *, now_ms: int) -> None:
+        """Forgets the rest of each sample."""
+        self._purge(now_ms)
+        self._values[self._at] = self._total - self._past_sum
+        for i in range(len(self._values)):
+            self._values[i] *= part
+        self._gone += self._total * (1 - part)
+        self._total *= part
+        self._past_sum *= part
+
     def total(self, *, now_ms: int) -> float:
         """What the samples not yet forgotten add up to."""
         self._purge(now_ms)

@@ -19,6 +19,7 @@ from quotas.entities import QuotaKey
 from quotas.limits import Limits
 from quotas.rate import MAX_THROTTLE_MS, SampledRate, clamp_throttle_ms
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
+from quotas.set_aside import SetAside
 from quotas.throttle_stats import ThrottleStats, average_throttle_ms
 from quotas.trackers import UNLIMITED, Kind, TrackerTable
 
@@ -135,6 +136,7 @@ class RateTracker:
     __slots__ = (
         "_allowance",
         "_allowance_s",
+        "_aside",
         "_bound_ms",
         "_cap_ms",
         "_forgotten",
@@ -184,6 +186,7 @@ class RateTracker:
         self._quiet = 0.0  # until so much was recorded, what others do not know can not matter
         self._urgent = urgent
         self._urgent_from = math.inf  # from so much on others should soon be told what they do not know
+        self._aside: SetAside | None = None  # while only a part of the limit is in force
         self.blocked_until_ms = now_ms - self._bound_ms  # so early when the bucket is empty
         self.queue: BoundQueue | None = None
         self.owed_until_ms = 0
@@ -196,7 +199,8 @@ class RateTracker:
         self.shared = key is None
         self.kind: Kind = ""
         self.good_until_ms: float = math.inf  # a look-up before then need not be made again
-        self.bind(Match(None, Rule.NONE, TrackerKey("", "")), 0, now_ms=now_ms)
+        self.match = Match(None, Rule.NONE, TrackerKey("", ""))
+        self.bind(self.match, 0, now_ms=now_ms)
 
     @property
     def last_ms(self) -> int:
@@ -210,6 +214,7 @@ class RateTracker:
 
     def bind(self, match: Match, version: int, *, now_ms: int) -> None:
         """Puts a limit in force, also on what was recorded before."""
+        share = self.match.share
         self.match = match
         self.version = version
         self._limit = UNLIMITED if match.limit is None else match.limit
@@ -225,10 +230,41 @@ class RateTracker:
                 self.queue = None
             empty_ms = now_ms - self._bound_ms
             if self._ms_per_unit:
-                held_ms = max(0.0, self.blocked_until_ms - empty_ms)
-                self.blocked_until_ms = empty_ms + held_ms / self._ms_per_unit * ms_per_unit
-                self.left_until_ms = self.owed_until_ms = 0
+                fill = self._fill(self.blocked_until_ms, now_ms)
+                if match.share == share:
+                    self.left_until_ms = self.owed_until_ms = 0
+                else:
+                    fill = self._divide(fill, share, match.share, now_ms)
+                self.blocked_until_ms = empty_ms + fill * ms_per_unit
             self._ms_per_unit = ms_per_unit
+            if match.share == 1.0 or not ms_per_unit:
+                self._aside = None
+            elif self._aside is None:
+                self._aside = SetAside(self._rest_of_limit(), now_ms=now_ms)
+
+    def _rest_of_limit(self) -> float:
+        return self._limit / self.match.share - self._limit
+
+    def _divide(self, fill: float, old: float, new: float, now_ms: int) -> float:
+        """What the bucket holds of this, now that another share of the limit is in force; see `SetAside`."""
+        aside = self._aside
+        if aside is None:
+            aside = self._aside = SetAside(0.0, now_ms=now_ms)
+        back, told = aside.change(
+            self._rest_of_limit(), max(0.0, new - old) / (1 - old) if old < 1 else 0.0, now_ms=now_ms
+        )
+        if new < old:
+            part = new / old
+            self._meter.keep(part, now_ms=now_ms)
+            aside.add(fill * (1 - part), now_ms=now_ms)
+            return fill * part
+        self._count_others(told)
+        self._meter.record(told, now_ms=now_ms)
+        return fill + back
+
+    def _count_others(self, value: float) -> None:
+        self._settled += value
+        self._others += value
 
     def record(self, value: float, waiter: object = None, *, now_ms: int) -> int:
         """Counts, and tells how long the client has to wait for it.
@@ -385,13 +421,19 @@ class RateTracker:
 
     def record_others(self, value: float, *, now_ms: int) -> None:
         """Counts what another member of the fleet has recorded; it weighs on the next request here."""
-        self._settled += value
-        self._others += value
+        if self._aside is not None:
+            self._aside.add(value, value, now_ms=now_ms)
+            return
+        self._count_others(value)
         self.record_unchecked(value, now_ms=now_ms)
 
     def level(self, *, now_ms: int) -> tuple[float, float]:
         """What the average comes from, and what the bucket holds, in units of the quota."""
-        return max(0.0, self._meter.total(now_ms=now_ms)), self._fill(self.blocked_until_ms, now_ms)
+        total, fill = self._meter.total(now_ms=now_ms), self._fill(self.blocked_until_ms, now_ms)
+        if self._aside is not None:
+            total += self._aside.told
+            fill += self._aside.fill(now_ms=now_ms)
+        return max(0.0, total), fill
 
     def _fill(self, blocked_until_ms: float, now_ms: int) -> float:
         """What a bucket holds that is blocked until then."""
@@ -406,10 +448,13 @@ class RateTracker:
 
     def raise_to(self, total: float, fill: float, *, now_ms: int) -> None:
         """Stands at least where the counter of another member stands; see `level`."""
-        more = total - self._meter.total(now_ms=now_ms)
+        held, filled = self.level(now_ms=now_ms)
+        more = max(0.0, total - held)
+        if self._aside is not None:
+            self._aside.add(max(0.0, fill - filled), more, now_ms=now_ms)
+            return
         if more > 0:
-            self._settled += more
-            self._others += more
+            self._count_others(more)
             self._meter.record(more, now_ms=now_ms)
         self._fill_to(fill, now_ms)
 
@@ -423,15 +468,22 @@ class RateTracker:
         promised_ms = 0.0 if self.queue is None else self.queue.promised_ms
         fill = self._fill(self.blocked_until_ms - promised_ms, now_ms)
         samples = self._meter.samples(now_ms=now_ms)
+        if self._aside is not None:  # as if the others had done as this process did
+            fill += self._aside.fill(now_ms=now_ms)
+            samples = _times(samples, 1 / self.match.share)
         return CounterState(samples, fill, self.owed_until_ms, self.left_until_ms, self.last_value)
 
     def take_over(self, state: CounterState, *, now_ms: int) -> None:
         """Stand at least where the counter of the process stands that this one replaces."""
-        more = self._meter.take_over(state.samples, now_ms=now_ms)
+        share = self.match.share if self._aside is not None else 1.0
+        more = self._meter.take_over(_times(state.samples, share), now_ms=now_ms)
         # A meter that took over has forgotten nothing yet: what it was told before is part of what it holds.
         self._settled = self._meter.recorded if more else self._settled
         self._others = self._meter.recorded if more else self._others
-        self._fill_to(state.fill, now_ms)
+        self._fill_to(state.fill * share, now_ms)
+        if self._aside is not None:
+            rest = state.fill * (1 - share) - self._aside.fill(now_ms=now_ms)
+            self._aside.add(max(0.0, rest), now_ms=now_ms)
         self.owed_until_ms = max(self.owed_until_ms, state.owed_until_ms)
         self.left_until_ms = max(self.left_until_ms, state.left_until_ms)
         self.last_value = self.last_value or state.last_value
@@ -474,13 +526,13 @@ class RateTracker:
         if self.match.limit is None:
             return True
         empty = self.blocked_until_ms <= now_ms - self._bound_ms and self.left_until_ms <= now_ms
+        empty = empty and (self._aside is None or not self._aside.fill(now_ms=now_ms))
         return empty and self._meter.total(now_ms=now_ms) <= 0
 
     def absorb(self, other: RateTracker, *, now_ms: int) -> None:
         """Counts what another counter of the same limit holds, as if it were recorded now."""
         held = other._meter.total(now_ms=now_ms)
-        self._settled += held
-        self._others += held
+        self._count_others(held)
         self._quiet = 0.0
         self._meter.record(held, now_ms=now_ms)
         empty_ms = now_ms - self._bound_ms
@@ -492,6 +544,10 @@ class RateTracker:
         """The table dropped this counter: its totals live on, and its holders look again."""
         self.good_until_ms = -math.inf
         self._forgotten.add_totals(self.throttles)
+
+
+def _times(samples: Sequence[tuple[int, int, float]], factor: float) -> list[tuple[int, int, float]]:
+    return [(start_ms, last_ms, value * factor) for start_ms, last_ms, value in samples]
 
 
 def stirred(items: Iterable[tuple[AnyKey, RateTracker]]) -> list[tuple[AnyKey, RateTracker]]:

@@ -52,6 +52,7 @@ class Match:
     tracker_key: TrackerKey
     observe: bool = False  # computed and reported, without a wait
     topic_entity: QuotaEntity | None = None  # what a topic's quota is set for
+    share: float = 1.0  # the limit is so much of the configured one; see `Limits.set_share`
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ def _match(limits: Limits, key: QuotaKey, family: Family, tracker_key: TrackerKe
     if limit is not None and limits.share != 1.0:
         limit *= limits.share
     observe = rule is not Rule.NONE and limits.observes(_entity(rule, user, client_id))
-    return Match(limit, rule, tracker_key, observe)
+    return Match(limit, rule, tracker_key, observe, share=limits.share)
 
 
 def _shadowed_pair(limits: Limits, key: QuotaKey, user: str) -> bool:

@@ -199,7 +199,8 @@ class TopicQuotas:
                     limit = limits.get(entity, self._key)
                     if limit is not None:
                         limit *= limits.share
-                        return Match(limit, _RULES[family], counter, limits.observes(entity), entity)
+                        observe = limits.observes(entity)
+                        return Match(limit, _RULES[family], counter, observe, entity, limits.share)
         return None
 
     def _make(self, key: TopicKey | None, limit: float, now_ms: int) -> RateTracker:

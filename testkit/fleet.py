@@ -63,7 +63,6 @@ class FleetMember:
         self.began_ms = now_ms
         self.cut = self.was_cut = False
         self.served = False
-        self.share = 1.0
         self._times: list[int] = [now_ms - 1]
         self._sums: list[float] = [0.0]
 
@@ -241,10 +240,7 @@ class _Run:
         now_ms = self.now_ms
         self.bus.deliver(now_ms=now_ms)
         for member in self.members:
-            share = member.exchange.share(now_ms=now_ms)
-            if share != member.share:
-                member.share = share
-                member.limits.set(QuotaEntity("alice"), QuotaKey.PRODUCER_BYTE_RATE, int(LIMIT * share))
+            member.limits.set_share(member.exchange.share(now_ms=now_ms))
             self._see_join(member)
         order = [
             (member, client)

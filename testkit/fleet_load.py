@@ -23,12 +23,16 @@ class GreedyProducer:
     Attributes:
         taken: times and frame sizes of requests that were answered, and so had passed.
         throttled_ms: the longest throttle time it was told.
+        waits: times at which requests were answered, how long that took, ms, and the connection's local port.
+        ended: times at which a connection ended with a request under way, and its local port.
     """
 
     def __init__(
         self, address: tuple[str, int], topic: str, client_id: str, *, value_bytes: int = 20_000
     ) -> None:
         self.taken: list[tuple[float, int]] = []
+        self.waits: list[tuple[float, float, int]] = []
+        self.ended: list[tuple[float, int]] = []
         self.throttled_ms = 0
         self._address = address
         self._topic = topic
@@ -54,15 +58,20 @@ class GreedyProducer:
     def _run(self) -> None:
         while not self._stopped.is_set():
             with (
-                contextlib.suppress(OSError, ConnectionEnded),
+                contextlib.suppress(OSError),
                 WireClient(self._address, client_id=self._client_id, timeout_s=_SILENCE_S) as client,
             ):
-                self._produce(client)
+                try:
+                    self._produce(client)
+                except (OSError, ConnectionEnded):
+                    self.ended.append((time.monotonic(), client.local_port))
             self._stopped.wait(0.2)
 
     def _produce(self, client: WireClient) -> None:
         while not self._stopped.is_set():
-            answer = client.ask("Produce", 9, **self._fields).body
+            reply = client.ask("Produce", 9, **self._fields)
+            self.waits.append((time.monotonic(), reply.elapsed_ms, client.local_port))
+            answer = reply.body
             code = answer.responses[0].partition_responses[0].error_code
             if code:
                 self._stopped.wait(0.1)  # such as a leader that is not known yet

@@ -51,7 +51,11 @@ class _Sent:
 
 
 class WireClient:
-    """One connection; requests may be pipelined, answers are taken in their order."""
+    """One connection; requests may be pipelined, answers are taken in their order.
+
+    Attributes:
+        local_port: of the client's side.
+    """
 
     def __init__(
         self,
@@ -72,6 +76,7 @@ class WireClient:
         self._client_id = client_id
         self._socket = socket.create_connection(address, timeout=timeout_s, source_address=(source, 0))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.local_port: int = self._socket.getsockname()[1]
         self._correlation_ids = itertools.count(1)
         self._sent: list[_Sent] = []
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
@@ -21,7 +22,7 @@ from testkit.serving import serving
 from testkit.wire_client import WireClient
 
 _PRODUCERS: Final = 2
-_TOPIC: Final = "fleet-load"
+TOPIC: Final = "fleet-load"
 _LEAST, _MOST = 0.95, 1.05
 
 
@@ -39,26 +40,26 @@ def run(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-fleet-")))
         cluster = stack.enter_context(KafkaCluster(brokers))
-        _make_topic(cluster.brokers[1])
+        make_topic(cluster.brokers[1], leader=1)
         ports = [free_ports(2 + brokers) for _ in range(gateways)]
         for at, port in enumerate(ports):
             file = folder / f"gateway-{at}.toml"
-            file.write_text(_configuration(at, port, str(cluster.brokers[1]), quota, workers, brokers))
+            file.write_text(configuration(at, port, str(cluster.brokers[1]), quota, workers, brokers))
             admin = f"http://127.0.0.1:{port + 1 + brokers}"
             stack.enter_context(serving(file, admin=admin, log=folder / f"gateway-{at}.log"))
         producers = [
             [
-                stack.enter_context(GreedyProducer(("127.0.0.1", port + 1), _TOPIC, "greedy"))
+                stack.enter_context(GreedyProducer(("127.0.0.1", port + 1), TOPIC, "greedy"))
                 for _ in range(_PRODUCERS * workers)
             ]
             for port in ports
         ]
         time.sleep(warm_up_s)
         begin_s = time.monotonic()
-        before = [_metrics(port + 1 + brokers) for port in ports]
+        before = [metrics(port + 1 + brokers) for port in ports]
         time.sleep(seconds)
         taken_s = time.monotonic() - begin_s
-        after = [_metrics(port + 1 + brokers) for port in ports]
+        after = [metrics(port + 1 + brokers) for port in ports]
         end_s = begin_s + taken_s
         passed = [sum(each.taken_between(begin_s, end_s) for each in some) for some in producers]
     rows = [
@@ -118,7 +119,8 @@ def _page(document: dict[str, Any], rows: list[dict[str, Any]], ratio: float) ->
     return "\n".join(lines) + "\n"
 
 
-def _configuration(at: int, port: int, broker: str, quota: int, workers: int, brokers: int) -> str:
+def configuration(at: int, port: int, broker: str, quota: int, workers: int, brokers: int) -> str:
+    """A member's, as TOML; its ports are that of the listener, those of the brokers, and the admin port."""
     return f"""\
 [server]
 workers = {workers}
@@ -144,21 +146,27 @@ producer_byte_rate = {quota}
 """
 
 
-def _make_topic(broker: tuple[str, int]) -> None:
-    # The load goes to one partition, whose leader is the first broker.
-    assignments = [{"partition_index": 0, "broker_ids": [1]}]
-    wanted = {"name": _TOPIC, "num_partitions": -1, "replication_factor": -1, "assignments": assignments}
+def make_topic(broker: tuple[str, int], leader: int) -> None:
+    """Of one partition, for the load."""
+    assignments = [{"partition_index": 0, "broker_ids": [leader]}]
+    wanted = {"name": TOPIC, "num_partitions": -1, "replication_factor": -1, "assignments": assignments}
     with WireClient(broker) as client:
         reply = client.ask("CreateTopics", 4, topics=[wanted], timeout_ms=30_000, validate_only=False)
     assert reply.body.topics[0].error_code == 0
 
 
-def _metrics(port: int) -> dict[str, float]:
+def metrics(port: int) -> dict[str, float]:
+    """Those of the fleet that have no label."""
+    return {sample.name: sample.value for sample in samples(port) if not sample.labels}
+
+
+def samples(port: int) -> list[Sample]:
+    """All of the fleet, of the gateway with this admin port."""
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    return {
-        sample.name: sample.value
+    return [
+        sample
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.name.startswith("gateway_fleet_") and not sample.labels
-    }
+        if sample.name.startswith("gateway_fleet_")
+    ]

@@ -1,0 +1,275 @@
+"""What faults cost a fleet: real gateways of two workers before a real Kafka of three brokers, under load."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka.admin import AdminClient
+
+from benchmarks.fleet.real import TOPIC, configuration, make_topic, metrics, samples
+from benchmarks.keep import keep_results
+from benchmarks.relay.machine import describe_machine, load_average
+from embedded_kafka.kafka import KafkaCluster
+from testkit.fleet_load import GreedyProducer
+from testkit.gateway import free_ports
+from testkit.serving import serving
+
+BROKERS: Final = 3
+GATEWAYS: Final = 2
+WORKERS: Final = 2
+MEMBERS: Final = GATEWAYS * (WORKERS + 1)
+"""Each process is one."""
+PRODUCERS: Final = 4
+"""At each gateway."""
+QUOTA: Final = 1_000_000
+WARM_UP_S: Final = 30.0
+STOPPED_S: Final = 20.0
+AFTER_S: Final = 33.0
+"""Three windows."""
+AGREE_S: Final = 5.0
+_SHARES: Final = "__sluice_usage_shares"
+_POLL_S: Final = 0.05
+_PATIENCE_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Fleet:
+    kafka: KafkaCluster
+    ports: list[int]
+    processes: list[subprocess.Popen[bytes]]
+    start: Callable[[int], subprocess.Popen[bytes]]
+    leader: int = 1  # of the load's topic
+    producers: list[list[GreedyProducer]] = field(default_factory=list)
+
+    def metrics(self, at: int) -> dict[str, float]:
+        return metrics(self.ports[at] + 1 + BROKERS)
+
+    def used(self, at: int) -> dict[str, float]:
+        """What each worker has recorded, as gateway `at` knows it."""
+        return {
+            sample.labels["member"]: sample.value
+            for sample in samples(self.ports[at] + 1 + BROKERS)
+            if sample.name == "gateway_fleet_used_total" and "/" in sample.labels["member"]
+        }
+
+    def agrees(self, since: list[dict[str, float]]) -> bool:
+        """Whether each gateway is in touch, sees every member, and has heard of each worker's use since then."""
+        for at in range(GATEWAYS):
+            figures = self.metrics(at)
+            if not figures["gateway_fleet_connected"] or figures["gateway_fleet_members"] != MEMBERS:
+                return False
+            used = self.used(at)
+            if len(used) < GATEWAYS * WORKERS:
+                return False
+            if any(value <= since[at].get(name, 0.0) for name, value in used.items()):
+                return False
+        return True
+
+
+def run(output: Path) -> int:
+    """All faults, one after the other."""
+    document: dict[str, Any] = {
+        "command": "python -m benchmarks.fleet --faults",
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": describe_machine(),
+        "load_average_before": load_average(),
+    }
+    with _running() as fleet:
+        time.sleep(WARM_UP_S)
+        rows = []
+        for name, fault in FAULTS.items():
+            rows.append({"fault": name} | _suffered(fleet, fault))
+            print(rows[-1], flush=True)
+    document |= {"quota_bytes_per_s": QUOTA, "load_average_after": load_average(), "rows": rows}
+    page = page_of(document)
+    keep_results(document, page, output, "fleet-faults")
+    print(page)
+    return int(any(row["lost"] or row["agree_s"] is None or row["agree_s"] > AGREE_S for row in rows))
+
+
+@contextmanager
+def _running() -> Iterator[_Fleet]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-fleet-")))
+        kafka = stack.enter_context(KafkaCluster(BROKERS))
+        ports = [free_ports(2 + BROKERS) for _ in range(GATEWAYS)]
+
+        def start(at: int) -> subprocess.Popen[bytes]:
+            file = folder / f"gateway-{at}.toml"
+            file.write_text(configuration(at, ports[at], str(kafka.brokers[1]), QUOTA, WORKERS, BROKERS))
+            admin = f"http://127.0.0.1:{ports[at] + 1 + BROKERS}"
+            return stack.enter_context(serving(file, admin=admin, log=folder / f"gateway-{at}.log"))
+
+        fleet = _Fleet(kafka, ports, [start(at) for at in range(GATEWAYS)], start)
+        # The load goes to another broker than the fleet's messages: one that is restarted takes no client along.
+        fleet.leader = next(each for each in kafka.brokers if each != _leader_of_shares(kafka))
+        make_topic(kafka.brokers[1], fleet.leader)
+        fleet.producers = [
+            [
+                stack.enter_context(GreedyProducer(("127.0.0.1", port + fleet.leader), TOPIC, "greedy"))
+                for _ in range(PRODUCERS)
+            ]
+            for port in ports
+        ]
+        yield fleet
+
+
+def _suffered(fleet: _Fleet, fault: Callable[[_Fleet], set[int]]) -> dict[str, Any]:
+    """One fault, and how the fleet was after it."""
+    before = [fleet.metrics(at) for at in range(GATEWAYS)]
+    begin_s = time.monotonic()
+    hit = fault(fleet)
+    over_s = time.monotonic()
+    since = [fleet.used(at) for at in range(GATEWAYS)]
+    agree_s = None
+    while agree_s is None and time.monotonic() < over_s + _PATIENCE_S:
+        if fleet.agrees(since):
+            agree_s = round(time.monotonic() - over_s, 2)
+        else:
+            time.sleep(_POLL_S)
+    time.sleep(max(0.0, over_s + AFTER_S - time.monotonic()))
+    end_s = time.monotonic()
+    load = [each for some in fleet.producers for each in some]
+    ended = [port for each in load for at_s, port in each.ended if begin_s < at_s <= end_s]
+    waits = [
+        wait_ms
+        for each in load
+        for at_s, wait_ms, port in each.waits
+        if begin_s < at_s <= end_s and port not in hit
+    ]
+    passed = sum(each.taken_between(over_s, end_s) for each in load)
+    return {
+        "ended": len(ended),
+        "lost": len(set(ended) - hit),
+        "longest_ms": round(max(waits)),
+        "isolations": sum(
+            max(
+                0,
+                round(
+                    fleet.metrics(at)["gateway_fleet_isolations_total"]
+                    - before[at]["gateway_fleet_isolations_total"]
+                ),
+            )
+            for at in range(GATEWAYS)
+        ),
+        "agree_s": agree_s,
+        "ratio": round(passed / (end_s - over_s) / QUOTA, 3),
+    }
+
+
+def _worker_is_killed(fleet: _Fleet) -> set[int]:
+    worker = _processes(fleet, 1)[-1]
+    hit = _client_ports([worker])
+    os.kill(worker, signal.SIGKILL)
+    return hit
+
+
+def _worker_is_stopped(fleet: _Fleet) -> set[int]:
+    return _stopped(_processes(fleet, 1)[-1:])
+
+
+def _gateway_is_killed(fleet: _Fleet) -> set[int]:
+    """And started again."""
+    pids = _processes(fleet, 1)
+    hit = _client_ports(pids)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    fleet.processes[1].wait()
+    fleet.processes[1] = fleet.start(1)
+    return hit
+
+
+def _gateway_is_stopped(fleet: _Fleet) -> set[int]:
+    return _stopped(_processes(fleet, 1))
+
+
+def _broker_is_killed(fleet: _Fleet) -> set[int]:
+    """The one that has the fleet's messages; another takes over, and it is started again."""
+    leader = _leader_of_shares(fleet.kafka)
+    fleet.kafka.kill_broker(leader)
+    time.sleep(STOPPED_S / 2)
+    fleet.kafka.start_broker(leader)
+    return set()
+
+
+def _topic_is_deleted(fleet: _Fleet) -> set[int]:
+    admin = _admin(fleet.kafka)
+    admin.delete_topics([_SHARES])[_SHARES].result(20)
+    return set()
+
+
+FAULTS: Final = {
+    "a worker is killed": _worker_is_killed,
+    f"a worker is stopped for {STOPPED_S:.0f} s": _worker_is_stopped,
+    "a gateway and its workers are killed, and started again": _gateway_is_killed,
+    f"a gateway and its workers are stopped for {STOPPED_S:.0f} s": _gateway_is_stopped,
+    "the broker with the messages is killed, and started again": _broker_is_killed,
+    "the topic of the messages is deleted": _topic_is_deleted,
+}
+
+
+def _stopped(pids: list[int]) -> set[int]:
+    hit = _client_ports(pids)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(STOPPED_S)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    return hit
+
+
+def _processes(fleet: _Fleet, at: int) -> list[int]:
+    """Of one gateway: what was started, its supervisor, and their children, workers last."""
+    found = [fleet.processes[at].pid]
+    for pid in found:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        found += map(int, children)
+    return found
+
+
+def _client_ports(pids: list[int]) -> set[int]:
+    """The other ends' ports of all their connections."""
+    own = {os.readlink(each) for pid in pids for each in Path(f"/proc/{pid}/fd").iterdir()}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(row[2].rpartition(":")[2], 16) for row in rows if f"socket:[{row[9]}]" in own}
+
+
+def _admin(kafka: KafkaCluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka.bootstrap})
+
+
+def _leader_of_shares(kafka: KafkaCluster) -> int:
+    return int(_admin(kafka).list_topics(_SHARES, timeout=20).topics[_SHARES].partitions[0].leader)
+
+
+def page_of(document: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = [
+        "# Faults of a fleet",
+        "",
+        f"`{document['command']}`: {GATEWAYS} gateways of {WORKERS} workers before {BROKERS} brokers, "
+        f"{PRODUCERS} producers at each that send as fast as they may, with one quota of "
+        f"{document['quota_bytes_per_s']} bytes/s. Load average {document['load_average_before'][0]} before, "
+        f"{document['load_average_after'][0]} after.",
+        "",
+        "*Lost*: connections that ended with a request under way though the process that had them was not stopped or",
+        "killed; *longest answer*: on connections of other processes, with all waits that the quota asks for;",
+        "*isolations*: of gateways that were then out of touch; *agreement*: from the fault's end until each",
+        "gateway is in touch, sees all processes and has heard of new usage from each worker",
+        f"(goal: {AGREE_S:.0f} s); *of the quota*: what passed in the {AFTER_S:.0f} s after the fault.",
+        "",
+        "| fault | connections ended | lost | longest answer, ms | isolations | agreement after, s | of the quota |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in document["rows"]]
+    return "\n".join(lines) + "\n"

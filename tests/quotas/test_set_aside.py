@@ -1,0 +1,125 @@
+import pytest
+
+from quotas.entities import QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from quotas.mutation_meters import MutationAlgorithm
+from quotas.mutations import MutationQuotas, MutationSettings
+from quotas.rate_quotas import ByteRateQuotas, RateSettings, RateTracker
+from quotas.resolution import TrackerKey
+from testkit.clock import FakeClock
+
+KEY = QuotaKey.PRODUCER_BYTE_RATE
+ALICE = QuotaEntity("alice")
+LIMIT = 4_000
+TWO_WINDOWS = 22 * LIMIT
+
+
+class Member:
+    """One of four with one limit."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.limits = Limits()
+        self.limits.set(ALICE, KEY, LIMIT)
+        self.quotas = ByteRateQuotas(self.limits, KEY, RateSettings())
+
+    @property
+    def tracker(self) -> RateTracker:
+        found = self.quotas.tracker("alice", "c", now_ms=self.clock.now_ms)
+        assert found is not None
+        return found
+
+    def record(self, value: float) -> int:
+        return self.tracker.record(value, now_ms=self.clock.now_ms)
+
+    @property
+    def fill(self) -> float:
+        return self.tracker.level(now_ms=self.clock.now_ms)[1]
+
+
+def test_a_client_at_its_limit_stays_there_while_its_gateway_is_cut_off_and_when_it_is_back(clock: FakeClock) -> None:
+    member = Member(clock)
+    for _ in range(200):
+        member.record(100)
+        member.tracker.record_others(300, now_ms=clock.now_ms)
+        clock.advance(100)
+    member.limits.set_share(1 / 4)
+    # All that the fleet used, held against a fourth of the limit, was a wait of 33 s.
+    for _ in range(80):
+        assert member.record(100) <= 100
+        clock.advance(100)
+    assert member.record(5_000) > 3_000, "a fourth, and no more"
+    clock.advance(5_000)
+    # Back in touch: what others tell is theirs until the whole limit is in force.
+    member.tracker.record_others(13 * 3_000, now_ms=clock.now_ms)
+    member.tracker.raise_to(0, 13 * 3_000, now_ms=clock.now_ms)
+    assert member.record(100) <= 100
+    member.limits.set_share(1)
+    assert member.record(100) < 2_000
+    total, _ = member.tracker.level(now_ms=clock.now_ms)
+    assert total == 13 * 3_000 + 6 * 1_000 + 5_000 + 200
+
+
+def test_what_a_gateway_let_through_is_not_forgiven_by_being_cut_off(clock: FakeClock) -> None:
+    member = Member(clock)
+    member.record(TWO_WINDOWS)
+    for share in (1 / 2, 1 / 4, 1 / 2, 1, 1 / 4):
+        member.limits.set_share(share)
+        assert member.fill == pytest.approx(TWO_WINDOWS)
+        assert member.tracker.reading(now_ms=clock.now_ms)[3] == 0, "neither more nor less blocked"
+    clock.advance(6_000)
+    member.record(1_000)
+    assert member.fill == pytest.approx(TWO_WINDOWS - 6 * LIMIT + 1_000)
+    member.tracker.record_others(5_000, now_ms=clock.now_ms)
+    member.limits.set_share(1)
+    assert member.fill == pytest.approx(TWO_WINDOWS - 6 * LIMIT + 6_000)
+    clock.advance(60_000)
+    assert member.fill == 0
+
+
+def test_a_counter_that_begins_without_touch_counts_what_others_tell_once_it_is_back(clock: FakeClock) -> None:
+    member = Member(clock)
+    member.limits.set_share(1 / 4)
+    assert member.record(100) == 0
+    member.tracker.raise_to(30_000, 60_000, now_ms=clock.now_ms)
+    member.tracker.raise_to(30_000, 60_000, now_ms=clock.now_ms)
+    assert not member.tracker.forgettable(now_ms=clock.advance(12_000))
+    assert member.record(0) == 0
+    # What is put aside empties by the rest of the limit, and the average by time.
+    assert member.fill == pytest.approx(60_000 - 100 - 12 * LIMIT * 3 / 4)
+    member.limits.remove(ALICE, KEY)
+    member.limits.set(ALICE, KEY, LIMIT)
+    member.limits.set_share(1)
+    assert member.tracker.level(now_ms=clock.now_ms)[0] == pytest.approx(30_000 - 100)
+
+
+def test_a_process_that_takes_over_before_it_is_in_touch_asks_for_no_longer_waits(clock: FakeClock) -> None:
+    before, after = Member(clock), Member(clock)
+    before.record(TWO_WINDOWS + 4_000)
+    after.limits.set_share(1 / 4)
+    after.tracker.take_over(before.tracker.state(now_ms=clock.now_ms), now_ms=clock.now_ms)
+    blocked_ms = [each.tracker.reading(now_ms=clock.now_ms)[3] for each in (before, after)]
+    assert blocked_ms == [1_000, 1_000]
+    assert after.fill == before.fill
+    again = Member(clock)
+    again.tracker.take_over(after.tracker.state(now_ms=clock.now_ms), now_ms=clock.now_ms)
+    assert again.tracker.level(now_ms=clock.now_ms) == pytest.approx(before.tracker.level(now_ms=clock.now_ms))
+
+
+@pytest.mark.parametrize("algorithm", MutationAlgorithm)
+def test_a_debt_of_mutations_lasts_no_longer_without_touch(algorithm: MutationAlgorithm, clock: FakeClock) -> None:
+    key = QuotaKey.CONTROLLER_MUTATION_RATE
+    limits = Limits()
+    limits.set(ALICE, key, 5)
+    quotas = MutationQuotas(limits, MutationSettings(algorithm=algorithm))
+    quotas.charge("alice", "c", 65, strict=False, now_ms=clock.now_ms)
+    own_ms = quotas.throttle_time_ms("alice", "c", now_ms=clock.now_ms)
+    for share in (1 / 4, 1, 1 / 4):
+        limits.set_share(share)
+        assert quotas.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == pytest.approx(own_ms, abs=1)
+    counter = quotas.counter_of(TrackerKey("alice", ""), ("", ""), now_ms=clock.now_ms)
+    assert counter is not None
+    counter.record_others(10, now_ms=clock.now_ms)
+    assert quotas.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == pytest.approx(own_ms, abs=1)
+    limits.set_share(1)
+    assert quotas.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == pytest.approx(own_ms + 2_000, abs=1)
