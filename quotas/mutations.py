@@ -152,7 +152,7 @@ class MutationTracker:
         """Takes the permits that another member of the fleet has charged, as a debt where there are none."""
         self.last_ms = now_ms
         if self._aside is not None:
-            self._aside.add(value, now_ms=now_ms)
+            self._aside.add(value, 0.0, now_ms=now_ms)
         else:
             self.meter.record(value, now_ms=now_ms)
 
@@ -201,7 +201,7 @@ class MutationTracker:
         )
         if limited:
             part = min(1.0, match.share / share)
-            aside.add(taken * (1 - part), now_ms=now_ms)
+            aside.add(taken * (1 - part), 0.0, now_ms=now_ms)
             self.meter.record(taken * part + back - self.meter.taken(now_ms=now_ms), now_ms=now_ms)
         self._aside = None if match.share == 1.0 or match.limit is None else aside
 

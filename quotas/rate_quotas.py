@@ -256,7 +256,7 @@ class RateTracker:
         if new < old:
             part = new / old
             self._meter.keep(part, now_ms=now_ms)
-            aside.add(fill * (1 - part), now_ms=now_ms)
+            aside.add(fill * (1 - part), 0.0, now_ms=now_ms)
             return fill * part
         self._count_others(told)
         self._meter.record(told, now_ms=now_ms)
@@ -483,7 +483,7 @@ class RateTracker:
         self._fill_to(state.fill * share, now_ms)
         if self._aside is not None:
             rest = state.fill * (1 - share) - self._aside.fill(now_ms=now_ms)
-            self._aside.add(max(0.0, rest), now_ms=now_ms)
+            self._aside.add(max(0.0, rest), 0.0, now_ms=now_ms)
         self.owed_until_ms = max(self.owed_until_ms, state.owed_until_ms)
         self.left_until_ms = max(self.left_until_ms, state.left_until_ms)
         self.last_value = self.last_value or state.last_value

@@ -37,8 +37,8 @@ class SetAside:
         self._ms += passed_ms
         return self._fill
 
-    def add(self, fill: float, told: float = 0.0, *, now_ms: int) -> None:
-        """Puts more into it."""
+    def add(self, fill: float, told: float, *, now_ms: int) -> None:
+        """Puts more into it, of which others told a part or all."""
         self._fill = self.fill(now_ms=now_ms) + fill
         self.told += told
 

@@ -166,9 +166,10 @@ class FleetService:
     def begin(self) -> None:
         """Begin; until it is in touch, it goes on as one that is isolated."""
         self._loop = asyncio.get_running_loop()
-        self._again_ms = self._now_ms()
+        now_ms = self._now_ms()
+        self._again_ms = now_ms + 2 * self._rules.timeout_ms
         self.topic.start(self.receive)
-        self._limits.set_share(self._share(self._again_ms))
+        self._limits.set_share(self._share(now_ms))
         self._urgent = UrgentMessages(self.exchange, self.topic.send, self._now_ms)
         self._tick()
 
@@ -240,10 +241,11 @@ class FleetService:
         if exchange.caught_up:
             self._caught_up.set()
         if exchange.connected or self.topic.trouble is not None:
-            self._again_ms = now_ms
-        elif now_ms - self._again_ms >= 2 * self._rules.timeout_ms:
+            # A process that was stopped is back in touch sooner than that.
+            self._again_ms = now_ms + self._rules.timeout_ms // 4
+        elif now_ms >= self._again_ms:
             # It seems to be read, and nothing that was sent comes back.
-            self._again_ms = now_ms
+            self._again_ms = now_ms + 2 * self._rules.timeout_ms
             self.topic.begin_again()
 
     def _share(self, now_ms: int) -> float:

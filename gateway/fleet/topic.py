@@ -95,6 +95,7 @@ class ShareTopic:
         self._settings = settings
         self._key = member.encode()
         self._producer: Any = None
+        self._dropped: list[Any] = []  # producers, to be ended where that may take its time
         self._receive: Callable[[Sequence[Share]], None]
         self._loop: asyncio.AbstractEventLoop
         self._stopped = threading.Event()
@@ -143,7 +144,7 @@ class ShareTopic:
         producer.poll(0)
 
     def begin_again(self) -> None:
-        """Read it with a new client: what was sent does not come back."""
+        """Use it with new clients: what was sent does not come back."""
         self.trouble = "it is read anew"
         self._again.set()
 
@@ -185,6 +186,7 @@ class ShareTopic:
         while not self._stopped.is_set():
             try:
                 self._have_topic()
+                self._in_loop(self._drop_producer)
                 self._follow()
                 told = ""
             except Exception as exc:  # noqa: BLE001  (whatever it is: a member that reads nothing must say so)
@@ -254,6 +256,7 @@ class ShareTopic:
             consumer.assign([TopicPartition(self._settings.topic, 0, OFFSET_END)])
             self._again.clear()
             while not self._stopped.is_set() and not self._again.is_set():
+                self._dropped.clear()
                 first = consumer.poll(_POLL_S)
                 if first is not None:
                     self._take([first, *consumer.consume(_BATCH, 0)])
@@ -302,6 +305,12 @@ class ShareTopic:
             self._stopped.set()
 
     # -- in the loop, from the thread ------------------------------------------------------------------------
+
+    def _drop_producer(self) -> None:
+        # Of a topic that was made again the epochs of leaders begin again too, and librdkafka takes them for old news.
+        if self._producer is not None:
+            self._dropped.append(self._producer)
+            self._producer = None
 
     def _set_trouble(self, why: str) -> None:
         self.trouble = why

@@ -18,7 +18,7 @@ from protocol.error_codes import ErrorCode
 from testkit.fleet_load import GreedyProducer, ManyNames
 from testkit.tap import Tap
 from testkit.wire_client import WireClient
-from tests.integration.conftest import WITHIN_S, eventually, topic_on
+from tests.integration.conftest import WITHIN_S, eventually, move_leader, topic_on
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 
 pytestmark = pytest.mark.integration
@@ -273,6 +273,27 @@ def end_gently(pid: int) -> None:
     """A supervisor, and its workers with it."""
     os.kill(pid, signal.SIGTERM)
     eventually(lambda: not Path(f"/proc/{pid}").exists(), WITHIN_S)
+
+
+def test_a_topic_that_is_deleted_after_its_leader_moved_is_shared_through_again(
+    kafka3: KafkaCluster, tap: Tap, tmp_path: Path
+) -> None:
+    with started(kafka3, tap, tmp_path) as (a, b, shares):
+        a.eventually(lambda: members(a) == members(b) == 2)
+        # The epochs of the next topic's leaders begin below this one's.
+        with WireClient(kafka3.brokers[1]) as broker:
+            for leader in (1, 2, 3, 1, 2):
+                move_leader(broker, shares, leader)
+            a.eventually(lambda: members(a) == members(b) == 2)
+            broker.ask("DeleteTopics", 5, topic_names=[shares], timeout_ms=10_000)
+        time.sleep(3)  # who does not hear itself any more knows it after two
+        for this, other in ((a, "b"), (b, "a")):
+            this.eventually(lambda this=this, other=other: is_in_touch(this, other))
+
+
+def is_in_touch(gateway: GatewayProcess, other: str) -> bool:
+    age_s = gateway.metric("gateway_fleet_last_message_age_seconds", member=other)
+    return gateway.metric("gateway_fleet_connected") == 1 and age_s is not None and age_s < 1
 
 
 def create(gateway: GatewayProcess, topic: str) -> int:
