@@ -240,9 +240,11 @@ class FleetService:
         self._limits.set_share(self._share(now_ms))
         if exchange.caught_up:
             self._caught_up.set()
-        if exchange.connected or self.topic.trouble is not None:
+        if exchange.connected:
             # A process that was stopped is back in touch sooner than that.
             self._again_ms = now_ms + self._rules.timeout_ms // 4
+        elif self.topic.trouble is not None:
+            self._again_ms = now_ms + 2 * self._rules.timeout_ms
         elif now_ms >= self._again_ms:
             # It seems to be read, and nothing that was sent comes back.
             self._again_ms = now_ms + 2 * self._rules.timeout_ms

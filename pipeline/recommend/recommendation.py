@@ -203,8 +203,12 @@ def entry_of(
     latest_first = sorted(history.days, key=lambda day: day.date, reverse=True)
     recorded = latest_first[0].quota
     old = recorded if history.planned is None else history.planned
+    # A gateway out of touch with its fleet records a part of the quota.
+    old = None if old is None else _whole(old, key)
     # One that was lifted meanwhile is still what the client was held to while it was muted.
-    held_to = next((day.quota for day in latest_first if day.quota is not None and not day.observed), None)
+    held_to = next(
+        (_whole(day.quota, key) for day in latest_first if day.quota is not None and not day.observed), None
+    )
     active_s = sum(day.active_s for day in history.days)
     censored = sum(day.censored_s for day in history.days) / max(1, active_s)
     value = lower = _rounded_up(required * settings.margin, key)
@@ -241,7 +245,7 @@ def entry_of(
         value = lower = _rounded_up(bound, key)
     if limit is not None and value > limit:
         reason = f"{amount(value, key)} is more than the cluster can take: {amount(limit, key)}; {reason}"
-        value = limit
+        value = float(math.floor(limit)) if key in _WHOLE else limit
     lower = min(lower, value)
     upper = max(value, value * (1 + 1 / days))
     action = Action.SET
@@ -269,7 +273,12 @@ def _end_of_guesses(
 
 
 def _rounded_up(value: float, key: QuotaKey) -> float:
-    return float(math.ceil(value)) if key in _WHOLE else math.ceil(value * 100) / 100
+    return _whole(math.ceil(value * 100) / 100, key)
+
+
+def _whole(value: float, key: QuotaKey) -> float:
+    """As quotas of this key have to be."""
+    return float(math.ceil(value)) if key in _WHOLE else value
 
 
 _Entries = list[tuple[PlanEntry, int]]

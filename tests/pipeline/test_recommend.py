@@ -80,6 +80,10 @@ def test_a_quota_is_the_required_rate_and_a_margin_and_one_that_fits_is_left_alo
     assert (kept.action, kept.value) == (Action.KEEP, 1100.0)
     assert kept.lower <= 1100.0 <= kept.upper
     assert kept.reason.startswith("1.1 kB/s is within")
+    of_a_part = only(history(1000.0, 1000.0, quota=1099.25))
+    assert (of_a_part.action, of_a_part.value) == (Action.KEEP, 1100.0)
+    muted = only(history(10.0, censored=0.5, quota=1000.5))
+    assert (muted.action, muted.value) == (Action.KEEP, 1001.0)
     # More days make the bounds narrower.
     assert kept.upper < only(history(1000.0)).upper
 
@@ -128,7 +132,7 @@ def test_a_guess_has_an_end() -> None:
     assert (entry.action, entry.value) == (Action.SET, 1_125.0)  # what it was seen to need is no guess
     assert "not raised above the 950 B/s that all used together" in entry.reason
     assert only(hungry, peaks={produce: 950.0}, capacity={produce: 5_000.0}).value == 1_200.0
-    entry = only(hungry, capacity={produce: 1_000.0})
+    entry = only(hungry, capacity={produce: 1_000.5})
     assert (entry.action, entry.value) == (Action.KEEP, 1_000.0)
     # Week after week.
     quota = 100.0
