@@ -196,7 +196,7 @@ bench-clients: $(VENV)/.pipeline-up-to-date ## recommend, backtest and report ov
 	$(BIN)/python -m benchmarks.clients $(ARGS)
 
 .PHONY: bench-gateway-day
-bench-gateway-day: $(VENV)/.pipeline-up-to-date ## a gateway's day of 86 M rows from files to a plan, 20 minutes [ARGS="--part 0.1"]
+bench-gateway-day: $(VENV)/.pipeline-up-to-date ## a gateway's day of 86 M rows from files to a plan, 8 minutes [ARGS="--part 0.1"]
 	$(BIN)/python -m benchmarks.gateway_day $(ARGS)
 
 .PHONY: bench-cluster

@@ -175,6 +175,8 @@ class ShareTopic:
                 "compression.type": "lz4",
                 "message.timeout.ms": self._settings.give_up_ms,
                 "topic.metadata.refresh.interval.ms": 10_000,
+                # A deleted topic that a broker makes by itself would keep what is sent for days.
+                "allow.auto.create.topics": False,
             },
             logger=_client_log,
         )
@@ -307,7 +309,7 @@ class ShareTopic:
     # -- in the loop, from the thread ------------------------------------------------------------------------
 
     def _drop_producer(self) -> None:
-        # Of a topic that was made again the epochs of leaders begin again too, and librdkafka takes them for old news.
+        # Of a topic that was made again the epochs of leaders begin again too; librdkafka takes them for old news.
         if self._producer is not None:
             self._dropped.append(self._producer)
             self._producer = None

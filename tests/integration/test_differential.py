@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
 from tests.integration.conftest import StartGateway
-from tests.integration.gateway_process import GatewayOptions, GatewayProcess
+from tests.integration.gateway_process import GatewayOptions
 from tests.integration.mutation_series import GAP_S, MARGIN_MS, RATE, Series, Step
 from tests.integration.two_sides import Side, both_sides, brokers_quota, results_of
 
@@ -21,21 +22,15 @@ pytestmark = pytest.mark.integration
 STEPS: Final = 30
 ATTEMPTS: Final = 3
 SEED: Final = int(os.environ.get("SLUICE_DIFFERENTIAL_SEED", "599"))
-CLIENTS: Final = [f"series-{number}" for number in range(ATTEMPTS)]
+WORKERS: Final = (1, 3)
+CLIENTS: Final = {workers: [f"series-{workers}-{number}" for number in range(ATTEMPTS)] for workers in WORKERS}
 # Both sides round to whole milliseconds.
 ROUNDING_MS: Final = 3
 
 
-@pytest.fixture(scope="module")
-def gateway(start_gateway: StartGateway, kafka: KafkaCluster) -> GatewayProcess:
-    """A gateway that charges requests that only validate, as KRaft does."""
-    quotas = dict.fromkeys(CLIENTS, RATE)
-    return start_gateway(kafka, GatewayOptions(quotas, tables='[mutation_quota]\nvalidate_only = "kraft"\n'))
-
-
 @pytest.fixture(scope="module", autouse=True)
 def quota_of_the_broker(kafka: KafkaCluster) -> Iterator[None]:
-    with brokers_quota(kafka.brokers[1], CLIENTS, RATE):
+    with brokers_quota(kafka.brokers[1], chain(*CLIENTS.values()), RATE):
         yield
 
 
@@ -88,10 +83,15 @@ class Race:
         return any(comparison.span_ms > MARGIN_MS * 0.8 for comparison in self.done)
 
 
+# Each step has a connection of its own, which the least loaded worker gets.
+@pytest.mark.parametrize("workers", WORKERS)
 def test_random_mutations_get_the_same_codes_and_throttle_times_from_kafka_and_from_the_gateway(
-    kafka: KafkaCluster, gateway: GatewayProcess
+    workers: int, kafka: KafkaCluster, start_gateway: StartGateway
 ) -> None:
-    for attempt, client_id in enumerate(CLIENTS):
+    # Requests that only validate are charged, as KRaft does.
+    tables = f'[mutation_quota]\nvalidate_only = "kraft"\n[server]\nworkers = {workers}\n'
+    gateway = start_gateway(kafka, GatewayOptions(dict.fromkeys(CLIENTS[workers], RATE), tables=tables))
+    for attempt, client_id in enumerate(CLIENTS[workers]):
         race = Race(both_sides(kafka.brokers[1], gateway.bootstrap, client_id), Series(random.Random(SEED + attempt)))
         race.run(STEPS)
         if not race.disturbed:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from embedded_kafka.kafka import KafkaCluster
 from gateway.server.control import ask_for_upgrade
@@ -289,6 +290,15 @@ def test_a_topic_that_is_deleted_after_its_leader_moved_is_shared_through_again(
         time.sleep(3)  # who does not hear itself any more knows it after two
         for this, other in ((a, "b"), (b, "a")):
             this.eventually(lambda this=this, other=other: is_in_touch(this, other))
+        # A member has made it, and no broker by itself, for a producer that missed it.
+        eventually(lambda: retention_ms(kafka3, shares) == 60_000)
+
+
+def retention_ms(kafka: KafkaCluster, topic: str) -> int:
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    (described,) = admin.describe_configs([resource]).values()
+    return int(described.result(20)["retention.ms"].value)
 
 
 def is_in_touch(gateway: GatewayProcess, other: str) -> bool:
