@@ -192,9 +192,11 @@ class MutationTracker:
         self.match = match
         self.version = version
         self.meter.rate_per_s = UNLIMITED if match.limit is None else match.limit
-        if match.share == share:
-            return
         rest = 0.0 if match.limit is None else match.limit / match.share - match.limit
+        if match.share == share:
+            if self._aside is not None and limited:
+                self._aside.change(rest, 0.0, now_ms=now_ms)
+            return
         aside = self._aside or SetAside(rest, now_ms=now_ms)
         back, _ = aside.change(
             rest, max(0.0, match.share - share) / (1 - share) if share < 1 else 0.0, now_ms=now_ms
@@ -211,11 +213,16 @@ class MutationTracker:
 
     def absorb(self, other: MutationTracker, *, now_ms: int) -> None:
         self.meter.record(other.meter.taken(now_ms=now_ms), now_ms=now_ms)
+        if other._aside is not None:
+            if self._aside is None:  # not bound yet
+                self._aside = SetAside(0.0, now_ms=now_ms)
+            self._aside.add(other._aside.fill(now_ms=now_ms), 0.0, now_ms=now_ms)
 
     def forgettable(self, *, now_ms: int) -> bool:
-        if self._aside is not None and self._aside.fill(now_ms=now_ms):
-            return False
-        return self.match.limit is None or self.meter.full(now_ms=now_ms)
+        if self.match.limit is None:
+            return True
+        empty = self._aside is None or not self._aside.fill(now_ms=now_ms)
+        return empty and self.meter.full(now_ms=now_ms)
 
     def forget(self) -> None:
         self._forgotten.add_totals(self.throttles)

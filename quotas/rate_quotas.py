@@ -241,6 +241,8 @@ class RateTracker:
                 self._aside = None
             elif self._aside is None:
                 self._aside = SetAside(self._rest_of_limit(), now_ms=now_ms)
+            else:
+                self._aside.change(self._rest_of_limit(), 0.0, now_ms=now_ms)
 
     def _rest_of_limit(self) -> float:
         return self._limit / self.match.share - self._limit
@@ -539,6 +541,10 @@ class RateTracker:
         held_ms = max(0.0, other.blocked_until_ms - empty_ms)
         self.blocked_until_ms = max(self.blocked_until_ms, empty_ms) + held_ms
         self.left_until_ms = max(self.left_until_ms, other.left_until_ms)
+        if other._aside is not None:
+            if self._aside is None:  # not bound yet
+                self._aside = SetAside(0.0, now_ms=now_ms)
+            self._aside.add(other._aside.fill(now_ms=now_ms), other._aside.told, now_ms=now_ms)
 
     def forget(self) -> None:
         """The table dropped this counter: its totals live on, and its holders look again."""

@@ -106,6 +106,54 @@ def test_a_process_that_takes_over_before_it_is_in_touch_asks_for_no_longer_wait
     assert again.tracker.level(now_ms=clock.now_ms) == pytest.approx(before.tracker.level(now_ms=clock.now_ms))
 
 
+def test_another_limit_empties_what_is_put_aside_at_its_own_rest(clock: FakeClock) -> None:
+    member = Member(clock)
+    member.limits.set_share(1 / 4)
+    member.tracker.record_others(30_000, now_ms=clock.now_ms)
+    member.limits.set(ALICE, KEY, LIMIT / 10)
+    assert member.fill == 30_000
+    clock.advance(10_000)
+    assert member.fill == pytest.approx(30_000 - 10 * LIMIT / 10 * 3 / 4)
+
+
+def test_a_counter_that_gives_its_place_up_takes_what_is_put_aside_along(clock: FakeClock) -> None:
+    leaves, stays = Member(clock), Member(clock)
+    for each in (leaves, stays):
+        each.limits.set_share(1 / 4)
+        each.tracker.record_others(30_000, now_ms=clock.now_ms)
+    stays.tracker.absorb(leaves.tracker, now_ms=clock.now_ms)
+    assert stays.fill == 60_000
+    stays.limits.set_share(1)
+    assert stays.tracker.level(now_ms=clock.now_ms) == (60_000, 60_000)
+
+
+@pytest.mark.parametrize("algorithm", MutationAlgorithm)
+def test_mutations_put_aside_follow_their_limit_and_leave_with_their_counter(
+    algorithm: MutationAlgorithm, clock: FakeClock
+) -> None:
+    key, name = QuotaKey.CONTROLLER_MUTATION_RATE, TrackerKey("alice", "")
+    limits = Limits()
+    limits.set(ALICE, key, 4)
+    limits.set_share(1 / 4)
+    counters = []
+    for _ in range(2):
+        quotas = MutationQuotas(limits, MutationSettings(algorithm=algorithm))
+        counter = quotas.counter_of(name, ("", ""), now_ms=clock.now_ms)
+        assert counter is not None
+        counter.record_others(300, now_ms=clock.now_ms)
+        counters.append(counter)
+    stays, leaves = counters
+    stays.absorb(leaves, now_ms=clock.now_ms)
+    assert stays.level(now_ms=clock.now_ms)[0] == 600
+    limits.set(ALICE, key, 40)
+    assert quotas.counter_of(name, ("", ""), now_ms=clock.now_ms) is leaves
+    clock.advance(10_000)
+    assert leaves.level(now_ms=clock.now_ms)[0] == pytest.approx(0), "300 by 30 a second"
+    limits.remove(ALICE, key)
+    quotas.counter_of(name, ("", ""), now_ms=clock.now_ms)
+    assert leaves.forgettable(now_ms=clock.now_ms)
+
+
 @pytest.mark.parametrize("algorithm", MutationAlgorithm)
 def test_a_debt_of_mutations_lasts_no_longer_without_touch(algorithm: MutationAlgorithm, clock: FakeClock) -> None:
     key = QuotaKey.CONTROLLER_MUTATION_RATE

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -34,7 +33,7 @@ func main() {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
-		io.Copy(io.Discard, bufio.NewReader(os.Stdin))
+		io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
 	for ctx.Err() == nil {
