@@ -50,6 +50,11 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         help="the gateway with usage records by topic beside those without topics; kept apart",
     )
     parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="with one of these: gateways with the compiled core (`make compiled` first)",
+    )
+    parser.add_argument(
         "--peers",
         action="store_true",
         help="Kroxylicious and a TCP proxy in Go, too; fetched once, by Maven and Go",
@@ -73,7 +78,10 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         help="also measure a proxy started by hand in front of --broker-port (start it when told to)",
     )
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder for relay.json and relay.md")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.compiled and not (options.quotas or options.usage or options.topics):
+        parser.error("--compiled goes with --quotas, --usage or --topics; without them both are measured")
+    return options
 
 
 Document = dict[str, Any]
@@ -157,17 +165,8 @@ def main() -> int:
         "seconds": round(time.monotonic() - began, 1),
     }
     page = render_kafka(document) if options.kafka else render(document)
-    name = (
-        "relay-kafka"
-        if options.kafka
-        else "relay-quotas"
-        if options.quotas
-        else "relay-topics"
-        if options.topics
-        else "relay-usage"
-        if options.usage
-        else "relay"
-    )
+    kinds = [kind for kind in ("kafka", "quotas", "topics", "usage", "compiled") if getattr(options, kind)]
+    name = "-".join(["relay", *kinds])
     keep_results(document, page, options.output, name)
     print(f"\n{page}\n{document['seconds']} s; written to {options.output}")
     return 1 if document["summary"]["invalid"] else 0

@@ -2,6 +2,7 @@
 
 import argparse
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def starters(
     usage: bool = False,
     topics: bool = False,
     peers: bool = False,
+    compiled: bool = False,
     against: Path | None = None,
 ) -> dict[str, Starter]:
     """The paths to measure, by name, in the order of even rounds.
@@ -52,25 +54,27 @@ def starters(
         usage: the same with usage records.
         topics: the same with usage records, and with those by topic.
         peers: proxies of others, too.
+        compiled: the gateways of `quotas`, `usage` and `topics` with the compiled core.
         against: another checkout; its gateway, too, beside each of ours.
     """
+    gateway = partial(start_gateway, compiled=compiled)
     known: dict[str, Starter] = {
         DIRECT: start_direct,
         BARE_RELAY: partial(start_relay, programs),
         UVLOOP_RELAY: start_uvloop_relay,
         HAPROXY: start_haproxy,
-        GATEWAY: start_gateway,
+        GATEWAY: gateway,
     }
     if quotas or usage or topics:
         del known[BARE_RELAY], known[UVLOOP_RELAY]
     elif COMPILED.exists():
         known[GATEWAY_COMPILED] = partial(start_gateway, compiled=True)
     if usage or topics:
-        known[GATEWAY_WITH_USAGE] = partial(start_gateway, usage=True)
+        known[GATEWAY_WITH_USAGE] = partial(gateway, usage=True)
     if topics:
-        known[GATEWAY_WITH_TOPICS] = partial(start_gateway, topics=True)
+        known[GATEWAY_WITH_TOPICS] = partial(gateway, topics=True)
     if quotas:
-        known[GATEWAY_WITH_BYTE_QUOTAS] = partial(start_gateway, byte_quotas=True)
+        known[GATEWAY_WITH_BYTE_QUOTAS] = partial(gateway, byte_quotas=True)
     if peers:
         known |= {KROXYLICIOUS: start_kroxylicious, GO_PROXY: start_go_proxy}
     if against is not None:
@@ -111,6 +115,7 @@ class Bench:
             usage=options.usage,
             topics=options.topics,
             peers=options.peers,
+            compiled=options.compiled,
             against=options.against,
         )
         port = options.broker_port or free_port()
@@ -128,7 +133,7 @@ class Bench:
         return not self._options.only or key in self._options.only
 
     def start(self, name: str) -> RunningPath:
-        path = self._starters[name](self.broker.port, self.cores.proxy, self._folder)
+        path = replace(self._starters[name](self.broker.port, self.cores.proxy, self._folder), name=name)
         if path.proxy is not None:
             self._stack.callback(path.proxy.stop)
         self.runner.wait_until_open(path)

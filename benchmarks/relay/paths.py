@@ -51,7 +51,10 @@ listen bench
 
 @dataclass(frozen=True, slots=True)
 class RunningPath:
-    """A way that is open: where to connect, and whose CPU to count (nobody's on the direct path)."""
+    """A way that is open: where to connect, and whose CPU to count (nobody's on the direct path).
+
+    A run names it, as there are many kinds of gateways.
+    """
 
     name: str
     port: int
@@ -135,19 +138,7 @@ def start_gateway(
     argv = [str(sluice), "serve", "--config", str(config)]
     if compiled:
         argv = with_compiled_core(argv)
-    name = (
-        GATEWAY_COMPILED
-        if compiled
-        else GATEWAY_WITH_BYTE_QUOTAS
-        if byte_quotas
-        else GATEWAY_WITH_TOPICS
-        if topics
-        else GATEWAY_WITH_USAGE
-        if usage
-        else GATEWAY
-    )
-    name += "" if checkout is None else OF_OTHER_CHECKOUT
-    return RunningPath(name, port, PinnedProcess(argv, core=core, log=folder / f"sluice-{port}.log"))
+    return RunningPath(GATEWAY, port, PinnedProcess(argv, core=core, log=folder / f"sluice-{port}.log"))
 
 
 def with_compiled_core(argv: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -175,7 +175,7 @@ class KafkaBench:
         for name, start in self._starts.items():
             if name in without:
                 continue
-            path = start()
+            path = replace(start(), name=name)
             if path.proxy is not None:
                 self._stack.callback(path.proxy.stop)
             await_answer(path)
