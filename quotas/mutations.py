@@ -194,18 +194,27 @@ class MutationTracker:
         self.meter.rate_per_s = UNLIMITED if match.limit is None else match.limit
         rest = 0.0 if match.limit is None else match.limit / match.share - match.limit
         if match.share == share:
-            if self._aside is not None and limited:
+            if self._aside is not None and match.limit is not None:
                 self._aside.change(rest, 0.0, now_ms=now_ms)
+                if share == 1.0:  # it came with a counter that gave up its place
+                    self.meter.record(self._aside.fill(now_ms=now_ms), now_ms=now_ms)
+                    self._aside = None
             return
-        aside = self._aside or SetAside(rest, now_ms=now_ms)
-        back, _ = aside.change(
-            rest, max(0.0, match.share - share) / (1 - share) if share < 1 else 0.0, now_ms=now_ms
-        )
+        aside = self._put_aside(now_ms)
+        part = max(0.0, match.share - share) / (1 - share) if share < 1 else 0.0
+        back = aside.change(rest, part, now_ms=now_ms)
         if limited:
             part = min(1.0, match.share / share)
             aside.add(taken * (1 - part), 0.0, now_ms=now_ms)
             self.meter.record(taken * part + back - self.meter.taken(now_ms=now_ms), now_ms=now_ms)
         self._aside = None if match.share == 1.0 or match.limit is None else aside
+
+    def _put_aside(self, now_ms: int) -> SetAside:
+        aside = self._aside
+        if aside is None:
+            told = SampledRate(METRIC_WINDOW_NUM, METRIC_WINDOW_MS, now_ms=now_ms)
+            aside = self._aside = SetAside(0.0, told, now_ms=now_ms)
+        return aside
 
     @property
     def limit_per_s(self) -> float:
@@ -214,9 +223,7 @@ class MutationTracker:
     def absorb(self, other: MutationTracker, *, now_ms: int) -> None:
         self.meter.record(other.meter.taken(now_ms=now_ms), now_ms=now_ms)
         if other._aside is not None:
-            if self._aside is None:  # not bound yet
-                self._aside = SetAside(0.0, now_ms=now_ms)
-            self._aside.add(other._aside.fill(now_ms=now_ms), 0.0, now_ms=now_ms)
+            self._put_aside(now_ms).add(other._aside.fill(now_ms=now_ms), 0.0, now_ms=now_ms)
 
     def forgettable(self, *, now_ms: int) -> bool:
         if self.match.limit is None:
@@ -399,7 +406,7 @@ class MutationQuotas:
         tracker = self._trackers.find_own(tracker_key)
         if tracker is None or tracker.match.limit is None:
             return None, None, False
-        return tracker.match.limit, tracker.meter.tokens(now_ms=now_ms), tracker.match.observe
+        return tracker.match.whole_limit, tracker.meter.tokens(now_ms=now_ms), tracker.match.observe
 
     def expire(self, *, now_ms: int) -> None:
         """Forgets clients that have long been silent; for every now and then, see `TrackerTable.expire`."""

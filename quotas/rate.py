@@ -10,6 +10,7 @@ windows before it, so that the average falls a little with every window and not 
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
 from collections.abc import Sequence
@@ -101,6 +102,11 @@ class SampledRate:
         self._looked_ms = now_ms  # when due samples were last reset, or should have been
 
     @property
+    def windows(self) -> tuple[int, int]:
+        """How many samples, and how long one is, ms."""
+        return self._window_num, self._window_ms
+
+    @property
     def last_ms(self) -> int:
         """When something was recorded last."""
         return self._last_ms
@@ -142,7 +148,6 @@ class SampledRate:
     def keep(self, part: float, *, now_ms: int) -> None:
         """Forgets the rest of each sample."""
         self._purge(now_ms)
-        self._values[self._at] = self._total - self._past_sum
         for i in range(len(self._values)):
             self._values[i] *= part
         self._gone += self._total * (1 - part)
@@ -177,9 +182,9 @@ class SampledRate:
     def samples(self, *, now_ms: int) -> list[tuple[int, int, float]]:
         """Start, last event and value of each sample not yet forgotten, the current one last."""
         self._purge(now_ms)
-        self._values[self._at] = self._total - self._past_sum
-        ring = [*range(self._at + 1, len(self._values)), *range(self._at + 1)]
-        return [(self._starts_ms[i], self._lasts_ms[i], self._values[i]) for i in ring]
+        ring = [*range(self._at + 1, len(self._values)), *range(self._at)]
+        past = [(self._starts_ms[i], self._lasts_ms[i], self._values[i]) for i in ring]
+        return [*past, (self._start_ms, self._last_ms, self._total - self._past_sum)]
 
     def take_over(self, samples: Sequence[tuple[int, int, float]], *, now_ms: int) -> float:
         """Stand where a meter of another process on this machine stands, unless more was recorded here.
@@ -199,17 +204,31 @@ class SampledRate:
         if len(samples) > self._window_num + 1 or max(lengths_ms) >= self._window_ms:
             self.record(more, now_ms=now_ms)
             return more
+        self._begin_with(samples, now_ms)
+        return more
+
+    def join(self, samples: Sequence[tuple[int, int, float]], *, now_ms: int) -> None:
+        """Hold what another meter with the same windows holds, too; each sample's for about as long as there."""
+        both = sorted(each for each in [*self.samples(now_ms=now_ms), *samples] if each[2])
+        while len(both) > self._window_num + 1:
+            gaps_ms = [after[0] - before[0] for before, after in itertools.pairwise(both)]
+            i = gaps_ms.index(min(gaps_ms))
+            (start_ms, last_ms, value), (_, later_ms, more) = both[i : i + 2]
+            both[i : i + 2] = [(start_ms, max(last_ms, later_ms), value + more)]
+        if both:
+            self._begin_with(both, now_ms)
+
+    def _begin_with(self, samples: Sequence[tuple[int, int, float]], now_ms: int) -> None:
         self._starts_ms = array("q", [start_ms for start_ms, _, _ in samples])
         self._lasts_ms = array("q", [last_ms for _, last_ms, _ in samples])
-        self._values = array("d", [value for _, _, value in samples])
+        self._values = array("d", [value for _, _, value in samples[:-1]] + [0.0])
         self._at = len(samples) - 1
         self._start_ms, self._last_ms, current = samples[-1]
-        self._past_sum = math.fsum(self._values[:-1])
+        self._past_sum = math.fsum(self._values)
         self._total = self._past_sum + current
         self._next_ms = self._start_ms + self._window_ms
         self._looked_ms = now_ms
         self._purge(now_ms)
-        return more
 
     def _advance(self, now_ms: int) -> None:
         values = self._values

@@ -214,7 +214,7 @@ class RateTracker:
 
     def bind(self, match: Match, version: int, *, now_ms: int) -> None:
         """Puts a limit in force, also on what was recorded before."""
-        share = self.match.share
+        old = self.match
         self.match = match
         self.version = version
         self._limit = UNLIMITED if match.limit is None else match.limit
@@ -224,45 +224,49 @@ class RateTracker:
         self._urgent_from = math.inf
         unbounded = match.limit is None or match.observe
         ms_per_unit = 0.0 if unbounded else min(1000 / self._limit, _MOST_MS_PER_UNIT)
-        if ms_per_unit != self._ms_per_unit:
-            if self.queue is not None:  # its costs are those of the old limit
-                self.blocked_until_ms -= self.queue.promised_ms
-                self.queue = None
-            empty_ms = now_ms - self._bound_ms
-            if self._ms_per_unit:
-                fill = self._fill(self.blocked_until_ms, now_ms)
-                if match.share == share:
-                    self.left_until_ms = self.owed_until_ms = 0
-                else:
-                    fill = self._divide(fill, share, match.share, now_ms)
-                self.blocked_until_ms = empty_ms + fill * ms_per_unit
-            self._ms_per_unit = ms_per_unit
-            if match.share == 1.0 or not ms_per_unit:
-                self._aside = None
-            elif self._aside is None:
-                self._aside = SetAside(self._rest_of_limit(), now_ms=now_ms)
-            else:
-                self._aside.change(self._rest_of_limit(), 0.0, now_ms=now_ms)
+        if ms_per_unit == self._ms_per_unit and match.share == old.share:
+            return
+        if self.queue is not None:  # its costs are those of the old limit
+            self.blocked_until_ms -= self.queue.promised_ms
+            self.queue = None
+        fill = self._fill(self.blocked_until_ms, now_ms)
+        if self._ms_per_unit and not _same(match.whole_limit, old.whole_limit):
+            self.left_until_ms = self.owed_until_ms = 0
+        if match.share != old.share and match.limit is not None and old.limit is not None:
+            fill = self._divide(fill, old.share, match.share, now_ms)
+        if self._ms_per_unit or fill:
+            self.blocked_until_ms = now_ms - self._bound_ms + fill * ms_per_unit
+        self._ms_per_unit = ms_per_unit
+        if match.share == 1.0 or match.limit is None:
+            self._aside = None
+        else:
+            self._put_aside(now_ms).change(self._rest_of_limit(), 0.0, now_ms=now_ms)
+
+    def _put_aside(self, now_ms: int) -> SetAside:
+        aside = self._aside
+        if aside is None:
+            windows = self._meter.windows
+            aside = self._aside = SetAside(0.0, SampledRate(*windows, now_ms=now_ms), now_ms=now_ms)
+        return aside
 
     def _rest_of_limit(self) -> float:
         return self._limit / self.match.share - self._limit
 
     def _divide(self, fill: float, old: float, new: float, now_ms: int) -> float:
         """What the bucket holds of this, now that another share of the limit is in force; see `SetAside`."""
-        aside = self._aside
-        if aside is None:
-            aside = self._aside = SetAside(0.0, now_ms=now_ms)
-        back, told = aside.change(
-            self._rest_of_limit(), max(0.0, new - old) / (1 - old) if old < 1 else 0.0, now_ms=now_ms
-        )
+        aside = self._put_aside(now_ms)
+        back = max(0.0, new - old) / (1 - old) if old < 1 else 0.0
+        filled = aside.change(self._rest_of_limit(), back, now_ms=now_ms)
         if new < old:
             part = new / old
             self._meter.keep(part, now_ms=now_ms)
             aside.add(fill * (1 - part), 0.0, now_ms=now_ms)
             return fill * part
-        self._count_others(told)
-        self._meter.record(told, now_ms=now_ms)
-        return fill + back
+        told = _times(aside.told.samples(now_ms=now_ms), back)
+        aside.told.keep(1 - back, now_ms=now_ms)
+        self._count_others(math.fsum(value for _, _, value in told))
+        self._meter.join(told, now_ms=now_ms)
+        return fill + filled
 
     def _count_others(self, value: float) -> None:
         self._settled += value
@@ -433,7 +437,7 @@ class RateTracker:
         """What the average comes from, and what the bucket holds, in units of the quota."""
         total, fill = self._meter.total(now_ms=now_ms), self._fill(self.blocked_until_ms, now_ms)
         if self._aside is not None:
-            total += self._aside.told
+            total += self._aside.told.total(now_ms=now_ms)
             fill += self._aside.fill(now_ms=now_ms)
         return max(0.0, total), fill
 
@@ -542,14 +546,21 @@ class RateTracker:
         self.blocked_until_ms = max(self.blocked_until_ms, empty_ms) + held_ms
         self.left_until_ms = max(self.left_until_ms, other.left_until_ms)
         if other._aside is not None:
-            if self._aside is None:  # not bound yet
-                self._aside = SetAside(0.0, now_ms=now_ms)
-            self._aside.add(other._aside.fill(now_ms=now_ms), other._aside.told, now_ms=now_ms)
+            aside = other._aside
+            told = aside.told.total(now_ms=now_ms)
+            self._put_aside(now_ms).add(aside.fill(now_ms=now_ms), told, now_ms=now_ms)
 
     def forget(self) -> None:
         """The table dropped this counter: its totals live on, and its holders look again."""
         self.good_until_ms = -math.inf
         self._forgotten.add_totals(self.throttles)
+
+
+def _same(limit: float | None, other: float | None) -> bool:
+    """Whether two limits are one, of which other shares were taken."""
+    if limit is None or other is None:
+        return limit is other
+    return math.isclose(limit, other)
 
 
 def _times(samples: Sequence[tuple[int, int, float]], factor: float) -> list[tuple[int, int, float]]:

@@ -54,6 +54,13 @@ class Match:
     topic_entity: QuotaEntity | None = None  # what a topic's quota is set for
     share: float = 1.0  # the limit is so much of the configured one; see `Limits.set_share`
 
+    @property
+    def whole_limit(self) -> float | None:
+        """The configured one."""
+        if self.limit is None or self.share == 1.0:
+            return self.limit
+        return round(self.limit / self.share, 6)
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

@@ -8,24 +8,27 @@ would be waited for at a part of the rate: half a minute with four members, for 
 
 from __future__ import annotations
 
+from quotas.rate import SampledRate
+
 
 class SetAside:
     """One counter's.
 
     Attributes:
-        told: by others meanwhile, in units of the quota; not yet in the counter's average.
+        told: by others meanwhile, in units of the quota; not yet in the counter's average, and forgotten as there.
     """
 
     __slots__ = ("_fill", "_ms", "_rate_per_s", "told")
 
-    def __init__(self, rate_per_s: float, *, now_ms: int) -> None:
+    def __init__(self, rate_per_s: float, told: SampledRate, *, now_ms: int) -> None:
         """Nothing yet.
 
         Args:
             rate_per_s: the rest of the limit, which empties it.
+            told: empty, with the windows of the counter's average.
             now_ms: the present.
         """
-        self.told = 0.0
+        self.told = told
         self._fill = 0.0
         self._rate_per_s = rate_per_s
         self._ms = now_ms
@@ -40,16 +43,16 @@ class SetAside:
     def add(self, fill: float, told: float, *, now_ms: int) -> None:
         """Puts more into it, of which others told a part or all."""
         self._fill = self.fill(now_ms=now_ms) + fill
-        self.told += told
+        if told:
+            self.told.record(told, now_ms=now_ms)
 
-    def change(self, rate_per_s: float, part: float, *, now_ms: int) -> tuple[float, float]:
+    def change(self, rate_per_s: float, part: float, *, now_ms: int) -> float:
         """A part of it belongs to the counter again, and another rate empties the rest.
 
         Returns:
-            What that part held, and what others told of it.
+            What that part held. Of `told` the caller takes the same part.
         """
-        fill, told = self.fill(now_ms=now_ms) * part, self.told * part
+        fill = self.fill(now_ms=now_ms) * part
         self._fill -= fill
-        self.told -= told
         self._rate_per_s = rate_per_s
-        return fill, told
+        return fill

@@ -92,7 +92,7 @@ class FleetService:
         self._timer: asyncio.TimerHandle | None = None
         self._urgent: UrgentMessages | None = None
         self._touched = False
-        self._again_ms = 0
+        self._again_ms: int | None = None
         self._caught_up = asyncio.Event()
         self._came: deque[Share] = deque()
         self._receiving: asyncio.Task[None] | None = None
@@ -241,10 +241,12 @@ class FleetService:
         if exchange.caught_up:
             self._caught_up.set()
         if exchange.connected:
-            # A process that was stopped is back in touch sooner than that.
-            self._again_ms = now_ms + self._rules.timeout_ms // 4
+            self._again_ms = None
         elif self.topic.trouble is not None:
             self._again_ms = now_ms + 2 * self._rules.timeout_ms
+        elif self._again_ms is None:
+            # A process that was stopped is back in touch sooner than that.
+            self._again_ms = now_ms + self._rules.timeout_ms // 4
         elif now_ms >= self._again_ms:
             # It seems to be read, and nothing that was sent comes back.
             self._again_ms = now_ms + 2 * self._rules.timeout_ms

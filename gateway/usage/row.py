@@ -74,7 +74,7 @@ class RowKey(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Where a counter stands: its limit (None: unlimited), tokens or rate, and whether it is only observed."""
+    """Where a counter stands: configured limit (None: unlimited), tokens or rate, and whether it is only observed."""
 
     quota: float | None
     end: float | None

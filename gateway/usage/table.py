@@ -240,7 +240,7 @@ class UsageTable:
             match = tracker.match
             if match.limit is None:
                 return UNLIMITED
-            return Level(match.limit, round(tracker.rough_rate(now_ms=now_ms), 3), match.observe)
+            return Level(match.whole_limit, round(tracker.rough_rate(now_ms=now_ms), 3), match.observe)
         level_of = self._levels.get(row.key.api)
         return UNLIMITED if level_of is None or row.shared else level_of(row.key, now_ms)
 

@@ -203,7 +203,7 @@ def entry_of(
     latest_first = sorted(history.days, key=lambda day: day.date, reverse=True)
     recorded = latest_first[0].quota
     old = recorded if history.planned is None else history.planned
-    # A gateway out of touch with its fleet records a part of the quota.
+    # A gateway out of touch with its fleet recorded a part of the quota until that was mended.
     old = None if old is None else _whole(old, key)
     # One that was lifted meanwhile is still what the client was held to while it was muted.
     held_to = next(
@@ -245,7 +245,7 @@ def entry_of(
         value = lower = _rounded_up(bound, key)
     if limit is not None and value > limit:
         reason = f"{amount(value, key)} is more than the cluster can take: {amount(limit, key)}; {reason}"
-        value = float(math.floor(limit)) if key in _WHOLE else limit
+        value = max(1.0, float(math.floor(limit))) if key in _WHOLE else limit
     lower = min(lower, value)
     upper = max(value, value * (1 + 1 / days))
     action = Action.SET

@@ -83,6 +83,7 @@ def test_a_counter_that_begins_without_touch_counts_what_others_tell_once_it_is_
     assert member.record(100) == 0
     member.tracker.raise_to(30_000, 60_000, now_ms=clock.now_ms)
     member.tracker.raise_to(30_000, 60_000, now_ms=clock.now_ms)
+    assert member.tracker.level(now_ms=clock.now_ms)[0] == 30_000
     assert not member.tracker.forgettable(now_ms=clock.advance(12_000))
     assert member.record(0) == 0
     # What is put aside empties by the rest of the limit, and the average by time.
@@ -90,7 +91,7 @@ def test_a_counter_that_begins_without_touch_counts_what_others_tell_once_it_is_
     member.limits.remove(ALICE, KEY)
     member.limits.set(ALICE, KEY, LIMIT)
     member.limits.set_share(1)
-    assert member.tracker.level(now_ms=clock.now_ms)[0] == pytest.approx(30_000 - 100)
+    assert member.tracker.level(now_ms=clock.now_ms)[0] == 0
 
 
 def test_a_process_that_takes_over_before_it_is_in_touch_asks_for_no_longer_waits(clock: FakeClock) -> None:
@@ -104,6 +105,64 @@ def test_a_process_that_takes_over_before_it_is_in_touch_asks_for_no_longer_wait
     again = Member(clock)
     again.tracker.take_over(after.tracker.state(now_ms=clock.now_ms), now_ms=clock.now_ms)
     assert again.tracker.level(now_ms=clock.now_ms) == pytest.approx(before.tracker.level(now_ms=clock.now_ms))
+
+
+def test_what_others_told_is_forgotten_while_touch_comes_and_goes(clock: FakeClock) -> None:
+    member = Member(clock)
+    for share in (1 / 4, 1):
+        member.limits.set_share(share)
+        for _ in range(600):
+            assert member.record(95) == 0
+            member.tracker.record_others(285, now_ms=clock.now_ms)
+            clock.advance(100)
+    assert member.tracker.level(now_ms=clock.now_ms)[0] < 12 * LIMIT
+
+
+def test_what_others_told_lasts_no_longer_for_having_been_put_aside(clock: FakeClock) -> None:
+    cut_off, in_touch = Member(clock), Member(clock)
+    cut_off.limits.set_share(1 / 4)
+    for _ in range(110):
+        for each in (cut_off, in_touch):
+            each.record(90)
+            each.tracker.record_others(270, now_ms=clock.now_ms)
+        clock.advance(100)
+    cut_off.limits.set_share(1)
+    for _ in range(24):
+        levels = [each.tracker.level(now_ms=clock.now_ms)[0] for each in (cut_off, in_touch)]
+        assert levels[0] == pytest.approx(levels[1], abs=LIMIT)
+        clock.advance(500)
+    assert levels == [0, 0]
+
+
+def test_a_share_and_a_limit_that_change_to_the_same_product_put_nothing_aside(clock: FakeClock) -> None:
+    member = Member(clock)
+    member.limits.set_share(1 / 2)
+    member.record(100)
+    member.limits.set(ALICE, KEY, LIMIT / 2)
+    member.limits.set_share(1)
+    member.record(100)
+    member.tracker.record_others(12 * LIMIT, now_ms=clock.now_ms)
+    assert member.record(100) > 0
+    member.limits.set_share(1 / 2)
+    member.limits.set(ALICE, KEY, LIMIT)
+    blocked_ms = member.tracker.reading(now_ms=clock.now_ms)[3]
+    member.tracker.record_others(12 * LIMIT, now_ms=clock.now_ms)
+    assert member.tracker.reading(now_ms=clock.now_ms)[3] == blocked_ms, "put aside"
+
+
+def test_an_observed_client_would_wait_no_longer_while_its_gateway_is_cut_off(clock: FakeClock) -> None:
+    member = Member(clock)
+    member.limits.set_observed({ALICE})
+    for _ in range(200):
+        member.record(90)
+        member.tracker.record_others(270, now_ms=clock.now_ms)
+        clock.advance(100)
+    member.limits.set_share(1 / 4)
+    member.record(90)
+    member.limits.set_observed()
+    for _ in range(50):
+        assert member.record(90) == 0
+        clock.advance(100)
 
 
 def test_another_limit_empties_what_is_put_aside_at_its_own_rest(clock: FakeClock) -> None:
