@@ -52,7 +52,7 @@ class Upgraded:
 def upgraded(kafka: KafkaCluster, tap: Tap, tmp_path: Path) -> Iterator[Upgraded]:
     tables = """
 [drain]
-timeout_ms = 3000
+timeout_ms = 6000
 [connections]
 max_connections_per_ip = 200
 [quota_admin]
@@ -184,30 +184,43 @@ def test_store_that_the_next_process_can_not_use_keeps_this_one_and_the_operator
     other.close()
 
 
-def owe(client: WireClient, topic: str, *, for_ms: int) -> None:
-    """Ask for what is not there, so that a reply is owed for so long."""
+def owe(gateway: GatewayProcess, client: WireClient, topic: str, *, for_ms: int) -> None:
+    """Ask for what is not there, so that a reply is owed for so long; back when the gateway has read that."""
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}
-    limits = {"max_wait_ms": for_ms, "min_bytes": 1, "max_bytes": 1_000, "isolation_level": 0}
-    client.send("Fetch", 4, replica_id=-1, topics=[{"topic": topic, "partitions": [partition]}], **limits)
+    body = {"replica_id": -1, "topics": [{"topic": topic, "partitions": [partition]}]}
+    limits = {"min_bytes": 1, "max_bytes": 1_000, "isolation_level": 0}
+
+    def is_served() -> bool:
+        # A broker tells who leads before it is ready to lead itself; until then it waits for nothing.
+        answer = client.ask("Fetch", 4, max_wait_ms=0, **body, **limits).body
+        return not answer.responses[0].partitions[0].error_code
+
+    def read() -> float:
+        return gateway.metric("gateway_requests_total", api="fetch") or 0
+
+    eventually(is_served)
+    before = read()
+    client.send("Fetch", 4, max_wait_ms=for_ms, **body, **limits)
+    eventually(lambda: read() > before)
 
 
 def test_upgrade_during_a_drain_is_refused_with_the_reason(upgraded: Upgraded, kafka: KafkaCluster) -> None:
     gateway, name = upgraded.gateway, f"t{uuid.uuid4().hex[:8]}"
-    with topic_on(kafka, name, [1]), WireClient(gateway.broker(1)) as client:
-        owe(client, name, for_ms=6_000)
-        report = ask_for_upgrade(*gateway.admin, within_s=60)
-        assert report.error is None
-        upgraded.pids.append(report.pid)
-        report = ask_for_upgrade(*gateway.admin, within_s=60)
-        assert "the process before this one still drains" in str(report.error)
-        eventually(upgraded.alone)
-    with topic_on(kafka, name, [1]), WireClient(gateway.broker(1)) as client:
-        owe(client, name, for_ms=6_000)
-        time.sleep(0.2)  # until it is read
-        os.kill(upgraded.pids[-1], signal.SIGTERM)
-        eventually(lambda: gateway.http("/readyz")[1].startswith("draining"))
-        report = ask_for_upgrade(*gateway.admin, within_s=60)
-        assert "the gateway drains" in str(report.error)
+    with topic_on(kafka, name, [1]):
+        with WireClient(gateway.broker(1)) as client:
+            owe(gateway, client, name, for_ms=20_000)
+            report = ask_for_upgrade(*gateway.admin, within_s=60)
+            assert report.error is None
+            upgraded.pids.append(report.pid)
+            report = ask_for_upgrade(*gateway.admin, within_s=60)
+            assert "the process before this one still drains" in str(report.error)
+            eventually(upgraded.alone)
+        with WireClient(gateway.broker(1)) as client:
+            owe(gateway, client, name, for_ms=20_000)
+            os.kill(upgraded.pids[-1], signal.SIGTERM)
+            eventually(lambda: gateway.http("/readyz")[1].startswith("draining"))
+            report = ask_for_upgrade(*gateway.admin, within_s=60)
+            assert "the gateway drains" in str(report.error)
 
 
 def children(pid: int) -> list[int]:
