@@ -42,6 +42,9 @@ class Meter(Protocol):
     def taken(self, *, now_ms: int) -> float:
         """The permits that a new meter would have to record to stand where this one does."""
 
+    def divide(self, rate_per_s: float, part: float, *, now_ms: int) -> None:
+        """Puts another limit in force, and keeps a part of what is taken."""
+
 
 class _RateMeter:
     def __init__(self, rate_per_s: float, *, window_num: int, window_ms: int, now_ms: int) -> None:
@@ -65,6 +68,10 @@ class _RateMeter:
     def taken(self, *, now_ms: int) -> float:
         return self._rate.total(now_ms=now_ms)
 
+    def divide(self, rate_per_s: float, part: float, *, now_ms: int) -> None:
+        self.rate_per_s = rate_per_s
+        self._rate.keep(part, now_ms=now_ms)
+
 
 class _SpreadMeter:
     def __init__(self, rate_per_s: float, *, window_num: int, window_ms: int, now_ms: int) -> None:
@@ -85,6 +92,10 @@ class _SpreadMeter:
 
     def taken(self, *, now_ms: int) -> float:
         return self._rate.total(now_ms=now_ms)
+
+    def divide(self, rate_per_s: float, part: float, *, now_ms: int) -> None:
+        self.rate_per_s = rate_per_s
+        self._rate.keep(part, now_ms=now_ms)
 
 
 class _MakeMeter(Protocol):

@@ -23,7 +23,7 @@ from quotas.mutation_meters import Meter, MutationAlgorithm, meter_factory
 from quotas.rate import SampledRate
 from quotas.rate_quotas import CounterState
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
-from quotas.set_aside import SetAside
+from quotas.set_aside import SetAside, bind_alike
 from quotas.throttle_stats import METRIC_WINDOW_MS, METRIC_WINDOW_NUM, ThrottleStats, average_throttle_ms
 from quotas.trackers import UNLIMITED, Kind, TrackerTable
 
@@ -58,7 +58,7 @@ class MutationDecision:
     permits: float
     tracker_key: TrackerKey
     rule: Rule
-    limit: float | None  # permits per second; None is unlimited
+    limit: float | None  # the configured one, permits per second; None is unlimited
     charged: float = 0.0  # permits taken, 0 when refused, free or not counted
     shared: bool = False  # charged to the counter that overflowing clients of this kind share
     kind: Kind = ""
@@ -156,6 +156,14 @@ class MutationTracker:
         else:
             self.meter.record(value, now_ms=now_ms)
 
+    def give_back(self, permits: float, *, now_ms: int) -> None:
+        """Takes back what was charged here; a part of it may have been put aside since."""
+        taken = max(0.0, self.meter.taken(now_ms=now_ms))
+        self.meter.record(-permits, now_ms=now_ms)
+        self.rate.record(-permits, now_ms=now_ms)
+        if self._aside is not None and permits > taken:
+            self._aside.add(taken - permits, 0.0, now_ms=now_ms)
+
     @property
     def recorded_here(self) -> float:
         """All permits that were ever charged here, less those given back; what others charged is left out."""
@@ -188,12 +196,12 @@ class MutationTracker:
     def bind(self, match: Match, version: int, *, now_ms: int) -> None:
         share = self.match.share
         limited = self.match.limit is not None and match.limit is not None
-        taken = self.meter.taken(now_ms=now_ms) if limited and match.share != share else 0.0
         self.match = match
         self.version = version
-        self.meter.rate_per_s = UNLIMITED if match.limit is None else match.limit
+        limit = UNLIMITED if match.limit is None else match.limit
         rest = 0.0 if match.limit is None else match.limit / match.share - match.limit
         if match.share == share:
+            self.meter.rate_per_s = limit
             if self._aside is not None and match.limit is not None:
                 self._aside.change(rest, 0.0, now_ms=now_ms)
                 if share == 1.0:  # it came with a counter that gave up its place
@@ -205,8 +213,11 @@ class MutationTracker:
         back = aside.change(rest, part, now_ms=now_ms)
         if limited:
             part = min(1.0, match.share / share)
-            aside.add(taken * (1 - part), 0.0, now_ms=now_ms)
-            self.meter.record(taken * part + back - self.meter.taken(now_ms=now_ms), now_ms=now_ms)
+            aside.add(self.meter.taken(now_ms=now_ms) * (1 - part), 0.0, now_ms=now_ms)
+            self.meter.divide(limit, part, now_ms=now_ms)
+            self.meter.record(back, now_ms=now_ms)
+        else:
+            self.meter.rate_per_s = limit
         self._aside = None if match.share == 1.0 or match.limit is None else aside
 
     def _put_aside(self, now_ms: int) -> SetAside:
@@ -218,9 +229,10 @@ class MutationTracker:
 
     @property
     def limit_per_s(self) -> float:
-        return self.meter.rate_per_s
+        return self.match.shared_by
 
     def absorb(self, other: MutationTracker, *, now_ms: int) -> None:
+        bind_alike(self, other, now_ms=now_ms)
         self.meter.record(other.meter.taken(now_ms=now_ms), now_ms=now_ms)
         if other._aside is not None:
             self._put_aside(now_ms).add(other._aside.fill(now_ms=now_ms), 0.0, now_ms=now_ms)
@@ -283,7 +295,7 @@ class MutationQuotas:
             raise ValueError(f"permits must be a finite number >= 0, not {permits}")
         match = resolve(self._limits, KEY, user, client_id)
         if permits == 0 or not self._limits.enabled(KEY):
-            return MutationDecision(True, 0, permits, match.tracker_key, match.rule, match.limit)
+            return MutationDecision(True, 0, permits, match.tracker_key, match.rule, match.whole_limit)
         kind = user if kind is None else kind
         tracker = self._tracker(match, kind, now_ms=now_ms)
         shared = tracker.shared
@@ -293,7 +305,7 @@ class MutationQuotas:
             if throttle_time_ms > 0 and match.observe:
                 # Not charged, as if it had been refused: no debt piles up that would be due later.
                 tracker.throttles.would_throttle_total += 1
-                return MutationDecision(True, 0, permits, match.tracker_key, match.rule, match.limit)
+                return MutationDecision(True, 0, permits, match.tracker_key, match.rule, match.whole_limit)
             if throttle_time_ms > 0:
                 tracker.throttles.refused_total += 1
                 return MutationDecision(
@@ -302,7 +314,7 @@ class MutationQuotas:
                     permits,
                     match.tracker_key,
                     match.rule,
-                    match.limit,
+                    match.whole_limit,
                     shared=shared,
                 )
         meter.record(permits, now_ms=now_ms)
@@ -312,7 +324,15 @@ class MutationQuotas:
             tracker.throttles.would_throttle_total += 1
             throttle_time_ms = 0
         return MutationDecision(
-            True, throttle_time_ms, permits, match.tracker_key, match.rule, match.limit, permits, shared, kind
+            True,
+            throttle_time_ms,
+            permits,
+            match.tracker_key,
+            match.rule,
+            match.whole_limit,
+            permits,
+            shared,
+            kind,
         )
 
     def charge_request(
@@ -363,8 +383,7 @@ class MutationQuotas:
         )
         if tracker is None:
             return  # it was full and forgotten; there is nothing to give back to
-        tracker.meter.record(-amount, now_ms=now_ms)
-        tracker.rate.record(-amount, now_ms=now_ms)
+        tracker.give_back(amount, now_ms=now_ms)
 
     def is_limited(self, user: str, client_id: str) -> bool:
         """Whether this client has a limit that is enforced, and not only observed."""
@@ -376,7 +395,7 @@ class MutationQuotas:
         match = resolve(self._limits, KEY, user, client_id)
         if match.limit is None or match.observe:
             return 0
-        tracker = self._trackers.find(match.tracker_key, match.limit, user if kind is None else kind)
+        tracker = self._trackers.find(match.tracker_key, match.shared_by, user if kind is None else kind)
         if tracker is None:
             return 0
         tracker.bind(match, self._limits.version, now_ms=now_ms)
@@ -396,8 +415,7 @@ class MutationQuotas:
     ) -> None:
         """Counts a request that this quota made wait, once `quotas.combine` has counted it for this family."""
         match = resolve(self._limits, KEY, user, client_id)
-        limit = UNLIMITED if match.limit is None else match.limit
-        tracker = self._trackers.find(match.tracker_key, limit, user if kind is None else kind)
+        tracker = self._trackers.find(match.tracker_key, match.shared_by, user if kind is None else kind)
         if tracker is not None:
             tracker.throttles.record(throttle_time_ms, now_ms=now_ms)
 
@@ -435,7 +453,7 @@ class MutationQuotas:
         if match.limit is None:
             return None
         if tracker is None:
-            tracker = self._trackers.find_or_make(key, match.limit, kind, now_ms=now_ms)
+            tracker = self._trackers.find_or_make(key, match.shared_by, kind, now_ms=now_ms)
             if tracker.shared:
                 return None
         tracker.bind(match, version, now_ms=now_ms)
@@ -491,8 +509,7 @@ class MutationQuotas:
         )
 
     def _tracker(self, match: Match, kind: Kind, *, now_ms: int) -> MutationTracker:
-        limit = UNLIMITED if match.limit is None else match.limit
-        tracker = self._trackers.find_or_make(match.tracker_key, limit, kind, now_ms=now_ms)
+        tracker = self._trackers.find_or_make(match.tracker_key, match.shared_by, kind, now_ms=now_ms)
         tracker.bind(match, self._limits.version, now_ms=now_ms)
         tracker.last_ms = now_ms
         return tracker

@@ -315,6 +315,11 @@ class SpreadRate:
         self._advance(now_ms)
         return math.fsum(self._values)
 
+    def keep(self, part: float, *, now_ms: int) -> None:
+        """Forgets the rest of each window."""
+        self._advance(now_ms)
+        self._values = [value * part for value in self._values]
+
     def samples(self, *, now_ms: int) -> tuple[float, ...]:
         """The windows' values, oldest first, the current one last."""
         self._advance(now_ms)

@@ -19,7 +19,7 @@ from quotas.entities import QuotaKey
 from quotas.limits import Limits
 from quotas.rate import MAX_THROTTLE_MS, SampledRate, clamp_throttle_ms
 from quotas.resolution import Match, Rule, TrackerKey, match_of_tracker, resolve
-from quotas.set_aside import SetAside
+from quotas.set_aside import SetAside, bind_alike
 from quotas.throttle_stats import ThrottleStats, average_throttle_ms
 from quotas.trackers import UNLIMITED, Kind, TrackerTable
 
@@ -209,8 +209,8 @@ class RateTracker:
 
     @property
     def limit_per_s(self) -> float:
-        """The limit in force."""
-        return self._limit
+        """See `Tracked`."""
+        return self.match.shared_by
 
     def bind(self, match: Match, version: int, *, now_ms: int) -> None:
         """Puts a limit in force, also on what was recorded before."""
@@ -537,6 +537,7 @@ class RateTracker:
 
     def absorb(self, other: RateTracker, *, now_ms: int) -> None:
         """Counts what another counter of the same limit holds, as if it were recorded now."""
+        bind_alike(self, other, now_ms=now_ms)
         held = other._meter.total(now_ms=now_ms)
         self._count_others(held)
         self._quiet = 0.0
@@ -678,7 +679,7 @@ class RateQuotas:
         if match.limit is None:
             return None
         if tracker is None:
-            tracker = self._table.find_or_make(key, match.limit, kind, now_ms=now_ms)
+            tracker = self._table.find_or_make(key, match.shared_by, kind, now_ms=now_ms)
             if tracker.shared:
                 return None
         tracker.bind(match, version, now_ms=now_ms)
@@ -746,9 +747,8 @@ class RateQuotas:
         if not self._limits.enabled(self._key):
             return None
         match = resolve(self._limits, self._key, user, client_id)
-        limit = UNLIMITED if match.limit is None else match.limit
         key = ScopedKey(scope, match.tracker_key)
-        tracker = self._table.find_or_make(key, limit, kind, now_ms=now_ms)
+        tracker = self._table.find_or_make(key, match.shared_by, kind, now_ms=now_ms)
         tracker.bind(match, version, now_ms=now_ms)
         if tracker.shared:
             tracker.good_until_ms = float(now_ms + _SHARED_RECHECK_MS)

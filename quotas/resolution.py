@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from quotas.entities import DEFAULT, EntityType, Family, Name, QuotaEntity, QuotaKey
 from quotas.limits import Limits
+from quotas.trackers import UNLIMITED
 
 
 class Rule(StrEnum):
@@ -60,6 +61,12 @@ class Match:
         if self.limit is None or self.share == 1.0:
             return self.limit
         return round(self.limit / self.share, 6)
+
+    @property
+    def shared_by(self) -> float:
+        """The configured limit, in or out of touch with a fleet, by which clients share counters."""
+        whole_limit = self.whole_limit
+        return UNLIMITED if whole_limit is None else whole_limit
 
 
 @dataclass(frozen=True, slots=True)

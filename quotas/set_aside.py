@@ -8,7 +8,28 @@ would be waited for at a part of the rate: half a minute with four members, for 
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from quotas.rate import SampledRate
+from quotas.resolution import Match
+
+
+class Bound(Protocol):
+    """A counter with the limit that was found for it last, as of a version of all limits."""
+
+    match: Match
+    version: int
+
+    def bind(self, match: Match, version: int, *, now_ms: int) -> None:
+        """Puts a limit in force."""
+
+
+def bind_alike(one: Bound, other: Bound, *, now_ms: int) -> None:
+    """Puts the same limit in force on two counters of which one is to count for both, the one looked up last."""
+    if one.match.limit is None or one.version < other.version:
+        one.bind(other.match, other.version, now_ms=now_ms)
+    else:
+        other.bind(one.match, one.version, now_ms=now_ms)
 
 
 class SetAside:

@@ -68,3 +68,9 @@ class TokenBucket:
     def taken(self, *, now_ms: int) -> float:
         """The permits that a new bucket would have to record to stand where this one does."""
         return self.burst - self.tokens(now_ms=now_ms)
+
+    def divide(self, rate_per_s: float, part: float, *, now_ms: int) -> None:
+        """Puts another limit in force, and keeps a part of what is taken."""
+        taken = self.taken(now_ms=now_ms)
+        self._rate_per_s = rate_per_s
+        self._tokens = self.burst - taken * part

@@ -149,7 +149,7 @@ class TopicQuotas:
         if match is None or match.limit is None or match.tracker_key != key.tracker_key:
             return None
         if tracker is None:
-            tracker = self._table.find_or_make(key, match.limit, kind, now_ms=now_ms)
+            tracker = self._table.find_or_make(key, match.shared_by, kind, now_ms=now_ms)
             if tracker.shared:
                 return None
         tracker.bind(match, limits.version, now_ms=now_ms)
@@ -179,7 +179,7 @@ class TopicQuotas:
             if match is None or match.limit is None:
                 continue
             key = TopicKey(scope, family, topic, *match.tracker_key)
-            tracker = self._table.find_or_make(key, match.limit, kind, now_ms=now_ms)
+            tracker = self._table.find_or_make(key, match.shared_by, kind, now_ms=now_ms)
             tracker.bind(match, limits.version, now_ms=now_ms)
             found.append(tracker)
         return found

@@ -54,7 +54,7 @@ class Tracked(Protocol):
 
     @property
     def limit_per_s(self) -> float:
-        """The limit in force for it."""
+        """The configured limit, of which a part may be in force."""
 
     def forgettable(self, *, now_ms: int) -> bool:
         """Whether a new counter would decide the same."""
@@ -120,7 +120,7 @@ class TrackerTable(Generic[K, T]):
 
         Args:
             key: what is counted.
-            limit_per_s: the limit in force for it.
+            limit_per_s: the configured limit.
             kind: see the module.
             now_ms: the present.
         """

@@ -1,6 +1,6 @@
 import pytest
 
-from quotas.entities import QuotaEntity, QuotaKey
+from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.mutations import MutationQuotas, MutationSettings
@@ -230,3 +230,60 @@ def test_a_debt_of_mutations_lasts_no_longer_without_touch(algorithm: MutationAl
     assert quotas.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == pytest.approx(own_ms, abs=1)
     limits.set_share(1)
     assert quotas.throttle_time_ms("alice", "c", now_ms=clock.now_ms) == pytest.approx(own_ms + 2_000, abs=1)
+
+
+@pytest.mark.parametrize("algorithm", MutationAlgorithm)
+def test_mutations_that_were_put_aside_do_not_come_back_as_permits(
+    algorithm: MutationAlgorithm, clock: FakeClock
+) -> None:
+    key = QuotaKey.CONTROLLER_MUTATION_RATE
+    limits = Limits()
+    limits.set(ALICE, key, 4)
+    quotas = MutationQuotas(limits, MutationSettings(algorithm=algorithm))
+    charged = quotas.charge("alice", "c", 40, strict=True, now_ms=clock.now_ms)
+    clock.advance(8_000)
+    quotas.charge("alice", "c", 4, strict=True, now_ms=clock.now_ms)
+    limits.set_share(1 / 4)
+    counter = quotas.counter_of(TrackerKey("alice", ""), ("", ""), now_ms=clock.now_ms)
+    assert counter is not None
+    tokens = counter.meter.tokens(now_ms=clock.now_ms)
+    # What is forgotten meanwhile takes along no more than it brought.
+    for _ in range(24):
+        clock.advance(500)
+        assert counter.meter.taken(now_ms=clock.now_ms) >= 0
+        assert counter.meter.tokens(now_ms=clock.now_ms) >= tokens
+    again = quotas.charge("alice", "c", 11, strict=True, now_ms=clock.now_ms)
+    limits.set_share(1 / 8)
+    counter = quotas.counter_of(TrackerKey("alice", ""), ("", ""), now_ms=clock.now_ms)
+    assert counter is not None
+    quotas.refund(again, now_ms=clock.now_ms)
+    quotas.refund(charged, now_ms=clock.now_ms)
+    assert counter.level(now_ms=clock.now_ms)[0] == pytest.approx(0)
+
+
+def test_full_tables_forgive_nothing_while_the_share_changes(clock: FakeClock) -> None:
+    member = Member(clock)
+    for user in "alice", "bob":
+        member.limits.set(QuotaEntity(user, DEFAULT), KEY, LIMIT)
+    quotas = ByteRateQuotas(member.limits, KEY, RateSettings(max_trackers=4))
+
+    def fill(user: str, client_id: str) -> float:
+        found = quotas.tracker(user, client_id, now_ms=clock.now_ms)
+        assert found is not None
+        return found.level(now_ms=clock.now_ms)[1]
+
+    for number in range(4):
+        tracker = quotas.tracker("alice", f"c{number}", now_ms=clock.now_ms)
+        assert tracker is not None
+        tracker.record(TWO_WINDOWS, now_ms=clock.now_ms)
+    for number in range(2):  # these take the places of two, whose use a shared counter holds then
+        tracker = quotas.tracker("bob", f"c{number}", now_ms=clock.now_ms)
+        assert tracker is not None
+        tracker.record(1, now_ms=clock.now_ms)
+    quotas.expire(now_ms=clock.now_ms)
+    assert fill("alice", "c0") == 2 * TWO_WINDOWS
+    for share in 1 / 4, 1 / 2, 1:
+        member.limits.set_share(share)
+        clock.advance(1_000)
+        quotas.expire(now_ms=clock.now_ms)
+        assert fill("alice", "c0") >= 2 * TWO_WINDOWS - 3 * LIMIT

@@ -87,7 +87,7 @@ async def test_a_member_that_is_cut_off_says_so_and_goes_on_with_its_share() -> 
         await until(lambda: a.limits.share == 0.5)
         assert "limits are multiplied by 0.5" in str(service_a.isolation())
         assert registry.get_sample_value("gateway_fleet_connected") == 0
-        assert a.tracker(now_ms=now_ms()).limit_per_s == 500
+        assert a.tracker(now_ms=now_ms()).match.limit == 500
         await until(lambda: service_b.members == 1 and end_a.begun_again > 0)
         await until(lambda: b.limits.share == 1)
 
