@@ -183,11 +183,13 @@ class Recorder:
         self.seq = 0
         self._begin_wall_ms = wall_ms()
         self._begin_ms = now_ms()
+        self._ahead_ms = self._begin_wall_ms - self._begin_ms
 
     def start(self) -> None:
         """Begin the first line now."""
         self._begin_wall_ms = self._wall_ms()
         self._begin_ms = self._now_ms()
+        self._ahead_ms = self._begin_wall_ms - self._begin_ms
         self._wait()
 
     def stop(self) -> None:
@@ -227,6 +229,11 @@ class Recorder:
         self._begin_ms, self._begin_wall_ms = now_ms, wall_ms
         duration_ms = now_ms - begin_ms
         jump_ms = wall_ms - begin_wall_ms - duration_ms
+        # Each look finds the clocks some milliseconds apart. Events have the distances of the clock that quotas
+        # are counted by: what was let in a millisecond after a debt was paid must not stand before that.
+        ahead_ms = self._ahead_ms
+        if abs(wall_ms - now_ms - ahead_ms) >= _JUMP_MS:
+            self._ahead_ms = wall_ms - now_ms
         ts = (begin_wall_ms + _SECOND_MS // 2) // _SECOND_MS
         listed = self._table.take_listed(now_ms=now_ms)
         events = self._table.take_events()
@@ -261,7 +268,7 @@ class Recorder:
             dur_ms=duration_ms,
             algorithm=self._algorithm,
             events=events,
-            clock_offset_ms=begin_ms - (begin_wall_ms - ts * _SECOND_MS),
+            clock_offset_ms=ts * _SECOND_MS - ahead_ms,
             dropped=dropped,
             told=told,
             jump_ms=jump_ms if abs(jump_ms) >= _JUMP_MS else 0,

@@ -102,6 +102,15 @@ class ReplaySettings:
             raise ValueError(f"the deferral model is one of the token bucket, not of {algorithm}")
         return replace(self, algorithm=algorithm, model=model)
 
+    def by_request(self, api: UsageApi) -> bool:
+        """Whether seconds are replayed as stand-ins of their requests, or connections."""
+        how = self.of_api(api)
+        return how.model is Model.CLOSED_LOOP or how.counts_connections(api)
+
+    def counts_connections(self, api: UsageApi) -> bool:
+        """Whether these are connections, decided as the gateway does; as of `of_api`."""
+        return api is UsageApi.CONNECT and self.model is Model.STRICT and self.algorithm is Algorithm.RATE
+
 
 _METERS: Final[dict[Algorithm, MakeMeters]] = {
     Algorithm.TOKEN_BUCKET: TokenBuckets,
@@ -137,7 +146,7 @@ def replay(demand: Demand, candidates: Floats, settings: ReplaySettings) -> Repl
     """
     how = settings.of_api(demand.api)
     assert how.algorithm is not None
-    ragged = demand.by_request() if how.model is Model.CLOSED_LOOP else demand.by_second()
+    ragged = demand.by_request() if settings.by_request(demand.api) else demand.by_second()
     make = _METERS[how.algorithm]
     fast = how.algorithm is Algorithm.TOKEN_BUCKET
     num, ms = how.window_num, how.window_ms
@@ -146,6 +155,8 @@ def replay(demand: Demand, candidates: Floats, settings: ReplaySettings) -> Repl
             outcome = deferred(ragged, candidates, burst_s=num * ms / 1000)
         case Model.STRICT if fast:
             outcome = strict_token_bucket(ragged, candidates, window_num=num, window_ms=ms)
+        case Model.STRICT if how.counts_connections(demand.api):
+            outcome = models.connections(ragged, candidates, make, window_num=num, window_ms=ms)
         case Model.STRICT:
             outcome = models.strict(ragged, candidates, make, window_num=num, window_ms=ms)
         case Model.PERMISSIVE if fast:

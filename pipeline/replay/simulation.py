@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline.replay.candidates import Candidates
 from pipeline.replay.demand import Demand, demands
-from pipeline.replay.dispatch import Model, Replayed, ReplaySettings, replay_all
+from pipeline.replay.dispatch import Replayed, ReplaySettings, replay_all
 from pipeline.replay.kernels.ragged import Floats
 from pipeline.replay.kernels.split import MOST
 from pipeline.storage.compacted_days import ELEMENTS_AT_ONCE, CompactedDays, Work
@@ -71,7 +71,7 @@ def simulate(
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return simulator(shared.value, settings, retries=retries)(batches)
 
-    by_request = any(settings.of_api(api).model is Model.CLOSED_LOOP for api in apis)
+    by_request = any(settings.by_request(api) for api in apis)
     return days.map_entities(
         work,
         RESULT,

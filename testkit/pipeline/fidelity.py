@@ -418,8 +418,7 @@ def compare(
                 sums = {name: float(demand.sums(values)[i]) for name, values in demand.told.items()}
                 truth, truth_ms = sums["delayed"] / max(1.0, replayed.requests[i]), sums["throttle_ms"]
                 if demand.api is UsageApi.CONNECT:
-                    # One is delayed each time that it is looked at while it is held, and refused once. All of a
-                    # second are replayed as one record.
+                    # One is delayed each time that it is looked at while it is held, and refused once.
                     units = max(1.0, float(replayed.units[i]))
                     truth, share = (
                         sums["rejected_units"] / units,

@@ -154,3 +154,11 @@ def test_seconds_alone_say_nearly_what_the_quota_in_force_did_to_each_request() 
     # Over half an hour it is 1.4 points and 1.4 %; of the same clients up to 2 ms later 0.35 points and 1.5 %.
     assert found.share < 0.03
     assert found.time < 0.05
+
+
+def test_connections_of_a_second_are_decided_one_by_one_and_count_when_they_are() -> None:
+    row = {"api": "connect", "t": [0, 1, 2, 3], "requests": [4] * 4, "offered": [4.0] * 4, "max_units": [1.0] * 4}
+    found = replay(one([row]), np.array([1.0, 2.0]), ReplaySettings())
+    # Ten of the window's first ten seconds; as four records of a second each, the third would have passed whole.
+    assert found.outcome.throttled.tolist() == [[6, 0]]
+    assert (found.requests.tolist(), found.units.tolist()) == ([16], [16.0])

@@ -1,6 +1,7 @@
 """What clients do when they are throttled, over any kind of meter.
 
 * `strict`: a record that comes while there is a debt is refused and costs nothing (KIP-599, new clients).
+* `connections`: a record counts when it is decided, and no more when it is refused (KIP-612).
 * `permissive`: every record is taken and afterwards its client told to wait; no client comes later for it.
 * `recorded`: each record as its client was, strict or permissive: what the gateway does with a mix of both.
 * `closed_loop`: as the gateway's byte rates. A client is told to wait and does; what it wanted meanwhile comes, in
@@ -42,6 +43,27 @@ def strict(
             waits_ms = meters.throttles_ms(at, now_ms)
             taken = np.flatnonzero(waits_ms == 0)
             meters.record(units[taken], at[taken], now_ms[taken])
+            _count(part, at, waits_ms, units, weights)
+        _merge(outcome, block, part)
+    return outcome
+
+
+def connections(
+    ragged: Ragged, candidates: Floats, make: MakeMeters, *, window_num: int = 11, window_ms: int = 1_000
+) -> Outcome:
+    """What would have been held and then closed, as `quotas.connections.ConnectionQuotas` decides.
+
+    Args:
+        ragged: connections by address or group of addresses.
+        candidates, make, window_num, window_ms: see `strict`.
+    """
+    outcome = Outcome.zeros(*(rates := candidates_of(candidates, len(ragged))).shape)
+    for block in ragged.blocks(rates.shape[1]):
+        meters, part = _start(block, rates, make, window_num, window_ms)
+        for at, now_ms, units, weights in _ranks(block, rates.shape[1]):
+            waits_ms = np.minimum(meters.record_and_check(units, at, now_ms), window_ms)
+            held = np.flatnonzero(waits_ms)
+            meters.record(-units[held], at[held], now_ms[held])
             _count(part, at, waits_ms, units, weights)
         _merge(outcome, block, part)
     return outcome

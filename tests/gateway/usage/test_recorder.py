@@ -180,3 +180,22 @@ def test_events_tell_when_they_were_by_the_wall_clock() -> None:
     recording.loop.advance(1_000)
     (line,) = recording.sink.told
     assert line["ts"] * 1_000 + line["events"][0][Event.OFFSET_MS] == EPOCH_MS + 500
+
+
+def test_events_are_as_far_apart_as_they_were_decided_however_the_clocks_wobble() -> None:
+    recording = Recording()
+    row = recording.table.row("in", "alice", "app", UsageApi.MUTATION)
+    recording.loop.advance(500)
+    for wobble_ms in (1, -2, 30, -29, 3):
+        event(recording.table, row, b"t", now_ms=recording.clock.now_ms)
+        recording.wall_offset_ms += wobble_ms
+        recording.loop.advance(1_000)
+    times = [line["ts"] * 1_000 + each[Event.OFFSET_MS] for line in recording.sink.told for each in line["events"]]
+    assert times == [EPOCH_MS + 500 + 1_000 * at for at in range(5)]
+    recording.wall_offset_ms += 5_000
+    recording.loop.advance(1_500)
+    event(recording.table, row, b"t", now_ms=recording.clock.now_ms)
+    recording.loop.advance(1_000)
+    line = recording.sink.told[-1]
+    now_ms = recording.clock.now_ms + recording.wall_offset_ms
+    assert line["ts"] * 1_000 + line["events"][0][Event.OFFSET_MS] == now_ms - 1_000

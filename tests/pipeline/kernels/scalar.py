@@ -10,6 +10,7 @@ from pipeline.replay.kernels.ragged import Ragged
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutation_meters import Meter, MutationAlgorithm, meter_factory
+from quotas.rate import SampledRate
 from quotas.rate_quotas import RateQuotas, RateSettings
 
 Series = list[tuple[int, float]]
@@ -44,6 +45,22 @@ def strict(series: Series, make: Callable[[int], Meter]) -> Told:
         else:
             told.units += units
             one.record(units, now_ms=now_ms)
+    return told
+
+
+def connections(series: Series, rate: float, *, window_num: int, window_ms: int) -> Told:
+    """As `ConnectionQuotas` with an address: counted when it is decided, and not when it is refused."""
+    told = Told()
+    if not series:
+        return told
+    one = SampledRate(window_num, window_ms, now_ms=series[0][0])
+    allowance = rate * (window_num - 1) * window_ms / 1000
+    for now_ms, units in series:
+        wait_ms = min(window_ms, one.record_and_check(units, rate, allowance, now_ms=now_ms))
+        if wait_ms > 0:
+            one.record(-units, now_ms=now_ms)
+            told.throttled += 1
+            told.wait_ms += wait_ms
     return told
 
 

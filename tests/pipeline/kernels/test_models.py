@@ -39,6 +39,19 @@ def test_strict_meters_refuse_what_the_gateway_refuses(
             assert outcome.wait_ms[i, j] == told.wait_ms
 
 
+@given(scalar.clients, scalar.candidates, scalar.windows)
+def test_connections_are_held_as_the_gateway_holds_them(
+    clients: list[scalar.Series], rates: list[float], window: tuple[int, int]
+) -> None:
+    num, ms = window
+    outcome = models.connections(scalar.ragged(clients), np.array(rates), SampledRates, window_num=num, window_ms=ms)
+    for i, series in enumerate(clients):
+        for j, rate in enumerate(rates):
+            told = scalar.connections(series, rate, window_num=num, window_ms=ms)
+            assert outcome.throttled[i, j] == told.throttled
+            assert outcome.wait_ms[i, j] == told.wait_ms
+
+
 @given(scalar.clients, scalar.candidates, scalar.windows, kinds)
 def test_permissive_meters_tell_what_the_gateway_tells(
     clients: list[scalar.Series], rates: list[float], window: tuple[int, int], kind: MutationAlgorithm
