@@ -204,9 +204,6 @@ class MutationTracker:
             self.meter.rate_per_s = limit
             if self._aside is not None and match.limit is not None:
                 self._aside.change(rest, 0.0, now_ms=now_ms)
-                if share == 1.0:  # it came with a counter that gave up its place
-                    self.meter.record(self._aside.fill(now_ms=now_ms), now_ms=now_ms)
-                    self._aside = None
             return
         aside = self._put_aside(now_ms)
         part = max(0.0, match.share - share) / (1 - share) if share < 1 else 0.0

@@ -65,9 +65,7 @@ class Row(IntEnum):
     DELAYED = 13  # requests that were answered with a throttle time; connections that had to wait
     THROTTLE_MS = 14  # sum of what was issued
     MUTED_MS = 15  # time of this second in which a connection of its was muted by a throttle
-    QUOTA = (
-        16  # the limit in force, all of it also where a gateway that is cut off has a part; null: unlimited
-    )
+    QUOTA = 16  # the configured limit, also where a part of it is in force; null: unlimited
     LEVEL_END = 17  # tokens, or roughly the rate (up to a window too high), at the end; null: not counted
     FLAGS = 18  # `RowFlags`
 

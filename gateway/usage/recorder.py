@@ -181,15 +181,11 @@ class Recorder:
         self._taking: Iterator[None] | None = None
         self._boot = boot
         self.seq = 0
-        self._begin_wall_ms = wall_ms()
-        self._begin_ms = now_ms()
-        self._ahead_ms = self._begin_wall_ms - self._begin_ms
+        self._begin()
 
     def start(self) -> None:
         """Begin the first line now."""
-        self._begin_wall_ms = self._wall_ms()
-        self._begin_ms = self._now_ms()
-        self._ahead_ms = self._begin_wall_ms - self._begin_ms
+        self._begin()
         self._wait()
 
     def stop(self) -> None:
@@ -203,6 +199,10 @@ class Recorder:
             for _ in taking:
                 pass
         self._taking = None
+
+    def _begin(self) -> None:
+        self._begin_wall_ms, self._begin_ms = self._wall_ms(), self._now_ms()
+        self._ahead_ms = self._begin_wall_ms - self._begin_ms
 
     def _wait(self) -> None:
         """Until the wall clock's next second; not the one that begins at once, where the loop was late."""

@@ -267,23 +267,19 @@ def test_full_tables_forgive_nothing_while_the_share_changes(clock: FakeClock) -
         member.limits.set(QuotaEntity(user, DEFAULT), KEY, LIMIT)
     quotas = ByteRateQuotas(member.limits, KEY, RateSettings(max_trackers=4))
 
-    def fill(user: str, client_id: str) -> float:
-        found = quotas.tracker(user, client_id, now_ms=clock.now_ms)
+    def tracker(user: str, number: int) -> RateTracker:
+        found = quotas.tracker(user, f"c{number}", now_ms=clock.now_ms)
         assert found is not None
-        return found.level(now_ms=clock.now_ms)[1]
+        return found
 
     for number in range(4):
-        tracker = quotas.tracker("alice", f"c{number}", now_ms=clock.now_ms)
-        assert tracker is not None
-        tracker.record(TWO_WINDOWS, now_ms=clock.now_ms)
+        tracker("alice", number).record(TWO_WINDOWS, now_ms=clock.now_ms)
     for number in range(2):  # these take the places of two, whose use a shared counter holds then
-        tracker = quotas.tracker("bob", f"c{number}", now_ms=clock.now_ms)
-        assert tracker is not None
-        tracker.record(1, now_ms=clock.now_ms)
+        tracker("bob", number).record(1, now_ms=clock.now_ms)
     quotas.expire(now_ms=clock.now_ms)
-    assert fill("alice", "c0") == 2 * TWO_WINDOWS
+    assert tracker("alice", 0).level(now_ms=clock.now_ms)[1] == 2 * TWO_WINDOWS
     for share in 1 / 4, 1 / 2, 1:
         member.limits.set_share(share)
         clock.advance(1_000)
         quotas.expire(now_ms=clock.now_ms)
-        assert fill("alice", "c0") >= 2 * TWO_WINDOWS - 3 * LIMIT
+        assert tracker("alice", 0).level(now_ms=clock.now_ms)[1] >= 2 * TWO_WINDOWS - 3 * LIMIT

@@ -1,5 +1,6 @@
 """Every model over every kind of meter decides as the gateway's own class, to the last bit."""
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.replay.kernels import models
 from pipeline.replay.kernels.meters import MakeMeters, TokenBuckets
-from pipeline.replay.kernels.ragged import Ragged
+from pipeline.replay.kernels.ragged import Outcome, Ragged
 from pipeline.replay.kernels.sampled_rate import SampledRates
 from pipeline.replay.kernels.spread_rate import SpreadRates
 from quotas.entities import QuotaEntity, QuotaKey
@@ -26,17 +27,24 @@ KINDS: dict[MutationAlgorithm, MakeMeters] = {
 kinds = st.sampled_from(sorted(KINDS))
 
 
+def outcomes(
+    outcome: Outcome, clients: list[scalar.Series], rates: list[float]
+) -> Iterator[tuple[scalar.Series, float, float, float]]:
+    """Each client under each quota: how many of its records were throttled, and the sum of the times told."""
+    for i, series in enumerate(clients):
+        for j, rate in enumerate(rates):
+            yield series, rate, outcome.throttled[i, j], outcome.wait_ms[i, j]
+
+
 @given(scalar.clients, scalar.candidates, scalar.windows, kinds)
 def test_strict_meters_refuse_what_the_gateway_refuses(
     clients: list[scalar.Series], rates: list[float], window: tuple[int, int], kind: MutationAlgorithm
 ) -> None:
     num, ms = window
     outcome = models.strict(scalar.ragged(clients), np.array(rates), KINDS[kind], window_num=num, window_ms=ms)
-    for i, series in enumerate(clients):
-        for j, rate in enumerate(rates):
-            told = scalar.strict(series, partial(_meter, kind, rate, num, ms))
-            assert outcome.throttled[i, j] == told.throttled
-            assert outcome.wait_ms[i, j] == told.wait_ms
+    for series, rate, throttled, wait_ms in outcomes(outcome, clients, rates):
+        told = scalar.strict(series, partial(_meter, kind, rate, num, ms))
+        assert (throttled, wait_ms) == (told.throttled, told.wait_ms)
 
 
 @given(scalar.clients, scalar.candidates, scalar.windows)
@@ -45,11 +53,9 @@ def test_connections_are_held_as_the_gateway_holds_them(
 ) -> None:
     num, ms = window
     outcome = models.connections(scalar.ragged(clients), np.array(rates), SampledRates, window_num=num, window_ms=ms)
-    for i, series in enumerate(clients):
-        for j, rate in enumerate(rates):
-            told = scalar.connections(series, rate, window_num=num, window_ms=ms)
-            assert outcome.throttled[i, j] == told.throttled
-            assert outcome.wait_ms[i, j] == told.wait_ms
+    for series, rate, throttled, wait_ms in outcomes(outcome, clients, rates):
+        told = scalar.connections(series, rate, window_num=num, window_ms=ms)
+        assert (throttled, wait_ms) == (told.throttled, told.wait_ms)
 
 
 @given(scalar.clients, scalar.candidates, scalar.windows, kinds)
