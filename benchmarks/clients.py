@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import subprocess
 import sys
 import tempfile
@@ -23,17 +22,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from benchmarks.compacted_days import FIRST_DAY, compacted_table
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
-from pipeline.client_tables.files import MADE_SO
 from pipeline.client_tables.profile import PARTIAL, SUMS, merge_profiles, profile_rows
 from pipeline.client_tables.rows import BURSTS_S, SCHEMA, client_rows, required_column
-from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY, summarise
-from pipeline.storage.layout import clients_dir, compacted_dir
-from pipeline.storage.store import MANIFEST
+from pipeline.client_tables.tables import client_use_table, clients_table
+from pipeline.client_tables.timelines import SUMMARY, summarise
+from pipeline.storage.compacted_days import CompactedDay
+from testkit.pipeline.client_days import publish_made
+from testkit.pipeline.compacted_days import publish_day
 from testkit.pipeline.traces import day_of
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
@@ -92,30 +91,21 @@ def _write_day(out: Path, seed: int, clients: int, index: int) -> int:
     found, use = _of_weekday(seed, index % 7)
     dates = pa.repeat(pa.scalar(today, pa.date32()), found.num_rows)
     found = found.set_column(found.schema.get_field_index("date"), "date", dates)
-    date = today.isoformat()
-    compacted = Path(compacted_dir(str(out), date)) / "run=000001"
-    compacted.mkdir(parents=True)
-    manifest = {"rows": 1, "keys": 1, "completeness": 1.0, "batches": []}
-    (compacted / MANIFEST).write_text(json.dumps(manifest), encoding="ascii")
-    run = Path(clients_dir(str(out), date)) / "run=000001"
+    day = publish_day(str(out), CompactedDay(today.isoformat()), [])
+    copies = range(-(-clients // _OF_RECORDS))
+    rows = {}
     for table in ("client_day", "client_hour", "total"):
         own = found.filter(pc.equal(found.column("table"), table))
         # Nothing that is measured reads the hours: those of the few will do.
         if table == "client_day":
-            copies = range(-(-clients // _OF_RECORDS))
             own = pa.concat_tables([_rates_scaled(_copy(own, number, _SCALED), number) for number in copies])
-        folder = run / "scope=gateway" / f"table={table}"
-        folder.mkdir(parents=True)
-        pq.write_table(own.drop_columns(["table"]), folder / "part-0.parquet", compression="zstd")
-    folder = run / "scope=gateway" / f"table={CLIENT_USE}"
-    folder.mkdir()
-    pq.write_table(
-        pa.concat_tables([_copy(use, number, _SCALED_USE) for number in range(-(-clients // _OF_RECORDS))]),
-        folder / "part-0.parquet",
-        compression="zstd",
-    )
-    (run / MANIFEST).write_text(json.dumps(MADE_SO), encoding="ascii")
-    return sum(path.stat().st_size for path in run.rglob("*.parquet"))
+        rows["gateway", table] = own
+    made = [(clients_table(str(out)), rows)]
+    use_rows = pa.concat_tables([_copy(use, number, _SCALED_USE) for number in copies])
+    made.append((client_use_table(str(out)), {(): use_rows}))
+    for table, own_rows in made:
+        publish_made(table, day, own_rows)
+    return sum(file.bytes for table, _ in made for file in table.read().of(date=day.date))
 
 
 @lru_cache(maxsize=7)

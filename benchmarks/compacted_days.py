@@ -6,17 +6,16 @@ They have demand, and no quota in force.
 from __future__ import annotations
 
 import datetime
-import json
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.storage.compacted_files import write_compacted_file
-from pipeline.storage.layout import BUCKETS, EVENTS, KEY, SERIES, compacted_dir
+from pipeline.storage.compacted_days import CompactedDay
+from pipeline.storage.layout import EVENTS, KEY, SERIES
 from pipeline.storage.schemas import ARROW_TYPES
-from pipeline.storage.store import MANIFEST
+from testkit.pipeline.compacted_days import publish_day
 from testkit.pipeline.traces import Day, day_of, entities_of
 
 FIRST_DAY: Final = datetime.date(2026, 9, 28)  # a Monday, as day 0 of the traces
@@ -45,14 +44,7 @@ def write_compacted_days(
     for index in range(first_day, first_day + days):
         day = day_of(seed, entities, index)
         date = (FIRST_DAY + datetime.timedelta(days=index)).isoformat()
-        folder = Path(compacted_dir(str(out), date)) / "run=000001"
-        folder.mkdir(parents=True, exist_ok=True)
-        table = compacted_table(seed, entities, day)
-        write_compacted_file(folder / "part-00000.parquet", table)
-        manifest = {
-            "rows": day.rows, "keys": entities, "completeness": 1.0, "batches": [], "buckets": BUCKETS
-        }  # fmt: skip
-        (folder / MANIFEST).write_text(json.dumps(manifest), encoding="ascii")
+        publish_day(str(out), CompactedDay(date), [compacted_table(seed, entities, day)])
         total += day.rows
     return total
 

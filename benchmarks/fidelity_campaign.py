@@ -28,7 +28,7 @@ from benchmarks.relay.machine import describe_machine, load_average
 from embedded_kafka import jars
 from embedded_kafka.kafka import KafkaCluster
 from pipeline.cli import main as pipeline
-from pipeline.storage.layout import published_days
+from pipeline.storage.compacted_days import CompactedDays
 from quotas.usage_record import UsageApi
 from testkit.gateway import free_ports
 from testkit.pipeline.fidelity import (
@@ -125,10 +125,10 @@ def run(folder: Path, clients: int, seconds: float, seed: int) -> Verdict:
     ):
         if pipeline(argv) != 0:
             raise RuntimeError(f"{argv[0]} failed")
-    days = published_days(str(out))
-    if len(days) != 1:
+    found = CompactedDays.of(None, str(out))
+    if len(found.days) != 1:
         raise RuntimeError("the run went over midnight (UTC): start it again")
-    table = pa.concat_tables([pq.read_table(part) for part in sorted(Path(days[0].path).glob("*.parquet"))])
+    table = pa.concat_tables([pq.ParquetFile(path).read() for path in sorted(found.paths)])
     (batch,) = table.combine_chunks().to_batches()
     return compare(batch, chosen, ADMINS, seen, lambda name, client: counted.get((name, client), 0.0))
 

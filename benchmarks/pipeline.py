@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,9 +32,9 @@ from pipeline.ingest.sources import files_stream, stream
 from pipeline.ingest.writer import Writer, files_to_rows
 from pipeline.maintenance.compaction import compact
 from pipeline.spark.session import open_session
+from pipeline.storage.compacted_days import CompactedDays
 from pipeline.storage.coverage import Expectation
-from pipeline.storage.layout import RAW, published_days
-from pipeline.storage.raw_files import write_raw_file
+from pipeline.storage.raw_table import ANSWERS, write_raw_files
 from quotas.usage_record import Row as Position
 from testkit.pipeline.usage_files import FIRST_BOOT_MS, SIZE_S, Load, write_usage
 
@@ -82,7 +82,7 @@ def main() -> int:
             *without_spark(folder, truth.rows, options.passes),
             *with_spark(folder, truth.rows, options.passes),
         ]
-        sizes = column_bytes(Path(published_days(str(folder / "out"))[0].path))
+        sizes = column_bytes(CompactedDays.of(None, str(folder / "out")).paths)
     document = {
         "command": f"python -m benchmarks.pipeline --entities {options.entities} --seconds {options.seconds} "
         f"--passes {options.passes}",
@@ -92,7 +92,7 @@ def main() -> int:
         "lines": truth.lines,
         "file_bytes": file_bytes,
         "results": [asdict(row) for row in rows],
-        "packed_bytes": dict(sizes.most_common()),
+        "compacted_bytes": dict(sizes.most_common()),
     }
     page = render(document, rows)
     keep_results(document, page, options.output, "pipeline")
@@ -107,8 +107,7 @@ def without_spark(folder: Path, total: int, passes: int) -> list[Row]:
     def plain() -> None:
         batches = (batch for file in files for batch in Collector().file(file.name, file.read_bytes()))
         shutil.rmtree(folder / "plain", ignore_errors=True)
-        (folder / "plain").mkdir()
-        for _ in write_raw_file(batches, str(folder / "plain")):
+        for _ in write_raw_files(batches, str(folder / "plain"), 0):
             pass
 
     def exploded() -> None:
@@ -142,24 +141,23 @@ def with_spark(folder: Path, total: int, passes: int) -> list[Row]:
 
     def ingest() -> None:
         shutil.rmtree(out, ignore_errors=True)
-        writer = Writer(spark, out, f"{out}/checkpoint", files_to_rows)
+        writer = Writer(out, f"{out}/checkpoint", files_to_rows)
         frame = files_stream(spark, source, max_files=400)
         stream(frame, writer, f"{out}/checkpoint", {"availableNow": True})
 
     def without_index() -> None:
         bare = folder / "bare"
         shutil.rmtree(bare, ignore_errors=True)
-        bare.mkdir()
         target = str(bare)
 
         def written(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return write_raw_file(files_to_rows(batches, frozenset()), target)
+            return write_raw_files(files_to_rows(batches, frozenset()), target, 0)
 
         files = spark.read.format("binaryFile").load(source).select("path", "content")
-        files.mapInArrow(written, RAW).select("kind").toArrow()
+        files.mapInArrow(written, ANSWERS).select("kind").toArrow()
 
     def compaction() -> None:
-        shutil.rmtree(f"{out}/packed", ignore_errors=True)
+        shutil.rmtree(f"{out}/compacted", ignore_errors=True)
         compact(spark, out, Expectation(int(time.time())), allow_gaps=True)
 
     try:
@@ -184,10 +182,10 @@ def _timed(what: str, rows: int, run: Callable[[], None], *, passes: int) -> Row
     return row
 
 
-def column_bytes(folder: Path) -> Counter[str]:
+def column_bytes(paths: Iterable[str]) -> Counter[str]:
     """Compressed bytes of each column of a compacted day."""
     sizes: Counter[str] = Counter()
-    for path in folder.glob("*.parquet"):
+    for path in paths:
         with pq.ParquetFile(path) as file:
             for group in range(file.metadata.num_row_groups):
                 for at in range(file.metadata.num_columns):
@@ -199,7 +197,7 @@ def column_bytes(folder: Path) -> Counter[str]:
 def render(document: dict[str, Any], rows: list[Row]) -> str:
     """The page."""
     machine, total = document["machine"], document["rows"]
-    sizes = document["packed_bytes"]
+    sizes = document["compacted_bytes"]
     three = sum(sizes[name] for name in _THREE) / total
     by_name = {row.what: row for row in rows}
     ingest, compaction = by_name["Spark: ingest, stream and offset index"], by_name["Spark: compact"]

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +38,6 @@ from pipeline.spark.session import open_session
 from pipeline.storage.compacted_days import ELEMENTS_AT_ONCE, CompactedDays
 from pipeline.storage.compacted_files import pieces_of, read_entities
 from pipeline.storage.entity_days import ARRAYS, ENTITY, FOR_REQUESTS, arrays_of
-from pipeline.storage.layout import published_days, read_compacted
 from quotas.token_bucket import TokenBucket
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
@@ -180,7 +180,7 @@ def with_spark(out: Path, total: int, small: Path, few: int) -> list[Row]:
         rows.write.format("noop").mode("overwrite").save()
 
     exploded = (
-        read_compacted(spark, str(small))
+        spark.read.parquet(*CompactedDays.of(spark, str(small)).paths)
         .selectExpr("client_id", "inline(arrays_zip(t, offered))")
         .repartition(4)
         .cache()
@@ -223,9 +223,10 @@ def _naive(pdf: Any) -> Any:
 
 
 def _batches(out: Path, arrays: Collection[str]) -> Iterator[pa.RecordBatch]:
-    for day in published_days(str(out)):
+    days = CompactedDays.of(None, str(out))
+    for _, paths in groupby(days.paths, lambda path: path.rpartition("/")[0]):
         yield from read_entities(
-            sorted(pieces_of(Path(day.path))),
+            sorted(pieces_of(paths)),
             ENTITY,
             arrays_of(arrays),
             brokers_apart=False,

@@ -8,7 +8,6 @@ table is of clients that use every second of the day, where nothing is left out;
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -26,22 +25,29 @@ from benchmarks.compacted_days import FIRST_DAY, write_compacted_days
 from benchmarks.keep import keep_results
 from benchmarks.process_tree import cpu_s
 from benchmarks.relay.machine import describe_machine, load_average
-from pipeline.client_tables.use import use_of_day
+from pipeline.client_tables.timelines import SUMMARY
+from pipeline.client_tables.use import use_of
 from pipeline.report.page import render
 from pipeline.report.report import report_of
 from pipeline.spark.session import open_session
-from pipeline.storage.compacted_days import CompactedDays
-from pipeline.storage.compacted_files import write_compacted_file
-from pipeline.storage.layout import BUCKETS, EVENTS, KEY, SERIES, compacted_dir
+from pipeline.storage.compacted_days import CompactedDay, CompactedDays
+from pipeline.storage.layout import EVENTS, KEY, SERIES
 from pipeline.storage.schemas import ARROW_TYPES
-from pipeline.storage.store import MANIFEST
+from testkit.pipeline.compacted_days import publish_day
 
 RESULTS: Final = Path(__file__).parent / "results"
 GOAL: Final = 4.0
 _DAY_S: Final = 86_400
 _DUCKDB: Final = (
     "select client_id, api, sum(list_sum(offered)), sum(list_sum(throttle_ms)), max(list_max(offered)) "
-    "from '{out}/packed/*/*/*.parquet' group by all"
+    "from '{out}/compacted/date=*/*.parquet' group by all"
+)
+_TYPES: Final = {pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.float64(): "double"}
+_SUMMARY: Final = ", ".join(
+    f"`{column.name}` array<{_TYPES[column.type.value_type]}>"
+    if pa.types.is_list(column.type)
+    else f"`{column.name}` {_TYPES[column.type]}"
+    for column in SUMMARY
 )
 
 
@@ -70,7 +76,7 @@ def main() -> int:
         spark = open_session("benchmark")
 
         def report() -> None:
-            use_of_day(CompactedDays.of(spark, name)).toArrow()
+            CompactedDays.of(spark, name).deal(use_of, _SUMMARY).toArrow()
 
         def aggregate() -> None:
             duckdb.sql(_DUCKDB.format(out=name)).fetchall()
@@ -98,29 +104,26 @@ def main() -> int:
 
 def _all_day(spark: Any, out: Path, clients: int) -> Row:
     """The report of clients that were limited, throttled and muted in every second of a day, page and all."""
-    folder = Path(compacted_dir(str(out), FIRST_DAY.isoformat())) / "run=000001"
-    folder.mkdir(parents=True)
     rng = np.random.default_rng(1)
     seconds = {name: rng.integers(1, 1_000_000, _DAY_S) for name in SERIES} | {
         "t": np.arange(_DAY_S),
         "quota": np.full(_DAY_S, 1e6),
         "censored": rng.random(_DAY_S) < 0.5,
     }
-    for first in range(0, clients, 50):
-        _write_clients(folder, seconds, range(first, min(first + 50, clients)))
+    firsts = range(0, clients, 50)
+    rows = (_rows_of(seconds, range(first, min(first + 50, clients))) for first in firsts)
+    publish_day(str(out), CompactedDay(FIRST_DAY.isoformat()), rows)
     total = clients * _DAY_S
-    manifest = {"rows": total, "keys": clients, "completeness": 1.0, "batches": [], "buckets": BUCKETS}
-    (folder / MANIFEST).write_text(json.dumps(manifest), encoding="ascii")
 
     def page() -> None:
         days = CompactedDays.of(spark, str(out))
-        assert len(render(report_of([use_of_day(days).toArrow()], days.days), top=40)) > 0
+        assert len(render(report_of([days.deal(use_of, _SUMMARY).toArrow()], days.days), top=40)) > 0
 
     return _timed(f"Spark: table, report and page, {clients} clients in all seconds", total, page, 1)
 
 
-def _write_clients(folder: Path, seconds: dict[str, Any], numbers: range) -> None:
-    """A file of some clients; a few, since all at once would be gigabytes."""
+def _rows_of(seconds: dict[str, Any], numbers: range) -> pa.Table:
+    """Rows of some clients; a few, since all at once would be gigabytes."""
     count = len(numbers)
     names = {"date": FIRST_DAY, "gw": "gw", "listener": "clients", "user": "", "api": "produce", "node": 1}
     columns = {name: pa.array([value] * count, ARROW_TYPES[KEY[name]]) for name, value in names.items()}
@@ -131,7 +134,7 @@ def _write_clients(folder: Path, seconds: dict[str, Any], numbers: range) -> Non
         columns[name] = pa.ListArray.from_arrays(offsets, values)
     for name, kind in EVENTS.items():
         columns[name] = pa.array([[]] * count, pa.list_(ARROW_TYPES[kind]))
-    write_compacted_file(folder / f"part-{numbers[0]:05d}.parquet", pa.table(columns))
+    return pa.table(columns)
 
 
 def _timed(what: str, seconds: int, run: Callable[[], None], passes: int) -> Row:

@@ -1,18 +1,24 @@
-"""Makes the tables of clients of compacted days. Those of a day appear together, in one rename."""
+"""Makes the tables of clients of compacted days. Workers write their files; those of a day appear in one commit."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
-from pipeline.client_tables.files import MADE_SO, is_made, run_of
-from pipeline.client_tables.rows import CLIENT_TABLES, client_rows
-from pipeline.client_tables.timelines import CLIENT_USE
-from pipeline.client_tables.use import use_of_day
-from pipeline.storage.compacted_days import CompactedDays
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.client_tables.rows import SCHEMA, client_rows
+from pipeline.client_tables.tables import client_use_table, clients_table, is_made, made_of
+from pipeline.client_tables.timelines import SUMMARY
+from pipeline.client_tables.use import use_of
+from pipeline.storage.compacted_days import CompactedDay, CompactedDays, published_days
+from pipeline.storage.compacted_files import Piece
 from pipeline.storage.entity_days import ARRAYS, Scope
-from pipeline.storage.layout import CompactedDay, clients_dir, published_days
-from pipeline.storage.store import MANIFEST, Store, store_of
+from pipeline.storage.partitioned_files import FILES, PartitionedFiles, files_told, told
+from pipeline.storage.tables import DataFile, Snapshot, Table
+
+_ROWS_PER_GROUP: Final = 100_000
 
 
 def make_missing(spark: Any, out: str) -> list[str]:
@@ -25,30 +31,51 @@ def make_missing(spark: Any, out: str) -> list[str]:
     Returns:
         The days whose tables were made.
     """
-    store = store_of(out, spark)
-    due = [day for day in published_days(out, spark=spark) if not is_made(store, out, day)]
+    tables = clients_table(out), client_use_table(out)
+    found = [table.read() for table in tables]
+    due = [day for day in published_days(out) if not is_made(day, *found)]
+    if due:
+        for table in tables:
+            table.sweep()  # what the last one replaced
     for day in due:
-        _make(spark, store, out, day)
+        days = CompactedDays.of(spark, out, day.date, day.date)
+        _make_clients(days, day, tables[0])
+        _make_use(days, day, tables[1])
     return [day.date for day in due]
 
 
-def _make(spark: Any, store: Store, out: str, day: CompactedDay) -> None:
-    folder, run = clients_dir(out, day.date), run_of(out, day)
-    partial = f"{folder}/.run={day.run:06d}.part"
-    store.delete(partial)
-    days = CompactedDays.of(spark, out, day.date, day.date)
-    scopes = [Scope.GATEWAY, Scope.BROKER] if _several_brokers(days) else [Scope.GATEWAY]
-    for scope in scopes:
-        rows = days.map_entities(client_rows, CLIENT_TABLES, scope=scope, arrays=ARRAYS)
-        rows.write.mode("overwrite").partitionBy("table").parquet(f"{partial}/scope={scope}")
-    use_of_day(days).write.mode("overwrite").parquet(f"{partial}/scope={Scope.GATEWAY}/table={CLIENT_USE}")
-    store.write(f"{partial}/{MANIFEST}", json.dumps(MADE_SO).encode() + b"\n")
-    for name in store.names(folder):
-        if name != f".run={day.run:06d}.part":
-            store.delete(f"{folder}/{name}")
-    store.move(partial, run)
+def _make_clients(days: CompactedDays, day: CompactedDay, table: Table) -> None:
+    before = table.prepared()
+    folder, version = table.folder, before.version + 1
+    files: list[DataFile] = []
+    for scope in [Scope.GATEWAY, Scope.BROKER] if day.several_brokers else [Scope.GATEWAY]:
+
+        def written(batches: Iterator[pa.RecordBatch], scope: Scope = scope) -> Iterator[pa.RecordBatch]:
+            parts = PartitionedFiles(folder, version, ["date", "scope", "table"], SCHEMA, compression="zstd")
+            rows = pa.Table.from_batches(client_rows(batches), schema=SCHEMA)
+            for name in pc.unique(rows.column("table")).to_pylist():
+                own = rows.filter(pc.equal(rows.column("table"), name))
+                parts.write((day.date, scope.value, name), own, _ROWS_PER_GROUP)
+            yield told(parts.end())
+
+        files += files_told(days.map_entities(written, FILES, scope=scope, arrays=ARRAYS).toArrow())
+    _commit(table, before, day, files)
 
 
-def _several_brokers(days: CompactedDays) -> bool:
-    brokers = days.frame().select("gw", "user", "client_id", "api", "node").distinct()
-    return not brokers.groupBy("gw", "user", "client_id", "api").count().where("count > 1").isEmpty()
+def _make_use(days: CompactedDays, day: CompactedDay, table: Table) -> None:
+    before = table.prepared()
+    folder, version = table.folder, before.version + 1
+
+    def written(pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+        parts = PartitionedFiles(folder, version, ["date"], SUMMARY, compression="zstd")
+        rows = pa.Table.from_batches(use_of(pieces), schema=SUMMARY)
+        if len(rows):
+            parts.write((day.date,), rows, _ROWS_PER_GROUP)
+        yield told(parts.end())
+
+    _commit(table, before, day, files_told(days.deal(written, FILES).toArrow()))
+
+
+def _commit(table: Table, before: Snapshot, day: CompactedDay, files: Iterable[DataFile]) -> None:
+    made = {**before.state.get("days", {}), day.date: made_of(day)}
+    table.commit(before, add=files, remove=before.of(date=day.date), state={"days": made})

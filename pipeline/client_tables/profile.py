@@ -89,16 +89,6 @@ PROFILE: Final = pa.schema(
 """One row of `merge_profiles`: a client of one API over all gateways and brokers."""
 
 
-def as_ddl(schema: pa.Schema) -> str:
-    """An Arrow schema as Spark writes it."""
-    names = {pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.float64(): "double"}
-
-    def kind(of: pa.DataType) -> str:
-        return f"array<{names[of.value_type]}>" if pa.types.is_list(of) else names[of]
-
-    return ", ".join(f"`{field.name}` {kind(field.type)}" for field in schema)
-
-
 def profile_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """One partial profile for each compacted row with any second.
 

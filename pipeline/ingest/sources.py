@@ -13,7 +13,7 @@ from typing import Any, Final
 from pipeline.errors import JobError
 from pipeline.ingest.writer import Writer
 from pipeline.spark.session import ARROW_ROWS
-from pipeline.storage.store import is_local, local_path
+from pipeline.storage.files import is_local, local_path
 
 DEFAULT_TOPIC: Final = "__sluice_usage"
 # Whole files, up to 64 MiB each, or lines of up to some hundred KB: few at a time between JVM and Python.

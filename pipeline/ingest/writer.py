@@ -1,16 +1,13 @@
 """One micro-batch of `ingest`, written so that it counts once however often it is tried.
 
-It is written in this order:
+Workers write its rows, and one commit makes them part of the raw table together with the state that follows from
+them: which lines have been read, and that this batch of this checkpoint is among them (`pipeline.storage.raw_table`).
+A run that is killed before the commit tries the batch again with the same input, because Spark noted beforehand what
+belongs to it. Killed after it, the batch finds itself in the state and is done. Where another job has committed
+meanwhile, it is written again upon what there is by then: so several ingests may write to one folder.
 
-1. its rows, into a hidden folder of this attempt alone;
-2. its manifest, in the same folder, after the offset index has said which lines are new;
-3. the folder's name `raw/batch=N`, in one rename;
-4. offset index N, which follows from offset index N - 1 and nothing else.
-
-A run that is killed anywhere in this tries batch N again with the same input, because Spark noted beforehand what
-belongs to it, and replaces what it finds. Readers never see half a batch: an attempt that did not end stays in its
-hidden folder, with what tasks may still write there. Lines that had been read before are rare. So rows are written
-first, and written again without those lines only when there are some.
+Lines that had been read before are rare. So rows are written first, and written again without those lines only when
+there are some.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -30,15 +26,15 @@ import pyarrow.compute as pc
 from pipeline.errors import JobError
 from pipeline.ingest.collector import Collector, Skip
 from pipeline.ingest.lines import KEPT_BYTES, Torn
-from pipeline.storage.index_files import index_path, last_offset_index, read_index_file
-from pipeline.storage.layout import BUCKETS, RAW, quarantine_dir, raw_dir
-from pipeline.storage.offset_index import Entry, OffsetIndex, Run
-from pipeline.storage.raw_files import write_raw_file
-from pipeline.storage.store import MANIFEST, Store, is_local, local_path, store_of
+from pipeline.storage.files import read_bytes
+from pipeline.storage.offset_index import Entry, Run
+from pipeline.storage.partitioned_files import files_told
+from pipeline.storage.raw_table import ANSWERS, HEADS, RawDay, RawState, raw_table, write_raw_files
+from pipeline.storage.tables import Conflict, DataFile
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
-_KEPT_INDEXES: Final = 20
-_IDENTITY: Final = "sluice.json"
+_TRIES: Final = 5
+_CHECKPOINTS_KEPT: Final = 100
 
 Collect = Callable[[Iterable[pa.RecordBatch], Skip], Iterator[pa.RecordBatch]]
 
@@ -104,34 +100,26 @@ class Writer:
     """Writes batches; what `foreachBatch` calls.
 
     Attributes:
-        manifests: of the batches written by this object.
+        written: what came of each batch that this object has committed.
         failure: why it refused, if it did; Spark passes on only the text of what is raised here.
     """
 
-    def __init__(self, spark: Any, out: str, checkpoint: str, collect: Collect) -> None:
-        """Finds out where this checkpoint's batches go.
+    def __init__(self, out: str, checkpoint: str, collect: Collect) -> None:
+        """Writes nothing yet.
 
         Args:
-            spark: the session.
             out: the pipeline's folder.
-            checkpoint: Spark's checkpoint of the query; a new one begins after the last batch of `out`.
+            checkpoint: Spark's checkpoint of the query.
             collect: `files_to_rows` or `messages_to_rows`.
 
         Raises:
-            JobError: the checkpoint does not fit to what has been written to `out`.
+            JobError: an older release has written to `out`.
         """
-        self.manifests: list[dict[str, Any]] = []
+        self.written: list[RawState] = []
         self.failure: JobError | None = None
-        self._spark = spark
-        self._out = out
         self._collect = collect
-        self._store = store_of(out, spark)
         self._checkpoint = checkpoint
-        self._notes = store_of(checkpoint, spark)
-        self._source, self._base = _identity(self._store, out, self._notes, checkpoint)
-        for name in self._store.names(f"{out}/raw"):
-            if name.startswith("."):
-                self._store.delete(f"{out}/raw/{name}")
+        self._table = raw_table(out)
 
     def __call__(self, frame: Any, batch: int) -> None:
         """Writes a batch.
@@ -141,167 +129,120 @@ class Writer:
             batch: its number in the checkpoint; the same number comes with the same rows.
         """
         try:
-            self._write(frame, batch)
+            for left in reversed(range(_TRIES)):
+                try:
+                    return self._write(frame, batch)
+                except Conflict:
+                    if not left:
+                        raise
         except JobError as exc:
             self.failure = exc
             raise
 
     def _write(self, frame: Any, batch: int) -> None:
-        number = self._base + batch
-        path = raw_dir(self._out, number)
         planned = self._planned(batch)
-        if (written := read_index_file(self._store, self._out, number)) is not None:
-            if written["source"] != self._source or written.get("planned", planned) != planned:
-                raise JobError(
-                    f"batch {number} of {self._out} was written by another ingest, or {self._checkpoint} is a copy "
-                    "from before it: run one at a time, and give this one a new checkpoint; lines that were read "
-                    "are not read twice"
-                )
-            return  # killed between the offset index and Spark's own note that the batch is done
-        index = self._index_before(number)
-        attempt = f"{self._out}/raw/.batch={number:012d}.{uuid.uuid4().hex}"
-        heads, torn = self._rows(frame, attempt, frozenset())
-        index, duplicates = index.add(Entry(Run(gw, boot), seq, ts) for gw, boot, _, _, seq, ts, *_ in heads)
+        before = self._table.prepared()
+        state = RawState.from_json(before.state)
+        name = self._name()
+        last, last_planned = state.checkpoints.get(name, (-1, ""))
+        if (batch, planned) == (last, last_planned):
+            return  # killed between the commit and Spark's own note that the batch is done
+        if batch != last + 1:
+            fault = (
+                "is a copy from before what was read since" if batch <= last else "has read what is not there"
+            )
+            raise JobError(
+                f"{self._checkpoint} comes with batch {batch}, and {self._table.folder} has batches of it up to "
+                f"{last}: it {fault}. Give this ingest a new checkpoint; lines that were read are not read twice"
+            )
+        heads, torn, files = self._rows(frame, before.version + 1, frozenset())
+        index, duplicates = state.index.add(
+            Entry(Run(gw, boot), seq, ts) for gw, boot, _, _, seq, ts, *_ in heads
+        )
         if duplicates:
-            self._store.delete(attempt)
-            self._rows(frame, attempt, frozenset((heads[index][2], heads[index][3]) for index in duplicates))
-        self._quarantine(attempt, number, torn)
+            again = frozenset((heads[at][2], heads[at][3]) for at in duplicates)
+            _, torn, files = self._rows(frame, before.version + 1, again)
         repeated = set(duplicates)
-        manifest = _manifest([head for index, head in enumerate(heads) if index not in repeated])
-        manifest |= {"torn": torn, "duplicates": len(duplicates), "source": self._source, "batch": batch}
-        manifest["buckets"] = BUCKETS
-        self._store.write(f"{attempt}/{MANIFEST}", _json(manifest))
-        self._store.delete(path)
-        self._store.move(attempt, path)
-        index_content = {"source": self._source, "planned": planned, "runs": index.to_json()}
-        self._store.write(index_path(self._out, number), _json(index_content))
-        self._store.delete(index_path(self._out, number - _KEPT_INDEXES))
-        self.manifests.append(manifest)
+        days = _days([head for at, head in enumerate(heads) if at not in repeated], state.batches)
+        new = RawState(
+            batches=1,
+            lines=sum(day.lines for day in days.values()),
+            rows=sum(day.rows for day in days.values()),
+            torn=torn,
+            duplicates=len(duplicates),
+            days=days,
+        )
+        others = {each: known for each, known in state.checkpoints.items() if each != name}
+        checkpoints = others | {name: (batch, planned)}
+        if len(checkpoints) > _CHECKPOINTS_KEPT:
+            # Those longest unused: what they would read again is known by its lines all the same.
+            checkpoints = dict(list(checkpoints.items())[-_CHECKPOINTS_KEPT:])
+        after = RawState(
+            **{total: getattr(state, total) + getattr(new, total) for total in _TOTALS},
+            checkpoints=checkpoints,
+            index=index,
+            days={**state.days, **{date: state.days.get(date, RawDay()) + day for date, day in days.items()}},
+        )
+        self._table.commit(before, add=files, state=after.to_json())
+        self.written.append(new)
+
+    def _name(self) -> str:
+        """What Spark calls this checkpoint, which it writes down before the first batch."""
+        return str(json.loads(read_bytes(f"{self._checkpoint}/metadata") or b"{}")["id"])
 
     def _planned(self, batch: int) -> str:
         """What Spark noted before it gave us the batch: the same when it is tried again, and only then."""
-        return hashlib.sha256(self._notes.read(f"{self._checkpoint}/offsets/{batch}") or b"").hexdigest()[:16]
+        return hashlib.sha256(read_bytes(f"{self._checkpoint}/offsets/{batch}") or b"").hexdigest()[:16]
 
-    def _index_before(self, number: int) -> OffsetIndex:
-        if number == 0:
-            return OffsetIndex()
-        before = read_index_file(self._store, self._out, number - 1)
-        if before is None:
-            raise JobError(
-                f"offset index {number - 1} is missing in {self._out}: it was there when batch {number} began"
-            )
-        return OffsetIndex.from_json(before["runs"])
-
-    def _rows(self, frame: Any, folder: str, skip: Skip) -> tuple[list[tuple[Any, ...]], int]:
+    def _rows(
+        self, frame: Any, version: int, skip: Skip
+    ) -> tuple[list[tuple[Any, ...]], int, list[DataFile]]:
         """Writes the rows.
 
         Returns:
             Of each line gateway, boot, source, position, seq, ts, date, rows, dropped rows, dropped events, algorithm
-            and jump; and the number of torn lines.
+            and jump; the number of torn lines; and the files.
         """
-        collect = self._collect
-        if not is_local(self._out):
-
-            def collected(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-                return collect(batches, skip)
-
-            frame.mapInArrow(collected, RAW).write.mode("overwrite").parquet(folder)
-            raw = self._spark.read.schema(RAW).parquet(folder).select(*_HEAD, *_HEAD_ARRAYS)
-            return _heads(raw.where("kind in ('lines', 'torn')").toArrow())
-        local = local_path(folder).absolute()
-        local.mkdir(parents=True)
+        collect, folder = self._collect, self._table.folder
 
         def written(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return write_raw_file(collect(batches, skip), str(local))
+            return write_raw_files(collect(batches, skip), folder, version)
 
-        answers = frame.mapInArrow(written, RAW).select(*_HEAD, *_HEAD_ARRAYS).toArrow()
-        files = set(answers.filter(pc.equal(answers.column("kind"), "file")).column("source").to_pylist())
-        # Of tasks that were given up and tried again.
-        for name in set(self._store.names(folder)) - files:
-            self._store.delete(f"{folder}/{name}")
-        return _heads(answers.filter(pc.not_equal(answers.column("kind"), "file")))
-
-    def _quarantine(self, path: str, number: int, torn: int) -> None:
-        folder = quarantine_dir(self._out, number)
-        if not torn:
-            self._store.delete(folder)
-            return
-        raw = self._spark.read.schema(RAW).parquet(path)
-        kept = raw.where("kind = 'torn'").select("source", "at", "reason", "text")
-        kept.coalesce(1).write.mode("overwrite").parquet(folder)
+        answers = frame.mapInArrow(written, ANSWERS).toArrow()
+        return *_heads(answers), files_told(answers)
 
 
-_HEAD: Final = ("kind", "gw", "boot", "source", "date")
-_HEAD_ARRAYS: Final = (
-    "position",
-    "seq",
-    "ts",
-    "row_count",
-    "dropped_rows",
-    "dropped_events",
-    "algo",
-    "jump_ms",
-)
+_TOTALS: Final = ("batches", "lines", "rows", "torn", "duplicates")
 
 
 def _heads(answers: pa.Table) -> tuple[list[tuple[Any, ...]], int]:
     heads = []
     lines = answers.filter(pc.equal(answers.column("kind"), "lines"))
-    names = (*_HEAD, *_HEAD_ARRAYS)
     for _, gw, boot, source, day, *arrays in zip(
-        *(lines.column(name).to_pylist() for name in names), strict=True
+        *(lines.column(name).to_pylist() for name in HEADS), strict=True
     ):
         for position, seq, ts, rows, *dropped in zip(*arrays, strict=True):
             heads.append((gw, boot, source, position, seq, ts, day, rows, *dropped))
     # Of two equal lines the same one is left out in every attempt, whatever order the files are listed in.
     heads.sort(key=lambda head: head[2:4])
-    return heads, answers.num_rows - lines.num_rows
+    return heads, answers.filter(pc.equal(answers.column("kind"), "torn")).num_rows
 
 
-def _identity(store: Store, out: str, checkpoint_store: Store, checkpoint: str) -> tuple[str, int]:
-    """The checkpoint's name, and the number that its batch 0 has in `out`."""
-    last = last_offset_index(store, out)
-    known = checkpoint_store.read(f"{checkpoint}/{_IDENTITY}")
-    if known is None:
-        if "offsets" in checkpoint_store.names(checkpoint):
-            raise JobError(
-                f"{checkpoint} is the checkpoint of something else: give this ingest one of its own"
-            )
-        source, base = uuid.uuid4().hex, 0 if last is None else last[0] + 1
-        checkpoint_store.write(
-            f"{checkpoint}/{_IDENTITY}", _json({"source": source, "base": base, "out": out})
-        )
-        return source, base
-    identity = json.loads(known)
-    source, base = identity["source"], identity["base"]
-    if last is None and base > 0:
-        raise JobError(
-            f"{checkpoint} belongs to another folder than {out}: give this ingest a checkpoint of its own"
-        )
-    if last is not None and last[0] >= base and last[1]["source"] != source:
-        raise JobError(
-            f"another ingest has written to {out} after this checkpoint's last batch: give a new checkpoint; lines "
-            "that were read are not read twice"
-        )
-    return source, base
+def _days(heads: Iterable[tuple[Any, ...]], batch: int) -> dict[str, RawDay]:
+    by_day: dict[str, list[tuple[Any, ...]]] = {}
+    for head in heads:
+        by_day.setdefault(str(head[6]), []).append(head)
+    return {day: _day(own, batch) for day, own in sorted(by_day.items())}
 
 
-def _manifest(heads: list[tuple[Any, ...]]) -> dict[str, Any]:
-    dates: dict[str, dict[str, Any]] = {}
-    for gw, *_, day, rows, dropped_rows, dropped_events, algorithm, jump_ms in heads:
-        of_day = dates.setdefault(str(day), {"lines": 0, "rows": 0, "dropped_rows": 0, "dropped_events": 0})
-        if algorithm and algorithm not in (told := of_day.setdefault("algorithms", {}).setdefault(gw, [])):
-            told.append(algorithm)
+def _day(heads: Sequence[tuple[Any, ...]], batch: int) -> RawDay:
+    algorithms: dict[str, set[str]] = {}
+    set_back_ms: dict[str, int] = {}
+    for gw, *_, algorithm, jump_ms in heads:
+        if algorithm:
+            algorithms.setdefault(gw, set()).add(algorithm)
         if jump_ms < 0:
-            set_back = of_day.setdefault("set_back_ms", {})
-            set_back[gw] = set_back.get(gw, 0) - jump_ms
-        of_day["lines"] += 1
-        of_day["rows"] += rows
-        of_day["dropped_rows"] += dropped_rows
-        of_day["dropped_events"] += dropped_events
-    totals = {name: sum(of_day[name] for of_day in dates.values()) for name in ("lines", "rows")}
-    return {**totals, "dates": dict(sorted(dates.items()))}
-
-
-def _json(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, separators=(",", ":")).encode() + b"\n"
+            set_back_ms[gw] = set_back_ms.get(gw, 0) - jump_ms
+    rows, dropped_rows, dropped_events = (sum(head[at] for head in heads) for at in (7, 8, 9))
+    told = {gw: tuple(sorted(names)) for gw, names in algorithms.items()}
+    return RawDay(len(heads), rows, dropped_rows, dropped_events, told, set_back_ms, batch)

@@ -1,17 +1,14 @@
-"""Arguments that several jobs have, and the session that a job needs only to look into a folder."""
+"""Arguments that several jobs have."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
 
 from pipeline.errors import JobError
 from pipeline.replay.demand import KEY_OF_API
-from pipeline.spark.session import open_session
 from pipeline.storage.coverage import GRACE_S, Expectation
 from pipeline.storage.entity_days import Scope
-from pipeline.storage.store import is_local
 from quotas.entities import QuotaKey
 from quotas.usage_record import UsageApi
 
@@ -105,13 +102,3 @@ def parse_capacity(text: str) -> dict[QuotaKey, float]:
                 f"--capacity {part}: expected API=VALUE with one of {', '.join(UsageApi)}"
             ) from None
     return found
-
-
-def open_to_look(app: str, out: str, *, master: str | None = None) -> Any:
-    """A session where a folder can't be looked into without one, else None: most errors need not wait for a JVM.
-
-    Args:
-        app, master: see `open_session`.
-        out: the folder.
-    """
-    return None if is_local(out) else open_session(app, master=master)

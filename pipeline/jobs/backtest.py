@@ -15,11 +15,9 @@ from pipeline.errors import JobError
 from pipeline.jobs.arguments import (
     add_capacity,
     add_expectation,
-    add_master,
     add_out,
     add_scope,
     expectation_of,
-    open_to_look,
     parse_capacity,
 )
 from pipeline.recommend.backtest import READ, History, judged_days, markdown
@@ -28,11 +26,11 @@ from pipeline.recommend.doubt import doubtful_gateways
 from pipeline.recommend.recommendation import RecommendationSettings
 from pipeline.recommend.required_rates import Windows, client_days, peaks_of
 from pipeline.recommend.waiting import kept_target
+from pipeline.storage.compacted_days import published_days, with_losses
 from pipeline.storage.coverage import COMPLETE_ENOUGH
 from pipeline.storage.entity_days import Scope
-from pipeline.storage.index_files import with_losses
-from pipeline.storage.layout import published_days, results_dir
-from pipeline.storage.store import local_result
+from pipeline.storage.files import local_result
+from pipeline.storage.layout import results_dir
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,19 +58,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", type=float, default=0.01, help="share of use that may wait (0.01)")
     add_scope(parser)
     parser.add_argument("--result", metavar="FOLDER", help="where to write; else below OUT/results/backtest")
-    add_master(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the job."""
     made_at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     folder = local_result(arguments.result, "--result", results_dir(arguments.out, "backtest", made_at))
-    look = open_to_look("sluice-backtest", arguments.out, master=arguments.master)
     expectation = expectation_of(arguments)
-    found = published_days(arguments.out, arguments.first, arguments.last, spark=look)
+    found = published_days(arguments.out, arguments.first, arguments.last)
     days = [
         day
-        for day in with_losses(found, arguments.out, expectation, look)
+        for day in with_losses(found, arguments.out, expectation)
         if not day.open and not expectation.is_open(day.date)
     ]
     tested = arguments.test or max(1, len(days) - HISTORY_DAYS)
@@ -96,10 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{gw} {reason}, so its clients are left out")
     # As `recommend` does it when nothing is said.
     settings = RecommendationSettings(target)
-    rows = client_days(
-        arguments.out, days, target, Windows(), scope=Scope(arguments.scope), more=READ, spark=look
-    )
-    history = History.of(rows, peaks_of(arguments.out, days, spark=look), doubtful)
+    rows = client_days(arguments.out, days, target, Windows(), scope=Scope(arguments.scope), more=READ)
+    history = History.of(rows, peaks_of(arguments.out, days), doubtful)
     plain, equal = judged_days(
         history,
         tested,

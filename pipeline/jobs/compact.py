@@ -11,8 +11,6 @@ from pipeline.jobs.arguments import add_allow_open, add_expectation, add_master,
 from pipeline.maintenance.compaction import compact
 from pipeline.spark.session import open_session
 from pipeline.storage.coverage import COMPLETE_ENOUGH, short_gateways
-from pipeline.storage.layout import COMPACTION_LOCK
-from pipeline.storage.store import held
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,28 +39,27 @@ def run(arguments: argparse.Namespace) -> int:
     expectation = expectation_of(arguments)
     spark = open_session("sluice compact", master=arguments.master)
     try:
-        with held(f"{out}/{COMPACTION_LOCK}"):
-            try:
-                compacted = compact(
-                    spark,
-                    out,
-                    expectation,
-                    date=arguments.date,
-                    allow_gaps=arguments.allow_gaps,
-                    allow_open=arguments.allow_open,
-                )
-            except JobError:
-                # A day that is refused must not keep others from being recommended from.
-                make_missing(spark, out)
-                raise
-            made = make_missing(spark, out)
+        try:
+            compacted = compact(
+                spark,
+                out,
+                expectation,
+                date=arguments.date,
+                allow_gaps=arguments.allow_gaps,
+                allow_open=arguments.allow_open,
+            )
+        except JobError:
+            # A day that is refused must not keep others from being recommended from.
+            make_missing(spark, out)
+            raise
+        made = make_missing(spark, out)
     finally:
         spark.stop()
-    for date, manifest in compacted.items():
-        share = f"{manifest['completeness']:.2%} complete"
-        so_far = ", which is not closed: it is marked so" if manifest["open"] else ""
-        print(f"{date}: {manifest['rows']} rows of {manifest['keys']} clients and APIs, {share}{so_far}")
-        for gw, found in short_gateways([manifest["gateways"]]).items():
+    for date, day in compacted.items():
+        share = f"{day.completeness:.2%} complete"
+        so_far = ", which is not closed: it is marked so" if day.open else ""
+        print(f"{date}: {day.rows} rows of {day.keys} clients and APIs, {share}{so_far}")
+        for gw, found in short_gateways([day.gateways]).items():
             print(f"{date}: of {gw} only {found:.1%}")
     if not compacted:
         print("nothing new to compact")

@@ -16,8 +16,8 @@ from pipeline.jobs.arguments import add_master, add_out
 from pipeline.spark.jars import connector_settings
 from pipeline.spark.session import open_session
 from pipeline.storage.coverage import Expectation, coverage
-from pipeline.storage.index_files import read_offset_index
-from pipeline.storage.store import held
+from pipeline.storage.files import is_local
+from pipeline.storage.raw_table import read_raw_state
 from quotas.record_signature import MIN_SECRET_BYTES
 
 _SHOWN_GAPS: Final = 20
@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="files:DIR, or kafka:TOPIC@HOST:PORT[,...]",
     )
     add_out(parser)
-    parser.add_argument("--checkpoint", help="Spark's notes on what it has read (OUT/checkpoint)")
+    parser.add_argument(
+        "--checkpoint", help="a folder for Spark's notes on what it has read (OUT/checkpoint)"
+    )
     parser.add_argument(
         "--trigger",
         default="available-now",
@@ -61,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="of the topic only lines signed with what is in one of these are read; others go to quarantine",
+        help="of the topic only lines signed with what is in one of these are read; others count as torn",
     )
     parser.add_argument("--jars", help="a folder with Spark's Kafka connector, instead of the pinned one")
     parser.add_argument("--packages", help="the connector's Maven coordinates, for Spark to fetch")
@@ -80,22 +82,25 @@ def run(arguments: argparse.Namespace) -> int:
     out = arguments.out.rstrip("/")
     checkpoint = (arguments.checkpoint or f"{out}/checkpoint").rstrip("/")
     trigger = _trigger(arguments.trigger)
-    with held(f"{out}/.ingest.lock"):
-        spark = open_session("sluice ingest", master=arguments.master, settings=settings)
-        try:
-            if kind == "files":
-                frame = files_stream(spark, place, max_files=arguments.max_files, after=arguments.after)
-            else:
-                options = dict(option.partition("=")[::2] for option in arguments.kafka_option)
-                frame = topic_stream(
-                    spark, place, max_messages=arguments.max_messages, options=options, signed=bool(secrets)
-                )
-            collect = files_to_rows if kind == "files" else partial(messages_to_rows, secrets=secrets)
-            writer = Writer(spark, out, checkpoint, collect)
-            stream(frame, writer, checkpoint, trigger)
-            _print_result(writer, out, spark)
-        finally:
-            spark.stop()
+    if arguments.checkpoint is None and not is_local(out):
+        raise JobError(
+            f"{out} is not on this machine: say with --checkpoint where Spark's notes are, here or there"
+        )
+    spark = open_session("sluice ingest", master=arguments.master, settings=settings)
+    try:
+        if kind == "files":
+            frame = files_stream(spark, place, max_files=arguments.max_files, after=arguments.after)
+        else:
+            options = dict(option.partition("=")[::2] for option in arguments.kafka_option)
+            frame = topic_stream(
+                spark, place, max_messages=arguments.max_messages, options=options, signed=bool(secrets)
+            )
+        collect = files_to_rows if kind == "files" else partial(messages_to_rows, secrets=secrets)
+        writer = Writer(out, checkpoint, collect)
+        stream(frame, writer, checkpoint, trigger)
+        _print_result(writer, out)
+    finally:
+        spark.stop()
     return 0
 
 
@@ -118,17 +123,17 @@ def _trigger(text: str) -> dict[str, Any]:
     return {"processingTime": f"{match[1]} seconds"}
 
 
-def _print_result(writer: Writer, out: str, spark: Any) -> None:
+def _print_result(writer: Writer, out: str) -> None:
     """What was read, and what never arrived, on standard output."""
-    total = {
-        name: sum(batch[name] for batch in writer.manifests)
+    lines, rows, duplicates, torn = (
+        sum(getattr(batch, name) for batch in writer.written)
         for name in ("lines", "rows", "duplicates", "torn")
-    }
-    print(
-        f"{len(writer.manifests)} batches: {total['lines']} lines with {total['rows']} rows; "
-        f"{total['duplicates']} lines had been read before, {total['torn']} could not be read (quarantine)"
     )
-    index = read_offset_index(out, spark)
+    print(
+        f"{len(writer.written)} batches: {lines} lines with {rows} rows; {duplicates} lines had been read before, "
+        f"{torn} could not be read (kind torn in {out}/raw)"
+    )
+    index = read_raw_state(out).index
     gaps = list(index.gaps())
     for gap in gaps[:_SHOWN_GAPS]:
         print(f"missing: {gap.lines} lines of {gap.gw}, started {gap.boot}: {gap.first} to {gap.last}")

@@ -5,21 +5,21 @@ from __future__ import annotations
 import argparse
 import datetime
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import asdict
 
+from pipeline.client_tables.tables import client_use_table, clients_table
 from pipeline.errors import JobError
 from pipeline.jobs.arguments import add_out
 from pipeline.maintenance.pruning import Due, Keep, delete, due
-from pipeline.storage.layout import COMPACTION_LOCK
-from pipeline.storage.store import held, is_local, local_path
+from pipeline.storage.tables import DataFile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The job's arguments."""
     add_out(parser)
     for name, days, what in (
-        ("raw", Keep().raw, "raw batches whose days are compacted, and quarantined lines"),
+        ("raw", Keep().raw, "raw rows of days that are compacted, and lines that could not be read"),
         ("compacted", Keep().compacted, "compacted days"),
         ("results", Keep().results, "reports, simulations and backtests; plans stay"),
     ):
@@ -32,8 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the job."""
     out = arguments.out.rstrip("/")
-    if not is_local(out):
-        raise JobError(f"{out} is not on this machine: delete there what --help says, with its own tools")
     keep = Keep(arguments.keep_raw, arguments.keep_compacted, arguments.keep_results)
     for name, days in asdict(keep).items():
         if days < 1:
@@ -43,10 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print(found := due(out, keep, today=today))
         print("nothing was deleted: say --yes" if _any(found) else "nothing to delete")
         return 0
-    # A day that is being compacted reads raw batches.
-    with held(f"{out}/{COMPACTION_LOCK}"):
-        _print(found := due(out, keep, today=today))
-        delete(out, found)
+    _print(found := delete(out, keep, today=today, made=(clients_table(out), client_use_table(out))))
     print("deleted" if _any(found) else "nothing to delete")
     return 0
 
@@ -56,22 +51,23 @@ def _any(found: Due) -> bool:
 
 
 def _print(found: Due) -> None:
-    for what, names, paths in (
-        ("raw batches", [str(each.number) for each in found.raw], [each.path for each in found.raw]),
-        ("compacted days", [each.date for each in found.compacted], [each.path for each in found.compacted]),
-        ("results", ["/".join(each.split("/")[-2:]) for each in found.results], found.results),
-    ):
-        if names:
-            print(f"{len(names)} {what}, {_span(names)}: {_bytes(paths) / 1e6:,.1f} MB")
-    for day, numbers in found.kept.items():
-        batches = f"{len(numbers)} raw batches ({_span([str(each) for each in numbers])})"
-        print(f"kept: {batches} have lines of {day}, which is not compacted with them")
+    days = [date or "without a day" for date in found.raw]
+    _print_one("raw days", days, (file for own in found.raw.values() for file in own))
+    _print_one(
+        "compacted days", list(found.compacted), (file for own in found.compacted.values() for file in own)
+    )
+    if found.results:
+        print(
+            f"{len(found.results)} results, {_span(['/'.join(each.split('/')[-2:]) for each in found.results])}"
+        )
+    for day in found.kept:
+        print(f"kept: raw rows of {day}, which is not compacted with all of them")
 
 
-def _span(names: Sequence[str]) -> str:
+def _print_one(what: str, names: Collection[str], files: Iterable[DataFile]) -> None:
+    if names:
+        print(f"{len(names)} {what}, {_span(list(names))}: {sum(file.bytes for file in files) / 1e6:,.1f} MB")
+
+
+def _span(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-
-
-def _bytes(paths: Iterable[str]) -> int:
-    files = (file for path in paths for file in local_path(path).rglob("*") if file.is_file())
-    return sum(file.stat().st_size for file in files)

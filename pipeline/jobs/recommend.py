@@ -18,12 +18,10 @@ from pipeline.jobs.arguments import (
     add_allow_open,
     add_capacity,
     add_expectation,
-    add_master,
     add_out,
     add_scope,
     add_windows,
     expectation_of,
-    open_to_look,
     parse_capacity,
 )
 from pipeline.plans.plan import Basis
@@ -38,11 +36,11 @@ from pipeline.recommend.required_rates import (
     stricter_than_asked,
 )
 from pipeline.replay.dispatch import Algorithm, Model, recorded_algorithm
+from pipeline.storage.compacted_days import CompactedDay, published_days, with_losses
 from pipeline.storage.coverage import COMPLETE_ENOUGH, Expectation
 from pipeline.storage.entity_days import Scope
-from pipeline.storage.index_files import with_losses
-from pipeline.storage.layout import CompactedDay, published_days, results_dir
-from pipeline.storage.store import local_result
+from pipeline.storage.files import local_result
+from pipeline.storage.layout import results_dir
 from quotas.entities import QuotaKey
 
 
@@ -90,7 +88,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_allow_open(parser)
     add_expectation(parser)
-    add_master(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -104,9 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
     made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     folder = results_dir(arguments.out, "plan", made_at.replace(":", ""))
     file = local_result(arguments.plan, "--plan", f"{folder}/plan.json")
-    look = open_to_look("sluice-recommend", arguments.out, master=arguments.master)
     chosen = history_days(
-        with_losses(published_days(arguments.out, spark=look), arguments.out, expectation, look),
+        with_losses(published_days(arguments.out), arguments.out, expectation),
         arguments.history,
         arguments.last,
         expectation,
@@ -122,10 +118,10 @@ def run(arguments: argparse.Namespace) -> int:
     mutations = Algorithm(arguments.algo) if arguments.algo else recorded_algorithm(chosen)
     windows = Windows(arguments.window_num, arguments.window_ms, mutations)
     scope = Scope(arguments.scope)
-    rows = list(client_days(arguments.out, chosen, arguments.target, windows, scope=scope, spark=look))
+    rows = list(client_days(arguments.out, chosen, arguments.target, windows, scope=scope))
     histories, left_out = gather(rows, doubtful)
     peaks: dict[QuotaKey, float] = {}
-    for (_, key), peak in peaks_of(arguments.out, chosen, spark=look).items():
+    for (_, key), peak in peaks_of(arguments.out, chosen).items():
         peaks[key] = max(peak, peaks.get(key, 0.0))
     basis = Basis(
         first_day=chosen[0].date,

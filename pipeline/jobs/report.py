@@ -1,6 +1,6 @@
 """``sluice-pipeline report``: use, throttling and nearness to the limits, by client.
 
-Reads the table `client_use` (`pipeline.client_tables`), without Spark where the folder is on this machine. Writes
+Reads the table `client_use` (`pipeline.client_tables`), without Spark. Writes
 `report.json` (everything, for programs) and `index.html` (the same for people: one file that needs nothing else).
 """
 
@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pipeline.errors import JobError
-from pipeline.jobs.arguments import add_expectation, add_out, expectation_of, open_to_look
+from pipeline.jobs.arguments import add_expectation, add_out, expectation_of
 from pipeline.plans.plan import Plan, PlanError
 from pipeline.report.report import make
+from pipeline.storage.files import local_result
 from pipeline.storage.layout import results_dir
-from pipeline.storage.store import local_result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     stamp = made_at.replace(":", "").replace("-", "")
     target = local_result(arguments.to_dir, "--to-dir", results_dir(arguments.out, "report", stamp))
-    look = open_to_look("sluice report", arguments.out)
-    report = make(arguments.out, expectation_of(arguments), arguments.first, arguments.last, spark=look)
+    report = make(arguments.out, expectation_of(arguments), arguments.first, arguments.last)
     target.mkdir(parents=True, exist_ok=True)
     (target / "report.json").write_text(report.to_json(), encoding="utf-8")
     (target / "index.html").write_text(render(report, top=arguments.top, plan=plan), encoding="utf-8")

@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline.errors import JobError
-from pipeline.jobs.arguments import add_master, add_out, add_scope, add_windows, open_to_look
+from pipeline.jobs.arguments import add_master, add_out, add_scope, add_windows
 from pipeline.plans.text import number, table
 from pipeline.replay.candidates import parse_candidates
 from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings, recorded_algorithm
 from pipeline.replay.simulation import simulate
 from pipeline.spark.session import open_session
-from pipeline.storage.compacted_days import CompactedDays
+from pipeline.storage.compacted_days import CompactedDays, published_days
 from pipeline.storage.entity_days import Scope
-from pipeline.storage.layout import published_days, results_dir
+from pipeline.storage.layout import results_dir
 from quotas.usage_record import UsageApi
 
 
@@ -55,8 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     candidates = parse_candidates(arguments.candidates)
     settings = _replay_settings(arguments)
     mutations = not arguments.api or arguments.api == UsageApi.MUTATION
-    look = open_to_look("sluice-simulate", arguments.out, master=arguments.master)
-    found = published_days(arguments.out, arguments.first, arguments.last, spark=look)
+    found = published_days(arguments.out, arguments.first, arguments.last)
     if mutations and settings.algorithm is None:
         settings = replace(settings, mutations=recorded_algorithm(found))
     if not found:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from pipeline.errors import JobError
 from pipeline.jobs.arguments import add_expectation, add_out, expectation_of
 from pipeline.maintenance.status import status
-from pipeline.storage.store import is_local
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,17 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the job."""
-    if not is_local(arguments.out):
-        raise JobError(
-            f"{arguments.out} is not on this machine: read its offset index and manifests where they are"
-        )
     found = status(arguments.out.rstrip("/"), expectation_of(arguments))
     if arguments.json:
         print(json.dumps(found, indent=1))
         return 0
     print(
         f"{found['batches']} batches: {found['lines']} lines with {found['rows']} rows; {found['duplicates']} "
-        f"lines came again and were left out, {found['torn']} could not be read (quarantine)"
+        f"lines came again and were left out, {found['torn']} could not be read"
     )
     for day in found["days"]:
         compacted = "deleted after it was compacted" if day["pruned"] else "not compacted"

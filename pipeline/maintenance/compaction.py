@@ -1,50 +1,33 @@
 """A day of raw rows as one row per client, for every other job.
 
 The raw rows of a day are ordered by client, start and number of the line, and joined (`pipeline.storage.joining`).
-Each task reads its own buckets of the raw files; where the workers have not mounted the folder, Spark sorts. The
-day appears under its name when it is whole. A day that got late lines is compacted again. A day that may still get
-lines is left, since half a day looks like a quiet one.
+Each task reads its own buckets of the day's raw files and writes a file of the compacted table; one commit puts all
+of them in the place of what was there of the day. A day that got late lines is compacted again. A day that may still
+get lines is left, since half a day looks like a quiet one.
 """
 
 from __future__ import annotations
 
-import datetime
-import json
 import sys
-import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import JobError
-from pipeline.maintenance.pruning import is_pruned
-from pipeline.spark.session import ARROW_ROWS
+from pipeline.storage.compacted_days import CompactedDay, CompactedState, compacted_table
 from pipeline.storage.compacted_files import FILE_ORDER, CompactedFileWriter
 from pipeline.storage.coverage import COMPLETE_ENOUGH, DayCoverage, Expectation, coverage
-from pipeline.storage.index_files import numbered_offset_index
+from pipeline.storage.files import end_of
 from pipeline.storage.joining import ORDER, join_chunks
-from pipeline.storage.layout import (
-    BUCKETS,
-    COMPACTED,
-    EVENTS,
-    KEY,
-    RAW,
-    SERIES,
-    CompactedDay,
-    RawBatch,
-    committed_batches,
-    compacted_dir,
-    published_days,
-)
-from pipeline.storage.raw_files import raw_files, read_buckets, synced
-from pipeline.storage.store import MANIFEST, Store, is_local, local_path, store_of
+from pipeline.storage.layout import buckets_for
+from pipeline.storage.partitioned_files import FILES, files_told, told
+from pipeline.storage.raw_table import DayReader, RawDay, RawState, paths_of, raw_table
+from pipeline.storage.tables import DataFile, file_name
 
-_RAW_ROWS_AT_ONCE: Final = "4000"
 _ROWS_JOINED_AT_ONCE: Final = 60_000
-_ROWS_PER_FILE: Final = 8_000_000
 _ROWS_PER_TASK: Final = 4_000_000
 _ROW_ORDER: Final = [*FILE_ORDER, *ORDER]
 
@@ -57,7 +40,7 @@ def compact(
     date: str = "new",
     allow_gaps: bool = False,
     allow_open: bool = False,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, CompactedDay]:
     """Compacts days and publishes them.
 
     Args:
@@ -69,38 +52,28 @@ def compact(
         allow_open: also days that may still get lines. They are marked, and compacted again with what comes later.
 
     Returns:
-        The manifest of each day that was compacted.
+        Each day that was compacted.
 
     Raises:
         JobError: a day is not complete enough; it is raised when all others have been compacted. Or the day asked for
-            is not there or not closed, or has lost raw batches that it was compacted from.
+            is not there or not closed, or has lost raw rows that it was compacted from. Or another job has compacted
+            or pruned meanwhile.
     """
-    by_date: dict[str, list[RawBatch]] = {}
-    newest, index = numbered_offset_index(store_of(out, spark), out)
-    for batch in committed_batches(out, spark=spark):
-        # A batch comes before its offset index; killed in between, ingest may give its number to other lines.
-        if batch.number > newest:
-            continue
-        for day in batch.manifest["dates"]:
-            by_date.setdefault(day, []).append(batch)
-    compacted = {day.date: day for day in published_days(out, spark=spark)}
+    raw = raw_table(out)
+    before = raw.read()
+    state = RawState.from_json(before.state)
+    found = CompactedState.from_json(compacted_table(out).read().state)
     wanted = []
-    for day, batches in sorted(by_date.items()):
-        numbers = {batch.number for batch in batches}
-        before = set(compacted[day].batches) if day in compacted else set()
-        if (
-            date == day
-            or date == "all"
-            or (date == "new" and (numbers - before or _was_open(compacted, day)))
-        ):
+    for day, read in sorted(state.days.items()):
+        if date in (day, "all") or (date == "new" and is_due(read, found.days.get(day))):
             if expectation.lies_ahead(day) or (expectation.is_open(day) and not allow_open):
                 left = f"{day} is not closed: half a day would count as a quiet one"
-            elif is_pruned(store_of(out, spark), out, day):
+            elif day in found.pruned:
                 left = f"{day} was compacted and has been pruned: what came of it since is not the day"
-            elif before - numbers:
+            elif read.gone:
                 left = (
-                    f"{day} was compacted from raw batches that are gone ({min(before - numbers)}, ...): "
-                    "compacting it again would lose what was in them"
+                    f"{day} was compacted from raw rows that have been pruned since: compacting it again would lose "
+                    "what was in them"
                 )
             else:
                 wanted.append(day)
@@ -110,16 +83,29 @@ def compact(
             # A late line for a day of last month must not keep today from being compacted.
             print(f"left as it is: {left}", file=sys.stderr)
     if date not in ("all", "new") and not wanted:
-        if date in compacted:
-            raise JobError(f"all raw batches of {date} are gone: it stays as it was compacted")
-        raise JobError(f"no lines of {date} have been read: there are {', '.join(sorted(by_date)) or 'none'}")
-    known = coverage(index, expectation)
+        raise JobError(
+            f"no lines of {date} have been read: there are {', '.join(sorted(state.days)) or 'none'}"
+        )
+    known = coverage(state.index, expectation)
     faults = {} if allow_gaps else {day: text for day in wanted if (text := _faults(known.get(day), day))}
-    done = {
-        day: _compact_day(spark, out, day, by_date[day], known.get(day), is_open=expectation.is_open(day))
-        for day in wanted
-        if day not in faults
-    }
+    # What the last one replaced: jobs that read it have had until now.
+    compacted_table(out).sweep()
+    done = {}
+    for day in wanted:
+        if day not in faults:
+            paths = paths_of(raw, before.of(date=day))
+            of_day = known.get(day)
+            about = CompactedDay(
+                day,
+                last_batch=state.days[day].last_batch,
+                buckets=buckets_for(state.days[day].rows),
+                completeness=of_day.share if of_day else 0.0,
+                gateways=of_day.shares() if of_day else {},
+                open=expectation.is_open(day),
+                algorithms=state.days[day].algorithms,
+                set_back_ms=state.days[day].set_back_ms,
+            )
+            done[day] = _compact_day(spark, out, about, paths, state.days[day].rows)
     if faults:
         # Only now: a day that is still coming in must not keep those that are whole from being compacted.
         raise JobError(
@@ -131,8 +117,9 @@ def compact(
     return done
 
 
-def _was_open(compacted: Mapping[str, CompactedDay], day: str) -> bool:
-    return day in compacted and compacted[day].open
+def is_due(read: RawDay, compacted: CompactedDay | None) -> bool:
+    """Whether a day has lines that are not in it yet, or was compacted before its end."""
+    return compacted is None or read.last_batch > compacted.last_batch or compacted.open
 
 
 def _faults(known: DayCoverage | None, day: str) -> str:
@@ -148,151 +135,73 @@ def _faults(known: DayCoverage | None, day: str) -> str:
     return "; ".join(faults)
 
 
-def _compact_day(
-    spark: Any,
-    out: str,
-    date: str,
-    batches: list[RawBatch],
-    known: DayCoverage | None,
-    *,
-    is_open: bool,
-) -> dict[str, Any]:
-    store = store_of(out, spark)
-    folder = compacted_dir(out, date)
-    runs = [int(name.removeprefix("run=")) for name in store.names(folder) if name.startswith("run=")]
-    number = max(runs, default=0) + 1
-    # A hidden name: readers leave it out.
-    partial = f"{folder}/.run={number:06d}.part"
-    store.delete(partial)
-    rows = sum(batch.manifest["dates"][date]["rows"] for batch in batches)
-    paths = [batch.path for batch in batches]
-    # Of other batches the same client may be in different buckets, and Spark has to sort.
-    here = is_local(out) and all(batch.manifest.get("buckets") == BUCKETS for batch in batches)
-    if here:
-        keys, elements = _compact_here(spark, paths, date, rows, partial)
-    else:
-        compacted_frame(spark, paths, date, rows).write.mode("overwrite").parquet(partial)
-        written = spark.read.schema(COMPACTED).parquet(partial)
-        keys, elements = written.selectExpr("count(*)", "coalesce(sum(size(t)), 0)").first()
-    if elements != rows:
-        raise JobError(
-            f"{date}: {elements} rows were compacted of {rows}: this is a bug, nothing is published"
-        )
-    manifest = {
-        "date": date,
-        "rows": rows,
-        "keys": keys,
-        "completeness": known.share if known else 0.0,
-        "gateways": known.shares() if known else {},
-        "open": is_open,
-        **_of_gateways([batch.manifest["dates"][date] for batch in batches]),
-        "batches": [batch.number for batch in batches],
-        "buckets": BUCKETS if here else 0,
-    }
-    store.write(f"{partial}/{MANIFEST}", json.dumps(manifest).encode() + b"\n")
-    _publish(store, folder, partial, number)
-    return manifest
-
-
-def _of_gateways(dates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What lines said of their gateways, by gateway, over all batches of a day; see `CompactedDay`."""
-    algorithms: dict[str, set[str]] = {}
-    set_back: dict[str, int] = {}
-    for of_day in dates:
-        for gw, told in of_day.get("algorithms", {}).items():
-            algorithms.setdefault(gw, set()).update(told)
-        for gw, jump_ms in of_day.get("set_back_ms", {}).items():
-            set_back[gw] = set_back.get(gw, 0) + jump_ms
-    return {
-        "algorithms": {gw: sorted(told) for gw, told in sorted(algorithms.items())},
-        "set_back_ms": dict(sorted(set_back.items())),
-    }
-
-
-def _compact_here(spark: Any, paths: list[str], date: str, rows: int, partial: str) -> tuple[int, int]:
-    """Compacts in Spark's Python workers, which have `partial` mounted; keys and elements written."""
-    folder = local_path(partial).absolute()
-    folder.mkdir(parents=True)
-    sources = [str(local_path(path).absolute()) for path in paths]
-    day = datetime.date.fromisoformat(date)
-    parts = min(BUCKETS, max(spark.sparkContext.defaultParallelism, rows // _ROWS_PER_TASK + 1))
+def _compact_day(spark: Any, out: str, day: CompactedDay, paths: list[str], rows: int) -> CompactedDay:
+    """Compacts in Spark's Python workers, and commits."""
+    table = compacted_table(out)
+    before = table.prepared()
+    state = CompactedState.from_json(before.state)
+    date, folder, version, buckets = day.date, table.folder, before.version + 1, day.buckets
+    parts = min(buckets, max(spark.sparkContext.defaultParallelism, rows // _ROWS_PER_TASK + 1))
 
     def compacted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for part in batch.column("id").to_pylist():
-                buckets = (part * BUCKETS // parts, (part + 1) * BUCKETS // parts)
-                written = compact_buckets(sources, day, buckets, str(folder))
-                yield pa.RecordBatch.from_pylist(
-                    [dict(zip(("file", "keys", "elements"), written, strict=True))]
-                )
+                mine = range(part * buckets // parts, (part + 1) * buckets // parts)
+                yield from compact_buckets(paths, date, mine, buckets, folder, version)
 
     parted = spark.range(0, parts, 1, parts)
-    done = parted.mapInArrow(compacted, "file string, keys bigint, elements bigint").collect()
-    files = {row.file for row in done}
-    for path in folder.glob("*.parquet"):
-        if path.name not in files:
-            path.unlink()
-    return sum(row["keys"] for row in done), sum(row.elements for row in done)
-
-
-def _publish(store: Store, folder: str, partial: str, number: int) -> None:
-    store.move(partial, f"{folder}/run={number:06d}")
-    for name in store.names(folder):
-        if name.startswith((".run=", "run=")) and name != f"run={number:06d}":
-            store.delete(f"{folder}/{name}")
+    answers = parted.mapInArrow(compacted, f"{FILES}, elements bigint, several_brokers boolean").toArrow()
+    elements = pc.sum(answers.column("elements")).as_py() or 0
+    if elements != rows:
+        raise JobError(
+            f"{date}: {elements} rows were compacted of {rows}: this is a bug, nothing is committed"
+        )
+    files = files_told(answers)
+    done = replace(
+        day,
+        run=state.days[date].run + 1 if date in state.days else 1,
+        rows=elements,
+        keys=sum(file.rows for file in files),
+        several_brokers=any(answers.column("several_brokers").to_pylist()),
+    )
+    after = replace(state, days={**state.days, date: done})
+    table.commit(before, add=files, remove=before.of(date=date), state=after.to_json())
+    return done
 
 
 def compact_buckets(
-    paths: list[str], date: datetime.date, buckets: tuple[int, int], folder: str
-) -> tuple[str, int, int]:
-    """Compacts some buckets of a day into one file of a folder that is there.
+    paths: list[str], date: str, mine: Iterable[int], buckets: int, folder: str, version: int
+) -> Iterator[pa.RecordBatch]:
+    """Compacts some buckets of a day into one file of the table.
 
     Args:
-        paths: folders of the raw batches.
+        paths: of the raw files of the day.
         date: the day.
-        buckets: from this one on, and up to but without that.
-        folder: where to.
+        mine: the buckets, rising.
+        buckets: into how many the day is divided.
+        folder: the table's.
+        version: that is to make the file part of the table.
 
-    Returns:
-        The file's name, empty if there was nothing to write; how many keys and how many recorded seconds are in it.
+    Yields:
+        What is told of the file; nothing if there was nothing to write.
     """
-    files = [file for path in paths for file in raw_files(path)]
-    path = Path(folder, f"part-{buckets[0]:05d}-{uuid.uuid4().hex}.parquet")
-    with CompactedFileWriter(path) as writer:
+    reader = DayReader(paths, buckets)
+    name = f"date={date}/{file_name(version)}"
+    with CompactedFileWriter(f"{folder}/{name}") as writer:
         # Bucket by bucket: what is held is one bucket of the day, however many there are.
-        for bucket in range(*buckets):
-            pieces = [piece for file in files for piece in read_buckets(file, date, (bucket, bucket + 1))]
-            if pieces:
+        for bucket in mine:
+            if pieces := list(reader.read(bucket)):
                 table = pa.concat_tables(pieces)
                 order = pc.sort_indices(
                     table.select(_ROW_ORDER), [(name, "ascending") for name in _ROW_ORDER]
                 )
                 writer.write(bucket, join_chunks(_taken(table, order)))
-    if not writer.keys:
-        return "", 0, 0
-    synced(path)
-    return path.name, writer.keys, writer.elements
+    if writer.keys:
+        file = DataFile(name, {"date": date}, writer.keys, end_of(f"{folder}/{name}"), 0)
+        batch = told([file]).append_column("elements", pa.array([writer.elements]))
+        yield batch.append_column("several_brokers", pa.array([writer.several_brokers]))
 
 
 def _taken(table: pa.Table, order: pa.Array) -> Iterator[pa.RecordBatch]:
     for begin in range(0, len(order), _ROWS_JOINED_AT_ONCE):
         yield from table.take(order[begin : begin + _ROWS_JOINED_AT_ONCE]).combine_chunks().to_batches()
-
-
-def compacted_frame(spark: Any, paths: list[str], date: str, rows: int) -> Any:
-    """A day of raw batches as compacted rows, as a DataFrame with the columns of `COMPACTED`.
-
-    Args:
-        spark: the session.
-        paths: folders of the batches.
-        date: the day.
-        rows: about how many elements there are, for the number of files.
-    """
-    spark.conf.set(ARROW_ROWS, _RAW_ROWS_AT_ONCE)
-    parts = max(spark.sparkContext.defaultParallelism, rows // _ROWS_PER_FILE + 1)
-    raw = spark.read.schema(RAW).parquet(*paths)
-    chunks = raw.where(f"date = date'{date}' and kind in ('rows', 'events')")
-    columns = [*KEY, *ORDER, *SERIES, *EVENTS]
-    by_key = chunks.select(*columns).repartition(parts, *KEY)
-    ordered = by_key.sortWithinPartitions(*KEY, *ORDER)
-    return ordered.mapInArrow(join_chunks, COMPACTED)

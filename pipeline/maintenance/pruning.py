@@ -1,37 +1,30 @@
 """What the other jobs do not need any more, and deleting it.
 
-A raw batch goes when all its lines are of past days that are compacted with them, and a compacted day when it is
-old. Three things stay for ever. The offset index keeps lines from being counted twice. A note of each compacted day
-that was deleted keeps late lines from being taken for the whole day. Revert files of plans say which quotas plans
-have set. Killed at any moment it leaves whole batches and days, and the next run does the rest.
+Raw rows of a day go when the day is past and compacted with all of them, and a compacted day when it is old. Three
+things stay for ever. The offset index keeps lines from being counted twice. A note of each compacted day that was
+deleted keeps late lines from being taken for the whole day. Revert files of plans say which quotas plans have set.
+Killed at any moment it leaves whole days, and the next run does the rest.
+
+What earlier commits removed is deleted first, so that a disk that is full has room for the next commits.
 """
 
 from __future__ import annotations
 
 import datetime
-import json
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Final
+import shutil
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from pipeline.errors import JobError
-from pipeline.storage.index_files import last_offset_index
-from pipeline.storage.layout import (
-    COMPACTED_FOLDER,
-    CompactedDay,
-    RawBatch,
-    clients_dir,
-    committed_batches,
-    compacted_dir,
-    published_days,
-    quarantine_dir,
-)
-from pipeline.storage.store import Store, local_path, store_of
+from pipeline.maintenance.compaction import is_due
+from pipeline.storage.compacted_days import CompactedState, compacted_table, published_days
+from pipeline.storage.files import is_local, local_path
+from pipeline.storage.raw_table import RawState, raw_table
+from pipeline.storage.tables import DataFile, Snapshot, Table
 
 _RESULTS: Final = ("backtest", "report", "sim")
-_NOTE: Final = "_pruned.json"
-_GONE: Final = ".gone"
 _RUN_OF: Final = re.compile(r"run=(\d{4})-?(\d\d)-?(\d\d)T")
 
 
@@ -49,126 +42,141 @@ class Due:
     """What is to be deleted.
 
     Attributes:
-        raw: batches.
-        compacted: days.
+        raw: files by the day of their rows; None: lines that could not be read.
+        compacted: files by the day.
         results: folders of jobs' runs.
-        kept: batches that are old enough and needed all the same, by the day that they are needed for.
+        kept: days that are old enough and needed all the same.
     """
 
-    raw: tuple[RawBatch, ...]
-    compacted: tuple[CompactedDay, ...]
+    raw: dict[str | None, list[DataFile]]
+    compacted: dict[str, list[DataFile]]
     results: tuple[str, ...]
-    kept: dict[str, tuple[int, ...]]
-
-
-def is_pruned(store: Store, out: str, date: str) -> bool:
-    """Whether this day was compacted and has been deleted: what comes of it now is not the day."""
-    return store.read(f"{compacted_dir(out, date)}/{_NOTE}") is not None
+    kept: tuple[str, ...]
 
 
 def due(out: str, keep: Keep, *, today: datetime.date) -> Due:
     """What is old enough to be deleted, and not needed by any job.
 
     Args:
-        out: the pipeline's folder, on this machine.
+        out: the pipeline's folder.
         keep: for how long.
         today: in UTC, as all days here.
     """
-    store = store_of(out)
-    compacted = {day.date: day for day in published_days(out)}
-    raw, kept = _raw(store, out, compacted, keep, today)
+    compacted = compacted_table(out).read()
+    days = CompactedState.from_json(compacted.state)
+    raw, kept = _raw(raw_table(out).read(), days, keep, today)
+    first_kept = _first(today, keep.compacted)
     return Due(
         raw=raw,
-        compacted=tuple(day for day in compacted.values() if day.date < _first(today, keep.compacted)),
-        results=tuple(_old_results(store, out, _first(today, keep.results))),
+        compacted={date: compacted.of(date=date) for date in sorted(days.days) if date < first_kept},
+        results=tuple(_old_results(out, _first(today, keep.results))),
         kept=kept,
     )
 
 
-def delete(out: str, found: Due) -> None:
-    """Deletes, one folder after the other; each is out of its readers' sight at once.
+def delete(out: str, keep: Keep, *, today: datetime.date, made: Sequence[Table]) -> Due:
+    """Deletes what is due; what it was.
+
+    Args:
+        out, keep, today: see `due`.
+        made: tables of what was made of compacted days, with the days in their states.
 
     Raises:
-        JobError: something can't be deleted.
+        JobError: something can't be deleted, or another job has changed a table meanwhile.
     """
-    store = store_of(out)
-    _finish(store, out)
-    for batch in found.raw:
-        # First: without its batch it would never be found.
-        store.delete(quarantine_dir(out, batch.number))
-        _remove(store, batch.path)
-    for day in found.compacted:
-        note = {name: value for name, value in asdict(day).items() if name != "path"}
-        store.write(f"{compacted_dir(out, day.date)}/{_NOTE}", json.dumps(note).encode() + b"\n")
-        folder = compacted_dir(out, day.date)
-        # Oldest first: what a killed `compact` has left beside the newest would else be the day.
-        for name in store.names(folder):
-            if name.startswith("run="):
-                _remove(store, f"{folder}/{name}")
-        store.delete(clients_dir(out, day.date))
+    tables = [raw_table(out), compacted_table(out), *made]
+    for table in tables:
+        table.sweep()
+    found = due(out, keep, today=today)
+    if found.raw:
+        _remove_raw(out, found.raw, _first(today, -1))
+    if found.compacted:
+        _remove_compacted(out, found.compacted)
+    left = {day.date for day in published_days(out)}
+    for table in made:
+        _remove_made(table, left)
+    for table in tables:
+        table.sweep()
     for path in found.results:
-        _remove(store, path)
+        shutil.rmtree(local_path(path), ignore_errors=True)
+        if local_path(path).exists():
+            raise JobError(f"{path} can't be deleted in full: look at its rights, and run this again")
+    return found
+
+
+def _remove_raw(out: str, files: dict[str | None, list[DataFile]], tomorrow: str) -> None:
+    table = raw_table(out)
+    before = table.prepared()
+    state = RawState.from_json(before.state)
+    days = dict(state.days)
+    for date in files:
+        if date is not None and date > tomorrow:
+            days.pop(date, None)  # should it ever come, it is another one
+        elif date is not None:
+            days[date] = replace(days[date], gone=True)
+    gone = {file.path for own in files.values() for file in own}
+    removed = [file for file in before.files if file.path in gone]
+    table.commit(before, remove=removed, state=replace(state, days=days).to_json())
+
+
+def _remove_compacted(out: str, files: dict[str, list[DataFile]]) -> None:
+    table = compacted_table(out)
+    before = table.prepared()
+    state = CompactedState.from_json(before.state)
+    days = {date: day for date, day in state.days.items() if date not in files}
+    pruned = {**state.pruned, **{date: state.days[date] for date in files if date in state.days}}
+    removed = [file for date in files for file in before.of(date=date)]
+    table.commit(before, remove=removed, state=CompactedState(days, pruned).to_json())
+
+
+def _remove_made(table: Table, left: Collection[str]) -> None:
+    """Takes what was made of days that are gone out of a table of clients."""
+    before = table.read()
+    made: dict[str, Any] = before.state.get("days", {})
+    gone = [date for date in made if date not in left]
+    if gone:
+        removed = [file for date in gone for file in before.of(date=date)]
+        rest = {date: how for date, how in made.items() if date in left}
+        table.commit(before, remove=removed, state={"days": rest})
 
 
 def _raw(
-    store: Store, out: str, compacted: dict[str, CompactedDay], keep: Keep, today: datetime.date
-) -> tuple[tuple[RawBatch, ...], dict[str, tuple[int, ...]]]:
-    """Batches that may go, and those that may not though they are old enough."""
-    index = last_offset_index(store, out)
-    newest = -1 if index is None else index[0]
+    found: Snapshot, compacted: CompactedState, keep: Keep, today: datetime.date
+) -> tuple[dict[str | None, list[DataFile]], tuple[str, ...]]:
+    """Files that may go, and days that may not though they are old enough."""
     first_kept, tomorrow = _first(today, keep.raw), _first(today, -1)
-    found: list[RawBatch] = []
-    needed: dict[str, list[int]] = {}
-    age = tomorrow
-    for batch in reversed(list(committed_batches(out))):
-        days: list[str] = list(batch.manifest["dates"])
-        # One with nothing but torn lines, or days of a clock set wrong, is as old as what was read after it.
-        age = max((day for day in days if day <= tomorrow), default=age)
-        if batch.number > newest or age >= first_kept:
-            continue
-        uncompacted = [
-            day
-            for day in days
-            # Of a day that lies ahead there is nothing but lines of a clock set wrong: it is never compacted.
-            if day <= tomorrow
-            and not (
-                batch.number in compacted[day].batches if day in compacted else is_pruned(store, out, day)
-            )
-        ]
-        for day in uncompacted:
-            needed.setdefault(day, []).append(batch.number)
-        if not uncompacted:
-            found.append(batch)
-    kept = {day: tuple(reversed(numbers)) for day, numbers in sorted(needed.items())}
-    return tuple(reversed(found)), kept
+    state = RawState.from_json(found.state)
+    old: dict[str | None, list[DataFile]] = {}
+    kept = []
+    for date, day in sorted(state.days.items()):
+        files = found.of(date=date)
+        if date > tomorrow:
+            # Nothing but lines of a clock set wrong: it is not compacted, and as old as what brought it.
+            if files and max(map(_written, files)) < first_kept:
+                old[date] = files
+        elif date < first_kept and files:
+            if date in compacted.pruned or not is_due(day, compacted.days.get(date)):
+                old[date] = files
+            else:
+                kept.append(date)
+    torn = [file for file in found.of(date=None) if _written(file) < first_kept]
+    if torn:
+        old[None] = torn
+    return old, tuple(kept)
 
 
-def _old_results(store: Store, out: str, first_kept: str) -> Iterable[str]:
-    """Runs that were made before; those with a name of their own stay."""
-    for kind in _RESULTS:
-        for name in store.names(f"{out}/results/{kind}"):
-            made = _RUN_OF.match(name)
+def _written(file: DataFile) -> str:
+    return datetime.datetime.fromtimestamp(file.written_ms / 1_000, datetime.UTC).date().isoformat()
+
+
+def _old_results(out: str, first_kept: str) -> Iterable[str]:
+    """Runs that were made before; those with a name of their own stay, and so do those on remote storage."""
+    for kind in _RESULTS if is_local(out) else ():
+        folder = local_path(f"{out}/results/{kind}")
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            made = _RUN_OF.match(path.name)
             if made is not None and "-".join(made.groups()) < first_kept:
-                yield f"{out}/results/{kind}/{name}"
-
-
-def _finish(store: Store, out: str) -> None:
-    """Removes what a run that was killed had taken away and not yet deleted."""
-    folders = [f"{out}/raw", *(f"{out}/results/{kind}" for kind in _RESULTS)]
-    folders += [f"{out}/{COMPACTED_FOLDER}/{date}" for date in store.names(f"{out}/{COMPACTED_FOLDER}")]
-    for folder in folders:
-        for name in store.names(folder):
-            if name.endswith(_GONE):
-                store.delete(f"{folder}/{name}")
-
-
-def _remove(store: Store, path: str) -> None:
-    folder, _, name = path.rpartition("/")
-    hidden = f"{folder}/.{name}{_GONE}"
-    store.move(path, hidden)
-    store.delete(hidden)
-    if local_path(hidden).exists():
-        raise JobError(f"{hidden} can't be deleted in full: look at its rights, and run this again")
+                yield f"{out}/results/{kind}/{path.name}"
 
 
 def _first(today: datetime.date, days: int) -> str:

@@ -1,34 +1,31 @@
-"""What has been read, what never arrived and what is compacted; by the small files alone."""
+"""What has been read, what never arrived and what is compacted; by the states of the tables alone."""
 
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
-from pipeline.maintenance.pruning import is_pruned
+from pipeline.maintenance.compaction import is_due
+from pipeline.storage.compacted_days import CompactedState, compacted_table
 from pipeline.storage.coverage import DayCoverage, Expectation, coverage, short_gateways
-from pipeline.storage.index_files import read_offset_index
-from pipeline.storage.layout import committed_batches, published_days
-from pipeline.storage.store import store_of
+from pipeline.storage.raw_table import RawDay, read_raw_state
 
 
 def status(out: str, expectation: Expectation) -> dict[str, Any]:
     """The state of a pipeline's folder.
 
     Args:
-        out: the folder, on this machine.
+        out: the folder.
         expectation: what should be there.
     """
-    store = store_of(out)
-    index = read_offset_index(out)
-    batches = list(committed_batches(out))
-    compacted = {day.date: day for day in published_days(out)}
-    known = coverage(index, expectation)
+    state = read_raw_state(out)
+    compacted = CompactedState.from_json(compacted_table(out).read().state)
+    known = coverage(state.index, expectation)
     days = []
-    for date in sorted(known.keys() | {date for batch in batches for date in batch.manifest["dates"]}):
-        own = [batch for batch in batches if date in batch.manifest["dates"]]
-        of_day = [batch.manifest["dates"][date] for batch in own]
-        there = compacted.get(date)
+    for date in sorted(known.keys() | state.days.keys()):
+        read = state.days.get(date, RawDay())
+        there = compacted.days.get(date)
         # Of a day that lies ahead nothing is expected.
         found = known.get(date, DayCoverage({}))
         days.append(
@@ -36,24 +33,22 @@ def status(out: str, expectation: Expectation) -> dict[str, Any]:
                 "date": date,
                 "open": expectation.is_open(date),
                 "ahead": expectation.lies_ahead(date),
-                "lines": sum(each["lines"] for each in of_day),
+                "lines": read.lines,
                 "covered_s": found.covered_s,
                 "expected_s": found.expected_s,
                 "completeness": found.share,
                 "short_gateways": short_gateways([found.shares()]),
                 "clashes": list(map(str, found.clashes)),
-                "rows": sum(each["rows"] for each in of_day),
-                "dropped_rows": sum(each["dropped_rows"] for each in of_day),
-                "dropped_events": sum(each["dropped_events"] for each in of_day),
+                "rows": read.rows,
+                "dropped_rows": read.dropped_rows,
+                "dropped_events": read.dropped_events,
                 "compacted_rows": there.rows if there else None,
-                "late": bool(there and {batch.number for batch in own} - set(there.batches)),
-                "pruned": there is None and is_pruned(store, out, date),
+                "late": there is not None and is_due(read, replace(there, open=False)),
+                "pruned": date in compacted.pruned,
             }
         )
-    totals = ("lines", "rows", "duplicates", "torn")
     return {
-        "batches": len(batches),
-        **{name: sum(batch.manifest[name] for batch in batches) for name in totals},
+        **{name: getattr(state, name) for name in ("batches", "lines", "rows", "duplicates", "torn")},
         "days": days,
         "gaps": [
             {
@@ -65,7 +60,7 @@ def status(out: str, expectation: Expectation) -> dict[str, Any]:
                 "from": _instant(gap.from_ts),
                 "to": _instant(gap.to_ts),
             }
-            for gap in index.gaps()
+            for gap in state.index.gaps()
         ],
     }
 

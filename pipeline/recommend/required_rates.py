@@ -9,15 +9,15 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.client_tables.files import read_clients
 from pipeline.client_tables.rows import BURSTS_S, STEP_S, TARGETS, required_column
+from pipeline.client_tables.tables import read_clients
 from pipeline.plans.plan import LeftOut
 from pipeline.recommend.recommendation import ClientDay, ClientHistory
 from pipeline.recommend.waiting import burst_s, kept_burst_s, kept_target
 from pipeline.replay.demand import KEY_OF_API
 from pipeline.replay.dispatch import Algorithm
+from pipeline.storage.compacted_days import CompactedDay
 from pipeline.storage.entity_days import ENTITY, Scope
-from pipeline.storage.layout import CompactedDay
 from quotas.entities import QuotaKey
 from quotas.usage_record import UsageApi
 
@@ -45,7 +45,6 @@ def client_days(
     *,
     scope: Scope = Scope.GATEWAY,
     more: Sequence[str] = (),
-    spark: Any = None,
 ) -> Iterator[dict[str, Any]]:
     """Days of clients as mappings: their names, `required` for all targets, and `required_rate` for the one asked.
 
@@ -56,10 +55,9 @@ def client_days(
         windows: see there; where the table has not this burst, the next smaller one.
         scope: whether brokers count together.
         more: other columns of client_day that are wanted.
-        spark: a session; needed if `out` is not on this machine.
     """
     columns = sorted({windows.column(api) for api in UsageApi})
-    read = read_clients(out, days, "client_day", [*_READ, *more, *columns], scope=scope, spark=spark)
+    read = read_clients(out, days, "client_day", [*_READ, *more, *columns], scope=scope)
     return days_of(read.to_batches(), target, windows)
 
 
@@ -74,12 +72,10 @@ def days_of(batches: Iterable[pa.RecordBatch], target: float, windows: Windows) 
             yield row
 
 
-def peaks_of(
-    out: str, days: Sequence[CompactedDay], *, spark: Any = None
-) -> dict[tuple[str, QuotaKey], float]:
+def peaks_of(out: str, days: Sequence[CompactedDay]) -> dict[tuple[str, QuotaKey], float]:
     """The most that all clients together used in ten seconds, per second, by day and key."""
     together: dict[tuple[str, QuotaKey], Any] = {}
-    for row in read_clients(out, days, "total", ("date", "api", "steps"), spark=spark).to_pylist():
+    for row in read_clients(out, days, "total", ("date", "api", "steps")).to_pylist():
         place = row["date"].isoformat(), KEY_OF_API[UsageApi(row["api"])]
         together[place] = together.get(place, 0.0) + np.asarray(row["steps"])
     return {place: float(total.max()) / STEP_S for place, total in together.items()}

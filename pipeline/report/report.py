@@ -14,13 +14,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.client_tables.files import read_clients
 from pipeline.client_tables.profile import CLIENT, SUMS
+from pipeline.client_tables.tables import read_clients
 from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY, Timeline, largest_first
 from pipeline.errors import JobError
+from pipeline.storage.compacted_days import CompactedDay, compacted_days, with_losses
 from pipeline.storage.coverage import Expectation, short_gateways
-from pipeline.storage.index_files import with_losses
-from pipeline.storage.layout import CompactedDay, compacted_days
 from quotas.usage_record import UsageApi
 
 FORMAT: Final = "sluice-report"
@@ -155,8 +154,6 @@ def make(
     expectation: Expectation,
     first: str | None = None,
     last: str | None = None,
-    *,
-    spark: Any = None,
 ) -> Report:
     """The report over some compacted days.
 
@@ -165,15 +162,14 @@ def make(
         expectation: what records should be there.
         first: first day, else from the beginning.
         last: last day, else to the end.
-        spark: a session; needed if `out` is not on this machine.
 
     Raises:
         FileNotFoundError: no day is compacted.
         JobError: a day has no tables.
     """
-    days = compacted_days(out, first, last, spark=spark)
-    found = (read_clients(out, [day], CLIENT_USE, SUMMARY.names, spark=spark) for day in days)
-    known = with_losses(days, out, expectation, spark)
+    days = compacted_days(out, first, last)
+    found = (read_clients(out, [day], CLIENT_USE, SUMMARY.names) for day in days)
+    known = with_losses(days, out, expectation)
     return report_of(found, known, absent=absent_days(known, first, last))
 
 

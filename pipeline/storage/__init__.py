@@ -1,5 +1,5 @@
-"""Where the pipeline keeps what, and the one way to read and write it.
+"""Where the pipeline keeps what, and the one way to read and write it, on any storage.
 
-`layout` names folders and columns, `store` reads and writes small files, `offset_index` and `index_files` know which
-lines have been read. `raw_files`, `compacted_files` and `compacted_days` read and write the tables in the workers.
+`layout` names columns, `tables` makes commits, `files` opens files, `offset_index` knows which lines have been read.
+`raw_table`, `compacted_days`, `compacted_files` and `partitioned_files` are read and written by the workers.
 """

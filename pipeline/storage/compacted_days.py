@@ -1,23 +1,24 @@
-"""Compacted days as the jobs read them, whichever way is there.
+"""Compacted days: which there are, and dealing them out to Spark's workers, who read the files themselves with Arrow.
 
-Where every machine has the folder mounted (`store.is_local`) and the days were written by workers, Spark deals out
-parts and each worker reads its own row groups with Arrow (`pipeline.storage.compacted_files`). Else, on `hdfs://`
-or for days that were compacted by Spark or by an older release, Spark reads and brings rows together. Both give a
-job the same rows.
+A day is all files of its partition, in `pipeline.storage.compacted_files`' form. What is known of it as a whole
+(`CompactedDay`) is in the table's state, changed in the same commit, and so are days that have been pruned: what
+comes of such a day later is not the day.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from pipeline.storage.compacted_files import Piece, dealt, pieces_of, read_entities
-from pipeline.storage.entity_days import ENTITY, Scope, arrays_of, entity_days
-from pipeline.storage.layout import BUCKETS, CompactedDay, compacted_days, read_days
-from pipeline.storage.store import is_local, local_path
+from pipeline.storage.coverage import DayCoverage, Expectation, coverage
+from pipeline.storage.entity_days import ENTITY, Scope, arrays_of
+from pipeline.storage.raw_table import paths_of, read_raw_state
+from pipeline.storage.schemas import COMPACTED_SCHEMA
+from pipeline.storage.tables import Snapshot, Table
 
 ELEMENTS_AT_ONCE: Final = 2_000_000
 """Recorded seconds in a batch of `map_entities`: about 150 bytes each with what is made of them, 300 MB."""
@@ -30,18 +31,144 @@ Work: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
+class CompactedDay:
+    """A day that is compacted."""
+
+    date: str
+    run: int = 1
+    """How often it has been compacted: what was made of it says of which run."""
+    rows: int = 0
+    """Recorded seconds over all keys: the elements of `t`."""
+    keys: int = 0
+    completeness: float = 1.0
+    """Time that lines cover by time that was expected of its gateways, 0 to 1; see `pipeline.storage.coverage`."""
+    last_batch: int = -1
+    """The last raw batch that is in it."""
+    buckets: int = 0
+    """By how many buckets its files are ordered."""
+    several_brokers: bool = False
+    """Whether any client has used several."""
+    gateways: Mapping[str, float] = field(default_factory=dict)
+    """Completeness of each gateway."""
+    clashes: tuple[str, ...] = ()
+    """Gateways that shared an id, for people."""
+    open: bool = False
+    """Whether it was compacted before it was closed."""
+    algorithms: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By gateway, those of its controller mutation quota on this day; empty where its lines do not tell."""
+    set_back_ms: Mapping[str, int] = field(default_factory=dict)
+    """By gateway, how far its clock was set back on this day; those whose clock was not are not in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedState:
+    """All days that are compacted, and those that were and have been pruned; by date."""
+
+    days: Mapping[str, CompactedDay] = field(default_factory=dict)
+    pruned: Mapping[str, CompactedDay] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As the table keeps it."""
+        return {
+            name: {date: asdict(day) for date, day in sorted(days.items())}
+            for name, days in (("days", self.days), ("pruned", self.pruned))
+        }
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> CompactedState:
+        """The inverse of `to_json`; of nothing, what is there before the first day."""
+        days, pruned = (
+            {
+                date: CompactedDay(**{**day, "clashes": tuple(day["clashes"])})
+                for date, day in state.get(name, {}).items()
+            }
+            for name in ("days", "pruned")
+        )
+        return cls(days, pruned)
+
+
+def compacted_table(out: str) -> Table:
+    """The table of compacted days of a pipeline's folder."""
+    return Table(f"{out}/compacted", COMPACTED_SCHEMA, ["date"])
+
+
+def published_days(out: str, first: str | None = None, last: str | None = None) -> list[CompactedDay]:
+    """Each compacted day, by date.
+
+    Args:
+        out: the pipeline's folder.
+        first: leave out earlier days; 2026-11-21.
+        last: leave out later days.
+    """
+    return _between(compacted_table(out).read(), first, last)
+
+
+def _between(found: Snapshot, first: str | None, last: str | None) -> list[CompactedDay]:
+    days = CompactedState.from_json(found.state).days
+    return [
+        day
+        for date, day in sorted(days.items())
+        if (first is None or date >= first) and (last is None or date <= last)
+    ]
+
+
+def compacted_days(out: str, first: str | None = None, last: str | None = None) -> list[CompactedDay]:
+    """As `published_days`, and at least one.
+
+    Raises:
+        FileNotFoundError: no day in this range is compacted.
+    """
+    return _at_least_one(published_days(out, first, last), out, first, last)
+
+
+def _at_least_one(
+    days: list[CompactedDay], out: str, first: str | None, last: str | None
+) -> list[CompactedDay]:
+    if not days:
+        span = f" from {first or 'the beginning'} to {last or 'the end'}" if first or last else ""
+        raise FileNotFoundError(f"no compacted day in {out}{span}: run `sluice-pipeline compact` first")
+    return days
+
+
+def with_losses(days: Sequence[CompactedDay], out: str, expectation: Expectation) -> list[CompactedDay]:
+    """Compacted days with what is known of them now: a gap may show only after the day was compacted.
+
+    Args:
+        days: as they were compacted.
+        out: the pipeline's folder.
+        expectation: what should be there.
+    """
+    if not days:
+        return []
+    known = coverage(read_raw_state(out).index, expectation)
+    return [_with_loss(day, known[day.date]) if day.date in known else day for day in days]
+
+
+def _with_loss(day: CompactedDay, known: DayCoverage) -> CompactedDay:
+    shares = known.shares()
+    return replace(
+        day,
+        completeness=min(day.completeness, known.share),
+        gateways={
+            gw: min(shares.get(gw, 1.0), day.gateways.get(gw, 1.0)) for gw in {**day.gateways, **shares}
+        },
+        clashes=tuple(map(str, known.clashes)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class CompactedDays:
     """Some compacted days.
 
     Attributes:
         spark: the session.
         days: which, by date; at least one.
-        here: whether workers read the files themselves.
+        paths: of their files.
     """
 
     spark: Any
     days: tuple[CompactedDay, ...]
-    here: bool
+    paths: tuple[str, ...]
 
     @classmethod
     def of(cls, spark: Any, out: str, first: str | None = None, last: str | None = None) -> CompactedDays:
@@ -56,12 +183,11 @@ class CompactedDays:
         Raises:
             FileNotFoundError: no day in this range is compacted.
         """
-        days = tuple(compacted_days(out, first, last, spark=spark))
-        return cls(spark, days, is_local(out) and all(day.buckets == BUCKETS for day in days))
-
-    def frame(self) -> Any:
-        """All rows by Spark, as a DataFrame with the columns of `layout.COMPACTED`."""
-        return read_days(self.spark, self.days)
+        table = compacted_table(out)
+        found = table.read()
+        days = _at_least_one(_between(found, first, last), out, first, last)
+        files = [file for day in days for file in found.of(date=day.date)]
+        return cls(spark, tuple(days), tuple(paths_of(table, files)))
 
     def map_entities(
         self,
@@ -87,12 +213,6 @@ class CompactedDays:
             A DataFrame.
         """
         needed = arrays_of(arrays)
-        if not self.here:
-            rows = self.frame()
-            if apis is not None:
-                rows = rows.where(rows["api"].isin(list(apis)))
-            names = [name for group in needed.values() for name in group]
-            return entity_days(rows, scope, names).mapInArrow(work, result)
 
         def entities(pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
             return work(
@@ -106,24 +226,20 @@ class CompactedDays:
                 )
             )
 
-        return self.deal(entities, result, days_apart=True)
+        return self.deal(entities, result)
 
-    def deal(
-        self, read: Callable[[list[Piece]], Iterator[pa.RecordBatch]], result: str, *, days_apart: bool
-    ) -> Any:
-        """What workers make of parts of the files; only where `here`.
+    def deal(self, read: Callable[[list[Piece]], Iterator[pa.RecordBatch]], result: str) -> Any:
+        """What workers make of parts of the files.
 
         Args:
-            read: gets pieces of whole buckets, in order.
+            read: gets pieces of whole buckets of a day, in order.
             result: the columns it gives, as Spark DDL.
-            days_apart: whether days of the same client may be in different parts.
 
         Returns:
             A DataFrame.
         """
-        pieces = [piece for day in self.days for piece in pieces_of(local_path(day.path).absolute())]
         cores = self.spark.sparkContext.defaultParallelism
-        parts = dealt(pieces, cores, _ELEMENTS_PER_PART, days_apart=days_apart)
+        parts = dealt(pieces_of(self.paths), cores, _ELEMENTS_PER_PART)
 
         def mine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:

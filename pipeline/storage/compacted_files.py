@@ -1,11 +1,10 @@
 """Compacted days as files that workers write and read themselves, with Arrow.
 
-That is for folders that all machines have mounted.
 Two dozen columns of arrays cost more on their way through Spark's rows than all that is done with them. So a file
 has its rows by bucket (`layout.bucket_of`), then by client, gateway and broker, and row groups of one bucket and a
 bounded number of elements each: a worker reads the columns it needs of the row groups it needs, a client's rows lie
-one after the other, and all days, gateways and brokers of a client are in the same bucket. To the columns of
-`layout.COMPACTED` one comes first, `bucket`; other readers may ignore it.
+one after the other, and all gateways and brokers of a client are in the same bucket of the day. `bucket` is the first
+column; other readers may ignore it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
@@ -22,9 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.storage.files import parquet_reader, parquet_writer
 from pipeline.storage.joining import join_chunks
-from pipeline.storage.layout import EVENTS, KEY, SERIES, bucket_of
-from pipeline.storage.schemas import ARROW_TYPES
+from pipeline.storage.layout import SERIES
+from pipeline.storage.schemas import ARROW_TYPES, COMPACTED_SCHEMA
 
 BUCKET: Final = "bucket"
 ELEMENTS_PER_GROUP: Final = 1_000_000
@@ -33,11 +32,7 @@ ELEMENTS_PER_GROUP: Final = 1_000_000
 FILE_ORDER: Final = ("user", "client_id", "api", "gw", "node", "listener")
 """By which the rows of a bucket are ordered: rows that count together are neighbours, whether brokers do or not."""
 
-SCHEMA: Final = pa.schema(
-    [(name, ARROW_TYPES[kind]) for name, kind in ({BUCKET: "int"} | KEY).items()]
-    + [(name, pa.list_(ARROW_TYPES[kind])) for name, kind in (SERIES | EVENTS).items()]
-)
-
+_OF_A_CLIENT: Final = ["user", "client_id", "api", "gw", "node"]
 _HARDLY_REPEATED: Final = ("t", "bytes_in", "bytes_out", "offered", "admitted", "max_units", "level_end")
 
 
@@ -46,13 +41,16 @@ class CompactedFileWriter:
 
     Attributes:
         keys, elements: rows and recorded seconds written so far.
+        several_brokers: whether any client has used several at one gateway.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         """Args: path: of the file, which is not there yet."""
         self.keys = 0
         self.elements = 0
+        self.several_brokers = False
         self._path = path
+        self._last: pa.Table | None = None
         self._writer: pq.ParquetWriter | None = None
 
     def __enter__(self) -> CompactedFileWriter:
@@ -75,30 +73,27 @@ class CompactedFileWriter:
         """
         for group in gathered(batches, ELEMENTS_PER_GROUP):
             if self._writer is None:
-                self._writer = pq.ParquetWriter(self._path, SCHEMA, **_writing())
+                self._writer = parquet_writer(self._path, COMPACTED_SCHEMA, **_writing())
             numbers = pa.array(np.full(group.num_rows, bucket, np.int32))
-            columns = [numbers, *(group.column(name) for name in SCHEMA.names[1:])]
+            columns = [numbers, *(group.column(name) for name in COMPACTED_SCHEMA.names[1:])]
             self._writer.write_table(
-                pa.Table.from_arrays(columns, schema=SCHEMA), row_group_size=max(1, group.num_rows)
+                pa.Table.from_arrays(columns, schema=COMPACTED_SCHEMA), row_group_size=max(1, group.num_rows)
             )
             self.keys += group.num_rows
             self.elements += _elements(group)
+            self._look_for_brokers(group)
 
-
-def write_compacted_file(path: Path, table: pa.Table) -> None:
-    """Writes compacted rows in any order as one file of the order that is read here."""
-    names = (table.column(name).to_pylist() for name in ("user", "client_id", "api"))
-    buckets = np.array([bucket_of(*each) for each in zip(*names, strict=True)], np.int32)
-    table = table.append_column(BUCKET, pa.array(buckets))
-    order = pc.sort_indices(
-        table.select([BUCKET, *FILE_ORDER]), [(name, "ascending") for name in (BUCKET, *FILE_ORDER)]
-    )
-    table = table.take(order)
-    buckets = np.sort(buckets)
-    with CompactedFileWriter(path) as writer:
-        for bucket in np.unique(buckets).tolist():
-            begin, end = np.searchsorted(buckets, (bucket, bucket + 1)).tolist()
-            writer.write(bucket, table.slice(begin, end - begin).select(SCHEMA.names[1:]).to_batches())
+    def _look_for_brokers(self, group: pa.RecordBatch) -> None:
+        """Rows of a client and gateway are neighbours, by broker; also over the borders of row groups."""
+        names = pa.Table.from_batches([group]).select(_OF_A_CLIENT)
+        rows = names if self._last is None else pa.concat_tables([self._last, names])
+        same = np.ones(len(rows) - 1, bool)
+        for name in _OF_A_CLIENT[:-1]:
+            column = rows.column(name).combine_chunks()
+            same &= np.asarray(pc.equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False), bool)
+        nodes = rows.column("node").to_numpy()
+        self.several_brokers |= bool((same & (nodes[1:] != nodes[:-1])).any())
+        self._last = names.slice(len(names) - 1)
 
 
 def gathered(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
@@ -141,7 +136,10 @@ def _elements(batch: pa.RecordBatch) -> int:
 
 def _writing() -> dict[str, Any]:
     """How compacted files are written: a fifth smaller than with Arrow's own choices (level 1, dictionaries)."""
-    names = [f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name for field in SCHEMA]
+    names = [
+        f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name
+        for field in COMPACTED_SCHEMA
+    ]
     varied = {f"{name}.list.element" for name in _HARDLY_REPEATED}
     return {"compression": "zstd", "compression_level": 3, "use_dictionary": sorted(set(names) - varied)}
 
@@ -152,51 +150,43 @@ class Piece:
 
     bucket: int
     path: str
-    """Files of a day are in a folder of its own, so pieces of a bucket and day are neighbours in this order."""
+    """A day's files are in a folder of its own, so pieces of a bucket and day are neighbours in this order."""
     group: int
     elements: int
     """Recorded seconds in it."""
 
 
-def pieces_of(folder: Path) -> list[Piece]:
-    """What a day's folder holds; in no order.
-
-    Args:
-        folder: of a published day with `CompactedDay.buckets`.
-    """
+def pieces_of(paths: Iterable[str]) -> list[Piece]:
+    """What files hold, in no order; `paths` are of files of compacted days."""
     found = []
-    for path in sorted(folder.glob("*.parquet")):
-        metadata = pq.read_metadata(path)
-        paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
-        seconds = paths.index("t.list.element")
+    for path in paths:
+        with parquet_reader(path) as file:
+            metadata = file.metadata
+        columns = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+        seconds = columns.index("t.list.element")
         for group in range(metadata.num_row_groups):
             row_group = metadata.row_group(group)
             # The bucket is the first column, and a group has only one.
             found.append(
-                Piece(
-                    row_group.column(0).statistics.min, str(path), group, row_group.column(seconds).num_values
-                )
+                Piece(row_group.column(0).statistics.min, path, group, row_group.column(seconds).num_values)
             )
     return found
 
 
-def dealt(
-    pieces: Collection[Piece], least: int, most_elements: int, *, days_apart: bool
-) -> list[list[Piece]]:
+def dealt(pieces: Collection[Piece], least: int, most_elements: int) -> list[list[Piece]]:
     """Pieces in about equal parts.
 
     Args:
         pieces: in any order.
         least: how many parts, if that many can be made.
         most_elements: more parts if each were larger than this.
-        days_apart: whether a client's days may be in different parts.
 
     Returns:
-        Parts of whole buckets (and days), each in order.
+        Parts of whole buckets of a day, each in order.
     """
 
     def together(piece: Piece) -> tuple[int, str]:
-        return piece.bucket, str(Path(piece.path).parent) if days_apart else ""
+        return piece.bucket, piece.path.rpartition("/")[0]
 
     total = sum(piece.elements for piece in pieces)
     wanted = max(least, -(-total // most_elements))
@@ -226,7 +216,7 @@ def read_pieces(
         apis: leave out others.
     """
     for path, of_file in groupby(pieces, lambda piece: piece.path):
-        with pq.ParquetFile(path) as file:
+        with parquet_reader(path) as file:
             for piece in of_file:
                 table = _read_group(file, piece.group, columns)
                 if apis is not None:
@@ -308,10 +298,10 @@ def read_entities(
 def buckets_of(
     pieces: Iterable[Piece], columns: Sequence[str]
 ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Rows bucket by bucket: all days of its clients.
+    """Rows bucket by bucket.
 
     Args:
-        pieces: in order.
+        pieces: of a day, in order.
         columns: of the compacted table.
     """
     for bucket, own in groupby(pieces, lambda piece: piece.bucket):

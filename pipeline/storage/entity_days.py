@@ -1,13 +1,10 @@
-"""Compacted rows as quotas count: one row for all listeners and brokers of a client, gateway and day.
-
-`entity_days` does it by Spark; `pipeline.storage.compacted_days` says when.
-"""
+"""Compacted rows as quotas count: one row for all listeners and brokers of a client, gateway and day."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 ENTITY: Final = ("date", "gw", "user", "client_id", "api", "node")
 """Columns that name what is replayed; `node` is -1 where all brokers count together."""
@@ -45,27 +42,3 @@ class Scope(StrEnum):
 
     GATEWAY = "gateway"
     BROKER = "broker"
-
-
-def entity_days(compacted: Any, scope: Scope, arrays: Sequence[str] = ARRAYS) -> Any:
-    """The compacted table with the columns of `ENTITY` and some arrays, one row per series.
-
-    Where each series has one row already nothing is moved between workers; that costs a look at the names alone.
-
-    Args:
-        compacted: see `pipeline.storage.layout.COMPACTED`.
-        scope: whether brokers count together. Listeners always do.
-        arrays: which are wanted.
-    """
-    from pyspark.sql import functions
-
-    rows = compacted.select(*ENTITY, *arrays)
-    if scope is Scope.GATEWAY:
-        rows = rows.withColumn("node", functions.lit(-1))
-    names = rows.select(*ENTITY)
-    if names.count() == names.distinct().count():
-        return rows
-    # One list of whole rows, so that the arrays of a row stay together whatever the order.
-    grouped = rows.groupBy(*ENTITY).agg(functions.collect_list(functions.struct(*arrays)).alias("rows"))
-    flat = [functions.flatten(functions.col(f"rows.{name}")).alias(name) for name in arrays]
-    return grouped.select(*ENTITY, *flat)

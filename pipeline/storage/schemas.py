@@ -1,7 +1,8 @@
-"""Arrow's types, and the raw table's columns in them; `pipeline.storage.layout` says the same to Spark."""
+"""The columns of `pipeline.storage.layout` in Arrow's types."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -18,14 +19,30 @@ ARROW_TYPES: Final = {
     "binary": pa.binary(),
 }
 """Arrow's types by Spark's names of them."""
-_SCALARS: Final = {
-    "kind": "string", **KEY, "boot": "bigint", "first_seq": "bigint", "bucket": "int", "source": "string",
-    "at": "bigint", "reason": "string", "text": "binary",
-}  # fmt: skip
-_ARRAYS: Final = {**LINES, **SERIES, **EVENTS}
 
-RAW_SCHEMA: Final = pa.schema(
-    [(name, ARROW_TYPES[kind]) for name, kind in _SCALARS.items()]
-    + [(name, pa.list_(ARROW_TYPES[kind])) for name, kind in _ARRAYS.items()]
+
+def _schema(scalars: Mapping[str, str], arrays: Mapping[str, str]) -> pa.Schema:
+    return pa.schema(
+        [(name, ARROW_TYPES[kind]) for name, kind in scalars.items()]
+        + [(name, pa.list_(ARROW_TYPES[kind])) for name, kind in arrays.items()]
+    )
+
+
+RAW_SCHEMA: Final = _schema(
+    {
+        "kind": "string",  # rows, events, lines or torn
+        **KEY,
+        "boot": "bigint",
+        "first_seq": "bigint",
+        "bucket": "int",  # `bucket_of` the client, -1 for kinds lines and torn; files are ordered by it
+        "source": "string",  # kinds lines and torn: file, or topic and partition
+        "at": "bigint",  # kind torn: position in it
+        "reason": "string",  # kind torn: what is wrong with it
+        "text": "binary",  # kind torn: the line itself, cut at 1 MiB
+    },
+    {**LINES, **SERIES, **EVENTS},
 )
 """The raw table."""
+
+COMPACTED_SCHEMA: Final = _schema({"bucket": "int", **KEY}, {**SERIES, **EVENTS})
+"""The compacted table; `bucket` is one of those of the day."""

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from pipeline.client_tables.files import MADE_SO
 from pipeline.client_tables.profile import PARTIAL, merge_profiles, profile_rows
 from pipeline.client_tables.rows import SCHEMA, client_rows
-from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY, summarise
+from pipeline.client_tables.tables import client_use_table, clients_table, made_of
+from pipeline.client_tables.timelines import SUMMARY, summarise
 from pipeline.recommend.required_rates import Windows, days_of
-from pipeline.storage.layout import MANIFEST, clients_dir
+from pipeline.storage.compacted_days import CompactedDay, published_days
+from pipeline.storage.partitioned_files import PartitionedFiles
+from pipeline.storage.tables import Table
 from testkit.pipeline.compacted_days import DAY, compacted_rows
 
 BY_DEFAULT: Final = Windows()
@@ -42,15 +42,24 @@ def client_use(rows: Sequence[dict[str, Any]]) -> pa.Table:
 
 
 def write_client_tables(out: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Puts the tables of these rows' days where `compact` does; their brokers have to count together already."""
-    for date in {row.get("date", DAY) for row in rows}:
-        of_date = [row for row in rows if row.get("date", DAY) == date]
-        run = Path(clients_dir(str(out), date.isoformat())) / "run=000001"
-        for table in ("client_day", "client_hour", "total"):
-            folder = run / "scope=gateway" / f"table={table}"
-            folder.mkdir(parents=True)
-            pq.write_table(client_table(of_date, table).drop_columns(["table"]), folder / "part-0.parquet")
-        folder = run / "scope=gateway" / f"table={CLIENT_USE}"
-        folder.mkdir()
-        pq.write_table(client_use(of_date), folder / "part-0.parquet")
-        (run / MANIFEST).write_text(json.dumps(MADE_SO), encoding="ascii")
+    """Publishes the tables of these rows' days as `compact` does; brokers have to count together."""
+    for day in published_days(str(out)):
+        of_date = [row for row in rows if row.get("date", DAY).isoformat() == day.date]
+        tables = {name: client_table(of_date, name) for name in ("client_day", "client_hour", "total")}
+        publish_made(
+            clients_table(str(out)), day, {("gateway", name): found for name, found in tables.items()}
+        )
+        publish_made(client_use_table(str(out)), day, {(): client_use(of_date)})
+
+
+def publish_made(table: Table, day: CompactedDay, rows: Mapping[tuple[str, ...], pa.Table]) -> None:
+    """Puts rows of a day into a table of clients, by the values of the partition beside the day's."""
+    before = table.prepared()
+    names = ["date", "scope", "table"] if any(rows) else ["date"]
+    files = []
+    for values, found in rows.items():
+        parts = PartitionedFiles(table.folder, before.version + 1, names, found.schema)
+        parts.write((day.date, *values), found, max(1, len(found)))
+        files += parts.end()
+    made = {**before.state.get("days", {}), day.date: made_of(day)}
+    table.commit(before, add=files, remove=before.of(date=day.date), state={"days": made})

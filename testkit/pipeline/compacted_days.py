@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import datetime
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
-from pipeline.storage.compacted_files import write_compacted_file
-from pipeline.storage.layout import BUCKETS, EVENTS, MANIFEST, compacted_dir
+from pipeline.storage.compacted_days import CompactedDay, CompactedState, compacted_table
+from pipeline.storage.compacted_files import BUCKET, FILE_ORDER, CompactedFileWriter
+from pipeline.storage.files import end_of
+from pipeline.storage.layout import EVENTS, FINE_BUCKETS, bucket_of, buckets_for
+from pipeline.storage.schemas import COMPACTED_SCHEMA
+from pipeline.storage.tables import DataFile
 from testkit.pipeline.compacted_rows import compacted_batch
 
 DAY: Final = datetime.date(2026, 11, 14)
@@ -28,13 +33,56 @@ def compacted_rows(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     return compacted_batch(*(_filled(row) for row in rows))
 
 
+def write_compacted_file(path: str, table: pa.Table, buckets: int = 32) -> CompactedFileWriter:
+    """Writes compacted rows in any order as one file, as `compact` orders it; what was written."""
+    names = (table.column(name).to_pylist() for name in ("user", "client_id", "api"))
+    own = np.array(
+        [bucket_of(*each) * buckets // FINE_BUCKETS for each in zip(*names, strict=True)], np.int32
+    )
+    table = table.append_column(BUCKET, pa.array(own))
+    keys = [(name, "ascending") for name in (BUCKET, *FILE_ORDER)]
+    table = table.take(pc.sort_indices(table.select([name for name, _ in keys]), keys))
+    own = np.sort(own)
+    with CompactedFileWriter(path) as writer:
+        for bucket in np.unique(own).tolist():
+            begin, end = np.searchsorted(own, (bucket, bucket + 1)).tolist()
+            writer.write(
+                bucket, table.slice(begin, end - begin).select(COMPACTED_SCHEMA.names[1:]).to_batches()
+            )
+    return writer
+
+
+def publish_day(out: str, day: CompactedDay, write: Iterable[pa.Table]) -> CompactedDay:
+    """Puts a day in the place of what is there of it: a file of each table of rows; what is known of it now."""
+    table = compacted_table(out)
+    before = table.prepared()
+    state = CompactedState.from_json(before.state)
+    buckets = day.buckets or buckets_for(0)
+    files, writers = [], []
+    for rows in write:
+        path = table.new_path(before, f"date={day.date}")
+        writers.append(write_compacted_file(f"{table.folder}/{path}", rows, buckets))
+        size = end_of(f"{table.folder}/{path}")
+        files.append(DataFile(path, {"date": day.date}, writers[-1].keys, size, 0))
+    done = replace(
+        day,
+        run=state.days[day.date].run + 1 if day.date in state.days else 1,
+        rows=sum(writer.elements for writer in writers),
+        keys=sum(writer.keys for writer in writers),
+        buckets=buckets,
+        several_brokers=any(writer.several_brokers for writer in writers),
+    )
+    after = CompactedState({**state.days, day.date: done}, state.pruned)
+    table.commit(before, add=files, remove=before.of(date=day.date), state=after.to_json())
+    return done
+
+
 def write_compacted(
     out: Path,
     rows: Sequence[dict[str, Any]],
     *,
     completeness: float = 1.0,
     gateways: Mapping[str, float] | None = None,
-    by_spark: bool = False,
 ) -> None:
     """Publish compacted days with these rows.
 
@@ -43,25 +91,13 @@ def write_compacted(
         rows: see `compacted_rows`.
         completeness: of all days.
         gateways: that of each gateway, if it is told.
-        by_spark: as Spark writes them, which workers cannot read themselves.
     """
     by_date: dict[datetime.date, list[dict[str, Any]]] = {}
     for row in rows:
         by_date.setdefault(row.get("date", DAY), []).append(row)
     for date, of_date in by_date.items():
-        folder = Path(compacted_dir(str(out), date.isoformat())) / "run=000001"
-        folder.mkdir(parents=True)
-        table = pa.Table.from_batches([compacted_rows(of_date)])
-        if by_spark:
-            pq.write_table(table, folder / "part-0.parquet")
-        else:
-            write_compacted_file(folder / "part-0.parquet", table)
-        seconds = sum(len(row["t"]) for row in of_date)
-        manifest = {"rows": seconds, "keys": len(of_date), "completeness": completeness, "batches": []}
-        manifest |= {"gateways": dict(gateways or {})}
-        if not by_spark:
-            manifest["buckets"] = BUCKETS
-        (folder / MANIFEST).write_text(json.dumps(manifest), encoding="ascii")
+        about = CompactedDay(date.isoformat(), completeness=completeness, gateways=dict(gateways or {}))
+        publish_day(str(out), about, [pa.Table.from_batches([compacted_rows(of_date)])])
 
 
 def _filled(row: dict[str, Any]) -> dict[str, Any]:

@@ -7,15 +7,17 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import duckdb
+from deltalake import DeltaTable
 
-from pipeline.storage.index_files import read_offset_index
-from pipeline.storage.layout import committed_batches
+from pipeline.storage.files import is_local, read_bytes
+from pipeline.storage.raw_table import paths_of, raw_table, read_raw_state
 
 _TIMEOUT_S: Final = 300
 KILLED: Final = -signal.SIGKILL
@@ -76,19 +78,33 @@ def shuffle_arrival(folder: Path, seed: int) -> None:
 _KEY: Final = "gw, boot, listener, user, client_id, api, node"
 
 
-def count_by_duckdb(out: Path) -> Count:
-    """What DuckDB sees in the files, without asking which batches count."""
-    raw = f"read_parquet('{out}/raw/batch=*/*.parquet', hive_partitioning = false)"
+def count_by_duckdb(out: Path | str) -> Count:
+    """What DuckDB sees in the table as anybody reads a Delta table."""
     connection = duckdb.connect()
     try:
-        return _count(lambda text: connection.execute(text).fetchall()[0], raw, "len", "unnest")
+        connection.register("counted", DeltaTable(f"{out}/raw").to_pyarrow_dataset())
+        return _count(lambda text: connection.execute(text).fetchall()[0], "counted", "len", "unnest")
     finally:
         connection.close()
 
 
-def count_by_spark(spark: Any, out: Path) -> Count:
-    """What Spark sees in the batches that count."""
-    paths = [batch.path for batch in committed_batches(str(out))]
+def count_by_spark(spark: Any, out: Path | str) -> Count:
+    """What Spark sees in the files that count; of remote storage, for which it has no connector here, in copies."""
+    table = raw_table(str(out))
+    files = table.read().files
+    with tempfile.TemporaryDirectory(prefix="counted-") as folder:
+        if not is_local(table.folder):
+            for file in files:
+                target = Path(folder, file.path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(read_bytes(table.path(file)) or b"")
+        paths = (
+            paths_of(table, files) if is_local(table.folder) else [f"{folder}/{file.path}" for file in files]
+        )
+        return _spark_count(spark, paths)
+
+
+def _spark_count(spark: Any, paths: list[str]) -> Count:
     spark.read.parquet(*paths).createOrReplaceTempView("counted")
     return _count(lambda text: tuple(spark.sql(text).first()), "counted", "size", "explode")
 
@@ -118,23 +134,10 @@ def _count(ask: Any, raw: str, length: str, unnest: str) -> Count:
     )
 
 
-def reported_missing(out: Path) -> set[tuple[str, int, int]]:
+def reported_missing(out: Path | str) -> set[tuple[str, int, int]]:
     """Every line that the offset index says is missing: (gateway, boot, seq)."""
-    gaps = read_offset_index(str(out)).gaps()
+    gaps = read_raw_state(str(out)).index.gaps()
     return {(gap.gw, gap.boot, seq) for gap in gaps for seq in range(gap.first, gap.last + 1)}
-
-
-def unreadable_files(out: Path) -> int:
-    """Parquet files that another engine would stumble over."""
-    return sum(not _readable(path) for path in (out / "raw").glob("batch=*/*.parquet"))
-
-
-def _readable(path: Path) -> bool:
-    try:
-        duckdb.sql(f"select count(*) from '{path}'").fetchall()
-    except duckdb.Error:
-        return False
-    return True
 
 
 def log_tail(log: Path, lines: int = 15) -> Iterable[str]:

@@ -12,24 +12,25 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any, Final, NoReturn
+
+from deltalake import DeltaTable
+from pyarrow import fs
 
 from pipeline.cli import main
 from pipeline.ingest.writer import Writer
 from pipeline.spark import session
-from pipeline.storage.index_files import INDEX_FOLDER, read_index_file
-from pipeline.storage.store import LocalStore
+from pipeline.storage.files import files_below
+from pipeline.storage.raw_table import RawState
+from pipeline.storage.tables import Table
 from testkit.pipeline.spark import QUICK
 
 POINTS: Final = (
     "rows",  # workers are writing: there is a file, and no answer
     "written",  # all rows are written, nothing says so
-    "manifest",  # the manifest is half-way into its place
-    "publish",  # the folder is complete under its hidden name
-    "published",  # the folder has its name, the offset index does not know
-    "index",  # the offset index is half-way into its place
-    "done",  # the offset index is there, Spark's own note that the batch is done is not
+    "state",  # the state is written too, nothing says so
+    "committed",  # the commit is there, and nobody has looked at it
+    "done",  # all is done but for Spark's own note that the batch is
 )
 
 
@@ -53,16 +54,17 @@ class _Victim:
             _die(self.everything)
 
     def install(self) -> None:
-        write_batch, quarantine = Writer._write, Writer._quarantine
-        write_rows = Writer._rows
-        write, move = LocalStore.write, LocalStore.move
+        write_batch, write_rows = Writer._write, Writer._rows
+        write_state, commit = Table._write_state, DeltaTable.create_write_transaction
 
         def writing(writer: Any, frame: Any, batch: int) -> None:
             # One that was written before it was killed is only noted: there is nothing to die in.
-            number = writer._base + batch
-            self.left -= read_index_file(writer._store, writer._out, number) is None
+            before = writer._table.read()
+            last, _ = RawState.from_json(before.state).checkpoints.get(writer._name(), (-1, ""))
+            self.left -= batch > last
             if self.left == 0 and self.point == "rows":
-                threading.Thread(target=self._watch, args=(writer._out,), daemon=True).start()
+                watched = writer._table.folder, max(0, before.version) + 1
+                threading.Thread(target=self._watch, args=watched, daemon=True).start()
             write_batch(writer, frame, batch)
             self.at("done")
 
@@ -70,42 +72,31 @@ class _Victim:
             heads = write_rows(writer, *arguments)
             # The watcher came too late: workers are done, nothing else is.
             self.at("rows")
+            self.at("written")
             return heads
 
-        def quarantining(writer: Any, *arguments: Any) -> None:
-            self.at("written")
-            quarantine(writer, *arguments)
+        def writing_state(table: Any, *arguments: Any) -> Any:
+            file = write_state(table, *arguments)
+            self.at("state")
+            return file
 
-        def storing(store: LocalStore, path: str, content: bytes) -> None:
-            point = (
-                "manifest"
-                if path.endswith("_manifest.json")
-                else "index"
-                if f"/{INDEX_FOLDER}/" in path
-                else ""
-            )
-            if point == self.point and self.left == 0:
-                half = Path(path).with_name(f".{Path(path).name}.half")
-                half.parent.mkdir(parents=True, exist_ok=True)
-                half.write_bytes(content[: len(content) // 2])
-                self.at(point)
-            write(store, path, content)
-
-        def moving(store: LocalStore, path: str, to: str) -> None:
-            self.at("publish")
-            move(store, path, to)
-            self.at("published")
+        def committing(handle: Any, *arguments: Any, **options: Any) -> None:
+            commit(handle, *arguments, **options)
+            self.at("committed")
 
         Writer._write = writing  # type: ignore[method-assign]
         Writer._rows = writing_rows  # type: ignore[method-assign]
-        Writer._quarantine = quarantining  # type: ignore[method-assign]
-        LocalStore.write = storing  # type: ignore[method-assign]
-        LocalStore.move = moving  # type: ignore[method-assign]
+        Table._write_state = writing_state  # type: ignore[method-assign]
+        DeltaTable.create_write_transaction = committing  # type: ignore[method-assign]
 
-    def _watch(self, out: str) -> None:
-        while not list(Path(out).glob("raw/.batch=*/*.parquet")):
+    def _watch(self, folder: str, version: int) -> None:
+        while True:
+            selector = fs.FileSelector("", allow_not_found=True, recursive=True)
+            if any(
+                f"/{version:020d}-" in f"/{info.path}" for info in files_below(folder).get_file_info(selector)
+            ):
+                self.at("rows")
             time.sleep(0.001)
-        self.at("rows")
 
 
 def _quick() -> None:

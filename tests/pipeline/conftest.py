@@ -9,7 +9,8 @@ import pytest
 from pipeline.ingest.sources import files_stream, stream
 from pipeline.ingest.writer import Writer, files_to_rows
 from pipeline.spark.session import open_session
-from pipeline.storage.layout import committed_batches
+from pipeline.storage.raw_table import paths_of, raw_table
+from testkit.pipeline.object_store import new_bucket, s3_server
 from testkit.pipeline.spark import QUICK
 
 Ingest = Callable[..., Writer]
@@ -30,8 +31,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """Two cores of this machine; a test leaves its settings as it found them."""
+def object_store() -> Iterator[str]:
+    """The address of an S3 server of this test run."""
+    with s3_server() as address:
+        yield address
+
+
+@pytest.fixture
+def bucket(object_store: str) -> str:
+    """A new bucket."""
+    return new_bucket(object_store)
+
+
+@pytest.fixture(scope="session")
+def spark(object_store: str) -> Iterator[Any]:
+    """Two cores of this machine; a test leaves its settings as it found them. Workers know the object store."""
     session = open_session("tests", master="local[2]", settings=QUICK)
     yield session
     session.stop()
@@ -43,7 +57,7 @@ def ingest(spark: Any, tmp_path: Path) -> Ingest:
 
     def run(checkpoint: str = "checkpoint", **options: Any) -> Writer:
         out, notes = str(tmp_path / "out"), str(tmp_path / checkpoint)
-        writer = Writer(spark, out, notes, files_to_rows)
+        writer = Writer(out, notes, files_to_rows)
         frame = files_stream(spark, str(tmp_path / "in"), **{"max_files": 100, **options})
         stream(frame, writer, notes, {"availableNow": True})
         return writer
@@ -53,6 +67,7 @@ def ingest(spark: Any, tmp_path: Path) -> Ingest:
 
 def rows_of(spark: Any, out: Path) -> list[tuple[str, int]]:
     """Client and seq of every row, by Spark."""
-    paths = [batch.path for batch in committed_batches(str(out))]
-    told = spark.read.parquet(*paths).where("kind = 'rows'").selectExpr("client_id", "explode(seq) as seq").collect()
+    table = raw_table(str(out))
+    raw = spark.read.parquet(*paths_of(table, table.read().files)).where("kind = 'rows'")
+    told = raw.selectExpr("client_id", "explode(seq) as seq").collect()
     return sorted((row.client_id, row.seq) for row in told)

@@ -97,35 +97,20 @@ def test_incomplete_days_make_no_plan_and_the_status_is_told_without_spark(
 
 # -- folders that are not on this machine ------------------------------------------------------------------------
 @pytest.mark.parametrize(("arguments", "fault"), [
-    ("status", "not on this machine"), ("prune", "not on this machine"),
+    ("ingest --from files:/nowhere", "say with --checkpoint where"),
     ("recommend", "say with --plan where to write"), ("report", "say with --to-dir where to write"),
     ("backtest", "say with --result where to write"),
 ])  # fmt: skip
-def test_a_job_of_this_machine_refuses_a_folder_elsewhere(
+def test_what_is_of_this_machine_is_not_written_elsewhere(
     arguments: str, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([arguments, "--out", ELSEWHERE]) == 1
-    assert fault in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("arguments", "fault"), [
-    ("simulate", "no compacted day"), ("recommend --plan plan.json", "no day is compacted"),
-    ("backtest --result result", "0 closed days are compacted"),
-])  # fmt: skip
-def test_a_folder_elsewhere_needs_a_session(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, fault: str
-) -> None:
-    asked = []
-
-    def store_of(path: str, spark: Any = None) -> Any:
-        asked.append(spark)
-        return SimpleNamespace(names=lambda path: [])
-
-    monkeypatch.setattr("pipeline.jobs.arguments.open_session", lambda app, **_: "a session")
-    monkeypatch.setattr("pipeline.storage.layout.store_of", store_of)
     assert main([*arguments.split(), "--out", ELSEWHERE]) == 1
     assert fault in capsys.readouterr().err
-    assert asked == ["a session"]
+
+
+def test_a_folder_that_cannot_hold_tables_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--out", str(tmp_path / "a%20b")]) == 1
+    assert "a folder with % in its name can't hold tables" in capsys.readouterr().err
 
 
 # -- the session -------------------------------------------------------------------------------------------------

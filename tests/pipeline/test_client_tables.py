@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.client_tables.files import read_clients
 from pipeline.client_tables.making import make_missing
 from pipeline.client_tables.rows import BURSTS_S, TARGETS, required_column
+from pipeline.client_tables.tables import clients_table, read_clients
 from pipeline.errors import JobError
 from pipeline.recommend.required_rates import Windows
 from pipeline.recommend.waiting import kept_burst_s, kept_target, shares_waiting
 from pipeline.replay.demand import demands
 from pipeline.replay.kernels.deferral import deferred, required_rates_on
+from pipeline.storage.compacted_days import published_days
 from pipeline.storage.entity_days import Scope
-from pipeline.storage.layout import clients_dir, published_days
 from quotas.usage_record import UsageApi
 from testkit.pipeline.client_days import client_table
 from testkit.pipeline.compacted_days import DAY, compacted_rows, write_compacted
@@ -125,7 +125,11 @@ def test_compact_makes_the_tables_of_each_day_once_and_again_when_the_day_is_ano
         (DAY, "one", 1, 6.0), (DAY, "one", 2, 7.0), (DAY, "two", 1, 6.0), (NEXT, "two", -1, 6.0),
     ]  # fmt: skip
     assert make_missing(spark, out) == []
-    run = Path(days[1].path)
-    run.rename(run.with_name("run=000002"))
+    # Another run of the second day: its tables are of the one before.
+    write_compacted(tmp_path, [{"date": NEXT, "client_id": "two", "t": [1], "offered": [8.0]}])
+    days = published_days(out)
+    with pytest.raises(JobError, match=f"{NEXT}: no tables of clients yet"):
+        read_clients(out, days, "client_day", ["units"])
     assert make_missing(spark, out) == [NEXT.isoformat()]
-    assert [path.name for path in Path(clients_dir(out, NEXT.isoformat())).iterdir()] == ["run=000002"]
+    assert found(Scope.GATEWAY)[2] == (NEXT, "two", -1, 8.0)
+    assert len(clients_table(out).read().of(date=NEXT.isoformat(), table="client_day")) == 1

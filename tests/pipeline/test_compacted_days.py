@@ -1,26 +1,27 @@
-"""Both ways of reading compacted days give every job the same rows."""
+"""Compacted days give every job the same rows, however they are divided into buckets, files and row groups."""
 
 import datetime
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from pipeline.client_tables.making import make_missing
+from pipeline.client_tables.profile import CLIENT
 from pipeline.client_tables.rows import CLIENT_TABLES, client_rows
-from pipeline.client_tables.use import use_of_day
 from pipeline.replay.candidates import Candidates
 from pipeline.replay.dispatch import ReplaySettings
 from pipeline.replay.simulation import simulate
 from pipeline.report import report
-from pipeline.storage.compacted_days import CompactedDays
-from pipeline.storage.entity_days import ARRAYS, Scope, entity_days
-from pipeline.storage.layout import read_compacted
-from pipeline.storage.store import MANIFEST
+from pipeline.storage.compacted_days import CompactedDay, CompactedDays
+from pipeline.storage.entity_days import ARRAYS, Scope
+from pipeline.storage.layout import bucket_of
 from quotas.usage_record import UsageApi
-from testkit.pipeline.compacted_days import DAY, write_compacted
+from testkit.pipeline.compacted_days import DAY, compacted_rows, publish_day
+from testkit.pipeline.usage_lines import LONG_AFTER
 
 pytestmark = pytest.mark.spark
 
@@ -63,78 +64,46 @@ def busy_days() -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.fixture
-def both(spark: Any, tmp_path: Path) -> tuple[CompactedDays, CompactedDays]:
-    """The same days as workers read them, and as Spark does."""
-    write_compacted(tmp_path / "files", busy_days())
-    write_compacted(tmp_path / "spark", busy_days(), by_spark=True)
-    ours, sparks = (CompactedDays.of(spark, str(tmp_path / name)) for name in ("files", "spark"))
-    assert (ours.here, sparks.here) == (True, False)
-    return ours, sparks
-
-
-def clients_of(days: CompactedDays) -> Any:
-    """Clients' days and hours; what all used together comes from each worker."""
-    rows = days.map_entities(client_rows, CLIENT_TABLES, arrays=ARRAYS)
-    return rows.where("table != 'total'")
-
-
 def rows_of(frame: Any) -> list[str]:
     return sorted(map(repr, frame.collect()))
 
 
-def test_every_job_gets_the_same_rows_from_files_and_from_spark(both: tuple[CompactedDays, CompactedDays]) -> None:
-    candidates = Candidates(multiples=(0.5, 2.0, 20.0))
-    for scope in Scope:
-        ours, sparks = (rows_of(simulate(days, candidates, ReplaySettings(), scope=scope)) for days in both)
-        assert ours == sparks
-        assert len(ours) > 3 * CLIENTS * 2
-    ours, sparks = (rows_of(clients_of(days)) for days in both)
-    assert ours == sparks
-    late = [replace(days, days=days.days[1:]) for days in both]
-    mutations = {"apis": [UsageApi.MUTATION]}
-    (ours,), (sparks,) = (
-        rows_of(simulate(days, Candidates(values=(1.0,)), ReplaySettings(), **mutations)) for days in late
-    )
-    assert ours == sparks
-
-
-def test_the_report_is_the_same_from_files_and_from_spark(both: tuple[CompactedDays, CompactedDays]) -> None:
-    ours, sparks = (
-        report.report_of([use_of_day(replace(days, days=(day,))).toArrow() for day in days.days], days.days)
-        for days in both
-    )
-    for one, other in zip(ours.clients, sparks.clients, strict=True):
-        assert one == pytest.approx(other)
-    assert len(ours.clients) == CLIENTS + 1
-    assert ours.use.keys() == sparks.use.keys()
-    for api, use in ours.use.items():
-        assert use.offered.tolist() == pytest.approx(sparks.use[api].offered.tolist())
-        assert use.throttle_ms.sum() == sum(client["throttle_ms"] for client in ours.of_api(api))
-        for client in ours.of_api(api)[:6]:
+def test_however_a_day_is_divided_every_job_gets_the_same_rows(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.Table.from_batches([compacted_rows(busy_days())])
+    found = []
+    for buckets, pieces in ((32, 1), (1024, 3)):
+        out = str(tmp_path / str(buckets))
+        monkeypatch.setattr("pipeline.storage.compacted_files.ELEMENTS_PER_GROUP", 200 * pieces)
+        for date in (DAY, NEXT):
+            of_day = table.filter(pc.equal(table.column("date"), pa.scalar(date)))
+            # All of a bucket of a client stays in one file, as `compact` writes it.
+            number = [bucket_of(*each) % pieces for each in zip(*(of_day.column(n).to_pylist() for n in CLIENT))]
+            parts = [of_day.filter(pa.array([each == part for each in number])) for part in range(pieces)]
+            publish_day(out, CompactedDay(date.isoformat(), buckets=buckets), [part for part in parts if len(part)])
+        days = CompactedDays.of(spark, out)
+        assert all(day.several_brokers for day in days.days)
+        candidates = Candidates(multiples=(0.5, 2.0, 20.0))
+        rows = [rows_of(simulate(days, candidates, ReplaySettings(), scope=scope)) for scope in Scope]
+        assert len(rows[0]) > 3 * CLIENTS * 2
+        clients = days.map_entities(client_rows, CLIENT_TABLES, arrays=ARRAYS)
+        rows.append(rows_of(clients.where("table != 'total'")))
+        mutations = {"apis": [UsageApi.MUTATION]}
+        rows.append(rows_of(simulate(days, Candidates(values=(1.0,)), ReplaySettings(), **mutations)))
+        make_missing(spark, out)
+        found.append((rows, report.make(out, LONG_AFTER)))
+    (ours, one), (others, other) = found
+    assert ours == others
+    assert len(one.clients) == CLIENTS + 1
+    for mine, theirs in zip(one.clients, other.clients, strict=True):
+        assert mine == pytest.approx(theirs)
+    for api, use in one.use.items():
+        assert use.offered.tolist() == pytest.approx(other.use[api].offered.tolist())
+        assert use.throttle_ms.sum() == sum(client["throttle_ms"] for client in one.of_api(api))
+        for client in one.of_api(api)[:6]:
             key = (client["user"], client["client_id"], api)
-            assert ours.use_of[key].offered.sum() == client["offered"]
-
-
-def test_a_day_of_older_release_is_read_by_spark_together_with_newer_ones(spark: Any, tmp_path: Path) -> None:
-    write_compacted(tmp_path, [{"t": [1], "client_id": name, "date": day} for name in "abc" for day in (DAY, NEXT)])
-    days = CompactedDays.of(spark, str(tmp_path))
-    manifest = Path(days.days[0].path, MANIFEST)
-    content = json.loads(manifest.read_text())
-    del content["buckets"]
-    manifest.write_text(json.dumps(content))
-    mixed = CompactedDays.of(spark, str(tmp_path))
-    assert (days.here, mixed.here) == (True, False)
-    rates = [rows_of(clients_of(each)) for each in (days, mixed)]
-    assert rates[0] == rates[1]
-    assert len(rates[0]) == 12
-
-
-def test_rows_that_are_apart_already_are_not_moved(spark: Any, tmp_path: Path) -> None:
-    write_compacted(tmp_path, [{"t": [1], "client_id": name} for name in "abc"])
-    days = entity_days(read_compacted(spark, str(tmp_path)), Scope.GATEWAY)
-    assert "Exchange" not in days._jdf.queryExecution().toString()
-    assert days.count() == 3
+            assert one.use_of[key].offered.sum() == client["offered"]
 
 
 def test_without_a_compacted_day_there_is_nothing_to_read(tmp_path: Path) -> None:

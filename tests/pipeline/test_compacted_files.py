@@ -12,33 +12,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.replay.demand import demands
-from pipeline.storage.compacted_files import (
-    Piece,
-    buckets_of,
-    dealt,
-    gathered,
-    pieces_of,
-    read_entities,
-    read_pieces,
-    write_compacted_file,
-)
+from pipeline.storage.compacted_files import Piece, buckets_of, dealt, gathered, pieces_of, read_entities, read_pieces
 from pipeline.storage.entity_days import ENTITY, arrays_of
 from pipeline.storage.joining import join_chunks
-from pipeline.storage.layout import BUCKETS, EVENTS, KEY, SERIES, bucket_of
-from testkit.pipeline.compacted_days import compacted_rows
+from pipeline.storage.layout import EVENTS, FINE_BUCKETS, KEY, SERIES, bucket_of
+from testkit.pipeline.compacted_days import compacted_rows, write_compacted_file
 
 COLUMNS = [*KEY, *SERIES, *EVENTS]
 NAMES = [f"c{number}" for number in range(100)]
+BUCKETS = 32
 
 
 def rows_of(*clients: str, **more: Any) -> list[dict[str, Any]]:
     return [{"client_id": name, "t": [1, 2], "offered": [1.0, float(len(name))], **more} for name in clients]
 
 
+def bucket(user: str, client_id: str, api: str) -> int:
+    return bucket_of(user, client_id, api) * BUCKETS // FINE_BUCKETS
+
+
 def written(folder: Path, *rows: dict[str, Any]) -> list[Piece]:
-    folder.mkdir(exist_ok=True, parents=True)
-    write_compacted_file(folder / "part-0.parquet", pa.Table.from_batches([compacted_rows(rows)]))
-    return pieces_of(folder)
+    path = f"{folder}/part-0.parquet"
+    write_compacted_file(path, pa.Table.from_batches([compacted_rows(rows)]), BUCKETS)
+    return pieces_of([path])
 
 
 def rows_in(batches: Any) -> list[dict[str, Any]]:
@@ -49,7 +45,7 @@ def test_what_is_written_is_read_again_and_other_engines_see_it_too(tmp_path: Pa
     rows = [*rows_of(*NAMES, quota=[None, 5.0]), {"api": "mutation", "t": [3], "e_ms": [3_001], "e_units": [4]}]
     pieces = written(tmp_path, *rows)
     assert {piece.bucket for piece in pieces} == {
-        bucket_of("u", row.get("client_id", "c"), row.get("api", "produce")) for row in rows
+        bucket("u", row.get("client_id", "c"), row.get("api", "produce")) for row in rows
     }
     expected = compacted_rows(rows).to_pylist()
     found = rows_in(read_pieces(sorted(pieces), COLUMNS))
@@ -108,33 +104,47 @@ def test_a_row_group_has_one_bucket_and_a_bounded_number_of_seconds(
     assert sum(sizes) == 250
     for piece in pieces:
         (batch,) = read_pieces([piece], ["user", "client_id", "api"])
-        assert {bucket_of(**row) for row in batch.to_pylist()} == {piece.bucket}
+        assert {bucket(**row) for row in batch.to_pylist()} == {piece.bucket}
 
 
 def test_parts_are_whole_buckets_of_about_equal_size(tmp_path: Path) -> None:
     monday, tuesday = tmp_path / "monday", tmp_path / "tuesday"
     pieces = [*written(monday, *rows_of(*NAMES)), *written(tuesday, *rows_of(*NAMES))]
-    parts = dealt(pieces, 3, 10**9, days_apart=False)
+    parts = dealt(pieces, 3, 10**9)
     assert sorted(piece for part in parts for piece in part) == sorted(pieces)
     assert [part == sorted(part) for part in parts] == [True] * 3
     sizes = [sum(piece.elements for piece in part) for part in parts]
     assert max(sizes) - min(sizes) <= 2 * max(400 // BUCKETS, 40)
-    buckets = [{piece.bucket for piece in part} for part in parts]
-    assert sum(map(len, buckets)) == len(set.union(*buckets))
-    smaller = dealt(pieces, 1, 100, days_apart=True)
+    smaller = dealt(pieces, 1, 100)
     assert len(smaller) >= 4
-    places = [{(piece.bucket, Path(piece.path).parent) for piece in part} for part in smaller]
-    assert sum(map(len, places)) == len(set.union(*places))
-    assert dealt([], 2, 10, days_apart=True) == []
+    for each in (parts, smaller):
+        places = [{(piece.bucket, Path(piece.path).parent) for piece in part} for part in each]
+        assert sum(map(len, places)) == len(set.union(*places))
+    assert dealt([], 2, 10) == []
 
 
-def test_all_days_of_a_client_are_in_its_bucket_and_buckets_come_one_by_one(tmp_path: Path) -> None:
-    pieces = [*written(tmp_path / "monday", *rows_of(*NAMES[:50])), *written(tmp_path / "tuesday", *rows_of(*NAMES))]
+def test_a_client_is_in_one_bucket_and_buckets_come_one_by_one(tmp_path: Path) -> None:
+    pieces = written(tmp_path, *rows_of(*NAMES), *rows_of(*NAMES[:50], gw="other"))
     seen: dict[str, int] = {}
-    for bucket, rows in buckets_of(sorted(pieces), ["client_id"]):
+    for number, rows in buckets_of(sorted(pieces), ["client_id"]):
         for row in rows_in(rows):
-            assert seen.setdefault(row["client_id"], bucket) == bucket
+            assert seen.setdefault(row["client_id"], number) == number
     assert sorted(seen) == sorted(NAMES)
+
+
+def test_a_client_of_several_brokers_is_noticed_over_row_groups_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def several(*rows: dict[str, Any]) -> bool:
+        table = pa.Table.from_batches([compacted_rows(rows)])
+        return write_compacted_file(f"{tmp_path}/part.parquet", table).several_brokers
+
+    one = [*rows_of("a", "b", node=1), *rows_of("a", gw="other", node=2), *rows_of("b", api="fetch", node=2)]
+    for size in (1_000_000, 1):
+        monkeypatch.setattr("pipeline.storage.compacted_files.ELEMENTS_PER_GROUP", size)
+        assert not several(*one)
+        assert not several(*one, *rows_of("a", listener="other", node=1))
+        assert several(*one, *rows_of("a", node=2))
 
 
 @pytest.mark.parametrize("brokers_apart", [False, True])

@@ -1,20 +1,20 @@
 """Raw rows of a day as one row per client, by Spark; more in `test_pruning.py` and `test_raw_rows.py`."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
+from deltalake import DeltaTable
 
 from pipeline.cli import main
 from pipeline.errors import JobError
 from pipeline.maintenance.compaction import compact
 from pipeline.maintenance.status import status
+from pipeline.storage.compacted_days import CompactedDay, CompactedDays, compacted_table, published_days
 from pipeline.storage.coverage import Expectation
-from pipeline.storage.layout import BUCKETS, committed_batches, published_days, raw_dir, read_compacted
-from pipeline.storage.store import MANIFEST
+from pipeline.storage.files import parquet_reader
+from pipeline.storage.tables import Conflict, Table
 from testkit.pipeline.usage_lines import DAY, LONG_AFTER, event, line, place, row
 from tests.pipeline.conftest import Ingest
 
@@ -38,28 +38,41 @@ def test_a_day_is_one_row_per_client_published_whole_and_again_with_its_late_lin
     for first in (20, 10):
         fill(tmp_path, first, 10)
         ingest()
-    assert compact(spark, out, LONG_AFTER, allow_gaps=True)["2026-09-28"]["rows"] == 40
+    assert compact(spark, out, LONG_AFTER, allow_gaps=True)["2026-09-28"].rows == 40
     fill(tmp_path, 0, 10)
     ingest()
-    # As a killed ingest has left it: the offset index does not have this batch yet.
-    *_, last = committed_batches(out)
-    shutil.copytree(last.path, raw_dir(out, last.number + 1))
     assert [day["late"] for day in status(out, LONG_AFTER)["days"]] == [True]
-    manifest = compact(spark, out, LONG_AFTER, allow_gaps=True)["2026-09-28"]
+    day = compact(spark, out, LONG_AFTER, allow_gaps=True)["2026-09-28"]
     share = 30 / 86_400
-    expected = {"rows": 60, "keys": 2, "batches": [0, 1, 2], "buckets": BUCKETS, "open": False}
-    expected |= {"completeness": share, "gateways": {"a": share}}
-    expected |= {"algorithms": {"a": ["token_bucket"]}, "set_back_ms": {"a": 2_000}}
-    assert manifest == {"date": "2026-09-28", **expected}
+    assert day == CompactedDay(
+        "2026-09-28", run=2, rows=60, keys=2, last_batch=2, buckets=32, completeness=share, gateways={"a": share},
+        algorithms={"a": ("token_bucket",)}, set_back_ms={"a": 2_000},
+    )  # fmt: skip
     assert [(day.run, day.rows) for day in published_days(out)] == [(2, 60)]
-    admin, client = read_compacted(spark, out).orderBy("api").collect()
-    assert client.t == client.offered == list(range(30))
-    assert (admin.t, admin.e_units) == (list(range(30)), list(range(30)))
-    folder = tmp_path / "out/packed/date=2026-09-28"
-    assert [path.name for path in folder.iterdir()] == ["run=000002"]
+    admin, client = compacted(spark, out)
+    assert client["t"] == client["offered"] == list(range(30))
+    assert (admin["t"], admin["e_units"]) == (list(range(30)), list(range(30)))
     # Another engine sees the same.
-    count = f"select count(*), sum(len(t)), sum(len(e_ms)) from '{folder}/*/*.parquet'"
-    assert duckdb.sql(count).fetchall() == [(2, 60, 30)]
+    with duckdb.connect() as connection:
+        connection.register("days", DeltaTable(f"{out}/compacted").to_pyarrow_dataset())
+        found = connection.sql("select count(*), sum(len(t)), sum(len(e_ms)) from days where date = '2026-09-28'")
+        assert found.fetchall() == [(2, 60, 30)]
+    # What was replaced is there for those that read it, until the next one is compacted.
+    folder = tmp_path / "out/compacted/date=2026-09-28"
+    files = {path.name for path in folder.iterdir()}
+    compact(spark, out, LONG_AFTER, allow_gaps=True)
+    left = {path.name for path in folder.iterdir()}
+    assert left < files
+    assert left == {file.path.rpartition("/")[2] for file in compacted_table(out).read().files}
+
+
+def compacted(spark: Any, out: str) -> list[dict[str, Any]]:
+    """All compacted rows, by API, client and first second."""
+    rows = []
+    for path in CompactedDays.of(spark, out).paths:
+        with parquet_reader(path) as reader:
+            rows += reader.read().to_pylist()
+    return sorted(rows, key=lambda row: (row["api"], row["client_id"], row["t"]))
 
 
 def test_a_day_with_holes_or_not_over_is_compacted_only_when_asked_for_and_keeps_no_other_from_it(
@@ -70,14 +83,14 @@ def test_a_day_with_holes_or_not_over_is_compacted_only_when_asked_for_and_keeps
     place(tmp_path / "in", "evening.jsonl.gz", *evening)
     ingest()
     soon = Expectation(today + 3_700)
-    assert [day for day, made in compact(spark, out, soon).items() if not made["open"]] == ["2026-09-28"]
+    assert [day for day, made in compact(spark, out, soon).items() if not made.open] == ["2026-09-28"]
     assert "left as it is: 2026-09-29 is not closed" in capsys.readouterr().err
     with pytest.raises(JobError, match="2026-09-29 is not closed"):
         compact(spark, out, soon, date="2026-09-29", allow_gaps=True)
     with pytest.raises(JobError, match=r"2026-09-29 is only 22.22% complete \(a 22.2%\).*Compacted: nothing"):
         compact(spark, out, soon, allow_open=True)
-    manifest = compact(spark, out, soon, allow_open=True, allow_gaps=True)["2026-09-29"]
-    assert (manifest["open"], manifest["gateways"]) == (True, {"a": 20 / 90})
+    day = compact(spark, out, soon, allow_open=True, allow_gaps=True)["2026-09-29"]
+    assert (day.open, day.gateways) == (True, {"a": 20 / 90})
     # Over by now: it is compacted again, though no line came since, and most of it is not there.
     with pytest.raises(JobError, match=r"2026-09-29 is only 0.02% complete"):
         compact(spark, out, LONG_AFTER)
@@ -92,22 +105,44 @@ def test_a_day_with_holes_or_not_over_is_compacted_only_when_asked_for_and_keeps
     assert [gap["lines"] for gap in status(out, LONG_AFTER)["gaps"]] == [70]
 
 
-def test_batches_ordered_otherwise_are_sorted_by_spark(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
+def test_a_day_is_the_same_however_many_buckets_it_has(
+    spark: Any, tmp_path: Path, ingest: Ingest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = str(tmp_path / "out")
-    for first in (0, 30):
-        fill(tmp_path, first, 30)
+    lines = [line(seq, *(row(f"c{number}", number) for number in range(200))) for seq in range(30)]
+    place(tmp_path / "in", "usage-a-0.jsonl.gz", *lines[:15])
+    place(tmp_path / "in", "usage-a-15.jsonl.gz", *lines[15:])
     ingest(max_files=1)
     compact(spark, out, LONG_AFTER, allow_gaps=True)
-    expected = sorted(map(repr, read_compacted(spark, out).collect()))
-    assert [day.buckets for day in published_days(out)] == [BUCKETS]
-    # As an older release left it.
-    manifest = Path(next(committed_batches(out)).path, MANIFEST)
-    content = json.loads(manifest.read_text())
-    del content["buckets"]
-    manifest.write_text(json.dumps(content))
-    compact(spark, out, LONG_AFTER, date="all", allow_gaps=True)
-    assert [(day.run, day.buckets) for day in published_days(out)] == [(2, 0)]
-    assert sorted(map(repr, read_compacted(spark, out).collect())) == expected
+    expected = [{**row, "bucket": None} for row in compacted(spark, out)]
+    assert len(expected) == 200
+    monkeypatch.setattr("pipeline.storage.layout._SECONDS_PER_BUCKET", 20)
+    (day,) = compact(spark, out, LONG_AFTER, date="all", allow_gaps=True).values()
+    assert day.buckets == 512
+    found = compacted(spark, out)
+    assert len({row["bucket"] for row in found}) > 100
+    assert [{**row, "bucket": None} for row in found] == expected
+
+
+def test_a_day_that_another_job_compacts_meanwhile_is_told_and_stays_whole(
+    spark: Any, tmp_path: Path, ingest: Ingest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = str(tmp_path / "out")
+    fill(tmp_path, 0, 10)
+    ingest()
+    commit, others = Table.commit, iter([1])
+
+    def interrupted(table: Table, *arguments: Any, **changes: Any) -> Any:
+        for _ in others:
+            compact(spark, out, LONG_AFTER, allow_gaps=True)
+            compacted_table(out).sweep()
+        return commit(table, *arguments, **changes)
+
+    monkeypatch.setattr(Table, "commit", interrupted)
+    with pytest.raises(Conflict, match="compacted was changed by another job meanwhile: run this again"):
+        compact(spark, out, LONG_AFTER, allow_gaps=True)
+    assert [(day.run, day.rows) for day in published_days(out)] == [(1, 20)]
+    assert len(compacted(spark, out)) == 2
 
 
 def test_i15_a_day_that_only_a_wrong_clock_named_is_told(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
@@ -117,7 +152,5 @@ def test_i15_a_day_that_only_a_wrong_clock_named_is_told(spark: Any, tmp_path: P
     place(tmp_path / "in", "usage-a-0.jsonl.gz", *right, *ahead)
     ingest()
     rows = {"2026-09-28": 18, "2026-09-29": 2}
-    assert {
-        date: manifest["rows"] for date, manifest in compact(spark, out, LONG_AFTER, allow_gaps=True).items()
-    } == rows
+    assert {date: day.rows for date, day in compact(spark, out, LONG_AFTER, allow_gaps=True).items()} == rows
     assert {day["date"]: day["compacted_rows"] for day in status(out, LONG_AFTER)["days"]} == rows

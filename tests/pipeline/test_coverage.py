@@ -1,6 +1,5 @@
 """How much of its gateways' time a day has, which days are over, and what is made of a day that lacks some."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ from pipeline.jobs.recommend import history_days
 from pipeline.recommend.doubt import doubtful_gateways
 from pipeline.recommend.recommendation import ClientDay, Rule, required_rate_of
 from pipeline.recommend.required_rates import gather
+from pipeline.storage.compacted_days import CompactedDay, with_losses
 from pipeline.storage.coverage import AHEAD_S, Clash, Coverage, Expectation, coverage, short_gateways
-from pipeline.storage.index_files import with_losses
-from pipeline.storage.layout import CompactedDay
 from pipeline.storage.offset_index import DAY_S, Entry, Interval, OffsetIndex, Run
+from pipeline.storage.raw_table import RawState, raw_table
 from testkit.pipeline.client_days import client_days_of, client_table
 
 DAY = 20_000
@@ -139,7 +138,7 @@ def test_of_twenty_gateways_one_is_late_one_lies_about_its_clock_and_one_is_gone
 
 # -- what is made of it ----------------------------------------------------------------------------------------------
 def day(date: str, **known: Any) -> CompactedDay:
-    return CompactedDay(date, "", 1, 1, 1, known.pop("completeness", 1.0), [], **known)
+    return CompactedDay(date, rows=1, keys=1, **known)
 
 
 def test_a_day_that_is_not_over_is_not_used_and_one_with_two_gateways_of_one_id_is_refused() -> None:
@@ -224,12 +223,10 @@ def test_a_day_of_twenty_gateways_adds_up_though_one_is_late_one_lies_about_its_
 
 def test_a_loss_that_shows_only_after_compaction_counts_from_then_on(tmp_path: Path) -> None:
     compacted = day(NAME, gateways={"a": 1.0, "b": 0.97})
-    file = tmp_path / "ledger" / "v=000000000000.json"
-    file.parent.mkdir()
     # What one gateway wrote in the evening is lost, as its first line of the next day shows; the other's came late.
     index = index_of(("a", 0, DAY_S // 2), ("a", DAY_S, 2 * DAY_S), ("b", 0, 2 * DAY_S))
-    content = {"source": "s", "runs": index.to_json()}
-    file.write_text(json.dumps(content))
+    table = raw_table(str(tmp_path))
+    table.commit(table.prepared(), state=RawState(index=index).to_json())
     (known,) = with_losses([compacted], str(tmp_path), LATER)
     assert (known.completeness, known.gateways) == (0.75, {"a": 0.5, "b": 0.97})
     assert with_losses([], str(tmp_path), LATER) == []

@@ -1,151 +1,186 @@
-"""What is deleted and what stays, seen in folders whose tables are empty: their manifests say what is in them."""
+"""What is deleted and what stays: in tables whose states and files say it, without Spark."""
 
 import datetime
-import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from pipeline.cli import main
+from pipeline.client_tables.tables import client_use_table, clients_table
 from pipeline.errors import JobError
 from pipeline.jobs import prune
-from pipeline.maintenance import pruning
 from pipeline.maintenance.compaction import compact
-from pipeline.maintenance.pruning import Keep, delete, due, is_pruned
+from pipeline.maintenance.pruning import Due, Keep, delete
 from pipeline.maintenance.status import status
-from pipeline.storage.layout import committed_batches, compacted_dir, published_days, raw_dir
-from pipeline.storage.store import MANIFEST, LocalStore, held
+from pipeline.storage import tables
+from pipeline.storage.compacted_days import CompactedDay, CompactedState, compacted_table, published_days
+from pipeline.storage.offset_index import Entry, OffsetIndex, Run
+from pipeline.storage.partitioned_files import PartitionedFiles
+from pipeline.storage.raw_table import RawDay, RawState, raw_table
+from pipeline.storage.schemas import COMPACTED_SCHEMA, RAW_SCHEMA
+from pipeline.storage.tables import Snapshot, Table
+from testkit.pipeline.client_days import write_client_tables
 from testkit.pipeline.usage_lines import LONG_AFTER
 
 TODAY = datetime.date(2026, 11, 30)
 OLD, RECENT, YOUNG = "2026-11-01", "2026-11-22", "2026-11-23"
+AHEAD = "2126-01-01"
 
 
 class Folder:
-    """A pipeline's folder with empty tables: what `prune` looks at is what their manifests say."""
+    """A pipeline's folder with a row for whatever is said to be in it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.out = str(path)
+    def __init__(self, out: str, clock: pytest.MonkeyPatch) -> None:
+        self.out = out
+        self._clock = clock
 
-    def batch(self, number: int, *days: str, index: bool = True) -> None:
-        """An ingested batch with lines of these days."""
-        one = {"lines": 1, "rows": 1, "dropped_rows": 0, "dropped_events": 0}
-        manifest = {"dates": dict.fromkeys(days, one), "lines": len(days), "rows": len(days)}
-        self._put(raw_dir(self.out, number), {**manifest, "torn": 0, "duplicates": 0})
-        quarantine = self.path / f"quarantine/batch={number:012d}"
-        quarantine.mkdir(parents=True)
-        if index:
-            (self.path / "ledger").mkdir(exist_ok=True)
-            text = json.dumps({"source": "s", "runs": []})
-            (self.path / f"ledger/v={number:012d}.json").write_text(text)
+    def batch(self, *days: str, torn: bool = False, at: str = "2026-11-29") -> None:
+        """An ingested batch with a line of each of these days."""
+        self.at(at)
+        table = raw_table(self.out)
+        before = table.prepared()
+        state = RawState.from_json(before.state)
+        one = RawDay(1, 1, last_batch=state.batches)
+        after = RawState(
+            state.batches + 1,
+            index=state.index.add([Entry(Run("a", 1), state.batches, 1)])[0] if days else OffsetIndex(),
+            days={**state.days, **{day: state.days.get(day, RawDay()) + one for day in days}},
+        )
+        files = _files(table, before, RAW_SCHEMA, [*days, *([None] if torn else [])])
+        table.commit(before, add=files, state=after.to_json())
 
-    def compacted(self, day: str, *batches: int, run: int = 1) -> None:
-        """A day compacted from these batches."""
-        manifest = {"rows": 1, "keys": 1, "completeness": 1.0, "batches": batches}
-        self._put(f"{compacted_dir(self.out, day)}/run={run:06d}", manifest)
+    def compacted(self, day: str, last_batch: int = 0) -> None:
+        """A day compacted from all batches up to this one."""
+        table = compacted_table(self.out)
+        before = table.prepared()
+        state = CompactedState.from_json(before.state)
+        run = state.days[day].run + 1 if day in state.days else 1
+        about = CompactedDay(day, run, rows=1, keys=1, last_batch=last_batch, buckets=32)
+        after = CompactedState({**state.days, day: about}, state.pruned)
+        files = _files(table, before, COMPACTED_SCHEMA, [day])
+        table.commit(before, add=files, remove=before.of(date=day), state=after.to_json())
 
-    def _put(self, folder: str, manifest: dict[str, Any]) -> None:
-        Path(folder).mkdir(parents=True)
-        (Path(folder) / MANIFEST).write_text(json.dumps(manifest))
-        (Path(folder) / "part.parquet").write_bytes(b"rows")
+    def at(self, day: str) -> None:
+        """Sets the clock to noon of a day."""
+        noon = datetime.datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp()
+        self._clock.setattr(tables.time, "time", lambda: noon)
+        self._clock.setattr(prune.time, "time", lambda: noon)
 
     @property
-    def batches(self) -> list[int]:
-        """What is there."""
-        return [each.number for each in committed_batches(self.out)]
+    def raw(self) -> list[str | None]:
+        """Days with raw rows, and None for lines that could not be read; each file once."""
+        return sorted((file.partition["date"] for file in raw_table(self.out).read().files), key=str)
 
     @property
     def days(self) -> list[str]:
-        """What is there."""
-        return [each.date for each in published_days(self.out)]
+        """Compacted days, whose rows are there."""
+        table = compacted_table(self.out)
+        files = table.read().files
+        days = [day.date for day in published_days(self.out)]
+        assert days == sorted({str(file.partition["date"]) for file in files})
+        if files:
+            assert DeltaTable(table._uri).to_pyarrow_table(columns=["date"]).num_rows == len(files) + 1
+        return days
 
-    def prune(self, **keep: int) -> dict[str, tuple[int, ...]]:
-        """Delete what is due; what was kept though it is old."""
-        found = due(self.out, Keep(**keep), today=TODAY)
-        delete(self.out, found)
-        return found.kept
+    def prune(self, **keep: int) -> Due:
+        """Delete what is due."""
+        made = clients_table(self.out), client_use_table(self.out)
+        return delete(self.out, Keep(**keep), today=TODAY, made=made)
+
+
+def _files(table: Table, before: Snapshot, schema: pa.Schema, days: list[str | None]) -> list[tables.DataFile]:
+    parts = PartitionedFiles(table.folder, before.version + 1, ["date"], schema)
+    for day in days:
+        date = None if day is None else datetime.date.fromisoformat(day)
+        row = {"date": pa.array([date], pa.date32())}
+        columns = [row.get(column.name, pa.nulls(1, column.type)) for column in schema]
+        parts.write((day,), pa.Table.from_arrays(columns, schema=schema), 1)
+    return parts.end()
+
+
+@pytest.fixture(params=["here", "s3"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    root = str(tmp_path / "out") if request.param == "here" else request.getfixturevalue("bucket")
+    return Folder(root, monkeypatch)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    return Folder(tmp_path)
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    return Folder(str(tmp_path / "out"), monkeypatch)
 
 
-def test_a_batch_goes_with_its_quarantine_once_all_its_days_are_old_and_packed(folder: Folder) -> None:
-    folder.batch(0, OLD)
-    folder.batch(1, OLD, RECENT)
-    folder.batch(2, RECENT, YOUNG)
-    folder.compacted(OLD, 0, 1)
-    folder.compacted(RECENT, 1, 2)
-    folder.compacted(YOUNG, 2)
-    assert folder.prune(raw=7) == {}
-    assert folder.batches == [2]
-    assert [path.name for path in (folder.path / "quarantine").iterdir()] == ["batch=000000000002"]
-    assert not list((folder.path / "raw").glob(".*"))
-    assert len(list((folder.path / "ledger").iterdir())) == 3
+def data_files(out: str) -> list[str]:
+    return sorted(str(path) for path in Path(out).rglob("*.parquet") if path.parent.name.startswith("date="))
 
 
-def test_a_batch_with_lines_of_a_day_that_is_not_packed_with_them_stays_however_old(folder: Folder) -> None:
-    folder.batch(0, OLD, RECENT)
-    folder.batch(1, RECENT)
-    folder.batch(2, OLD)
-    folder.compacted(OLD, 0)
-    folder.compacted(RECENT, 1)
-    assert folder.prune(compacted=100) == {OLD: (2,), RECENT: (0,)}
-    assert folder.batches == [0, 2]
-
-
-def test_a_batch_that_the_offset_index_does_not_have_yet_stays(folder: Folder) -> None:
-    folder.batch(0, OLD)
-    folder.batch(1, OLD, index=False)
-    folder.compacted(OLD, 0, 1)
-    folder.prune()
-    assert folder.batches == [1]
-
-
-def test_a_batch_without_lines_goes_with_the_one_read_after_it(folder: Folder) -> None:
-    folder.batch(0)
-    folder.batch(1, OLD)
-    folder.batch(2)
+def test_raw_rows_go_once_their_day_is_old_and_compacted_with_all_of_them(folder: Folder) -> None:
+    folder.batch(OLD, RECENT)
+    folder.batch(OLD, RECENT, YOUNG)
     folder.compacted(OLD, 1)
-    folder.prune()
-    assert folder.batches == [2]
+    folder.compacted(RECENT, 0)
+    folder.compacted(YOUNG, 1)
+    assert folder.prune(raw=7).kept == (RECENT,)
+    assert folder.raw == [RECENT, RECENT, YOUNG]
+    folder.compacted(RECENT, 1)
+    assert folder.prune(raw=7).kept == ()
+    assert folder.raw == [YOUNG]
+    # What has been read is known for ever.
+    state = RawState.from_json(raw_table(folder.out).read().state)
+    assert (state.batches, state.index.lines(), state.days[OLD].gone, state.days[YOUNG].gone) == (2, 2, True, False)
 
 
-def test_a_day_of_a_clock_set_wrong_does_not_keep_a_batch(folder: Folder) -> None:
-    # It is not compacted before its time.
-    folder.batch(0, OLD, "2126-01-01")
-    folder.compacted(OLD, 0)
-    assert folder.prune() == {}
-    assert (folder.batches, folder.days) == ([], [OLD])
+def test_their_files_are_gone_too(local: Folder) -> None:
+    local.batch(OLD, YOUNG, torn=True)
+    local.compacted(OLD)
+    local.compacted(OLD)
+    local.compacted(YOUNG)
+    assert len(data_files(local.out)) == 6
+    local.prune(raw=7, compacted=7)
+    left = [Path(path).parent.name for path in data_files(local.out)]
+    assert left == [f"date={YOUNG}", f"date={YOUNG}", "date=none"]
 
 
-def test_a_packed_day_goes_when_it_is_old_and_its_late_lines_after_it(folder: Folder) -> None:
-    for number in (0, 1):
-        folder.batch(number, OLD)
-    folder.compacted(OLD, 0)
-    folder.compacted("2026-10-25", 0)
-    folder.compacted("2026-10-26")
-    folder.prune(compacted=35)
-    assert folder.days == ["2026-10-26", OLD]
-    assert is_pruned(LocalStore(), folder.out, "2026-10-25")
-    folder.prune(compacted=7)
-    assert (folder.days, folder.batches) == ([], [1])
-    folder.prune()
-    assert folder.batches == []
+def test_lines_that_could_not_be_read_and_days_of_a_clock_set_wrong_go_when_they_are_old(folder: Folder) -> None:
+    folder.batch(AHEAD, YOUNG, torn=True, at=OLD)
+    folder.batch(YOUNG, torn=True, at=RECENT)
+    folder.batch(YOUNG, torn=True, at=YOUNG)
+    folder.compacted(YOUNG, 2)
+    found = folder.prune(raw=7)
+    assert (found.raw.keys(), found.kept) == ({AHEAD, None}, ())
+    assert folder.raw == [YOUNG, YOUNG, YOUNG, None]
+    # Should the day ever come, it is another one.
+    assert AHEAD not in RawState.from_json(raw_table(folder.out).read().state).days
 
 
-def test_an_older_run_that_a_killed_pack_has_left_does_not_come_back_as_the_day(folder: Folder) -> None:
-    folder.compacted("2026-10-25", 0, run=1)
-    folder.compacted("2026-10-25", 0, 1, run=2)
-    folder.prune(compacted=35)
-    assert folder.days == []
-    assert [path.name for path in (folder.path / "packed/date=2026-10-25").iterdir()] == ["_pruned.json"]
+def test_a_compacted_day_goes_when_it_is_old_and_its_late_lines_after_it(local: Folder) -> None:
+    local.batch(OLD, "2026-10-25")
+    local.batch(OLD)
+    local.compacted(OLD, 0)
+    local.compacted("2026-10-25", 0)
+    local.compacted("2026-10-26")
+    write_client_tables(
+        Path(local.out),
+        [{"date": datetime.date.fromisoformat(day.date), "t": [1]} for day in published_days(local.out)],
+    )
+    made = [clients_table(local.out), client_use_table(local.out)]
+    local.prune(compacted=35)
+    assert local.days == ["2026-10-26", OLD]
+    assert local.raw == [OLD, OLD]
+    for table in made:
+        assert table.read().state["days"].keys() == {"2026-10-26", OLD}
+        assert {file.partition["date"] for file in table.read().files} == {"2026-10-26", OLD}
+    assert local.prune(compacted=7).kept == (OLD,)
+    assert (local.days, local.raw) == ([], [OLD, OLD])
+    local.prune()
+    assert local.raw == []
 
 
-def test_reports_go_when_they_are_old_and_plans_and_what_has_a_name_never(folder: Folder) -> None:
+def test_reports_go_when_they_are_old_and_plans_and_what_has_a_name_never(local: Folder) -> None:
+    results = Path(local.out, "results")
     for name in (
         "report/run=20260831T120000Z",
         "report/run=20260901T120000Z",
@@ -153,108 +188,116 @@ def test_reports_go_when_they_are_old_and_plans_and_what_has_a_name_never(folder
         "sim/run=wide",
         "plan/run=2026-08-31T120000Z",
     ):
-        (folder.path / "results" / name).mkdir(parents=True)
-    folder.prune(results=90)
-    left = sorted(str(path.relative_to(folder.path / "results")) for path in folder.path.glob("results/*/*"))
+        (results / name).mkdir(parents=True)
+    local.prune(results=90)
+    left = sorted(str(path.relative_to(results)) for path in results.glob("*/*"))
     assert left == ["plan/run=2026-08-31T120000Z", "report/run=20260901T120000Z", "sim/run=wide"]
 
 
-class Killed(LocalStore):
-    """Dies at one of its calls, in the middle of a folder when it deletes."""
-
-    def __init__(self, at: int) -> None:
-        self._left = at
-
-    def _dies(self) -> bool:
-        self._left -= 1
-        return self._left < 0
-
-    def delete(self, path: str) -> None:
-        if self._dies():
-            for file in Path(path).glob("*.parquet"):
-                file.unlink()
-            raise KeyboardInterrupt
-        super().delete(path)
-
-    def move(self, path: str, to: str) -> None:
-        if self._dies():
-            raise KeyboardInterrupt
-        super().move(path, to)
-
-    def write(self, path: str, content: bytes) -> None:
-        if self._dies():
-            raise KeyboardInterrupt
-        super().write(path, content)
-
-
-@pytest.mark.parametrize("at", range(6))
+@pytest.mark.parametrize("step", ["sweep", "commit", "_write_state", "_delete"])
+@pytest.mark.parametrize("after", range(5))
 def test_killed_while_it_deletes_it_shows_nothing_half_and_the_next_run_does_the_rest(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch, at: int
+    local: Folder, monkeypatch: pytest.MonkeyPatch, step: str, after: int
 ) -> None:
-    folder.batch(0, OLD)
-    folder.compacted(OLD, 0)
+    local.batch(OLD, torn=True, at=OLD)
+    local.compacted(OLD)
+    write_client_tables(Path(local.out), [{"date": datetime.date.fromisoformat(OLD), "t": [1]}])
+    real, left = getattr(Table, step), iter(range(after))
+
+    def dying(table: Table, *arguments: Any, **options: Any) -> Any:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return real(table, *arguments, **options)
+
     with monkeypatch.context() as patched:
-        patched.setattr(pruning, "store_of", lambda _: Killed(at))
-        with pytest.raises(KeyboardInterrupt):
-            delete(folder.out, due(folder.out, Keep(compacted=7), today=TODAY))
-    for each in (*committed_batches(folder.out), *published_days(folder.out)):
-        assert (Path(each.path) / "part.parquet").exists()
-    folder.prune(compacted=7)
-    assert (folder.batches, folder.days) == ([], [])
-    assert is_pruned(LocalStore(), folder.out, OLD)
-    assert not list(folder.path.rglob(".*.gone"))
-    assert not list((folder.path / "quarantine").iterdir())
+        patched.setattr(Table, step, dying)
+        try:
+            local.prune(compacted=7)
+        except KeyboardInterrupt:
+            pass
+        else:
+            assert (step, after) in {("commit", 4), ("_write_state", 4)}
+    for table in (raw_table(local.out), compacted_table(local.out), clients_table(local.out)):
+        for file in table.read().files:
+            assert Path(table.path(file)).exists()
+    local.prune(compacted=7)
+    assert (local.raw, local.days) == ([], [])
+    assert clients_table(local.out).read().files == client_use_table(local.out).read().files == ()
+    assert OLD in CompactedState.from_json(compacted_table(local.out).read().state).pruned
+    assert data_files(local.out) == []
+
+
+def test_a_full_disk_gets_room_by_what_was_replaced_before_anything_is_written(
+    local: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.compacted(YOUNG)
+    local.compacted(YOUNG)
+    assert len(data_files(local.out)) == 2
+
+    def full(*arguments: Any, **options: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    local.batch(OLD)
+    local.compacted(OLD)
+    with monkeypatch.context() as patched:
+        patched.setattr(Table, "_write_state", full)
+        with pytest.raises(OSError, match="No space"):
+            local.prune()
+    assert sum("compacted/" in path for path in data_files(local.out)) == 2
+    local.prune()
+    assert local.raw == []
 
 
 @pytest.fixture
-def old(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Folder:
+def old(local: Folder) -> Folder:
     """A folder with something to delete, at a known time."""
-    noon = datetime.datetime.combine(TODAY, datetime.time(12), datetime.UTC)
-    monkeypatch.setattr(prune.time, "time", noon.timestamp)
-    folder.batch(0, OLD)
-    folder.batch(1, RECENT)
-    folder.compacted(OLD, 0)
-    return folder
+    local.batch(OLD, RECENT)
+    local.compacted(OLD, 0)
+    local.at(TODAY.isoformat())
+    return local
 
 
 def test_without_yes_it_only_says_what_it_would_delete(old: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prune", "--out", old.out]) == 0
     said = capsys.readouterr().out
-    assert "1 raw batches, 0: " in said
-    assert f"kept: 1 raw batches (1) have lines of {RECENT}, which is not compacted with them" in said
+    assert f"1 raw days, {OLD}: 0.0 MB" in said
+    assert f"kept: raw rows of {RECENT}, which is not compacted with all of them" in said
     assert "nothing was deleted: say --yes" in said
-    assert old.batches == [0, 1]
+    assert old.raw == [OLD, RECENT]
     assert main(["prune", "--out", old.out, "--yes"]) == 0
-    assert old.batches == [1]
+    assert old.raw == [RECENT]
     assert main(["prune", "--out", old.out]) == 0
     assert "nothing to delete" in capsys.readouterr().out
 
 
-def test_it_deletes_nothing_while_a_day_is_being_packed(old: Folder, capsys: pytest.CaptureFixture[str]) -> None:
-    with held(f"{old.out}/.pack.lock"):
-        assert main(["prune", "--out", old.out, "--yes"]) == 1
-    assert "held by another process" in capsys.readouterr().err
-    assert old.batches == [0, 1]
-
-
 def test_late_lines_of_a_day_that_is_gone_are_not_taken_for_the_day(
-    folder: Folder, capsys: pytest.CaptureFixture[str]
+    local: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder.batch(0, OLD)
-    folder.compacted(OLD, 0)
-    folder.prune(raw=7)
-    with pytest.raises(JobError, match=f"all raw batches of {OLD} are gone"):
-        compact(None, folder.out, LONG_AFTER, date=OLD)
-    folder.batch(1, OLD)
-    for days, fault in ((100, "compacted from raw batches that are gone"), (7, "compacted and has been pruned")):
-        folder.prune(compacted=days)
+    local.batch(OLD)
+    local.compacted(OLD)
+    local.prune(raw=7)
+    with pytest.raises(JobError, match=f"{OLD} was compacted from raw rows that have been pruned since"):
+        compact(None, local.out, LONG_AFTER, date=OLD)
+    local.batch(OLD)
+    for days, fault in ((100, "compacted from raw rows that have been pruned"), (7, "compacted and has been pruned")):
         # Left as it is, so that other days can be compacted; the day asked for by name is an error.
-        assert compact(None, folder.out, LONG_AFTER) == {}
-        assert f"left as it is: {OLD} was {fault}" in capsys.readouterr().err
+        assert compact(None, local.out, LONG_AFTER) == {}
+        assert f"left as it is: {OLD} was compacted from raw rows" in capsys.readouterr().err
+        found = local.prune(compacted=days)
+        assert found.kept == (OLD,)
         with pytest.raises(JobError, match=fault):
-            compact(None, folder.out, LONG_AFTER, date=OLD)
-    assert [(day["pruned"], day["compacted_rows"]) for day in status(folder.out, LONG_AFTER)["days"]] == [
-        (True, None)
-    ]
+            compact(None, local.out, LONG_AFTER, date=OLD)
+    (day,) = (day for day in status(local.out, LONG_AFTER)["days"] if day["date"] == OLD)
+    assert (day["pruned"], day["compacted_rows"]) == (True, None)
     with pytest.raises(JobError, match=f"no lines of {YOUNG} have been read: there are {OLD}"):
-        compact(None, folder.out, LONG_AFTER, date=YOUNG)
+        compact(None, local.out, LONG_AFTER, date=YOUNG)
+
+
+def test_a_folder_that_was_moved_is_the_same(local: Folder) -> None:
+    local.batch(OLD, YOUNG)
+    local.compacted(OLD)
+    shutil.move(local.out, f"{local.out}-moved")
+    local.out = f"{local.out}-moved"
+    assert local.days == [OLD]
+    local.prune()
+    assert local.raw == [YOUNG]

@@ -1,6 +1,8 @@
 """Usage lines as columns, columns as raw files, and raw rows of a client joined into one."""
 
 import datetime
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,9 @@ from hypothesis import strategies as st
 from pipeline.ingest.collector import Collector, Skip
 from pipeline.maintenance.compaction import compact_buckets
 from pipeline.storage.joining import ORDER, join_chunks
-from pipeline.storage.layout import BUCKETS, EVENTS, KEY, LINES, RAW, SERIES
-from pipeline.storage.raw_files import write_raw_file
-from pipeline.storage.schemas import ARROW_TYPES, RAW_SCHEMA
+from pipeline.storage.layout import EVENTS, FINE_BUCKETS, KEY, LINES, SERIES, bucket_of
+from pipeline.storage.raw_table import write_raw_files
+from pipeline.storage.schemas import RAW_SCHEMA
 from testkit.pipeline.usage_lines import BOOT, DAY, content, event, line, row
 
 DATE = datetime.date(2026, 9, 28)
@@ -119,14 +121,6 @@ def test_names_are_kept_letter_by_letter_and_messages_of_a_topic_are_read_alike(
     assert [found["torn"][name] for name in ("source", "at", "text")] == ["topic-3", 71, b"junk"]
 
 
-def test_spark_and_arrow_have_the_same_raw_columns() -> None:
-    def of_spark(kind: pa.DataType) -> str:
-        names = {kind: name for name, kind in ARROW_TYPES.items()}
-        return f"array<{names[kind.value_type]}>" if pa.types.is_list(kind) else names[kind]
-
-    assert RAW.replace("`", "") == ", ".join(f"{field.name} {of_spark(field.type)}" for field in RAW_SCHEMA)
-
-
 # -- raw rows joined ---------------------------------------------------------------------------------------------
 def chunks(*files: bytes) -> pa.Table:
     """Raw rows of some files in the order in which they are joined."""
@@ -183,50 +177,74 @@ def test_seconds_of_a_client_stand_beside_its_mutations_and_do_not_fall() -> Non
 
 # -- raw files ---------------------------------------------------------------------------------------------------
 def write(folder: Path, *lines: bytes) -> list[dict[str, Any]]:
-    """Writes a raw file; what the driver gets."""
-    folder.mkdir(parents=True, exist_ok=True)
-    answers = write_raw_file(Collector().file("f", content(*lines)), str(folder))
+    """Writes raw files; what the driver gets."""
+    answers = write_raw_files(Collector().file("f", content(*lines)), str(folder), 7)
     return [each for batch in answers for each in batch.to_pylist()]
 
 
-def test_the_driver_gets_lines_tears_and_the_file_and_no_rows(tmp_path: Path) -> None:
+def test_the_driver_gets_lines_tears_and_files_and_no_rows(tmp_path: Path) -> None:
     answers = write(tmp_path, line(0, row(), events=(event(),)), b"junk", line(2, row()))
-    assert [each["kind"] for each in answers] == ["lines", "torn", "file"]
-    assert [each["text"] for each in answers] == [None] * 3
-    (file,) = tmp_path.iterdir()
-    assert answers[-1]["source"] == file.name
-    kinds = pq.read_table(file, columns=["kind"]).column("kind").to_pylist()
-    assert sorted(kinds) == ["events", "lines", "rows", "torn"]
+    assert [each["kind"] for each in answers] == ["lines", "torn", None, None]
+    files = {each["partition"]: each for each in answers[2:]}
+    assert {partition: each["file_rows"] for partition, each in files.items()} == {
+        '{"date": "2026-09-28"}': 3, '{"date": null}': 1,
+    }  # fmt: skip
+    for each in files.values():
+        path = tmp_path / each["path"]
+        assert path.name.startswith("00000000000000000007-")
+        assert path.stat().st_size == each["file_bytes"]
+    kinds = pq.read_table(tmp_path / files['{"date": "2026-09-28"}']["path"], columns=["kind"], partitioning=None)
+    assert sorted(kinds.column("kind").to_pylist()) == ["events", "lines", "rows"]
     assert write(tmp_path / "nothing") == []
-    assert list((tmp_path / "nothing").iterdir()) == []
+    assert not (tmp_path / "nothing").exists()
 
 
-@pytest.mark.parametrize("parts", [1, 3, BUCKETS])
-def test_parts_of_a_day_are_the_day_whatever_their_number(tmp_path: Path, parts: int) -> None:
+def test_a_task_has_few_files_open_however_many_days_its_lines_have(tmp_path: Path) -> None:
+    lines = [line(seq, row(), ts=DAY + 86_400 * (seq % 1_500)) for seq in range(3_000)]
+    descriptors = []
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        for batch in Collector().file("f", content(*lines)):
+            descriptors.append(len(os.listdir("/proc/self/fd")))
+            yield batch
+
+    before = len(os.listdir("/proc/self/fd"))
+    answers = [each for batch in write_raw_files(counted(), str(tmp_path), 7) for each in batch.to_pylist()]
+    assert sum(len(each["seq"]) for each in answers if each["kind"] == "lines") == 3_000
+    assert len({each["partition"] for each in answers if each["kind"] is None}) == 1_500
+    assert max(descriptors) <= before + 20
+
+
+@pytest.mark.parametrize(("parts", "buckets"), [(1, 32), (3, 32), (32, 32), (5, 256), (7, FINE_BUCKETS)])
+def test_parts_of_a_day_are_the_day_whatever_their_number(tmp_path: Path, parts: int, buckets: int) -> None:
     clients = [f"c{number}" for number in range(200)]
     lines = [line(seq, *map(row, clients)) for seq in range(40)]
-    write(tmp_path / "0", *lines[:20])
-    write(tmp_path / "1", *lines[20:], line(86_400, row("tomorrow")))
-    out = tmp_path / "out"
-    out.mkdir()
-    paths = [str(tmp_path / "0"), str(tmp_path / "1")]
+    told = [*write(tmp_path, *lines[:20]), *write(tmp_path, *lines[20:], line(86_400, row("tomorrow")))]
+    paths = [f"{tmp_path}/{each['path']}" for each in told if each["path"] and "09-28" in each["partition"]]
+    assert len(paths) == 2
+    out = str(tmp_path / "out")
     done = [
-        compact_buckets(paths, DATE, (part * BUCKETS // parts, (part + 1) * BUCKETS // parts), str(out))
+        each
         for part in range(parts)
+        for batch in compact_buckets(
+            paths, "2026-09-28", range(part * buckets // parts, (part + 1) * buckets // parts), buckets, out, 1
+        )
+        for each in batch.to_pylist()
     ]
-    assert [sum(each) for each in list(zip(*done))[1:]] == [200, 200 * 40]
-    assert {file.name for file in out.iterdir()} == {name for name, *_ in done if name}
-    found = [each for name, *_ in done if name for each in pq.read_table(out / name).to_pylist()]
+    assert sum(each["file_rows"] for each in done) == 200
+    assert sum(each["elements"] for each in done) == 200 * 40
+    found = [each for one in done for each in pq.ParquetFile(f"{out}/{one['path']}").read().to_pylist()]
     assert sorted(each["client_id"] for each in found) == sorted(clients)
     assert all(each["t"] == list(range(40)) for each in found)
+    for each in found:
+        assert each["bucket"] == bucket_of(each["user"], each["client_id"], each["api"]) * buckets // FINE_BUCKETS
 
 
 def test_a_task_reads_only_the_row_groups_of_its_buckets(tmp_path: Path) -> None:
-    write(tmp_path, line(0, *(row(f"c{number}") for number in range(20_000))))
-    (file,) = tmp_path.iterdir()
-    with pq.ParquetFile(file) as read:
+    *_, told = write(tmp_path, line(0, *(row(f"c{number}") for number in range(20_000))))
+    with pq.ParquetFile(tmp_path / told["path"]) as read:
         at = read.schema_arrow.get_field_index("bucket")
         groups = [read.metadata.row_group(group).column(at) for group in range(read.metadata.num_row_groups)]
         spans = [(group.statistics.min, group.statistics.max) for group in groups]
     assert len(spans) > 10
-    assert sum(first <= 3 <= last for first, last in spans) <= 3
+    assert sum(first <= 96 <= last for first, last in spans) <= 3

@@ -28,7 +28,7 @@ from pipeline.recommend.waiting import burst_s
 from pipeline.replay.demand import KEY_OF_API, demands
 from pipeline.replay.dispatch import Algorithm, ReplaySettings, recorded_algorithm
 from pipeline.replay.kernels.deferral import PRECISION, required_rates
-from pipeline.storage.layout import CompactedDay
+from pipeline.storage.compacted_days import CompactedDay
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.usage_record import OTHER, UsageApi
 from testkit.pipeline.client_days import client_days_of, write_client_tables
@@ -323,7 +323,7 @@ def test_workers_find_required_rates_and_the_gateway_with_the_largest_decides() 
 
 
 def compacted_day(date: str, completeness: float = 1.0) -> CompactedDay:
-    return CompactedDay(date, "", 1, 1, 1, completeness, [])
+    return CompactedDay(date, rows=1, keys=1, completeness=completeness)
 
 
 def test_a_history_with_holes_and_an_unknown_capacity_are_refused() -> None:

@@ -22,7 +22,7 @@ from pipeline.plans.plan import Action
 from pipeline.report import report
 from pipeline.report.page import duration, heat, quantity, quota, render, share
 from pipeline.report.report import Report
-from pipeline.storage.layout import CompactedDay
+from pipeline.storage.compacted_days import CompactedDay
 from quotas.entities import QuotaEntity
 from quotas.usage_record import OTHER
 from testkit.pipeline.client_days import write_client_tables
@@ -204,7 +204,7 @@ HOSTILE = "<script>alert(1)</script>$x_{1}$&\"'\u202e"
 def report_from(*rows: dict[str, Any], completeness: float = 1.0) -> Report:
     """A report in which each row is a client."""
     found = [merge_profiles(partial_of(row)) for row in rows]
-    day = CompactedDay("2026-11-21", "", run=1, rows=10, keys=1, completeness=completeness, batches=[])
+    day = CompactedDay("2026-11-21", rows=10, keys=1, completeness=completeness)
     return report.report_of([pa.Table.from_batches(list(summarise(found)), schema=SUMMARY)], [day])
 
 
@@ -338,7 +338,7 @@ def test_days_are_added_up_without_spark(tmp_path: Path, capsys: pytest.CaptureF
     with pytest.raises(JobError, match="no tables of clients yet"):
         report.make(str(tmp_path), LONG_AFTER)
     write_client_tables(tmp_path, rows)
-    for compacted in tmp_path.glob("packed/*/*/*.parquet"):
+    for compacted in tmp_path.glob("compacted/date=*/*.parquet"):
         compacted.unlink()
     found = report.make(str(tmp_path), LONG_AFTER)
     assert [(client["api"], client["client_id"], client["offered"]) for client in found.clients] == [

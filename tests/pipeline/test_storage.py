@@ -1,156 +1,175 @@
-"""Which days and batches count, which lines have been read, and the small files beside the tables."""
+"""Tables that change in one commit, and which lines have been read."""
 
-import json
+import datetime
 import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import JobError
-from pipeline.storage.layout import BUCKETS, bucket_of, committed_batches, compacted_dir, published_days, raw_dir
+from pipeline.storage.files import end_of, is_local, parquet_writer, read_bytes
+from pipeline.storage.layout import FINE_BUCKETS, bucket_of, buckets_for
 from pipeline.storage.offset_index import Entry, Gap, Interval, OffsetIndex, Run
-from pipeline.storage.store import MANIFEST, HadoopStore, LocalStore, Store, held, is_local, store_of
+from pipeline.storage.raw_table import RawDay, RawState
+from pipeline.storage.tables import Conflict, DataFile, Snapshot, Table
+
+DAY = "2026-11-21"
+NEXT = "2026-11-22"
+COLUMNS = pa.schema([("date", pa.date32()), ("x", pa.int64())])
 
 
-def publish(out: str, date: str, run: int) -> None:
-    folder = Path(compacted_dir(out, date), f"run={run:06d}")
-    folder.mkdir(parents=True)
-    manifest = {"date": date, "rows": run, "keys": 1, "completeness": 1.0, "batches": [0]}
-    (folder / MANIFEST).write_text(json.dumps(manifest))
+# -- tables ----------------------------------------------------------------------------------------------------------
+@pytest.fixture(params=["here", "s3"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    root = str(tmp_path / "a b?") if request.param == "here" else request.getfixturevalue("bucket")
+    return Table(f"{root}/table", COLUMNS, ["date"])
 
 
-def test_the_newest_run_of_each_day_and_batches_with_a_manifest_count(tmp_path: Path) -> None:
-    out = str(tmp_path)
-    for run in (9, 10):
-        publish(out, "2026-09-28", run)
-    publish(out, "2026-09-30", 1)
-    Path(compacted_dir(out, "2026-09-30"), ".run=000002.part").mkdir()
-    Path(compacted_dir(out, "2026-10-01"), "run=000001").mkdir(parents=True)
-    assert [(day.date, day.run, day.rows) for day in published_days(out)] == [
-        ("2026-09-28", 10, 10),
-        ("2026-09-30", 1, 1),
-    ]
-    # Days compacted by an older release do not say how they are ordered.
-    assert [day.buckets for day in published_days(out)] == [0, 0]
-    assert [day.date for day in published_days(out, first="2026-09-29")] == ["2026-09-30"]
-    assert [day.date for day in published_days(out, last="2026-09-29")] == ["2026-09-28"]
-    assert published_days(str(tmp_path / "nowhere")) == []
-    for number in (2, 0, 1):
-        Path(raw_dir(str(tmp_path), number)).mkdir(parents=True)
-    for number in (2, 0):
-        Path(raw_dir(str(tmp_path), number), MANIFEST).write_text(json.dumps({"rows": number}))
-    (tmp_path / "raw" / ".batch=000000000003.x").mkdir()
-    assert [(batch.number, batch.manifest["rows"]) for batch in committed_batches(str(tmp_path))] == [(0, 0), (2, 2)]
+def written(table: Table, before: Snapshot, date: str, *values: int) -> DataFile:
+    path = table.new_path(before, f"date={date}")
+    days = pa.array([datetime.date.fromisoformat(date)] * len(values), pa.date32())
+    rows = pa.table({"date": days, "x": pa.array(values, pa.int64())})
+    with parquet_writer(f"{table.folder}/{path}", rows.schema) as writer:
+        writer.write_table(rows)
+    return DataFile(path, {"date": date}, len(values), end_of(f"{table.folder}/{path}"), 0)
 
 
-def test_a_keys_bucket_never_changes() -> None:
-    # Raw and compacted files of an older release are searched by it.
-    assert (bucket_of("user", "client", "produce"), BUCKETS) == (30, 32)
-    assert {bucket_of("u", f"c{number}", "fetch") for number in range(2_000)} == set(range(BUCKETS))
+def values_of(table: Table) -> list[int]:
+    """As anybody reads a Delta table."""
+    rows = DeltaTable(table._uri).to_pyarrow_table(columns=["x"])
+    return sorted(value for value in rows.column("x").to_pylist() if value is not None)
 
 
-def use(store: Store, root: str) -> None:
-    """What the jobs do with a store."""
-    assert store.read(f"{root}/none") is None
-    assert store.names(f"{root}/none") == []
-    store.write(f"{root}/a/one", b"1")
-    store.write(f"{root}/a/one", b"two")
-    assert store.read(f"{root}/a/one") == b"two"
-    store.write(f"{root}/a/other", b"")
-    assert [name for name in store.names(f"{root}/a") if not name.startswith(".")] == ["one", "other"]
-    store.move(f"{root}/a", f"{root}/deep/b")
-    assert store.read(f"{root}/deep/b/one") == b"two"
-    assert "a" not in store.names(root)
-    store.delete(f"{root}/deep/b/one")
-    assert store.read(f"{root}/deep/b/one") is None
-    store.delete(f"{root}/deep")
-    store.delete(f"{root}/deep")
-    assert "deep" not in store.names(root)
+def test_rows_and_state_change_in_one_commit_and_an_older_version_stays_as_it_was(table: Table) -> None:
+    assert (table.read().version, table.read().state) == (-1, {})
+    empty = table.prepared()
+    first = table.commit(
+        empty, add=[written(table, empty, DAY, 1, 2), written(table, empty, NEXT, 3)], state={"n": 1}
+    )
+    assert (first.state, [file.rows for file in first.of(date=DAY)]) == ({"n": 1}, [2])
+    assert values_of(table) == [1, 2, 3]
+    second = table.commit(
+        first, add=[written(table, first, DAY, 4)], remove=first.of(date=DAY), state={"n": 2, "text": "ü\n"}
+    )
+    assert second == table.read()
+    assert (second.state, values_of(table)) == ({"n": 2, "text": "ü\n"}, [3, 4])
+    assert (first.state, len(first.files)) == ({"n": 1}, 2)
+    assert all(read_bytes(table.path(file)) for file in first.files)
 
 
-def test_this_machine_can_do_what_the_jobs_ask(tmp_path: Path) -> None:
-    use(LocalStore(), str(tmp_path))
-    use(LocalStore(), f"file://{tmp_path}")
+def test_of_two_that_write_upon_the_same_version_one_is_told_and_nothing_of_it_counts(table: Table) -> None:
+    before = table.prepared()
+    mine, theirs = written(table, before, DAY, 1), written(table, before, DAY, 2)
+    table.commit(before, add=[theirs], state={"who": "they"})
+    with pytest.raises(Conflict, match="was changed by another job meanwhile"):
+        table.commit(before, add=[mine], state={"who": "me"})
+    assert (table.read().state, values_of(table)) == ({"who": "they"}, [2])
+    # A table that is made by two at once is made once.
+    assert table.prepared() == table.read()
 
 
-@pytest.mark.spark
-def test_hadoops_client_can_do_what_the_jobs_ask(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(HadoopStore(spark), f"file://{tmp_path}")
-    monkeypatch.setattr("pipeline.storage.store._REPLACING", frozenset())  # as on an object store
-    use(HadoopStore(spark), f"file://{tmp_path}")
+def test_a_commit_whose_answer_was_lost_is_there_all_the_same(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, commit = table.prepared(), DeltaTable.create_write_transaction
+
+    def lost(handle: DeltaTable, *arguments: Any, **options: Any) -> None:
+        commit(handle, *arguments, **options)
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", lost)
+    assert table.commit(before, add=[written(table, before, DAY, 1)], state={"n": 1}).state == {"n": 1}
+    assert values_of(table) == [1]
+
+    def failed(*arguments: Any, **options: Any) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", failed)
+    with pytest.raises(JobError, match="No space left on device"):
+        table.commit(table.read(), state={"n": 2})
+    assert table.read().state == {"n": 1}
 
 
-class DyingFiles:
-    """A file system of Hadoop's client that moves so many files and is killed then."""
-
-    def __init__(self, files: Any, moves: int) -> None:
-        self._files = files
-        self._left = moves
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._files, name)
-
-    def rename(self, path: Any, to: Any) -> bool:
-        if not self._left:
-            raise KeyboardInterrupt
-        self._left -= 1
-        return bool(self._files.rename(path, to))
-
-
-@pytest.mark.spark
-def test_a_folder_that_is_published_file_by_file_counts_once_it_is_whole(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, root = HadoopStore(spark), f"file://{tmp_path}"
-    parts = ["a.parquet", "scope=broker/table=use/z.parquet", "z.parquet"]
-    whole = []
-    for moves in range(len(parts) + 2):
-        for name in (MANIFEST, *parts):
-            store.write(f"{root}/.part/{name}", name.encode())
-        with monkeypatch.context() as patch:
-            at, dying = store._at, DyingFiles(store._at(root)[0], moves)
-            patch.setattr(store, "_at", lambda path, at=at, dying=dying: (dying, at(path)[1]))
-            try:
-                store.move(f"{root}/.part", f"{root}/run")
-            except KeyboardInterrupt:
-                assert moves <= len(parts)
-        if store.read(f"{root}/run/{MANIFEST}") is not None:
-            whole.append(moves)
-            assert [store.read(f"{root}/run/{name}") for name in parts] == [name.encode() for name in parts]
-            with pytest.raises(JobError, match="is there already"):
-                store.move(f"{root}/.part", f"{root}/run")
-        store.delete(f"{root}/run")
-        store.delete(f"{root}/.part")
-    assert whole == [len(parts) + 1]
-
-
-def test_file_that_cannot_be_written_leaves_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LocalStore()
-    store.write(f"{tmp_path}/index", b"old")
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        store.write(f"{tmp_path}/index", b"new")
-    assert store.read(f"{tmp_path}/index") == b"old"
-    assert store.names(str(tmp_path)) == ["index"]
-
-
-def test_only_one_process_writes_at_a_time_and_paths_with_a_scheme_are_hadoops(tmp_path: Path) -> None:
-    with held(f"{tmp_path}/lock"), pytest.raises(JobError, match="held by another"), held(f"{tmp_path}/lock"):
+def test_files_of_attempts_that_came_to_nothing_go_and_those_under_way_stay(table: Table) -> None:
+    before = table.prepared()
+    left = written(table, before, DAY, 9)
+    now = table.commit(before, add=[written(table, before, DAY, 1)], state={})
+    replaced = now.of(date=DAY)
+    under_way = written(table, now, DAY, 2)
+    assert table.sweep() == left.bytes
+    after = table.commit(now, add=[under_way], remove=replaced, state={})
+    # What was replaced can still be read, until the next one sweeps.
+    assert read_bytes(table.path(replaced[0]))
+    next_one = written(table, after, NEXT, 3)
+    foreign = f"{table.folder}/date={DAY}/part-00000.parquet"
+    with parquet_writer(foreign, COLUMNS):
         pass
-    with held(f"{tmp_path}/lock"):
-        pass
+    assert table.sweep() > 0
+    assert table.sweep() == 0
+    assert read_bytes(table.path(replaced[0])) is None
+    assert read_bytes(foreign)
+    table.commit(after, add=[next_one], state={})
+    assert values_of(table) == [2, 3]
+
+
+def test_old_states_are_not_kept_and_a_reader_finds_the_one_of_its_version(table: Table) -> None:
+    found = table.prepared()
+    for number in range(30):
+        found = table.commit(found, state={"n": number})
+    states = os.listdir(f"{table.folder}/state") if is_local(table.folder) else []
+    assert len(states) <= 22
+    assert table.read().state == {"n": 29}
+
+
+def test_a_table_gets_columns_that_a_newer_release_writes(table: Table) -> None:
+    before = table.prepared()
+    table.commit(before, add=[written(table, before, DAY, 1)], state={"n": 1})
+    newer = Table(table.folder, COLUMNS.append(pa.field("y", pa.list_(pa.float64()))), ["date"])
+    now = newer.prepared()
+    assert (now.state, newer.prepared().version) == ({"n": 1}, now.version)
+    assert "y" in [column.name for column in DeltaTable(table._uri).schema().fields]
+    # The older one can go on.
+    now = table.prepared()
+    table.commit(now, add=[written(table, now, DAY, 2)], state={"n": 2})
+    assert values_of(table) == [1, 2]
+
+
+def test_a_log_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    table = Table(str(tmp_path / "table"), COLUMNS, ["date"])
+    table.commit(table.prepared(), state={"n": 1})
+    log = max((tmp_path / "table" / "_delta_log").glob("*.json"))
+    log.write_bytes(log.read_bytes()[:-40])
+    with pytest.raises(JobError, match="table: Kernel error"):
+        table.read()
+
+
+def test_paths_with_a_scheme_are_elsewhere() -> None:
     assert is_local("/data/out") and is_local("out") and is_local("file:///data")  # noqa: PT018
-    assert not is_local("hdfs://name/out")
-    assert isinstance(store_of("/data"), LocalStore)
-    with pytest.raises(JobError, match="not on this machine"):
-        store_of("s3a://bucket/out")
+    assert not is_local("s3://bucket/out")
+
+
+# -- buckets and states ----------------------------------------------------------------------------------------------
+def test_a_keys_bucket_never_changes() -> None:
+    # Files of an older release are searched by it.
+    assert bucket_of("user", "client", "produce") == 446
+    assert {bucket_of("u", f"c{number}", "fetch") for number in range(20_000)} == set(range(FINE_BUCKETS))
+
+
+def test_a_day_has_as_many_buckets_as_it_is_large() -> None:
+    assert [buckets_for(rows) for rows in (0, 64_000_000, 64_000_001, 10**9, 10**12)] == [32, 32, 64, 512, 1024]
+
+
+def test_what_is_read_of_a_day_adds_up() -> None:
+    one = RawDay(1, 10, 2, 3, {"a": ("rate",)}, {"a": 5}, last_batch=4, gone=True)
+    other = RawDay(2, 20, 0, 1, {"a": ("token_bucket",), "b": ("rate",)}, {"b": 1}, last_batch=6)
+    both = RawDay(3, 30, 2, 4, {"a": ("rate", "token_bucket"), "b": ("rate",)}, {"a": 5, "b": 1}, 6, gone=True)
+    assert one + other == both
+    state = RawState(1, 2, 3, 4, 5, {"c": (6, "planned")}, OffsetIndex(), {DAY: both})
+    assert RawState.from_json(state.to_json()) == state
+    assert RawState.from_json({}) == RawState()
 
 
 # -- the offset index ------------------------------------------------------------------------------------------------

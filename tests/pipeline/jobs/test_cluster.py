@@ -11,7 +11,8 @@ from typing import Final
 import pyspark
 import pytest
 
-from pipeline.storage.layout import committed_batches, published_days
+from pipeline.storage.compacted_days import published_days
+from pipeline.storage.raw_table import raw_table
 from testkit.pipeline.spark import QUICK
 from testkit.pipeline.usage_lines import line, place, row
 
@@ -38,8 +39,8 @@ def archive(path: Path) -> Path:
         for package in ("pipeline", "quotas"):
             for module in sorted((ROOT / package).rglob("*.py")):
                 text = module.read_text()
-                if module.name == "raw_files.py":
-                    text = text.replace('f"part-', f'f"{_MARK}')
+                if module.name == "partitioned_files.py":
+                    text = text.replace('f"{folders}/', f'f"{{folders}}/{_MARK}')
                 file.writestr(str(module.relative_to(ROOT)), text)
     return path
 
@@ -82,8 +83,9 @@ def test_jobs_run_unchanged_on_a_cluster(tmp_path: Path) -> None:
     )
     # On a machine of its own the driver would have run all tasks itself.
     assert executors(tmp_path) in ({"0"}, {"1"}, {"0", "1"})
-    (batch,) = committed_batches(str(out))
-    assert all(path.name.startswith(_MARK) for path in Path(batch.path).glob("*.parquet"))
+    files = raw_table(str(out)).read().files
+    assert files
+    assert all(Path(file.path).name.startswith(_MARK) for file in files)
     assert "2026-09-28: 1200 rows of 20" in submit(tmp_path, "compact", "--out", str(out), "--allow-gaps")
     assert [day.rows for day in published_days(str(out))] == [1200]
     # Workers read what workers wrote: 20 clients with each candidate, and the summary is of all of them.

@@ -1,10 +1,13 @@
 """Kills with a batch in flight. The long form, with the topic and more kills, is `make campaign-pipeline`."""
 
+import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.maintenance.compaction import compact
+from pipeline.maintenance.pruning import Keep, delete
 from testkit.pipeline.exactly_once import (
     KILLED,
     count_by_duckdb,
@@ -15,21 +18,29 @@ from testkit.pipeline.exactly_once import (
     shuffle_arrival,
 )
 from testkit.pipeline.usage_files import Faults, Load, write_usage
+from testkit.pipeline.usage_lines import LONG_AFTER
 
 pytestmark = pytest.mark.spark
 
 
-def test_killed_ingests_lose_nothing_and_count_nothing_twice_in_either_engine(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("storage", ["here", "s3"])
+def test_killed_ingests_lose_nothing_and_count_nothing_twice_in_any_engine(
+    spark: Any, tmp_path: Path, request: pytest.FixtureRequest, storage: str
+) -> None:
     faults = Faults(lost=0.1, doubled=0.2, torn=0.1, repeated_lines=0.1)
     load = Load(entities=60, seconds=1_200, restart_after_s=500, rotate_s=40)
     truth = write_usage(tmp_path / "in", load, faults)
     assert truth.missing
     assert truth.torn_files
     shuffle_arrival(tmp_path / "in", seed=5)
-    out, log = tmp_path / "out", tmp_path / "log"
-    arguments = ["--from", f"files:{tmp_path / 'in'}", "--out", str(out), "--master", "local[2]"]
-    arguments += ["--max-files", "20"]
-    for point, batch in (("rows", 1), ("published", 2), ("done-driver", 1)):
+    log = tmp_path / "log"
+    out = str(tmp_path / "out") if storage == "here" else f"{request.getfixturevalue('bucket')}/out"
+    arguments = ["--from", f"files:{tmp_path / 'in'}", "--out", out, "--master", "local[2]"]
+    arguments += ["--max-files", "20", "--checkpoint", str(tmp_path / "checkpoint")]
+    kills = (
+        (("rows", 1), ("committed", 2), ("done-driver", 1)) if storage == "here" else (("state", 1), ("committed", 1))
+    )
+    for point, batch in kills:
         assert ingest(arguments, log, point=point, batch=batch) == KILLED, "\n".join(log_tail(log))
     assert ingest(arguments, log) == 0, "\n".join(log_tail(log))
     by_duckdb = count_by_duckdb(out)
@@ -37,4 +48,10 @@ def test_killed_ingests_lose_nothing_and_count_nothing_twice_in_either_engine(sp
     found = (by_duckdb.rows, by_duckdb.units, by_duckdb.events, by_duckdb.lines)
     assert found == (truth.rows, truth.units, truth.events, truth.lines)
     assert count_by_spark(spark, out) == by_duckdb
+    assert reported_missing(out) == truth.missing
+    # The rest of the way.
+    days = compact(spark, out, LONG_AFTER, allow_gaps=True)
+    assert sum(day.rows for day in days.values()) == truth.rows
+    delete(out, Keep(raw=1), today=datetime.datetime.fromtimestamp(LONG_AFTER.now_s, datetime.UTC).date(), made=())
+    assert count_by_duckdb(out).rows == 0
     assert reported_missing(out) == truth.missing

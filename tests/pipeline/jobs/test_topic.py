@@ -26,7 +26,7 @@ def test_lines_of_the_topic_count_once_over_a_kill_and_a_repetition(tmp_path: Pa
         assert producer.flush(60) == 0
         arguments = ["--from", f"kafka:{TOPIC}@{cluster.bootstrap}", "--out", str(out)]
         arguments += ["--master", "local[2]", "--max-messages", "30"]
-        assert ingest(arguments, log, point="published", batch=1) == KILLED, "\n".join(log_tail(log))
+        assert ingest(arguments, log, point="committed", batch=1) == KILLED, "\n".join(log_tail(log))
         assert ingest(arguments, log) == 0, "\n".join(log_tail(log))
     count = count_by_duckdb(out)
     assert (count.lines, count.rows, count.events, count.duplicated_rows) == (39, 78, 39, 0)

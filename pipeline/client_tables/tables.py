@@ -1,0 +1,80 @@
+"""Where the tables of clients lie, and reading them.
+
+OUT/clients has the rows of `pipeline.client_tables.rows`, by date, scope and table (client_day, client_hour, total),
+and OUT/client_use those of `timelines.SUMMARY`. The states of both say of which run of each compacted day, and how,
+its rows were made. With scope broker each broker counts by itself; that is there only where some client used several,
+else it is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.client_tables.rows import BURSTS_S, SCHEMA, TARGETS
+from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY
+from pipeline.errors import JobError
+from pipeline.storage.compacted_days import CompactedDay
+from pipeline.storage.entity_days import Scope
+from pipeline.storage.files import parquet_reader
+from pipeline.storage.raw_table import paths_of
+from pipeline.storage.tables import Snapshot, Table
+
+
+def clients_table(out: str) -> Table:
+    """The table of clients' days and hours."""
+    return Table(f"{out}/clients", SCHEMA, ["date", "scope", "table"])
+
+
+def client_use_table(out: str) -> Table:
+    """The table of what clients used, for the report."""
+    return Table(f"{out}/{CLIENT_USE}", SUMMARY, ["date"])
+
+
+def made_of(day: CompactedDay) -> dict[str, Any]:
+    """What the states say of a day whose rows are as they would be made now."""
+    return {"run": day.run, "targets": list(TARGETS), "bursts_s": list(BURSTS_S)}
+
+
+def is_made(day: CompactedDay, *found: Snapshot) -> bool:
+    """Whether tables have a day, as it would be made now."""
+    return all(each.state.get("days", {}).get(day.date) == made_of(day) for each in found)
+
+
+def read_clients(
+    out: str,
+    days: Sequence[CompactedDay],
+    table: str,
+    columns: Sequence[str],
+    *,
+    scope: Scope = Scope.GATEWAY,
+) -> pa.Table:
+    """Rows of one of the tables.
+
+    Args:
+        out: the pipeline's folder.
+        days: of which.
+        table: client_day, client_hour, total or client_use.
+        columns: which of the table's are wanted.
+        scope: whether brokers count together.
+
+    Raises:
+        JobError: a day has none.
+    """
+    of_clients = table != CLIENT_USE
+    source, schema = (clients_table(out), SCHEMA) if of_clients else (client_use_table(out), SUMMARY)
+    found = source.read()
+    missing = [day.date for day in days if not is_made(day, found)]
+    if missing:
+        raise JobError(f"{', '.join(missing)}: no tables of clients yet, run `sluice-pipeline compact` first")
+    files = []
+    for day in days:
+        told = scope if day.several_brokers else Scope.GATEWAY
+        files += found.of(date=day.date, **({"scope": told.value, "table": table} if of_clients else {}))
+    rows = [pa.schema([schema.field(name) for name in columns]).empty_table()]
+    for path in paths_of(source, files):
+        with parquet_reader(path) as reader:
+            rows.append(reader.read(columns=list(columns)).select(list(columns)))
+    return pa.concat_tables(rows)

@@ -1,0 +1,103 @@
+"""Files below the pipeline's folder, on this machine or on remote storage.
+
+A path without a scheme (or `file:`) is the operating system's. Others go through delta-rs's client, without a JVM:
+`s3://`, `gs://`, `abfss://`, `hdfs://`, with the settings that it takes from the environment (`AWS_ENDPOINT_URL`).
+Workers read and write alike: on a cluster the folder is mounted by all machines, or remote.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from pipeline.errors import JobError
+
+_FOLDERS_KNOWN: Final = 256
+
+
+def is_local(path: str) -> bool:
+    """Whether the operating system knows this path."""
+    return path.startswith("file:") or "://" not in path
+
+
+def local_path(path: str) -> Path:
+    """The path as the operating system writes it; for paths that are local."""
+    return Path(path.removeprefix("file://").removeprefix("file:"))
+
+
+def local_result(given: Path | str | None, option: str, path: str) -> Path:
+    """Where a job writes what is for people, which is always on this machine.
+
+    Args:
+        given: what `option` said.
+        option: its name.
+        path: where else.
+
+    Raises:
+        JobError: nothing was said, and the other path is not on this machine.
+    """
+    if given is None and not is_local(path):
+        raise JobError(f"{path} is not on this machine: say with {option} where to write")
+    return local_path(path) if given is None else Path(given)
+
+
+@lru_cache(_FOLDERS_KNOWN)
+def files_below(folder: str) -> fs.FileSystem:
+    """A file system whose root is this folder, which need not be there."""
+    if is_local(folder):
+        return fs.SubTreeFileSystem(str(local_path(folder).absolute()), fs.LocalFileSystem())
+    from deltalake.fs import DeltaStorageHandler
+
+    return fs.PyFileSystem(DeltaStorageHandler(folder))
+
+
+def parquet_reader(path: str, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """Opens a file of a table.
+
+    Args:
+        path: of the file.
+        metadata: what an earlier reader of it has found, to read that only once.
+    """
+    folder, _, name = path.rpartition("/")
+    return pq.ParquetFile(name, filesystem=files_below(folder), metadata=metadata)
+
+
+def parquet_writer(path: str, schema: pa.Schema, **how: Any) -> pq.ParquetWriter:
+    """Begins a file, in a folder that is made where it is missing; `how` is for Arrow."""
+    folder, _, name = path.rpartition("/")
+    if is_local(folder):
+        local_path(folder).mkdir(parents=True, exist_ok=True)
+    return pq.ParquetWriter(name, schema, filesystem=files_below(folder), **how)
+
+
+def end_of(path: str) -> int:
+    """Puts a file that was written on the disk; its size in bytes."""
+    if is_local(path):
+        sync(local_path(path))
+    folder, _, name = path.rpartition("/")
+    return int(files_below(folder).get_file_info(name).size)
+
+
+def sync(path: Path) -> None:
+    """Puts a file, or the names in a folder, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_bytes(path: str) -> bytes | None:
+    """A small file, None when there is none."""
+    folder, _, name = path.rpartition("/")
+    files = files_below(folder)
+    if files.get_file_info(name).type != fs.FileType.File:
+        return None
+    with files.open_input_file(name) as file:
+        return bytes(file.read())

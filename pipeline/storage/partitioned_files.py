@@ -1,0 +1,97 @@
+"""What a worker writes of a table: a file of each partition that it has rows of; and what the driver is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.storage.files import end_of, parquet_writer
+from pipeline.storage.tables import DataFile, file_name
+
+FILES: Final = "path string, partition string, file_rows bigint, file_bytes bigint"
+"""Columns that tell the driver of files, as Spark DDL."""
+FILES_SCHEMA: Final = pa.schema(
+    [("path", pa.string()), ("partition", pa.string()), ("file_rows", pa.int64()), ("file_bytes", pa.int64())]
+)
+_OPEN_AT_ONCE: Final = 8
+"""A file of usage may have lines of very many days: of these the one that was written longest ago is ended."""
+
+
+class PartitionedFiles:
+    """Files of one task that are being written."""
+
+    def __init__(
+        self, folder: str, version: int, partition_by: Sequence[str], schema: pa.Schema, **how: Any
+    ) -> None:
+        """Nothing is written yet.
+
+        Args:
+            folder: the table's.
+            version: that is to make the files part of the table; see `pipeline.storage.tables`.
+            partition_by: columns whose values are the same in a file.
+            schema: of the files.
+            how: for Arrow's writer.
+        """
+        self._folder = folder
+        self._version = version
+        self._partition_by = partition_by
+        self._schema = schema
+        self._how = how
+        self._open: dict[tuple[str | None, ...], tuple[str, pq.ParquetWriter, int]] = {}
+        self._done: list[DataFile] = []
+
+    def write(self, partition: tuple[str | None, ...], rows: pa.Table, rows_per_group: int) -> None:
+        """Adds rows of a partition.
+
+        Args:
+            partition: a value for each of `partition_by`.
+            rows: with the columns of the schema.
+            rows_per_group: in one row group.
+        """
+        # Taken out and put in again, so that the first one is that which was written longest ago.
+        known = partition in self._open
+        path, writer, count = self._open.pop(partition) if known else self._begin(partition)
+        writer.write_table(rows, row_group_size=max(1, rows_per_group))
+        self._open[partition] = path, writer, count + len(rows)
+        if len(self._open) > _OPEN_AT_ONCE:
+            self._end(next(iter(self._open)))
+
+    def end(self) -> list[DataFile]:
+        """Ends all files, and puts them on the disk."""
+        for partition in list(self._open):
+            self._end(partition)
+        return self._done
+
+    def _begin(self, partition: tuple[str | None, ...]) -> tuple[str, pq.ParquetWriter, int]:
+        pairs = zip(self._partition_by, partition, strict=True)
+        folders = "/".join(f"{name}={'none' if value is None else value}" for name, value in pairs)
+        path = f"{folders}/{file_name(self._version)}"
+        return path, parquet_writer(f"{self._folder}/{path}", self._schema, **self._how), 0
+
+    def _end(self, partition: tuple[str | None, ...]) -> None:
+        path, writer, count = self._open.pop(partition)
+        writer.close()
+        values = dict(zip(self._partition_by, partition, strict=True))
+        self._done.append(DataFile(path, values, count, end_of(f"{self._folder}/{path}"), 0))
+
+
+def told(files: Iterable[DataFile]) -> pa.RecordBatch:
+    """Files as the driver is told of them, with the columns of `FILES`."""
+    rows = [(file.path, json.dumps(dict(file.partition)), file.rows, file.bytes) for file in files]
+    columns = zip(*rows, strict=True) if rows else [()] * len(FILES_SCHEMA)
+    arrays = [pa.array(list(each), column.type) for each, column in zip(columns, FILES_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=FILES_SCHEMA)
+
+
+def files_told(answers: pa.Table) -> list[DataFile]:
+    """The inverse of `told`, of answers that may be about other things too; tasks that were tried again tell once."""
+    rows = answers.select(FILES_SCHEMA.names).to_pylist()
+    return [
+        DataFile(row["path"], json.loads(row["partition"]), row["file_rows"], row["file_bytes"], 0)
+        for row in rows
+        if row["path"] is not None
+    ]

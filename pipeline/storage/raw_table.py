@@ -1,0 +1,258 @@
+"""The raw table: what `ingest` has read, and in its state which lines that was.
+
+Handing arrays to the JVM for writing, or for a shuffle, costs more than making them. So a worker writes raw rows as
+files of the table, and Spark gets only what the driver must know: the heads of the lines and the files. They count
+once the driver commits them, together with the state that follows from them. Files are ordered by bucket
+(`layout.bucket_of`), with row groups to find one by, so compacting a day needs no shuffle either: each task reads its
+own buckets of every file of the day. Lines that could not be read stand without a day, as kind `torn`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+
+from pipeline.errors import JobError
+from pipeline.storage.files import files_below, parquet_reader
+from pipeline.storage.joining import ORDER
+from pipeline.storage.layout import EVENTS, FINE_BUCKETS, KEY, SERIES
+from pipeline.storage.offset_index import OffsetIndex
+from pipeline.storage.partitioned_files import FILES, FILES_SCHEMA, PartitionedFiles, told
+from pipeline.storage.schemas import RAW_SCHEMA
+from pipeline.storage.tables import DataFile, Table
+
+ROWS_PER_GROUP: Final = 60_000
+"""Raw rows (not seconds) that are ordered together."""
+_LEAST_ROWS_PER_GROUP: Final = 1_000
+_MOST_GROUPS: Final = 32
+_REPEATED: Final = [column.name for column in RAW_SCHEMA if not pa.types.is_list(column.type)]
+_OLDER: Final = "ledger"
+
+HEADS: Final = (
+    "kind", "gw", "boot", "source", "date",
+    "position", "seq", "ts", "row_count", "dropped_rows", "dropped_events", "algo", "jump_ms",
+)  # fmt: skip
+"""Columns of the raw table that the driver gets of kinds lines and torn."""
+ANSWERS: Final = (
+    "kind string, gw string, boot bigint, source string, date date, position array<bigint>, seq array<bigint>, "
+    "ts array<bigint>, row_count array<int>, dropped_rows array<int>, dropped_events array<int>, algo array<string>, "
+    f"jump_ms array<bigint>, {FILES}"
+)
+"""What `write_raw_files` tells the driver, as Spark DDL."""
+_ANSWERS_SCHEMA: Final = pa.schema([*(RAW_SCHEMA.field(name) for name in HEADS), *FILES_SCHEMA])
+
+
+@dataclass(frozen=True, slots=True)
+class RawDay:
+    """What has been read of a day."""
+
+    lines: int = 0
+    rows: int = 0
+    """Recorded seconds of clients."""
+    dropped_rows: int = 0
+    dropped_events: int = 0
+    algorithms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By gateway, those of its controller mutation quota."""
+    set_back_ms: Mapping[str, int] = field(default_factory=dict)
+    """By gateway, how far its clock was set back."""
+    last_batch: int = -1
+    """The last one with lines of it."""
+    gone: bool = False
+    """Whether its rows, or earlier ones of it, have been pruned."""
+
+    def __add__(self, other: RawDay) -> RawDay:
+        """Both, of which the other came later."""
+        algorithms = {
+            gw: tuple(sorted({*self.algorithms.get(gw, ()), *other.algorithms.get(gw, ())}))
+            for gw in sorted({**self.algorithms, **other.algorithms})
+        }
+        set_back_ms = {
+            gw: self.set_back_ms.get(gw, 0) + other.set_back_ms.get(gw, 0)
+            for gw in sorted({**self.set_back_ms, **other.set_back_ms})
+        }
+        return RawDay(
+            self.lines + other.lines,
+            self.rows + other.rows,
+            self.dropped_rows + other.dropped_rows,
+            self.dropped_events + other.dropped_events,
+            algorithms,
+            set_back_ms,
+            other.last_batch,
+            self.gone,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RawState:
+    """What has been read so far, in all batches."""
+
+    batches: int = 0
+    lines: int = 0
+    rows: int = 0
+    torn: int = 0
+    duplicates: int = 0
+    """Lines that came again and were left out."""
+    checkpoints: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    """Of each of Spark's checkpoints that was used: its last batch here, and what Spark had planned for it."""
+    index: OffsetIndex = field(default_factory=OffsetIndex)
+    days: Mapping[str, RawDay] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As the table keeps it."""
+        return {
+            **{name: getattr(self, name) for name in ("batches", "lines", "rows", "torn", "duplicates")},
+            "checkpoints": dict(self.checkpoints),
+            "runs": self.index.to_json(),
+            "days": {date: asdict(day) for date, day in sorted(self.days.items())},
+        }
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> RawState:
+        """The inverse of `to_json`; of nothing, what is there before the first batch."""
+        if not state:
+            return cls()
+        days = {
+            date: RawDay(
+                **{**day, "algorithms": {gw: tuple(names) for gw, names in day["algorithms"].items()}}
+            )
+            for date, day in state["days"].items()
+        }
+        checkpoints = {name: (batch, planned) for name, (batch, planned) in state["checkpoints"].items()}
+        totals = {name: state[name] for name in ("batches", "lines", "rows", "torn", "duplicates")}
+        return cls(**totals, checkpoints=checkpoints, index=OffsetIndex.from_json(state["runs"]), days=days)
+
+
+def raw_table(out: str) -> Table:
+    """The raw table of a pipeline's folder.
+
+    Raises:
+        JobError: an older release has written to the folder.
+    """
+    if files_below(out).get_file_info(_OLDER).type != fs.FileType.NotFound:
+        raise JobError(
+            f"{out} was written by an older release: give another folder, and ingest there what is kept"
+        )
+    return Table(f"{out}/raw", RAW_SCHEMA, ["date"])
+
+
+def read_raw_state(out: str) -> RawState:
+    """What has been read so far."""
+    return RawState.from_json(raw_table(out).read().state)
+
+
+def write_raw_files(batches: Iterable[pa.RecordBatch], folder: str, version: int) -> Iterator[pa.RecordBatch]:
+    """Writes raw rows into files of the table, one of each day at a time.
+
+    Args:
+        batches: of the raw table.
+        folder: the table's.
+        version: that is to make them part of it.
+
+    Yields:
+        Batches of `ANSWERS`: heads of kinds lines and torn, then files.
+    """
+    files = PartitionedFiles(
+        folder,
+        version,
+        ["date"],
+        RAW_SCHEMA,
+        compression="zstd",
+        compression_level=1,
+        # A dictionary of numbers that are nearly all different makes a file larger, and 1.6 times as slow to write.
+        use_dictionary=_REPEATED,
+        write_statistics=["bucket"],
+    )
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        heads = batch.filter(pc.is_in(batch.column("kind"), pa.array(["lines", "torn"])))
+        if heads.num_rows:
+            yield _answer(heads)
+        if sum(one.num_rows for one in waiting) >= ROWS_PER_GROUP:
+            _write(files, waiting)
+            waiting = []
+    if waiting:
+        _write(files, waiting)
+    if done := files.end():
+        yield _answer(told(done))
+
+
+def _answer(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [
+        batch.column(column.name)
+        if column.name in batch.schema.names
+        else pa.nulls(batch.num_rows, column.type)
+        for column in _ANSWERS_SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_ANSWERS_SCHEMA)
+
+
+def _write(files: PartitionedFiles, batches: list[pa.RecordBatch]) -> None:
+    rows = pa.Table.from_batches(batches)
+    dates = pc.unique(rows.column("date")).to_pylist()
+    for date in dates:
+        column = rows.column("date")
+        mask = pc.is_null(column) if date is None else pc.equal(column, pa.scalar(date, pa.date32()))
+        of_day = rows if len(dates) == 1 else rows.filter(mask)
+        table = of_day.combine_chunks().sort_by("bucket")
+        groups = min(_MOST_GROUPS, len(table) // _LEAST_ROWS_PER_GROUP + 1)
+        files.write((None if date is None else date.isoformat(),), table, len(table) // groups + 1)
+
+
+class DayReader:
+    """The rows of a day, bucket by bucket; runs in Spark's Python workers."""
+
+    def __init__(self, paths: Iterable[str], buckets: int) -> None:
+        """Reads what says where the buckets are.
+
+        Args:
+            paths: of the day's files.
+            buckets: into how many the day is divided.
+        """
+        self._fine = FINE_BUCKETS // buckets
+        self._files = []
+        for path in paths:
+            with parquet_reader(path) as file:
+                metadata = file.metadata
+                # Scalars stand before the arrays, so their place in the schema is that of their column.
+                at = file.schema_arrow.get_field_index("bucket")
+            spans = []
+            for group in range(metadata.num_row_groups):
+                statistics = metadata.row_group(group).column(at).statistics
+                spans.append((0, FINE_BUCKETS) if statistics is None else (statistics.min, statistics.max))
+            self._files.append((path, metadata, spans))
+
+    def read(self, bucket: int) -> Iterator[pa.Table]:
+        """The rows of one bucket, file by file.
+
+        Args:
+            bucket: of the day's.
+        """
+        first, end = bucket * self._fine, (bucket + 1) * self._fine
+        for path, metadata, spans in self._files:
+            groups = [group for group, (least, most) in enumerate(spans) if least < end and most >= first]
+            if groups:
+                with parquet_reader(path, metadata) as file:
+                    table = file.read_row_groups(groups, columns=_READ, use_threads=False)
+                for name in _READ:
+                    # A column that an older release did not have.
+                    if name not in table.column_names:
+                        table = table.append_column(name, pa.nulls(len(table), RAW_SCHEMA.field(name).type))
+                fine = table.column("bucket")
+                mine = pc.and_(pc.greater_equal(fine, first), pc.less(fine, end))
+                table = table.select(_READ).filter(mine)
+                if len(table):
+                    yield table
+
+
+_READ: Final = [*KEY, *ORDER, "bucket", *SERIES, *EVENTS]
+
+
+def paths_of(table: Table, files: Iterable[DataFile]) -> list[str]:
+    """Where files are, as a worker opens them."""
+    return [table.path(file) for file in files]
