@@ -263,7 +263,7 @@ campaign-backtest: $(VENV)/.pipeline-up-to-date ## quotas of earlier days on the
 	$(BIN)/python -m benchmarks.backtest_feedback
 
 .PHONY: campaign-fidelity
-campaign-fidelity: $(VENV)/.pipeline-up-to-date kafka ## what simulate says beside what a real gateway did, 7 minutes [ARGS=...]
+campaign-fidelity: $(VENV)/.pipeline-up-to-date kafka ## what simulate says beside what a real gateway did, 12 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.fidelity_campaign $(ARGS)
 
 .PHONY: campaign-crash

@@ -34,16 +34,16 @@ class ThrottleStats:
         self._counts: SampledRate | None = None
         self._times_ms: SampledRate | None = None
 
-    def record(self, throttle_time_ms: int, *, now_ms: int) -> None:
-        """Counts a request that waited; 0 is none."""
+    def record(self, throttle_time_ms: int, *, again: bool = False, now_ms: int) -> None:
+        """Counts a request that waited, 0 is none; `again`: one that was counted before waited so much more."""
         if throttle_time_ms <= 0:
             return
         if self._counts is None or self._times_ms is None:
             self._counts = SampledRate(METRIC_WINDOW_NUM, METRIC_WINDOW_MS, now_ms=now_ms)
             self._times_ms = SampledRate(METRIC_WINDOW_NUM, METRIC_WINDOW_MS, now_ms=now_ms)
-        self._counts.record(1, now_ms=now_ms)
+        self._counts.record(not again, now_ms=now_ms)
         self._times_ms.record(throttle_time_ms, now_ms=now_ms)
-        self.throttled_total += 1
+        self.throttled_total += not again
         self.throttled_ms_total += throttle_time_ms
 
     def add_totals(self, other: ThrottleStats) -> None:

@@ -62,12 +62,15 @@ class Row(IntEnum):
     MAX_UNITS = 10  # of the largest request
     REJECTED = 11  # topics of mutations, or connections
     REJECTED_UNITS = 12
-    DELAYED = 13  # requests that were answered with a throttle time; connections that had to wait
+    DELAYED = 13  # requests that were held or answered with a throttle time, each once; connections that had to wait
     THROTTLE_MS = 14  # sum of what was issued
     MUTED_MS = 15  # time of this second in which a connection of its was muted by a throttle
     QUOTA = 16  # the configured limit, also where a part of it is in force; null: unlimited
     LEVEL_END = 17  # tokens, or roughly the rate (up to a window too high), at the end; null: not counted
     FLAGS = 18  # `RowFlags`
+    # Lines of an older gateway end here.
+    CONNECTIONS = 19  # of produce, fetch and request: that made requests in this second; 0: not told
+    FIRST_MS = 20  # of these: when the first request was counted, since `ts`
 
 
 class RowFlags(IntFlag):

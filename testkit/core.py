@@ -76,7 +76,9 @@ class RecordingObserver(SilentObserver):
         """See `Observer`."""
         self.decisions.append((api_key, accepted_permits, refused_topics))
 
-    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy) -> None:
+    def throttled(
+        self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy, again: bool = False
+    ) -> None:
         """See `Observer`."""
         self.throttles.append((api_key, rule, throttle_time_ms, by))
 

@@ -42,7 +42,9 @@ class SilentObserver:
     ) -> None:
         """See the protocol."""
 
-    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy) -> None:
+    def throttled(
+        self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy, again: bool = False
+    ) -> None:
         """See the protocol."""
 
     def authenticated(self, listener: str, mechanism: Mechanism, result: AuthenticationResult) -> None:

@@ -95,6 +95,8 @@ class FetchHandler(HeadHandler):
         answer: Answer
         tracker, sized = known[3], known[6]
         if sized is not None and not session.times_requests:
+            assert known.row is not None
+            known.row.use(session.throttling, now_ms=now_ms)
             answer = self._sized(sized[route.api.flexible_header], route.api, known, quotas)
             session.responses.pending.append(Pending(correlation_id, answer))
             return RELAY
@@ -234,7 +236,14 @@ class FetchHandler(HeadHandler):
     ) -> None:
         timed = session.start_timing(frame, api)
         empty = without_records(frame, api)
-        told = session.throttle_reply(empty, api, ThrottledBy.FETCH, known, wait_ms, now_ms=now_ms)
+        throttling = session.throttling
+        held_by, throttling.held_by = throttling.held_by, None
+        if known.row is not None:
+            known.row.use(throttling, now_ms=now_ms)
+            known.row.count(0)
+        told = session.throttle_reply(
+            empty, api, ThrottledBy.FETCH, known, wait_ms, held_by=held_by, now_ms=now_ms
+        )
         session.answer(told, timed, now_ms=now_ms)
 
     def _on_acknowledged(
@@ -252,6 +261,7 @@ class FetchHandler(HeadHandler):
         session.release(MuteReason.AWAITING_FETCH)
         delivered_bytes = counted_bytes(size, api)
         if known.row is not None:
+            known.row.use(session.throttling, now_ms=now_ms)
             known.row.count(delivered_bytes)
         if known.tracker is not None:
             known.tracker.record_unchecked(delivered_bytes, now_ms=now_ms)
@@ -269,8 +279,10 @@ class FetchHandler(HeadHandler):
         size: int,
         now_ms: int,
     ) -> bytes | None:
+        throttling = session.throttling
         session.release(MuteReason.AWAITING_FETCH)
-        session.throttling.fetch_ends()
+        throttling.fetch_ends()
+        held_by, throttling.held_by = throttling.held_by, None
         quotas = self._quotas
         assert quotas is not None
         # Looked up again: a quota that changed while the broker was waiting for records applies to this answer.
@@ -287,10 +299,16 @@ class FetchHandler(HeadHandler):
             if wanted_ms > 0:
                 if watch is not None:
                     watch.counters = None
+                if row is not None:
+                    row.use(throttling, now_ms=now_ms)
+                    row.count(0)
                 empty = emptied(head, api)
-                return session.throttle_reply(empty, api, ThrottledBy.FETCH, known, wanted_ms, now_ms=now_ms)
+                return session.throttle_reply(
+                    empty, api, ThrottledBy.FETCH, known, wanted_ms, held_by=held_by, now_ms=now_ms
+                )
         delivered_bytes = counted_bytes(size, api)
         if row is not None:
+            row.use(throttling, now_ms=now_ms)
             row.count(delivered_bytes)
         if watch is not None and known is not asked:
             watch.counters = TopicCounters(session, quotas, api, known)
@@ -300,7 +318,9 @@ class FetchHandler(HeadHandler):
         wanted_ms = tracker.record(delivered_bytes, session.throttling, now_ms=now_ms)
         if wanted_ms <= 0:
             return None
-        return session.throttle_reply(head, api, ThrottledBy.FETCH, known, wanted_ms, now_ms=now_ms)
+        return session.throttle_reply(
+            head, api, ThrottledBy.FETCH, known, wanted_ms, held_by=held_by, now_ms=now_ms
+        )
 
 
 def _counter(

@@ -30,6 +30,7 @@ from protocol.produce import (
     rewrite_endpoints,
 )
 from quotas.combine import ThrottledBy
+from quotas.rate_quotas import RateTracker
 
 
 class ProduceHandler(HeadHandler):
@@ -110,7 +111,9 @@ class ProduceHandler(HeadHandler):
                     return HeadDecision.MORE
                 if held is not None:
                     return session.hold(api, ThrottledBy.PRODUCE, *held, now_ms=now_ms)
+            held_by, throttling.held_by = throttling.held_by, None
             if row is not None:
+                row.use(throttling, now_ms=now_ms)
                 row.count(size)
                 if (
                     topics is None
@@ -124,7 +127,7 @@ class ProduceHandler(HeadHandler):
                     wanted_ms = min(wanted_ms, throttling.max_mute_ms)
                     session.throttle(wanted_ms, tracker, now_ms=now_ms)
                     until_ms = now_ms + wanted_ms
-                    answer = CollectedAnswer(partial(self._on_reply, session, api, known, until_ms))
+                    answer = CollectedAnswer(partial(self._on_reply, session, api, known, until_ms, held_by))
                     if acks == 0:
                         quotas.record_throttle(
                             api.key,
@@ -136,6 +139,7 @@ class ProduceHandler(HeadHandler):
                             kind=session.kind,
                             now_ms=now_ms,
                             row=row,
+                            again=held_by is tracker,
                         )
         if acks != 0:
             session.responses.pending.append(Pending(correlation_id, answer))
@@ -152,6 +156,7 @@ class ProduceHandler(HeadHandler):
         api: Api,
         sensor: CachedSensor,
         until_ms: int,
+        held_by: RateTracker | None,
         frame: bytes,
         now_ms: int,
     ) -> bytes:
@@ -159,4 +164,6 @@ class ProduceHandler(HeadHandler):
         if api.version in VERSIONS_WITH_ENDPOINTS:
             frame = self._rewrite(api, frame, now_ms)
         wanted_ms = max(0, until_ms - now_ms)
-        return session.throttle_reply(frame, api, ThrottledBy.PRODUCE, sensor, wanted_ms, now_ms=now_ms)
+        return session.throttle_reply(
+            frame, api, ThrottledBy.PRODUCE, sensor, wanted_ms, held_by=held_by, now_ms=now_ms
+        )

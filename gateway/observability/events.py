@@ -148,8 +148,10 @@ class RequestObserver(Protocol):
     ) -> None:
         """The topics of one request were charged or refused (KIP-599)."""
 
-    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy) -> None:
-        """A request made its client wait."""
+    def throttled(
+        self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy, again: bool = False
+    ) -> None:
+        """A request made its client wait; `again`: it has done so before, and waits so much more."""
 
     def authenticated(self, listener: str, mechanism: Mechanism, result: AuthenticationResult) -> None:
         """A SASL exchange has ended, as the broker said."""

@@ -52,9 +52,11 @@ class RequestMetrics(Collector):
         self._permits[key] = self._permits.get(key, 0.0) + accepted_permits
         self._refused_topics[key] += refused_topics
 
-    def throttled(self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy) -> None:
+    def throttled(
+        self, api_key: ApiKey, rule: Rule, throttle_time_ms: int, *, by: ThrottledBy, again: bool = False
+    ) -> None:
         """See `RequestObserver`."""
-        self._throttled[api_key, rule, by] += 1
+        self._throttled[api_key, rule, by] += not again
         self._throttled_ms[api_key, rule, by] += throttle_time_ms
 
     def authenticated(self, listener: str, mechanism: Mechanism, result: AuthenticationResult) -> None:

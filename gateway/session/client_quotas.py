@@ -299,6 +299,7 @@ class ClientQuotas:
         kind: Kind,
         now_ms: int,
         row: UsageRow | None = None,
+        connection: object = None,
     ) -> int:
         """Count the time of an answered request.
 
@@ -311,6 +312,7 @@ class ClientQuotas:
             kind: see `quotas.trackers`.
             now_ms: the time.
             row: the usage record.
+            connection: of the request.
 
         Returns:
             How long the client has to wait, at most one window.
@@ -320,6 +322,7 @@ class ClientQuotas:
             waits = timed.api.key in WAITING_APIS
             time_ns = 0 if waits else max(0, answered_ns - timed.forwarded_ns)
         if row is not None:
+            row.use(connection, now_ms=now_ms)
             row.count(time_ns / 1e6)
         return self.request_time.record(
             user, timed.client_id, time_ns, kind=kind, scope=self._scope(broker_id), now_ms=now_ms
@@ -356,6 +359,7 @@ class ClientQuotas:
         kind: Kind | None = None,
         now_ms: int,
         row: UsageRow | None = None,
+        again: bool = False,
     ) -> None:
         """Record a wait with the counter that asked for it, in the usage record and in the journal.
 
@@ -368,10 +372,11 @@ class ClientQuotas:
             kind: see `quotas.trackers`; None: the user's.
             now_ms: the time.
             row: the usage record.
+            again: the counter has had this request wait before: it counts once, with the sum of its waits.
         """
-        tracker.throttles.record(throttle_time_ms, now_ms=now_ms)
+        tracker.throttles.record(throttle_time_ms, again=again, now_ms=now_ms)
         if row is not None:
-            row.delay(throttle_time_ms)
+            row.delay(throttle_time_ms, again=again)
         if self._journal is not None and throttle_time_ms > 0:
             match = tracker.match
             if tracker.shared and match.topic_entity is None:
@@ -386,7 +391,7 @@ class ClientQuotas:
                 lambda: Reading(*tracker.reading(now_ms=now_ms)),
                 shared=tracker.shared,
             )
-        self._observer.throttled(api_key, tracker.match.rule, throttle_time_ms, by=by)
+        self._observer.throttled(api_key, tracker.match.rule, throttle_time_ms, by=by, again=again)
 
     def record_request_throttle(
         self,

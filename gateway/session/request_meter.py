@@ -96,6 +96,7 @@ class RequestMeter:
             kind=kind,
             now_ms=now_ms,
             row=self.row,
+            connection=self,
         )
 
     def add_steps(

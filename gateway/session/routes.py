@@ -172,7 +172,15 @@ class Session(Protocol):
         """
 
     def throttle_reply(
-        self, reply: bytes, api: Api, by: ThrottledBy, sensor: CachedSensor, wanted_ms: int, *, now_ms: int
+        self,
+        reply: bytes,
+        api: Api,
+        by: ThrottledBy,
+        sensor: CachedSensor,
+        wanted_ms: int,
+        *,
+        held_by: RateTracker | None = None,
+        now_ms: int,
     ) -> bytes:
         """Raise throttle_time_ms of a reply, mute the client for as long, and record the wait.
 
@@ -182,6 +190,7 @@ class Session(Protocol):
             by: the family of the quota that asks for the wait.
             sensor: what the request was counted by.
             wanted_ms: how long the quota wants the client to wait, >= 0; told and waited for up to the ceiling.
+            held_by: the counter that held the request before, see `ThrottleState`.
             now_ms: the time.
 
         Returns:

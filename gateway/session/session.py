@@ -786,14 +786,24 @@ class ClientSession(Session, ChunkTaker):
         """See `Session`."""
         assert self.meter is not None
         assert sensor.tracker is not None
-        wait_ms = min(wanted_ms, self.throttling.max_mute_ms)
+        throttling = self.throttling
+        wait_ms = min(wanted_ms, throttling.max_mute_ms)
         self.throttle(wait_ms, sensor.tracker, now_ms=now_ms)
         self._holding = True
-        self._record_throttle(api, by, sensor, wait_ms, now_ms)
+        self._record_throttle(api, by, sensor, wait_ms, throttling.held_by, now_ms)
+        throttling.held_by = sensor.tracker
         return HeadDecision.WAIT
 
     def throttle_reply(
-        self, reply: bytes, api: Api, by: ThrottledBy, sensor: CachedSensor, wanted_ms: int, *, now_ms: int
+        self,
+        reply: bytes,
+        api: Api,
+        by: ThrottledBy,
+        sensor: CachedSensor,
+        wanted_ms: int,
+        *,
+        held_by: RateTracker | None = None,
+        now_ms: int,
     ) -> bytes:
         """See `Session`."""
         assert self.meter is not None
@@ -803,11 +813,17 @@ class ClientSession(Session, ChunkTaker):
         final_ms = throttle.patch(patched, api, wanted_ms)
         self.throttle(final_ms, sensor.tracker, now_ms=now_ms)
         if self.meter.claim(by, wanted_ms, final_ms):
-            self._record_throttle(api, by, sensor, wanted_ms, now_ms)
+            self._record_throttle(api, by, sensor, wanted_ms, held_by, now_ms)
         return bytes(patched)
 
     def _record_throttle(
-        self, api: Api, by: ThrottledBy, sensor: CachedSensor, wait_ms: int, now_ms: int
+        self,
+        api: Api,
+        by: ThrottledBy,
+        sensor: CachedSensor,
+        wait_ms: int,
+        held_by: RateTracker | None,
+        now_ms: int,
     ) -> None:
         assert self.meter is not None
         assert sensor.tracker is not None
@@ -821,6 +837,7 @@ class ClientSession(Session, ChunkTaker):
             kind=self.kind,
             now_ms=now_ms,
             row=sensor.row,
+            again=held_by is sensor.tracker,
         )
 
     def claim_throttle(self, by: ThrottledBy, wanted_ms: int, final_ms: int) -> bool:

@@ -61,6 +61,8 @@ class ThrottleState:
     Attributes:
         until_ms: when the last throttle is over.
         inherited_until_ms: when the mute is over that an earlier connection left behind (hazards K03, K04).
+        held_by: the counter that holds the next request, or held the Fetch under way; what it then asks for is no
+            throttle of another request.
         held_for_time: the next request has been held for the request quota, and passes.
         max_mute_ms: see the module.
         most_in_flight: how many requests may be without a reply; fewer while the request quota throttles.
@@ -73,6 +75,7 @@ class ThrottleState:
         "_max_in_flight_requests",
         "_muting",
         "fetch_sensor",
+        "held_by",
         "held_for_time",
         "inherited_until_ms",
         "max_mute_ms",
@@ -87,6 +90,7 @@ class ThrottleState:
         self.max_mute_ms = settings.max_mute_ms
         self.until_ms = 0
         self.inherited_until_ms = 0
+        self.held_by: RateTracker | None = None
         self.held_for_time = False
         self.most_in_flight = settings.max_in_flight_requests
         self.topic_wait: TopicWait | None = None

@@ -187,3 +187,7 @@ def _add(mine: list[Any], row: list[Any]) -> None:
     if (row[Row.LEVEL_END] or 0) >= (mine[Row.LEVEL_END] or 0):
         mine[Row.QUOTA], mine[Row.LEVEL_END] = row[Row.QUOTA], row[Row.LEVEL_END]
     mine[Row.FLAGS] |= row[Row.FLAGS]
+    if row[Row.CONNECTIONS]:
+        known = mine[Row.CONNECTIONS]
+        mine[Row.FIRST_MS] = min(mine[Row.FIRST_MS], row[Row.FIRST_MS]) if known else row[Row.FIRST_MS]
+        mine[Row.CONNECTIONS] = known + row[Row.CONNECTIONS]

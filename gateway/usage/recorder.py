@@ -235,6 +235,7 @@ class Recorder:
         if abs(wall_ms - now_ms - ahead_ms) >= _JUMP_MS:
             self._ahead_ms = wall_ms - now_ms
         ts = (begin_wall_ms + _SECOND_MS // 2) // _SECOND_MS
+        second_ms = ts * _SECOND_MS - ahead_ms
         listed = self._table.take_listed(now_ms=now_ms)
         events = self._table.take_events()
         dropped = self._table.take_dropped()
@@ -245,7 +246,7 @@ class Recorder:
             if at:
                 yield None
             turn = listed[at : at + turn_rows]
-            builder.add_rows([self._table.values(row, now_ms=now_ms) for row in turn])
+            builder.add_rows([self._table.values(row, begin_ms=second_ms, now_ms=now_ms) for row in turn])
             if metered:
                 builder.add_topics([each for row in turn for each in row.take_topics()])
         told: Sequence[Sequence[Any]] = ()
@@ -268,7 +269,7 @@ class Recorder:
             dur_ms=duration_ms,
             algorithm=self._algorithm,
             events=events,
-            clock_offset_ms=ts * _SECOND_MS - ahead_ms,
+            clock_offset_ms=second_ms,
             dropped=dropped,
             told=told,
             jump_ms=jump_ms if abs(jump_ms) >= _JUMP_MS else 0,

@@ -13,7 +13,7 @@ from quotas.usage_record import OVERHEAD, RowFlags, UsageApi
 
 RowValues: TypeAlias = tuple[
     str, str, str, str, int, int, float, float, float, float, float, int, float, int, int, int,
-    float | None, float | None, int,
+    float | None, float | None, int, int, int,
 ]  # fmt: skip
 """As `quotas.usage_record.Row` tells."""
 
@@ -108,6 +108,9 @@ class UsageRow:
     __slots__ = (
         "_bytes_in",
         "_bytes_out",
+        "_connection",
+        "_connections",
+        "_first_ms",
         "_head",
         "_list",
         "_mute_from_ms",
@@ -167,14 +170,26 @@ class UsageRow:
         self._list = listed
         self._mute_from_ms = 0
         self._mute_until_ms = 0
+        self._connections: set[int] = set()  # by identity: one that has ended must not be kept
         self._reset()
 
     def _reset(self) -> None:
+        self._connection: object = None
+        self._connections.clear()
+        self._first_ms = 0
         self.requests = self.rejected = self.delayed = self.throttle_ms = self._muted_ms = 0
         self.offered: float = 0
         self.withheld: float = 0
         self.max_units: float = 0
         self.rejected_units: float = 0
+
+    def use(self, connection: object, *, now_ms: int) -> None:
+        """A connection makes a request that is counted next, or when its answer comes."""
+        if not self.requests:
+            self._first_ms = now_ms
+        if connection is not self._connection:
+            self._connection = connection
+            self._connections.add(id(connection))
 
     def count(self, units: float) -> None:
         """A request of so many units, admitted whole."""
@@ -256,11 +271,11 @@ class UsageRow:
             self._enlist()
         self.withheld += units
 
-    def delay(self, throttle_ms: int) -> None:
-        """A request is answered with a throttle time."""
+    def delay(self, throttle_ms: int, *, again: bool = False) -> None:
+        """A request is held, or answered with a throttle time; `again`: it was delayed before, too."""
         if not self.listed:
             self._enlist()
-        self.delayed += 1
+        self.delayed += not again
         self.throttle_ms += throttle_ms
 
     def mute(self, until_ms: int, *, now_ms: int) -> None:
@@ -277,8 +292,14 @@ class UsageRow:
         self.listed = True
         self._list.append(self)
 
-    def take(self, level: Level, *, now_ms: int) -> RowValues:
-        """The row as it is written, and start anew; a row that is still muted enlists itself for the next line."""
+    def take(self, level: Level, *, begin_ms: int, now_ms: int) -> RowValues:
+        """The row as it is written, and start anew; a row that is still muted enlists itself for the next line.
+
+        Args:
+            level: where its counter stands.
+            begin_ms: when the line's second began.
+            now_ms: the present.
+        """
         self.listed = False
         muted_ms = self._muted_ms
         if self._mute_until_ms:
@@ -305,6 +326,8 @@ class UsageRow:
             level.quota,
             level.end,
             (_CENSORED if muted_ms else 0) | (_OBSERVED if level.observe else 0),
+            len(self._connections),
+            max(0, self._first_ms - begin_ms) if self._connections else 0,
         )
         self._reset()
         return values
@@ -315,6 +338,9 @@ class UsageRow:
             other._enlist()
         if self._mute_until_ms > now_ms:
             other.mute(self._mute_until_ms, now_ms=min(self._mute_from_ms, now_ms))
+        if self._connections and (not other._connections or self._first_ms < other._first_ms):
+            other._first_ms = self._first_ms
+        other._connections |= self._connections
         other.requests += self.requests
         other.offered += self.offered
         other.withheld += self.withheld

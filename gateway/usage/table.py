@@ -218,9 +218,9 @@ class UsageTable:
         self._listed.clear()
         return found
 
-    def values(self, row: UsageRow, *, now_ms: int) -> RowValues:
-        """What a row has to tell; it starts anew."""
-        return row.take(self._level(row, now_ms), now_ms=now_ms)
+    def values(self, row: UsageRow, *, begin_ms: int, now_ms: int) -> RowValues:
+        """What a row has to tell of the second that began at `begin_ms`; it starts anew."""
+        return row.take(self._level(row, now_ms), begin_ms=begin_ms, now_ms=now_ms)
 
     def _readmit(self, row: UsageRow, now_ms: int) -> None:
         other = self._rows.get(row.key)

@@ -39,6 +39,8 @@ _POSITIONS: Final = {
     "muted_ms": Row.MUTED_MS,
     "quota": Row.QUOTA,
     "level_end": Row.LEVEL_END,
+    "connections": Row.CONNECTIONS,
+    "first_ms": Row.FIRST_MS,
 }
 _KEY_POSITIONS: Final = (Row.LISTENER, Row.USER, Row.CLIENT_ID, Row.API, Row.NODE)
 _NULLABLE: Final = frozenset({"quota", "level_end"})

@@ -26,7 +26,8 @@ _OUTPUT_STEP: Final = 1024 * 1024
 _MAX_INT64: Final = 2**63 - 1
 _LAST_SECOND: Final = 2**35  # a thousand years on: what is later is not seconds
 
-ROW_WIDTH: Final = len(Row)
+ROW_WIDTH: Final = Row.FLAGS + 1
+"""Of an older gateway; what a newer one tells more is 0."""
 EVENT_WIDTH: Final = len(Event)
 
 
@@ -42,7 +43,8 @@ class Torn(NamedTuple):
 class Line(NamedTuple):
     """A line with a right head; of its rows and events only the number of values has been checked.
 
-    A newer gateway may write more values at the end of each, which are left out, and more keys.
+    A newer gateway may write more values at the end of each, which are left out, and more keys;
+    an older one fewer in rows, which are zeros.
     """
 
     position: int
@@ -120,7 +122,7 @@ def read_line(text: bytes, position: int) -> Line | Torn:
     algo, jump_ms = line.get("algo", ""), line.get("jump_ms", 0)
     if not isinstance(algo, str) or type(jump_ms) is not int or abs(jump_ms) > _MAX_INT64:
         return Torn(position, "algo is not a string, or jump_ms is not a whole number", text[:KEPT_BYTES])
-    rows, events = _cut(rows, ROW_WIDTH), _cut(events, EVENT_WIDTH)
+    rows, events = _cut(rows, len(Row)), _cut(events, EVENT_WIDTH)
     boot, seq, ts, dur_ms, dropped_rows, dropped_events = numbers
     return Line(
         position, gw, boot, seq, ts, dur_ms, dropped_rows, dropped_events, rows, events, text, algo, jump_ms
@@ -147,7 +149,9 @@ def _is_table(rows: Any, width: int) -> TypeGuard[list[list[Any]]]:
 
 
 def _cut(rows: list[list[Any]], width: int) -> list[list[Any]]:
-    return rows if max(map(len, rows), default=width) == width else [row[:width] for row in rows]
+    if set(map(len, rows)) <= {width}:
+        return rows
+    return [row[:width] + [0] * (width - len(row)) for row in rows]
 
 
 def _plain(content: bytes) -> Iterator[bytes]:

@@ -44,6 +44,7 @@ class Demand:
         api: which.
         names: the columns of `ENTITY`, one row per series.
         offsets, seconds, units, requests, max_units: what was asked for, second by second; units are the quota's.
+        connections, first_ms: see `quotas.usage_record.Row`.
         muted_ms: how long of each second the client was muted.
         censored: seconds in which the client was muted and may have wanted more, as 0 and 1.
         quota: the limit in force, NaN where there was none.
@@ -59,6 +60,8 @@ class Demand:
     units: Floats
     requests: Ints
     max_units: Floats
+    connections: Ints
+    first_ms: Ints
     muted_ms: Ints
     censored: Floats
     quota: Floats
@@ -82,6 +85,7 @@ class Demand:
         """Stand-ins of the requests of each second; of mutations each event."""
         if self.events is not None:
             return self.by_second()
+        told = len(self.connections) == len(self.seconds)
         return split_seconds(
             self.offsets,
             self.seconds,
@@ -89,6 +93,9 @@ class Demand:
             self.requests,
             self.max_units,
             self.muted_ms,
+            self.quota if len(self.quota) == len(self.seconds) else None,
+            self.connections if told else None,
+            self.first_ms if told else None,
             most=most,
         )
 
@@ -122,6 +129,8 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
             ("offered", np.float64),
             ("requests", np.int64),
             ("max_units", np.float64),
+            ("connections", np.int64),
+            ("first_ms", np.int64),
             ("muted_ms", np.int64),
             ("censored", np.float64),
             ("quota", np.float64),
@@ -131,9 +140,11 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
             ("throttle_ms", np.float64),
         )
     }
-    if rows.schema.get_field_index("observed") >= 0 and len(numbers["observed"]) != len(seconds):
-        # Read by Spark, of days of an older release among others.
-        numbers["observed"] = np.zeros(len(seconds))
+    for name in ("observed", "connections", "first_ms"):
+        if rows.schema.get_field_index(name) >= 0 and len(numbers[name]) != len(seconds):
+            # Read by Spark, of days of an older release among others.
+            numbers[name] = np.zeros(len(seconds), numbers[name].dtype)
+    numbers["first_ms"] = np.where(numbers["connections"] > 0, numbers["first_ms"], 1_000)
     order = _order(offsets, seconds)
     if order is not None:
         seconds = seconds[order]
@@ -148,6 +159,8 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
         units=numbers["offered"] * factor,
         requests=numbers["requests"],
         max_units=numbers["max_units"] * factor,
+        connections=numbers["connections"],
+        first_ms=numbers["first_ms"],
         muted_ms=numbers["muted_ms"],
         censored=numbers["censored"],
         quota=numbers["quota"],
@@ -163,6 +176,7 @@ def _demand(api: UsageApi, rows: pa.RecordBatch, retries: bool) -> Demand:
 
 _LARGEST: Final = ("max_units", "muted_ms", "censored")
 _LAST: Final = ("quota", "observed")
+_LEAST: Final = ("first_ms",)
 
 
 def _one_per_second(
@@ -183,7 +197,8 @@ def _one_per_second(
             return values
         if name in _LAST:
             return values[ends]
-        return (np.maximum if name in _LARGEST else np.add).reduceat(values, starts)
+        how = np.maximum if name in _LARGEST else np.minimum if name in _LEAST else np.add
+        return how.reduceat(values, starts)
 
     kept = np.concatenate(([0], np.cumsum(first)))
     return kept[offsets], seconds[starts], {name: joined(name, values) for name, values in numbers.items()}

@@ -170,7 +170,13 @@ def replay(demand: Demand, candidates: Floats, settings: ReplaySettings) -> Repl
             # The request quota's waits are capped at one window (KIP-124).
             cap_ms = ms if demand.api is UsageApi.REQUEST else models.CAP_MS
             outcome = models.closed_loop(
-                ragged, candidates, make, window_num=num, window_ms=ms, cap_ms=cap_ms
+                ragged,
+                candidates,
+                make,
+                window_num=num,
+                window_ms=ms,
+                cap_ms=cap_ms,
+                bounded=how.algorithm is Algorithm.RATE,
             )
     return Replayed(outcome, ragged.total_weights(), ragged.total_units())
 

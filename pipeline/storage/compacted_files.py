@@ -239,7 +239,7 @@ def _read_group(file: pq.ParquetFile, group: int, columns: Sequence[str]) -> pa.
         if name not in SERIES or name == "t":
             continue
         if chunk is None:
-            same[name] = False  # a flag that an older release did not write
+            same[name] = ARROW_TYPES[SERIES[name]].to_pandas_dtype()(0)  # what an older release did not write
             continue
         if chunk.statistics is None:
             continue

@@ -12,13 +12,13 @@ ENTITY: Final = ("date", "gw", "user", "client_id", "api", "node")
 _SECONDS: Final = ("t", "offered")
 _EVENTS: Final = ("e_ms", "e_units", "e_strict", "e_attempt")
 
-FOR_REQUESTS: Final = ("requests", "max_units", "muted_ms")
+FOR_REQUESTS: Final = ("requests", "max_units", "muted_ms", "connections", "first_ms", "quota")
 """Also read where seconds are taken apart into requests."""
 
 TOLD: Final = ("delayed", "rejected_units", "throttle_ms")
 """What clients were told; only added up."""
 
-ARRAYS: Final = (*_SECONDS, *FOR_REQUESTS, "censored", "quota", "observed", *TOLD, *_EVENTS)
+ARRAYS: Final = (*_SECONDS, *FOR_REQUESTS, "censored", "observed", *TOLD, *_EVENTS)
 """The arrays of a compacted row that a replay may read."""
 
 

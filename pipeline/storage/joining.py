@@ -88,9 +88,9 @@ def _joined(
 
 
 def _filled(column: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
-    """The values of a column of flags that some rows lack, since an older release wrote them: false there."""
+    """The values of a column that some rows lack, since an older release wrote them: false or 0 there."""
     there = np.repeat(column.is_valid().to_numpy(zero_copy_only=False), lengths)
-    values = np.zeros(len(there), bool)
+    values = np.zeros(len(there), column.type.value_type.to_pandas_dtype())
     values[there] = column.flatten().to_numpy(zero_copy_only=False)
     return pa.array(values)
 

@@ -52,6 +52,8 @@ SERIES: Final = {
     "level_end": "double",
     "censored": "boolean",
     "observed": "boolean",  # the quota is only watched; all false in files of an older release
+    "connections": "int",  # that made requests; this and the next are 0 in files of an older release
+    "first_ms": "int",  # when the first request was counted, since `t`
 }
 """Arrays with one element per recorded second: columns and the types of their elements."""
 

@@ -247,9 +247,6 @@ def drive(
     seen = {each.client_id: Seen() for each in (*clients, *admins)}
     until_s = time.monotonic() + seconds
 
-    def dice(name: str) -> random.Random:
-        return random.Random(f"{seed} {name}")
-
     connections = [(client, number) for client in clients for number in range(client.connections)]
     with ThreadPoolExecutor(len(connections) + len(admins)) as pool:
         jobs = [
@@ -258,12 +255,19 @@ def drive(
                 connect,
                 client,
                 until_s,
-                dice(f"{client.client_id} {number}" if number else client.client_id),
+                f"{seed} {client.client_id}" + (f" {number}" if number else ""),
             )
             for client, number in connections
         ]
         created = [
-            pool.submit(_create, connect, each, seen[each.client_id], until_s, dice(each.client_id))
+            pool.submit(
+                _create,
+                connect,
+                each,
+                seen[each.client_id],
+                until_s,
+                random.Random(f"{seed} {each.client_id}"),
+            )
             for each in admins
         ]
     for (client, _), job in zip(connections, jobs, strict=True):
@@ -287,17 +291,17 @@ def fill_topic(bootstrap: str, connect: Connect) -> None:
         raise RuntimeError("the topic to fetch from could not be filled")
 
 
-def _use(connect: Connect, client: Client, until_s: float, dice: random.Random) -> Seen:
+def _use(connect: Connect, client: Client, until_s: float, name: str) -> Seen:
     """What one of its connections saw."""
-    seen = Seen()
+    seen, dice = Seen(), random.Random(name)
     if client.api is UsageApi.CONNECT:
-        for _ in _moments(client, until_s, dice):
+        for _ in _moments(client, until_s, dice, name):
             with suppress(ConnectionEnded, OSError), connect(client.client_id) as wire:
                 wire.ask("ApiVersions", 0)
             seen.requests += 1
         return seen
     with connect(client.client_id) as wire:
-        for _ in _moments(client, until_s, dice):
+        for _ in _moments(client, until_s, dice, name):
             told_ms = _ask(wire, client, max(100, round(client.request_bytes * dice.uniform(0.2, 1.8))), dice)
             seen.requests += 1
             seen.throttled += told_ms > 0
@@ -333,17 +337,21 @@ def _ask(wire: Any, client: Client, size: int, dice: random.Random) -> int:
     return told_ms
 
 
-def _moments(client: Client, until_s: float, dice: random.Random) -> Iterator[None]:
+def _moments(client: Client, until_s: float, dice: random.Random, name: str) -> Iterator[None]:
     """When a connection is to ask for something.
 
     On for about ten seconds at twice the wanted rate, off as long; requests come one by one, as many users' do.
     """
-    due_s = time.monotonic() + dice.uniform(0, 5)
-    off_at_s = due_s + dice.expovariate(1 / 10)
+    pauses, busy = random.Random(f"{name} pauses"), 0
+    due_s = time.monotonic() + pauses.uniform(0, 5)
+    off_at_s = due_s + pauses.expovariate(1 / 10)
     while True:
         if due_s > off_at_s:
-            due_s = off_at_s + dice.expovariate(1 / 10)
-            off_at_s = due_s + dice.expovariate(1 / 10)
+            due_s = off_at_s + pauses.expovariate(1 / 10)
+            off_at_s = due_s + pauses.expovariate(1 / 10)
+            # Of each busy time by itself: a request more or less would else make another client of it.
+            busy += 1
+            dice.seed(f"{name} {busy}")
         now_s = time.monotonic()
         if max(due_s, now_s) >= until_s:
             return

@@ -1,12 +1,13 @@
 """Throttled clients request by request, without a machine in between: what a replay of their seconds is held against.
 
-A real run cannot be made twice. Here the clients of `testkit.pipeline.fidelity` meet the gateway's own meter in
-computed time, so that two runs can differ by nothing but a delay of up to two milliseconds per request. How far
-those two are apart is what no replay can know better.
+A real run cannot be made twice. Here the clients of `testkit.pipeline.fidelity` meet the gateway's own counter in
+computed time, and the gateway's own row counts them, so that two runs can differ by nothing but a delay of up to two
+milliseconds per request. How far those two are apart is what no replay can know better.
 """
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,18 +15,28 @@ from typing import Any, Final
 
 import numpy as np
 
+from gateway.usage.row import Level, RowKey, RowValues, UsageRow
 from pipeline.replay.demand import demands
 from pipeline.replay.dispatch import ReplaySettings, replay
-from quotas.rate import SampledRate
-from quotas.usage_record import UsageApi
+from quotas.entities import QuotaEntity, QuotaKey
+from quotas.limits import Limits
+from quotas.rate_quotas import ByteRateQuotas, RateSettings, RateTracker
+from quotas.usage_record import Row, UsageApi
 from testkit.pipeline.compacted_rows import compacted_batch
 from testkit.pipeline.fidelity import Client
 
-_WINDOW_NUM: Final = 11
-_WINDOW_MS: Final = 1_000
 _ROUND_TRIP_MS: Final = 1.0
 _BACKLOG_MS: Final = 5_000.0
-_START_MS: Final = 1_000_000.0
+_START_MS: Final = 1_000_000
+_COLUMNS: Final = {
+    "requests": Row.REQUESTS,
+    "offered": Row.OFFERED,
+    "max_units": Row.MAX_UNITS,
+    "muted_ms": Row.MUTED_MS,
+    "quota": Row.QUOTA,
+    "connections": Row.CONNECTIONS,
+    "first_ms": Row.FIRST_MS,
+}
 
 
 @dataclass(slots=True)
@@ -33,12 +44,12 @@ class Truth:
     """What one client did and was told.
 
     Attributes:
-        seconds: by second, what a usage record tells: requests, offered, max_units, muted_ms.
-        requests, throttled: how many, and how many were told to wait.
-        told_ms: sum of the times told.
+        seconds: the usage record of each second that has one.
+        requests, throttled: how many, and how many were held or told to wait.
+        told_ms: sum of the waits.
     """
 
-    seconds: dict[int, dict[str, float]] = field(default_factory=dict)
+    seconds: dict[int, RowValues] = field(default_factory=dict)
     requests: int = 0
     throttled: int = 0
     told_ms: int = 0
@@ -48,67 +59,111 @@ class Truth:
         """Of its requests that were throttled."""
         return self.throttled / max(1, self.requests)
 
-    def _at(self, second: int) -> dict[str, float]:
-        return self.seconds.setdefault(
-            second, dict.fromkeys(("requests", "offered", "max_units", "muted_ms"), 0)
-        )
 
-    def add(self, now_ms: int, size: int, wait_ms: int) -> None:
-        """One request and its answer."""
-        self.requests += 1
-        self.throttled += wait_ms > 0
-        self.told_ms += wait_ms
-        told = self._at(now_ms // 1000)
-        told["requests"] += 1
-        told["offered"] += size
-        told["max_units"] = max(told["max_units"], size)
-        from_ms, until_ms = now_ms, now_ms + wait_ms
-        while from_ms < until_ms:
-            end_ms = min(until_ms, (from_ms // 1000 + 1) * 1000)
-            self._at(from_ms // 1000)["muted_ms"] += end_ms - from_ms
-            from_ms = end_ms
+class _Connection:
+    """One connection of a client, on and off for about ten seconds each; `late_ms` see `truth_of`."""
+
+    def __init__(self, client: Client, name: str, number: int, late_ms: float) -> None:
+        self.number = number
+        self.size = 0
+        self.comes_ms = 0.0
+        self.held = False
+        self._client = client
+        self._name = name
+        self._late_ms = late_ms
+        self._pauses, self._lateness = random.Random(f"{name} pauses"), random.Random(f"{name} late")
+        self._busy = 0
+        self._dice = random.Random(f"{name} {self._busy}")
+        self._now_ms = self._free_ms = float(_START_MS)
+        self._due_ms = self._now_ms + self._pauses.uniform(0, 5_000)
+        self._off_at_ms = self._due_ms + self._pauses.expovariate(1 / 10_000)
+
+    def plan(self, until_ms: float) -> bool:
+        """Think of the next request; False: there is none."""
+        if self._due_ms > self._off_at_ms:
+            self._due_ms = self._off_at_ms + self._pauses.expovariate(1 / 10_000)
+            self._off_at_ms = self._due_ms + self._pauses.expovariate(1 / 10_000)
+            # Dice of their own for each busy time: a request more or less would else make another client of it.
+            self._busy += 1
+            self._dice = random.Random(f"{self._name} {self._busy}")
+        if max(self._due_ms, self._now_ms) >= until_ms:
+            return False
+        self.size = max(100, round(self._client.request_bytes * self._dice.uniform(0.2, 1.8)))
+        self.comes_ms = (
+            max(self._now_ms, self._due_ms, self._free_ms) + self._lateness.random() * self._late_ms
+        )
+        return True
+
+    def answered(self, wait_ms: int) -> None:
+        """The request was told to wait so long."""
+        self._free_ms = self.comes_ms + wait_ms
+        self._now_ms = self.comes_ms + _ROUND_TRIP_MS
+        # What it could not send for being throttled it does not all want later.
+        due_ms = self._due_ms + self._dice.expovariate(1 / (1000 * self._client.pace_s))
+        self._due_ms = max(due_ms, self._now_ms - _BACKLOG_MS)
+        self.held = False
 
 
 def truth_of(client: Client, *, seconds: float, seed: int, late_ms: float = 0.0) -> Truth:
     """A client's run in computed time.
 
     Args:
-        client: of one connection, on and off for about ten seconds each.
+        client: a producer.
         seconds: how long it wants something.
         seed: of its moments and sizes.
         late_ms: each request comes up to so much later, by dice of its own.
     """
-    name = f"{seed} {client.client_id}"
-    pauses, lateness = random.Random(f"{name} pauses"), random.Random(f"{name} late")
-    busy = 0
-    truth = Truth()
-    pace_ms = 1000 * client.request_bytes / (client.quota * client.wanted) / 2
-    now_ms = free_ms = _START_MS
-    due_ms = now_ms + pauses.uniform(0, 5_000)
-    off_at_ms = due_ms + pauses.expovariate(1 / 10_000)
-    dice = random.Random(f"{name} {busy}")
-    meter: SampledRate | None = None
-    while True:
-        if due_ms > off_at_ms:
-            due_ms = off_at_ms + pauses.expovariate(1 / 10_000)
-            off_at_ms = due_ms + pauses.expovariate(1 / 10_000)
-            # Dice of their own for each busy time: a request more or less would else make another client of it.
-            busy += 1
-            dice = random.Random(f"{name} {busy}")
-        if max(due_ms, now_ms) >= _START_MS + seconds * 1000:
-            return truth
-        size = max(100, round(client.request_bytes * dice.uniform(0.2, 1.8)))
-        comes_ms = max(now_ms, due_ms, free_ms) + lateness.random() * late_ms
-        at_ms = int(comes_ms)
-        if meter is None:
-            meter = SampledRate(_WINDOW_NUM, _WINDOW_MS, now_ms=at_ms)
-        allowance = client.quota * (_WINDOW_NUM - 1) * _WINDOW_MS / 1000
-        wait_ms = meter.record_and_check(size, client.quota, allowance, now_ms=at_ms)
-        truth.add(at_ms, size, wait_ms)
-        free_ms = comes_ms + wait_ms
-        now_ms = comes_ms + _ROUND_TRIP_MS
-        # What it could not send for being throttled it does not all want later.
-        due_ms = max(due_ms + dice.expovariate(1 / pace_ms), now_ms - _BACKLOG_MS)
+    limits = Limits()
+    limits.set(QuotaEntity(client_id=client.client_id), QuotaKey.PRODUCER_BYTE_RATE, client.quota)
+    quotas = ByteRateQuotas(limits, QuotaKey.PRODUCER_BYTE_RATE, RateSettings())
+    listed: list[UsageRow] = []
+    row = UsageRow(RowKey("", "", client.client_id, UsageApi.PRODUCE, -1), ("", "", ""), listed)
+    truth, second = Truth(), _START_MS // 1000
+    name, until_ms = f"{seed} {client.client_id}", _START_MS + seconds * 1000
+    connections = [
+        _Connection(client, f"{name} {number}" if number else name, number, late_ms)
+        for number in range(client.connections)
+    ]
+    coming = [(each.comes_ms, each.number) for each in connections if each.plan(until_ms)]
+    heapq.heapify(coming)
+    while coming or listed:
+        now_ms = int(coming[0][0]) if coming else (second + 1) * 1000
+        while now_ms >= (second + 1) * 1000:
+            if listed:
+                listed.clear()
+                level = Level(client.quota, None)
+                end_ms = (second + 1) * 1000
+                truth.seconds[second] = row.take(level, begin_ms=second * 1000, now_ms=end_ms)
+            second += 1
+        if coming:
+            one = connections[heapq.heappop(coming)[1]]
+            tracker = quotas.tracker("", client.client_id, now_ms=now_ms)
+            assert tracker is not None
+            again_ms = _receive(one, tracker, row, truth, now_ms)
+            if again_ms or one.plan(until_ms):
+                heapq.heappush(coming, (again_ms or one.comes_ms, one.number))
+    return truth
+
+
+def _receive(one: _Connection, tracker: RateTracker, row: UsageRow, truth: Truth, now_ms: int) -> float:
+    """A request comes as the gateway's Produce does; when it comes again if it is held, else 0."""
+    held_ms = tracker.wait_ms(one, one.size, now_ms=now_ms)
+    wait_ms = held_ms
+    if not held_ms:
+        row.use(one, now_ms=now_ms)
+        row.count(one.size)
+        wait_ms = tracker.record(one.size, one, now_ms=now_ms)
+        truth.requests += 1
+    if wait_ms:
+        row.mute(now_ms + wait_ms, now_ms=now_ms)
+        truth.told_ms += wait_ms
+        truth.throttled += not one.held
+    one.held = held_ms > 0
+    if held_ms:
+        one.comes_ms = now_ms + held_ms
+        return one.comes_ms
+    one.answered(wait_ms)
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +183,9 @@ def replayed(clients: Sequence[Client], truths: Sequence[Truth]) -> list[tuple[f
     """Throttled share and sum of the times told (ms) of each client, from nothing but its seconds."""
     rows: list[dict[str, Any]] = []
     for client, truth in zip(clients, truths, strict=True):
-        seconds = sorted(truth.seconds)
-        row: dict[str, Any] = {"client_id": client.client_id, "api": UsageApi.PRODUCE.value, "t": seconds}
-        for name, kind in (("requests", int), ("offered", float), ("max_units", float), ("muted_ms", int)):
-            row[name] = [kind(truth.seconds[second][name]) for second in seconds]
+        row: dict[str, Any] = {"client_id": client.client_id, "api": UsageApi.PRODUCE.value}
+        row["t"] = list(truth.seconds)
+        row |= {name: [each[at] for each in truth.seconds.values()] for name, at in _COLUMNS.items()}
         rows.append(row)
     (demand,) = demands(compacted_batch(*rows))
     quotas = np.array([[float(client.quota)] for client in clients])

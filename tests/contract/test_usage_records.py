@@ -64,7 +64,7 @@ def write(directory: Path) -> tuple[bytes, int, float, int]:
         connections.decided("in", "::2", Admission(AdmissionDecision.REFUSE, AdmissionCause.IP_COUNT), counted=False)
         builder = LineBuilder()
         listed = table.take_listed(now_ms=now_ms + 1_000)
-        builder.add_rows([table.values(each, now_ms=now_ms + 1_000) for each in listed])
+        builder.add_rows([table.values(each, begin_ms=now_ms, now_ms=now_ms + 1_000) for each in listed])
         line = builder.finish(
             gateway="gw",
             boot=1,

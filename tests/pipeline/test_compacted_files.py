@@ -77,20 +77,24 @@ def test_arrays_of_one_value_are_the_same_as_if_they_were_read(tmp_path: Path) -
     assert found == compacted_rows(rows).to_pylist()
 
 
-def test_flags_that_an_older_release_did_not_write_are_false(tmp_path: Path) -> None:
-    (piece,) = written(tmp_path, {"client_id": "c", "t": [1, 2], "observed": [True, True]})
-    pq.write_table(pq.read_table(piece.path).drop_columns(["observed"]), piece.path)
-    (row,) = rows_in(read_pieces([piece], ["client_id", "t", "observed"]))
-    assert row == {"client_id": "c", "t": [1, 2], "observed": [False, False]}
+def test_columns_that_an_older_release_did_not_write_are_false_or_0(tmp_path: Path) -> None:
+    columns = ["observed", "connections"]
+    (piece,) = written(tmp_path, {"client_id": "c", "t": [1, 2], "observed": [True, True], "connections": [3, 3]})
+    pq.write_table(pq.read_table(piece.path).drop_columns(columns), piece.path)
+    (row,) = rows_in(read_pieces([piece], ["client_id", "t", *columns]))
+    assert row == {"client_id": "c", "t": [1, 2], "observed": [False, False], "connections": [0, 0]}
     # Raw rows of it and of this one in the same day, or the same as Spark reads them.
     old, new = ({"client_id": "c", "t": [number]} for number in (1, 2))
     table = pa.Table.from_batches([compacted_rows([old, new | {"observed": [True]}])])
     at = table.schema.get_field_index("observed")
     table = table.set_column(at, "observed", pa.array([None, [True]], pa.list_(pa.bool_())))
+    at = table.schema.get_field_index("connections")
+    table = table.set_column(at, "connections", pa.array([None, [3]], pa.list_(pa.int32())))
     (joined,) = join_chunks(table.to_batches())
     assert joined.column("observed").to_pylist() == [[False, True]]
+    assert joined.column("connections").to_pylist() == [[0, 3]]
     (demand,) = demands(table.slice(0, 1).to_batches()[0])
-    assert demand.observed.tolist() == [0.0]
+    assert (demand.observed.tolist(), demand.connections.tolist()) == ([0.0], [0])
 
 
 def test_a_row_group_has_one_bucket_and_a_bounded_number_of_seconds(

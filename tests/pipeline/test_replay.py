@@ -1,5 +1,6 @@
 """Compacted rows as the kernels take them, and which algorithm and kind of client a replay takes."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,8 @@ def test_every_algorithm_slows_a_burst_in_every_model(algorithm: Algorithm, mode
 def test_a_request_quota_is_never_told_more_than_a_window_and_old_clients_are_told_apart() -> None:
     demand = one([{"api": "request", "t": [0, 1], "offered": [60_000.0, 1.0]}])
     waits = replay(demand, np.array([1.0]), ReplaySettings()).outcome
-    assert waits.wait_ms[0, 0] == 2_000
+    # The second is held at the bound until the first is forgotten.
+    assert waits.wait_ms[0, 0] == 1_000
     row = {"api": "mutation", "t": [0], "e_ms": [0, 1], "e_units": [100, 1], "e_strict": [True, False]}
     outcome = replay(one([row]), np.array([1.0]), ReplaySettings()).outcome
     # The strict one goes into debt untold; the permissive one is told of it.
@@ -146,14 +148,20 @@ def test_a_request_quota_is_never_told_more_than_a_window_and_old_clients_are_to
     assert outcome.wait_ms[0, 0] == 89_999
 
 
-def test_seconds_alone_say_nearly_what_the_quota_in_force_did_to_each_request() -> None:
-    clients = producers(8, seed=1)
+@pytest.mark.parametrize(("connections", "share", "time"), [(1, 0.015, 0.03), (3, 0.02, 0.15)])
+def test_seconds_alone_say_nearly_what_the_quota_in_force_did_to_each_request(
+    connections: int, share: float, time: float
+) -> None:
+    clients = [
+        replace(client, connections=connections, request_bytes=client.request_bytes * (2 * connections - 1))
+        for client in producers(16, seed=1)
+    ]
     truths = [truth_of(client, seconds=240, seed=1) for client in clients]
     assert max(truth.share for truth in truths) > 0.2
     found = errors(truths, replayed(clients, truths))
-    # Over half an hour it is 1.4 points and 1.4 %; of the same clients up to 2 ms later 0.35 points and 1.5 %.
-    assert found.share < 0.03
-    assert found.time < 0.05
+    # What longer runs come to, and how far these clients are off from themselves: benchmarks/results/fidelity.md.
+    assert found.share < share
+    assert found.time < time
 
 
 def test_connections_of_a_second_are_decided_one_by_one_and_count_when_they_are() -> None:

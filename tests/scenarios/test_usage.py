@@ -26,7 +26,7 @@ class Recorded:
         now_ms = self.c.clock.now_ms
         found = {}
         for row in self.table.take_listed(now_ms=now_ms):
-            values = dict(zip(Row, self.table.values(row, now_ms=now_ms), strict=True))
+            values = dict(zip(Row, self.table.values(row, begin_ms=0, now_ms=now_ms), strict=True))
             assert values[Row.API] not in found
             found[values[Row.API]] = values
         return found
@@ -84,6 +84,45 @@ def test_requests_are_counted_when_they_go_on_with_a_reply_or_without() -> None:
     recorded.c.after(throttle_ms)
     told = recorded.rows()["produce"]
     assert (told[Row.REQUESTS], told[Row.MUTED_MS]) == (1, throttle_ms)
+
+
+def test_a_request_that_is_held_and_then_told_a_time_is_one_throttled_request() -> None:
+    recorded = Recorded(producer_byte_rate=100)
+    connections = [recorded.c, *(recorded.c.another() for _ in range(3))]
+    # The first is more than the two windows of the bound: what the others send is held, by turns.
+    for each in connections:
+        each.client_sends(produce(1, size=2_500))
+    for _ in range(200):
+        for each in connections:
+            each.after(0)
+            if each.take_upstream():
+                each.upstream_answers(produce_reply(1))
+        recorded.c.after(1_000)
+    core = recorded.c.core
+    (counter,) = core.client_quotas.produce.snapshot(now_ms=core.clock.now_ms)
+    told = recorded.rows()["produce"]
+    assert (told[Row.REQUESTS], told[Row.DELAYED], counter.throttled_total) == (4, 4, 4)
+    assert told[Row.THROTTLE_MS] == counter.throttled_ms_total
+    # Seven waits: three of them are of requests that had been held.
+    assert len(core.observer.throttles) >= 7
+    assert told[Row.CONNECTIONS] == 4
+
+
+def test_a_fetch_that_is_held_counts_once_and_one_that_gets_nothing_is_a_request_too() -> None:
+    recorded = Recorded(consumer_byte_rate=100)
+    one, other = recorded.c, recorded.c.another()
+    one.client_sends(fetch(1))
+    other.client_sends(fetch(1))
+    one.upstream_answers(fetch_reply(1, 2_400))
+    other.upstream_answers(fetch_reply(1, 2_400))  # emptied: the bound was used up meanwhile
+    later = recorded.c.another()
+    later.client_sends(fetch(1))
+    for _ in range(60):
+        recorded.c.after(1_000)
+        if later.after(0).take_upstream():
+            later.upstream_answers(fetch_reply(1, 2_400))
+    told = recorded.rows()["fetch"]
+    assert (told[Row.REQUESTS], told[Row.DELAYED]) == (3, 3)
 
 
 def test_a_mute_marks_all_rows_of_its_connection_and_an_observed_quota_none() -> None:
@@ -149,5 +188,7 @@ def test_clients_that_share_a_connection_have_rows_of_their_own() -> None:
     for at, client_id in enumerate(("a", "ab", "a", "b")):
         recorded.c.client_sends(produce(at, client_id=client_id)).upstream_answers(produce_reply(at))
     now_ms = recorded.c.clock.now_ms
-    values = [recorded.table.values(row, now_ms=now_ms) for row in recorded.table.take_listed(now_ms=now_ms)]
+    values = [
+        recorded.table.values(row, begin_ms=0, now_ms=now_ms) for row in recorded.table.take_listed(now_ms=now_ms)
+    ]
     assert {each[Row.CLIENT_ID]: each[Row.REQUESTS] for each in values} == {"a": 2, "ab": 1, "b": 1}

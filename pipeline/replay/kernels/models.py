@@ -4,8 +4,8 @@
 * `connections`: a record counts when it is decided, and no more when it is refused (KIP-612).
 * `permissive`: every record is taken and afterwards its client told to wait; no client comes later for it.
 * `recorded`: each record as its client was, strict or permissive: what the gateway does with a mix of both.
-* `closed_loop`: as the gateway's byte rates. A client is told to wait and does; what it wanted meanwhile comes, in
-  order, when the wait is over. One connection: a client with many is muted on one and goes on with the others.
+* `closed_loop`: as the gateway's byte rates. A connection is told to wait and does; what its client wanted meanwhile
+  comes, in order, on the connection that may send first.
 
 All go rank by rank over all clients at once (see `pipeline.replay.kernels.ragged`).
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from pipeline.replay.kernels.ragged import Block, Floats, Ints, Outcome, Ragged,
 
 CAP_MS: Final = 2**31 - 1
 _LONG_AGO_MS: Final = np.int64(-(2**62))
+_NEVER_MS: Final = np.int64(2**62)
+_BOUND_WINDOWS: Final = 2
+"""`quotas.rate_quotas` has the same."""
 
 
 def strict(
@@ -119,8 +122,13 @@ def closed_loop(
     window_num: int = 11,
     window_ms: int = 1_000,
     cap_ms: int = CAP_MS,
+    bounded: bool = False,
 ) -> Outcome:
     """What would have been throttled when clients wait as they are told.
+
+    At the bound of a counter (`quotas.rate_quotas.RateTracker`) a request is held until it may pass, which makes it a
+    throttled one; the places of those that wait are left out. Where the times told have a cap, it is held for at most
+    the time that is looked back, and not counted.
 
     Args:
         ragged: units by client; `pipeline.replay.kernels.split` makes requests of seconds. A record
@@ -129,23 +137,28 @@ def closed_loop(
         make: the kind of meter.
         window_num, window_ms: how it measures.
         cap_ms: the longest wait told at once.
+        bounded: whether counters have a bound.
     """
     outcome = Outcome.zeros(*(rates := candidates_of(candidates, len(ragged))).shape)
+    lookback_ms = window_num * window_ms
     for block in ragged.blocks(rates.shape[1]):
         meters, part = _start(block, rates, make, window_num, window_ms)
-        # When each client may send again, and when it would have if it had never been told to wait.
-        free_ms = np.full(len(part.wait_ms[0]), _LONG_AGO_MS)
-        unheld_ms = free_ms.copy()
         flat = np.ascontiguousarray(rates[block.rows]).ravel()
-        thinks_ms = _thinks_ms(block, rates.shape[1])
-        for (at, wanted_ms, units, weights), think_ms in zip(
-            _ranks(block, rates.shape[1]), thinks_ms, strict=True
-        ):
-            now_ms = np.maximum(wanted_ms, free_ms[at] + think_ms)
+        turns = _Turns(block, flat)
+        bound = _Bound(flat, _BOUND_WINDOWS * lookback_ms) if bounded else None
+        for j, (at, came_ms, units, weights) in enumerate(_ranks(block, rates.shape[1])):
+            now_ms, unheld_ms = turns.next(j, at, came_ms)
+            held_ms = None if bound is None else bound.held_ms(at, now_ms)
+            if held_ms is not None:
+                now_ms += held_ms if cap_ms == CAP_MS else np.minimum(held_ms, lookback_ms)
             waits_ms = np.minimum(meters.record_and_check(units, at, now_ms), cap_ms)
-            free_ms[at] = now_ms + waits_ms.astype(np.int64)
-            unheld_ms[at] = np.maximum(wanted_ms, unheld_ms[at] + think_ms)
-            part.late_ms[0, at] += (now_ms - unheld_ms[at]) * weights
+            blocked_ms = None if bound is None else bound.pour(units, at, now_ms)
+            if blocked_ms is not None and cap_ms == CAP_MS:
+                waits_ms = np.maximum(waits_ms, np.minimum(blocked_ms, CAP_MS))
+            turns.wait(at, now_ms, waits_ms)
+            if held_ms is not None and cap_ms == CAP_MS:
+                waits_ms = waits_ms + held_ms
+            part.late_ms[0, at] += (now_ms - unheld_ms) * weights
             # A stand-in is told at once what its requests would have been told one after the other, and of them those
             # would have been told something that came after the limit was reached.
             beyond = np.minimum(waits_ms * flat[at] / 1000 / units, 1.0)
@@ -180,10 +193,65 @@ def _ranks(block: Block, candidates: int) -> Iterator[tuple[Ints, Ints, Floats, 
         )
 
 
-def _thinks_ms(block: Block, candidates: int) -> Iterator[Ints | int]:
-    """Rank by rank, as `_ranks`: how long clients think."""
-    for begin, end in pairwise(block.starts.tolist()):
-        yield np.repeat(block.think_ms[begin:end], candidates) if len(block.think_ms) else 0
+class _Turns:
+    """Connections of each meter that take turns: the one that may send first has the next record."""
+
+    def __init__(self, block: Block, rates: Floats) -> None:
+        """Args: block: the records. rates: of each meter."""
+        self._pace = block.pace
+        self._starts = block.starts
+        self._rates = rates
+        self._candidates = len(rates) // len(block.rows)
+        self._most = 1 if block.pace is None else int(block.pace.connections.max())
+        # When each may send again, and when it would if it had never been told to wait.
+        self._free_ms = np.full(len(rates) * self._most, _LONG_AGO_MS)
+        self._unheld_ms = self._free_ms.copy()
+        self._last_ms = np.full(len(rates), _LONG_AGO_MS)
+        self._mine: Ints = np.arange(len(rates))
+
+    def next(self, rank: int, at: Ints, came_ms: Ints) -> tuple[Ints, Ints]:
+        """When the records of a rank are sent, and when they would be without any throttle."""
+        pace, mine = self._pace, at
+        think_ms: Any = 0
+        if pace is not None:
+            of_rank = pace.of(np.arange(self._starts[rank], self._starts[rank + 1]))
+            think_ms, early_ms, quota, connections = (
+                np.repeat(values, self._candidates) for values in of_rank
+            )
+            came_ms = np.where(self._rates[at] > quota, early_ms, came_ms)
+            if self._most > 1:
+                free_ms = self._free_ms.reshape(-1, self._most)[: len(at)]
+                some = np.arange(self._most) < connections[:, None]
+                mine = at * self._most + np.where(some, free_ms, _NEVER_MS).argmin(axis=1)
+        now_ms = np.maximum(np.maximum(came_ms, self._free_ms[mine] + think_ms), self._last_ms[at])
+        self._unheld_ms[mine] = np.maximum(came_ms, self._unheld_ms[mine] + think_ms)
+        self._mine = mine
+        return now_ms, self._unheld_ms[mine]
+
+    def wait(self, at: Ints, now_ms: Ints, waits_ms: Floats) -> None:
+        """The connections of the rank sent then, and are told to wait."""
+        self._last_ms[at] = now_ms
+        self._free_ms[self._mine] = now_ms + waits_ms.astype(np.int64)
+
+
+class _Bound:
+    """The leaky bucket of `quotas.rate_quotas.RateTracker`, of each meter."""
+
+    def __init__(self, rates: Floats, bound_ms: int) -> None:
+        self._bound_ms = float(bound_ms)
+        self._ms_per_unit = 1000 / rates
+        self._blocked_ms = np.full(len(rates), -np.inf)
+
+    def held_ms(self, at: Ints, now_ms: Ints) -> Ints:
+        held: Ints = np.ceil(np.maximum(self._blocked_ms[at] - now_ms, 0)).astype(np.int64)
+        return held
+
+    def pour(self, units: Floats, at: Ints, now_ms: Ints) -> Floats:
+        """Takes units, and gives how long nothing passes after them."""
+        blocked_ms = np.maximum(self._blocked_ms[at], now_ms - self._bound_ms) + units * self._ms_per_unit[at]
+        self._blocked_ms[at] = blocked_ms
+        waits: Floats = np.ceil(np.maximum(blocked_ms - now_ms, 0))
+        return waits
 
 
 def _count(part: Outcome, at: Ints, waits_ms: Floats, units: Floats, weights: Floats) -> None:

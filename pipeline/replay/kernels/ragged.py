@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,26 @@ BLOCK: Final = 32_768
 """Client-candidate pairs that a kernel works on at once: a handful of such arrays fit a core's cache."""
 
 
+class Pace(NamedTuple):
+    """What closed loops know besides of each record; arrays of the same length.
+
+    Attributes:
+        think_ms: how long at least a connection that had to wait is silent before it.
+        early_ms: when it was wanted at the earliest, never falling within a series.
+        quota: what was in force. Under no larger one does it come before its `t_ms`, under a larger one it may.
+        connections: how many take turns.
+    """
+
+    think_ms: Ints
+    early_ms: Ints
+    quota: Floats
+    connections: Ints
+
+    def of(self, at: NDArray[Any]) -> Pace:
+        """That of some records."""
+        return Pace(*(values[at] for values in self))
+
+
 @dataclass(frozen=True, slots=True)
 class Ragged:
     """What clients asked for and when.
@@ -30,15 +50,14 @@ class Ragged:
         t_ms: when, never falling within a series.
         units: how much, > 0.
         weights: how many requests a record stands for.
-        think_ms: how long at least a client that had to wait is silent before the record; None: not at all. Only
-            closed loops look at it.
+        pace: see there; None: one connection that never thinks, and nothing was wanted before it came.
     """
 
     offsets: Ints
     t_ms: Ints
     units: Floats
     weights: Floats
-    think_ms: Ints | None = None
+    pace: Pace | None = None
 
     @classmethod
     def build(
@@ -47,7 +66,7 @@ class Ragged:
         t_ms: Ints,
         units: Floats,
         weights: Floats | None = None,
-        think_ms: Ints | None = None,
+        pace: Pace | None = None,
     ) -> Ragged:
         """Check series and put them side by side; records without units are left out, as they cost nothing.
 
@@ -70,23 +89,23 @@ class Ragged:
         if not some.all():
             kept = np.concatenate(([0], np.cumsum(some)))
             offsets, t_ms, units, weights = kept[offsets], t_ms[some], units[some], weights[some]
-            think_ms = None if think_ms is None else think_ms[some]
+            pace = None if pace is None else pace.of(some)
         falls = np.diff(t_ms) < 0
         inner = offsets[1:-1]
         falls[inner[(inner > 0) & (inner < len(t_ms))] - 1] = False  # from one series to the next
         if falls.any():
             raise ValueError(f"time falls within a series, at record {int(np.argmax(falls)) + 1}")
-        return cls(offsets, t_ms, units, weights, think_ms)
+        return cls(offsets, t_ms, units, weights, pace)
 
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
         """The series of several, one after the other."""
         sizes = np.cumsum([0, *(len(part.t_ms) for part in parts)]).tolist()
         offsets = [part.offsets[:-1] + size for part, size in zip(parts, sizes)]
-        flat = (
+        t_ms, units, weights = (
             np.concatenate([getattr(part, name) for part in parts]) for name in ("t_ms", "units", "weights")
         )
-        return cls(np.concatenate([*offsets, sizes[-1:]]), *flat)
+        return cls(np.concatenate([*offsets, sizes[-1:]]), t_ms, units, weights)
 
     def __len__(self) -> int:
         """How many series."""
@@ -135,7 +154,7 @@ class Block:
         starts: rank j is [starts[j], starts[j + 1]) of the arrays below; that many of the first `rows` have it.
         t_ms, units, weights: of the records.
         since_ms: time since the series' record before; 0 at the first.
-        think_ms: see `Ragged`; empty where that has none.
+        pace: see `Ragged`.
     """
 
     rows: Ints
@@ -144,7 +163,7 @@ class Block:
     units: Floats
     weights: Floats
     since_ms: Floats
-    think_ms: Ints
+    pace: Pace | None
 
     @classmethod
     def of(cls, ragged: Ragged, rows: Ints) -> Block:
@@ -156,7 +175,7 @@ class Block:
         starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         t_ms = np.empty(starts[-1], np.int64)
         units, weights, since_ms = np.empty(starts[-1]), np.empty(starts[-1]), np.empty(starts[-1])
-        think_ms = np.zeros(starts[-1] if ragged.think_ms is not None else 0, np.int64)
+        record = np.empty(starts[-1] if ragged.pace is not None else 0, np.int64)
         for k, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
             to = starts[:length] + k
             times = ragged.t_ms[begin : begin + length]
@@ -165,9 +184,10 @@ class Block:
             weights[to] = ragged.weights[begin : begin + length]
             since_ms[to[0]] = 0
             since_ms[to[1:]] = np.diff(times)
-            if ragged.think_ms is not None:
-                think_ms[to] = ragged.think_ms[begin : begin + length]
-        return cls(rows, starts, t_ms, units, weights, since_ms, think_ms)
+            if ragged.pace is not None:
+                record[to] = np.arange(begin, begin + length)
+        pace = None if ragged.pace is None else ragged.pace.of(record)
+        return cls(rows, starts, t_ms, units, weights, since_ms, pace)
 
 
 def candidates_of(candidates: Floats, series: int) -> Floats:

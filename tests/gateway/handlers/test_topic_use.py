@@ -39,7 +39,7 @@ def told(c: Conversation) -> tuple[Counter[str], Counter[str], dict[str, tuple[i
     by_topic: Counter[str] = Counter()
     topics = {}
     for row in usage.take_listed(now_ms=c.clock.now_ms):
-        values = usage.values(row, now_ms=c.clock.now_ms)
+        values = usage.values(row, begin_ms=0, now_ms=c.clock.now_ms)
         by_row[values[Row.API]] += int(values[Row.OFFERED])
         for each in row.take_topics():
             by_topic[each[TopicRow.API]] += each[TopicRow.BYTES]

@@ -61,6 +61,7 @@ def usage_line(ts: int, requests: int, offered: float, offset_ms: int) -> bytes:
     row[: Row.NODE + 1] = ["a", "", "x", "produce", 1]
     row[Row.REQUESTS], row[Row.OFFERED], row[Row.MAX_UNITS] = requests, offered, offered
     row[Row.QUOTA], row[Row.LEVEL_END] = 100, offered
+    row[Row.CONNECTIONS], row[Row.FIRST_MS] = requests, offset_ms
     line = {"ts": ts, "rows": [row], "events": [[offset_ms, "a"]], "dropped_rows": 1, "dropped_events": 0}
     return orjson.dumps(line)
 
@@ -71,6 +72,7 @@ def test_rows_of_workers_are_added_up_by_client_and_events_keep_their_time() -> 
     rows.add(usage_line(99, 3, 30.0, 900))
     (row,) = rows.take_rows()
     assert (row[Row.REQUESTS], row[Row.OFFERED], row[Row.MAX_UNITS], row[Row.LEVEL_END]) == (5, 40.0, 30.0, 30.0)
+    assert (row[Row.CONNECTIONS], row[Row.FIRST_MS]) == (5, 500)
     assert rows.take_events(100) == [[500, "a"], [-100, "a"]]
     assert rows.take_dropped() == (2, 0)
     assert rows.take_topics() == []

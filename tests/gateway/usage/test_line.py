@@ -27,7 +27,7 @@ def rows_of(*names: str) -> list[RowValues]:
     table = UsageTable(Names())
     for name in names:
         table.row("in", name, name, UsageApi.PRODUCE, 1).count(1)
-    return [table.values(row, now_ms=1_000) for row in table.take_listed(now_ms=1_000)]
+    return [table.values(row, begin_ms=0, now_ms=1_000) for row in table.take_listed(now_ms=1_000)]
 
 
 def test_an_empty_second_is_a_line_too_with_the_rows_of_all_slices() -> None:

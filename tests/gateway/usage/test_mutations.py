@@ -43,7 +43,7 @@ class Mutating:
 
     def rows(self, now_ms: int = 1_000) -> list[dict[Row, object]]:
         listed = self.table.take_listed(now_ms=now_ms)
-        return [dict(zip(Row, self.table.values(row, now_ms=now_ms), strict=True)) for row in listed]
+        return [dict(zip(Row, self.table.values(row, begin_ms=0, now_ms=now_ms), strict=True)) for row in listed]
 
 
 def test_each_topic_is_an_event_and_the_row_has_sums_limit_and_tokens() -> None:
@@ -98,7 +98,7 @@ class Connecting:
 
     def row(self) -> dict[Row, object]:
         (row,) = self.table.take_listed(now_ms=1_000)
-        return dict(zip(Row, self.table.values(row, now_ms=1_000), strict=True))
+        return dict(zip(Row, self.table.values(row, begin_ms=0, now_ms=1_000), strict=True))
 
 
 def counts(row: dict[Row, object]) -> tuple[object, ...]:

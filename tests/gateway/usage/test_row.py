@@ -13,8 +13,8 @@ def make(api: UsageApi = UsageApi.PRODUCE) -> tuple[UsageRow, list[UsageRow]]:
     return UsageRow(RowKey("in", "alice", "app", api, 3), ("in", "alice", "app"), listed), listed
 
 
-def take(row: UsageRow, now_ms: int, level: Level = UNLIMITED) -> dict[Row, Any]:
-    return dict(zip(Row, row.take(level, now_ms=now_ms), strict=True))
+def take(row: UsageRow, now_ms: int, level: Level = UNLIMITED, begin_ms: int = 0) -> dict[Row, Any]:
+    return dict(zip(Row, row.take(level, begin_ms=begin_ms, now_ms=now_ms), strict=True))
 
 
 def test_requests_are_added_up_and_taking_starts_anew() -> None:
@@ -92,20 +92,39 @@ def test_mutes_of_two_connections_count_once_where_they_overlap_and_without_one_
     assert (told[Row.MUTED_MS], told[Row.FLAGS]) == (0, 0)
 
 
+def test_connections_count_once_in_a_line_and_the_first_request_has_its_moment() -> None:
+    row, _ = make()
+    a, b = object(), object()
+    for connection, now_ms in ((a, 2_250), (a, 2_300), (b, 2_400), (a, 2_900)):
+        row.use(connection, now_ms=now_ms)
+        row.count(1)
+    told = take(row, 3_001, begin_ms=2_000)
+    assert (told[Row.CONNECTIONS], told[Row.FIRST_MS]) == (2, 250)
+    row.use(b, now_ms=3_001)
+    row.count(1)
+    assert take(row, 4_000, begin_ms=3_000)[Row.FIRST_MS] == 1
+    row.mute(9_000, now_ms=4_500)
+    told = take(row, 5_000, begin_ms=4_000)
+    assert (told[Row.CONNECTIONS], told[Row.FIRST_MS]) == (0, 0)
+
+
 def test_pouring_moves_everything_with_a_mute_under_way_or_over() -> None:
     row, listed = make()
     other, _ = make()
     other._list = listed
+    row.use(row, now_ms=300)
     row.count(3)
     row.count(9)
     row.reject(1)
     row.delay(5)
     row.mute(1_500, now_ms=700)
+    other.use(other, now_ms=400)
     other.count(4)
     row.pour_into(other, now_ms=1_000)
     told = take(other, 1_000)
     assert (told[Row.REQUESTS], told[Row.OFFERED], told[Row.ADMITTED], told[Row.MAX_UNITS]) == (3, 16, 15, 9)
     assert (told[Row.DELAYED], told[Row.THROTTLE_MS], told[Row.MUTED_MS]) == (1, 5, 300)
+    assert (told[Row.CONNECTIONS], told[Row.FIRST_MS]) == (2, 300)
     assert take(other, 2_000)[Row.MUTED_MS] == 500
     assert take(row, 1_000)[Row.OFFERED] == 0
     row, listed = make()

@@ -14,7 +14,7 @@ from tests.gateway.usage.files import event
 
 
 def taken(table: UsageTable, now_ms: int = 1_000) -> list[RowValues]:
-    return [table.values(row, now_ms=now_ms) for row in table.take_listed(now_ms=now_ms)]
+    return [table.values(row, begin_ms=0, now_ms=now_ms) for row in table.take_listed(now_ms=now_ms)]
 
 
 def produce(table: UsageTable, client_id: str, tracker: RateTracker | None = None) -> UsageRow:

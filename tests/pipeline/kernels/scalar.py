@@ -1,12 +1,13 @@
 """The gateway's own classes, one record at a time: what the kernels must equal."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
 
-from pipeline.replay.kernels.ragged import Ragged
+from pipeline.replay.kernels.ragged import Pace, Ragged
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutation_meters import Meter, MutationAlgorithm, meter_factory
@@ -81,43 +82,60 @@ def permissive(series: Series, make: Callable[[int], Meter]) -> Told:
 
 
 def byte_rate(
-    series: Series, rate: float, *, window_num: int, window_ms: int, thinks_ms: list[int] | None = None
+    series: Series,
+    rate: float,
+    *,
+    window_num: int,
+    window_ms: int,
+    thinks_ms: list[int] | None = None,
+    connections: int = 1,
+    bounded: bool = False,
 ) -> Told:
-    """As the gateway's byte rates: `RateTracker.record`, and a client that waits as it is told.
+    """As the gateway's byte rates: `RateTracker.record`, and connections that wait as they are told.
 
-    `thinks_ms`: for how long it is silent, after it may send again, before each of its records.
+    `thinks_ms`: for how long one is silent, after it may send again, before each of its records.
     """
     told = Told()
     limits = Limits()
     limits.set(QuotaEntity(user="a"), QuotaKey.REQUEST_PERCENTAGE, rate)  # a key that takes fractions
     settings = RateSettings(window_num=window_num, window_ms=window_ms)
     quotas = RateQuotas(limits, QuotaKey.REQUEST_PERCENTAGE, settings)
-    free_ms = unheld_ms = -(2**62)
+    last_ms = -(2**62)
+    free_ms, unheld_ms = [last_ms] * connections, [last_ms] * connections
     for (wanted_ms, units), think_ms in zip(series, thinks_ms or [0] * len(series), strict=True):
-        now_ms = max(wanted_ms, free_ms + think_ms)
+        turn = free_ms.index(min(free_ms))
+        now_ms = max(wanted_ms, free_ms[turn] + think_ms, last_ms)
         tracker = quotas.tracker("a", "", now_ms=now_ms)
         assert tracker is not None
-        tracker._ms_per_unit = 0.0  # the bound over many connections, which the kernels leave out (docs/pipeline.md)
+        held_ms = max(0, math.ceil(tracker.blocked_until_ms - now_ms))
+        if not bounded:
+            tracker._ms_per_unit = held_ms = 0
+        now_ms += held_ms
         wait_ms = tracker.record(units, now_ms=now_ms)
-        free_ms = now_ms + wait_ms
-        unheld_ms = max(wanted_ms, unheld_ms + think_ms)
-        told.late_ms += now_ms - unheld_ms
-        told.throttled += wait_ms > 0
-        told.units += units if wait_ms > 0 else 0.0
-        told.wait_ms += wait_ms
+        last_ms, free_ms[turn] = now_ms, now_ms + wait_ms
+        unheld_ms[turn] = max(wanted_ms, unheld_ms[turn] + think_ms)
+        told.late_ms += now_ms - unheld_ms[turn]
+        told.throttled += wait_ms + held_ms > 0
+        told.units += units if wait_ms + held_ms > 0 else 0.0
+        told.wait_ms += wait_ms + held_ms
     return told
 
 
-def ragged(listed: list[Series], thinks_ms: list[list[int]] | None = None) -> Ragged:
-    """The same records as the kernels take them."""
+def ragged(
+    listed: list[Series], thinks_ms: list[list[int]] | None = None, connections: list[int] | None = None
+) -> Ragged:
+    """The same records as the kernels take them; `connections` by client."""
     offsets = np.cumsum([0, *(len(series) for series in listed)])
     records = [record for series in listed for record in series]
-    return Ragged.build(
-        offsets,
-        np.array([now_ms for now_ms, _ in records], np.int64),
-        np.array([units for _, units in records], np.float64),
-        think_ms=None if thinks_ms is None else np.array([ms for each in thinks_ms for ms in each], np.int64),
-    )
+    t_ms = np.array([now_ms for now_ms, _ in records], np.int64)
+    pace = None
+    if thinks_ms is not None or connections is not None:
+        think_ms = np.zeros(len(t_ms), np.int64)
+        if thinks_ms is not None:
+            think_ms[:] = [ms for each in thinks_ms for ms in each]
+        turns = np.repeat(np.array(connections or [1] * len(listed), np.int64), np.diff(offsets))
+        pace = Pace(think_ms, t_ms, np.full(len(t_ms), np.inf), turns)
+    return Ragged.build(offsets, t_ms, np.array([units for _, units in records], np.float64), pace=pace)
 
 
 # Gaps around the edges of windows and buckets, and any others.

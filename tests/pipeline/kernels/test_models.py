@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.replay.kernels import models
 from pipeline.replay.kernels.meters import MakeMeters, TokenBuckets
-from pipeline.replay.kernels.ragged import Outcome, Ragged
+from pipeline.replay.kernels.ragged import Outcome, Pace, Ragged
 from pipeline.replay.kernels.sampled_rate import SampledRates
 from pipeline.replay.kernels.spread_rate import SpreadRates
 from quotas.entities import QuotaEntity, QuotaKey
@@ -107,6 +107,31 @@ def test_a_client_that_thinks_between_its_requests_is_silent_for_as_long_after_e
             assert outcome.throttled[i, j] == told.throttled
             assert outcome.wait_ms[i, j] == told.wait_ms
             assert outcome.late_ms[i, j] == told.late_ms
+
+
+@given(scalar.clients, scalar.candidates, scalar.windows, st.data())
+def test_connections_take_turns_and_are_held_at_the_gateways_bound(
+    clients: list[scalar.Series], rates: list[float], window: tuple[int, int], data: st.DataObject
+) -> None:
+    num, ms = window
+    connections = [data.draw(st.integers(1, 4)) for _ in clients]
+    ragged = scalar.ragged(clients, connections=connections)
+    outcome = models.closed_loop(ragged, np.array(rates), SampledRates, window_num=num, window_ms=ms, bounded=True)
+    for i, series in enumerate(clients):
+        for j, rate in enumerate(rates):
+            how = {"window_num": num, "window_ms": ms, "connections": connections[i]}
+            told = scalar.byte_rate(series, rate, bounded=True, **how)
+            assert outcome.throttled[i, j] == told.throttled
+            assert outcome.wait_ms[i, j] == told.wait_ms
+            assert outcome.late_ms[i, j] == told.late_ms
+
+
+def test_a_record_comes_earlier_under_a_larger_quota_only() -> None:
+    # Wanted at once after a large one, and sent ten seconds later, as the quota of then let it.
+    pace = Pace(np.zeros(2, int), np.array([0, 1]), np.full(2, 20.0), np.ones(2, int))
+    ragged = Ragged.build(np.array([0, 2]), np.array([0, 10_000]), np.array([300.0, 1.0]), pace=pace)
+    outcome = models.closed_loop(ragged, np.array([20.0, 25.0]), SampledRates)
+    assert outcome.late_ms[0].tolist() == [0.0, 1_999.0]
 
 
 def test_a_drafts_burst_a_cap_and_a_stand_in_are_told_as_computed_by_hand() -> None:

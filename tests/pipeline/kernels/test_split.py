@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.replay.kernels.ragged import Ragged
-from pipeline.replay.kernels.split import EARLIEST_MS, MOST, MOST_MUTED, split_seconds
+from pipeline.replay.kernels.ragged import Pace, Ragged
+from pipeline.replay.kernels.split import EARLIEST_MS, MOST, MOST_CONNECTIONS, MOST_MUTED, split_seconds
 
 # Requests of one second, each with its size.
 some_seconds = st.lists(
@@ -46,30 +46,64 @@ def test_few_requests_come_back_as_they_were_also_of_a_second_told_twice() -> No
     assert split.total_units().tolist() == [6.0]
 
 
-def muted(*seconds: tuple[int, int, int]) -> Ragged:
+def muted(*seconds: tuple[int, int, int]) -> tuple[Ragged, Pace]:
     """One client: second, requests of one unit each, ms in which it was muted."""
     told = np.array(seconds, np.int64)
     ones = np.ones(len(told))
-    return split_seconds(np.array([0, len(told)]), told[:, 0], told[:, 1] * 1.0, told[:, 1], ones, told[:, 2])
+    split = split_seconds(np.array([0, len(told)]), told[:, 0], told[:, 1] * 1.0, told[:, 1], ones, told[:, 2])
+    assert split.pace is not None
+    return split, split.pace
 
 
 def test_mutes_are_placed_in_their_seconds_and_demand_before_them() -> None:
-    split = muted((6, 2, 600))
-    assert split.t_ms.tolist() == [6_100, 6_300]
-    assert split.think_ms is not None
-    assert split.think_ms.tolist() == [0, 200]
-    split = muted((6, 1, 600), (8, 1, 600))
-    assert split.t_ms.tolist() == [6_200, 8_200]
-    split = muted((6, 2, 600), (7, 0, 1_000), (8, 4, 200), (9, 1, 0), (10, 1, 0))
-    assert split.t_ms.tolist() == [6_100, 6_300, *[6_300] * 4, 9_000, 10_500]
-    assert split.think_ms is not None
-    assert split.think_ms.tolist() == [0, 200, 100, 200, 200, 200, 500, 0]
-    split = muted(*((second, 1, 900) for second in range(100, 140)))
-    came_ms = np.arange(100, 140) * 1_000
-    assert split.t_ms[0] == 100_050
-    assert (came_ms - split.t_ms).max() == EARLIEST_MS
-    assert muted((6, 500, 0)).lengths.tolist() == [MOST]
-    assert muted((6, 500, 1)).lengths.tolist() == [MOST_MUTED]
+    _, pace = muted((6, 2, 600))
+    assert pace.early_ms.tolist() == [6_100, 6_300]
+    assert pace.think_ms.tolist() == [0, 200]
+    _, pace = muted((6, 1, 600), (8, 1, 600))
+    assert pace.early_ms.tolist() == [6_200, 8_200]
+    _, pace = muted((6, 2, 600), (7, 0, 1_000), (8, 4, 200), (9, 1, 0), (10, 1, 0))
+    assert pace.early_ms.tolist() == [6_100, 6_300, *[6_300] * 4, 9_000, 10_500]
+    assert pace.think_ms.tolist() == [0, 200, 100, 200, 200, 200, 500, 0]
+    # When they came is not told: they were wanted before, under any quota.
+    assert (pace.quota[:-1] == 0).all()
+    _, pace = muted(*((second, 1, 900) for second in range(100, 240)))
+    came_ms = np.arange(100, 240) * 1_000
+    assert pace.early_ms[0] == 100_050
+    assert (came_ms - pace.early_ms).max() == EARLIEST_MS
+    assert muted((6, 500, 0))[0].lengths.tolist() == [MOST]
+    assert muted((6, 500, 1))[0].lengths.tolist() == [MOST_MUTED]
+
+
+def told(*seconds: tuple[int, int, int, int, int]) -> tuple[list[int], Pace]:
+    """The same with connections and when the first request came; when the records come, and the rest."""
+    given = np.array(seconds, np.int64)
+    ones = np.ones(len(given))
+    split = split_seconds(
+        np.array([0, len(given)]), given[:, 0], given[:, 1] * 1.0, given[:, 1], ones, given[:, 2],
+        ones * 7.0, given[:, 3], given[:, 4],
+    )  # fmt: skip
+    assert split.pace is not None
+    return split.t_ms.tolist(), split.pace
+
+
+def test_requests_come_from_the_first_of_their_second_on() -> None:
+    came_ms, pace = told((6, 4, 0, 1, 200))
+    assert came_ms == pace.early_ms.tolist() == [6_200, 6_400, 6_600, 6_800]
+    assert pace.quota.tolist() == [7.0] * 4
+    # The first of a second with a mute came before it; then one as the mute ended, not wanted after that one; then
+    # one that came long after a mute had ended, not wanted before. Under a larger quota any may have been.
+    came_ms, pace = told((6, 1, 600, 1, 300), (7, 1, 400, 1, 400), (8, 1, 100, 1, 700))
+    assert came_ms == [6_300, 6_400, 8_700]
+    assert pace.early_ms.tolist() == [6_300, 6_300, 6_300]
+    # Of several connections another may have been the muted one.
+    came_ms, _ = told((6, 1, 600, 1, 300), (7, 1, 400, 2, 400))
+    assert came_ms == [6_300, 7_400]
+
+
+def test_connections_of_tens_of_seconds_take_turns_together() -> None:
+    spans = ((0, 1), (8, 3), (19, 1), (20, 1), (30, 1), (55, 99))
+    _, pace = told(*((second, 1, 0, connections, 0) for second, connections in spans))
+    assert pace.connections.tolist() == [3, 3, 3, 1, 1, MOST_CONNECTIONS]
 
 
 def test_each_client_is_split_and_muted_by_itself() -> None:
