@@ -63,8 +63,9 @@ class Clients:
         rng = self.rng
         for at, (user, client_id, api, node, tracker, mean) in enumerate(self.clients):
             row = self.table.row("default", user, client_id, api, node, tracker)
-            for _ in range(1 + rng.randrange(3)):
+            for number in range(1 + rng.randrange(3)):
                 size = 70 + int(rng.expovariate(1 / mean))
+                row.use(number if at % 3 else row, now_ms=now_ms - 400 + rng.randrange(1_000))
                 row.count(size)
                 if tracker is not None:
                     tracker.record_unchecked(size, now_ms=now_ms)
@@ -176,12 +177,15 @@ def counting(entities: int) -> dict[str, float]:
 
     def count() -> Iterator[None]:
         for row in held:
+            row.use(table, now_ms=1_000)
             row.count(1_000)
         yield None
 
     def look_up() -> Iterator[None]:
         for user, client_id in looked_up:
-            table.row("in", user, client_id, UsageApi.PRODUCE, 1).count(1_000)
+            row = table.row("in", user, client_id, UsageApi.PRODUCE, 1)
+            row.use(table, now_ms=1_000)
+            row.count(1_000)
         yield None
 
     best = {}
