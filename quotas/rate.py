@@ -12,9 +12,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from array import array
 from collections.abc import Sequence
 from typing import Final
+
+from librt.vecs import append, vec
+
+# Of each sample: its start, its last event, its value.
+_LAST: Final = 1
+_VALUE: Final = 2
+_SAMPLE: Final = 3
 
 MAX_THROTTLE_MS: Final = 2**31 - 1  # the field is an int32; Kafka lets longer times wrap, we clamp
 
@@ -64,14 +70,12 @@ class SampledRate:
         "_expiry_ms",
         "_gone",
         "_last_ms",
-        "_lasts_ms",
         "_looked_ms",
         "_next_ms",
         "_past_sum",
+        "_samples",
         "_start_ms",
-        "_starts_ms",
         "_total",
-        "_values",
         "_window_ms",
         "_window_num",
     )
@@ -84,22 +88,23 @@ class SampledRate:
             window_ms: length of one sample.
             now_ms: when the first sample begins.
         """
+        # Compiled, fields lie in this order: thousands of meters are touched in turn, and what a record costs is
+        # mostly the cache misses of what it touches. So those of every record come first.
+        self._next_ms = now_ms + window_ms  # when a record begins the next sample
+        self._total = 0.0  # of which the current sample's value is what exceeds _past_sum
+        self._last_ms = now_ms
+        self._looked_ms = now_ms  # when due samples were last reset, or should have been
+        self._gone = 0.0  # what was forgotten, so that a record need not be added up twice
+        self._past_sum = 0.0
+        # Start, last event and value of each sample, as `_SAMPLE` says: one piece of memory for the same reason.
+        self._samples = vec[float]([now_ms, now_ms, 0.0])
+        self._at = (
+            0  # where the current sample is, whose last event and value are kept above until it is left
+        )
+        self._start_ms = now_ms
         self._window_num = window_num
         self._window_ms = window_ms
         self._expiry_ms = window_num * window_ms
-        # Arrays and not lists: thousands of meters are touched in turn, and what a record costs is mostly
-        # the cache misses of the objects it touches.
-        self._starts_ms = array("q", [now_ms])
-        self._lasts_ms = array("q", [now_ms])  # when the latest event of each sample was
-        self._values = array("d", [0.0])
-        self._at = 0  # the current sample, whose last event and value are kept below until it is left
-        self._start_ms = now_ms
-        self._last_ms = now_ms
-        self._total = 0.0  # of which the current sample's value is what exceeds _past_sum
-        self._past_sum = 0.0
-        self._gone = 0.0  # what was forgotten, so that a record need not be added up twice
-        self._next_ms = now_ms + window_ms  # when a record begins the next sample
-        self._looked_ms = now_ms  # when due samples were last reset, or should have been
 
     @property
     def windows(self) -> tuple[int, int]:
@@ -148,8 +153,9 @@ class SampledRate:
     def keep(self, part: float, *, now_ms: int) -> None:
         """Forgets the rest of each sample."""
         self._purge(now_ms)
-        for i in range(len(self._values)):
-            self._values[i] *= part
+        samples = self._samples
+        for i in range(_VALUE, len(samples), _SAMPLE):
+            samples[i] *= part
         self._gone += self._total * (1 - part)
         self._total *= part
         self._past_sum *= part
@@ -162,7 +168,7 @@ class SampledRate:
     def window_size_ms(self, *, now_ms: int) -> int:
         """The time the average is taken over: at least S - 1 windows plus what the current one has lasted."""
         self._purge(now_ms)
-        elapsed = now_ms - min(self._starts_ms)
+        elapsed = now_ms - int(self._samples[self._first(0)])
         missing = self._window_num - 1 - elapsed // self._window_ms
         if missing > 0:
             elapsed += missing * self._window_ms
@@ -182,8 +188,9 @@ class SampledRate:
     def samples(self, *, now_ms: int) -> list[tuple[int, int, float]]:
         """Start, last event and value of each sample not yet forgotten, the current one last."""
         self._purge(now_ms)
-        ring = [*range(self._at + 1, len(self._values)), *range(self._at)]
-        past = [(self._starts_ms[i], self._lasts_ms[i], self._values[i]) for i in ring]
+        kept = self._samples
+        ring = [*range(self._at + _SAMPLE, len(kept), _SAMPLE), *range(0, self._at, _SAMPLE)]
+        past = [(int(kept[i]), int(kept[i + _LAST]), kept[i + _VALUE]) for i in ring]
         return [*past, (self._start_ms, self._last_ms, self._total - self._past_sum)]
 
     def take_over(self, samples: Sequence[tuple[int, int, float]], *, now_ms: int) -> float:
@@ -219,68 +226,82 @@ class SampledRate:
             self._begin_with(both, now_ms)
 
     def _begin_with(self, samples: Sequence[tuple[int, int, float]], now_ms: int) -> None:
-        self._starts_ms = array("q", [start_ms for start_ms, _, _ in samples])
-        self._lasts_ms = array("q", [last_ms for _, last_ms, _ in samples])
-        self._values = array("d", [value for _, _, value in samples[:-1]] + [0.0])
-        self._at = len(samples) - 1
+        self._samples = vec[float]([number for sample in samples for number in sample])
+        self._at = (len(samples) - 1) * _SAMPLE
+        self._samples[self._at + _VALUE] = 0.0
         self._start_ms, self._last_ms, current = samples[-1]
-        self._past_sum = math.fsum(self._values)
+        self._past_sum = math.fsum([value for _, _, value in samples[:-1]])
         self._total = self._past_sum + current
         self._next_ms = self._start_ms + self._window_ms
         self._looked_ms = now_ms
         self._purge(now_ms)
 
     def _advance(self, now_ms: int) -> None:
-        values = self._values
+        samples = self._samples
         at = self._at
-        self._lasts_ms[at] = self._last_ms
-        values[at] = self._total - self._past_sum
-        at += 1
-        if at > self._window_num:
+        samples[at + _LAST] = self._last_ms
+        samples[at + _VALUE] = self._total - self._past_sum
+        at += _SAMPLE
+        if at > self._window_num * _SAMPLE:
             at = 0
-        if at == len(values):
-            self._starts_ms.append(now_ms)
-            self._lasts_ms.append(now_ms)
-            values.append(0.0)
+        if at == len(samples):
+            self._samples = append(append(append(samples, now_ms), now_ms), 0.0)
         else:
-            self._starts_ms[at] = self._lasts_ms[at] = now_ms
-            self._total -= values[at]
-            self._gone += values[at]
-            values[at] = 0.0
+            samples[at] = samples[at + _LAST] = now_ms
+            value = samples[at + _VALUE]
+            self._total -= value
+            self._gone += value
+            samples[at + _VALUE] = 0.0
         self._at = at
         self._past_sum = self._total
         self._start_ms = self._last_ms = now_ms
         self._next_ms = now_ms + self._window_ms
 
+    def _first(self, number: int) -> int:
+        """Where that number of a sample is the lowest."""
+        samples = self._samples
+        lowest = number
+        for i in range(number, len(samples), _SAMPLE):
+            if samples[i] < samples[lowest]:
+                lowest = i
+        return lowest
+
     def _purge(self, now_ms: int) -> None:
-        lasts_ms = self._lasts_ms
-        lasts_ms[self._at] = self._last_ms
-        if min(lasts_ms) <= now_ms - self._expiry_ms:
+        samples = self._samples
+        samples[self._at + _LAST] = self._last_ms
+        first = self._first(_LAST)
+        if samples[first] <= now_ms - self._expiry_ms:
             # What `record_and_check` put off is reset as of the latest of those records. Kafka would have done
             # it at an earlier one, with the same results: while the sample that was recorded to counts, time
             # is counted from its start, and when it is due the emptied ones are due again.
             for moment_ms in (self._looked_ms, now_ms):
-                while (oldest_ms := min(lasts_ms)) <= moment_ms - self._expiry_ms:
-                    self._reset(lasts_ms.index(oldest_ms), moment_ms)
-            if not any(self._values):
+                while samples[first] <= moment_ms - self._expiry_ms:
+                    self._reset(first - _LAST, moment_ms)
+                    first = self._first(_LAST)
+            for i in range(_VALUE, len(samples), _SAMPLE):
+                if samples[i]:
+                    break
+            else:
                 # No rounding error outlives the samples it came from.
                 self._total -= self._past_sum
                 self._gone += self._past_sum
                 self._past_sum = 0.0
         self._looked_ms = now_ms
 
-    def _reset(self, i: int, now_ms: int) -> None:
-        self._starts_ms[i] = self._lasts_ms[i] = now_ms
-        if i == self._at:
+    def _reset(self, at: int, now_ms: int) -> None:
+        samples = self._samples
+        samples[at] = samples[at + _LAST] = now_ms
+        if at == self._at:
             self._start_ms = self._last_ms = now_ms
             self._next_ms = now_ms + self._window_ms
             self._gone += self._total - self._past_sum
             self._total = self._past_sum
         else:
-            self._past_sum -= self._values[i]
-            self._total -= self._values[i]
-            self._gone += self._values[i]
-            self._values[i] = 0.0
+            value = samples[at + _VALUE]
+            self._past_sum -= value
+            self._total -= value
+            self._gone += value
+            samples[at + _VALUE] = 0.0
 
 
 class SpreadRate:

@@ -175,19 +175,23 @@ class RateTracker:
         key: object | None,
         now_ms: int,
     ) -> None:
-        self.key = key
+        # What every record touches comes first: see `SampledRate`.
+        self.good_until_ms: float = math.inf  # a look-up before then need not be made again
         self._meter = SampledRate(settings.window_num, settings.window_ms, now_ms=now_ms)
-        self._allowance_s = (settings.window_num - 1) * settings.window_ms / 1000
+        self._limit = UNLIMITED
+        self._allowance = UNLIMITED
+        self._settled = 0.0  # of all that was recorded: what others have recorded, or know
+        self._urgent_from = math.inf  # from so much on others should soon be told what they do not know
         self.window_ms = settings.window_num * settings.window_ms
         self._bound_ms = float(_BOUND_WINDOWS * self.window_ms)
+        self.blocked_until_ms = now_ms - self._bound_ms  # so early when the bucket is empty
         self._ms_per_unit = 0.0  # 0: not bounded
+        self.key = key
+        self._allowance_s = (settings.window_num - 1) * settings.window_ms / 1000
         self._others = 0.0  # of all that was recorded: what was not recorded by clients of this process
-        self._settled = 0.0  # of all that was recorded: what others have recorded, or know
         self._quiet = 0.0  # until so much was recorded, what others do not know can not matter
         self._urgent = urgent
-        self._urgent_from = math.inf  # from so much on others should soon be told what they do not know
         self._aside: SetAside | None = None  # while only a part of the limit is in force
-        self.blocked_until_ms = now_ms - self._bound_ms  # so early when the bucket is empty
         self.queue: BoundQueue | None = None
         self.owed_until_ms = 0
         self.left_until_ms = 0
@@ -198,7 +202,6 @@ class RateTracker:
         self.throttles = ThrottleStats()
         self.shared = key is None
         self.kind: Kind = ""
-        self.good_until_ms: float = math.inf  # a look-up before then need not be made again
         self.match = Match(None, Rule.NONE, TrackerKey("", ""))
         self.bind(self.match, 0, now_ms=now_ms)
 
