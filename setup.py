@@ -26,6 +26,7 @@ CORE = (
     "gateway/net/listener.py",
     "gateway/net/long_work.py",
     "gateway/net/stalled_write.py",
+    "gateway/runtime/eager.py",
     "gateway/session/chunk_relay.py",
     "gateway/session/client_quotas.py",
     "gateway/session/memory_budget.py",

@@ -24,6 +24,7 @@ from protocol.primitives import (
 )
 
 MAX_VERSION: Final = newest_version(ApiKey.API_VERSIONS)
+_UNSUPPORTED_VERSION: Final = int(ErrorCode.UNSUPPORTED_VERSION).to_bytes(2, "big")
 _V0: Final = describe(ApiKey.API_VERSIONS, 0)
 
 
@@ -44,8 +45,7 @@ def unsupported_version_reply(correlation_id: int) -> bytes:
 
 def answered_in(frame: bytes | bytearray, api: Api) -> Api:
     """The version an ApiVersions response is encoded in: 0 with UNSUPPORTED_VERSION, else as asked (KIP-511)."""
-    error_code, _ = read_int16(frame, 8)
-    return _V0 if error_code == ErrorCode.UNSUPPORTED_VERSION else api
+    return _V0 if frame[8:10] == _UNSUPPORTED_VERSION else api
 
 
 def intersect(frame: bytes, api: Api, own: frozenset[ApiKey] = frozenset()) -> bytes:

@@ -143,6 +143,8 @@ class ProduceHandler(HeadHandler):
                         )
         if acks != 0:
             session.responses.pending.append(Pending(correlation_id, answer))
+        else:
+            session.responses.unanswered = True
         if topics is not None:
             topics.relayed(now_ms, owed=acks != 0)
         return RELAY

@@ -38,7 +38,7 @@ from gateway.runtime.clock import NowMs
 from gateway.upstream.topology import Address
 from gateway.usage.connections import ConnectionUsage
 from protocol.proxy_protocol import ProxyHeader
-from quotas.connections import Admission, AdmissionCause, AdmissionDecision, ConnectionQuotas
+from quotas.connections import ADMIT, Admission, AdmissionCause, AdmissionDecision, ConnectionQuotas
 from quotas.ip_limits import network_of, normalise
 
 ACCEPTS_PER_TURN: Final = 4
@@ -256,7 +256,7 @@ class Acceptor:
         now_ms = self._now_ms()
         admission = self._quotas.admit_reserved(self._listener, accepted.ip, now_ms=now_ms)
         self._follow(accepted, admission, now_ms)
-        if admission.decision is not AdmissionDecision.ADMIT:
+        if admission.decision is not ADMIT:
             self._on_slot_freed()
 
     def _refuse_reserved(self, accepted: AcceptedSocket, cause: AdmissionCause) -> None:
@@ -267,22 +267,13 @@ class Acceptor:
 
     def _follow(self, accepted: AcceptedSocket, admission: Admission, now_ms: int) -> None:
         decision = admission.decision
-        if (
-            self._proxy_acceptor is None
-            or accepted.proxy is not None
-            or decision is not AdmissionDecision.ADMIT
-        ):
+        if self._proxy_acceptor is None or accepted.proxy is not None or decision is not ADMIT:
             self._record(accepted, admission)
-        if (
-            decision is AdmissionDecision.ADMIT
-            and self._proxy_acceptor is not None
-            and accepted.proxy is None
-        ):
+        if decision is ADMIT and self._proxy_acceptor is not None and accepted.proxy is None:
             self._proxy_acceptor.wait(accepted)
-        elif decision is AdmissionDecision.ADMIT:
+        elif decision is ADMIT:
             if admission.wait_ms:
                 self._observer.connection_would_be_held(self._listener, admission.wait_ms)
-            accepted.sock.setblocking(False)
             self._on_admitted(accepted)
         elif decision is AdmissionDecision.WAIT:
             self._waiting = accepted

@@ -10,13 +10,10 @@ for it as for open connections.
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import sys
-import termios
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from gateway.net.stalled_write import unacknowledged_bytes
+from gateway.net.stalled_write import unacknowledged_bytes, unread_bytes, unsent_bytes
 from gateway.runtime.lateness import LATE_MS
 
 LINGER_S: Final = 10.0
@@ -25,6 +22,13 @@ LINGER_S: Final = 10.0
 _LOOK_S: Final = 0.02
 _FIN_S: Final = 1.0
 """How long a peer that sent more after the end of its replies may take to close its side."""
+
+
+class HasFileno(Protocol):
+    """A socket."""
+
+    def fileno(self) -> int:
+        """Its descriptor; negative once it is closed."""
 
 
 class _Discarding(asyncio.Protocol):
@@ -83,10 +87,24 @@ class Lingering:
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = 0.0
 
-    def close(self, transport: asyncio.Transport) -> None:
-        """Close a transport; what its peer does not have yet may still leave for `LINGER_S`."""
-        left_bytes = unacknowledged_bytes(transport)
-        if transport.is_closing() or not (left_bytes or _unread_bytes(transport)):
+    def close(
+        self, transport: asyncio.Transport, connection: HasFileno | None = None, *, ended: bool = False
+    ) -> None:
+        """Close a transport; what its peer does not have yet may still leave for `LINGER_S`.
+
+        Args:
+            transport: see above.
+            connection: its socket; None: it is asked for it.
+            ended: the peer has sent its end, and all before it was read.
+        """
+        if transport.is_closing():
+            transport.close()
+            return
+        if connection is None:
+            connection = transport.get_extra_info("socket")
+        descriptor = -1 if connection is None else connection.fileno()
+        left_bytes = transport.get_write_buffer_size() + unsent_bytes(descriptor)
+        if not left_bytes and (ended or not unread_bytes(descriptor)):
             transport.close()
             return
         if self.most is not None and len(self._rests) >= self.most:
@@ -144,11 +162,3 @@ class Lingering:
             self._timer = None
         for transport in list(self._rests):
             self._give_up(transport)
-
-
-def _unread_bytes(transport: asyncio.Transport) -> int:
-    """Bytes that have come and were not read."""
-    connection = transport.get_extra_info("socket")
-    if connection is None or (descriptor := connection.fileno()) < 0:
-        return 0
-    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)

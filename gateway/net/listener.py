@@ -28,6 +28,7 @@ from gateway.net.tls_acceptor import TlsAcceptor
 from gateway.observability.events import CloseCause, ConnectionObserver
 from gateway.observability.throttle_journal import ThrottleJournal
 from gateway.runtime.clock import NowMs
+from gateway.runtime.eager import Eager
 from gateway.session.memory_budget import MemoryBudget
 from gateway.session.session import ClientSession
 from gateway.session.settings import SessionSettings
@@ -169,7 +170,6 @@ class Listener:
             accepts_per_turn=ACCEPTS_PER_TURN if tls_acceptor is None or hand_over is not None else 1,
             listening=listening,
         )
-        self._adoptions: set[asyncio.Task[Any]] = set()
         self._peer_close_detector = PeerCloseDetector(loop, self.channels)
         self._peer_close_detector.start()
 
@@ -240,17 +240,14 @@ class Listener:
         channel = self._open_channel(self, accepted)
         self.channels.add(channel)
         self._observer.connection_opened(self.name)
-        task = self.loop.create_task(self._attach(channel, accepted.sock))
-        self._adoptions.add(task)
-        task.add_done_callback(self._adoptions.discard)
         for listener in self.siblings:
             listener.evict_over_limit()
+        if channel in self.channels:
+            Eager().run(self._attach(channel, accepted.sock))
+        else:
+            accepted.sock.close()
 
     async def _attach(self, channel: Channel, accepted: socket.socket) -> None:
-        if channel not in self.channels:
-            # Drained or evicted since: a handshake now would be a connection that is not counted.
-            accepted.close()
-            return
         try:
             protocol = channel if self._tls_acceptor is None else self._tls_acceptor.transport_for(channel)
             await self.loop.connect_accepted_socket(lambda: cast("asyncio.Protocol", protocol), accepted)
@@ -298,6 +295,8 @@ class Listener:
     def offer_slot(self) -> None:
         """A place is free: a socket that waits for one, of this listener or a sibling, may have it."""
         waiting = [listener for listener in self.siblings if listener.waits_since_ms is not None]
+        if not waiting:
+            return
         # The one that has waited longest comes first, so that a busy listener doesn't take every free slot.
         for listener in sorted(waiting, key=lambda each: each.waits_since_ms or 0):
             listener.slot_freed()

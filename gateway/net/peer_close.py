@@ -3,7 +3,7 @@
 A paused transport sees neither FIN nor RST, so a client that exceeds its quota and vanishes would hold two
 descriptors until its throttle ends, and one that vanishes after a half-close as long as its broker takes to answer.
 Every two seconds the kernel is asked about all channels that are not read; that costs one system call for any number
-of them and nothing on the data path.
+of them and nothing on the data path. What only a connection that lasts needs is done at its first look.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ class Watched(Protocol):
 
     def client_gone(self) -> None:
         """The client has left, or reset the connection."""
+
+    def outlive_look(self) -> None:
+        """It has lasted until a look, or until one more."""
 
 
 def peer_gone(fd: int) -> bool:
@@ -65,6 +68,8 @@ class PeerCloseDetector:
 
     def _look(self) -> None:
         self.start()
+        for channel in self._channels:
+            channel.outlive_look()
         unread = {fd: channel for channel in self._channels if (fd := channel.unread_fd()) is not None}
         if not unread:
             return

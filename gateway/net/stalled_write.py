@@ -12,10 +12,12 @@ import fcntl
 import sys
 import termios
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.runtime.lateness import LATE_MS
 from gateway.session.settings import SessionSettings
+
+_NONE: Final = bytes(4)
 
 
 class _Owner(Protocol):
@@ -84,7 +86,23 @@ class StalledWriteDetector:
 def unacknowledged_bytes(transport: _Buffer) -> int:
     """Bytes that the peer has not acknowledged; a FIN that was sent counts as one."""
     connection = transport.get_extra_info("socket")
-    if connection is None or (descriptor := connection.fileno()) < 0:
-        return transport.get_write_buffer_size()
-    queued = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
-    return transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
+    return transport.get_write_buffer_size() + (
+        0 if connection is None else unsent_bytes(connection.fileno())
+    )
+
+
+def unsent_bytes(descriptor: int) -> int:
+    """Of those, the ones that the kernel has; 0 of a descriptor that is closed."""
+    return _queued(descriptor, termios.TIOCOUTQ)
+
+
+def unread_bytes(descriptor: int) -> int:
+    """Bytes that have come and were not read."""
+    return _queued(descriptor, termios.FIONREAD)
+
+
+def _queued(descriptor: int, request: int) -> int:
+    if descriptor < 0:
+        return 0
+    queued = fcntl.ioctl(descriptor, request, _NONE)
+    return 0 if queued == _NONE else int.from_bytes(queued, sys.byteorder)

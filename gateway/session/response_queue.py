@@ -214,6 +214,7 @@ class ResponseQueue:
         pending: oldest first.
         to_client: where replies are put, in order; the session's list.
         local_bytes: of replies of our own that wait behind others.
+        unanswered: whether a request was relayed that has no reply.
         stalled: the steps of the reply that is being changed; None when none is.
     """
 
@@ -231,6 +232,7 @@ class ResponseQueue:
         "pending",
         "stalled",
         "to_client",
+        "unanswered",
     )
 
     def __init__(self, to_client: list[bytes], *, max_response_bytes: int) -> None:
@@ -251,6 +253,7 @@ class ResponseQueue:
         self._partial = bytearray()  # a reply that is collected, or the start of one
         self._wanted_bytes = 0
         self.local_bytes = 0
+        self.unanswered = False
         self.stalled: Steps[bytes | None] | None = None
         self._stalled_timed: TimedRequest | None = None
 

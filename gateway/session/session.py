@@ -58,6 +58,9 @@ _COLLECT: Final = HeadDecision.COLLECT
 _MORE: Final = HeadDecision.MORE
 # Plain numbers: an operation on members of an enum costs a microsecond.
 _BACK_PRESSURE: Final = int(MuteReason.CONNECTING | MuteReason.UPSTREAM_FULL | MuteReason.CLIENT_FULL)
+_CLIENT_CLOSED: Final = CloseCause.CLIENT_CLOSED
+_UPSTREAM: Final = Side.UPSTREAM
+_HALF_CLOSED: Final = int(MuteReason.HALF_CLOSED)
 _DRAINING: Final = int(MuteReason.DRAINING)
 _IN_FLIGHT_FULL: Final = int(MuteReason.IN_FLIGHT_FULL)
 _THROTTLED: Final = int(MuteReason.THROTTLED)
@@ -513,7 +516,7 @@ class ClientSession(Session, ChunkTaker):
         """Nothing more is taken from the client; close once it has everything it is owed."""
         if not self._held:
             self._give_up_rest()
-        self.muted |= int(MuteReason.HALF_CLOSED)
+        self.muted |= _HALF_CLOSED
         if self._end_cause is None:
             self._end_cause = cause
         self._close_if_served()
@@ -619,7 +622,7 @@ class ClientSession(Session, ChunkTaker):
 
     def unsent(self, side: Side, unsent_bytes: int) -> None:
         """So much waits in a transport, or for one."""
-        self._unsent_bytes[side is Side.UPSTREAM] = unsent_bytes
+        self._unsent_bytes[side is _UPSTREAM] = unsent_bytes
         self._account()
 
     def memory_freed(self) -> None:
@@ -634,9 +637,8 @@ class ClientSession(Session, ChunkTaker):
         if not muted & _IN_HAND:
             self._in_hand_bytes = 0
         collected = max(self._parser.kept_bytes, responses.collected_bytes)
-        held_bytes = (
-            self._parser.kept_bytes + responses.held_bytes + self._in_hand_bytes + sum(self._unsent_bytes)
-        )
+        unsent_bytes = self._unsent_bytes[0] + self._unsent_bytes[1]
+        held_bytes = self._parser.kept_bytes + responses.held_bytes + self._in_hand_bytes + unsent_bytes
         if self._held:
             held_bytes += sum(map(len, self._held))
         if held_bytes != self.accounted_bytes:
@@ -949,7 +951,7 @@ class ClientSession(Session, ChunkTaker):
         """
         if self.muted & _THROTTLED:
             self._held.clear()
-        self._end_input(CloseCause.CLIENT_CLOSED)
+        self._end_input(_CLIENT_CLOSED)
 
     def drain(self) -> None:
         """Receive no further request; `drained` once every request received before has its reply.

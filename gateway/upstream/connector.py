@@ -6,18 +6,21 @@ There is at most one per client connection. Clients that shared one would share 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from gateway.observability.events import CloseCause
+from gateway.runtime.eager import Eager
 from gateway.runtime.lateness import LATE_MS
-from gateway.upstream.keepalive import watch_connected
 from gateway.upstream.proxy_header import Endpoints, ProxyHeaderSender
 from gateway.upstream.resolver import Resolver
 from gateway.upstream.tls import BrokerNotTrusted, BrokerTls
 from gateway.upstream.topology import Address, ClusterMap
+
+_UNKNOWN_BROKER: Final = CloseCause.UNKNOWN_BROKER
+_REFUSED: Final = (OSError, ValueError, OverflowError)
+"""A host that is no host name is a ValueError, a port that is no port an OverflowError: the cluster's words."""
 
 
 class UpstreamUser(Protocol):
@@ -74,34 +77,20 @@ class UpstreamChannel:
         self._user.upstream_writable(True)
 
 
-class _Deadline:
-    """Cancels the task that makes it when its time is over: `asyncio.timeout` at a third of the cost.
+class Attempt(Eager):
+    """To connect to a broker; see `Connector.begin`.
 
     Attributes:
-        passed: it is over.
+        due_s: when it has lasted long enough, by the loop's clock.
+        late: it has.
     """
 
-    def __init__(self, timeout_ms: int) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
-        self._timeout_ms = timeout_ms
-        self.passed = False
-        self._arm()
+    __slots__ = ("due_s", "late")
 
-    def _arm(self) -> None:
-        self._due_s = self._loop.time() + self._timeout_ms / 1000
-        self._timer = self._loop.call_at(self._due_s, self._pass)
-
-    def _pass(self) -> None:
-        if (self._loop.time() - self._due_s) * 1000 >= LATE_MS:
-            self._arm()
-        elif self._task is not None:
-            self.passed = True
-            self._task.cancel()
-
-    def lift(self) -> None:
-        """The task is done."""
-        self._timer.cancel()
+    def __init__(self, due_s: float) -> None:
+        super().__init__()
+        self.due_s = due_s
+        self.late = False
 
 
 class Connector:
@@ -129,7 +118,9 @@ class Connector:
         self._tls = tls
         self._cluster = cluster
         self._resolver = resolver
-        self._connect_timeout_ms = connect_timeout_ms
+        self._timeout_s = connect_timeout_ms / 1000
+        self._attempts: dict[Attempt, None] = {}
+        self._watching = False  # whether a timer looks at them
         self._turn = itertools.count()
 
     @property
@@ -137,45 +128,65 @@ class Connector:
         """Whether `UpstreamUser.endpoints` is needed."""
         return self._header_sender is not None
 
-    async def connect(self, user: UpstreamUser, broker_id: int | None) -> None:
-        """Connect to a broker, or for None to any bootstrap address; tell `user` how it went."""
-        addresses = self.addresses(broker_id)
-        if not addresses:
-            user.upstream_failed(CloseCause.UNKNOWN_BROKER)
-            return
-        deadline = _Deadline(self._connect_timeout_ms)
-        try:
-            await self._connect_first(user, addresses)
-        except asyncio.CancelledError:
-            if not deadline.passed:
-                raise
-            user.upstream_failed(CloseCause.UPSTREAM_TIMEOUT)
-        except BrokerNotTrusted:
-            user.upstream_failed(CloseCause.UPSTREAM_TLS)
-        # A host that is no host name is a ValueError, a port that is no port an OverflowError: the cluster's words.
-        except (OSError, ValueError, OverflowError):
-            user.upstream_failed(CloseCause.UPSTREAM_REFUSED)
-        finally:
-            deadline.lift()
+    def begin(self, user: UpstreamUser, broker_id: int | None) -> Attempt:
+        """Connect to a broker, or for None to any bootstrap address; tell `user` how it went, not within this call.
 
-    async def _connect_first(self, user: UpstreamUser, addresses: Sequence[Address]) -> None:
+        Returns:
+            The attempt; `user` is told nothing of one that is cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        attempt = Attempt(loop.time() + self._timeout_s)
+        # All have the same time, so the first is due first, and one timer does for all.
+        self._attempts[attempt] = None
+        if not self._watching:
+            self._watch(loop, attempt.due_s)
+        attempt.run(self._connect(attempt, user, self.addresses(broker_id)))
+        return attempt
+
+    async def connect(self, user: UpstreamUser, broker_id: int | None) -> None:
+        """`begin`, and wait until `user` has been told."""
+        await self.begin(user, broker_id).over()
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, due_s: float) -> None:
+        self._watching = True
+        loop.call_at(due_s, self._look, loop, due_s)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, due_s: float) -> None:
+        self._watching = False
+        now_s = loop.time()
+        stood_still = (now_s - due_s) * 1000 >= LATE_MS
+        for attempt in list(self._attempts):
+            if stood_still:
+                attempt.due_s = now_s + self._timeout_s
+            if attempt.due_s > now_s:
+                self._watch(loop, attempt.due_s)
+                return
+            attempt.late = True
+            attempt.cancel()
+
+    async def _connect(self, attempt: Attempt, user: UpstreamUser, addresses: Sequence[Address]) -> None:
         """One attempt per address; the last one's error counts (hazard D01: no retries of our own)."""
-        failure: OSError | None = None
+        cause = _UNKNOWN_BROKER
         try:
             for host, port in addresses:
                 try:
-                    for numeric in await self._resolver.resolve(host, port):
+                    for numeric in self._resolver.known(host, port) or await self._resolver.resolve(
+                        host, port
+                    ):
                         try:
                             await self._open(user, host, numeric, port)
                             return
-                        except OSError as exc:
-                            failure = exc
-                except OSError as exc:
-                    failure = exc
-            raise failure or OSError("no address")
+                        except _REFUSED as exc:
+                            cause = _cause_of(exc)
+                except _REFUSED as exc:
+                    cause = _cause_of(exc)
+        except asyncio.CancelledError:
+            if not attempt.late:
+                raise
+            cause = CloseCause.UPSTREAM_TIMEOUT
         finally:
-            # Its traceback has this frame, and this frame the client's channel: a circle for the collector.
-            del failure
+            del self._attempts[attempt]
+        asyncio.get_running_loop().call_soon(user.upstream_failed, cause)
 
     async def _open(self, user: UpstreamUser, host: str, numeric: str, port: int) -> None:
         loop, tls = asyncio.get_running_loop(), self._tls
@@ -183,13 +194,10 @@ class Connector:
         handshake = None if tls is None else tls.handshake(channel, host)
         protocol: asyncio.BaseProtocol = channel if handshake is None else handshake.transport
         if self._header_sender is None:
-            transport, _ = await loop.create_connection(lambda: protocol, numeric, port)
+            await loop.create_connection(lambda: protocol, numeric, port)
         else:
             sock = await self._header_sender.connect(numeric, port, user.endpoints)
-            transport, _ = await loop.create_connection(lambda: protocol, sock=sock)
-        connection = transport.get_extra_info("socket")
-        with contextlib.suppress(OSError):  # it may be gone again already
-            watch_connected(connection.fileno(), connection.family)
+            await loop.create_connection(lambda: protocol, sock=sock)
         if handshake is not None and tls is not None:
             try:
                 await handshake.done()
@@ -205,3 +213,8 @@ class Connector:
         bootstrap = self._cluster.bootstrap
         first = next(self._turn) % len(bootstrap)
         return [*bootstrap[first:], *bootstrap[:first]]
+
+
+def _cause_of(refusal: Exception) -> CloseCause:
+    trusted = not isinstance(refusal, BrokerNotTrusted)
+    return CloseCause.UPSTREAM_REFUSED if trusted else CloseCause.UPSTREAM_TLS

@@ -31,21 +31,25 @@ class Resolver:
         self._lookup = lookup
         self._cache: dict[tuple[str, int], tuple[int, list[str]]] = {}
 
+    def known(self, host: str, port: int) -> list[str] | None:
+        """Numeric addresses of `host`, in the resolver's order; None: they are to be asked for."""
+        if _is_literal(host):
+            return [host]
+        cached = self._cache.get((host, port))
+        return cached[1] if cached is not None and cached[0] > self._now_ms() else None
+
     async def resolve(self, host: str, port: int) -> list[str]:
-        """Numeric addresses of `host`, in the resolver's order.
+        """See `known`.
 
         Raises:
             OSError: the name cannot be resolved.
         """
-        if _is_literal(host):
-            return [host]
-        cached = self._cache.get((host, port))
-        if cached is not None and cached[0] > self._now_ms():
-            return cached[1]
-        addresses = await self._lookup(host, port)
-        if len(self._cache) >= _MOST_NAMES:
-            self._cache.clear()
-        self._cache[host, port] = (self._now_ms() + self._ttl_ms, addresses)
+        addresses = self.known(host, port)
+        if addresses is None:
+            addresses = await self._lookup(host, port)
+            if len(self._cache) >= _MOST_NAMES:
+                self._cache.clear()
+            self._cache[host, port] = (self._now_ms() + self._ttl_ms, addresses)
         return addresses
 
 

@@ -71,7 +71,7 @@ def _without(rows: str) -> None:
     if "L02" in rows:
         from gateway.net.lingering import Lingering
 
-        setattr(Lingering, "close", lambda _self, transport: transport.close())  # noqa: B010
+        setattr(Lingering, "close", lambda _self, transport, *_a, **_k: transport.close())  # noqa: B010
     if "L03" in rows:
         from gateway.quota_admin.store import sqlite_store
         from gateway.quota_admin.store.interface import StoreError

@@ -39,7 +39,6 @@ def test_admitted_socket_is_handed_over_unread_with_its_address(acceptors: Any) 
     (client,) = acceptor.connect()
     (accepted,) = acceptor.admitted
     assert accepted.peer == "{}:{}".format(*client.sock.getsockname())
-    assert not accepted.sock.getblocking()
     assert acceptor.acceptor.accepted == 1
 
 

@@ -1,4 +1,5 @@
 import asyncio
+import socket
 
 import pytest
 
@@ -50,6 +51,16 @@ async def test_fin_of_an_idle_client_frees_both_legs() -> None:
         client.half_close()
         await running.ended_by(CloseCause.CLIENT_CLOSED)
         assert not (await only_upstream(broker.client_connections)).reset
+
+
+async def test_b05_connection_that_lasts_has_the_kernel_look_whether_its_broker_is_there() -> None:
+    async with broker_and_gateway() as (_, running), await running.connect() as client:
+        await client.send(fetch(1))
+        await client.receive_frame()
+        upstream = running.channels[0]._upstream
+        assert upstream is not None
+        connection = upstream.get_extra_info("socket")
+        await until(lambda: connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1)
 
 
 async def test_exception_in_our_own_code_closes_that_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:

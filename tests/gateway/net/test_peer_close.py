@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.net.channel import FIRST_LOOK_MS
 from gateway.net.peer_close import INTERVAL_S, PeerCloseDetector, peer_gone
 from testkit.raw_client import until
 
@@ -16,7 +17,7 @@ class Channel:
         self.ours, self.client = socket.socketpair()
         self.muted = muted
         self.leaves_with_fin = leaves_with_fin
-        self.found_gone = 0
+        self.found_gone = self.outlived = 0
 
     def unread_fd(self) -> int | None:
         return self.ours.fileno() if self.muted else None
@@ -24,6 +25,9 @@ class Channel:
     def client_gone(self) -> None:
         self.found_gone += 1
         self.muted = False
+
+    def outlive_look(self) -> None:
+        self.outlived += 1
 
 
 @pytest.fixture
@@ -42,6 +46,7 @@ def impatient_watch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_c08_two_looks_fit_into_the_five_seconds_that_a_dead_client_may_stay() -> None:
     assert 2 * INTERVAL_S < 5
+    assert 2 * INTERVAL_S * 1000 < FIRST_LOOK_MS
 
 
 def test_peer_is_gone_once_it_has_closed_whatever_it_sent_before(channels: list[Channel]) -> None:
@@ -65,6 +70,7 @@ async def test_clients_that_closed_are_found_and_others_are_left_alone(channels:
     await until(lambda: closed.found_gone)
     watch.stop()
     assert [channel.found_gone for channel in channels] == [1, 1, 0, 0]
+    assert all(channel.outlived for channel in channels)
 
 
 async def test_half_closed_client_that_may_wait_for_replies_is_left_alone_until_it_resets(
