@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.relay.native_build import NativePrograms, compile_program
-from benchmarks.relay.paths import GATEWAY, HAPROXY, RunningPath, await_answer, with_compiled_core
+from benchmarks.relay.paths import (
+    COMPILED,
+    GATEWAY,
+    GATEWAY_COMPILED,
+    HAPROXY,
+    UVLOOP_RELAY,
+    RunningPath,
+    await_answer,
+    start_uvloop_relay,
+    with_compiled_core,
+)
 from benchmarks.relay.processes import PinnedProcess, free_port
 
 SOURCES: Final = Path(__file__).resolve().parent / "native"
@@ -153,11 +163,16 @@ def start_null_broker(programs: NativePrograms, core: int, folder: Path) -> tupl
 
 
 __all__ = [
+    "COMPILED",
     "GATEWAY",
+    "GATEWAY_COMPILED",
     "HAPROXY",
+    "UVLOOP_RELAY",
     "Sluice",
+    "await_answer",
     "compile_crowd",
     "start_haproxy",
     "start_null_broker",
     "start_sluice",
+    "start_uvloop_relay",
 ]
