@@ -95,7 +95,7 @@ class Lingering:
         Args:
             transport: see above.
             connection: its socket; None: it is asked for it.
-            ended: the peer has sent its end, and all before it was read.
+            ended: the peer has sent its end, and all before it was read. With TLS more may have come behind it.
         """
         if transport.is_closing():
             transport.close()
@@ -104,6 +104,7 @@ class Lingering:
             connection = transport.get_extra_info("socket")
         descriptor = -1 if connection is None else connection.fileno()
         left_bytes = transport.get_write_buffer_size() + unsent_bytes(descriptor)
+        ended = ended and transport.get_extra_info("ssl_object") is None
         if not left_bytes and (ended or not unread_bytes(descriptor)):
             transport.close()
             return

@@ -18,6 +18,9 @@ from gateway.upstream.resolver import Resolver
 from gateway.upstream.tls import BrokerNotTrusted, BrokerTls
 from gateway.upstream.topology import Address, ClusterMap
 
+_LOOK_S: Final = 0.01
+"""At least between two looks at attempts: thousands may be due one after the other."""
+
 _UNKNOWN_BROKER: Final = CloseCause.UNKNOWN_BROKER
 _REFUSED: Final = (OSError, ValueError, OverflowError)
 """A host that is no host name is a ValueError, a port that is no port an OverflowError: the cluster's words."""
@@ -155,11 +158,11 @@ class Connector:
         self._watching = False
         now_s = loop.time()
         stood_still = (now_s - due_s) * 1000 >= LATE_MS
-        for attempt in list(self._attempts):
+        for attempt in self._attempts:  # a cancelled one leaves in a later turn
             if stood_still:
                 attempt.due_s = now_s + self._timeout_s
             if attempt.due_s > now_s:
-                self._watch(loop, attempt.due_s)
+                self._watch(loop, max(attempt.due_s, now_s + _LOOK_S))
                 return
             attempt.late = True
             attempt.cancel()

@@ -12,7 +12,7 @@ from testkit import wire
 from testkit.broker import FETCH, Node, ScriptedBroker, blackhole
 from testkit.frames import fetch
 from testkit.gateway import broker_and_gateway, free_ports, running_gateway
-from testkit.raw_client import HOST, RawClient
+from testkit.raw_client import HOST, RawClient, until
 
 
 # -- how a connection is made --------------------------------------------------------------------------------
@@ -122,6 +122,24 @@ async def test_d02_blackhole_ends_at_the_connect_deadline() -> None:
             assert await client.receive_rest() == b""
             assert 0.15 < loop.time() - start < 2
             await running.ended_by(CloseCause.UPSTREAM_TIMEOUT)
+
+
+async def test_d02_each_attempt_has_its_own_deadline_and_a_cancelled_one_tells_nothing() -> None:
+    with blackhole() as port:
+        first, second, third = User(), User(), User()
+        made = connector((HOST, port), timeout_ms=150)
+        made.begin(first, None)
+        made.begin(second, None).cancel()
+        await asyncio.sleep(0.1)
+        made.begin(third, None)
+        await until(lambda: first.failures)
+        assert third.failures == []
+        await until(lambda: third.failures)
+        assert [user.failures for user in (first, second, third)] == [
+            [CloseCause.UPSTREAM_TIMEOUT],
+            [],
+            [CloseCause.UPSTREAM_TIMEOUT],
+        ]
 
 
 async def test_l06_attempt_during_which_the_process_stood_still_has_its_time_again() -> None:
