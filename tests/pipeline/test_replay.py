@@ -148,7 +148,7 @@ def test_a_request_quota_is_never_told_more_than_a_window_and_old_clients_are_to
     assert outcome.wait_ms[0, 0] == 89_999
 
 
-@pytest.mark.parametrize(("connections", "share", "time"), [(1, 0.015, 0.03), (3, 0.02, 0.15)])
+@pytest.mark.parametrize(("connections", "share", "time"), [(1, 0.012, 0.03), (3, 0.015, 0.15)])
 def test_seconds_alone_say_nearly_what_the_quota_in_force_did_to_each_request(
     connections: int, share: float, time: float
 ) -> None:
