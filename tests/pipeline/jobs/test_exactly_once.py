@@ -28,7 +28,7 @@ def test_killed_ingests_lose_nothing_and_count_nothing_twice_in_any_engine(
     spark: Any, tmp_path: Path, request: pytest.FixtureRequest, storage: str
 ) -> None:
     faults = Faults(lost=0.1, doubled=0.2, torn=0.1, repeated_lines=0.1)
-    load = Load(entities=60, seconds=1_200, restart_after_s=500, rotate_s=40)
+    load = Load(entities=60, seconds=1_200 if storage == "here" else 600, restart_after_s=500, rotate_s=40)
     truth = write_usage(tmp_path / "in", load, faults)
     assert truth.missing
     assert truth.torn_files
