@@ -30,7 +30,7 @@ from pipeline.client_tables.profile import PARTIAL, SUMS, merge_profiles, profil
 from pipeline.client_tables.rows import BURSTS_S, SCHEMA, client_rows, required_column
 from pipeline.client_tables.tables import client_use_table, clients_table
 from pipeline.client_tables.timelines import SUMMARY, summarise
-from pipeline.storage.compacted_days import CompactedDay
+from pipeline.storage.layout import CompactedDay
 from testkit.pipeline.client_days import publish_made
 from testkit.pipeline.compacted_days import publish_day
 from testkit.pipeline.traces import day_of

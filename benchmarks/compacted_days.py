@@ -12,8 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.storage.compacted_days import CompactedDay
-from pipeline.storage.layout import EVENTS, KEY, SERIES
+from pipeline.storage.layout import EVENTS, KEY, SERIES, CompactedDay
 from pipeline.storage.schemas import ARROW_TYPES
 from testkit.pipeline.compacted_days import publish_day
 from testkit.pipeline.traces import Day, day_of, entities_of

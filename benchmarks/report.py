@@ -30,8 +30,8 @@ from pipeline.client_tables.use import use_of
 from pipeline.report.page import render
 from pipeline.report.report import report_of
 from pipeline.spark.session import open_session
-from pipeline.storage.compacted_days import CompactedDay, CompactedDays
-from pipeline.storage.layout import EVENTS, KEY, SERIES
+from pipeline.storage.compacted_days import CompactedDays
+from pipeline.storage.layout import EVENTS, KEY, SERIES, CompactedDay
 from pipeline.storage.schemas import ARROW_TYPES
 from testkit.pipeline.compacted_days import publish_day
 

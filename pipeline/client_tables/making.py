@@ -12,9 +12,10 @@ from pipeline.client_tables.rows import SCHEMA, client_rows
 from pipeline.client_tables.tables import client_use_table, clients_table, is_made, made_of
 from pipeline.client_tables.timelines import SUMMARY
 from pipeline.client_tables.use import use_of
-from pipeline.storage.compacted_days import CompactedDay, CompactedDays, published_days
+from pipeline.storage.compacted_days import CompactedDays, published_days
 from pipeline.storage.compacted_files import Piece
 from pipeline.storage.entity_days import ARRAYS, Scope
+from pipeline.storage.layout import CompactedDay
 from pipeline.storage.partitioned_files import FILES, PartitionedFiles, files_told, told
 from pipeline.storage.tables import DataFile, Snapshot, Table
 

@@ -16,10 +16,9 @@ import pyarrow as pa
 from pipeline.client_tables.rows import BURSTS_S, SCHEMA, TARGETS
 from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY
 from pipeline.errors import JobError
-from pipeline.storage.compacted_days import CompactedDay
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.files import parquet_reader
-from pipeline.storage.raw_table import paths_of
+from pipeline.storage.layout import CompactedDay
 from pipeline.storage.tables import Snapshot, Table
 
 
@@ -74,7 +73,7 @@ def read_clients(
         told = scope if day.several_brokers else Scope.GATEWAY
         files += found.of(date=day.date, **({"scope": told.value, "table": table} if of_clients else {}))
     rows = [pa.schema([schema.field(name) for name in columns]).empty_table()]
-    for path in paths_of(source, files):
+    for path in source.paths(files):
         with parquet_reader(path) as reader:
             rows.append(reader.read(columns=list(columns)).select(list(columns)))
     return pa.concat_tables(rows)

@@ -26,11 +26,12 @@ from pipeline.recommend.doubt import doubtful_gateways
 from pipeline.recommend.recommendation import RecommendationSettings
 from pipeline.recommend.required_rates import Windows, client_days, peaks_of
 from pipeline.recommend.waiting import kept_target
-from pipeline.storage.compacted_days import published_days, with_losses
+from pipeline.storage.compacted_days import published_days
 from pipeline.storage.coverage import COMPLETE_ENOUGH
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.files import local_result
 from pipeline.storage.layout import results_dir
+from pipeline.storage.losses import with_losses
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

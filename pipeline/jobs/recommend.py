@@ -36,11 +36,12 @@ from pipeline.recommend.required_rates import (
     stricter_than_asked,
 )
 from pipeline.replay.dispatch import Algorithm, Model, recorded_algorithm
-from pipeline.storage.compacted_days import CompactedDay, published_days, with_losses
+from pipeline.storage.compacted_days import published_days
 from pipeline.storage.coverage import COMPLETE_ENOUGH, Expectation
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.files import local_result
-from pipeline.storage.layout import results_dir
+from pipeline.storage.layout import CompactedDay, results_dir
+from pipeline.storage.losses import with_losses
 from quotas.entities import QuotaKey
 
 

@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import JobError
-from pipeline.storage.compacted_days import CompactedDay, CompactedState, compacted_table
+from pipeline.storage.compacted_days import CompactedState, compacted_table
 from pipeline.storage.compacted_files import FILE_ORDER, CompactedFileWriter
 from pipeline.storage.coverage import COMPLETE_ENOUGH, DayCoverage, Expectation, coverage
 from pipeline.storage.files import end_of
 from pipeline.storage.joining import ORDER, join_chunks
-from pipeline.storage.layout import buckets_for
+from pipeline.storage.layout import CompactedDay, buckets_for
 from pipeline.storage.partitioned_files import FILES, files_told, told
-from pipeline.storage.raw_table import DayReader, RawDay, RawState, paths_of, raw_table
+from pipeline.storage.raw_table import DayReader, RawDay, RawState, raw_table
 from pipeline.storage.tables import DataFile, file_name
 
 _ROWS_JOINED_AT_ONCE: Final = 60_000
@@ -93,7 +93,7 @@ def compact(
     done = {}
     for day in wanted:
         if day not in faults:
-            paths = paths_of(raw, before.of(date=day))
+            paths = raw.paths(before.of(date=day))
             of_day = known.get(day)
             about = CompactedDay(
                 day,

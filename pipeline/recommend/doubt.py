@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from pipeline.storage.compacted_days import CompactedDay
 from pipeline.storage.coverage import short_gateways
+from pipeline.storage.layout import CompactedDay
 
 _SET_BACK_MS: Final = 1_000
 

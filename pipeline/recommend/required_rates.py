@@ -16,8 +16,8 @@ from pipeline.recommend.recommendation import ClientDay, ClientHistory
 from pipeline.recommend.waiting import burst_s, kept_burst_s, kept_target
 from pipeline.replay.demand import KEY_OF_API
 from pipeline.replay.dispatch import Algorithm
-from pipeline.storage.compacted_days import CompactedDay
 from pipeline.storage.entity_days import ENTITY, Scope
+from pipeline.storage.layout import CompactedDay
 from quotas.entities import QuotaKey
 from quotas.usage_record import UsageApi
 

@@ -19,7 +19,7 @@ from pipeline.replay.kernels.ragged import Floats, Outcome, Ragged
 from pipeline.replay.kernels.sampled_rate import SampledRates
 from pipeline.replay.kernels.spread_rate import SpreadRates
 from pipeline.replay.kernels.token_bucket import permissive_token_bucket, strict_token_bucket
-from pipeline.storage.compacted_days import CompactedDay
+from pipeline.storage.layout import CompactedDay
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.usage_record import UsageApi
 

@@ -18,8 +18,10 @@ from pipeline.client_tables.profile import CLIENT, SUMS
 from pipeline.client_tables.tables import read_clients
 from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY, Timeline, largest_first
 from pipeline.errors import JobError
-from pipeline.storage.compacted_days import CompactedDay, compacted_days, with_losses
+from pipeline.storage.compacted_days import compacted_days
 from pipeline.storage.coverage import Expectation, short_gateways
+from pipeline.storage.layout import CompactedDay
+from pipeline.storage.losses import with_losses
 from quotas.usage_record import UsageApi
 
 FORMAT: Final = "sluice-report"

@@ -7,16 +7,15 @@ comes of such a day later is not the day.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from pipeline.storage.compacted_files import Piece, dealt, pieces_of, read_entities
-from pipeline.storage.coverage import DayCoverage, Expectation, coverage
 from pipeline.storage.entity_days import ENTITY, Scope, arrays_of
-from pipeline.storage.raw_table import paths_of, read_raw_state
+from pipeline.storage.layout import CompactedDay
 from pipeline.storage.schemas import COMPACTED_SCHEMA
 from pipeline.storage.tables import Snapshot, Table
 
@@ -28,36 +27,6 @@ _ELEMENTS_PER_PART: Final = 16_000_000
 
 Work: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What a job does with batches; it runs in Spark's Python workers."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompactedDay:
-    """A day that is compacted."""
-
-    date: str
-    run: int = 1
-    """How often it has been compacted: what was made of it says of which run."""
-    rows: int = 0
-    """Recorded seconds over all keys: the elements of `t`."""
-    keys: int = 0
-    completeness: float = 1.0
-    """Time that lines cover by time that was expected of its gateways, 0 to 1; see `pipeline.storage.coverage`."""
-    last_batch: int = -1
-    """The last raw batch that is in it."""
-    buckets: int = 0
-    """By how many buckets its files are ordered."""
-    several_brokers: bool = False
-    """Whether any client has used several."""
-    gateways: Mapping[str, float] = field(default_factory=dict)
-    """Completeness of each gateway."""
-    clashes: tuple[str, ...] = ()
-    """Gateways that shared an id, for people."""
-    open: bool = False
-    """Whether it was compacted before it was closed."""
-    algorithms: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By gateway, those of its controller mutation quota on this day; empty where its lines do not tell."""
-    set_back_ms: Mapping[str, int] = field(default_factory=dict)
-    """By gateway, how far its clock was set back on this day; those whose clock was not are not in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,32 +99,6 @@ def _at_least_one(
     return days
 
 
-def with_losses(days: Sequence[CompactedDay], out: str, expectation: Expectation) -> list[CompactedDay]:
-    """Compacted days with what is known of them now: a gap may show only after the day was compacted.
-
-    Args:
-        days: as they were compacted.
-        out: the pipeline's folder.
-        expectation: what should be there.
-    """
-    if not days:
-        return []
-    known = coverage(read_raw_state(out).index, expectation)
-    return [_with_loss(day, known[day.date]) if day.date in known else day for day in days]
-
-
-def _with_loss(day: CompactedDay, known: DayCoverage) -> CompactedDay:
-    shares = known.shares()
-    return replace(
-        day,
-        completeness=min(day.completeness, known.share),
-        gateways={
-            gw: min(shares.get(gw, 1.0), day.gateways.get(gw, 1.0)) for gw in {**day.gateways, **shares}
-        },
-        clashes=tuple(map(str, known.clashes)),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class CompactedDays:
     """Some compacted days.
@@ -187,7 +130,7 @@ class CompactedDays:
         found = table.read()
         days = _at_least_one(_between(found, first, last), out, first, last)
         files = [file for day in days for file in found.of(date=day.date)]
-        return cls(spark, tuple(days), tuple(paths_of(table, files)))
+        return cls(spark, tuple(days), tuple(table.paths(files)))
 
     def map_entities(
         self,

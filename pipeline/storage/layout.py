@@ -22,6 +22,8 @@ about the lines themselves: `kind` says which (rows, events, lines, or torn: a l
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 KEY: Final = {
@@ -111,3 +113,33 @@ def buckets_for(rows: int) -> int:
 def results_dir(out: str, kind: str, run: str) -> str:
     """Where a job leaves what it found; kind is report, sim, plan or backtest."""
     return f"{out}/results/{kind}/run={run}"
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedDay:
+    """A day that is compacted."""
+
+    date: str
+    run: int = 1
+    """How often it has been compacted: what was made of it says of which run."""
+    rows: int = 0
+    """Recorded seconds over all keys: the elements of `t`."""
+    keys: int = 0
+    completeness: float = 1.0
+    """Time that lines cover by time that was expected of its gateways, 0 to 1; see `pipeline.storage.coverage`."""
+    last_batch: int = -1
+    """The last raw batch that is in it."""
+    buckets: int = 0
+    """By how many buckets its files are ordered."""
+    several_brokers: bool = False
+    """Whether any client has used several."""
+    gateways: Mapping[str, float] = field(default_factory=dict)
+    """Completeness of each gateway."""
+    clashes: tuple[str, ...] = ()
+    """Gateways that shared an id, for people."""
+    open: bool = False
+    """Whether it was compacted before it was closed."""
+    algorithms: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By gateway, those of its controller mutation quota on this day; empty where its lines do not tell."""
+    set_back_ms: Mapping[str, int] = field(default_factory=dict)
+    """By gateway, how far its clock was set back on this day; those whose clock was not are not in it."""

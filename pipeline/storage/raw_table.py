@@ -24,7 +24,7 @@ from pipeline.storage.layout import EVENTS, FINE_BUCKETS, KEY, SERIES
 from pipeline.storage.offset_index import OffsetIndex
 from pipeline.storage.partitioned_files import FILES, FILES_SCHEMA, PartitionedFiles, told
 from pipeline.storage.schemas import RAW_SCHEMA
-from pipeline.storage.tables import DataFile, Table
+from pipeline.storage.tables import Table
 
 ROWS_PER_GROUP: Final = 60_000
 """Raw rows (not seconds) that are ordered together."""
@@ -251,8 +251,3 @@ class DayReader:
 
 
 _READ: Final = [*KEY, *ORDER, "bucket", *SERIES, *EVENTS]
-
-
-def paths_of(table: Table, files: Iterable[DataFile]) -> list[str]:
-    """Where files are, as a worker opens them."""
-    return [table.path(file) for file in files]

@@ -113,11 +113,15 @@ class Table:
         """Where a file is."""
         return f"{self.folder}/{file.path}"
 
+    def paths(self, files: Iterable[DataFile]) -> list[str]:
+        """Where files are, as a worker opens them."""
+        return [self.path(file) for file in files]
+
     def read(self) -> Snapshot:
         """The newest version.
 
         Raises:
-            JobError: its log can't be read.
+            JobError: its log can't be read, or another writer has taken its state.
         """
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -130,8 +134,12 @@ class Table:
             except (DeltaError, OSError) as exc:
                 raise JobError(f"{self.folder}: {_first_line(exc)}") from exc
             files = tuple(self._files(handle))
-            states = [file for file in files if file.path.startswith(f"{STATE}/")]
-            state_file = max(states, key=lambda file: file.path, default=None)
+            state_file = next((file for file in files if file.path.startswith(f"{STATE}/")), None)
+            if state_file is None and files:
+                raise JobError(
+                    f"{self.folder}: version {handle.version()} has no state, as another writer has rewritten the rows "
+                    "without a partition: restore an earlier version (deltalake's DeltaTable.restore)"
+                )
             try:
                 state = {} if state_file is None else self._state(state_file)
             except FileNotFoundError:

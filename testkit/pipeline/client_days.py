@@ -14,7 +14,8 @@ from pipeline.client_tables.rows import SCHEMA, client_rows
 from pipeline.client_tables.tables import client_use_table, clients_table, made_of
 from pipeline.client_tables.timelines import SUMMARY, summarise
 from pipeline.recommend.required_rates import Windows, days_of
-from pipeline.storage.compacted_days import CompactedDay, published_days
+from pipeline.storage.compacted_days import published_days
+from pipeline.storage.layout import CompactedDay
 from pipeline.storage.partitioned_files import PartitionedFiles
 from pipeline.storage.tables import Table
 from testkit.pipeline.compacted_days import DAY, compacted_rows

@@ -17,7 +17,7 @@ import duckdb
 from deltalake import DeltaTable
 
 from pipeline.storage.files import is_local, read_bytes
-from pipeline.storage.raw_table import paths_of, raw_table, read_raw_state
+from pipeline.storage.raw_table import raw_table, read_raw_state
 
 _TIMEOUT_S: Final = 300
 KILLED: Final = -signal.SIGKILL
@@ -98,9 +98,7 @@ def count_by_spark(spark: Any, out: Path | str) -> Count:
                 target = Path(folder, file.path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(read_bytes(table.path(file)) or b"")
-        paths = (
-            paths_of(table, files) if is_local(table.folder) else [f"{folder}/{file.path}" for file in files]
-        )
+        paths = table.paths(files) if is_local(table.folder) else [f"{folder}/{file.path}" for file in files]
         return _spark_count(spark, paths)
 
 

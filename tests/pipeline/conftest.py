@@ -9,7 +9,7 @@ import pytest
 from pipeline.ingest.sources import files_stream, stream
 from pipeline.ingest.writer import Writer, files_to_rows
 from pipeline.spark.session import open_session
-from pipeline.storage.raw_table import paths_of, raw_table
+from pipeline.storage.raw_table import raw_table
 from testkit.pipeline.object_store import new_bucket, s3_server
 from testkit.pipeline.spark import QUICK
 
@@ -68,6 +68,6 @@ def ingest(spark: Any, tmp_path: Path) -> Ingest:
 def rows_of(spark: Any, out: Path) -> list[tuple[str, int]]:
     """Client and seq of every row, by Spark."""
     table = raw_table(str(out))
-    raw = spark.read.parquet(*paths_of(table, table.read().files)).where("kind = 'rows'")
+    raw = spark.read.parquet(*table.paths(table.read().files)).where("kind = 'rows'")
     told = raw.selectExpr("client_id", "explode(seq) as seq").collect()
     return sorted((row.client_id, row.seq) for row in told)

@@ -16,9 +16,9 @@ from pipeline.replay.candidates import Candidates
 from pipeline.replay.dispatch import ReplaySettings
 from pipeline.replay.simulation import simulate
 from pipeline.report import report
-from pipeline.storage.compacted_days import CompactedDay, CompactedDays
+from pipeline.storage.compacted_days import CompactedDays
 from pipeline.storage.entity_days import ARRAYS, Scope
-from pipeline.storage.layout import bucket_of
+from pipeline.storage.layout import CompactedDay, bucket_of
 from quotas.usage_record import UsageApi
 from testkit.pipeline.compacted_days import DAY, compacted_rows, publish_day
 from testkit.pipeline.usage_lines import LONG_AFTER

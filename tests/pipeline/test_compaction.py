@@ -11,9 +11,10 @@ from pipeline.cli import main
 from pipeline.errors import JobError
 from pipeline.maintenance.compaction import compact
 from pipeline.maintenance.status import status
-from pipeline.storage.compacted_days import CompactedDay, CompactedDays, compacted_table, published_days
+from pipeline.storage.compacted_days import CompactedDays, compacted_table, published_days
 from pipeline.storage.coverage import Expectation
 from pipeline.storage.files import parquet_reader
+from pipeline.storage.layout import CompactedDay
 from pipeline.storage.tables import Conflict, Table
 from testkit.pipeline.usage_lines import DAY, LONG_AFTER, event, line, place, row
 from tests.pipeline.conftest import Ingest

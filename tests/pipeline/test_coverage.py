@@ -11,8 +11,9 @@ from pipeline.jobs.recommend import history_days
 from pipeline.recommend.doubt import doubtful_gateways
 from pipeline.recommend.recommendation import ClientDay, Rule, required_rate_of
 from pipeline.recommend.required_rates import gather
-from pipeline.storage.compacted_days import CompactedDay, with_losses
 from pipeline.storage.coverage import AHEAD_S, Clash, Coverage, Expectation, coverage, short_gateways
+from pipeline.storage.layout import CompactedDay
+from pipeline.storage.losses import with_losses
 from pipeline.storage.offset_index import DAY_S, Entry, Interval, OffsetIndex, Run
 from pipeline.storage.raw_table import RawState, raw_table
 from testkit.pipeline.client_days import client_days_of, client_table

@@ -17,7 +17,8 @@ from pipeline.maintenance.compaction import compact
 from pipeline.maintenance.pruning import Due, Keep, delete
 from pipeline.maintenance.status import status
 from pipeline.storage import tables
-from pipeline.storage.compacted_days import CompactedDay, CompactedState, compacted_table, published_days
+from pipeline.storage.compacted_days import CompactedState, compacted_table, published_days
+from pipeline.storage.layout import CompactedDay
 from pipeline.storage.offset_index import Entry, OffsetIndex, Run
 from pipeline.storage.partitioned_files import PartitionedFiles
 from pipeline.storage.raw_table import RawDay, RawState, raw_table

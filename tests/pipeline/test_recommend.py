@@ -28,7 +28,7 @@ from pipeline.recommend.waiting import burst_s
 from pipeline.replay.demand import KEY_OF_API, demands
 from pipeline.replay.dispatch import Algorithm, ReplaySettings, recorded_algorithm
 from pipeline.replay.kernels.deferral import PRECISION, required_rates
-from pipeline.storage.compacted_days import CompactedDay
+from pipeline.storage.layout import CompactedDay
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.usage_record import OTHER, UsageApi
 from testkit.pipeline.client_days import client_days_of, write_client_tables

@@ -22,7 +22,7 @@ from pipeline.plans.plan import Action
 from pipeline.report import report
 from pipeline.report.page import duration, heat, quantity, quota, render, share
 from pipeline.report.report import Report
-from pipeline.storage.compacted_days import CompactedDay
+from pipeline.storage.layout import CompactedDay
 from quotas.entities import QuotaEntity
 from quotas.usage_record import OTHER
 from testkit.pipeline.client_days import write_client_tables

@@ -137,6 +137,24 @@ def test_a_table_gets_columns_that_a_newer_release_writes(table: Table) -> None:
     assert values_of(table) == [1, 2]
 
 
+def test_another_writer_may_put_files_together_but_not_take_the_state(table: Table) -> None:
+    found = table.prepared()
+    for value in (1, 2):
+        found = table.commit(found, add=[written(table, found, DAY, value)], state={"n": value})
+    other = DeltaTable(table._uri)
+    other.optimize.compact(partition_filters=[("date", "=", DAY)])
+    now = table.read()
+    assert (len(now.of(date=DAY)), now.state, values_of(table)) == (1, {"n": 2}, [1, 2])
+    table.sweep()
+    assert values_of(table) == [1, 2]
+    other.update_incremental()
+    other.delete("date is null")
+    with pytest.raises(JobError, match="has no state, as another writer has rewritten the rows"):
+        table.read()
+    other.restore(now.version)
+    assert table.read().state == {"n": 2}
+
+
 def test_a_log_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     table = Table(str(tmp_path / "table"), COLUMNS, ["date"])
     table.commit(table.prepared(), state={"n": 1})

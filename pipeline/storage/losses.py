@@ -1,0 +1,36 @@
+"""What days are known to lack by now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pipeline.storage.coverage import DayCoverage, Expectation, coverage
+from pipeline.storage.layout import CompactedDay
+from pipeline.storage.raw_table import read_raw_state
+
+
+def with_losses(days: Sequence[CompactedDay], out: str, expectation: Expectation) -> list[CompactedDay]:
+    """Compacted days with what is known of them now: a gap may show only after the day was compacted.
+
+    Args:
+        days: as they were compacted.
+        out: the pipeline's folder.
+        expectation: what should be there.
+    """
+    if not days:
+        return []
+    known = coverage(read_raw_state(out).index, expectation)
+    return [_with_loss(day, known[day.date]) if day.date in known else day for day in days]
+
+
+def _with_loss(day: CompactedDay, known: DayCoverage) -> CompactedDay:
+    shares = known.shares()
+    return replace(
+        day,
+        completeness=min(day.completeness, known.share),
+        gateways={
+            gw: min(shares.get(gw, 1.0), day.gateways.get(gw, 1.0)) for gw in {**day.gateways, **shares}
+        },
+        clashes=tuple(map(str, known.clashes)),
+    )
