@@ -25,7 +25,7 @@ def use_of(pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
     """
 
     def profiles() -> Iterator[pa.RecordBatch]:
-        # Bucket by bucket: what is held is a thirty-second of the clients, in steps of ten seconds.
+        # Bucket by bucket: what is held is one of them, in steps of ten seconds.
         for _, rows in buckets_of(pieces, READ):
             yield merge_profiles(pa.Table.from_batches(profile_rows(rows), schema=PARTIAL))
 

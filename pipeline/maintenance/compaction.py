@@ -9,6 +9,7 @@ get lines is left, since half a day looks like a quiet one.
 from __future__ import annotations
 
 import sys
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -25,7 +26,7 @@ from pipeline.storage.joining import ORDER, join_chunks
 from pipeline.storage.layout import CompactedDay, buckets_for
 from pipeline.storage.partitioned_files import FILES, files_told, told
 from pipeline.storage.raw_table import DayReader, RawDay, RawState, raw_table
-from pipeline.storage.tables import DataFile, file_name
+from pipeline.storage.tables import Conflict, DataFile, file_name
 
 _ROWS_JOINED_AT_ONCE: Final = 60_000
 _ROWS_PER_TASK: Final = 4_000_000
@@ -65,7 +66,8 @@ def compact(
     found = CompactedState.from_json(compacted_table(out).read().state)
     wanted = []
     for day, read in sorted(state.days.items()):
-        if date in (day, "all") or (date == "new" and is_due(read, found.days.get(day))):
+        there = found.days.get(day)
+        if date in (day, "all") or (date == "new" and is_due(read, before.identifier, there)):
             if expectation.lies_ahead(day) or (expectation.is_open(day) and not allow_open):
                 left = f"{day} is not closed: half a day would count as a quiet one"
             elif day in found.pruned:
@@ -74,6 +76,11 @@ def compact(
                 left = (
                     f"{day} was compacted from raw rows that have been pruned since: compacting it again would lose "
                     "what was in them"
+                )
+            elif there is not None and read.lines < there.lines and date != day:
+                left = (
+                    f"{day} was compacted from {there.lines} lines, of which {read.lines} are in the raw table now: "
+                    f"--date {day} takes these for the day"
                 )
             else:
                 wanted.append(day)
@@ -97,7 +104,9 @@ def compact(
             of_day = known.get(day)
             about = CompactedDay(
                 day,
+                raw=before.identifier,
                 last_batch=state.days[day].last_batch,
+                lines=state.days[day].lines,
                 buckets=buckets_for(state.days[day].rows),
                 completeness=of_day.share if of_day else 0.0,
                 gateways=of_day.shares() if of_day else {},
@@ -105,7 +114,7 @@ def compact(
                 algorithms=state.days[day].algorithms,
                 set_back_ms=state.days[day].set_back_ms,
             )
-            done[day] = _compact_day(spark, out, about, paths, state.days[day].rows)
+            done[day] = _compact_day(spark, out, about, paths, state.days[day].rows, found.days.get(day))
     if faults:
         # Only now: a day that is still coming in must not keep those that are whole from being compacted.
         raise JobError(
@@ -117,9 +126,17 @@ def compact(
     return done
 
 
-def is_due(read: RawDay, compacted: CompactedDay | None) -> bool:
-    """Whether a day has lines that are not in it yet, or was compacted before its end."""
-    return compacted is None or read.last_batch > compacted.last_batch or compacted.open
+def is_due(read: RawDay, raw: str, compacted: CompactedDay | None) -> bool:
+    """Whether a day has lines that are not in it yet, or was compacted before its end.
+
+    Args:
+        read: what has been read of it.
+        raw: the identifier of the raw table. Numbers of batches begin anew where that was deleted or restored.
+        compacted: the day as it is compacted, if it is.
+    """
+    if compacted is None or compacted.open:
+        return True
+    return (raw, read.last_batch, read.lines) != (compacted.raw, compacted.last_batch, compacted.lines)
 
 
 def _faults(known: DayCoverage | None, day: str) -> str:
@@ -135,11 +152,15 @@ def _faults(known: DayCoverage | None, day: str) -> str:
     return "; ".join(faults)
 
 
-def _compact_day(spark: Any, out: str, day: CompactedDay, paths: list[str], rows: int) -> CompactedDay:
-    """Compacts in Spark's Python workers, and commits."""
+def _compact_day(
+    spark: Any, out: str, day: CompactedDay, paths: list[str], rows: int, seen: CompactedDay | None
+) -> CompactedDay:
+    """Compacts in Spark's Python workers, and commits; `seen` is the day as it was when its raw files were listed."""
     table = compacted_table(out)
     before = table.prepared()
     state = CompactedState.from_json(before.state)
+    if day.date in state.pruned or state.days.get(day.date) != seen:
+        raise Conflict(f"{day.date} was compacted or pruned by another job meanwhile: run this again")
     date, folder, version, buckets = day.date, table.folder, before.version + 1, day.buckets
     parts = min(buckets, max(spark.sparkContext.defaultParallelism, rows // _ROWS_PER_TASK + 1))
 
@@ -159,7 +180,7 @@ def _compact_day(spark: Any, out: str, day: CompactedDay, paths: list[str], rows
     files = files_told(answers)
     done = replace(
         day,
-        run=state.days[date].run + 1 if date in state.days else 1,
+        run=uuid.uuid4().hex,
         rows=elements,
         keys=sum(file.rows for file in files),
         several_brokers=any(answers.column("several_brokers").to_pylist()),
@@ -170,7 +191,7 @@ def _compact_day(spark: Any, out: str, day: CompactedDay, paths: list[str], rows
 
 
 def compact_buckets(
-    paths: list[str], date: str, mine: Iterable[int], buckets: int, folder: str, version: int
+    paths: list[str], date: str, mine: range, buckets: int, folder: str, version: int
 ) -> Iterator[pa.RecordBatch]:
     """Compacts some buckets of a day into one file of the table.
 
@@ -185,7 +206,7 @@ def compact_buckets(
     Yields:
         What is told of the file; nothing if there was nothing to write.
     """
-    reader = DayReader(paths, buckets)
+    reader = DayReader(paths, mine, buckets)
     name = f"date={date}/{file_name(version)}"
     with CompactedFileWriter(f"{folder}/{name}") as writer:
         # Bucket by bucket: what is held is one bucket of the day, however many there are.

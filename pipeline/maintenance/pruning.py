@@ -25,6 +25,7 @@ from pipeline.storage.raw_table import RawState, raw_table
 from pipeline.storage.tables import DataFile, Snapshot, Table
 
 _RESULTS: Final = ("backtest", "report", "sim")
+_FAR_DAYS: Final = 366
 _RUN_OF: Final = re.compile(r"run=(\d{4})-?(\d\d)-?(\d\d)T")
 
 
@@ -144,18 +145,18 @@ def _raw(
     found: Snapshot, compacted: CompactedState, keep: Keep, today: datetime.date
 ) -> tuple[dict[str | None, list[DataFile]], tuple[str, ...]]:
     """Files that may go, and days that may not though they are old enough."""
-    first_kept, tomorrow = _first(today, keep.raw), _first(today, -1)
+    first_kept, tomorrow, far_ahead = _first(today, keep.raw), _first(today, -1), _first(today, -_FAR_DAYS)
     state = RawState.from_json(found.state)
     old: dict[str | None, list[DataFile]] = {}
     kept = []
     for date, day in sorted(state.days.items()):
         files = found.of(date=date)
         if date > tomorrow:
-            # Nothing but lines of a clock set wrong: it is not compacted, and as old as what brought it.
-            if files and max(map(_written, files)) < first_kept:
+            # Lines of a clock set wrong, as old as what brought them; unless it is this machine's that is slow.
+            if date > far_ahead and files and max(map(_written, files)) < first_kept:
                 old[date] = files
         elif date < first_kept and files:
-            if date in compacted.pruned or not is_due(day, compacted.days.get(date)):
+            if date in compacted.pruned or not is_due(day, found.identifier, compacted.days.get(date)):
                 old[date] = files
             else:
                 kept.append(date)

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.maintenance.compaction import is_due
 from pipeline.storage.compacted_days import CompactedState, compacted_table
 from pipeline.storage.coverage import DayCoverage, Expectation, coverage, short_gateways
-from pipeline.storage.raw_table import RawDay, read_raw_state
+from pipeline.storage.raw_table import RawDay, RawState, raw_table
 
 
 def status(out: str, expectation: Expectation) -> dict[str, Any]:
@@ -19,7 +19,8 @@ def status(out: str, expectation: Expectation) -> dict[str, Any]:
         out: the folder.
         expectation: what should be there.
     """
-    state = read_raw_state(out)
+    raw = raw_table(out).read()
+    state = RawState.from_json(raw.state)
     compacted = CompactedState.from_json(compacted_table(out).read().state)
     known = coverage(state.index, expectation)
     days = []
@@ -43,7 +44,7 @@ def status(out: str, expectation: Expectation) -> dict[str, Any]:
                 "dropped_rows": read.dropped_rows,
                 "dropped_events": read.dropped_events,
                 "compacted_rows": there.rows if there else None,
-                "late": there is not None and is_due(read, replace(there, open=False)),
+                "late": there is not None and is_due(read, raw.identifier, replace(there, open=False)),
                 "pruned": date in compacted.pruned,
             }
         )

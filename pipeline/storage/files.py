@@ -57,15 +57,10 @@ def files_below(folder: str) -> fs.FileSystem:
     return fs.PyFileSystem(DeltaStorageHandler(folder))
 
 
-def parquet_reader(path: str, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
-    """Opens a file of a table.
-
-    Args:
-        path: of the file.
-        metadata: what an earlier reader of it has found, to read that only once.
-    """
+def parquet_reader(path: str) -> pq.ParquetFile:
+    """Opens a file of a table."""
     folder, _, name = path.rpartition("/")
-    return pq.ParquetFile(name, filesystem=files_below(folder), metadata=metadata)
+    return pq.ParquetFile(name, filesystem=files_below(folder))
 
 
 def parquet_writer(path: str, schema: pa.Schema, **how: Any) -> pq.ParquetWriter:
@@ -77,11 +72,18 @@ def parquet_writer(path: str, schema: pa.Schema, **how: Any) -> pq.ParquetWriter
 
 
 def end_of(path: str) -> int:
-    """Puts a file that was written on the disk; its size in bytes."""
+    """Puts a file that was written on the disk; its size in bytes.
+
+    Raises:
+        FileNotFoundError: another job has deleted it.
+    """
     if is_local(path):
         sync(local_path(path))
     folder, _, name = path.rpartition("/")
-    return int(files_below(folder).get_file_info(name).size)
+    size = files_below(folder).get_file_info(name).size
+    if size is None:
+        raise FileNotFoundError(path)
+    return int(size)
 
 
 def sync(path: Path) -> None:

@@ -120,15 +120,19 @@ class CompactedDay:
     """A day that is compacted."""
 
     date: str
-    run: int = 1
-    """How often it has been compacted: what was made of it says of which run."""
+    run: str = ""
+    """Another one each time it is compacted: what was made of it says of which run."""
     rows: int = 0
     """Recorded seconds over all keys: the elements of `t`."""
     keys: int = 0
     completeness: float = 1.0
     """Time that lines cover by time that was expected of its gateways, 0 to 1; see `pipeline.storage.coverage`."""
+    raw: str = ""
+    """The identifier of the raw table that it was compacted from,"""
     last_batch: int = -1
-    """The last raw batch that is in it."""
+    """the last batch there that has lines of it,"""
+    lines: int = 0
+    """and how many lines that were."""
     buckets: int = 0
     """By how many buckets its files are ordered."""
     several_brokers: bool = False

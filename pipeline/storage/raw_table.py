@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
@@ -32,6 +34,8 @@ _LEAST_ROWS_PER_GROUP: Final = 1_000
 _MOST_GROUPS: Final = 32
 _REPEATED: Final = [column.name for column in RAW_SCHEMA if not pa.types.is_list(column.type)]
 _OLDER: Final = "ledger"
+_SMALL_BYTES: Final = 200_000_000
+"""What a task holds at most of small files, beside its bucket."""
 
 HEADS: Final = (
     "kind", "gw", "boot", "source", "date",
@@ -193,61 +197,85 @@ def _answer(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _write(files: PartitionedFiles, batches: list[pa.RecordBatch]) -> None:
-    rows = pa.Table.from_batches(batches)
-    dates = pc.unique(rows.column("date")).to_pylist()
-    for date in dates:
-        column = rows.column("date")
-        mask = pc.is_null(column) if date is None else pc.equal(column, pa.scalar(date, pa.date32()))
-        of_day = rows if len(dates) == 1 else rows.filter(mask)
-        table = of_day.combine_chunks().sort_by("bucket")
-        groups = min(_MOST_GROUPS, len(table) // _LEAST_ROWS_PER_GROUP + 1)
-        files.write((None if date is None else date.isoformat(),), table, len(table) // groups + 1)
+    rows = (
+        pa.Table.from_batches(batches)
+        .sort_by([("date", "ascending"), ("bucket", "ascending")])
+        .combine_chunks()
+    )
+    dates = rows.column("date").combine_chunks()
+    differs = pc.fill_null(pc.not_equal(dates[1:], dates[:-1]), False).to_numpy(zero_copy_only=False)
+    # Lines without a day come last.
+    differs = differs | np.diff(dates.is_null().to_numpy(zero_copy_only=False).astype(np.int8)).astype(bool)
+    begins = [0, *(np.flatnonzero(differs) + 1).tolist(), len(rows)]
+    for begin, end in pairwise(begins):
+        date = dates[begin].as_py()
+        groups = min(_MOST_GROUPS, (end - begin) // _LEAST_ROWS_PER_GROUP + 1)
+        own = rows.slice(begin, end - begin)
+        files.write((None if date is None else date.isoformat(),), own, len(own) // groups + 1)
 
 
 class DayReader:
-    """The rows of a day, bucket by bucket; runs in Spark's Python workers."""
+    """The rows of some buckets of a day, one bucket after the other; runs in Spark's Python workers."""
 
-    def __init__(self, paths: Iterable[str], buckets: int) -> None:
+    def __init__(self, paths: Iterable[str], mine: range, buckets: int) -> None:
         """Reads what says where the buckets are.
 
         Args:
             paths: of the day's files.
+            mine: which buckets will be read.
             buckets: into how many the day is divided.
         """
         self._fine = FINE_BUCKETS // buckets
-        self._files = []
+        self._mine = mine
+        self._files: list[tuple[str, list[tuple[int, int]]]] = []
+        self._small: dict[str, pa.Table] = {}
+        self._small_bytes = 0
         for path in paths:
             with parquet_reader(path) as file:
-                metadata = file.metadata
                 # Scalars stand before the arrays, so their place in the schema is that of their column.
                 at = file.schema_arrow.get_field_index("bucket")
-            spans = []
-            for group in range(metadata.num_row_groups):
-                statistics = metadata.row_group(group).column(at).statistics
-                spans.append((0, FINE_BUCKETS) if statistics is None else (statistics.min, statistics.max))
-            self._files.append((path, metadata, spans))
+                groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+                statistics = [group.column(at).statistics for group in groups]
+            spans = [(0, FINE_BUCKETS) if each is None else (each.min, each.max) for each in statistics]
+            self._files.append((path, spans))
 
     def read(self, bucket: int) -> Iterator[pa.Table]:
         """The rows of one bucket, file by file.
 
         Args:
-            bucket: of the day's.
+            bucket: one of `mine`.
         """
         first, end = bucket * self._fine, (bucket + 1) * self._fine
-        for path, metadata, spans in self._files:
-            groups = [group for group, (least, most) in enumerate(spans) if least < end and most >= first]
-            if groups:
-                with parquet_reader(path, metadata) as file:
-                    table = file.read_row_groups(groups, columns=_READ, use_threads=False)
-                for name in _READ:
-                    # A column that an older release did not have.
-                    if name not in table.column_names:
-                        table = table.append_column(name, pa.nulls(len(table), RAW_SCHEMA.field(name).type))
-                fine = table.column("bucket")
-                mine = pc.and_(pc.greater_equal(fine, first), pc.less(fine, end))
-                table = table.select(_READ).filter(mine)
-                if len(table):
-                    yield table
+        for path, spans in self._files:
+            table = self._small.get(path)
+            if table is None:
+                groups = [group for group, (least, most) in enumerate(spans) if least < end and most >= first]
+                if not groups:
+                    continue
+                table = self._columns_of(path, groups)
+                if len(spans) == 1 and self._small_bytes < _SMALL_BYTES:
+                    # Read for one bucket it is read for all: a stream leaves thousands of such files a day.
+                    table = _between(table, self._mine.start * self._fine, self._mine.stop * self._fine)
+                    self._small[path] = table
+                    self._small_bytes += table.nbytes
+            table = _between(table, first, end)
+            if len(table):
+                yield table
+
+    @staticmethod
+    def _columns_of(path: str, groups: list[int]) -> pa.Table:
+        with parquet_reader(path) as file:
+            table = file.read_row_groups(groups, columns=_READ, use_threads=False)
+        for name in _READ:
+            # A column that an older release did not have.
+            if name not in table.column_names:
+                table = table.append_column(name, pa.nulls(len(table), RAW_SCHEMA.field(name).type))
+        return table.select(_READ)
+
+
+def _between(table: pa.Table, first: int, end: int) -> pa.Table:
+    fine = table.column("bucket")
+    return table.filter(pc.and_(pc.greater_equal(fine, first), pc.less(fine, end)))
 
 
 _READ: Final = [*KEY, *ORDER, "bucket", *SERIES, *EVENTS]

@@ -20,7 +20,9 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -42,6 +44,8 @@ _OURS: Final = re.compile(r"(?:.*/)?(\d{20})-[0-9a-f]{32}\.parquet")
 _STATES_KEPT: Final = 20
 """Older ones are deleted with each commit: a reader that has just loaded the table still finds its own."""
 _TRIES: Final = 3
+_UNFIT_HERE: Final = "%\\"
+_UNFIT_ELSEWHERE: Final = "%\\?#"
 
 
 class Conflict(JobError):
@@ -57,7 +61,7 @@ class DataFile:
     partition: Mapping[str, str | None]
     rows: int
     bytes: int
-    written_ms: int
+    written_ms: int = field(default=0, compare=False)
     """When it became part of the table, by the clock of the job that did it; since the epoch."""
 
 
@@ -73,6 +77,11 @@ class Snapshot:
     state_file: DataFile | None = None
     handle: Any = field(default=None, repr=False, compare=False)
     """delta-rs's, at this version."""
+
+    @property
+    def identifier(self) -> str:
+        """The table's own: another one where it was deleted and made again. Empty where it is not there."""
+        return "" if self.handle is None else str(self.handle.metadata().id)
 
     def of(self, **partition: str | None) -> list[DataFile]:
         """The files of some partitions."""
@@ -102,8 +111,10 @@ class Table:
         Raises:
             JobError: a folder of such a name can't hold a table.
         """
-        if "%" in folder:
-            raise JobError(f"{folder}: a folder with % in its name can't hold tables")
+        # delta-rs opens another one for such a name.
+        unfit = sorted(set(_UNFIT_HERE if is_local(folder) else _UNFIT_ELSEWHERE) & set(folder))
+        if unfit:
+            raise JobError(f"{folder}: a folder with {' '.join(unfit)} in its name can't hold tables")
         self.folder = folder
         self._partition_by = list(partition_by)
         named = [*(name for name in partition_by if name not in schema.names), STATE]
@@ -121,7 +132,7 @@ class Table:
         """The newest version.
 
         Raises:
-            JobError: its log can't be read, or another writer has taken its state.
+            JobError: its log can't be read, or another writer has rewritten files.
         """
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -135,17 +146,17 @@ class Table:
                 raise JobError(f"{self.folder}: {_first_line(exc)}") from exc
             files = tuple(self._files(handle))
             state_file = next((file for file in files if file.path.startswith(f"{STATE}/")), None)
-            if state_file is None and files:
+            if files and (state_file is None or not all(_OURS.fullmatch(file.path) for file in files)):
                 raise JobError(
-                    f"{self.folder}: version {handle.version()} has no state, as another writer has rewritten the rows "
-                    "without a partition: restore an earlier version (deltalake's DeltaTable.restore)"
+                    f"{self.folder}: another writer has rewritten files by version {handle.version()}, which "
+                    "takes their order or the state: restore an earlier version (deltalake's DeltaTable.restore)"
                 )
             try:
                 state = {} if state_file is None else self._state(state_file)
-            except FileNotFoundError:
+            except FileNotFoundError as exc:
                 # So many commits came meanwhile that it was deleted.
                 if not left:
-                    raise
+                    raise JobError(f"{self.folder}: the state of version {handle.version()} is gone") from exc
                 continue
             rest = tuple(file for file in files if file is not state_file)
             return Snapshot(handle.version(), rest, state, state_file, handle)
@@ -211,15 +222,18 @@ class Table:
             Conflict: the table is another by now. Files that were to be added have to be written anew.
             JobError: it can't be written.
         """
-        from deltalake.exceptions import CommitFailedError, DeltaError
+        from deltalake.exceptions import DeltaError
         from deltalake.transaction import AddAction, CommitProperties, RemoveAction
 
         now_ms = int(time.time() * 1_000)
-        # Written first, so that nothing is named that is not there.
-        state_file = self._write_state(before, state)
-        added = [*add, state_file]
         removed = [*remove, *([before.state_file] if before.state_file else [])]
-        self._sync_folders(added)
+        try:
+            # Written first, so that nothing is named that is not there.
+            state_file = self._write_state(before, state)
+            added = [*add, state_file]
+            self._sync_folders(added)
+        except OSError as exc:
+            raise self._lost(before, self.read(), exc) from exc
         actions: list[Any] = [
             AddAction(
                 file.path,
@@ -241,19 +255,30 @@ class Table:
                 # Not made again by delta-rs upon a version that nobody has looked at.
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
-            self._sync_log(before.version + 1)
-            after = self.read()
         except (DeltaError, OSError) as exc:
             after = self.read()
             # A commit whose answer was lost is there all the same.
-            if not self._holds(after, state_file):
-                if isinstance(exc, CommitFailedError) and after.version > before.version:
-                    raise Conflict(
-                        f"{self.folder} was changed by another job meanwhile: run this again"
-                    ) from exc
-                raise JobError(f"{self.folder}: {_first_line(exc)}") from exc
-        self._delete(STATE, before.version - _STATES_KEPT, kept={state_file.path})
+            if after.state_file != state_file:
+                raise self._lost(before, after, exc) from exc
+        else:
+            after = self.read()
+            if after.version == before.version + 1 and after.state_file != state_file:
+                raise JobError(
+                    f"{self.folder}: this storage lets two make the same file, so it can't hold tables"
+                )
+        try:
+            self._sync_log(before.version + 1)
+        except OSError as exc:
+            raise JobError(f"{self.folder}: {_first_line(exc)}") from exc
+        with suppress(OSError):  # what is left is swept later
+            self._delete(STATE, before.version - _STATES_KEPT, kept={state_file.path})
         return after
+
+    def _lost(self, before: Snapshot, after: Snapshot, exc: Exception) -> JobError:
+        """What a failed commit is: files that it was to add may also have been swept after another's."""
+        if after.version > before.version:
+            return Conflict(f"{self.folder} was changed by another job meanwhile: run this again")
+        return JobError(f"{self.folder}: {_first_line(exc)}")
 
     def sweep(self) -> int:
         """Deletes files that are not part of the table any more, or were never made part of it.
@@ -291,15 +316,12 @@ class Table:
         with parquet_writer(f"{self.folder}/{path}", rows.schema, compression="zstd") as writer:
             writer.write_table(rows)
         size = end_of(f"{self.folder}/{path}")
-        return DataFile(path, dict.fromkeys(self._partition_by), 1, size, 0)
-
-    def _holds(self, found: Snapshot, state_file: DataFile) -> bool:
-        return found.state_file is not None and found.state_file.path == state_file.path
+        return DataFile(path, dict.fromkeys(self._partition_by), 1, size)
 
     def _sync_folders(self, added: Iterable[DataFile]) -> None:
         if is_local(self.folder):
             root = local_path(self.folder)
-            for folder in {root, *((root / file.path).parent for file in added)}:
+            for folder in {root, *(root / above for file in added for above in Path(file.path).parents)}:
                 sync(folder)
 
     def _sync_log(self, version: int) -> None:
@@ -317,8 +339,9 @@ class Table:
         for info in files.get_file_info(fs.FileSelector(below, allow_not_found=True, recursive=True)):
             named = _OURS.fullmatch(info.path)
             if named and int(named[1]) <= version and info.path not in kept and info.type == fs.FileType.File:
-                files.delete_file(info.path)
-                deleted += int(info.size)
+                with suppress(FileNotFoundError):  # by another job that sweeps
+                    files.delete_file(info.path)
+                    deleted += int(info.size)
         return deleted
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +67,7 @@ def publish_day(out: str, day: CompactedDay, write: Iterable[pa.Table]) -> Compa
         files.append(DataFile(path, {"date": day.date}, writers[-1].keys, size, 0))
     done = replace(
         day,
-        run=state.days[day.date].run + 1 if day.date in state.days else 1,
+        run=uuid.uuid4().hex,
         rows=sum(writer.elements for writer in writers),
         keys=sum(writer.keys for writer in writers),
         buckets=buckets,

@@ -15,6 +15,7 @@ from pipeline.storage.compacted_days import CompactedDays, compacted_table, publ
 from pipeline.storage.coverage import Expectation
 from pipeline.storage.files import parquet_reader
 from pipeline.storage.layout import CompactedDay
+from pipeline.storage.raw_table import raw_table
 from pipeline.storage.tables import Conflict, Table
 from testkit.pipeline.usage_lines import DAY, LONG_AFTER, event, line, place, row
 from tests.pipeline.conftest import Ingest
@@ -46,10 +47,11 @@ def test_a_day_is_one_row_per_client_published_whole_and_again_with_its_late_lin
     day = compact(spark, out, LONG_AFTER, allow_gaps=True)["2026-09-28"]
     share = 30 / 86_400
     assert day == CompactedDay(
-        "2026-09-28", run=2, rows=60, keys=2, last_batch=2, buckets=32, completeness=share, gateways={"a": share},
+        "2026-09-28", run=day.run, rows=60, keys=2, raw=raw_table(out).read().identifier, last_batch=2, lines=30,
+        buckets=32, completeness=share, gateways={"a": share},
         algorithms={"a": ("token_bucket",)}, set_back_ms={"a": 2_000},
     )  # fmt: skip
-    assert [(day.run, day.rows) for day in published_days(out)] == [(2, 60)]
+    assert [(day.run, day.rows) for day in published_days(out)] == [(day.run, 60)]
     admin, client = compacted(spark, out)
     assert client["t"] == client["offered"] == list(range(30))
     assert (admin["t"], admin["e_units"]) == (list(range(30)), list(range(30)))
@@ -142,8 +144,30 @@ def test_a_day_that_another_job_compacts_meanwhile_is_told_and_stays_whole(
     monkeypatch.setattr(Table, "commit", interrupted)
     with pytest.raises(Conflict, match="compacted was changed by another job meanwhile: run this again"):
         compact(spark, out, LONG_AFTER, allow_gaps=True)
-    assert [(day.run, day.rows) for day in published_days(out)] == [(1, 20)]
+    assert [day.rows for day in published_days(out)] == [20]
     assert len(compacted(spark, out)) == 2
+
+
+def test_a_compaction_of_what_was_there_before_does_not_replace_a_later_one(
+    spark: Any, tmp_path: Path, ingest: Ingest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = str(tmp_path / "out")
+    fill(tmp_path, 0, 10)
+    ingest()
+    sweep, others = Table.sweep, iter([1])
+
+    def interrupted(table: Table) -> int:
+        for _ in others:
+            # Raw files are listed, and nothing is written yet.
+            fill(tmp_path, 10, 5)
+            ingest()
+            compact(spark, out, LONG_AFTER, allow_gaps=True)
+        return sweep(table)
+
+    monkeypatch.setattr(Table, "sweep", interrupted)
+    with pytest.raises(Conflict, match="2026-09-28 was compacted or pruned by another job meanwhile"):
+        compact(spark, out, LONG_AFTER, allow_gaps=True)
+    assert [day.rows for day in published_days(out)] == [30]
 
 
 def test_i15_a_day_that_only_a_wrong_clock_named_is_told(spark: Any, tmp_path: Path, ingest: Ingest) -> None:

@@ -2,6 +2,7 @@
 
 import datetime
 import shutil
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,15 @@ class Folder:
 
     def compacted(self, day: str, last_batch: int = 0) -> None:
         """A day compacted from all batches up to this one."""
+        raw = raw_table(self.out).read()
+        read = RawState.from_json(raw.state).days.get(day, RawDay())
+        lines = read.lines if read.last_batch == last_batch else 1
         table = compacted_table(self.out)
         before = table.prepared()
         state = CompactedState.from_json(before.state)
-        run = state.days[day].run + 1 if day in state.days else 1
-        about = CompactedDay(day, run, rows=1, keys=1, last_batch=last_batch, buckets=32)
+        about = CompactedDay(
+            day, uuid.uuid4().hex, rows=1, keys=1, raw=raw.identifier, last_batch=last_batch, lines=lines, buckets=32
+        )
         after = CompactedState({**state.days, day: about}, state.pruned)
         files = _files(table, before, COMPACTED_SCHEMA, [day])
         table.commit(before, add=files, remove=before.of(date=day), state=after.to_json())
@@ -242,7 +247,7 @@ def test_a_full_disk_gets_room_by_what_was_replaced_before_anything_is_written(
     local.compacted(OLD)
     with monkeypatch.context() as patched:
         patched.setattr(Table, "_write_state", full)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(JobError, match="No space"):
             local.prune()
     assert sum("compacted/" in path for path in data_files(local.out)) == 2
     local.prune()
@@ -292,6 +297,31 @@ def test_late_lines_of_a_day_that_is_gone_are_not_taken_for_the_day(
     assert (day["pruned"], day["compacted_rows"]) == (True, None)
     with pytest.raises(JobError, match=f"no lines of {YOUNG} have been read: there are {OLD}"):
         compact(None, local.out, LONG_AFTER, date=YOUNG)
+
+
+def test_a_day_ahead_of_a_slow_clock_stays(local: Folder) -> None:
+    soon = (TODAY + datetime.timedelta(20)).isoformat()
+    local.batch(soon, at=OLD)
+    local.prune()
+    assert local.raw == [soon]
+
+
+def test_raw_rows_of_another_table_are_not_taken_for_those_that_were_compacted(
+    local: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    local.batch(OLD)
+    local.batch(OLD)
+    local.compacted(OLD, 1)
+    # All of it again, but for a line.
+    shutil.rmtree(f"{local.out}/raw")
+    local.batch(YOUNG)
+    local.batch(OLD)
+    assert local.prune().kept == (OLD,)
+    (day,) = (day for day in status(local.out, LONG_AFTER)["days"] if day["date"] == OLD)
+    assert day["late"]
+    local.compacted(YOUNG)
+    assert compact(None, local.out, LONG_AFTER) == {}
+    assert f"{OLD} was compacted from 2 lines, of which 1 are in the raw table now" in capsys.readouterr().err
 
 
 def test_a_folder_that_was_moved_is_the_same(local: Folder) -> None:

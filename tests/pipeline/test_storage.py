@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import JobError
-from pipeline.storage.files import end_of, is_local, parquet_writer, read_bytes
+from pipeline.storage.files import end_of, files_below, is_local, parquet_writer, read_bytes
 from pipeline.storage.layout import FINE_BUCKETS, bucket_of, buckets_for
 from pipeline.storage.offset_index import Entry, Gap, Interval, OffsetIndex, Run
 from pipeline.storage.raw_table import RawDay, RawState
@@ -137,22 +137,59 @@ def test_a_table_gets_columns_that_a_newer_release_writes(table: Table) -> None:
     assert values_of(table) == [1, 2]
 
 
-def test_another_writer_may_put_files_together_but_not_take_the_state(table: Table) -> None:
+@pytest.mark.parametrize("rewritten", ["rows", "state"])
+def test_files_that_another_writer_has_rewritten_are_told(table: Table, rewritten: str) -> None:
     found = table.prepared()
     for value in (1, 2):
         found = table.commit(found, add=[written(table, found, DAY, value)], state={"n": value})
     other = DeltaTable(table._uri)
-    other.optimize.compact(partition_filters=[("date", "=", DAY)])
-    now = table.read()
-    assert (len(now.of(date=DAY)), now.state, values_of(table)) == (1, {"n": 2}, [1, 2])
-    table.sweep()
-    assert values_of(table) == [1, 2]
-    other.update_incremental()
-    other.delete("date is null")
-    with pytest.raises(JobError, match="has no state, as another writer has rewritten the rows"):
-        table.read()
-    other.restore(now.version)
+    other.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     assert table.read().state == {"n": 2}
+    other.update_incremental()
+    if rewritten == "rows":
+        other.optimize.compact(partition_filters=[("date", "=", DAY)])
+    else:
+        other.delete("date is null")
+    with pytest.raises(JobError, match="another writer has rewritten files by version"):
+        table.read()
+    other.restore(found.version)
+    assert (table.read().state, values_of(table)) == ({"n": 2}, [1, 2])
+
+
+def test_two_that_sweep_at_once_and_a_clean_up_that_fails_do_no_harm(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = table.prepared()
+    written(table, before, DAY, 9)
+    now = table.commit(before, state={"n": 1})
+    files, deleting = files_below(table.folder), []
+
+    class Late:
+        """Each file is deleted by another one first."""
+
+        get_file_info = files.get_file_info
+
+        def delete_file(self, path: str) -> None:
+            deleting.append(path)
+            files.delete_file(path)
+            files.delete_file(path)
+
+    monkeypatch.setattr("pipeline.storage.tables.files_below", lambda folder: Late())
+    table.sweep()
+    assert len(deleting) == 1
+    monkeypatch.undo()
+
+    def failing(*arguments: Any, **options: Any) -> int:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(Table, "_delete", failing)
+    assert table.commit(now, state={"n": 2}).state == {"n": 2}
+
+
+@pytest.mark.parametrize("root", ["{here}/a%20b", "{here}/a\\b", "s3://bucket/a#b", "s3://bucket/a?b"])
+def test_a_folder_whose_name_leads_elsewhere_is_refused(tmp_path: Path, root: str) -> None:
+    with pytest.raises(JobError, match="in its name can't hold tables"):
+        Table(root.format(here=tmp_path), COLUMNS, ["date"])
 
 
 def test_a_log_that_cannot_be_read_is_told(tmp_path: Path) -> None:
