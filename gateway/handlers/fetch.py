@@ -96,7 +96,7 @@ class FetchHandler(HeadHandler):
         tracker, sized = known[3], known[6]
         if sized is not None and not session.times_requests:
             assert known.row is not None
-            known.row.use(session.throttling, now_ms=now_ms)
+            known.row.use(session.throttling.serial, now_ms=now_ms)
             answer = self._sized(sized[route.api.flexible_header], route.api, known, quotas)
             session.responses.pending.append(Pending(correlation_id, answer))
             return RELAY
@@ -239,7 +239,7 @@ class FetchHandler(HeadHandler):
         throttling = session.throttling
         held_by, throttling.held_by = throttling.held_by, None
         if known.row is not None:
-            known.row.use(throttling, now_ms=now_ms)
+            known.row.use(throttling.serial, now_ms=now_ms)
             known.row.count(0)
         told = session.throttle_reply(
             empty, api, ThrottledBy.FETCH, known, wait_ms, held_by=held_by, now_ms=now_ms
@@ -261,7 +261,7 @@ class FetchHandler(HeadHandler):
         session.release(MuteReason.AWAITING_FETCH)
         delivered_bytes = counted_bytes(size, api)
         if known.row is not None:
-            known.row.use(session.throttling, now_ms=now_ms)
+            known.row.use(session.throttling.serial, now_ms=now_ms)
             known.row.count(delivered_bytes)
         if known.tracker is not None:
             known.tracker.record_unchecked(delivered_bytes, now_ms=now_ms)
@@ -300,7 +300,7 @@ class FetchHandler(HeadHandler):
                 if watch is not None:
                     watch.counters = None
                 if row is not None:
-                    row.use(throttling, now_ms=now_ms)
+                    row.use(throttling.serial, now_ms=now_ms)
                     row.count(0)
                 empty = emptied(head, api)
                 return session.throttle_reply(
@@ -308,7 +308,7 @@ class FetchHandler(HeadHandler):
                 )
         delivered_bytes = counted_bytes(size, api)
         if row is not None:
-            row.use(throttling, now_ms=now_ms)
+            row.use(throttling.serial, now_ms=now_ms)
             row.count(delivered_bytes)
         if watch is not None and known is not asked:
             watch.counters = TopicCounters(session, quotas, api, known)

@@ -113,7 +113,7 @@ class ProduceHandler(HeadHandler):
                     return session.hold(api, ThrottledBy.PRODUCE, *held, now_ms=now_ms)
             held_by, throttling.held_by = throttling.held_by, None
             if row is not None:
-                row.use(throttling, now_ms=now_ms)
+                row.use(throttling.serial, now_ms=now_ms)
                 row.count(size)
                 if (
                     topics is None

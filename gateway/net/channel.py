@@ -106,6 +106,7 @@ class ClientChannel:
 
     __slots__ = (
         "_client",
+        "_client_ended",
         "_closed",
         "_connecting",
         "_fits_until_bytes",
@@ -164,6 +165,7 @@ class ClientChannel:
         self._outlived = False
         self._write_watches: dict[MuteReason, StalledWriteDetector] = {}
         self._closed = False
+        self._client_ended = False  # it has sent its end, and not only been refused
 
     # -- the client's transport ------------------------------------------------------------------------------
 
@@ -203,6 +205,7 @@ class ClientChannel:
 
     def eof_received(self) -> bool:
         """The client sends nothing more; keep the other direction open for what it is owed."""
+        self._client_ended = True
         self._run(self._half_closed)
         return not self._closed
 
@@ -591,7 +594,7 @@ class ClientChannel:
             if abort:
                 transport.abort()
             else:
-                lingering.close(transport, self._client, ended=bool(session.muted & _HALF_CLOSED))
+                lingering.close(transport, self._client, ended=self._client_ended)
         self._owner.closed(self, cause)
 
 

@@ -299,7 +299,7 @@ class ClientQuotas:
         kind: Kind,
         now_ms: int,
         row: UsageRow | None = None,
-        connection: object = None,
+        connection: int = 0,
     ) -> int:
         """Count the time of an answered request.
 
@@ -312,7 +312,7 @@ class ClientQuotas:
             kind: see `quotas.trackers`.
             now_ms: the time.
             row: the usage record.
-            connection: of the request.
+            connection: the serial of the request's.
 
         Returns:
             How long the client has to wait, at most one window.

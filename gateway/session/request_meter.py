@@ -7,6 +7,7 @@ wait is strictly longer.
 
 from __future__ import annotations
 
+import itertools
 from typing import Final
 
 from gateway.session.client_quotas import ClientQuotas
@@ -16,6 +17,8 @@ from protocol import throttle
 from protocol.api_keys import Api
 from quotas.combine import ThrottledBy, combine
 from quotas.trackers import Kind
+
+_SERIALS: Final = itertools.count(1)
 
 
 class RequestMeter:
@@ -28,6 +31,7 @@ class RequestMeter:
         event_ns: when the event being handled began; set by the shell while `on`.
         request_ms: how long the request quota wants the reply being sent to make its client wait.
         specific_ms, specific_by: the same for the API's own quota, and its family.
+        serial: another number for each connection.
         row: the usage record of the last request's time; None when none is kept.
     """
 
@@ -41,12 +45,14 @@ class RequestMeter:
         "quotas",
         "request_ms",
         "row",
+        "serial",
         "specific_by",
         "specific_ms",
         "timed_event",
     )
 
     def __init__(self, quotas: ClientQuotas, listener: str = "") -> None:
+        self.serial = next(_SERIALS)
         self.quotas: Final = quotas
         self._listener = listener
         self._client_id = ""  # of the last request
@@ -96,7 +102,7 @@ class RequestMeter:
             kind=kind,
             now_ms=now_ms,
             row=self.row,
-            connection=self,
+            connection=self.serial,
         )
 
     def add_steps(

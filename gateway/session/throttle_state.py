@@ -6,6 +6,7 @@ counter, `RateTracker.blocked_until_ms`, and is due at the next requests of any 
 
 from __future__ import annotations
 
+import itertools
 from typing import Final, NamedTuple
 
 from gateway.session.response_queue import SizedAnswer
@@ -55,10 +56,14 @@ class TopicWait(NamedTuple):
     most_bytes: int | None
 
 
+_SERIALS: Final = itertools.count(1)
+
+
 class ThrottleState:
     """See the module.
 
     Attributes:
+        serial: another number for each connection.
         until_ms: when the last throttle is over.
         inherited_until_ms: when the mute is over that an earlier connection left behind (hazards K03, K04).
         held_by: the counter that holds the next request, or held the Fetch under way; what it then asks for is no
@@ -81,11 +86,13 @@ class ThrottleState:
         "max_mute_ms",
         "most_in_flight",
         "produce_sensor",
+        "serial",
         "topic_wait",
         "until_ms",
     )
 
     def __init__(self, settings: SessionSettings) -> None:
+        self.serial = next(_SERIALS)
         self._max_in_flight_requests = settings.max_in_flight_requests
         self.max_mute_ms = settings.max_mute_ms
         self.until_ms = 0

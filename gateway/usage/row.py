@@ -170,11 +170,11 @@ class UsageRow:
         self._list = listed
         self._mute_from_ms = 0
         self._mute_until_ms = 0
-        self._connections: set[int] = set()  # by identity: one that has ended must not be kept
+        self._connections: set[int] = set()
         self._reset()
 
     def _reset(self) -> None:
-        self._connection: object = None
+        self._connection = 0
         self._connections.clear()
         self._first_ms = 0
         self.requests = self.rejected = self.delayed = self.throttle_ms = self._muted_ms = 0
@@ -183,13 +183,13 @@ class UsageRow:
         self.max_units: float = 0
         self.rejected_units: float = 0
 
-    def use(self, connection: object, *, now_ms: int) -> None:
-        """A connection makes a request that is counted next, or when its answer comes."""
+    def use(self, connection: int, *, now_ms: int) -> None:
+        """A connection, by its serial, makes a request that is counted next, or when its answer comes."""
         if not self.requests:
             self._first_ms = now_ms
-        if connection is not self._connection:
+        if connection != self._connection:
             self._connection = connection
-            self._connections.add(id(connection))
+            self._connections.add(connection)
 
     def count(self, units: float) -> None:
         """A request of so many units, admitted whole."""

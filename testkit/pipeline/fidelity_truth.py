@@ -150,7 +150,7 @@ def _receive(one: _Connection, tracker: RateTracker, row: UsageRow, truth: Truth
     held_ms = tracker.wait_ms(one, one.size, now_ms=now_ms)
     wait_ms = held_ms
     if not held_ms:
-        row.use(one, now_ms=now_ms)
+        row.use(one.number + 1, now_ms=now_ms)
         row.count(one.size)
         wait_ms = tracker.record(one.size, one, now_ms=now_ms)
         truth.requests += 1

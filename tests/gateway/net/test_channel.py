@@ -194,6 +194,17 @@ async def test_b07_half_closed_client_gets_the_replies_it_is_owed_then_fin() -> 
         await only_upstream(broker.client_connections)
 
 
+async def test_refused_client_that_goes_on_sending_gets_its_reply_and_fin() -> None:
+    async with broker_and_gateway() as (broker, running), await running.connect() as client:
+        broker.script(FETCH, scripts.slow(0.2))
+        await client.send(fetch(1) + (-5).to_bytes(4, "big", signed=True))
+        await asyncio.sleep(0.05)
+        await client.send(bytes(50_000))
+        assert wire.correlation_id_of(await client.receive_frame()) == 1
+        # A reset would raise.
+        assert await asyncio.get_running_loop().sock_recv(client.sock, 1) == b""
+
+
 async def test_half_closed_client_that_vanishes_does_not_wait_for_its_broker() -> None:
     async with broker_and_gateway() as (broker, running), await running.connect() as client:
         broker.script(FETCH, scripts.silence)

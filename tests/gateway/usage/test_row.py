@@ -94,7 +94,7 @@ def test_mutes_of_two_connections_count_once_where_they_overlap_and_without_one_
 
 def test_connections_count_once_in_a_line_and_the_first_request_has_its_moment() -> None:
     row, _ = make()
-    a, b = object(), object()
+    a, b = 1, 2
     for connection, now_ms in ((a, 2_250), (a, 2_300), (b, 2_400), (a, 2_900)):
         row.use(connection, now_ms=now_ms)
         row.count(1)
@@ -112,13 +112,13 @@ def test_pouring_moves_everything_with_a_mute_under_way_or_over() -> None:
     row, listed = make()
     other, _ = make()
     other._list = listed
-    row.use(row, now_ms=300)
+    row.use(1, now_ms=300)
     row.count(3)
     row.count(9)
     row.reject(1)
     row.delay(5)
     row.mute(1_500, now_ms=700)
-    other.use(other, now_ms=400)
+    other.use(2, now_ms=400)
     other.count(4)
     row.pour_into(other, now_ms=1_000)
     told = take(other, 1_000)
