@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 ROOT: Final = Path(__file__).parents[3]
 SUBMIT: Final = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-_MARK: Final = "part-from-the-archive-"
+_MARK: Final = "from-the-archive"
 SETTINGS: Final = {
     **QUICK,
     "spark.executor.extraJavaOptions": QUICK["spark.driver.extraJavaOptions"],
@@ -34,13 +34,13 @@ SETTINGS: Final = {
 
 
 def archive(path: Path) -> Path:
-    """The packages as `--py-files` takes them, with a mark in the names of files that workers write."""
+    """The packages as `--py-files` takes them, with a mark in the paths of files that workers write."""
     with zipfile.ZipFile(path, "w") as file:
         for package in ("pipeline", "quotas"):
             for module in sorted((ROOT / package).rglob("*.py")):
                 text = module.read_text()
                 if module.name == "partitioned_files.py":
-                    text = text.replace('f"{folders}/', f'f"{{folders}}/{_MARK}')
+                    text = text.replace('f"{folders}/', f'f"{{folders}}/{_MARK}/')
                 file.writestr(str(module.relative_to(ROOT)), text)
     return path
 
@@ -85,7 +85,7 @@ def test_jobs_run_unchanged_on_a_cluster(tmp_path: Path) -> None:
     assert executors(tmp_path) in ({"0"}, {"1"}, {"0", "1"})
     files = raw_table(str(out)).read().files
     assert files
-    assert all(Path(file.path).name.startswith(_MARK) for file in files)
+    assert all(Path(file.path).parent.name == _MARK for file in files)
     assert "2026-09-28: 1200 rows of 20" in submit(tmp_path, "compact", "--out", str(out), "--allow-gaps")
     assert [day.rows for day in published_days(str(out))] == [1200]
     # Workers read what workers wrote: 20 clients with each candidate, and the summary is of all of them.
