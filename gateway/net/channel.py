@@ -251,6 +251,9 @@ class ClientChannel:
 
     def outlive_look(self) -> None:
         """See `peer_close.Watched`: a timer, and five system calls, that connections with one request do without."""
+        self._run(self._outlive_look)
+
+    def _outlive_look(self) -> None:
         if not self._outlived:
             self._outlived = True
             if self._timer is None and self._relay.armed_ms < NEVER_MS:

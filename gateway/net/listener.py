@@ -248,12 +248,17 @@ class Listener:
             accepted.sock.close()
 
     async def _attach(self, channel: Channel, accepted: socket.socket) -> None:
+        attached = False
         try:
             protocol = channel if self._tls_acceptor is None else self._tls_acceptor.transport_for(channel)
             await self.loop.connect_accepted_socket(lambda: cast("asyncio.Protocol", protocol), accepted)
+            attached = True
         except OSError:
-            accepted.close()
-            channel.close(CloseCause.CLIENT_CLOSED)
+            pass  # it broke in the meantime
+        finally:
+            if not attached:
+                accepted.close()
+                channel.close(CloseCause.CLIENT_CLOSED)
 
     def slot_freed(self) -> None:
         """A connection of this or a sibling listener has ended, or the limits have changed."""

@@ -68,7 +68,7 @@ class PeerCloseDetector:
 
     def _look(self) -> None:
         self.start()
-        for channel in self._channels:
+        for channel in list(self._channels):  # one that fails at it ends
             channel.outlive_look()
         unread = {fd: channel for channel in self._channels if (fd := channel.unread_fd()) is not None}
         if not unread:

@@ -83,6 +83,25 @@ async def test_exception_in_our_own_code_closes_that_connection_alone(monkeypatc
         running.expect_internal_error()
 
 
+async def test_exception_at_a_look_closes_that_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with broker_and_gateway() as (_, running), await running.connect() as other:
+        async with await running.connect() as client:
+            await client.send(fetch(1))
+            await client.receive_frame()
+            (channel,) = [each for each in running.channels if each._upstream is not None]
+            upstream = channel._upstream
+            assert upstream is not None
+            with monkeypatch.context() as patched:
+                patched.setattr(channel, "_upstream", Transport())  # which has no socket to tell of
+                await running.ended_by(CloseCause.INTERNAL_ERROR)
+            upstream.abort()
+        (left,) = running.channels
+        await until(lambda: left._outlived)
+        await other.send(fetch(3))
+        assert wire.correlation_id_of(await other.receive_frame()) == 3
+        running.expect_internal_error()
+
+
 class Transport:
     """Takes everything, and is told whether to read."""
 
@@ -100,6 +119,11 @@ class Transport:
 
     def is_closing(self) -> bool:
         return False
+
+    def close(self) -> None:
+        pass
+
+    abort = close
 
 
 async def test_a_client_that_sends_much_lets_others_have_their_turn() -> None:

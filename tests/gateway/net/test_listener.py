@@ -1,5 +1,6 @@
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,30 @@ async def test_b20_port_scan_makes_no_upstream_connection_and_is_counted_out() -
         await running.ended_by(CloseCause.CLIENT_CLOSED, 200)
         assert broker.client_connections == []
         assert running.channels == []
+
+
+class BrokenLoop:
+    """A loop that makes no transports."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    async def connect_accepted_socket(self, *_of: object) -> None:
+        raise RuntimeError("bug")
+
+
+async def test_connection_that_gets_no_transport_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with broker_and_gateway() as (_, running):
+        with connect_now(running.port) as late, monkeypatch.context() as patched:
+            patched.setattr(running.listener, "loop", BrokenLoop(running.listener.loop))
+            with pytest.raises(RuntimeError, match="bug"):
+                accept(running, running.listener._acceptor._sockets[None])
+            assert late.recv(1) == b""
+        assert running.channels == []
+        await running.ended_by(CloseCause.CLIENT_CLOSED)
 
 
 async def test_connection_that_arrives_while_the_listener_begins_to_drain_is_closed() -> None:
