@@ -18,9 +18,8 @@ _VERSION: Final = 9
 _BODY: Final = b"\0\0\0\1" + bytes(4)  # no tags, null transactional id, acks=1, ...
 
 
-def request(correlation_id: int, frame_bytes: int) -> bytes:
+def request(correlation_id: int, frame_bytes: int, *, client_id: bytes = b"bench") -> bytes:
     """A Produce request of so many bytes on the wire; of its body only what the gateway looks at."""
-    client_id = b"bench"
     head = struct.pack(">hhih", 0, _VERSION, correlation_id, len(client_id)) + client_id + _BODY
     return struct.pack(">i", frame_bytes - 4) + head + bytes(frame_bytes - 4 - len(head))
 

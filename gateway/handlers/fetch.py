@@ -93,7 +93,7 @@ class FetchHandler(HeadHandler):
         if known is None:
             return HeadDecision.MORE
         answer: Answer
-        tracker, sized = known[3], known[6]
+        tracker, sized = known.tracker, known.sized
         if sized is not None and not session.times_requests:
             assert known.row is not None
             known.row.use(session.throttling.serial, now_ms=now_ms)
@@ -287,7 +287,7 @@ class FetchHandler(HeadHandler):
         assert quotas is not None
         # Looked up again: a quota that changed while the broker was waiting for records applies to this answer.
         known = asked
-        if not _valid(asked, quotas, session, now_ms):
+        if not asked.is_of(session.user, asked.raw_client_id, quotas.limits.version, now_ms=now_ms):
             if asked.tracker is not None:
                 asked.tracker.leave(session.throttling)
             known = _look_up(quotas, session, asked.client_id, asked.raw_client_id, now_ms)
@@ -331,15 +331,11 @@ def _counter(
     None when the client id of the request at `at` has not been received whole.
     """
     known = session.throttling.fetch_sensor
-    if (
-        known is None
-        or not data.startswith(known[5], at + CLIENT_ID_AT)
-        or not _valid(known, quotas, session, now_ms)
-    ):
+    raw = data[at + CLIENT_ID_AT : at + HEAD_BYTES + max(client_id_length, 0)]
+    if known is None or not known.is_of(session.user, raw, quotas.limits.version, now_ms=now_ms):
         client_id = session.client_id_at(data, at, client_id_length)
         if client_id is None:
             return None
-        raw = data[at + CLIENT_ID_AT : at + HEAD_BYTES + max(client_id_length, 0)]
         before = known
         known = _look_up(quotas, session, client_id, raw, now_ms)
         session.throttling.inherit(known.tracker, before)
@@ -366,12 +362,3 @@ def _wait_ms(session: Session, tracker: RateTracker, most_held_ms: float, now_ms
     if wait_ms > 0:
         return wait_ms
     return tracker.wait_ms(throttling, most_held_ms=most_held_ms, now_ms=now_ms)
-
-
-def _valid(known: CachedSensor, quotas: ClientQuotas, session: Session, now_ms: int) -> bool:
-    """Whether the user and the limits are still those of the sensor."""
-    return (
-        known[1] is session.user
-        and known[2] == quotas.limits.version
-        and (known[3] is None or now_ms < known[3].good_until_ms)
-    )

@@ -75,15 +75,9 @@ class ProduceHandler(HeadHandler):
             # acks come after the client id, so that has been received too.
             throttling = session.throttling
             known = throttling.produce_sensor
-            if (
-                known is None
-                or not data.startswith(known[5], at + CLIENT_ID_AT)
-                or known[1] is not session.user
-                or known[2] != quotas.limits.version
-                or (known[3] is not None and now_ms >= known[3].good_until_ms)
-            ):
+            raw = data[at + CLIENT_ID_AT : at + head_bytes]
+            if known is None or not known.is_of(session.user, raw, quotas.limits.version, now_ms=now_ms):
                 client_id = session.client_id_at(data, at, client_id_length) or ""
-                raw = data[at + CLIENT_ID_AT : at + head_bytes]
                 before = known
                 known = throttling.produce_sensor = quotas.produce_sensor(
                     session.listener,
@@ -98,12 +92,12 @@ class ProduceHandler(HeadHandler):
                 wanted_ms = throttling.inherited_until_ms - now_ms
                 if known.tracker is not None and wanted_ms > 0:
                     return session.hold(api, ThrottledBy.PRODUCE, known, wanted_ms, now_ms=now_ms)
-            tracker, row = known[3], known[4]
+            tracker, row = known.tracker, known.row
             if tracker is not None and (now_ms < tracker.blocked_until_ms or tracker.queue is not None):
                 wanted_ms = tracker.wait_ms(throttling, size, now_ms=now_ms)
                 if wanted_ms > 0:
                     return session.hold(api, ThrottledBy.PRODUCE, known, wanted_ms, now_ms=now_ms)
-            if known[7]:  # of_topics
+            if known.of_topics:
                 topics = ProduceTopics(session, quotas, api, known, data, at, size, client_id_length)
                 try:
                     held = topics.held_by(now_ms)

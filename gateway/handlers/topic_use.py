@@ -170,7 +170,11 @@ class TopicCounters:
 
     def sensor_of(self, tracker: RateTracker) -> CachedSensor:
         """As the session's verbs for throttles take it."""
-        return self._sensor._replace(tracker=tracker, version=self._quotas.limits.version, sized=None)
+        of = self._sensor
+        version = self._quotas.limits.version
+        return CachedSensor(
+            of.client_id, of.user, version, tracker, of.row, of.raw_client_id, of_topics=of.of_topics
+        )
 
     def count_rest(self, size_bytes: int) -> None:
         """What stood around the records of a message."""
@@ -279,7 +283,7 @@ def count_plain_produce(
     alike = row.alike
     if alike is not None:
         begins, step, topic, around = alike
-        if data.startswith(begins, at):
+        if data[at : at + len(begins)] == begins:
             # To the one partition of the topic that the client's last request named: all before it is the same.
             at += step
             if at + BATCH_HEAD_BYTES < end:

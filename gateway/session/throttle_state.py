@@ -18,7 +18,7 @@ MAX_CACHED_NAME_BYTES: Final = 1_024
 """Client ids up to here are kept with their connection as they stand in requests; longer ones are read each time."""
 
 
-class CachedSensor(NamedTuple):
+class CachedSensor:
     """What a connection's last request was counted by; kept, as the next one is likely counted by it too.
 
     Attributes:
@@ -32,14 +32,36 @@ class CachedSensor(NamedTuple):
         of_topics: whether any topic has a quota that counts them too.
     """
 
-    client_id: str
-    user: str
-    version: int
-    tracker: RateTracker | None
-    row: UsageRow | None
-    raw_client_id: bytes
-    sized: tuple[SizedAnswer, SizedAnswer] | None = None
-    of_topics: bool = False
+    __slots__ = ("client_id", "of_topics", "raw_client_id", "row", "sized", "tracker", "user", "version")
+
+    def __init__(
+        self,
+        client_id: str,
+        user: str,
+        version: int,
+        tracker: RateTracker | None,
+        row: UsageRow | None,
+        raw_client_id: bytes,
+        sized: tuple[SizedAnswer, SizedAnswer] | None = None,
+        of_topics: bool = False,
+    ) -> None:
+        self.raw_client_id = raw_client_id
+        self.user = user
+        self.version = version
+        self.tracker = tracker
+        self.row = row
+        self.sized = sized
+        self.of_topics = of_topics
+        self.client_id = client_id
+
+    def is_of(self, user: str, raw_client_id: bytes, version: int, *, now_ms: int) -> bool:
+        """Whether a request of this user and client is counted by it, as of this version of the limits."""
+        return (
+            self.version == version
+            and self.raw_client_id == raw_client_id
+            and self.user is user
+            and (self.tracker is None or now_ms < self.tracker.good_until_ms)
+        )
 
 
 class TopicWait(NamedTuple):

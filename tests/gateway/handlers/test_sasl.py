@@ -220,9 +220,10 @@ def test_h11_counters_are_kept_over_a_reauthentication() -> None:
     c.upstream_answers(wire.response("Produce", 3, correlation_id=1, responses=[])).take_client()
     c.after(60_000).authenticates().client_sends(produce)
     assert first is not None
-    assert c.session.throttling.produce_sensor is not None
-    assert c.session.throttling.produce_sensor[1] == first[1] == "alice"
-    assert c.session.throttling.produce_sensor[3] is not None
+    second = c.session.throttling.produce_sensor
+    assert second is not None
+    assert second.user == first.user == "alice"
+    assert second.tracker is first.tracker is not None
 
 
 def test_h12_another_user_counts_once_the_broker_accepts_it() -> None:
