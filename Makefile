@@ -50,6 +50,9 @@ $(VENV)/.pipeline-up-to-date: requirements-pipeline.lock $(VENV)/.up-to-date
 	$(call INSTALL,--require-hashes -r requirements-pipeline.lock); \
 	touch $@
 
+.PHONY: pipeline
+pipeline: $(VENV)/.pipeline-up-to-date ## install Spark and what else the pipeline needs into .venv (done for you by what needs it)
+
 .PHONY: kafka
 kafka: $(VENV)/.up-to-date ## fetch the jars of the embedded Kafka (done for you by what needs it)
 	@$(BIN)/python -m embedded_kafka.jars >/dev/null

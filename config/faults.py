@@ -19,6 +19,7 @@ from config.section_base import FAULTS, Key
 from config.sections.quotas import ENFORCED_KEYS, QuotaRule
 from quotas.entities import QuotaKey
 
+_UNIONS: Final = (Union, UnionType)
 _MAX_VALUE_CHARS: Final = 80  # with its key a line of a terminal or two
 
 
@@ -56,11 +57,12 @@ def _texts(error: ErrorDetails, model: type[BaseModel]) -> Iterator[tuple[Key, s
     elif error["type"] == "missing":
         yield key, "required, but missing"
     elif error["type"] == "extra_forbidden":
-        yield key, _unknown(str(key[-1]), _type_at(model, key[:-1])[0])
+        yield key, _unknown(str(key[-1]), _found_at(model, key[:-1])[0])
     elif error["type"] == "value_error":
         yield key, f"{value_text(error['input'])} {context['error']}"
     else:
-        yield key, f"{value_text(error['input'])} is not {_allowed(*_type_at(model, key), error['input'])}"
+        kind, metadata, depth = _found_at(model, key)
+        yield key[:depth], f"{value_text(error['input'])} is not {_allowed(kind, metadata, error['input'])}"
 
 
 def _part_text(part: str | int) -> str:
@@ -91,11 +93,16 @@ def _unknown(name: str, parent: Any) -> str:
     return f"unknown key; {hint}"
 
 
-def _type_at(model: type[BaseModel], key: Key) -> tuple[Any, list[Any]]:
-    """The type of a key and its constraints."""
+def _found_at(model: type[BaseModel], key: Key) -> tuple[Any, list[Any], int]:
+    """The type of a key, its constraints, and how many parts of the key are the file's.
+
+    A value that may be of several types has a fault for each, whose last part is the type's name.
+    """
     kind: Any = model
     metadata: list[Any] = []
-    for part in key:
+    for depth, part in enumerate(key):
+        if get_origin(kind) in _UNIONS:
+            return kind, metadata, depth
         if get_origin(kind) is Mapping:
             kind, metadata = _bare(get_args(kind)[1], [])
         elif isinstance(part, int):
@@ -103,7 +110,7 @@ def _type_at(model: type[BaseModel], key: Key) -> tuple[Any, list[Any]]:
         else:
             field = kind.model_fields[part]
             kind, metadata = _bare(field.annotation, list(field.metadata))
-    return kind, metadata
+    return kind, metadata, len(key)
 
 
 def _bare(kind: Any, metadata: list[Any]) -> tuple[Any, list[Any]]:
@@ -112,8 +119,9 @@ def _bare(kind: Any, metadata: list[Any]) -> tuple[Any, list[Any]]:
         for each in more:
             metadata.extend(getattr(each, "metadata", [each]))
         return _bare(inner, metadata)
-    if get_origin(kind) in (Union, UnionType):
-        return _bare(next(each for each in get_args(kind) if each is not NoneType), metadata)
+    if get_origin(kind) in _UNIONS:
+        some = [each for each in get_args(kind) if each is not NoneType]
+        return _bare(some[0], metadata) if len(some) == 1 else (kind, metadata)
     return kind, metadata
 
 
@@ -121,8 +129,13 @@ def _allowed(kind: Any, metadata: list[Any], value: object) -> str:
     def bound(name: str) -> Any:
         return next((getattr(each, name) for each in metadata if hasattr(each, name)), None)
 
+    if get_origin(kind) in _UNIONS:
+        return " or ".join(
+            _allowed(*_bare(each, []), None) for each in get_args(kind) if each is not NoneType
+        )
     if get_origin(kind) is Literal:
-        return "one of " + ", ".join(f'"{choice}"' for choice in get_args(kind))
+        names = [f'"{choice}"' for choice in get_args(kind)]
+        return names[0] if len(names) == 1 else "one of " + ", ".join(names)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(f'"{choice.value}"' for choice in kind)
     if kind is int:

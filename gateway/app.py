@@ -752,7 +752,7 @@ def _traces_of(config: Config) -> OtlpTraces | None:
         from gateway.observability.otlp import OtlpTraces
     except ImportError as exc:
         raise ConfigError(
-            [f"traces.endpoint needs more packages: pip install 'sluice[traces]' ({exc})"]
+            [f"traces.endpoint needs more packages: pip install '/path/to/sluice[traces]' ({exc})"]
         ) from exc
     return OtlpTraces(
         section.endpoint,

@@ -59,7 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as exc:
         if (exc.name or "").partition(".")[0] not in _PACKAGES:
             raise
-        print(f"sluice-pipeline: {exc.name} is missing: pip install 'sluice[pipeline]'", file=sys.stderr)
+        print(
+            f"sluice-pipeline: {exc.name} is missing: pip install '/path/to/sluice[pipeline]'",
+            file=sys.stderr,
+        )
         return 1
 
 

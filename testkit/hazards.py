@@ -65,7 +65,7 @@ def page() -> str:
         "# Hazards, and the tests that show them",
         "",
         "Faults, attacks and client quirks by number. Comments cite them. A test has the numbers of what it shows in",
-        "its name, which says what must happen. Made by `python -m testkit.hazards`.",
+        "its name, which says what must happen. Paths are below `tests/`. Made by `python -m testkit.hazards`.",
     ]
     letter = ""
     for number, tests in shown().items():

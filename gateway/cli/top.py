@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         # Only this command needs it.
         from gateway.cli.top_screen import TopScreen
     except ModuleNotFoundError as exc:
-        print(f"sluice: {exc.name} is missing: pip install 'sluice[top]'", file=sys.stderr)
+        print(f"sluice: {exc.name} is missing: pip install '/path/to/sluice[top]'", file=sys.stderr)
         return 1
     try:
         first = snapshot_of(arguments.admin)

@@ -254,6 +254,8 @@ class ClientChannel:
         self._run(self._outlive_look)
 
     def _outlive_look(self) -> None:
+        if self._closed:
+            return
         if not self._outlived:
             self._outlived = True
             if self._timer is None and self._relay.armed_ms < NEVER_MS:

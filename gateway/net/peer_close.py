@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 INTERVAL_S: Final = 2.0
+_LOOKS_PER_TURN: Final = 500
+"""A first look takes some microseconds: of thousands that came together all others would wait for it."""
 _RESET: Final = select.POLLHUP | select.POLLERR
 _GONE: Final = select.POLLRDHUP | _RESET
 
@@ -68,8 +70,7 @@ class PeerCloseDetector:
 
     def _look(self) -> None:
         self.start()
-        for channel in list(self._channels):  # one that fails at it ends
-            channel.outlive_look()
+        self._outlive(list(self._channels))  # one that fails at it ends
         unread = {fd: channel for channel in self._channels if (fd := channel.unread_fd()) is not None}
         if not unread:
             return
@@ -78,3 +79,10 @@ class PeerCloseDetector:
             poll.register(fd, _GONE if channel.leaves_with_fin else _RESET)
         for fd, _ in poll.poll(0):
             unread[fd].client_gone()
+
+    def _outlive(self, channels: list[Watched]) -> None:
+        """Tell these; of many that are new, others have their turn in between."""
+        for channel in channels[:_LOOKS_PER_TURN]:
+            channel.outlive_look()
+        if len(channels) > _LOOKS_PER_TURN:
+            self._loop.call_soon(self._outlive, channels[_LOOKS_PER_TURN:])

@@ -156,7 +156,10 @@ class AdminConnections:
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.setblocking(False)
-        listening.bind(address)
+        try:
+            listening.bind(address)
+        except OSError as exc:
+            raise OSError(exc.errno, f"{exc.strerror}: {address[0]}:{address[1]}") from exc
         listening.listen(BACKLOG)
 
     def _resume(self) -> None:

@@ -314,9 +314,14 @@ class ClientSession(Session, ChunkTaker):
         parser = self._parser
         start = at = 0
         if parser.relay_left:
+            left = parser.relay_left
             at = parser.relay_more(len(data))
             if self._watched is not None:
-                self._watched.take(data, 0, at, now_ms=now_ms)
+                try:
+                    self._watched.take(data, 0, at, now_ms=now_ms)
+                except ProtocolError:
+                    parser.relay_rest(left)  # this piece is not sent, so the request has no end
+                    raise
                 if not parser.relay_left:
                     self._end_watch(now_ms)
             if parser.relay_left:

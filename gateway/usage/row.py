@@ -185,8 +185,10 @@ class UsageRow:
 
     def use(self, connection: int, *, now_ms: int) -> None:
         """A connection, by its serial, makes a request that is counted next, or when its answer comes."""
-        if not self.requests:
+        if not self._connections:
             self._first_ms = now_ms
+            if not self.listed:  # the answer may never come
+                self._enlist()
         if connection != self._connection:
             self._connection = connection
             self._connections.add(connection)

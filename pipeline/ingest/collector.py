@@ -124,7 +124,8 @@ class Collector:
             torn.append(line)
             return
         self._lines.append(line)
-        self._rows += len(line.rows)
+        # What is kept of it takes about as much as a row in 256 bytes, whatever it is.
+        self._rows += max(len(line.rows) + len(line.events), len(text) // 256)
         if self._rows >= _ROWS_AT_ONCE or len(self._lines) >= _LINES_AT_ONCE:
             yield from self._flush()
 

@@ -130,8 +130,8 @@ def read_line(text: bytes, position: int) -> Line | Torn:
 
 
 _HEAD: Final = {
-    "boot": _MAX_INT64,
-    "seq": _MAX_INT64,
+    "boot": 1000 * _LAST_SECOND,
+    "seq": _LAST_SECOND,
     "ts": _LAST_SECOND,
     "dur_ms": 2**31 - 1,
     "dropped_rows": 2**31 - 1,

@@ -26,8 +26,9 @@ import pyarrow.compute as pc
 from pipeline.errors import JobError
 from pipeline.ingest.collector import Collector, Skip
 from pipeline.ingest.lines import KEPT_BYTES, Torn
+from pipeline.storage.coverage import day_number
 from pipeline.storage.files import read_bytes
-from pipeline.storage.offset_index import Entry, Run
+from pipeline.storage.offset_index import DAY_S, Entry, Run
 from pipeline.storage.partitioned_files import files_told
 from pipeline.storage.raw_table import ANSWERS, HEADS, RawDay, RawState, raw_table, write_raw_files
 from pipeline.storage.tables import Conflict, DataFile
@@ -161,9 +162,15 @@ class Writer:
         )
         if duplicates:
             again = frozenset((heads[at][2], heads[at][3]) for at in duplicates)
-            _, torn, files = self._rows(frame, before.version + 1, again)
-        repeated = set(duplicates)
-        days = _days([head for at, head in enumerate(heads) if at not in repeated], state.batches)
+            kept, torn, files = self._rows(frame, before.version + 1, again)
+            repeated = set(duplicates)
+            heads = [head for at, head in enumerate(heads) if at not in repeated]
+            if kept != heads:
+                raise JobError(
+                    f"what batch {batch} reads changed while it was read: a file that was still being written, or a "
+                    "topic that gave up its oldest messages. Nothing of it was taken; ingest again"
+                )
+        days = _days(heads, state.batches, state.days)
         new = RawState(
             batches=1,
             lines=sum(day.lines for day in days.values()),
@@ -228,11 +235,17 @@ def _heads(answers: pa.Table) -> tuple[list[tuple[Any, ...]], int]:
     return heads, answers.filter(pc.equal(answers.column("kind"), "torn")).num_rows
 
 
-def _days(heads: Iterable[tuple[Any, ...]], batch: int) -> dict[str, RawDay]:
+def _days(heads: Sequence[tuple[Any, ...]], batch: int, known: Iterable[str]) -> dict[str, RawDay]:
     by_day: dict[str, list[tuple[Any, ...]]] = {}
     for head in heads:
         by_day.setdefault(str(head[6]), []).append(head)
-    return {day: _day(own, batch) for day, own in sorted(by_day.items())}
+    days = {day: _day(own, batch) for day, own in sorted(by_day.items())}
+    for gw, ts, jump_ms in ((head[0], head[5], head[-1]) for head in heads if head[-1] < 0):
+        # A clock that was set back over midnight: seconds of the days before stand twice as well.
+        for day in {*days, *known}:
+            if (ts + jump_ms // 1000) // DAY_S <= day_number(day) < ts // DAY_S:
+                days[day] = days.get(day, RawDay()) + RawDay(set_back_ms={gw: -jump_ms}, last_batch=batch)
+    return days
 
 
 def _day(heads: Sequence[tuple[Any, ...]], batch: int) -> RawDay:

@@ -44,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     revert.add_argument("revert_file", type=Path, help="the file that apply wrote")
     _connection_arguments(revert)
     revert.add_argument("--force", action="store_true", help="also what was changed again meanwhile")
+    revert.add_argument(
+        "--elsewhere",
+        action="store_true",
+        help="also where the file names another --bootstrap of the cluster",
+    )
 
 
 def _connection_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +74,7 @@ def _step(arguments: argparse.Namespace) -> int:
         return show(arguments.plan, keep_too=arguments.all)
     if arguments.step == "revert":
         cluster = Cluster(arguments.bootstrap, arguments.client_config)
-        return revert(arguments.revert_file, cluster, force=arguments.force)
+        return revert(arguments.revert_file, cluster, force=arguments.force, elsewhere=arguments.elsewhere)
     cluster = Cluster(arguments.bootstrap, arguments.client_config, arguments.counts)
     previous = arguments.previous or ()
     if arguments.step == "diff":

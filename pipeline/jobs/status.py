@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from pipeline.errors import JobError
 from pipeline.jobs.arguments import add_expectation, add_out, expectation_of
 from pipeline.maintenance.status import status
 
@@ -22,6 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(found, indent=1))
         return 0
+    if not found["batches"]:
+        raise JobError(f"{arguments.out}: nothing has been ingested there yet")
     print(
         f"{found['batches']} batches: {found['lines']} lines with {found['rows']} rows; {found['duplicates']} "
         f"lines came again and were left out, {found['torn']} could not be read"

@@ -200,16 +200,23 @@ def misfit(plan: Plan, there: Counting, counts: str | None) -> str:
     return ""
 
 
-def revert(path: Path, cluster: Cluster, *, force: bool) -> int:
+def revert(path: Path, cluster: Cluster, *, force: bool, elsewhere: bool = False) -> int:
     """Takes back what `apply` did.
 
     Args:
         path: the revert file.
         cluster: where.
         force: also what was changed again meanwhile.
+        elsewhere: also where the file was not written for this address: it may be another one of the same cluster.
     """
+    wanted = _read_revert(path)
+    if wanted.bootstrap != cluster.bootstrap and not elsewhere:
+        return _not_done(
+            f"{path} takes back what was done at {wanted.bootstrap}, not at {cluster.bootstrap}; --elsewhere if that "
+            "is the same cluster"
+        )
     with cluster.connect() as client:
-        found = reverting(_read_revert(path), client.describe())
+        found = reverting(wanted, client.describe())
         drifted = [each for each in found if each.state is State.DRIFT and not force]
         changes = to_do(found, force=force)
         done = _carry_out(client, changes, "taken back") if changes else OK

@@ -2,11 +2,12 @@
 
 A hole between two lines is known from their numbers (`pipeline.storage.offset_index`). What a gateway wrote after its
 last line is not: a gateway that fell silent at noon looks as one that was stopped. So time is expected of a gateway,
-a line for each second, from its start on to the end of the day, and on the day after it was last seen. What is short
-of that was lost, or never was; quotas must not be made of it either way.
+a line for each second, from its start on to the end of the day, and on the day after it was last seen; and again from
+where a later start of it is. What is short of that was lost, or never was; quotas must not be made of it either way.
 
 A day is closed some time after its end, when late files had their chance. Of a day that is open, time is expected up
-to the newest line of any gateway. Lines that are ahead of the reader's clock cover nothing.
+to the newest line of any gateway. Lines that are ahead of the reader's clock cover nothing. Nor do those from before
+there were gateways: a machine without a clock of its own begins in 1970, until it is told the time.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ COMPLETE_ENOUGH: Final = 0.95
 GRACE_S: Final = 3_600
 AHEAD_S: Final = 3_600
 """By how much a gateway's clock may be ahead of the reader's."""
+FIRST_S: Final = 1_577_836_800
+"""2020: no gateway wrote a line before."""
 OVERLAP_S: Final = 600
 """At an upgrade the process before goes on for one and a half `drain.timeout_ms`, beside the new one."""
 _EPOCH: Final = date(1970, 1, 1)
+_EVER: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +49,11 @@ class Expectation:
 
     def is_open(self, day: str) -> bool:
         """Whether a day, written 2026-11-21, may still get lines; also one that lies ahead."""
-        return self._is_open(_number(day))
+        return self._is_open(day_number(day))
 
     def lies_ahead(self, day: str) -> bool:
         """Whether no clock that is right can have named this day yet."""
-        return _number(day) * DAY_S > self.now_s + AHEAD_S
+        return day_number(day) * DAY_S > self.now_s + AHEAD_S
 
     def _is_open(self, day: int) -> bool:
         return (day + 1) * DAY_S + self.grace_s > self.now_s
@@ -125,7 +129,8 @@ def day_name(day: int) -> str:
     return (_EPOCH + timedelta(days=day)).isoformat()
 
 
-def _number(day: str) -> int:
+def day_number(day: str) -> int:
+    """A day, written 2026-11-21, counted since the epoch."""
     return (date.fromisoformat(day) - _EPOCH).days
 
 
@@ -140,18 +145,23 @@ def coverage(index: OffsetIndex, expectation: Expectation) -> dict[str, DayCover
     if not spans:
         return {}
     newest = max(end for own in spans.values() for _, end, _ in own)
-    first_day, last_day = min(starts.values()) // DAY_S, (newest - 1) // DAY_S
+    first_day, last_day = (
+        min(starts[run] for own in spans.values() for *_, run in own) // DAY_S,
+        (newest - 1) // DAY_S,
+    )
     days: dict[int, dict[str, Coverage]] = {day: {} for day in range(first_day, last_day + 1)}
     clashes = [clash for own in spans.values() for clash in _clashes(own)]
     for gw in spans.keys() | expectation.gateways:
         own = spans.get(gw, [])
-        begin, end = _expected(gw, own, starts.get(gw, first_day * DAY_S), expectation)
         covered = _covered(own)
-        for day in range(begin // DAY_S, last_day + 1):
-            closes = newest if expectation._is_open(day) else (day + 1) * DAY_S
-            expected = _overlap((begin, min(end, closes)), day)
-            if expected > 0:
-                days[day][gw] = Coverage(covered.get(day, 0), expected)
+        expected: dict[int, int] = {}
+        for begin, end in _expected(gw, own, starts, expectation) if own else [(first_day * DAY_S, _EVER)]:
+            for day in range(begin // DAY_S, min((end - 1) // DAY_S, last_day) + 1):
+                closes = newest if expectation._is_open(day) else (day + 1) * DAY_S
+                expected[day] = expected.get(day, 0) + _overlap((begin, min(end, closes)), day)
+        for day, expected_s in expected.items():
+            if expected_s > 0:
+                days[day][gw] = Coverage(covered.get(day, 0), expected_s)
     return {
         day_name(day): DayCoverage(
             gateways,
@@ -171,17 +181,15 @@ def short_gateways(shares: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {gw: share for gw, share in sorted(least.items()) if share < COMPLETE_ENOUGH}
 
 
-def _spans(index: OffsetIndex, latest: int) -> tuple[dict[str, list[_Span]], dict[str, int]]:
-    """By gateway, in the order of their times: what its lines cover; and when it was first up."""
+def _spans(index: OffsetIndex, latest: int) -> tuple[dict[str, list[_Span]], dict[Run, int]]:
+    """By gateway, in the order of their times: what its lines cover; and when each run began."""
     spans: dict[str, list[_Span]] = {}
-    starts: dict[str, int] = {}
+    starts: dict[Run, int] = {}
     for run, intervals in index.runs.items():
-        there = [interval for interval in intervals if interval.first_ts <= latest]
-        if not there:
-            continue
-        spans.setdefault(run.gw, []).extend((*_span(interval), run) for interval in there)
-        start = _start(run, there[0])
-        starts[run.gw] = min(start, starts.get(run.gw, start))
+        there = [interval for interval in intervals if FIRST_S <= interval.first_ts <= latest]
+        if there:
+            spans.setdefault(run.gw, []).extend((*_span(interval), run) for interval in there)
+            starts[run] = _start(run, there[0])
     return {gw: sorted(own) for gw, own in spans.items()}, starts
 
 
@@ -198,16 +206,31 @@ def _start(run: Run, first: Interval) -> int:
     boot_s = run.boot // 1000
     if first.first and 0 <= first.first_ts - boot_s <= 2 * first.first + JUMP_S:
         return boot_s
-    return first.first_ts - first.first
+    begun = first.first_ts - first.first
+    return begun if begun >= FIRST_S else first.first_ts
 
 
-def _expected(gw: str, own: list[_Span], start: int, expectation: Expectation) -> tuple[int, int]:
+def _expected(
+    gw: str, own: list[_Span], starts: Mapping[Run, int], expectation: Expectation
+) -> list[tuple[int, int]]:
     """From when to when a gateway should be there."""
-    last = max((end for _, end, _ in own), default=start)
-    if not expectation.gateways:
-        # To the end of the day after the one on which it was last seen: then it is taken for stopped.
-        return start, ((last - 1) // DAY_S + 2) * DAY_S
-    return start, 2**62 if gw in expectation.gateways else last
+    begin, last = min(starts[run] for *_, run in own), own[0][1]
+    if gw in expectation.gateways:
+        return [(begin, _EVER)]
+    found = []
+    seen = {own[0][2]}
+    for _, end, run in own[1:]:
+        if run not in seen and starts[run] >= _given_up(last):
+            found.append((begin, last if expectation.gateways else _given_up(last)))
+            begin = starts[run]
+        seen.add(run)
+        last = max(last, end)
+    return [*found, (begin, last if expectation.gateways else _given_up(last))]
+
+
+def _given_up(last: int) -> int:
+    """The end of the day after the one on which a gateway was last seen: then it is taken for stopped."""
+    return ((last - 1) // DAY_S + 2) * DAY_S
 
 
 def _covered(own: list[_Span]) -> dict[int, int]:
@@ -223,17 +246,19 @@ def _covered(own: list[_Span]) -> dict[int, int]:
 
 
 def _clashes(own: list[_Span]) -> Iterator[Clash]:
-    if not own:
-        return
+    together: dict[tuple[int, int], list[tuple[int, int]]] = {}
     widest = own[0]
     for span in own[1:]:
         begin, end, run = span
         until = min(end, widest[1])
-        # Less is a restart, an upgrade or a clock that was put right.
-        if run != widest[2] and until - begin > OVERLAP_S:
+        if run != widest[2] and until > begin:
             first, second = sorted((run.boot, widest[2].boot))
-            yield Clash(run.gw, (first, second), begin, until)
+            together.setdefault((first, second), []).append((begin, until))
         widest = max(widest, span, key=lambda each: each[1])
+    for boots, overlaps in together.items():
+        # Less is a restart, an upgrade or a clock that was put right. Lines that were lost divide it.
+        if sum(until - begin for begin, until in overlaps) > OVERLAP_S:
+            yield Clash(own[0][2].gw, boots, overlaps[0][0], max(until for _, until in overlaps))
 
 
 def _overlap(span: tuple[int, int], day: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipeline.storage.coverage import DayCoverage, Expectation, coverage
+from pipeline.storage.coverage import Coverage, DayCoverage, Expectation, coverage
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.raw_table import read_raw_state
 
@@ -26,11 +26,16 @@ def with_losses(days: Sequence[CompactedDay], out: str, expectation: Expectation
 
 def _with_loss(day: CompactedDay, known: DayCoverage) -> CompactedDay:
     shares = known.shares()
+    # What came after the day was compacted, from a gateway unknown till then, is read and is not in its tables.
+    # Days of an older release do not tell their gateways.
+    absent = shares.keys() - day.gateways.keys() if day.gateways else set()
+    present_s = known.covered_s - sum(known.gateways[gw].covered_s for gw in absent)
     return replace(
         day,
-        completeness=min(day.completeness, known.share),
+        completeness=min(day.completeness, Coverage(present_s, known.expected_s).share),
         gateways={
-            gw: min(shares.get(gw, 1.0), day.gateways.get(gw, 1.0)) for gw in {**day.gateways, **shares}
+            gw: 0.0 if gw in absent else min(shares.get(gw, 1.0), day.gateways.get(gw, 1.0))
+            for gw in {**day.gateways, **shares}
         },
         clashes=tuple(map(str, known.clashes)),
     )

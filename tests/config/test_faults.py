@@ -1,9 +1,13 @@
 """Each fault is one line that names key path, value, and what would be allowed."""
 
+from collections.abc import Iterator
+from typing import cast, get_args, get_origin
+
 import pytest
+from pydantic import BaseModel, ValidationError
 
 import config
-from config.faults import value_text
+from config.faults import lines, value_text
 
 GOOD = {"upstream": 'bootstrap = ["127.0.0.1:9092"]', "[listeners]": 'name = "a"\nbind = "127.0.0.1:19092"'}
 
@@ -25,6 +29,8 @@ def faults(**changed: str) -> list[str]:
     ("limits", 'max_frame_bytes = "1"', 'limits.max_frame_bytes: "1" is not a whole number in 1024..2147483647'),
     ("limits", "idle_timeout_ms = true", "limits.idle_timeout_ms: true is not a whole number in 1..2147483647"),
     ("limits", "max_frame_byte = 1", "limits.max_frame_byte: unknown key; did you mean max_frame_bytes?"),
+    ("server", "workers = 0", 'server.workers: 0 is not a whole number in 1..64 or "auto"'),
+    ("server", 'workers = "four"', 'server.workers: "four" is not a whole number in 1..64 or "auto"'),
     ("drain", "qqq = 1", "drain.qqq: unknown key; known keys: timeout_ms"),
     ("drain", '"\\u001b[31m\\n" = 1', 'drain."\\u001b[31m\\n": unknown key; known keys: timeout_ms'),
     ("log", 'level = "trace"', 'log.level: "trace" is not one of "debug", "info", "warning", "error"'),
@@ -194,3 +200,39 @@ def test_all_faults_of_all_sections_are_told_at_once_short_and_without_their_con
     assert value_text("a\x1b\n") == '"a\\u001b\\n"'
     assert len(value_text("x" * 10_000)) < 100
     assert value_text({"a": 1}) == "a table"
+
+
+def _keys(kind: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Paths of all keys of the tables of a configuration; "[]" is the first of an array of tables."""
+    for name, field in cast("type[BaseModel]", kind).model_fields.items():
+        yield (*path, name)
+        for part in (field.annotation, *get_args(field.annotation)):
+            table = get_origin(part) is tuple
+            inner = get_args(part)[0] if table else part
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                yield from _keys(inner, (*path, name, "[]") if table else (*path, name))
+
+
+@pytest.mark.parametrize("value", [-1, 0, 2.5, 1e300, True, "", "\x00", [], [[]], [{}], {}, {"": {"": 1}}])
+def test_a_wrong_value_of_any_key_is_told_and_nothing_else_happens(value: object) -> None:
+    keys = list(_keys(config.Config))
+    assert ("server", "workers") in keys
+    assert ("listeners", "[]", "tls", "certificate") in keys
+    for key in keys:
+        wrong = value
+        for part in reversed(key):
+            wrong = [wrong] if part == "[]" else {part: wrong}
+        if (
+            error := _error_of({"upstream": {"bootstrap": ["127.0.0.1:9092"]}} | cast("dict[str, object]", wrong))
+        ) is not None:
+            told = lines(error, config.Config)
+            assert told
+            assert "\n" not in "".join(told)
+
+
+def _error_of(data: dict[str, object]) -> ValidationError | None:
+    try:
+        config.Config.model_validate(data)
+    except ValidationError as exc:
+        return exc
+    return None

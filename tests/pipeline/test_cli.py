@@ -43,7 +43,7 @@ def test_a_missing_package_or_a_refusal_ends_with_one(
 
     load(monkeypatch, missing)
     assert main(["compact"]) == 1
-    assert "pip install 'sluice[pipeline]'" in capsys.readouterr().err
+    assert "pip install '/path/to/sluice[pipeline]'" in capsys.readouterr().err
 
     def refuse(_: object) -> int:
         raise JobError("the day is not complete")
@@ -90,6 +90,8 @@ def test_incomplete_days_make_no_plan_and_the_status_is_told_without_spark(
     assert main(["status", "--out", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["batches"], found["days"], found["gaps"]) == (0, [], [])
+    assert main(["status", "--out", str(tmp_path)]) == 1
+    assert f"{tmp_path}: nothing has been ingested there yet" in capsys.readouterr().err
     write_compacted(tmp_path, [{"t": [1]}], completeness=0.5)
     assert main(["recommend", "--out", str(tmp_path), "--history", "1"]) == 1
     assert "50.0% complete" in capsys.readouterr().err

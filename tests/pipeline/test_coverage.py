@@ -120,6 +120,33 @@ def test_two_gateways_with_one_id_at_the_same_time_are_told() -> None:
     again = index_of(("a", 10_000, DAY_S), boot_s=9_999)
     before = index_of(("a", 0, 10_540))
     assert coverage(OffsetIndex({**before.runs, **again.runs}), LATER)[NAME].clashes == ()
+    # One of them loses a line every nine minutes: no stretch of them is long.
+    torn = index_of(*(("a", begin, begin + 539) for begin in range(0, DAY_S, 540)))
+    (clash,) = coverage(OffsetIndex({**torn.runs, **other.runs}), LATER)[NAME].clashes
+    assert clash.boots == boots
+
+
+def test_a_gateway_that_comes_back_is_not_missed_for_the_days_it_was_away() -> None:
+    index = index_of(("a", 0, 6 * DAY_S), ("b", 0, DAY_S))
+    later = index_of(("b", 5 * DAY_S, 6 * DAY_S), boot_s=5 * DAY_S - 1)
+    back = OffsetIndex({**index.runs, **later.runs})
+    assert [of_day.get("b") for of_day in shares(back).values()] == [1.0, 0.0, None, None, None, 1.0]
+    named = replace(LATER, gateways=frozenset({"a"}))
+    assert [of_day.get("b") for of_day in shares(back, named).values()] == [1.0, None, None, None, None, 1.0]
+    # The same run: it was there, and its lines are lost.
+    lost = index_of(("a", 0, 6 * DAY_S), ("b", 0, DAY_S), ("b", 5 * DAY_S, 6 * DAY_S))
+    assert [of_day.get("b") for of_day in shares(lost).values()] == [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("run", "interval"),
+    [(Run("new", 0), Interval(0, 19, 0, 19)), (Run("new", 1000 * 2**35), Interval(2**35, 2**35, MIDNIGHT, MIDNIGHT))],
+)
+def test_a_line_of_a_clock_that_was_not_set_or_with_a_wild_number_makes_no_days(run: Run, interval: Interval) -> None:
+    index = index_of(("a", 0, DAY_S))
+    found = shares(OffsetIndex({**index.runs, run: (interval,)}))
+    assert found[NAME]["a"] == 1.0
+    assert found.keys() <= {NAME, NEXT}
 
 
 def test_of_twenty_gateways_one_is_late_one_lies_about_its_clock_and_one_is_gone() -> None:
@@ -231,3 +258,12 @@ def test_a_loss_that_shows_only_after_compaction_counts_from_then_on(tmp_path: P
     (known,) = with_losses([compacted], str(tmp_path), LATER)
     assert (known.completeness, known.gateways) == (0.75, {"a": 0.5, "b": 0.97})
     assert with_losses([], str(tmp_path), LATER) == []
+
+
+def test_a_gateway_whose_lines_all_came_after_compaction_is_not_in_the_tables(tmp_path: Path) -> None:
+    # It was 100 %, of both.
+    compacted = day(NAME, gateways={"a": 1.0})
+    table = raw_table(str(tmp_path))
+    table.commit(table.prepared(), state=RawState(index=index_of(("a", 0, DAY_S), ("b", 0, DAY_S))).to_json())
+    (known,) = with_losses([compacted], str(tmp_path), LATER)
+    assert (known.completeness, known.gateways) == (0.5, {"a": 1.0, "b": 0.0})

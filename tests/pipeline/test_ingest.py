@@ -83,6 +83,27 @@ def test_repeated_lines_count_once_in_one_batch_and_over_batches(spark: Any, tmp
     assert rows_of(spark, tmp_path / "out") == [("app", 0), ("app", 1), ("app", 2)]
 
 
+def test_input_that_changes_while_a_batch_is_read_is_not_taken(
+    spark: Any, tmp_path: Path, ingest: Ingest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "usage-a-0.jsonl.gz"
+    place(tmp_path / "in", name, line(0, row()), line(0, row()), line(1, row()))
+    write_rows = Writer._rows
+
+    def changed(writer: Writer, frame: Any, version: int, skip: Any) -> Any:
+        if skip:  # they are read a second time, without what had come before
+            place(tmp_path / "in", name, line(0, row()), line(0, row()), line(2, row()))
+        return write_rows(writer, frame, version, skip)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Writer, "_rows", changed)
+        with pytest.raises(JobError, match="batch 0 reads changed while it was read"):
+            ingest()
+    assert read_raw_state(str(tmp_path / "out")).lines == 0
+    ingest()
+    assert rows_of(spark, tmp_path / "out") == [("app", 0), ("app", 2)]
+
+
 def test_batch_is_written_once_however_often_it_is_tried(spark: Any, tmp_path: Path, ingest: Ingest) -> None:
     place(tmp_path / "in", "usage-a-0.jsonl.gz", line(0, row()))
     ingest()

@@ -77,7 +77,8 @@ def test_a_newer_gateway_may_say_more_and_an_older_one_less() -> None:
     (line(0, jump_ms="x"), "jump_ms"), (line(0, algo=5), "algo"),
     (b"", "not JSON"), (THREE[0][:-5], "not JSON"), (b"[1]", "not an object"), (line(0, v=2), "v is 2"),
     (line(0, gw=5), "gw"), (line(-1, ts=DAY), "seq"), (line(True), "seq"), (line(0, boot="x"), "boot"),
-    (line(0, ts=10**15), "ts"), (line(0, rows=None), "rows"), (line(0, row()[:-1]), "rows"),
+    (line(0, ts=10**15), "ts"), (line(10**15), "seq"), (line(0, boot=2**60), "boot"),
+    (line(0, rows=None), "rows"), (line(0, row()[:-1]), "rows"),
     (line(0, rows=[{}]), "rows"), (line(0, events=(event()[:-1],)), "events"),
     (b'{"v":1,"gw":"\xff"}', "not JSON"),
 ])  # fmt: skip

@@ -347,6 +347,20 @@ def test_what_was_changed_again_is_left_and_the_rest_undone(
     assert cluster.quotas == {}
 
 
+def test_what_was_done_in_another_cluster_is_not_taken_back_in_this_one(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = recommended(tmp_path, 1, big=9_000, small=100)
+    assert run("apply", first, *WHERE) == OK
+    there = dict(cluster.quotas)
+    reverting = ("revert", first.with_suffix(".revert.json"), "--bootstrap", "elsewhere:9092")
+    assert run(*reverting) == NOT_DONE
+    assert "was done at gateway:9092, not at elsewhere:9092" in capsys.readouterr().err
+    assert cluster.quotas == there
+    assert run(*reverting, "--elsewhere") == OK
+    assert cluster.quotas == {}
+
+
 def test_a_revert_file_that_is_none_is_named(cluster: Cluster, tmp_path: Path) -> None:
     plan = recommended(tmp_path, 1, big=9_000)
     (tmp_path / "run=0").mkdir()

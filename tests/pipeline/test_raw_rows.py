@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.ingest import collector
 from pipeline.ingest.collector import Collector, Skip
+from pipeline.ingest.lines import Torn
+from pipeline.ingest.writer import _days
 from pipeline.maintenance.compaction import compact_buckets
 from pipeline.storage.joining import ORDER, join_chunks
 from pipeline.storage.layout import EVENTS, FINE_BUCKETS, KEY, LINES, SERIES, bucket_of
@@ -110,6 +113,15 @@ def test_a_file_of_many_lines_is_gathered_in_pieces_without_losing_any() -> None
     assert [seq for each in found["lines"] for seq in each["seq"]] == list(range(3_000))
 
 
+def test_lines_of_many_events_or_of_much_else_are_not_gathered_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "_ROWS_AT_ONCE", 1_000)
+    for text in (line(0, events=(event(),) * 500), line(0, topics=["x" * 1_000] * 130)):
+        gathered = Collector()
+        torn: list[Torn] = []
+        flushed = [list(gathered._take(text, number, torn)) for number in range(2)]
+        assert [bool(batches) for batches in flushed] == [False, True]
+
+
 def test_names_are_kept_letter_by_letter_and_messages_of_a_topic_are_read_alike() -> None:
     name = '{"\\u0000":"\\"}\n\x00‮ünïcode🙂'
     (found,) = collected(line(0, row(name, user=name)))["rows"]
@@ -180,6 +192,15 @@ def write(folder: Path, *lines: bytes) -> list[dict[str, Any]]:
     """Writes raw files; what the driver gets."""
     answers = write_raw_files(Collector().file("f", content(*lines)), str(folder), 7)
     return [each for batch in answers for each in batch.to_pylist()]
+
+
+def test_a_clock_that_was_set_back_over_midnight_made_seconds_of_both_days_twice() -> None:
+    head = ("a", BOOT, "f", 0, 0, DAY + 600, "2026-09-28", 1, 0, 0, "", -1_200_000)
+    found = _days([head], 7, {"2026-09-26", "2026-09-27"})
+    assert {day: (each.lines, each.set_back_ms, each.last_batch) for day, each in found.items()} == {
+        "2026-09-28": (1, {"a": 1_200_000}, 7),
+        "2026-09-27": (0, {"a": 1_200_000}, 7),
+    }
 
 
 def test_the_driver_gets_lines_tears_and_files_and_no_rows(tmp_path: Path) -> None:

@@ -342,3 +342,14 @@ async def test_c08_client_that_vanishes_while_muted_frees_both_legs(*, with_rese
         connection = await only_upstream(broker.client_connections)
         assert CREATE_TOPICS in [request.api_key for request in connection.requests]
         assert FETCH not in [request.api_key for request in connection.requests]
+
+
+async def test_a_produce_whose_fault_is_in_its_last_piece_leaves_nothing_that_is_waited_for() -> None:
+    topics = [{"name": "t", "partition_data": [{"index": 0, "records": bytes(1)}]} for _ in range(601)]
+    request = wire.request("Produce", 3, acks=1, timeout_ms=1, topic_data=topics)
+    quotas = [{"topic": "t", "producer_byte_rate": 10_000_000}]
+    async with broker_and_gateway(quotas=quotas) as (_, running), await running.connect() as client:
+        await client.send(request[:1_200])
+        await until(lambda: [channel.session.bytes_from_client for channel in running.channels] == [1_200])
+        await client.send(request[1_200:])
+        await until(lambda: not running.channels)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.net import peer_close
 from gateway.net.channel import FIRST_LOOK_MS
 from gateway.net.peer_close import INTERVAL_S, PeerCloseDetector, peer_gone
 from testkit.raw_client import until
@@ -103,3 +104,17 @@ async def test_stopped_watch_looks_no_more(channels: list[Channel]) -> None:
     channels[0].client.close()
     await asyncio.sleep(0.1)
     assert channels[0].found_gone == 0
+
+
+async def test_first_looks_at_thousands_leave_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [Channel(muted=False) for _ in range(3)]
+    monkeypatch.setattr(peer_close, "_LOOKS_PER_TURN", 2)
+    detector = PeerCloseDetector(asyncio.get_running_loop(), many)
+    detector._look()
+    assert [channel.outlived for channel in many] == [1, 1, 0]
+    await asyncio.sleep(0)
+    assert [channel.outlived for channel in many] == [1, 1, 1]
+    detector.stop()
+    for channel in many:
+        channel.ours.close()
+        channel.client.close()

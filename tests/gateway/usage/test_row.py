@@ -133,3 +133,14 @@ def test_pouring_moves_everything_with_a_mute_under_way_or_over() -> None:
     row.mute(900, now_ms=700)
     row.pour_into(other, now_ms=1_000)
     assert take(other, 1_000)[Row.MUTED_MS] == 200
+
+
+def test_connections_whose_requests_are_never_answered_are_told_once_and_forgotten() -> None:
+    row, listed = make(UsageApi.FETCH)
+    for second_ms in (0, 1_000, 2_000):
+        for connection in range(100):
+            row.use(1 + second_ms + connection, now_ms=second_ms + 100 + connection)
+        assert listed == [row]
+        listed.clear()
+        told = take(row, second_ms + 1_000, begin_ms=second_ms)
+        assert (told[Row.REQUESTS], told[Row.CONNECTIONS], told[Row.FIRST_MS]) == (0, 100, 100)
