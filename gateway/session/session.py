@@ -314,16 +314,12 @@ class ClientSession(Session, ChunkTaker):
         parser = self._parser
         start = at = 0
         if parser.relay_left:
-            left = parser.relay_left
-            at = parser.relay_more(len(data))
             if self._watched is not None:
-                try:
-                    self._watched.take(data, 0, at, now_ms=now_ms)
-                except ProtocolError:
-                    parser.relay_rest(left)  # this piece is not sent, so the request has no end
-                    raise
-                if not parser.relay_left:
-                    self._end_watch(now_ms)
+                # First: a piece with a fault is not sent, so its request has no end.
+                self._watched.take(data, 0, min(parser.relay_left, len(data)), now_ms=now_ms)
+            at = parser.relay_more(len(data))
+            if self._watched is not None and not parser.relay_left:
+                self._end_watch(now_ms)
             if parser.relay_left:
                 self.to_upstream.append(data)
                 return

@@ -241,9 +241,10 @@ def _days(heads: Sequence[tuple[Any, ...]], batch: int, known: Iterable[str]) ->
         by_day.setdefault(str(head[6]), []).append(head)
     days = {day: _day(own, batch) for day, own in sorted(by_day.items())}
     for gw, ts, jump_ms in ((head[0], head[5], head[-1]) for head in heads if head[-1] < 0):
+        today, landed = ts // DAY_S, (ts + jump_ms // 1000) // DAY_S
         # A clock that was set back over midnight: seconds of the days before stand twice as well.
-        for day in {*days, *known}:
-            if (ts + jump_ms // 1000) // DAY_S <= day_number(day) < ts // DAY_S:
+        for day in {*days, *known} if landed < today else ():
+            if landed <= day_number(day) < today:
                 days[day] = days.get(day, RawDay()) + RawDay(set_back_ms={gw: -jump_ms}, last_batch=batch)
     return days
 

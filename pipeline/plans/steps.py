@@ -200,7 +200,7 @@ def misfit(plan: Plan, there: Counting, counts: str | None) -> str:
     return ""
 
 
-def revert(path: Path, cluster: Cluster, *, force: bool, elsewhere: bool = False) -> int:
+def revert(path: Path, cluster: Cluster, *, force: bool, elsewhere: bool) -> int:
     """Takes back what `apply` did.
 
     Args:

@@ -145,10 +145,7 @@ def coverage(index: OffsetIndex, expectation: Expectation) -> dict[str, DayCover
     if not spans:
         return {}
     newest = max(end for own in spans.values() for _, end, _ in own)
-    first_day, last_day = (
-        min(starts[run] for own in spans.values() for *_, run in own) // DAY_S,
-        (newest - 1) // DAY_S,
-    )
+    first_day, last_day = min(starts.values()) // DAY_S, (newest - 1) // DAY_S
     days: dict[int, dict[str, Coverage]] = {day: {} for day in range(first_day, last_day + 1)}
     clashes = [clash for own in spans.values() for clash in _clashes(own)]
     for gw in spans.keys() | expectation.gateways:
@@ -204,7 +201,7 @@ def _span(interval: Interval) -> tuple[int, int]:
 def _start(run: Run, first: Interval) -> int:
     """When a run began: with its first line, else by its name, unless its clock was wrong then, as its lines show."""
     boot_s = run.boot // 1000
-    if first.first and 0 <= first.first_ts - boot_s <= 2 * first.first + JUMP_S:
+    if first.first and boot_s >= FIRST_S and 0 <= first.first_ts - boot_s <= 2 * first.first + JUMP_S:
         return boot_s
     begun = first.first_ts - first.first
     return begun if begun >= FIRST_S else first.first_ts

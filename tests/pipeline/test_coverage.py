@@ -140,7 +140,11 @@ def test_a_gateway_that_comes_back_is_not_missed_for_the_days_it_was_away() -> N
 
 @pytest.mark.parametrize(
     ("run", "interval"),
-    [(Run("new", 0), Interval(0, 19, 0, 19)), (Run("new", 1000 * 2**35), Interval(2**35, 2**35, MIDNIGHT, MIDNIGHT))],
+    [
+        (Run("new", 0), Interval(0, 19, 0, 19)),
+        (Run("new", 1000 * 2**35), Interval(2**35, 2**35, MIDNIGHT, MIDNIGHT)),
+        (Run("new", 0), Interval(10**9, 10**9, MIDNIGHT, MIDNIGHT)),
+    ],
 )
 def test_a_line_of_a_clock_that_was_not_set_or_with_a_wild_number_makes_no_days(run: Run, interval: Interval) -> None:
     index = index_of(("a", 0, DAY_S))
