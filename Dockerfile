@@ -29,8 +29,6 @@ RUN groupadd --gid 10001 sluice \
  && install -d -o sluice -g sluice -m 0750 /var/lib/sluice
 COPY --from=build /opt/sluice /opt/sluice
 ENV PATH=/opt/sluice/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-# glibc's copies by `rep movsb` are ten times as slow between some addresses on AMD's (docs/decisions/0024-compiled-core.md).
-ENV GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=1000000000
 # A number, so that Kubernetes' runAsNonRoot can tell.
 USER 10001:10001
 WORKDIR /var/lib/sluice

@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from config import ConfigError
-from gateway.cli import check_config, enforcement, kafka_tool, quotas, reload, serve, top, upgrade, usage, why
-from gateway.runtime.compiled_core import core_name
+from gateway.cli.tunables import start_with_tunables
 
 
 class _Parser(argparse.ArgumentParser):
@@ -33,6 +31,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    if argv is None and sys.argv[1:2] == ["serve"]:
+        start_with_tunables()
+    # Half a second that is not to be spent twice.
+    from config import ConfigError
+    from gateway.cli import (
+        check_config,
+        enforcement,
+        kafka_tool,
+        quotas,
+        reload,
+        serve,
+        top,
+        upgrade,
+        usage,
+        why,
+    )
+    from gateway.runtime.compiled_core import core_name
+
     parser = _Parser(prog="sluice", description="A quota gateway for Apache Kafka.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"sluice {version('sluice')}, {core_name()}")
     commands = parser.add_subparsers(metavar="COMMAND")
