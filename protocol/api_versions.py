@@ -61,11 +61,13 @@ def intersect(frame: bytes, api: Api, own: frozenset[ApiKey] = frozenset()) -> b
     """
     api = answered_in(frame, api)
     # Every connection of every client begins with this question, and brokers always give the same answer.
-    return framed(frame[4:8] + _intersected(bytes(frame[8:]), api.flexible, own))
+    size, body = _intersected(frame[8:], api.flexible, own)
+    return size + frame[4:8] + body
 
 
 @lru_cache(maxsize=64)
-def _intersected(body: bytes, flexible: bool, own: frozenset[ApiKey]) -> bytes:
+def _intersected(body: bytes, flexible: bool, own: frozenset[ApiKey]) -> tuple[bytes, bytes]:
+    """What stands before and behind the correlation id."""
     error_code, _ = read_int16(body, 0)
     missing = set(own) if error_code == ErrorCode.NONE else set()
     count, at = read_array_length(body, 2, compact=flexible)
@@ -99,4 +101,4 @@ def _intersected(body: bytes, flexible: bool, own: frozenset[ApiKey]) -> bytes:
     write_array_length(out, kept_count, compact=flexible)
     out += kept
     out += body[skip(body, at, 0) :]
-    return bytes(out)
+    return (4 + len(out)).to_bytes(4, "big"), bytes(out)

@@ -1,32 +1,15 @@
-"""The sockets of an acceptor: the listening one, and what is known of an accepted one."""
+"""An accepted socket, and what is known of it."""
 
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
-from typing import Any
 
 
-class PlainSocket(socket.socket):
-    """A TCP socket that tells its family and its type as plain numbers; what it accepts is of the same kind.
-
-    The base class makes members of enums of them at each question: two microseconds each time, five times for each
-    accepted connection, the loop's own questions among them.
-    """
-
-    __slots__ = ()
-
-    # The base class's base, whose attributes the enums are made of.
-    family = socket.SocketType.family  # type: ignore[assignment]
-    type = socket.SocketType.type  # type: ignore[assignment]
-
-    def accept(self) -> tuple[PlainSocket, Any]:
-        """See `socket.socket.accept`; the accepted socket blocks, whatever this one does."""
-        descriptor, peer = self._accept()  # type: ignore[attr-defined]
-        return PlainSocket(self.family, self.type, self.proto, fileno=descriptor), peer
+def accepted_by(family: int, descriptor: int) -> socket.SocketType:
+    """An accepted socket that has this descriptor."""
+    return socket.SocketType(family, socket.SOCK_STREAM, 0, descriptor)
 
 
-@dataclass(slots=True, eq=False)
 class AcceptedSocket:
     """An accepted socket: its peer, and the port that it came to (broker id, None for the bootstrap port).
 
@@ -37,13 +20,26 @@ class AcceptedSocket:
         recorded: whether the usage records have counted it.
     """
 
-    sock: socket.socket
-    ip: str
-    port: int
-    broker_id: int | None
-    proxy: str | None = None
-    connected_to: tuple[str, int] | None = None
-    recorded: bool = False
+    __slots__ = ("broker_id", "connected_to", "ip", "port", "proxy", "recorded", "sock")
+
+    def __init__(
+        self,
+        sock: socket.SocketType,
+        ip: str,
+        port: int,
+        broker_id: int | None,
+        proxy: str | None = None,
+        connected_to: tuple[str, int] | None = None,
+        *,
+        recorded: bool = False,
+    ) -> None:
+        self.sock = sock
+        self.ip = ip
+        self.port = port
+        self.broker_id = broker_id
+        self.proxy = proxy
+        self.connected_to = connected_to
+        self.recorded = recorded
 
     @property
     def peer(self) -> str:

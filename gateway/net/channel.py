@@ -67,6 +67,7 @@ _THROTTLED: Final = int(MuteReason.THROTTLED)
 _CLIENT_CLOSED: Final = CloseCause.CLIENT_CLOSED
 _CONNECTING: Final = MuteReason.CONNECTING
 _UPSTREAM: Final = Side.UPSTREAM
+_UPSTREAM_CLOSED: Final = CloseCause.UPSTREAM_CLOSED
 
 _UNREACHABLE: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
 
@@ -137,7 +138,7 @@ class ClientChannel:
         session: ClientSession,
         owner: ChannelOwner,
         broker_id: int | None,
-        client: socket.socket,
+        client: socket.SocketType,
         *,
         ip: str = "",
     ) -> None:
@@ -235,7 +236,7 @@ class ClientChannel:
 
     def client_gone(self) -> None:
         """See `peer_close.Watched`: what is held behind the mute is dropped (hazard C16)."""
-        self.close(CloseCause.CLIENT_CLOSED)
+        self.close(_CLIENT_CLOSED)
 
     def pause_writing(self) -> None:
         """The client reads slower than we write: read neither from the broker nor from the client."""
@@ -313,7 +314,7 @@ class ClientChannel:
         """See `UpstreamUser`."""
         self._upstream = self._relay.to_upstream = None
         if not self.session.closing_later:  # brokers close behind a refusal, which the client is still to get
-            self.close(CloseCause.UPSTREAM_CLOSED)
+            self.close(_UPSTREAM_CLOSED)
 
     def upstream_writable(self, writable: bool) -> None:
         """See `UpstreamUser`."""

@@ -8,13 +8,32 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
-from gateway.net.accepted_socket import PlainSocket
+from gateway.net.accepted_socket import accepted_by
 from gateway.upstream.keepalive import limit_unacknowledged, watch_peer
 from gateway.upstream.topology import Address
 
 BACKLOG: Final = 1024
+
+
+class ListeningSocket(socket.socket):
+    """A TCP socket that accepts sockets of the plainest kind.
+
+    `socket.socket` is written in Python: to make, ask and close one takes longer than the system calls, two
+    microseconds alone for each question of its family or type, whose answers are members of enums.
+    """
+
+    __slots__ = ("_family",)
+
+    def __init__(self, family: int, *, fileno: int | None = None) -> None:
+        super().__init__(family, socket.SOCK_STREAM, 0, fileno)
+        self._family = int(family)
+
+    def accept(self) -> tuple[Any, Any]:
+        """See `socket.socket.accept`; the accepted socket blocks, whatever this one does."""
+        descriptor, peer = self._accept()  # type: ignore[attr-defined]
+        return accepted_by(self._family, descriptor), peer
 
 
 class ListeningSockets:
@@ -36,7 +55,7 @@ class ListeningSockets:
 
     def inherit(self, address: Address, sock: socket.socket) -> None:
         """Have a socket that listens there already."""
-        self._inherited[address] = PlainSocket(int(sock.family), socket.SOCK_STREAM, 0, fileno=sock.detach())
+        self._inherited[address] = ListeningSocket(sock.family, fileno=sock.detach())
 
     def open(self, address: Address, *, write_timeout_ms: int) -> socket.socket:
         """A socket that listens on this address.
@@ -48,7 +67,7 @@ class ListeningSockets:
         made = listening is None
         if listening is None:
             family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-            listening = PlainSocket(family, socket.SOCK_STREAM)
+            listening = ListeningSocket(family)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             watch_peer(listening)

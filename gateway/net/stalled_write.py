@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import sys
 import termios
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -17,7 +16,8 @@ from typing import Any, Final, Protocol
 from gateway.runtime.lateness import LATE_MS
 from gateway.session.settings import SessionSettings
 
-_NONE: Final = bytes(4)
+_COUNT: Final = memoryview(bytearray(4)).cast("i")
+"""The kernel writes into it; with `bytes`, Python fails to do so first."""
 
 
 class _Owner(Protocol):
@@ -104,5 +104,5 @@ def unread_bytes(descriptor: int) -> int:
 def _queued(descriptor: int, request: int) -> int:
     if descriptor < 0:
         return 0
-    queued = fcntl.ioctl(descriptor, request, _NONE)
-    return 0 if queued == _NONE else int.from_bytes(queued, sys.byteorder)
+    fcntl.ioctl(descriptor, request, _COUNT)
+    return _COUNT[0]

@@ -155,6 +155,10 @@ class ThrottleJournal:
         self._by_kind: dict[Kind, dict[JournalClient, None]] = {}
         self._sizes: GroupSizes[Kind] = GroupSizes()
         self._count = 0
+        # What connections of an address came to in this second, since a storm brings thousands of the same; empty
+        # whenever an entry has gone.
+        self._connections: dict[tuple[str, str], Throttles] = {}
+        self._connections_s = 0
         self.since_ms = wall_ms()
         self.forgotten = 0
 
@@ -210,9 +214,17 @@ class ThrottleJournal:
             hold_ms: for how long; 0: refused.
             reading: what was measured.
         """
+        now_ms = self._wall_ms()
+        if now_ms // 1000 != self._connections_s:
+            self._connections_s = now_ms // 1000
+            self._connections.clear()
+        entry = self._connections.get((ip, outcome))
+        if entry is not None and entry.limit == limit:
+            entry.add(hold_ms, lambda: reading, now_ms=now_ms)
+            return
         match = Match(limit, Rule.NONE, TrackerKey("", ""))
         client = JournalClient("", "", ip)
-        self._add(
+        self._connections[ip, outcome] = self._add(
             client, kind, CONNECTION, outcome, match, lambda: entity, hold_ms, lambda: reading, shared=False
         )
 
@@ -271,7 +283,8 @@ class ThrottleJournal:
         reading: Callable[[], Reading],
         *,
         shared: bool,
-    ) -> None:
+    ) -> Throttles:
+        """The entry that stands for it."""
         now_ms = self._wall_ms()
         named, client = client, self._cut_client(client)
         kept = self._clients.get(client)
@@ -282,7 +295,7 @@ class ThrottleJournal:
                     break
                 if earlier.like(by, api, match):
                     earlier.add(told_ms, reading, now_ms=now_ms)
-                    return
+                    return earlier
             del self._clients[client]
         else:
             kept = _Client(kind)
@@ -293,30 +306,30 @@ class ThrottleJournal:
         # Names in an entry are as bounded as the client's own, and mostly the same.
         names = {named.user: client.user, named.client_id: client.client_id}
         whose = entity()
-        kept.seconds.append(
-            Throttles(
-                first_ms=now_ms,
-                last_ms=now_ms,
-                by=by,
-                api=api,
-                rule=match.rule,
-                entity=whose and self._cut_entity(whose, names),
-                limit=match.limit,
-                counter=TrackerKey(*(self._short(name, names) for name in match.tracker_key)),
-                shared=shared,
-                reading=reading(),
-                told_ms=told_ms,
-                total_ms=told_ms,
-                count=1,
-                until_ms=now_ms + told_ms,
-            )
+        entry = Throttles(
+            first_ms=now_ms,
+            last_ms=now_ms,
+            by=by,
+            api=api,
+            rule=match.rule,
+            entity=whose and self._cut_entity(whose, names),
+            limit=match.limit,
+            counter=TrackerKey(*(self._short(name, names) for name in match.tracker_key)),
+            shared=shared,
+            reading=reading(),
+            told_ms=told_ms,
+            total_ms=told_ms,
+            count=1,
+            until_ms=now_ms + told_ms,
         )
+        kept.seconds.append(entry)
         self._count += 1
         self._sizes.add(kept.kind)
         if len(kept.seconds) > SECONDS_KEPT:
             self._age(kept)
         while self._count > self._max_entries:
             self._forget_one()
+        return entry
 
     def _cut_entity(self, entity: QuotaEntity, names: dict[str, str]) -> QuotaEntity:
         user, client_id = (
@@ -357,5 +370,6 @@ class ThrottleJournal:
                 del self._by_kind[kept.kind]
 
     def _gone(self, kept: _Client) -> None:
+        self._connections.clear()
         self._count -= 1
         self._sizes.remove(kept.kind)

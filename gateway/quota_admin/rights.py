@@ -105,18 +105,14 @@ class QuotaAdmin:
     def set_rights(self, authorize: Authorize, admins: Iterable[str]) -> None:
         """Replace the rights."""
         self._authorize = authorize
+        self.asks_cluster = authorize is Authorize.ASK_CLUSTER
         self._admins = frozenset(map(cut_name, admins))  # as the users of sessions are
 
     def may(self, principal: str) -> bool | None:
         """Whether a principal may look at quotas and change them; None: the cluster is to be asked."""
         if principal in self._admins or self._authorize is Authorize.ANYONE:
             return True
-        return None if self._authorize is Authorize.ASK_CLUSTER else False
-
-    @property
-    def asks_cluster(self) -> bool:
-        """Whether the cluster decides about some."""
-        return self._authorize is Authorize.ASK_CLUSTER
+        return None if self.asks_cluster else False
 
     def count(self, api: AdminApi, outcome: AdminOutcome) -> None:
         """A request has come to this."""

@@ -8,24 +8,24 @@ and `asyncio.current_task`, `asyncio.timeout` and `asyncio.sleep(0)` are not for
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from typing import Any
 
 
 class Eager:
     """One coroutine."""
 
-    __slots__ = ("_cancelled", "_coroutine", "_over", "_waits_for")
+    __slots__ = ("_cancelled", "_over", "_steps", "_waits_for")
 
     def __init__(self) -> None:
-        self._coroutine: Coroutine[Any, Any, None] | None = None
+        self._steps: Generator[Any, Any, None] | None = None
         self._waits_for: asyncio.Future[Any] | None = None
         self._over: asyncio.Future[None] | None = None
         self._cancelled = False
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Begin; what the first step raises is raised here, what a later one does goes to the loop's handler."""
-        self._coroutine = coroutine
+        self._steps = coroutine.__await__()
         self._step()
 
     def cancel(self) -> None:
@@ -36,7 +36,7 @@ class Eager:
 
     async def over(self) -> None:
         """Wait for its end, and for what it left to the loop's next turn; cancelled with whoever waits."""
-        if self._coroutine is None:
+        if self._steps is None:
             await asyncio.sleep(0)
             return
         self._over = asyncio.get_running_loop().create_future()
@@ -47,16 +47,17 @@ class Eager:
             raise
 
     def _step(self, _future: object = None) -> None:
-        coroutine = self._coroutine
-        assert coroutine is not None
+        steps = self._steps
+        assert steps is not None
         future = self._waits_for = None
         try:
-            future = coroutine.send(None)
-        except (StopIteration, asyncio.CancelledError):
+            # The end is no exception here, which compiled code would make a traceback for.
+            future = next(steps, None)
+        except asyncio.CancelledError:
             pass
         finally:
             if future is None:
-                self._coroutine = None
+                self._steps = None
                 if self._over is not None and not self._over.done():
                     self._over.set_result(None)
         if future is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
-from gateway.net.accepted_socket import AcceptedSocket, PlainSocket
+from gateway.net.accepted_socket import AcceptedSocket, accepted_by
 from gateway.runtime.clock import NowMs
 from gateway.server.carried import Row
 from gateway.server.control import Control
@@ -110,5 +110,5 @@ def waiting_row(listener: str, accepted: AcceptedSocket) -> list[Any]:
 def waiting_socket(row: list[Any], descriptor: int) -> tuple[str, AcceptedSocket]:
     """The same, read."""
     listener, family, ip, port, broker_id, recorded = row
-    sock = PlainSocket(family, socket.SOCK_STREAM, 0, fileno=descriptor)
+    sock = accepted_by(family, descriptor)
     return listener, AcceptedSocket(sock, ip, port, broker_id, recorded=recorded)

@@ -61,10 +61,10 @@ class MemoryBudget:
 
     def account(self, holder: Holder, held_bytes: int) -> None:
         """What a connection holds now."""
-        self.used_bytes += held_bytes - holder.accounted_bytes
-        freed = held_bytes < holder.accounted_bytes
+        held_before = holder.accounted_bytes
+        self.used_bytes += held_bytes - held_before
         holder.accounted_bytes = held_bytes
-        if freed:
+        if held_bytes < held_before:
             if holder is self._foremost and held_bytes <= SMALL_BYTES:
                 self._foremost = None
             self._look()

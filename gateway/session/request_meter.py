@@ -19,6 +19,7 @@ from quotas.combine import ThrottledBy, combine
 from quotas.trackers import Kind
 
 _SERIALS: Final = itertools.count(1)
+_NOT_THROTTLED: Final = ThrottledBy.NONE
 
 
 class RequestMeter:
@@ -64,7 +65,7 @@ class RequestMeter:
         self.timed_event = False
         self.request_ms = 0
         self.specific_ms = 0
-        self.specific_by = ThrottledBy.NONE
+        self.specific_by = _NOT_THROTTLED
 
     def start(self, api: Api, client_id: str) -> TimedRequest:
         """A request is forwarded now."""
@@ -89,7 +90,7 @@ class RequestMeter:
     ) -> None:
         """The reply is here: count the request's time and note how long the client has to wait for it."""
         busy_ns, self.busy_ns = self.busy_ns, 0
-        self.specific_ms, self.specific_by = 0, ThrottledBy.NONE
+        self.specific_ms, self.specific_by = 0, _NOT_THROTTLED
         self.row = self.quotas.request_row(
             self._listener, user, timed.client_id, broker_id, kind=kind, now_ms=now_ms
         )

@@ -6,7 +6,7 @@ are told apart by their place; the correlation id is checked, and on any doubt `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
 from librt.strings import read_i32_be
@@ -451,7 +451,8 @@ class ResponseQueue:
                     timekeeper.request_answered(timed, now_ms=now_ms)
                 seen = data[at : at + wanted]
                 found = _answer(answer, seen, size, now_ms)
-                if isinstance(found, Generator):
+                # Not asked as an abstract class, which costs as much as a small reply.
+                if found is not None and not isinstance(found, bytes):
                     if not timekeeper.begins_now(size):
                         self._stall(put_off(found), timed, data[end:], timekeeper, put_off_bytes=size)
                         return

@@ -40,6 +40,10 @@ class Journal:
         client = JournalClient(user, client_id)
         self.journal.throttled(client, kind or user, ThrottledBy.PRODUCE, "produce", match, ms, lambda: reading)
 
+    def refused(self, ip: str, *, outcome: str = "refused", limit: float | None = None, hold_ms: int = 0) -> None:
+        reading = Reading(rate=float(hold_ms))
+        self.journal.connection_throttled(ip, ip, outcome, limit, None, hold_ms, reading)
+
 
 def totals(entries: list[Throttles]) -> tuple[int, int]:
     return sum(entry.count for entry in entries), sum(entry.total_ms for entry in entries)
@@ -54,6 +58,36 @@ def test_throttles_of_a_second_are_one_entry_with_the_numbers_of_the_longest() -
     assert (entry.count, entry.told_ms, entry.total_ms, entry.reading.rate) == (3, 300, 600, 300.0)
     assert (entry.first_ms, entry.last_ms, entry.until_ms) == (0, 20, 310)
     assert entry.entity == QuotaEntity(user="u", client_id=DEFAULT)
+
+
+def test_connections_of_an_address_are_one_entry_a_second_for_each_outcome_and_limit() -> None:
+    j = Journal()
+    for number in range(400):
+        j.refused("10.0.0.1")
+        j.refused("10.0.0.1", outcome="held", limit=5.0 if number < 300 else 6.0, hold_ms=number)
+        j.now_ms += 5
+    entries = j.journal.of_address("10.0.0.1")
+    assert sorted(
+        (each.first_ms // 1000, each.api, each.limit or 0, each.count, each.told_ms) for each in entries
+    ) == [
+        (0, "held", 5, 200, 199),
+        (0, "refused", 0, 200, 0),
+        (1, "held", 5, 100, 299),
+        (1, "held", 6, 100, 399),
+        (1, "refused", 0, 200, 0),
+    ]
+
+
+def test_connections_are_counted_though_entries_are_forgotten_in_their_second() -> None:
+    j = Journal()
+    j.journal = ThrottleJournal(lambda: j.now_ms, label_value, max_entries=8)
+    for number in range(40):
+        j.refused(f"10.0.0.{number % 10}")
+    # Of ten addresses in turn each loses its entry before it comes again: the last eight have theirs.
+    assert [totals(j.journal.of_address(f"10.0.0.{at}"))[0] for at in range(10)] == [0, 0, *[1] * 8]
+    for _ in range(5):
+        j.refused("10.0.0.9")
+    assert totals(j.journal.of_address("10.0.0.9"))[0] == 6
 
 
 def test_older_seconds_become_minutes_and_the_oldest_minutes_go() -> None:

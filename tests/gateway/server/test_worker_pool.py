@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from config import default_config, parse_bootstrap
-from gateway.net.accepted_socket import AcceptedSocket, PlainSocket
+from gateway.net.accepted_socket import AcceptedSocket, accepted_by
 from gateway.server import nursery, workers
 from gateway.server.link import Link
 from gateway.server.nursery import Nursery, WorkerSockets
@@ -172,7 +172,9 @@ async def test_sockets_are_handed_over_once_the_kernel_has_room_again(
     await ready(link, pool, 0)
     monkeypatch.setattr(socket, "send_fds", full)
     client, accepted = socket.socketpair()
-    pool.hand_over("a", AcceptedSocket(PlainSocket(fileno=accepted.detach()), "10.0.0.1", 1, None, None, None))
+    pool.hand_over(
+        "a", AcceptedSocket(accepted_by(socket.AF_UNIX, accepted.detach()), "10.0.0.1", 1, None, None, None)
+    )
     handover = ends.of[0].handover
     handover.setblocking(False)
     message, descriptors = b"", []
@@ -213,7 +215,7 @@ async def test_a_socket_that_did_not_arrive_gives_its_place_back_and_a_failed_ti
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failed.append(context["exception"]))
     operations = SimpleNamespace(set_mode=None)
     side.serve(SimpleNamespace(operations=operations))  # type: ignore[arg-type]
-    sock = PlainSocket(socket.AF_INET, socket.SOCK_STREAM)
+    sock = socket.socket()
     ours.handover.send(handover_message("a", AcceptedSocket(sock, "10.0.0.1", 1, None, None, None)))
     sock.close()
     await until(lambda: [("a", "10.0.0.1")] in told)
