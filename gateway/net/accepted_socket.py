@@ -5,11 +5,6 @@ from __future__ import annotations
 import socket
 
 
-def accepted_by(family: int, descriptor: int) -> socket.SocketType:
-    """An accepted socket that has this descriptor."""
-    return socket.SocketType(family, socket.SOCK_STREAM, 0, descriptor)
-
-
 class AcceptedSocket:
     """An accepted socket: its peer, and the port that it came to (broker id, None for the bootstrap port).
 
@@ -24,7 +19,7 @@ class AcceptedSocket:
 
     def __init__(
         self,
-        sock: socket.SocketType,
+        sock: socket.socket,
         ip: str,
         port: int,
         broker_id: int | None,

@@ -138,7 +138,7 @@ class ClientChannel:
         session: ClientSession,
         owner: ChannelOwner,
         broker_id: int | None,
-        client: socket.SocketType,
+        client: socket.socket,
         *,
         ip: str = "",
     ) -> None:

@@ -247,13 +247,11 @@ class Listener:
         else:
             accepted.sock.close()
 
-    async def _attach(self, channel: Channel, accepted: socket.SocketType) -> None:
+    async def _attach(self, channel: Channel, accepted: socket.socket) -> None:
         attached = False
         try:
             protocol = channel if self._tls_acceptor is None else self._tls_acceptor.transport_for(channel)
-            await self.loop.connect_accepted_socket(
-                lambda: cast("asyncio.Protocol", protocol), cast("socket.socket", accepted)
-            )
+            await self.loop.connect_accepted_socket(lambda: cast("asyncio.Protocol", protocol), accepted)
             attached = True
         except OSError:
             pass  # it broke in the meantime

@@ -10,30 +10,30 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from gateway.net.accepted_socket import accepted_by
 from gateway.upstream.keepalive import limit_unacknowledged, watch_peer
 from gateway.upstream.topology import Address
 
 BACKLOG: Final = 1024
 
 
-class ListeningSocket(socket.socket):
-    """A TCP socket that accepts sockets of the plainest kind.
+class PlainSocket(socket.socket):
+    """A TCP socket that tells its family and its type as plain numbers; what it accepts is of the same kind.
 
-    `socket.socket` is written in Python: to make, ask and close one takes longer than the system calls, two
-    microseconds alone for each question of its family or type, whose answers are members of enums.
+    The base class makes members of enums of them at each question: two microseconds each time, five times for each
+    accepted connection, the loop's own questions among them. The base class it has to be: uvloop closes whatever is
+    none a second time, when its descriptor may be another thread's.
     """
 
-    __slots__ = ("_family",)
+    __slots__ = ()
 
-    def __init__(self, family: int, *, fileno: int | None = None) -> None:
-        super().__init__(family, socket.SOCK_STREAM, 0, fileno)
-        self._family = int(family)
+    # The base class's base, whose attributes the enums are made of.
+    family = socket.SocketType.family  # type: ignore[assignment]
+    type = socket.SocketType.type  # type: ignore[assignment]
 
-    def accept(self) -> tuple[Any, Any]:
+    def accept(self) -> tuple[PlainSocket, Any]:
         """See `socket.socket.accept`; the accepted socket blocks, whatever this one does."""
         descriptor, peer = self._accept()  # type: ignore[attr-defined]
-        return accepted_by(self._family, descriptor), peer
+        return PlainSocket(self.family, self.type, self.proto, fileno=descriptor), peer
 
 
 class ListeningSockets:
@@ -55,7 +55,7 @@ class ListeningSockets:
 
     def inherit(self, address: Address, sock: socket.socket) -> None:
         """Have a socket that listens there already."""
-        self._inherited[address] = ListeningSocket(sock.family, fileno=sock.detach())
+        self._inherited[address] = PlainSocket(int(sock.family), socket.SOCK_STREAM, 0, fileno=sock.detach())
 
     def open(self, address: Address, *, write_timeout_ms: int) -> socket.socket:
         """A socket that listens on this address.
@@ -67,7 +67,7 @@ class ListeningSockets:
         made = listening is None
         if listening is None:
             family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-            listening = ListeningSocket(family)
+            listening = PlainSocket(family, socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             watch_peer(listening)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
-from gateway.net.accepted_socket import AcceptedSocket, accepted_by
+from gateway.net.accepted_socket import AcceptedSocket
+from gateway.net.listening import PlainSocket
 from gateway.runtime.clock import NowMs
 from gateway.server.carried import Row
 from gateway.server.control import Control
@@ -110,5 +111,5 @@ def waiting_row(listener: str, accepted: AcceptedSocket) -> list[Any]:
 def waiting_socket(row: list[Any], descriptor: int) -> tuple[str, AcceptedSocket]:
     """The same, read."""
     listener, family, ip, port, broker_id, recorded = row
-    sock = accepted_by(family, descriptor)
+    sock = PlainSocket(family, socket.SOCK_STREAM, 0, fileno=descriptor)
     return listener, AcceptedSocket(sock, ip, port, broker_id, recorded=recorded)

@@ -17,7 +17,8 @@ from typing import Any, Final, Protocol
 import structlog
 
 from config import Config
-from gateway.net.accepted_socket import AcceptedSocket, accepted_by
+from gateway.net.accepted_socket import AcceptedSocket
+from gateway.net.listening import PlainSocket
 from gateway.server.link import BlockingLink, Link, LinkLost
 from gateway.server.nursery import WorkerSockets
 from quotas.limits import Enforcement
@@ -75,7 +76,7 @@ def handover_message(listener: str, accepted: AcceptedSocket) -> bytes:
 
 def _accepted(message: bytes, descriptor: int) -> tuple[str, AcceptedSocket]:
     listener, family, ip, port, broker_id, proxy, connected_to = pickle.loads(message)
-    sock = accepted_by(family, descriptor)
+    sock = PlainSocket(family, socket.SOCK_STREAM, 0, fileno=descriptor)
     sock.setblocking(False)
     return listener, AcceptedSocket(sock, ip, port, broker_id, proxy, connected_to)
 

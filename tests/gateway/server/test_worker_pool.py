@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from config import default_config, parse_bootstrap
-from gateway.net.accepted_socket import AcceptedSocket, accepted_by
+from gateway.net.accepted_socket import AcceptedSocket
+from gateway.net.listening import PlainSocket
 from gateway.server import nursery, workers
 from gateway.server.link import Link
 from gateway.server.nursery import Nursery, WorkerSockets
@@ -172,9 +173,7 @@ async def test_sockets_are_handed_over_once_the_kernel_has_room_again(
     await ready(link, pool, 0)
     monkeypatch.setattr(socket, "send_fds", full)
     client, accepted = socket.socketpair()
-    pool.hand_over(
-        "a", AcceptedSocket(accepted_by(socket.AF_UNIX, accepted.detach()), "10.0.0.1", 1, None, None, None)
-    )
+    pool.hand_over("a", AcceptedSocket(PlainSocket(fileno=accepted.detach()), "10.0.0.1", 1, None, None, None))
     handover = ends.of[0].handover
     handover.setblocking(False)
     message, descriptors = b"", []
