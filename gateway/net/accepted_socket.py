@@ -15,6 +15,7 @@ class AcceptedSocket:
         recorded: whether the usage records have counted it.
     """
 
+    # No dataclass, whose constructor stays one in Python where this is compiled.
     __slots__ = ("broker_id", "connected_to", "ip", "port", "proxy", "recorded", "sock")
 
     def __init__(

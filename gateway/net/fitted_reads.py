@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import socket
 import struct
-import sys
 from contextlib import suppress
 from typing import Final, Protocol
 
+from gateway.net.stalled_write import queued_bytes
 from gateway.upstream.connector import UpstreamUser
 
 LEAST_READ_BYTES: Final = 32 * 1024
@@ -41,7 +40,6 @@ _MEMINFO: Final = struct.Struct("=9I")  # linux/sock_diag.h, SK_MEMINFO_*
 _SNDBUF: Final = 3
 _WMEM_QUEUED: Final = 5
 _SIOCOUTQNSD: Final = 0x894B  # linux/sockios.h: bytes that were not sent
-_UNTOLD: Final = bytes(4)
 _TCP_NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 _BUFFER: Final = memoryview(bytearray(MOST_READ_BYTES))
@@ -90,8 +88,7 @@ def room_bytes(client: _Client) -> int | None:
         # The kernel counts up to a fifth more than the bytes.
         room = (told[_SNDBUF] - told[_WMEM_QUEUED]) * 3 // 4
         if room > 0:
-            unsent = int.from_bytes(fcntl.ioctl(connection.fileno(), _SIOCOUTQNSD, _UNTOLD), sys.byteorder)
-            room = min(room, MOST_UNSENT_BYTES - unsent)
+            room = min(room, MOST_UNSENT_BYTES - queued_bytes(connection.fileno(), _SIOCOUTQNSD))
     except OSError as exc:
         return None if exc.errno == errno.ENOPROTOOPT else 0
     except struct.error:

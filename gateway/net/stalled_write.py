@@ -93,15 +93,16 @@ def unacknowledged_bytes(transport: _Buffer) -> int:
 
 def unsent_bytes(descriptor: int) -> int:
     """Of those, the ones that the kernel has; 0 of a descriptor that is closed."""
-    return _queued(descriptor, termios.TIOCOUTQ)
+    return queued_bytes(descriptor, termios.TIOCOUTQ)
 
 
 def unread_bytes(descriptor: int) -> int:
     """Bytes that have come and were not read."""
-    return _queued(descriptor, termios.FIONREAD)
+    return queued_bytes(descriptor, termios.FIONREAD)
 
 
-def _queued(descriptor: int, request: int) -> int:
+def queued_bytes(descriptor: int, request: int) -> int:
+    """What the kernel answers to an ioctl(2) that asks for a number of bytes; 0 of a descriptor that is closed."""
     if descriptor < 0:
         return 0
     fcntl.ioctl(descriptor, request, _COUNT)

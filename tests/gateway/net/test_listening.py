@@ -22,7 +22,7 @@ def test_what_is_accepted_is_plain_and_works(family: socket.AddressFamily, host:
         listening.setblocking(False)
         with socket.create_connection(listening.getsockname()[:2]) as client:
             accepted, peer = listening.accept()
-            try:
+            with accepted:
                 assert isinstance(accepted, PlainSocket)
                 assert peer == client.getsockname()
                 assert accepted.getblocking()
@@ -30,8 +30,6 @@ def test_what_is_accepted_is_plain_and_works(family: socket.AddressFamily, host:
                 assert type(accepted.family) is type(accepted.type) is int
                 client.sendall(b"first")
                 assert accepted.recv(100) == b"first"
-            finally:
-                accepted.close()
 
 
 _CONNECTIONS = """

@@ -214,7 +214,7 @@ async def test_a_socket_that_did_not_arrive_gives_its_place_back_and_a_failed_ti
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failed.append(context["exception"]))
     operations = SimpleNamespace(set_mode=None)
     side.serve(SimpleNamespace(operations=operations))  # type: ignore[arg-type]
-    sock = socket.socket()
+    sock = PlainSocket(socket.AF_INET, socket.SOCK_STREAM)
     ours.handover.send(handover_message("a", AcceptedSocket(sock, "10.0.0.1", 1, None, None, None)))
     sock.close()
     await until(lambda: [("a", "10.0.0.1")] in told)
