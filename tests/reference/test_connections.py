@@ -1,6 +1,6 @@
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quotas.connections import AdmissionDecision, ConnectionLimits, ConnectionQuotas, ListenerLimits
@@ -26,8 +26,7 @@ class Model:
 
     def __init__(self, limits: dict[str, Any], now_ms: int) -> None:
         self.limits = limits
-        names = ("gateway", *LISTENERS, "10.0.0.1", "10.0.0.2")
-        self.rates = {name: RateModel(3, 1_000, now_ms) for name in names}
+        self.rates = {name: RateModel(3, 1_000, now_ms) for name in ("gateway", *LISTENERS)}
         self.open: list[tuple[str, str]] = []
 
     def wait_ms(self, name: str, limit: int | None, now_ms: int) -> int:
@@ -49,6 +48,8 @@ class Model:
         if not has_all and (wait_ms or not self.has_slot(listener)):
             return "wait", wait_ms
         if self.limits["ip_rate"] is not None:
+            # An address's sensor begins when its first connection is recorded, not while that one waits.
+            self.rates.setdefault(ip, RateModel(3, 1_000, now_ms))
             hold_ms = self.wait_ms(ip, self.limits["ip_rate"], now_ms)
             if hold_ms:
                 for name in [ip, *recorded]:
@@ -65,6 +66,16 @@ class Model:
         dict.fromkeys(("rate", "listener_rate", "ip_rate", "count", "listener_count", "ip_count"), _limit)
     ),
     _steps,
+)
+@example(
+    dict.fromkeys(("rate", "listener_rate", "listener_count", "ip_count")) | {"ip_rate": 1, "count": 1},
+    [
+        (0, "EXT", "10.0.0.1", "accept"),
+        (0, "EXT", "10.0.0.2", "accept"),  # waits for a slot
+        (1, "ADMIN", "10.0.0.2", "accept"),
+        (0, "ADMIN", "10.0.0.2", "accept"),
+        (0, "ADMIN", "10.0.0.2", "accept"),
+    ],
 )
 def test_admission_is_the_acceptors_steps_in_order(limits: dict[str, Any], steps: list[Any]) -> None:
     now_ms = 10_000
@@ -85,16 +96,12 @@ def test_admission_is_the_acceptors_steps_in_order(limits: dict[str, Any], steps
         now_ms=now_ms,
     )
     model = Model(limits, now_ms)
-    for name in ("10.0.0.1", "10.0.0.2"):
-        # An address's sensor begins with its first connection, not with the gateway.
-        model.rates.pop(name)
     for wait_ms, listener, ip, verb in steps:
         now_ms += wait_ms
         if verb == "close":
             if model.open:
                 quotas.release(*model.open.pop(0))
             continue
-        model.rates.setdefault(ip, RateModel(3, 1_000, now_ms))
         expected, expected_ms = model.accept(listener, ip, now_ms)
         admission = quotas.admit(listener, ip, now_ms=now_ms)
         assert (str(admission.decision), admission.wait_ms) == (expected, expected_ms)
