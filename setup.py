@@ -43,6 +43,7 @@ CORE = (
     "gateway/upstream/connector.py",
     "gateway/upstream/keepalive.py",
     "gateway/upstream/resolver.py",
+    "gateway/usage/row.py",
     "protocol/api_keys.py",
     "protocol/api_versions.py",
     "protocol/fetch.py",

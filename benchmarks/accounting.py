@@ -1,12 +1,13 @@
-"""``python -m benchmarks.accounting``: what a byte-rate quota costs per frame, by number of active clients.
+"""``python -m benchmarks.accounting``: what a byte-rate quota and usage records cost per frame, by number of clients.
 
 With ``SLUICE_COMPILED=1 PYTHONPATH=build/compiled:. python -P -m benchmarks.accounting`` the compiled core.
 
-As frames pass: as many sessions as clients, each with a client id of its own, relay a Produce of 256 B and its reply
-in random order, with a quota and without, in turn; the difference within a round is the quota's. By name: the
-counter is looked up for every frame, as for a connection whose client ids change; beside it a bare dictionary of
-counters. The clock moves, so samples begin and are forgotten as in life. Clients are many so that what one touched
-is out of the processor's cache when it comes again. The limit is never reached, but for the row that says so.
+As frames pass: as many sessions as clients, each with a client id of its own, relay a Produce of 256 B and its
+reply in random order, with a quota, with usage records and without either, in turn; the difference within a round
+is what the quota, or the records, add. By name: the counter is looked up for every frame, as for a connection
+whose client ids change; beside it a bare dictionary of counters. The clock moves, so samples begin and are
+forgotten as in life. Clients are many so that what one touched is out of the processor's cache when it comes
+again. The limit is never reached, but for the row that says so.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from benchmarks.relay.machine import describe_machine, load_average
 from benchmarks.relay.native_build import ROOT
 from benchmarks.session import reply, request
 from gateway.runtime.compiled_core import core_name
+from gateway.usage.table import UsageTable
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.rate_quotas import ByteRateQuotas, RateSettings
@@ -40,6 +42,7 @@ _GOAL_CLIENTS: Final = 10_000
 _TITLES: Final = {
     "without": "a frame without",
     "with": "with it",
+    "recorded": "with usage records",
     "by_name": "by name",
     "over_limit": "by name, over the limit",
     "dictionary": "bare dictionary",
@@ -79,6 +82,7 @@ def _measure(clients: int, frames: int, rounds: int) -> dict[str, Any]:
     runs: dict[str, Run] = {
         "without": _relayed(clients, order, None),
         "with": _relayed(clients, order, _ENOUGH),
+        "recorded": _relayed(clients, order, None, UsageTable()),
         "by_name": _looked_up(clients, order, _ENOUGH),
         "over_limit": _looked_up(clients, order, 1.0),
         "dictionary": _dictionary(clients, order),
@@ -89,14 +93,18 @@ def _measure(clients: int, frames: int, rounds: int) -> dict[str, Any]:
             us = run()
             if number:  # in the first one counters are made
                 taken[name].append(us)
-    adds = ratio_of([us - without for us, without in zip(taken["with"], taken["without"], strict=True)])
-    return {"clients": clients, "adds": adds.as_dict()} | {
+
+    def added(name: str) -> dict[str, Any]:
+        pairs = zip(taken[name], taken["without"], strict=True)
+        return ratio_of([us - without for us, without in pairs]).as_dict()
+
+    return {"clients": clients, "adds": added("with"), "records_add": added("recorded")} | {
         name: ratio_of(us).as_dict() for name, us in taken.items()
     }
 
 
-def _relayed(clients: int, order: Sequence[int], limit: float | None) -> Run:
-    core = GatewayCore(producer_byte_rate=limit)
+def _relayed(clients: int, order: Sequence[int], limit: float | None, usage: UsageTable | None = None) -> Run:
+    core = GatewayCore(producer_byte_rate=limit, usage=usage)
     requests = [request(0, _FRAME_BYTES, client_id=f"client-{i}".encode()) for i in range(clients)]
     answer = reply(0)
     each = [(core.new_session(), sent) for sent in requests]
@@ -105,6 +113,9 @@ def _relayed(clients: int, order: Sequence[int], limit: float | None) -> Run:
 
     def run() -> float:
         nonlocal began_ms
+        if usage is not None:  # each round is of another line
+            for row in usage.take_listed(now_ms=began_ms):
+                usage.values(row, begin_ms=began_ms, now_ms=began_ms)
         relayed = True
         began = time.process_time()
         for i, (session, sent) in enumerate(played):
@@ -164,21 +175,21 @@ def _dictionary(clients: int, order: Sequence[int]) -> Run:
 def _page(document: dict[str, Any]) -> str:
     machine = document["machine"]
     lines = [
-        "# What a byte-rate quota costs per frame",
+        "# What a byte-rate quota and usage records cost per frame",
         "",
         f"`{document['command']}`, {document['started']}, commit {machine['commit']}, {document['core']}.",
         f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}. Load average before "
         f"{machine['load_average_before']}, after {machine['load_average_after']}.",
         "",
         "CPU time of a frame in us: the median of all rounds and its interval of 95 %. As frames pass: a Produce of "
-        "256 B and its reply through sessions of as many clients, with a quota less without, within a round. "
+        "256 B and its reply through sessions of as many clients; added: with less without, within a round. "
         "By name: the counter is looked up for every frame.",
         "",
-        f"| clients | as frames pass | {' | '.join(_TITLES.values())} |",
-        f"|---|---|{'---|' * len(_TITLES)}",
+        f"| clients | the quota adds | usage records add | {' | '.join(_TITLES.values())} |",
+        f"|---|---|---|{'---|' * len(_TITLES)}",
     ]
     for row in document["rows"]:
-        cells = [_ratio(row["adds"]), *(_ratio(row[name]) for name in _TITLES)]
+        cells = [_ratio(row["adds"]), _ratio(row["records_add"]), *(_ratio(row[name]) for name in _TITLES)]
         lines.append(f"| {row['clients']:,} | {' | '.join(map(str, cells))} |")
     if "compiled" in document["core"]:
         goal = "met" if document["rows"][-1]["adds"]["high"] <= _GOAL_US else "missed"

@@ -1,4 +1,4 @@
-"""What one client did with one API since the last line. Pure, and cheap: the data path counts here.
+"""What one client did with one API since the last line. Pure, and cheap: the data path counts here; compiled.
 
 A row puts itself on its table's list with the first thing that is counted, so taking a second's rows looks at those
 alone. A row that is not counted in holds nothing but its names.
@@ -17,6 +17,8 @@ RowValues: TypeAlias = tuple[
 ]  # fmt: skip
 """As `quotas.usage_record.Row` tells."""
 
+Number: TypeAlias = int | float
+"""Bytes, partitions or ms: an integer stays one where this is compiled, and is written as one."""
 
 TopicTold: TypeAlias = tuple[str, int, int, int]
 """Name of a topic as it is written, requests, bytes, records."""
@@ -154,46 +156,58 @@ class UsageRow:
             shared: see above.
             topics: see above.
         """
+        # What a frame touches first: compiled, attributes lie in memory in this order.
+        self.listed = False
+        self.requests = 0
+        self.offered: Number = 0
+        self.max_units: Number = 0
+        self._connection = 0
+        self._connections: set[int] = set()
+        self._first_ms = 0
+        self._list = listed
+        self.alike: Alike | None = None
+        self._topics: dict[bytes, Counts] = {}
+        self.topics = topics
+        self.answer: tuple[object, object] | None = None
+        self.tracker: RateTracker | None = None
+        self.shared = shared
+        self.in_table = True
         self.key = key
         self.names = names
         self._head = (*names, key.api.value, key.node)
         self._bytes_in = key.api is UsageApi.PRODUCE
         self._bytes_out = key.api is UsageApi.FETCH
-        self.tracker: RateTracker | None = None
-        self.shared = shared
-        self.listed = False
-        self.in_table = True
-        self.topics = topics
-        self._topics: dict[bytes, Counts] = {}
-        self.answer: tuple[object, object] | None = None
-        self.alike: Alike | None = None
-        self._list = listed
+        self.withheld: Number = 0
+        self.rejected = 0
+        self.rejected_units: Number = 0
+        self.delayed = 0
+        self.throttle_ms = 0
+        self._muted_ms = 0
         self._mute_from_ms = 0
         self._mute_until_ms = 0
-        self._connections: set[int] = set()
-        self._reset()
 
     def _reset(self) -> None:
         self._connection = 0
         self._connections.clear()
         self._first_ms = 0
         self.requests = self.rejected = self.delayed = self.throttle_ms = self._muted_ms = 0
-        self.offered: float = 0
-        self.withheld: float = 0
-        self.max_units: float = 0
-        self.rejected_units: float = 0
+        self.offered = 0
+        self.withheld = 0
+        self.max_units = 0
+        self.rejected_units = 0
 
     def use(self, connection: int, *, now_ms: int) -> None:
         """A connection, by its serial, makes a request that is counted next, or when its answer comes."""
+        if connection == self._connection:
+            return
         if not self._connections:
             self._first_ms = now_ms
             if not self.listed:  # the answer may never come
                 self._enlist()
-        if connection != self._connection:
-            self._connection = connection
-            self._connections.add(connection)
+        self._connection = connection
+        self._connections.add(connection)
 
-    def count(self, units: float) -> None:
+    def count(self, units: Number) -> None:
         """A request of so many units, admitted whole."""
         if not self.listed:
             self._enlist()
@@ -202,7 +216,7 @@ class UsageRow:
         if units > self.max_units:
             self.max_units = units
 
-    def add(self, units: float) -> None:
+    def add(self, units: Number) -> None:
         """So many more units of a request that was counted."""
         if not self.listed:
             self._enlist()
@@ -261,13 +275,13 @@ class UsageRow:
             self._enlist()
         return [(*self._head, *each) for each in told]
 
-    def reject(self, units: float, *, withheld: bool = False) -> None:
+    def reject(self, units: Number, *, withheld: bool = False) -> None:
         """So many of the units that were counted are refused; `withheld`: they were withheld until now."""
         self.withhold(0 if withheld else units)
         self.rejected += 1
         self.rejected_units += units
 
-    def withhold(self, units: float) -> None:
+    def withhold(self, units: Number) -> None:
         """So many of the units that were counted are not admitted yet; a negative number is admitted after all."""
         if not self.listed:
             self._enlist()
