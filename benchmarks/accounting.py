@@ -40,8 +40,8 @@ _GOAL_US: Final = 0.5
 _GOAL_CLIENTS: Final = 10_000
 
 _TITLES: Final = {
-    "without": "a frame without",
-    "with": "with it",
+    "without": "a frame without either",
+    "with": "with the quota",
     "recorded": "with usage records",
     "by_name": "by name",
     "over_limit": "by name, over the limit",

@@ -1,4 +1,4 @@
-"""What one client did with one API since the last line. Pure, and cheap: the data path counts here; compiled.
+"""What one client did with one API since the last line. Pure, and cheap: the data path counts here.
 
 A row puts itself on its table's list with the first thing that is counted, so taking a second's rows looks at those
 alone. A row that is not counted in holds nothing but its names.
@@ -156,7 +156,7 @@ class UsageRow:
             shared: see above.
             topics: see above.
         """
-        # What a frame touches first: compiled, attributes lie in memory in this order.
+        # Compiled, attributes lie in memory in this order: first what a frame touches.
         self.listed = False
         self.requests = 0
         self.offered: Number = 0
