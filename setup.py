@@ -40,6 +40,8 @@ CORE = (
     "gateway/session/session.py",
     "gateway/session/settings.py",
     "gateway/session/throttle_state.py",
+    "gateway/tls/records.py",
+    "gateway/tls/transport.py",
     "gateway/upstream/connector.py",
     "gateway/upstream/keepalive.py",
     "gateway/upstream/resolver.py",

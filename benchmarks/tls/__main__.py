@@ -1,4 +1,7 @@
-"""``python -m benchmarks.tls``: CPU per GB and per handshake, the gateway beside HAProxy, with TLS on either side."""
+"""``python -m benchmarks.tls``: what TLS costs on either side, the gateway beside HAProxy.
+
+CPU per GB and per handshake, memory per silent connection.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from benchmarks.keep import keep_results
 from benchmarks.relay.load import NullBroker, Row
 from benchmarks.relay.machine import describe_machine, load_average
 from benchmarks.relay.native_build import ROOT, NativePrograms, compile_native
-from benchmarks.relay.paths import GATEWAY, RunningPath
+from benchmarks.relay.paths import COMPILED, GATEWAY, RunningPath
 from benchmarks.relay.processes import (
     Budget,
     Cores,
@@ -28,8 +31,8 @@ from benchmarks.relay.processes import (
     machine_busy_s,
 )
 from benchmarks.relay.report import circumstances, usable
-from benchmarks.relay.workloads import PER_GB, WORKLOADS, Workload
-from benchmarks.tls.handshakes import shake_hands
+from benchmarks.relay.workloads import IDLE_CONNECTIONS, PER_GB, WORKLOADS, Workload
+from benchmarks.tls.handshakes import hold, shake_hands
 from benchmarks.tls.paths import (
     BARE,
     HAPROXY,
@@ -49,11 +52,14 @@ from benchmarks.tls.priorities import part_threads
 RESULTS: Final = ROOT / "benchmarks" / "results"
 GB_GOAL: Final = 1.3
 HANDSHAKE_GOAL: Final = 1.5
+IDLE: Final = "idle"
+IDLE_GOAL_KIB: Final = 24.0
 HANDSHAKES: Final = 200
 PASSES: Final = 3
 CALM_CORES: Final = 0.25
 TRIES: Final = 6
 _RUN_SECONDS: Final = 420.0
+_SETTLE_SECONDS: Final = 4.0  # handshakes' timers and what is freed late
 _START_SECONDS: Final = 90.0  # on a machine that does other things too
 
 SIDES: Final = {
@@ -66,8 +72,8 @@ SHAKEN: Final = {"bare": "handshake, closed", "ask": "handshake, one request, cl
 class TlsBench:
     """The paths, and rounds of windows through them."""
 
-    def __init__(self, stack: ExitStack, cores: Cores, folder: Path) -> None:
-        self._stack, self._cores, self._folder = stack, cores, folder
+    def __init__(self, stack: ExitStack, cores: Cores, folder: Path, *, compiled: bool) -> None:
+        self._stack, self._cores, self._folder, self._compiled = stack, cores, folder, compiled
         self._programs: NativePrograms = compile_native()
         self._certificates = {kind: make_certificate(kind, folder) for kind in KEYS}
         self._broker = NullBroker(self._programs, port=free_port(), core=cores.load, folder=folder)
@@ -127,7 +133,12 @@ class TlsBench:
         self, upstream_port: int, *, listener: Certificate | None = None, upstream: Certificate | None = None
     ) -> Sluice:
         made = start_sluice(
-            upstream_port, self._cores.proxy, self._folder, listener=listener, upstream=upstream
+            upstream_port,
+            self._cores.proxy,
+            self._folder,
+            listener=listener,
+            upstream=upstream,
+            compiled=self._compiled,
         )
         self._keep(made.path)
         return made
@@ -141,6 +152,7 @@ class TlsBench:
             listener=certificate,
             cores=both,
             name=THREADED,
+            compiled=self._compiled,
         )
         return self._keep(made.path)
 
@@ -175,6 +187,28 @@ class TlsBench:
                 time.sleep(0.1)
             else:
                 return
+
+    def hold(self, number: int) -> None:
+        """Memory per silent connection with TLS, each proxy in a fresh process.
+
+        The first reading is taken with a tenth as many open, as the relay's is: what is made once is in it.
+        """
+        for path in self._terminating(self._certificates["RSA 2048"]):
+            self._until_open(path)
+            assert path.proxy is not None
+            held = hold(path.port, IDLE_CONNECTIONS // 10)
+            try:
+                time.sleep(_SETTLE_SECONDS)
+                before = path.proxy.rss_bytes()
+                held += hold(path.port, IDLE_CONNECTIONS)
+                time.sleep(_SETTLE_SECONDS)
+                per_connection = (path.proxy.rss_bytes() - before) / IDLE_CONNECTIONS
+            finally:
+                for each in held:
+                    each.close()
+            path.proxy.stop()
+            row = {"figure": per_connection / 1024, "path": path.name, "invalid": None}
+            self._take(row | {"workload": f"{IDLE}/clients", "round": number})
 
     def transfer(self, side: str, workload: Workload, path: RunningPath, number: int) -> None:
         """One window of the relay's load."""
@@ -254,7 +288,9 @@ def render(document: dict[str, Any]) -> str:
         f"Agreed on: {document['agreed']}. CPU of the proxy's process, user + system; ratios to HAProxy, which has",
         'one thread and the same OpenSSL, key and certificate. "In a round": median of the ratios within one round.',
         "One session ticket for each handshake, with HAProxy too (by OpenSSL's configuration; its default is two).",
+        f"Idle: RSS per connection that has asked once, of {IDLE_CONNECTIONS:,}; fresh processes, median of three.",
         "HAProxy connects to the broker at once, the gateway with the first request.",
+        f"Sluice's core is {document['core']}.",
         "Sluice has one core, as HAProxy has, and so no thread for handshakes; with a thread, as by default where",
         "it may use two cores, it has two.",
         '"Bare ssl": a server on uvloop with the standard library\'s TLS and nothing else, what no gateway can save.',
@@ -263,17 +299,21 @@ def render(document: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     known = {workload.key: workload for workload in WORKLOADS}
+    goal: float | None
     for key, entry in summary.items():
         group, _, name = key.partition("/")
-        if group in SIDES:
+        if group == IDLE:
+            title, unit, goal = f"{SIDES[name]}: idle connection", "KiB (goal: of Sluice)", IDLE_GOAL_KIB
+        elif group in SIDES:
             workload = known[name]
             title, unit = f"{SIDES[group]}: {workload.title}", workload.unit.value
             goal = GB_GOAL if workload.unit is PER_GB and group == "clients" else None
         else:
             title, unit = f"{group}: {SHAKEN[name]}", "CPU-ms each"
             goal = HANDSHAKE_GOAL if name == "bare" else None
-        verdict = "-" if goal is None else f"{goal:.2f}, {'met' if entry['ratio'] <= goal else 'missed'}"
         medians = entry["medians"]
+        judged = medians[GATEWAY] if group == IDLE else entry["ratio"]
+        verdict = "-" if goal is None else f"{goal:.2f}, {'met' if judged <= goal else 'missed'}"
         others = " | ".join(_beside(medians, path, goal) for path in (THREADED, BARE))
         lines.append(
             f"| {title} | {unit} | {medians[HAPROXY]:.3f} | {medians[GATEWAY]:.3f} | {entry['ratio']:.2f} | "
@@ -302,12 +342,16 @@ def _beside(medians: dict[str, float], path: str, goal: float | None) -> str:
 def run(options: argparse.Namespace, stack: ExitStack, folder: Path) -> dict[str, Any]:
     cores = choose_cores()
     cores.take_load()
-    bench = TlsBench(stack, cores, folder)
+    compiled = COMPILED.exists() and not options.sources
+    bench = TlsBench(stack, cores, folder, compiled=compiled)
     budget = Budget(_RUN_SECONDS)
 
     def wanted(key: str) -> bool:
         return not options.only or any(key.startswith(each) for each in options.only)
 
+    if wanted(IDLE):
+        for number in range(1 if options.quick else 3):
+            bench.hold(number)
     transfers = {side: bench.transfer_paths(side) for side in SIDES if wanted(side)}
     shaken = {kind: bench.handshake_paths(kind) for kind in KEYS if wanted(kind)}
     workloads = [each.half() if options.quick else each for each in WORKLOADS if each.key != "small_together"]
@@ -328,6 +372,7 @@ def run(options: argparse.Namespace, stack: ExitStack, folder: Path) -> dict[str
     return {
         "layout": f"proxy on core {cores.proxy}, everything else on core {cores.load}",
         "rounds": number + 1,
+        "core": "compiled" if compiled else "of sources",
         "agreed": ", ".join(said) or "-",
         "summary": summarize(bench.rows),
         "rows": bench.rows,
@@ -335,12 +380,15 @@ def run(options: argparse.Namespace, stack: ExitStack, folder: Path) -> dict[str
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tls", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tls", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
     parser.add_argument("--quick", action="store_true", help="two short rounds; for a look, not for quoting")
     parser.add_argument(
-        "--only", action="append", help="clients, brokers, RSA or ECDSA; one side, or one kind of key"
+        "--only", action="append", help="clients, brokers, RSA, ECDSA or idle; one side, or one kind of key"
     )
+    parser.add_argument("--sources", action="store_true", help="not the compiled core, although it was made")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder for tls.json and tls.md")
     options = parser.parse_args()
     allow_many_descriptors()

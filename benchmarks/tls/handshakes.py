@@ -52,6 +52,18 @@ def shake_hands(port: int, count: int, *, ask: bool) -> dict[str, Any]:
     return agreed
 
 
+def hold(port: int, count: int) -> list[ssl.SSLSocket]:
+    """So many connections that have shaken hands and had one answer, and are silent from then on."""
+    client, held = context(), []
+    for _ in range(count):
+        plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        held.append(connection := client.wrap_socket(plain))
+        connection.sendall(ASK_VERSIONS)
+        if not connection.recv(4096):
+            raise ConnectionError("no answer")
+    return held
+
+
 async def storm(port: int, per_second: int, seconds: float) -> dict[str, Any]:
     """As many handshakes per second as asked for, whatever becomes of them.
 

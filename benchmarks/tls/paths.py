@@ -14,7 +14,7 @@ from benchmarks.connections.paths import Sluice
 from benchmarks.relay.gateway_config import gateway_config
 from benchmarks.relay.load import LoadRunner, NullBroker
 from benchmarks.relay.native_build import NativePrograms
-from benchmarks.relay.paths import GATEWAY, HAPROXY_CONFIG, RunningPath
+from benchmarks.relay.paths import GATEWAY, HAPROXY_CONFIG, RunningPath, with_compiled_core
 from benchmarks.relay.processes import PinnedProcess, free_port
 
 HAPROXY: Final = "HAProxy TLS"
@@ -173,6 +173,7 @@ def start_sluice(
     handshake_timeout_ms: int = 10_000,
     cores: Sequence[int] = (),
     name: str = GATEWAY,
+    compiled: bool = False,
 ) -> Sluice:
     """The gateway with quotas and metrics on.
 
@@ -186,6 +187,7 @@ def start_sluice(
         handshake_timeout_ms: of [listeners.tls].
         cores: that it may use, if more than its own.
         name: of the path.
+        compiled: with the compiled core.
     """
     port, admin_port = free_port(), free_port()
     text = gateway_config(f"127.0.0.1:{upstream_port}", port, admin_port, free_port(block=2))
@@ -202,6 +204,8 @@ def start_sluice(
     config = folder / f"sluice-{port}.toml"
     config.write_text(text)
     argv = [str(Path(sys.executable).with_name("sluice")), "serve", "--config", str(config)]
+    if compiled:
+        argv = with_compiled_core(argv)
     if cores:
         argv = ["taskset", "-c", ",".join(map(str, cores)), *argv]
     process = PinnedProcess(argv, core=core, log=folder / f"sluice-{port}.log")

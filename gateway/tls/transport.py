@@ -114,8 +114,46 @@ class _State(Enum):
     OVER = auto()  # the handshake failed, or was given up
 
 
-class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
-    """One connection with TLS: a protocol to its socket, a transport to its user."""
+class TlsTransport:
+    """One connection with TLS: a protocol to its socket (`asyncio.BufferedProtocol`), a transport to its user.
+
+    Without asyncio's base classes, which uvloop does not ask for: so it can be compiled, and has no dictionary.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_barren_bytes",
+        "_barren_records",
+        "_bites",
+        "_buffer",
+        "_closing",
+        "_deadline",
+        "_deadline_s",
+        "_decrypt",
+        "_deliver",
+        "_due",
+        "_ended",
+        "_fin",
+        "_handshake_bytes",
+        "_held",
+        "_hello",
+        "_hello_walk",
+        "_incoming",
+        "_late",
+        "_loop",
+        "_outcome",
+        "_outgoing",
+        "_owner",
+        "_paused",
+        "_records",
+        "_socket",
+        "_state",
+        "_steps",
+        "_timeout_s",
+        "_tls",
+        "_user",
+        "_view",
+    )
 
     def __init__(
         self,
@@ -138,7 +176,6 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             timeout_ms: for the whole handshake, the wait for the rate limiter included; None: the caller watches.
             server_name: the name that a client expects; None: this is a server.
         """
-        super().__init__()
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
@@ -156,8 +193,10 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._barren_bytes = self._barren_records = self._handshake_bytes = 0
         self._late = b""  # has come while a step was due, or is left of many tiny records
         self._outcome: ssl.SSLError | None = _UNFINISHED
-        self._records, self._bites = RecordWalk(), RecordWalk()
-        self._hello, self._hello_walk = b"", HelloWalk()
+        self._records = RecordWalk()
+        self._bites: RecordWalk | None = None  # of a chunk of tiny records that is taken in pieces
+        self._hello = b""
+        self._hello_walk: HelloWalk | None = HelloWalk()  # until it is whole
         self._deadline_s = math.inf if timeout_ms is None else loop.time() + timeout_ms / 1000
         self._deadline: asyncio.TimerHandle | None = None
         self._timeout_s = math.inf if timeout_ms is None else timeout_ms / 1000
@@ -258,11 +297,13 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._give_up(TlsFailure.TIMEOUT)
 
     def _take_hello(self, received: memoryview) -> None:
+        walk = self._hello_walk
+        assert walk is not None
         self._hello += received
-        hello = self._hello_walk.look(self._hello)
+        hello = walk.look(self._hello)
         if hello is Hello.WHOLE:
             self._incoming.write(self._hello)
-            self._hello = b""
+            self._hello, self._hello_walk = b"", None
             self._state = _State.WAITING
             self._owner.hello(self)
         elif hello is not Hello.PART:
@@ -327,7 +368,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._view = self._buffer.whole
         self._stop_deadline()
         self._user, self._deliver = user, user.data_received
-        user.connection_made(self)
+        user.connection_made(cast("asyncio.BaseTransport", self))
         if self._incoming.pending and not self._paused and not self._closing:
             self._read(0)
 
@@ -393,12 +434,14 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._end()
 
     def _take_in_bites(self, received: memoryview) -> None:
+        bites = self._bites
+        assert bites is not None
         for at in range(0, len(received), _BITE_BYTES):
             if self._paused:  # outside OpenSSL, which would take all key updates in it at once
                 self._late = bytes(received[at:])
                 return
             bite = received[at : at + _BITE_BYTES]
-            self._barren_records += self._bites.count(bite)
+            self._barren_records += bites.count(bite)
             self._incoming.write(bite)
             self._read(len(bite))
             if self._closing or self._ended:

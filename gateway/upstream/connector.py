@@ -195,7 +195,7 @@ class Connector:
         loop, tls = asyncio.get_running_loop(), self._tls
         channel = cast("asyncio.Protocol", UpstreamChannel(user))
         handshake = None if tls is None else tls.handshake(channel, host)
-        protocol: asyncio.BaseProtocol = channel if handshake is None else handshake.transport
+        protocol = channel if handshake is None else cast("asyncio.BaseProtocol", handshake.transport)
         if self._header_sender is None:
             await loop.create_connection(lambda: protocol, numeric, port)
         else:
