@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.accuracy_report import keep, within
+from benchmarks.keep import command_line
 from benchmarks.relay.machine import describe_machine, load_average
 from testkit.accuracy.campaign import FAMILIES, GATEWAY, KAFKA, SIDES, Plan, run_campaign
 
@@ -50,7 +51,7 @@ def main() -> int:
         gateways=options.gateways,
     )
     document = {
-        "command": " ".join(["python -m benchmarks.accuracy", *sys.argv[1:]]),
+        "command": command_line("benchmarks.accuracy"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
     }

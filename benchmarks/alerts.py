@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from benchmarks.keep import keep_results
+from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine
 from embedded_kafka.kafka import KafkaCluster
 from testkit.alerts.campaign import Outcome, play
@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     document: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks.alerts", *sys.argv[1:]]),
+        "command": command_line("benchmarks.alerts"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
     }

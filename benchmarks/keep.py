@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+
+def command_line(module: str) -> str:
+    """What to type for the same run; not where its results went to."""
+    arguments = sys.argv[1:]
+    if "--output" in arguments:
+        at = arguments.index("--output")
+        del arguments[at : at + 2]
+    return shlex.join(["python", "-m", module, *arguments])
 
 
 def keep_results(document: Mapping[str, Any], page: str, folder: Path, name: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.adversary.report import page, piece_of
-from benchmarks.keep import keep_results
+from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine, load_average
 from testkit.adversary.campaign import AT_ONCE, Campaign, Report
 from testkit.adversary.script import Script
@@ -46,7 +46,7 @@ def main() -> int:
     machine = describe_machine()
     report = asyncio.run(_run(options))
     piece = {
-        "command": " ".join(["python -m benchmarks.adversary", *sys.argv[1:]]),
+        "command": command_line("benchmarks.adversary"),
         "started": started,
         "commit": machine.get("commit", "?"),
         "load_average": [machine["load_average_before"], load_average()],

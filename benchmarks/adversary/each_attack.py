@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from typing import Any, Final
 
 from benchmarks.adversary.attacks import ADMIN_ATTACKS, ATTACKS, attack
 from benchmarks.adversary.report import quantile
-from benchmarks.keep import keep_results
+from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine, load_average
 from testkit.adversary.honest import HonestClient
 from testkit.adversary.stage import Stage
@@ -110,7 +109,7 @@ def _p99(windows: Sequence[Sequence[float]], part: float = 0.99) -> float:
 def main(names: Sequence[str], seconds: float, output: Path) -> int:
     """Measure, keep, tell; 1 when an honest client was not served through the gateway."""
     document: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks.adversary.overload", *sys.argv[1:]]),
+        "command": command_line("benchmarks.adversary.overload"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
     }

@@ -23,7 +23,7 @@ from benchmarks.adversary import each_attack
 from benchmarks.adversary.attacks import ATTACKS, attack
 from benchmarks.adversary.memory_cgroup import MemoryGroup, memory_group
 from benchmarks.adversary.report import quantile
-from benchmarks.keep import keep_results
+from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine, load_average
 from testkit.adversary.honest import HonestClient
 from testkit.adversary.stage import Stage
@@ -109,7 +109,7 @@ def main() -> int:
     if options.each:
         return each_attack.main(names, min(options.seconds, each_attack.MOST_S), options.output)
     document: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks.adversary.overload", *sys.argv[1:]]),
+        "command": command_line("benchmarks.adversary.overload"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
         "attacks": names,

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.keep import keep_results
+from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine, load_average
 from testkit.chaos.campaign import ChaosCampaign
 
@@ -55,7 +55,7 @@ def main() -> int:
     )
     report = campaign.run(seconds=options.minutes * 60, first_round=options.round, most_rounds=options.rounds)
     piece = {
-        "command": " ".join(["python -m benchmarks.chaos", *sys.argv[1:]]),
+        "command": command_line("benchmarks.chaos"),
         "started": started,
         "commit": machine.get("commit", "?"),
         "load_average": [machine["load_average_before"], load_average()],

@@ -26,6 +26,7 @@ from benchmarks.connections.paths import (
     start_sluice,
     start_uvloop_relay,
 )
+from benchmarks.keep import command_line
 from benchmarks.pairs import Ratio, paired_ratio
 from benchmarks.relay.machine import describe_machine, load_average
 from benchmarks.relay.native_build import ROOT, compile_native
@@ -266,7 +267,7 @@ def main() -> int:
     options = parser.parse_args()
     allow_many_descriptors()
     document: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks.connections", *sys.argv[1:]]),
+        "command": command_line("benchmarks.connections"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
     }

@@ -27,6 +27,7 @@ import uvloop
 
 from benchmarks.connections.__main__ import RESULTS, keep
 from benchmarks.connections.paths import start_null_broker, start_sluice
+from benchmarks.keep import command_line
 from benchmarks.relay.machine import describe_machine, load_average
 from benchmarks.relay.native_build import compile_native
 from benchmarks.relay.processes import Cores, allow_many_descriptors, choose_cores, free_port
@@ -298,7 +299,7 @@ def main() -> int:
     options = parser.parse_args()
     allow_many_descriptors()
     document: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks.connections.accuracy", *sys.argv[1:]]),
+        "command": command_line("benchmarks.connections.accuracy"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
     }

@@ -28,6 +28,7 @@ from benchmarks.connections.paths import (
     start_null_broker,
     start_sluice,
 )
+from benchmarks.keep import command_line
 from benchmarks.relay.load import read_json_line
 from benchmarks.relay.machine import describe_machine, load_average
 from benchmarks.relay.native_build import NativePrograms, compile_native
@@ -232,7 +233,7 @@ def main() -> int:
     options = parser.parse_args()
     allow_many_descriptors()
     document: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks.connections.churn", *sys.argv[1:]]),
+        "command": command_line("benchmarks.connections.churn"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
     }

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from benchmarks.connections.__main__ import RESULTS
 from benchmarks.connections.paths import start_null_broker, start_sluice
-from benchmarks.keep import keep_results
+from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine, load_average
 from benchmarks.relay.native_build import compile_native
 from benchmarks.relay.processes import PinnedProcess, allow_many_descriptors, choose_cores
@@ -130,7 +130,7 @@ def main() -> int:
     options = parser.parse_args()
     allow_many_descriptors()
     document: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks.connections.slow_consumers", *sys.argv[1:]]),
+        "command": command_line("benchmarks.connections.slow_consumers"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
         "consumers": options.consumers,

@@ -25,6 +25,7 @@ from typing import Any, Final
 from benchmarks.connections.__main__ import RESULTS, keep
 from benchmarks.connections.churn import measure_client
 from benchmarks.connections.paths import start_null_broker, start_sluice
+from benchmarks.keep import command_line
 from benchmarks.relay.machine import describe_machine, load_average
 from benchmarks.relay.native_build import compile_native
 from benchmarks.relay.processes import allow_many_descriptors, choose_cores
@@ -206,7 +207,7 @@ def main() -> int:
         print(json.dumps(attack(options.attack, options.clients, options.seconds, ramp_s)))
         return 0
     document: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks.connections.slowloris", *sys.argv[1:]]),
+        "command": command_line("benchmarks.connections.slowloris"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
     }

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.keep import keep_results
+from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.machine import describe_machine, load_average
 from benchmarks.relay.native_build import ROOT, NativePrograms, compile_native
 from benchmarks.relay.null_run import Bench
@@ -146,7 +146,7 @@ def main() -> int:
     options = parse_arguments(sys.argv[1:])
     allow_many_descriptors()
     document: Document = {
-        "command": " ".join(["python -m benchmarks.relay", *sys.argv[1:]]),
+        "command": command_line("benchmarks.relay"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
     }

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.connections.paths import Sluice
-from benchmarks.keep import keep_results
+from benchmarks.keep import command_line, keep_results
 from benchmarks.relay.load import LoadRunner, NullBroker, Row, read_json_line
 from benchmarks.relay.machine import describe_machine, load_average
 from benchmarks.relay.native_build import NativePrograms, compile_native
@@ -296,7 +296,7 @@ def main() -> int:
     options = parser.parse_args()
     allow_many_descriptors()
     document: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks.tls.storm", *sys.argv[1:]]),
+        "command": command_line("benchmarks.tls.storm"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
     }
