@@ -4,14 +4,16 @@
 ``make check`` takes, a fifth.
 """
 
+import asyncio
 import gc
 import os
 import sys
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, settings
 
 from testkit.clock import FakeClock
@@ -22,6 +24,11 @@ settings.register_profile("brief", max_examples=20, deadline=None)
 settings.register_profile("quick", max_examples=100, deadline=None)
 settings.register_profile("thorough", max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop that the gateway runs on, which takes protocols without the base classes of asyncio."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture

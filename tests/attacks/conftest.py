@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.gateway.conftest import pytest_asyncio_loop_factories
 from tests.hazards.conftest import crowd
 from tests.integration.conftest import kafka, nothing_leaks, start_gateway, tap
 
-__all__ = ["crowd", "kafka", "nothing_leaks", "pytest_asyncio_loop_factories", "start_gateway", "tap"]
+__all__ = ["crowd", "kafka", "nothing_leaks", "start_gateway", "tap"]

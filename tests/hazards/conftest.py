@@ -1,13 +1,10 @@
-"""Hazards are met on the loop that the gateway runs on."""
+"""Nobody of a crowd outlives a test of a hazard."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from testkit.crowd import leave_all
-from tests.gateway.conftest import pytest_asyncio_loop_factories
-
-__all__ = ["pytest_asyncio_loop_factories"]
 
 
 @pytest.fixture(autouse=True)

@@ -137,7 +137,8 @@ def test_series_of_the_gateway_appear_in_the_query_api(gateway: GatewayProcess, 
     eventually(lambda: bool(query(prometheus, "gateway_controller_mutation_tokens")))
     assert query(prometheus, "up")[0]["value"][1] == "1"
 
-    tokens = query(prometheus, "gateway_controller_mutation_tokens < 55")
+    # How many it owes is not asked: on a busy host they may all be back before the first scrape.
+    tokens = query(prometheus, "gateway_controller_mutation_tokens <= 55")
     assert [series["metric"]["client_id"] for series in tokens] == [label_value(CLIENT_ID)]
     assert query(prometheus, "gateway_controller_mutation_limit")[0]["value"][1] == "5"
     refused = query(prometheus, "sum(gateway_controller_mutation_refused_topics_total)")
