@@ -122,6 +122,7 @@ class TlsServer:
         refuses: bool = False,
         trust: bool = True,
         beside: TlsServer | None = None,
+        newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
     ) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(pki.server.certificate, pki.server.key)
@@ -142,6 +143,7 @@ class TlsServer:
         )
         self.transport.connection_made(cast(asyncio.Transport, self.socket))
         client = pki.trusting() if trust else ssl.create_default_context()
+        client.maximum_version = newest
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.client = client.wrap_bio(self._in, self._out, server_hostname="localhost")
 

@@ -63,13 +63,18 @@ _REASONS: Final = {
 }
 
 
+def _reason_of(error: ssl.SSLError) -> str:
+    """OpenSSL's word for it; None comes too, which the type's stub denies and compiled code would not take."""
+    return cast("Any", error).reason or ""
+
+
 def failure_of(error: ssl.SSLError) -> TlsFailure:
     """Which of the list an error of the `ssl` module is."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _VERIFY.get(error.verify_code, TlsFailure.CERTIFICATE_UNTRUSTED)
     if isinstance(error, ssl.SSLEOFError):
         return TlsFailure.CLOSED
-    reason = error.reason or ""
+    reason = _reason_of(error)
     known = _REASONS.get(reason)
     if known is not None:
         return known
@@ -346,7 +351,7 @@ class TlsTransport:
         if outcome is None:
             self._open()
         elif not isinstance(outcome, ssl.SSLWantReadError):
-            self._give_up(failure_of(outcome), detail=outcome.reason or "")
+            self._give_up(failure_of(outcome), detail=_reason_of(outcome))
         elif self._late:
             self._submit()
         self._late = b""
@@ -429,7 +434,7 @@ class TlsTransport:
             self._closing = True
             if self._socket is not None:
                 self._socket.close() if self.get_write_buffer_size() <= _ALERT_BYTES else self._socket.abort()
-            self._owner.broken(self, failure_of(broken), broken.reason or "")
+            self._owner.broken(self, failure_of(broken), _reason_of(broken))
         elif not count:
             self._end()
 

@@ -12,6 +12,8 @@ from gateway.tls.records import PLAIN_BYTES, RECORD_BYTES, SLICE_BYTES
 from testkit.tls import Pki
 from testkit.tls_conversation import TlsServer, User
 
+_CIPHERS_CHANGED = b"\x14\x03\x03\x00\x01\x01"
+
 
 @pytest.fixture
 def server(pki: Pki) -> TlsServer:
@@ -101,6 +103,24 @@ def test_a_refused_client_costs_no_cryptography(pki: Pki) -> None:
     assert server.socket.ended == "aborted"
     server.transport.proceed()
     assert server.failures == [TlsFailure.OVERLOADED]
+
+
+def test_an_error_without_a_reason_is_a_failure_like_others(pki: Pki) -> None:
+    server = TlsServer(pki, newest=ssl.TLSVersion.TLSv1_2)
+    with pytest.raises(ssl.SSLWantReadError):
+        server.client.do_handshake()
+    server.exchange()
+    with pytest.raises(ssl.SSLWantReadError):
+        server.client.do_handshake()
+    flight = server.client_sent()
+    keys = flight[: 5 + int.from_bytes(flight[3:5], "big")]
+    server.deliver(keys + _CIPHERS_CHANGED + b"\x16\x03\x03\x00\x00")
+    assert server.failures == [TlsFailure.PROTOCOL]
+    assert server.socket.ended == "closed"
+    server = TlsServer(pki, newest=ssl.TLSVersion.TLSv1_2).shake_hands()
+    server.deliver(b"\x17\x03\x03\x00\x00")
+    assert server.failures == [TlsFailure.PROTOCOL]
+    assert server.socket.ended == "closed"
 
 
 # -- receiving -----------------------------------------------------------------------------------------------
