@@ -68,7 +68,8 @@ key = "{pair.key}"
 """
     gateway = start_gateway(kafka, GatewayOptions(tables=tables))
     with WireClient(gateway.bootstrap, client_id=CLIENT_ID) as client:
-        for name, partitions, code in (("prometheus-a", 60, 0), ("prometheus-b", 1, 89)):
+        # A debt of half a minute: on a busy host Prometheus takes more than 12 s to its first scrape.
+        for name, partitions, code in (("prometheus-a", 150, 0), ("prometheus-b", 1, 89)):
             topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
             answer = client.ask("CreateTopics", 7, topics=[topic], timeout_ms=30_000).body
             assert [result.error_code for result in answer.topics] == [code]
@@ -137,8 +138,7 @@ def test_series_of_the_gateway_appear_in_the_query_api(gateway: GatewayProcess, 
     eventually(lambda: bool(query(prometheus, "gateway_controller_mutation_tokens")))
     assert query(prometheus, "up")[0]["value"][1] == "1"
 
-    # How many it owes is not asked: on a busy host they may all be back before the first scrape.
-    tokens = query(prometheus, "gateway_controller_mutation_tokens <= 55")
+    tokens = query(prometheus, "gateway_controller_mutation_tokens < 55")
     assert [series["metric"]["client_id"] for series in tokens] == [label_value(CLIENT_ID)]
     assert query(prometheus, "gateway_controller_mutation_limit")[0]["value"][1] == "5"
     refused = query(prometheus, "sum(gateway_controller_mutation_refused_topics_total)")
