@@ -187,13 +187,16 @@ class LoadRunner:
         }
 
     def _hold(self, path: RunningPath, connections: int) -> PinnedProcess:
-        holder = self._start("idle", path, connections)
+        holder = self._start_silent(path, connections)
         try:
             read_json_line(holder, 60.0)
         except ProcessDied:
             holder.stop()
             raise
         return holder
+
+    def _start_silent(self, path: RunningPath, connections: int) -> PinnedProcess:
+        return self._start("idle", path, connections)
 
 
 def _reason_against(row: Row, workload: Workload) -> str | None:

@@ -1,7 +1,4 @@
-"""``python -m benchmarks.tls``: what TLS costs on either side, the gateway beside HAProxy.
-
-CPU per GB and per handshake, memory per silent connection.
-"""
+"""``python -m benchmarks.tls``: what TLS costs on either side in CPU and memory, the gateway beside HAProxy."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ from benchmarks.relay.processes import (
 )
 from benchmarks.relay.report import circumstances, usable
 from benchmarks.relay.workloads import IDLE_CONNECTIONS, PER_GB, WORKLOADS, Workload
-from benchmarks.tls.handshakes import hold, shake_hands
+from benchmarks.tls.handshakes import shake_hands
 from benchmarks.tls.paths import (
     BARE,
     HAPROXY,
@@ -59,7 +56,6 @@ PASSES: Final = 3
 CALM_CORES: Final = 0.25
 TRIES: Final = 6
 _RUN_SECONDS: Final = 420.0
-_SETTLE_SECONDS: Final = 4.0  # handshakes' timers and what is freed late
 _START_SECONDS: Final = 90.0  # on a machine that does other things too
 
 SIDES: Final = {
@@ -188,27 +184,15 @@ class TlsBench:
             else:
                 return
 
-    def hold(self, number: int) -> None:
-        """Memory per silent connection with TLS, each proxy in a fresh process.
-
-        The first reading is taken with a tenth as many open, as the relay's is: what is made once is in it.
-        """
+    def measure_idle(self, number: int) -> None:
+        """Memory per silent connection with TLS, each proxy in a fresh process."""
         for path in self._terminating(self._certificates["RSA 2048"]):
             self._until_open(path)
             assert path.proxy is not None
-            held = hold(path.port, IDLE_CONNECTIONS // 10)
-            try:
-                time.sleep(_SETTLE_SECONDS)
-                before = path.proxy.rss_bytes()
-                held += hold(path.port, IDLE_CONNECTIONS)
-                time.sleep(_SETTLE_SECONDS)
-                per_connection = (path.proxy.rss_bytes() - before) / IDLE_CONNECTIONS
-            finally:
-                for each in held:
-                    each.close()
+            row = self._runner.idle_memory(path, IDLE_CONNECTIONS)
             path.proxy.stop()
-            row = {"figure": per_connection / 1024, "path": path.name, "invalid": None}
-            self._take(row | {"workload": f"{IDLE}/clients", "round": number})
+            row |= {"workload": f"{IDLE}/clients", "figure": row["per_connection_bytes"] / 1024}
+            self._take(row | {"round": number})
 
     def transfer(self, side: str, workload: Workload, path: RunningPath, number: int) -> None:
         """One window of the relay's load."""
@@ -351,7 +335,7 @@ def run(options: argparse.Namespace, stack: ExitStack, folder: Path) -> dict[str
 
     if wanted(IDLE):
         for number in range(1 if options.quick else 3):
-            bench.hold(number)
+            bench.measure_idle(number)
     transfers = {side: bench.transfer_paths(side) for side in SIDES if wanted(side)}
     shaken = {kind: bench.handshake_paths(kind) for kind in KEYS if wanted(kind)}
     workloads = [each.half() if options.quick else each for each in WORKLOADS if each.key != "small_together"]
@@ -380,9 +364,7 @@ def run(options: argparse.Namespace, stack: ExitStack, folder: Path) -> dict[str
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.tls", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tls", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
     parser.add_argument("--quick", action="store_true", help="two short rounds; for a look, not for quoting")
     parser.add_argument(

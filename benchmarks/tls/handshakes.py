@@ -52,8 +52,8 @@ def shake_hands(port: int, count: int, *, ask: bool) -> dict[str, Any]:
     return agreed
 
 
-def hold(port: int, count: int) -> list[ssl.SSLSocket]:
-    """So many connections that have shaken hands and had one answer, and are silent from then on."""
+def hold(port: int, count: int) -> None:
+    """So many connections that have shaken hands and had one answer, silent from then on, until stdin ends."""
     client, held = context(), []
     for _ in range(count):
         plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
@@ -61,7 +61,8 @@ def hold(port: int, count: int) -> list[ssl.SSLSocket]:
         connection.sendall(ASK_VERSIONS)
         if not connection.recv(4096):
             raise ConnectionError("no answer")
-    return held
+    print(json.dumps({"held": len(held)}), flush=True)
+    sys.stdin.read()
 
 
 async def storm(port: int, per_second: int, seconds: float) -> dict[str, Any]:
@@ -135,6 +136,8 @@ if __name__ == "__main__":
     verb, port, *numbers = sys.argv[1:]
     if verb == "storm":
         print(json.dumps(asyncio.run(storm(int(port), int(numbers[0]), float(numbers[1])))), flush=True)
+    elif verb == "hold":
+        hold(int(port), int(numbers[0]))
     elif verb == "silent":
         print(json.dumps(silent(int(port), int(numbers[0]))), flush=True)
     else:

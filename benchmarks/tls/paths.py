@@ -213,7 +213,10 @@ def start_sluice(
 
 
 class LoadThroughOthers(LoadRunner):
-    """The relay's load; processes that make or take TLS besides are not held to be strangers on the machine."""
+    """The relay's load; processes that make or take TLS besides are not held to be strangers on the machine.
+
+    Silent clients make their TLS themselves.
+    """
 
     def __init__(
         self,
@@ -226,6 +229,10 @@ class LoadThroughOthers(LoadRunner):
     ) -> None:
         super().__init__(programs, broker, core=core, folder=folder)
         self._besides = besides
+
+    def _start_silent(self, path: RunningPath, connections: int) -> PinnedProcess:
+        argv = [sys.executable, "-m", "benchmarks.tls.handshakes", "hold", str(path.port), str(connections)]
+        return PinnedProcess(argv, core=self._core, log=self._log, piped=True)
 
     def _known_cpu_s(self, path: RunningPath, load: PinnedProcess) -> float:
         besides = sum(each.proxy.cpu_s() for each in self._besides if each.proxy is not None)
