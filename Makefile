@@ -127,10 +127,10 @@ compiled: $(COMPILED)/.up-to-date ## the gateway with the modules that see every
 
 # The tests of these modules import them from there: -P and --import-mode keep the tree from standing before it.
 .PHONY: test-compiled
-test-compiled: compiled ## the unit tests of the session, handlers, usage, quotas and protocol with the compiled core
+test-compiled: compiled ## the unit tests of all packages that have compiled modules, with the compiled core
 	SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q --dist loadfile \
 	  --import-mode=append -m "$(NOT_LONG) and not slow" tests/gateway/session tests/gateway/handlers tests/gateway/runtime \
-	  tests/gateway/net tests/gateway/tls tests/gateway/usage tests/quotas tests/protocol tests/fuzz tests/reference
+	  tests/gateway/net tests/gateway/tls tests/gateway/upstream tests/gateway/usage tests/quotas tests/protocol tests/fuzz tests/reference
 
 .PHONY: compiled-meanwhile
 compiled-meanwhile:

@@ -201,7 +201,7 @@ class TlsTransport:
         self._records = RecordWalk()
         self._bites: RecordWalk | None = None  # of a chunk of tiny records that is taken in pieces
         self._hello = b""
-        self._hello_walk: HelloWalk | None = HelloWalk()  # until it is whole
+        self._hello_walk = HelloWalk() if server_name is None else None  # until it is whole
         self._deadline_s = math.inf if timeout_ms is None else loop.time() + timeout_ms / 1000
         self._deadline: asyncio.TimerHandle | None = None
         self._timeout_s = math.inf if timeout_ms is None else timeout_ms / 1000
