@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -124,11 +125,16 @@ async def test_the_page_takes_the_unknown_in_its_order_and_a_thousand_clients() 
 
 async def tmux(*command: str) -> str:
     """Run it in the test's own server; its output."""
-    process = await asyncio.create_subprocess_exec(
-        "tmux", "-L", TMUX, "-f", "/dev/null", *command, stdout=asyncio.subprocess.PIPE
+    # Not by uvloop: it leaves a second end of the pipe open in the child, and the server, which stays, would hold it.
+    done = await asyncio.to_thread(
+        subprocess.run,
+        ["tmux", "-L", TMUX, "-f", "/dev/null", *command],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=30,
+        check=False,
     )
-    out, _ = await process.communicate()
-    return out.decode()
+    return done.stdout
 
 
 async def screen_with(text: str, *, seconds: float = 30) -> str:

@@ -18,6 +18,7 @@ from testkit import wire
 from testkit.broker import ScriptedBroker
 from testkit.frames import fetch
 from testkit.gateway import LISTENER, RunningGateway, gateway_config, running_gateway
+from testkit.raw_client import until
 from testkit.usage_lines import usage_lines
 
 
@@ -133,7 +134,7 @@ async def test_a_directory_that_can_not_be_made_does_not_keep_gateway_from_servi
         async with await running.connect() as client:
             await client.send(produce(1, client_id="app", size=200))
             await client.receive_frame()
-        assert sample(running, "gateway_usage_sink_failing") == 1
+        await until(lambda: sample(running, "gateway_usage_sink_failing"))  # its thread may not have tried yet
         usage = running.gateway.usage
     assert usage is not None
     assert usage.sink.made.lines == usage.sink.dropped().lines > 0
