@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -154,6 +154,16 @@ def _read(key: str, path: str) -> bytes:
         raise TlsFileFault(key, f'"{path}" can not be read: {exc.strerror}') from None
 
 
+def _unreadable(files: Mapping[str, str]) -> list[TlsFileFault]:
+    found = []
+    for key, path in files.items():
+        try:
+            _read(key, path)
+        except TlsFileFault as exc:
+            found.append(exc)
+    return found
+
+
 class TlsIdentity:
     """The context of one listener or upstream, and the files it comes from.
 
@@ -172,7 +182,7 @@ class TlsIdentity:
             section: names the files.
 
         Raises:
-            ConfigError: a file can't be used.
+            ConfigError: a file can't be used; tells of all that can't be read.
         """
         self.owner = owner
         self.reloads = self.failed_reloads = 0
@@ -184,12 +194,13 @@ class TlsIdentity:
             else (lambda: client_context(section))
         )
         names = ("certificate", "key", "key_password_file", "client_ca", "client_crl", "ca")
-        self._paths = [path for name in names if (path := getattr(section, name, None)) is not None]
+        files = {name: path for name in names if (path := getattr(section, name, None)) is not None}
+        self._paths = list(files.values())
         self._stamp = self._look()
         try:
             self._loaded = self._load()
         except TlsFileFault as exc:
-            raise ConfigError([f"{owner}.{exc}"]) from None
+            raise ConfigError([f"{owner}.{each}" for each in _unreadable(files) or [exc]]) from None
 
     @property
     def context(self) -> ssl.SSLContext:

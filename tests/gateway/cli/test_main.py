@@ -127,6 +127,7 @@ def test_certificates_that_can_not_be_used_are_found(file: Path, run: Run) -> No
         code, out, err = run(*command, file)
         assert (code, out) == (2, "")
         assert 'listeners.0.tls.certificate: "/nowhere.crt" can not be read' in err
+        assert 'listeners.0.tls.key: "/nowhere.key" can not be read' in err
 
 
 def test_columns_line_up_and_numbers_have_no_needless_fraction() -> None:
