@@ -153,7 +153,8 @@ def parse_entity(text: str) -> QuotaEntity:
         try:
             entity_type = EntityType(type_text.strip())
         except ValueError:
-            raise ValueError(f"Unhandled client quota entity type: {type_text.strip()}") from None
+            known = ", ".join(EntityType)
+            raise ValueError(f"unknown entity type {type_text.strip()!r}; types are {known}") from None
         if entity_type in names:
             raise ValueError(f"{entity_type} is given twice")
         names[entity_type], rest = _parse_name(rest.lstrip())

@@ -79,7 +79,8 @@ def exchange(url: str, quotas: list[dict[str, Any]], options: dict[str, str]) ->
         return 1
     lines = [_told(change) for change in sorted(answer["changes"], key=_order)]
     if not lines:
-        lines.append("no difference")
+        removed = any(each["limit"] is None for each in quotas)
+        lines.append("no difference" + ("; what the configuration file says stays" if removed else ""))
     elif "dry_run" in options:
         lines.append(f"{len(lines)} to change; nothing was, since this is a dry run")
     else:

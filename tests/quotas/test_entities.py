@@ -28,7 +28,7 @@ def test_text_names_types_as_kafka_spells_them() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("foo=bar", "Unhandled client quota entity type: foo"),
+        ("foo=bar", "unknown entity type 'foo'; types are client-id, user, ip, topic"),
         ("alice", "expected type=name"),
         ("user=a,user=b", "given twice"),
         ('user="a', "does not end"),
