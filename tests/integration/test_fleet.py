@@ -158,8 +158,9 @@ def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_an_upgrade
         begin_s = time.monotonic()
         time.sleep(6)
         passed = sum(each.taken_between(begin_s, begin_s + 6) for each in load)
-        # Over windows of three seconds it passes in bursts of 3.3 quotas every 3.5 s: one or two of them in six.
-        assert 3.3 * QUOTA < passed < (6 + 2) * QUOTA
+        # Over windows of three seconds it passes in bursts of 3.3 to 4.6 quotas, as many seconds apart: one or two of
+        # them in six. Two quotas would pass 12.
+        assert 3 * QUOTA < passed < 10 * QUOTA
         assert Path(f"/proc/{b.pid}").exists()
         a.eventually(lambda: members(a) == members(b) == 2)
 
