@@ -97,6 +97,16 @@ def members(gateway: GatewayProcess) -> float | None:
     return gateway.metric("gateway_fleet_members")
 
 
+def assert_one_quota_passes(load: list[GreedyProducer]) -> None:
+    """In the next six seconds."""
+    begin_s = time.monotonic()
+    time.sleep(6)
+    passed = sum(each.taken_between(begin_s, begin_s + 6) for each in load)
+    # Over windows of three seconds it passes in bursts of 3.3 to 4.6 quotas, as many seconds apart: one or two of
+    # them in six. Two quotas would pass 12.
+    assert 3 * QUOTA < passed < 10 * QUOTA
+
+
 def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_an_upgrade_and_a_death(
     kafka: KafkaCluster, fleet: tuple[GatewayProcess, GatewayProcess, str]
 ) -> None:
@@ -155,12 +165,7 @@ def test_two_gateways_share_one_quota_and_outlive_a_stop_a_lost_topic_an_upgrade
         report = ask_for_upgrade(*b.admin, within_s=60)
         assert report.error is None
         stack.callback(end, report.pid)
-        begin_s = time.monotonic()
-        time.sleep(6)
-        passed = sum(each.taken_between(begin_s, begin_s + 6) for each in load)
-        # Over windows of three seconds it passes in bursts of 3.3 to 4.6 quotas, as many seconds apart: one or two of
-        # them in six. Two quotas would pass 12.
-        assert 3 * QUOTA < passed < 10 * QUOTA
+        assert_one_quota_passes(load)
         assert Path(f"/proc/{b.pid}").exists()
         a.eventually(lambda: members(a) == members(b) == 2)
 
@@ -223,11 +228,7 @@ def test_an_upgrade_of_one_of_two_gateways_of_two_workers_grants_no_second_quota
         report = ask_for_upgrade(*b.admin, within_s=60)
         assert report.error is None
         stack.callback(end_gently, report.pid)
-        begin_s = time.monotonic()
-        time.sleep(6)  # both processes serve, and the old one drains
-        passed = sum(each.taken_between(begin_s, begin_s + 6) for each in load)
-        # Over windows of three seconds it passes in bursts of 3.3 quotas every 3.5 s: one or two of them in six.
-        assert 3.3 * QUOTA < passed < (6 + 2) * QUOTA
+        assert_one_quota_passes(load)  # both processes serve, and the old one drains
         a.eventually(lambda: members(a) == members(b) == 6, WITHIN_S)
 
 
