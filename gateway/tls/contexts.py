@@ -194,13 +194,12 @@ class TlsIdentity:
             else (lambda: client_context(section))
         )
         names = ("certificate", "key", "key_password_file", "client_ca", "client_crl", "ca")
-        files = {name: path for name in names if (path := getattr(section, name, None)) is not None}
-        self._paths = list(files.values())
+        self._files = {name: path for name in names if (path := getattr(section, name, None)) is not None}
         self._stamp = self._look()
         try:
             self._loaded = self._load()
         except TlsFileFault as exc:
-            raise ConfigError([f"{owner}.{each}" for each in _unreadable(files) or [exc]]) from None
+            raise ConfigError([f"{owner}.{each}" for each in _unreadable(self._files) or [exc]]) from None
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -221,7 +220,7 @@ class TlsIdentity:
             # The time of change too: nothing else tells that a file can be read now.
             return (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size)
 
-        return tuple(stamp(path) for path in self._paths)
+        return tuple(stamp(path) for path in self._files.values())
 
     def reload(self, *, only_if_changed: bool, by: str) -> bool:
         """Read the files again. May block on the file system.
