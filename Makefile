@@ -140,7 +140,8 @@ compiled-meanwhile:
 
 .PHONY: fuzz
 fuzz: $(VENV)/.up-to-date ## the fuzz and property tests with twenty times as many examples, and coverage-guided fuzzing [FUZZ_SECONDS=300]
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "$(NOT_LONG)" tests/fuzz tests/reference
+	@# With so many examples a test may take longer than one that hangs is given.
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=0 -m "$(NOT_LONG)" tests/fuzz tests/reference
 	for target in sasl proxy_protocol principals mapping_rules client_quotas; do \
 	  $(BIN)/python -m tests.fuzz.atheris_run $$target --seconds $(FUZZ_SECONDS); done
 
