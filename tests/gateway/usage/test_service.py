@@ -134,7 +134,8 @@ async def test_a_directory_that_can_not_be_made_does_not_keep_gateway_from_servi
         async with await running.connect() as client:
             await client.send(produce(1, client_id="app", size=200))
             await client.receive_frame()
-        await until(lambda: sample(running, "gateway_usage_sink_failing"))  # its thread may not have tried yet
+        # Its thread may not have tried yet.
+        await until(lambda: sample(running, "gateway_usage_sink_failing") == 1)
         usage = running.gateway.usage
     assert usage is not None
     assert usage.sink.made.lines == usage.sink.dropped().lines > 0
