@@ -211,12 +211,13 @@ def test_k04_producers_that_connect_anew_for_each_request_keep_to_the_bound(
 ) -> None:
     with WireClient(kafka.brokers[1]) as broker:
         create(broker, [attack.name for attack in PRODUCERS] + ["debt-honest"])
+        before = {attack: stored(broker, attack.name) for attack in PRODUCERS}  # a second try finds the first one's
         began = time.monotonic()
         _, took = asyncio.run(all_at_once(gateway.bootstrap, PRODUCERS, produce))
         size = len(produce(PRODUCERS[0])) - 4
         total = 0
         for attack in PRODUCERS:
-            passed = stored(broker, attack.name) * size
+            passed = (stored(broker, attack.name) - before[attack]) * size
             assert passed <= bound(time.monotonic() - began, size), attack
             total += passed
         assert total >= len(PRODUCERS) * QUOTA * WINDOW_S, "the attackers hardly tried"
@@ -229,7 +230,7 @@ def test_k03_consumers_that_connect_anew_for_each_request_keep_to_the_bound(
     with WireClient(kafka.brokers[1]) as broker:
         create(broker, [attack.name for attack in FETCHERS] + ["debt-honest"])
         for attack in FETCHERS:
-            for _ in range(20):
+            for _ in range(20 - stored(broker, attack.name)):
                 broker.send_bytes(produce(Attack(attack.name, 9, acks=0)))
             eventually(partial(has, broker, attack.name, 20))
         began = time.monotonic()
