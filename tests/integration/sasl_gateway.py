@@ -81,11 +81,11 @@ def log_in(client: WireClient, mechanism: str, user: str, password: str | None =
         scram: extensions of SCRAM's first message.
     """
     client.ask("SaslHandshake", HANDSHAKE_VERSION, mechanism=mechanism)
+    if mechanism == "OAUTHBEARER":
+        return _send(client, f"n,,\x01auth=Bearer {unsecured_token(user)}\x01\x01".encode())
     secret = PASSWORDS[user] if password is None else password
     if mechanism == "PLAIN":
         return _send(client, f"\0{user}\0{secret}".encode())
-    if mechanism == "OAUTHBEARER":
-        return _send(client, f"n,,\x01auth=Bearer {unsecured_token(user)}\x01\x01".encode())
     exchange = ScramClient(Mechanism(mechanism), user, secret, nonce=secrets.token_urlsafe(20))
     exchange._bare += "".join(f",{key}={value}" for key, value in scram.items())
     challenge = _send(client, exchange.first())
