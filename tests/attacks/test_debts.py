@@ -213,7 +213,7 @@ def test_k04_producers_that_connect_anew_for_each_request_keep_to_the_bound(
         create(broker, [attack.name for attack in PRODUCERS] + ["debt-honest"])
         before = {attack: stored(broker, attack.name) for attack in PRODUCERS}  # a second try finds the first one's
         began = time.monotonic()
-        _, took = asyncio.run(all_at_once(gateway.bootstrap, PRODUCERS, produce))
+        _, took = asyncio.run(all_at_once(gateway.behind_tap(1), PRODUCERS, produce))
         size = len(produce(PRODUCERS[0])) - 4
         total = 0
         for attack in PRODUCERS:
@@ -235,7 +235,7 @@ def test_k03_consumers_that_connect_anew_for_each_request_keep_to_the_bound(
             eventually(partial(has, broker, attack.name, 20))
         began = time.monotonic()
         enough = QUOTA * WINDOW_S
-        received, took = asyncio.run(all_at_once(gateway.bootstrap, FETCHERS, fetch, enough=enough))
+        received, took = asyncio.run(all_at_once(gateway.behind_tap(1), FETCHERS, fetch, enough=enough))
         seconds = time.monotonic() - began
         most = 20 * (BATCH_BYTES + 200)
         for attack, got in zip(FETCHERS, received, strict=True):
