@@ -87,7 +87,8 @@ ORDER ?= 1
 IN_ORDER = --randomly-seed=$(ORDER)
 # Workers do not take over -X dev by themselves.
 DEV = PYTHONASYNCIODEBUG=1 $(BIN)/python -X dev -m pytest --tx '$(1)*popen//python=$(BIN)/python -X dev' $(IN_ORDER)
-# Real brokers and clients on a shared machine: three tests of a suite may need a second try, which is shown.
+# Real brokers and clients on a shared machine, and what runs beside them with what they leave of its cores: three
+# tests of a suite may need a second try, which is shown.
 TRIES = --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks --rerun-except "was told"
 
 .PHONY: integration
@@ -128,7 +129,7 @@ compiled: $(COMPILED)/.up-to-date ## the gateway with the modules that see every
 # The tests of these modules import them from there: -P and --import-mode keep the tree from standing before it.
 .PHONY: test-compiled
 test-compiled: compiled ## the unit tests of all packages that have compiled modules, with the compiled core
-	SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q --dist loadfile \
+	SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q --dist loadfile $(TRIES) \
 	  --import-mode=append -m "$(NOT_LONG) and not slow" tests/gateway/session tests/gateway/handlers tests/gateway/runtime \
 	  tests/gateway/net tests/gateway/tls tests/gateway/upstream tests/gateway/usage tests/quotas tests/protocol tests/fuzz tests/reference
 
