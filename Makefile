@@ -129,7 +129,7 @@ compiled: $(COMPILED)/.up-to-date ## the gateway with the modules that see every
 # The tests of these modules import them from there: -P and --import-mode keep the tree from standing before it.
 .PHONY: test-compiled
 test-compiled: compiled ## the unit tests of all packages that have compiled modules, with the compiled core
-	SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q --dist loadfile $(TRIES) \
+	SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q --dist loadfile $(if $(BESIDE_BROKERS),$(TRIES)) \
 	  --import-mode=append -m "$(NOT_LONG) and not slow" tests/gateway/session tests/gateway/handlers tests/gateway/runtime \
 	  tests/gateway/net tests/gateway/tls tests/gateway/upstream tests/gateway/usage tests/quotas tests/protocol tests/fuzz tests/reference
 
@@ -137,7 +137,7 @@ test-compiled: compiled ## the unit tests of all packages that have compiled mod
 compiled-meanwhile:
 	@for needed in gcc:gcc python3-dev:python3-config; do command -v $${needed#*:} >/dev/null || \
 	  { echo "SKIPPED the compiled core: install with: apt-get install $${needed%:*}"; exit 0; }; done; \
-	nice -n 19 $(MAKE) --no-print-directory --output-sync=target test-compiled
+	nice -n 19 $(MAKE) --no-print-directory --output-sync=target test-compiled BESIDE_BROKERS=1
 
 .PHONY: fuzz
 fuzz: $(VENV)/.up-to-date ## the fuzz and property tests with twenty times as many examples, and coverage-guided fuzzing [FUZZ_SECONDS=300]
