@@ -8,7 +8,6 @@ from typing import Final
 
 import pytest
 
-from embedded_kafka.kafka import Address
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from testkit import wire
 from testkit.conversation import Conversation
@@ -43,7 +42,7 @@ LEVELS: Final = [
 """Kafka's order of precedence."""
 
 
-def alter(broker: Address, entity: QuotaEntity, value: float | None) -> None:
+def alter(secure_kafka: SecureKafka, entity: QuotaEntity, value: float | None) -> None:
     """Set a producer_byte_rate at the broker; None removes it."""
     parts = [("user", entity.user), ("client-id", entity.client_id)]
     entry = {
@@ -54,7 +53,7 @@ def alter(broker: Address, entity: QuotaEntity, value: float | None) -> None:
         ],
         "ops": [{"key": "producer_byte_rate", "value": value or 0.0, "remove": value is None}],
     }
-    with WireClient(broker) as client:
+    with WireClient(secure_kafka.cluster.brokers[1]) as client:
         answer = client.ask("AlterClientQuotas", 1, entries=[entry], validate_only=False).body
     assert [entry.error_code for entry in answer.entries] == [0]
 
@@ -63,7 +62,7 @@ def alter(broker: Address, entity: QuotaEntity, value: float | None) -> None:
 def no_quotas_left(secure_kafka: SecureKafka) -> Iterator[None]:
     yield
     for entity in LEVELS:
-        alter(secure_kafka.addresses("PLAINTEXT")[1], entity, None)
+        alter(secure_kafka, entity, None)
 
 
 @pytest.mark.usefixtures("no_quotas_left")
@@ -75,10 +74,11 @@ def test_c25_the_gateway_takes_the_same_of_eight_quotas_as_the_broker_and_counts
     monkeypatch.setattr("quotas.rate_quotas._BOUND_WINDOWS", 1_000_000)
     for _ in range(ATTEMPTS):
         differences, changes = race(secure_kafka)
-        if not differences and changes == 3 * len(LEVELS):
+        if changes < 3 * len(LEVELS) or differences:
+            time.sleep(FORGOTTEN_S + 1)  # else the next try, also one of the whole test, begins with full counters
+        assert differences == []
+        if changes == 3 * len(LEVELS):
             return
-        time.sleep(FORGOTTEN_S + 1)  # else the next try, also one of the whole test, begins with full counters
-    assert differences == []
     assert changes >= LEAST_CHANGES
 
 
@@ -101,7 +101,7 @@ def race(secure_kafka: SecureKafka) -> tuple[list[tuple[object, ...]], int]:
         # What falls out of a window falls out for one side a moment before the other.
         if time.monotonic() - started > FORGOTTEN_S - 2:
             return differences, number
-        alter(secure_kafka.addresses("PLAINTEXT")[1], entity, value)
+        alter(secure_kafka, entity, value)
         if value is None:
             ours.core.limits.remove(entity, QuotaKey.PRODUCER_BYTE_RATE)
         else:
@@ -113,6 +113,8 @@ def race(secure_kafka: SecureKafka) -> tuple[list[tuple[object, ...]], int]:
             now_ms = round((time.monotonic() - started) * 1_000)
             client.send("Produce", 9, **fields)
             theirs_ms = client.receive().body.throttle_time_ms
+        if not number and not theirs_ms:
+            return differences, number  # the first quota takes a broker longer to hear of than those after it
         # When the broker counted it is known to within the time of its answer, now and when its counter began.
         slowest_ms = max(slowest_ms, round((time.monotonic() - started) * 1_000) - now_ms)
         c = ours.another().at(now_ms)
