@@ -30,7 +30,7 @@ class ApiVersionsHandler:
     def on_request(self, session: Session, route: Route, frame: bytes, *, now_ms: int) -> None:
         """See `RequestHandler`."""
         if route.unknown_version:
-            session.reply(api_versions.unsupported_version_reply(correlation_id_of(frame)))
+            session.answer(api_versions.unsupported_version_reply(correlation_id_of(frame)), now_ms=now_ms)
             return
         session.forward(frame, route.api, CollectedAnswer(partial(self._on_reply, route.api)))
 

@@ -14,7 +14,6 @@ from gateway.quota_admin.broker_limits import BrokerLimits, Changes, LimitError
 from gateway.quota_admin.rights import Asker, QuotaAdmin
 from gateway.quota_admin.store.interface import ALL_BROKERS, Alteration, LimitChange
 from gateway.session.mute import MuteReason
-from gateway.session.response_queue import TimedRequest
 from gateway.session.routes import Route, Session
 from gateway.upstream.own_topics import OwnTopics
 from protocol.broker_configs import (
@@ -56,9 +55,8 @@ class BrokerLimitsHandler:
             else:
                 self._others.on_request(session, route, frame, now_ms=now_ms)
             return
-        timed = session.start_timing(frame, route.api)
         exchange = _Exchange(
-            self._admin, self._limits, self._own_topics, session, request, correlation_id_of(frame), timed
+            self._admin, self._limits, self._own_topics, session, request, correlation_id_of(frame)
         )
         question = request.asking_for_the_right()
         decide(self._admin, session, question, exchange.read_outcome, exchange.decided, now_ms=now_ms)
@@ -76,7 +74,6 @@ class _Exchange:
         "_results",
         "_session",
         "_throttle_time_ms",
-        "_timed",
     )
 
     def __init__(
@@ -87,7 +84,6 @@ class _Exchange:
         session: Session,
         request: ConfigsRequest,
         correlation_id: int,
-        timed: TimedRequest | None,
     ) -> None:
         self._admin = admin
         self._limits = limits
@@ -95,7 +91,6 @@ class _Exchange:
         self._session = session
         self._request = request
         self._correlation_id = correlation_id
-        self._timed = timed
         self._results: dict[int, ResourceResult] = {}  # place in the request -> its answer, once it is known
         self._throttle_time_ms = 0
 
@@ -188,7 +183,7 @@ class _Exchange:
         # Another gateway may have changed what seems to be so already.
         same = self._limits.merged(changes) == before and not self._admin.shared
         if not changes or same or self._request.validate_only:
-            self._session.answer(self._answer(), self._timed, now_ms=now_ms)
+            self._session.answer(self._answer(), now_ms=now_ms)
             return
         place = self._session.defer()
         asker = _asker(self._session)
@@ -205,7 +200,7 @@ class _Exchange:
                     self._results[at] = ResourceResult(
                         resource.resource_type, resource.name, ErrorCode.KAFKA_STORAGE_ERROR, failure
                     )
-            self._session.fulfil(place, self._answer(), self._timed, now_ms=now_ms)
+            self._session.fulfil(place, self._answer(), now_ms=now_ms)
 
         made = tuple(LimitChange(key, value) for key, value in changes.items())
         self._admin.alter(Alteration(asker.principal, asker.via, made), on_saved)

@@ -16,7 +16,6 @@ from gateway.handlers.quota_rights import NOT_AUTHORISED, Refusal, decide
 from gateway.observability.events import AdminApi, AdminOutcome
 from gateway.quota_admin.rights import Asker, QuotaAdmin
 from gateway.quota_admin.store.interface import Alteration
-from gateway.session.response_queue import TimedRequest
 from gateway.session.routes import Route, Session
 from protocol.api_keys import Api
 from protocol.client_quota_messages import (
@@ -82,19 +81,18 @@ class DescribeClientQuotasHandler:
         yield from ()  # short, but counted: a client may send thousands together
         request = parse_describe(frame, api)
         correlation_id = correlation_id_of(frame)
-        timed = session.start_timing(frame, api)
 
         def decided(refusal: Refusal | None, now_ms: int) -> None:
             answer = DescribeAnswer(correlation_id, api)
             if refusal is None:
-                self._describe(session, request, answer, timed, now_ms)
+                self._describe(session, request, answer, now_ms)
                 return
             self._admin.audit.description_refused(_asker(session))
             self._admin.count(AdminApi.DESCRIBE_QUOTAS, AdminOutcome.REFUSED)
             # Kafka gives no text with this one.
             forbidden = refusal.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             reply = answer.refusal(refusal.error_code, None if forbidden else refusal.error_message)
-            session.answer(reply, timed, now_ms=now_ms)
+            session.answer(reply, now_ms=now_ms)
 
         def read_outcome(frame: bytes) -> Refusal | None:
             code, message = read_describe_outcome(frame, api)
@@ -107,7 +105,6 @@ class DescribeClientQuotasHandler:
         session: Session,
         request: DescribeRequest,
         answer: DescribeAnswer,
-        timed: TimedRequest | None,
         now_ms: int,
     ) -> None:
         components = [(each.entity_type, each.match_type, each.match) for each in request.components]
@@ -117,21 +114,19 @@ class DescribeClientQuotasHandler:
             unsupported = isinstance(exc, UnsupportedEntityType)
             code = ErrorCode.UNSUPPORTED_VERSION if unsupported else ErrorCode.INVALID_REQUEST
             self._admin.count(AdminApi.DESCRIBE_QUOTAS, AdminOutcome.INVALID)
-            session.answer(answer.refusal(code, str(exc)), timed, now_ms=now_ms)
+            session.answer(answer.refusal(code, str(exc)), now_ms=now_ms)
             return
         self._admin.count(AdminApi.DESCRIBE_QUOTAS, AdminOutcome.DONE)
         limits = self._admin.quotas.limits
         if wanted.entity is not None or limits.count <= _FEW:
             for entity, values in wanted.select(limits):
                 answer.add(_described(entity, values))
-            session.answer(answer.frame(), timed, now_ms=now_ms)
+            session.answer(answer.frame(), now_ms=now_ms)
         else:
-            session.run(_steps(session, wanted, limits, answer, timed))
+            session.run(_steps(session, wanted, limits, answer))
 
 
-def _steps(
-    session: Session, wanted: QuotaFilter, limits: Limits, answer: DescribeAnswer, timed: TimedRequest | None
-) -> Steps[None]:
+def _steps(session: Session, wanted: QuotaFilter, limits: Limits, answer: DescribeAnswer) -> Steps[None]:
     """Put an answer together in steps of some milliseconds: with many quotas it takes seconds."""
     found: Grouped = {}
     yield
@@ -146,7 +141,7 @@ def _steps(
         if at % (_AT_ONCE // 10) == 0:
             yield
     now_ms: int = yield
-    session.answer(answer.frame(), timed, now_ms=now_ms)
+    session.answer(answer.frame(), now_ms=now_ms)
 
 
 def _described(entity: QuotaEntity, values: Mapping[QuotaKey, float]) -> DescribedEntity:
@@ -166,9 +161,8 @@ class AlterClientQuotasHandler:
         session.run(self._serve(session, route.api, frame, now_ms))
 
     def _serve(self, session: Session, api: Api, frame: bytes, now_ms: int) -> Steps[None]:
-        timed = session.start_timing(frame, api)
         request = yield from parse_alter(frame, api)
-        exchange = _Alteration(self._admin, session, api, request, correlation_id_of(frame), timed)
+        exchange = _Alteration(self._admin, session, api, request, correlation_id_of(frame))
         question = only_validating(frame, request)
         decide(self._admin, session, question, exchange.read_outcome, exchange.decided, now_ms=now_ms)
 
@@ -176,7 +170,7 @@ class AlterClientQuotasHandler:
 class _Alteration:
     """One AlterClientQuotas request, from the decision whether its client may to its answer."""
 
-    __slots__ = ("_admin", "_api", "_correlation_id", "_request", "_session", "_timed")
+    __slots__ = ("_admin", "_api", "_correlation_id", "_request", "_session")
 
     def __init__(
         self,
@@ -185,14 +179,12 @@ class _Alteration:
         api: Api,
         request: AlterRequest,
         correlation_id: int,
-        timed: TimedRequest | None,
     ) -> None:
         self._admin = admin
         self._session = session
         self._api = api
         self._request = request
         self._correlation_id = correlation_id
-        self._timed = timed
 
     def read_outcome(self, frame: bytes) -> Refusal | None:
         """What the broker says of the same request, to be checked only."""
@@ -222,7 +214,7 @@ class _Alteration:
         changes = tuple(change for plan in plans for change in plan.changes)
         if self._request.validate_only or not changes:
             reply = yield from self._answer(plans, None)
-            self._session.answer(reply, self._timed, now_ms=now_ms)
+            self._session.answer(reply, now_ms=now_ms)
             return
         asker = _asker(self._session)
         place = self._session.defer()
@@ -233,7 +225,7 @@ class _Alteration:
                     now_ms = yield
                 self._admin.note_changes(asker, replaced[at : at + _LINES_AT_ONCE])
             reply = yield from self._answer(plans, failure)
-            self._session.fulfil(place, reply, self._timed, now_ms=now_ms)
+            self._session.fulfil(place, reply, now_ms=now_ms)
 
         # A shared store is asked for what seems to change nothing too, and says itself when it did.
         replaced = [
@@ -254,7 +246,7 @@ class _Alteration:
         self._admin.count(AdminApi.ALTER_QUOTAS, AdminOutcome.REFUSED)
         results = [AlterResult(entry.entity, *refusal) for entry in self._request.entries]
         reply = yield from encode_alter_answer(self._correlation_id, results, self._api)
-        self._session.answer(reply, self._timed, now_ms=now_ms)
+        self._session.answer(reply, now_ms=now_ms)
 
     def _audit_refusal(self, asker: Asker, entry: AlterEntry, op: QuotaOp) -> None:
         old = None

@@ -234,7 +234,7 @@ class FetchHandler(HeadHandler):
     def _answer_empty(
         self, session: Session, api: Api, frame: bytes, known: CachedSensor, wait_ms: int, now_ms: int
     ) -> None:
-        timed = session.start_timing(frame, api)
+        session.begin_answer(now_ms=now_ms)
         empty = without_records(frame, api)
         throttling = session.throttling
         held_by, throttling.held_by = throttling.held_by, None
@@ -244,7 +244,7 @@ class FetchHandler(HeadHandler):
         told = session.throttle_reply(
             empty, api, ThrottledBy.FETCH, known, wait_ms, held_by=held_by, now_ms=now_ms
         )
-        session.answer(told, timed, now_ms=now_ms)
+        session.answer(told, now_ms=now_ms)
 
     def _on_acknowledged(
         self,

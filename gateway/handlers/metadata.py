@@ -138,13 +138,12 @@ class MetadataHandler:
             look, asked = forbid_creation(frame, question), api
         else:
             look, asked = upgrade_question(frame, api, question), _UPGRADED
-        on_reply = partial(self._on_look, session, frame, api, asked, client_id)
+        on_reply = partial(self._on_look, session, api, asked, client_id)
         session.forward(look, api, CollectedAnswer(on_reply))
 
     def _on_look(
         self,
         session: Session,
-        frame: bytes,
         api: Api,
         asked: Api,
         client_id: str,
@@ -171,7 +170,6 @@ class MetadataHandler:
                 now_ms = yield
                 self._context.recent_topics.catch_up()
                 creating = codec.metadata_by_name_request(list(charged), client_id=client_id, may_create=True)
-                timed = session.start_timing(frame, api)
 
                 def on_created(created: bytes, now_ms: int) -> Steps[bytes | None]:
                     yield from self._settle(charged, changes, created, now_ms)
@@ -180,7 +178,7 @@ class MetadataHandler:
                     patched = copy_errors(answer, unknown, created, errors)
                     now_ms = yield
                     told = yield from self._tell_client(patched, asked, api, now_ms)
-                    session.answer(told, timed, now_ms=now_ms)
+                    session.answer(told, now_ms=now_ms)
                     session.release(MuteReason.AWAITING_REPLY)
                     return None
 

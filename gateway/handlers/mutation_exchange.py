@@ -404,7 +404,9 @@ class MutationExchange:
             if self._trace is not None:
                 self._trace.phase("broker", now_ms=now_ms)
         else:
-            self._session.reply(self._merge(TopicResults(0, (), self._validated.tail), now_ms))
+            self._session.begin_answer(now_ms=now_ms)
+            reply = self._merge(TopicResults(0, (), self._validated.tail), now_ms)
+            self._session.answer(reply, now_ms=now_ms)
             self._session.release(MuteReason.AWAITING_REPLY)
             self._end_trace("answered_here", now_ms)
         self._frame = b""

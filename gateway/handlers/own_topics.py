@@ -76,12 +76,11 @@ class OwnTopicsHandler:
             return
         self._own.refusals += 1
         if api.key is ApiKey.ADD_PARTITIONS_TO_TXN:
-            timed = session.start_timing(frame, api)
             correlation_id = correlation_id_of(frame)
             reply = yield from refused_transaction(
                 request, self._own.names, correlation_id, _REFUSED, ErrorCode.OPERATION_NOT_ATTEMPTED
             )
-            session.answer(reply, timed, now_ms=now_ms)
+            session.answer(reply, now_ms=now_ms)
             return
         results, count = yield from refused_results(request, self._own.names, _REFUSED)
         on_reply = partial(_insert, api, results, count, None)

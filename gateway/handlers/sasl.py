@@ -13,7 +13,7 @@ from typing import Final
 from gateway.auth.authentication import Authentication, Progress, Unauthenticated
 from gateway.observability.events import AuthenticationResult, CloseCause, RequestObserver
 from gateway.session.mute import MuteReason
-from gateway.session.response_queue import OnReply
+from gateway.session.response_queue import CollectedAnswer, OnReply
 from gateway.session.routes import MAX_SASL_BYTES, HeadDecision, RequestHandler, Route, Session
 from protocol import codec, sasl
 from protocol.api_keys import Api, ApiKey
@@ -40,11 +40,11 @@ class _SaslHandler:
         self._observer = observer
 
     @staticmethod
-    def _ask(session: Session, frame: bytes, on_reply: OnReply, *, phase: str, now_ms: int) -> None:
+    def _ask(session: Session, frame: bytes, api: Api, on_reply: OnReply, *, phase: str, now_ms: int) -> None:
         session.mute(MuteReason.AWAITING_REPLY)
         if (trace := _exchange(session).trace) is not None:
             trace.phase(phase, now_ms=now_ms)
-        session.ask_upstream(frame, correlation_id_of(frame), on_reply)
+        session.forward(frame, api, CollectedAnswer(on_reply))
 
     def _go_on(
         self, session: Session, progress: Progress, asked_ms: int, frame: bytes, now_ms: int
@@ -72,14 +72,15 @@ class HandshakeHandler(_SaslHandler):
         """See `RequestHandler`."""
         if route.api.version == 0:
             _exchange(session).refuse_old()
-            session.reply(sasl.handshake_v0_refusal(correlation_id_of(frame)))
+            session.answer(sasl.handshake_v0_refusal(correlation_id_of(frame)), now_ms=now_ms)
             return
         exchange = _exchange(session)
         exchange.begin(sasl.read_mechanism(frame, route.api))
         exchange.trace = session.begin_trace(LOGIN, now_ms=now_ms)
         if exchange.trace is not None:
             exchange.trace.attributes["sluice.mechanism"] = exchange.mechanism.value
-        self._ask(session, frame, partial(self._on_reply, session, now_ms), phase="handshake", now_ms=now_ms)
+        on_reply = partial(self._on_reply, session, now_ms)
+        self._ask(session, frame, route.api, on_reply, phase="handshake", now_ms=now_ms)
 
     def _on_reply(self, session: Session, asked_ms: int, frame: bytes, now_ms: int) -> bytes | None:
         progress = _exchange(session).handshake_answered(sasl.read_handshake_error(frame))
@@ -97,7 +98,7 @@ class AuthenticateHandler(_SaslHandler):
             return
         exchange.send(sasl.read_auth_bytes(frame, route.api))
         on_reply = partial(self._on_reply, session, route.api, now_ms)
-        self._ask(session, frame, on_reply, phase="authenticate", now_ms=now_ms)
+        self._ask(session, frame, route.api, on_reply, phase="authenticate", now_ms=now_ms)
 
     def _on_reply(self, session: Session, api: Api, asked_ms: int, frame: bytes, now_ms: int) -> bytes | None:
         exchange = _exchange(session)

@@ -42,4 +42,4 @@ class StreamsGroupHandler:
         else:
             session.forward(frame, route.api)
             return
-        session.answer(refusal, session.start_timing(frame, route.api), now_ms=now_ms)
+        session.answer(refusal, now_ms=now_ms)

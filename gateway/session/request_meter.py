@@ -73,6 +73,10 @@ class RequestMeter:
         self._client_id = client_id
         return TimedRequest(api, client_id, self.event_ns)
 
+    def take_up(self, api: Api, client_id: str) -> TimedRequest:
+        """A request is collected, which may be answered here: without a reply nothing of it counts as timed."""
+        return TimedRequest(api, client_id, self.event_ns)
+
     def spend(self, now_ns: int) -> None:
         """An event is over: add its CPU time; where all its requests are exempt (acks=0), it counts as exempt."""
         elapsed_ns, self.event_ns = now_ns - self.event_ns, 0
@@ -89,6 +93,8 @@ class RequestMeter:
         self, user: str, timed: TimedRequest, broker_id: int | None, *, kind: Kind, now_ms: int
     ) -> None:
         """The reply is here: count the request's time and note how long the client has to wait for it."""
+        self.timed_event = True
+        self._client_id = timed.client_id
         busy_ns, self.busy_ns = self.busy_ns, 0
         self.specific_ms, self.specific_by = 0, _NOT_THROTTLED
         self.row = self.quotas.request_row(

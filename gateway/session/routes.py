@@ -16,7 +16,7 @@ from gateway.auth.authentication import Authentication, SaslRules
 from gateway.observability.events import CloseCause
 from gateway.observability.traces import Trace
 from gateway.session.mute import MuteReason
-from gateway.session.response_queue import Answer, LocalAnswer, OnReply, ResponseQueue, TimedRequest, Watch
+from gateway.session.response_queue import Answer, LocalAnswer, OnReply, ResponseQueue, Watch
 from gateway.session.throttle_state import CachedSensor, ThrottleState
 from protocol.api_keys import Api, ApiKey, all_offered, describe
 from protocol.errors import ProtocolError
@@ -105,14 +105,14 @@ class Session(Protocol):
     def ask_upstream(self, frame: bytes, correlation_id: int, on_reply: OnReply) -> None:
         """Send a question of our own on this client's upstream connection; its reply goes to `on_reply` alone."""
 
-    def reply(self, frame: bytes) -> None:
-        """Answer a request here; the frame waits for the replies of earlier requests (hazard A38)."""
+    def answer(self, reply: bytes, *, now_ms: int) -> None:
+        """Answer the collected request that the handler is at work on; its time counts as that of a relayed one.
 
-    def start_timing(self, frame: bytes, api: Api) -> TimedRequest | None:
-        """A request that is answered here begins; None when no time is measured (KIP-124)."""
+        The reply waits for the replies of earlier requests (hazard A38).
+        """
 
-    def answer(self, reply: bytes, timed: TimedRequest | None, *, now_ms: int) -> None:
-        """Answer a request here, at once; as `reply`, and its time is counted as that of a relayed one."""
+    def begin_answer(self, *, now_ms: int) -> None:
+        """Count the time of that request now, before a quota of its own API is asked; `answer` does it otherwise."""
 
     def defer(self) -> LocalAnswer:
         """Keep a place for a reply that takes its time; no further request is looked at before `fulfil`."""
@@ -124,7 +124,7 @@ class Session(Protocol):
         counts as the time of the client's requests (KIP-124). Ended with the connection.
         """
 
-    def fulfil(self, place: LocalAnswer, reply: bytes, timed: TimedRequest | None, *, now_ms: int) -> None:
+    def fulfil(self, place: LocalAnswer, reply: bytes, *, now_ms: int) -> None:
         """The reply for a place that was kept; not to be called from within an event of this session.
 
         The connection may have ended meanwhile; then the reply is dropped.

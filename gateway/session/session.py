@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from gateway.auth.authentication import Authentication
+from gateway.auth.authentication import Authentication, Unauthenticated
 from gateway.observability.events import CloseCause, Side
 from gateway.observability.traces import Attribute, OpenTraces, Trace, TraceSink
 from gateway.runtime.lateness import LATE_MS
@@ -78,6 +78,9 @@ MAX_HELD_BYTES: Final = 1024 * 1024 + 64 * 1024
 
 SMALL_PIECE_BYTES: Final = 16 * 1024
 
+MAX_REQUESTS_BEFORE_LOGIN: Final = 64
+"""No time is charged before it is known whose it is. The longest exchanges of real clients have fewer than ten."""
+
 
 def _at_once(_frame_bytes: int) -> bool:
     return True
@@ -106,12 +109,15 @@ class ClientSession(Session, ChunkTaker):
 
     __slots__ = (
         "_anonymous_kind",
+        "_answering",
         "_delayed_close",
         "_end_cause",
         "_frame_deadline_ms",
         "_held",
         "_holding",
+        "_in_hand",
         "_in_hand_bytes",
+        "_logging_in",
         "_memory",
         "_open_traces",
         "_parser",
@@ -179,6 +185,7 @@ class ClientSession(Session, ChunkTaker):
         self.bytes_from_client = 0
         self.bytes_from_upstream = 0
         self._sasl = sasl  # until the client has authenticated
+        self._logging_in = 0  # requests until then
         self.authentication: Authentication | None = None if sasl is None else Authentication(sasl.rules)
         self._parser = RequestParser(
             routes if sasl is None else sasl.before,
@@ -191,7 +198,11 @@ class ClientSession(Session, ChunkTaker):
         self._trace_sink = traces
         self._open_traces: OpenTraces | None = None
         self.accounted_bytes = 0
-        self._in_hand_bytes = 0  # of the request that a handler is at work on
+        self._in_hand: TimedRequest | None = None  # the request that a handler is at work on
+        self._answering: TimedRequest | None = (
+            None  # it, once its time is counted and before its reply is queued
+        )
+        self._in_hand_bytes = 0
         self._rewritten: tuple[bytes, Answer, RateTracker] | None = None  # of the request looked at
         self._watched: Watch | None = None  # looks at the rest of the request that is relayed
         self._unsent_bytes = [0, 0]  # towards the client, towards the broker
@@ -468,6 +479,13 @@ class ClientSession(Session, ChunkTaker):
         route.requests += 1
         self._started = True
         self._in_hand_bytes = len(frame)
+        if self._sasl is not None:
+            self._logging_in += 1
+            if self._logging_in > MAX_REQUESTS_BEFORE_LOGIN:
+                raise Unauthenticated(f"more than {MAX_REQUESTS_BEFORE_LOGIN} requests before the login")
+        meter = self.meter
+        timed = meter is not None and meter.on
+        self._in_hand = meter.take_up(route.api, self.client_id_of(frame)) if meter and timed else None
         route.collect.on_request(self, route, frame, now_ms=now_ms)
         if len(self.responses) >= self.throttling.most_in_flight:
             self.muted |= _IN_FLIGHT_FULL
@@ -729,38 +747,34 @@ class ClientSession(Session, ChunkTaker):
         self.responses.pending.append(Pending(correlation_id, CollectedAnswer(on_reply)))
         self.to_upstream.append(frame)
 
-    def reply(self, frame: bytes) -> None:
+    def begin_answer(self, *, now_ms: int) -> None:
         """See `Session`."""
-        self.responses.reply(frame)
+        timed, self._in_hand = self._in_hand, None
+        if timed is not None:
+            self.request_answered(timed, now_ms=now_ms)
+            self._answering = timed
 
-    def start_timing(self, frame: bytes, api: Api) -> TimedRequest | None:
+    def answer(self, reply: bytes, *, now_ms: int) -> None:
         """See `Session`."""
-        if self.meter is None or not self.meter.on:
-            return None
-        return self.meter.start(api, self.client_id_of(frame))
-
-    def answer(self, reply: bytes, timed: TimedRequest | None, *, now_ms: int) -> None:
-        """See `Session`."""
-        self.reply(self._sealed(reply, timed, now_ms))
+        self.responses.reply(self._sealed(reply, now_ms))
 
     def defer(self) -> LocalAnswer:
         """See `Session`."""
         self.mute(MuteReason.AWAITING_REPLY)
         return self.responses.defer()
 
-    def fulfil(self, place: LocalAnswer, reply: bytes, timed: TimedRequest | None, *, now_ms: int) -> None:
+    def fulfil(self, place: LocalAnswer, reply: bytes, *, now_ms: int) -> None:
         """See `Session`."""
-        self.responses.fill(place, self._sealed(reply, timed, now_ms))
+        self.responses.fill(place, self._sealed(reply, now_ms))
         self.muted &= ~int(MuteReason.AWAITING_REPLY)
         self._replied(now_ms)
         if self.on_output_ready is not None:
             self.on_output_ready()
 
-    def _sealed(self, reply: bytes, timed: TimedRequest | None, now_ms: int) -> bytes:
-        if timed is None:
-            return reply
-        self.request_answered(timed, now_ms=now_ms)
-        return self.seal_reply(timed, reply, now_ms=now_ms)
+    def _sealed(self, reply: bytes, now_ms: int) -> bytes:
+        self.begin_answer(now_ms=now_ms)
+        timed, self._answering = self._answering, None
+        return reply if timed is None else self.seal_reply(timed, reply, now_ms=now_ms)
 
     @property
     def kind(self) -> Kind:

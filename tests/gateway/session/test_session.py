@@ -315,7 +315,7 @@ def test_b21_idleness_closes_a_reply_owed_does_not_and_the_first_cause_counts() 
     c = Conversation()
     place = c.session.defer()
     c.client_sends(heartbeat(1)).still_muted().client_half_closes().alive().upstream_sees()
-    c.step(lambda now_ms: c.session.fulfil(place, b"made", None, now_ms=now_ms))
+    c.step(lambda now_ms: c.session.fulfil(place, b"made", now_ms=now_ms))
     c.client_sees(b"made").closed(CloseCause.CLIENT_CLOSED)
 
 
