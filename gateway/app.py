@@ -89,6 +89,7 @@ from gateway.server.tls_setup import TlsParts
 from gateway.server.upgrade import Upgrade
 from gateway.server.worker import WorkerSide
 from gateway.server.workers import WorkerPool
+from gateway.session.announced import AnnouncedLimits
 from gateway.session.client_quotas import ClientQuotas, QuotaScope, RequestTimeSource
 from gateway.session.memory_budget import MemoryBudget
 from gateway.session.mute import MuteReason
@@ -135,6 +136,7 @@ class Gateway:
         fleet: the gateways that share usage with this one; None: none do.
         listeners: by name.
         memory: what their connections hold.
+        announced: what these have announced to brokers.
         settings: what a reload changes.
         operations: what can be changed meanwhile.
         admin: the admin port.
@@ -186,6 +188,8 @@ class Gateway:
         self.tls = TlsParts(config, self._loop)
         self._own_topics = OwnTopics.of(config)
         topic_ids = self._topic_ids = TopicIds()
+        processes = config.server.worker_count if worker is not None else 1
+        self.announced = AnnouncedLimits(config.limits.announced_max_request_bytes, processes=processes)
         self.upstreams = build_upstreams(
             config,
             now_ms=now_ms,
@@ -193,6 +197,7 @@ class Gateway:
             on_change=self._listeners.follow,
             own_topics=self._own_topics,
             topic_ids=topic_ids,
+            announced=self.announced,
         )
         self.cluster = self.upstreams[MAIN].cluster
         self.discovery = self.upstreams[MAIN].discovery
@@ -432,6 +437,7 @@ class Gateway:
             journal=self.journal,
             proxy=section.proxy_protocol,
             memory=self.memory,
+            announced=self.announced,
             long_work=self._long_work,
             hand_over=None if self._supervisor is None else partial(self._supervisor.hand_over, section.name),
             places=None if self._worker is None else self._worker.places,
@@ -498,7 +504,7 @@ class Gateway:
             max_entity_series=max_series,
         )
         self._connection_metrics.watch_connections(self.connections, max_ip_series=max_series)
-        self._connection_metrics.watch_memory(self.memory)
+        self._connection_metrics.watch_memory(self.memory, self.announced)
         for metrics in (
             self._connection_metrics,
             self._request_metrics,

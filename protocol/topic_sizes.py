@@ -208,6 +208,8 @@ def _walk_produce(window: _Window, api: Api, found: Found) -> _Walk:
                 records_of_topic += records
         if flexible:
             at = yield from _tags(window, at)
+        if at > window.end:
+            at = yield at, 0  # what has not come is not told
         found(called, of_topic, records_of_topic)
     return at
 
@@ -252,6 +254,8 @@ def _walk_fetch(window: _Window, api: Api, found: Found) -> _Walk:
                 records_of_topic += records
         if flexible:
             at = yield from _tags(window, at)
+        if at > window.end:
+            at = yield at, 0  # what has not come is not told
         found(called, of_topic, records_of_topic)
     return at
 
@@ -281,6 +285,8 @@ def _walk_share_fetch(window: _Window, api: Api, found: Found) -> _Walk:
                 at = yield from _tags(window, at + 8 + 8 + 2)
             at = yield from _tags(window, at)
         at = yield from _tags(window, at)
+        if at > window.end:
+            at = yield at, 0  # what has not come is not told
         found(called, of_topic, records_of_topic)
     return at
 
@@ -312,7 +318,7 @@ class TopicWalk:
         Args:
             api: Produce: the first bytes are those of a request's body, or of its header's tags. Others: those
                 of an answer's size.
-            found: told of each topic behind its last partition.
+            found: told of each topic once all of it has come.
         """
         self._window = _Window()
         self._walk: _Walk | None = _WALKS[api.key](self._window, api, found)
@@ -324,7 +330,7 @@ class TopicWalk:
         """Look at `data[at:end]`, the next bytes."""
         while self._walk is not None:
             if self.left_bytes:
-                if self.left_bytes >= end - at:
+                if self.left_bytes > end - at or (self.left_bytes == end - at and self._wanted):
                     self.left_bytes -= end - at
                     return
                 at += self.left_bytes

@@ -380,9 +380,49 @@ class RateTracker:
         self.blocked_until_ms = max(self.blocked_until_ms, empty_ms) + value * self._ms_per_unit
 
     def record_unchecked(self, value: float, *, now_ms: int) -> None:
-        """Counts what no answer can carry any more; it weighs on the next request."""
+        """Counts what no answer can carry any more, or not yet; it weighs on the next request."""
         self._meter.record(value, now_ms=now_ms)
         self._pour(value, now_ms)
+
+    def record_part(self, value: float, *, now_ms: int) -> None:
+        """Counts a part of a request that has come; its last part is recorded, and tells the wait for the whole."""
+        self.record_unchecked(value, now_ms=now_ms)
+        self._look_for_urgency()
+
+    def expect(self, value: float, *, now_ms: int) -> None:
+        """Of what was recorded just now so much is still to come: the average counts it as it comes.
+
+        The bound goes on counting it, since others must not pass meanwhile.
+        """
+        self._meter.record(-value, now_ms=now_ms)
+
+    def arrived(self, value: float, *, now_ms: int) -> None:
+        """So much has come of what is expected."""
+        self._meter.record(value, now_ms=now_ms)
+        self._look_for_urgency()
+
+    def give_up(self, value: float, *, since_ms: int, now_ms: int) -> None:
+        """So much of what is expected will not come.
+
+        Args:
+            value: what the average has not counted.
+            since_ms: when it was recorded: what the bound has let pass in its place since then is gone.
+            now_ms: the present.
+        """
+        if not self._ms_per_unit:
+            return
+        back_ms = value * self._ms_per_unit - (now_ms - since_ms)
+        if back_ms > 0:
+            self.blocked_until_ms -= back_ms
+        # A mute that is left behind ends when what has come is paid for.
+        still_ms = max(
+            self._meter.throttle_time_ms(self._limit, now_ms=now_ms), self.blocked_until_ms - now_ms
+        )
+        self.owed_until_ms = min(self.owed_until_ms, now_ms + max(0, math.ceil(still_ms)))
+
+    def _look_for_urgency(self) -> None:
+        if self._meter.recorded - self._settled >= self._urgent_from:
+            self._be_urgent()
 
     def untold(self, *, now_ms: int) -> float:
         """What was recorded here, is remembered yet, and was not told to the other members of a fleet."""

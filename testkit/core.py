@@ -14,6 +14,7 @@ from gateway.handlers.context import HandlerContext
 from gateway.observability.quota_metrics import label_value
 from gateway.observability.throttle_journal import ThrottleJournal
 from gateway.observability.traces import TraceSink
+from gateway.session.announced import AnnouncedLimits
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.memory_budget import MemoryBudget
 from gateway.session.routes import (
@@ -127,6 +128,7 @@ class GatewayCore:
         desk: makes quota alterations durable.
         settings: bounds of its sessions.
         memory: what they hold together.
+        announced: what they have announced to brokers.
         traces: what they tell of mutations and logins.
         routes: their table.
     """
@@ -214,6 +216,7 @@ class GatewayCore:
         )
         self.settings = settings or session_settings()
         self.memory = MemoryBudget(self.settings.queued_max_request_bytes)
+        self.announced = AnnouncedLimits(self.settings.announced_max_request_bytes)
         self.routes: dict[int, Route] = RoutesOnDemand(
             *self.handlers(), max_frame_bytes=self.settings.max_frame_bytes
         )
@@ -233,6 +236,7 @@ class GatewayCore:
             peer="192.0.2.1:40000",
             quotas=self.client_quotas,
             memory=self.memory,
+            announced=self.announced.of(None),
             traces=self.traces,
             now_ms=self.clock.now_ms,
         )

@@ -13,6 +13,9 @@ class LimitSettings(Section, frozen=True):
         queued_max_request_bytes: what all connections together hold back: requests and answers that are seen whole,
             replies that wait for earlier ones, bytes that a peer does not take. Kafka's queued.max.request.bytes;
             connections that would hold more are not read on.
+        announced_max_request_bytes: what requests under way may have announced to one broker and not sent yet: a
+            broker makes room for a request when it has read its size. A request that does not fit is collected
+            first. Where the brokers' queued.max.request.bytes is lower, that counts.
         max_in_flight_requests: requests without a reply; reading stops there. Producers have 5 by default.
         max_response_bytes: largest response a broker may announce; Kafka has no bound but the INT of the size.
         max_mute_ms: longest mute that is issued at once; the rest of a longer one is due later. Java producers give
@@ -30,6 +33,7 @@ class LimitSettings(Section, frozen=True):
 
     max_frame_bytes: Bytes = 104_857_600
     queued_max_request_bytes: Bytes = 268_435_456
+    announced_max_request_bytes: Bytes = 134_217_728
     max_in_flight_requests: Count = 1000
     max_response_bytes: Bytes = MAX_INT32
     max_mute_ms: Milliseconds = 110_000

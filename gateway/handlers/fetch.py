@@ -1,7 +1,7 @@
 """Fetch and ShareFetch under the consumer byte rate (KIP-13).
 
-The forwarded max_bytes is lowered to what the quota's window can pass; the answer is counted when its head is
-seen, delivered in full with its throttle time, and the channel is muted. Kafka instead throws the data away and
+The forwarded max_bytes is lowered to what the quota's window can pass; the answer tells the wait for all of it, is
+counted as it comes, delivered in full, and the channel is muted. Kafka instead throws the data away and
 answers empty: a gateway would have paid for the transfer already, and a batch larger than the window would never
 arrive (hazards C12, C13; docs/behaviour.md).
 
@@ -20,6 +20,7 @@ records, its answer tells the wait, and every answer is delivered.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -28,10 +29,12 @@ from gateway.handlers.node_endpoints import relayed_answers
 from gateway.handlers.topic_use import PlainTopicsOfReply, TopicCounters, TopicsOfReply
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.mute import MuteReason
+from gateway.session.parts import ReplyParts, Watch
 from gateway.session.response_queue import Answer, HeadAnswer, Pending, SizedAnswer
 from gateway.session.routes import RELAY, HeadDecision, HeadHandler, Route, Session
 from gateway.session.throttle_state import CachedSensor
 from gateway.upstream.topology import Topology
+from gateway.usage.row import UsageRow
 from protocol.api_keys import Api, ApiKey
 from protocol.errors import Truncated
 from protocol.fetch import (
@@ -49,10 +52,7 @@ from quotas.combine import ThrottledBy
 from quotas.rate_quotas import RateTracker
 
 _MOST_NAMED: Final = 100
-"""Topics of a Fetch whose counters are looked for, at up to 100 us each."""
-
-_MOST_AWAITED_BYTES: Final = 16 * 1024
-"""Of a Fetch that comes in pieces, for the topics that it names."""
+"""Topics of a Fetch whose counters are looked for, at up to 100 us each; those that have come."""
 
 
 class FetchHandler(HeadHandler):
@@ -90,15 +90,11 @@ class FetchHandler(HeadHandler):
             session.responses.pending.append(Pending(correlation_id, self._relayed.get(route.api.version)))
             return RELAY
         known = _counter(quotas, session, data, at, client_id_length, now_ms)
-        if known is None:
-            return HeadDecision.MORE
         answer: Answer
-        tracker, sized = known.tracker, known.sized
-        if sized is not None and not session.times_requests:
-            assert known.row is not None
-            known.row.use(session.throttling.serial, now_ms=now_ms)
-            answer = self._sized(sized[route.api.flexible_header], route.api, known, quotas)
-            session.responses.pending.append(Pending(correlation_id, answer))
+        tracker, row = known.tracker, known.row
+        if tracker is None and row is not None and not known.of_topics and not session.times_requests:
+            row.use(session.throttling.serial, now_ms=now_ms)
+            session.responses.pending.append(Pending(correlation_id, self._sized(route.api, row)))
             return RELAY
         most_bytes = None if tracker is None else tracker.max_in_window()
         topics = quotas.topic_wait(session.throttling, known)
@@ -106,11 +102,8 @@ class FetchHandler(HeadHandler):
             named = topics_named(data, at, size, client_id_length, route.api, most=_MOST_NAMED)
             counters = TopicCounters(session, quotas, route.api, known)
             found: list[bytes] = []
-            try:
+            with suppress(Truncated):
                 found.extend(named)
-            except Truncated:
-                if len(data) - at < min(4 + size, _MOST_AWAITED_BYTES):
-                    return HeadDecision.MORE
             topics = session.throttling.topic_wait = counters.wait_to_fetch(found, now_ms)
         if topics is not None and (wait_ms := topics.until_ms - now_ms) > 0:
             assert topics.sensor.tracker is not None
@@ -159,7 +152,6 @@ class FetchHandler(HeadHandler):
         assert self._quotas is not None
         _, _, _, client_id_length = HEAD.unpack_from(frame, 0)
         known = _counter(self._quotas, session, frame, 0, client_id_length, now_ms)
-        assert known is not None  # the frame is whole
         tracker = known.tracker
         most_bytes = None if tracker is None else tracker.max_in_window()
         topics = self._quotas.topic_wait(session.throttling, known)
@@ -195,37 +187,26 @@ class FetchHandler(HeadHandler):
         if not self._acknowledges:
             self._answer_empty(session, api, frame, asking, wait_ms, now_ms)
             return
-        watch = self._watch(session, api, known)
-        on_head = partial(self._on_acknowledged, session, api, known, asking, now_ms + wait_ms)
-        answer = HeadAnswer(on_head, self._tail(api), watch)
+        assert self._quotas is not None
+        reply = _FetchReply(session, self._quotas, api, known)
+        on_head = partial(reply.on_acknowledged, asking, now_ms + wait_ms)
+        answer = HeadAnswer(on_head, self._tail(api), reply)
         session.forward(without_wish_for_records(frame, api), api, answer)
 
     def _answer(self, session: Session, api: Api, known: CachedSensor) -> HeadAnswer:
-        watch = self._watch(session, api, known)
-        return HeadAnswer(partial(self._on_reply, session, api, known, watch), self._tail(api), watch)
+        assert self._quotas is not None
+        reply = _FetchReply(session, self._quotas, api, known)
+        return HeadAnswer(reply.on_head, self._tail(api), reply)
 
-    def _sized(self, answer: SizedAnswer, api: Api, known: CachedSensor, quotas: ClientQuotas) -> SizedAnswer:
-        """The answer to a request that only the usage record counts."""
-        row = known.row
-        if row is None or row.topics is None:
-            tail = self._tail(api)
-            return answer if tail is None else SizedAnswer(answer.count, answer.less_bytes, tail)
+    def _sized(self, api: Api, row: UsageRow) -> SizedAnswer:
+        """The answer to a request that only the usage record counts; the same for all requests of its client."""
         kept = row.answer
         if kept is not None and kept[0] is api and isinstance(kept[1], SizedAnswer):
             return kept[1]
-        watch = PlainTopicsOfReply(api, row)
-        answer = SizedAnswer(answer.count, answer.less_bytes, self._tail(api), watch)
+        watch = None if row.topics is None else PlainTopicsOfReply(api, row)
+        answer = SizedAnswer(row, -counted_bytes(0, api), self._tail(api), watch)
         row.answer = (api, answer)
         return answer
-
-    def _watch(self, session: Session, api: Api, known: CachedSensor) -> TopicsOfReply | None:
-        """What counts a reply by topic; None: nothing does."""
-        quotas = self._quotas
-        if quotas is None or not (
-            known.of_topics or (known.row is not None and known.row.topics is not None)
-        ):
-            return None
-        return TopicsOfReply(session, quotas, api, TopicCounters(session, quotas, api, known))
 
     def _tail(self, api: Api) -> NodeEndpoints | None:
         relayed = self._relayed.get(api.version)
@@ -246,74 +227,69 @@ class FetchHandler(HeadHandler):
         )
         session.answer(told, now_ms=now_ms)
 
-    def _on_acknowledged(
-        self,
-        session: Session,
-        api: Api,
-        known: CachedSensor,
-        asking: CachedSensor,
-        until_ms: int,
-        head: bytes,
-        size: int,
-        now_ms: int,
+
+class _FetchReply:
+    """What counts the reply to one request: its head asks the quota, its bytes are counted as they come."""
+
+    __slots__ = ("_api", "_emptied", "_known", "_now_ms", "_quotas", "_session", "_topics")
+
+    def __init__(self, session: Session, quotas: ClientQuotas, api: Api, known: CachedSensor) -> None:
+        """Nothing has come; `known` is what the request was counted by."""
+        self._session = session
+        self._quotas = quotas
+        self._api = api
+        self._known = known
+        self._topics: TopicsOfReply | None = None
+        if known.of_topics or (known.row is not None and known.row.topics is not None):
+            self._topics = TopicsOfReply(session, quotas, api, TopicCounters(session, quotas, api, known))
+        self._emptied = False
+        self._now_ms = 0
+
+    def on_acknowledged(
+        self, asking: CachedSensor, until_ms: int, head: bytes, size: int, now_ms: int
     ) -> bytes | None:
         """The reply to a ShareFetch that came at the wrong time: it tells the wait for the next."""
-        session.release(MuteReason.AWAITING_FETCH)
-        delivered_bytes = counted_bytes(size, api)
-        if known.row is not None:
-            known.row.use(session.throttling.serial, now_ms=now_ms)
-            known.row.count(delivered_bytes)
-        if known.tracker is not None:
-            known.tracker.record_unchecked(delivered_bytes, now_ms=now_ms)
+        self._now_ms = now_ms
+        self._session.release(MuteReason.AWAITING_FETCH)
+        if self._known.tracker is not None:
+            self._known.tracker.record_unchecked(counted_bytes(size, self._api), now_ms=now_ms)
         if until_ms <= now_ms:
             return None
-        return session.throttle_reply(head, api, ThrottledBy.FETCH, asking, until_ms - now_ms, now_ms=now_ms)
+        return self._session.throttle_reply(
+            head, self._api, ThrottledBy.FETCH, asking, until_ms - now_ms, now_ms=now_ms
+        )
 
-    def _on_reply(
-        self,
-        session: Session,
-        api: Api,
-        asked: CachedSensor,
-        watch: TopicsOfReply | None,
-        head: bytes,
-        size: int,
-        now_ms: int,
-    ) -> bytes | None:
+    def on_head(self, head: bytes, size: int, now_ms: int) -> bytes | None:
+        """See `OnHead`."""
+        session, api, quotas, asked = self._session, self._api, self._quotas, self._known
         throttling = session.throttling
+        self._now_ms = now_ms
         session.release(MuteReason.AWAITING_FETCH)
         throttling.fetch_ends()
         held_by, throttling.held_by = throttling.held_by, None
-        quotas = self._quotas
-        assert quotas is not None
         # Looked up again: a quota that changed while the broker was waiting for records applies to this answer.
-        known = asked
         if not asked.is_of(session.user, asked.raw_client_id, quotas.limits.version, now_ms=now_ms):
             if asked.tracker is not None:
                 asked.tracker.leave(session.throttling)
-            known = _look_up(quotas, session, asked.client_id, asked.raw_client_id, now_ms)
-        tracker, row = known.tracker, known.row
-        if tracker is not None and self._acknowledges:
-            tracker.leave(session.throttling)
-        elif tracker is not None:
-            wanted_ms = tracker.empties(session.throttling, now_ms=now_ms)
-            if wanted_ms > 0:
-                if watch is not None:
-                    watch.counters = None
-                if row is not None:
-                    row.use(throttling.serial, now_ms=now_ms)
-                    row.count(0)
-                empty = emptied(head, api)
-                return session.throttle_reply(
-                    empty, api, ThrottledBy.FETCH, known, wanted_ms, held_by=held_by, now_ms=now_ms
-                )
-        delivered_bytes = counted_bytes(size, api)
-        if row is not None:
-            row.use(throttling.serial, now_ms=now_ms)
-            row.count(delivered_bytes)
-        if watch is not None and known is not asked:
-            watch.counters = TopicCounters(session, quotas, api, known)
+            self._known = _look_up(quotas, session, asked.client_id, asked.raw_client_id, now_ms)
+            if self._topics is not None:
+                self._topics.counters = TopicCounters(session, quotas, api, self._known)
+        known = self._known
+        tracker = known.tracker
         if tracker is None:
             return None
+        if api.key is ApiKey.SHARE_FETCH:
+            tracker.leave(session.throttling)
+        elif (wanted_ms := tracker.empties(session.throttling, now_ms=now_ms)) > 0:
+            self._emptied = True
+            if known.row is not None:
+                known.row.use(throttling.serial, now_ms=now_ms)
+                known.row.count(0)
+            empty = emptied(head, api)
+            return session.throttle_reply(
+                empty, api, ThrottledBy.FETCH, known, wanted_ms, held_by=held_by, now_ms=now_ms
+            )
+        delivered_bytes = counted_bytes(size, api)
         tracker.last_value = float(delivered_bytes)
         wanted_ms = tracker.record(delivered_bytes, session.throttling, now_ms=now_ms)
         if wanted_ms <= 0:
@@ -322,20 +298,41 @@ class FetchHandler(HeadHandler):
             head, api, ThrottledBy.FETCH, known, wanted_ms, held_by=held_by, now_ms=now_ms
         )
 
+    def whole(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:
+        """See `ReplyWatch`."""
+        if self._emptied:
+            return
+        row = self._known.row
+        if row is not None:
+            row.use(self._session.throttling.serial, now_ms=now_ms)
+            row.count(counted_bytes(end - at - 4, self._api))
+        if self._topics is not None:
+            self._topics.whole(data, at, end, now_ms=now_ms)
+
+    def begin(self, size: int) -> Watch | None:
+        """See `ReplyWatch`."""
+        if self._emptied:
+            return None
+        known, now_ms = self._known, self._now_ms
+        if known.row is not None:
+            known.row.use(self._session.throttling.serial, now_ms=now_ms)
+            known.row.count(0)
+        by_topic = None if self._topics is None else self._topics.begin(size)
+        if known.row is None and known.tracker is None:
+            return by_topic
+        delivered_bytes = counted_bytes(size, self._api)
+        uncounted_bytes = 4 + size - delivered_bytes
+        return ReplyParts(delivered_bytes, uncounted_bytes, known.row, known.tracker, by_topic, now_ms=now_ms)
+
 
 def _counter(
     quotas: ClientQuotas, session: Session, data: bytes, at: int, client_id_length: int, now_ms: int
-) -> CachedSensor | None:
-    """What the client's answers are counted by, kept with the session: the next is likely counted by it too.
-
-    None when the client id of the request at `at` has not been received whole.
-    """
+) -> CachedSensor:
+    """What the client's answers are counted by, kept with the session: the next is likely counted by it too."""
     known = session.throttling.fetch_sensor
     raw = data[at + CLIENT_ID_AT : at + HEAD_BYTES + max(client_id_length, 0)]
     if known is None or not known.is_of(session.user, raw, quotas.limits.version, now_ms=now_ms):
-        client_id = session.client_id_at(data, at, client_id_length)
-        if client_id is None:
-            return None
+        client_id = session.client_id_at(data, at, client_id_length) or ""
         before = known
         known = _look_up(quotas, session, client_id, raw, now_ms)
         session.throttling.inherit(known.tracker, before)

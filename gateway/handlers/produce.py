@@ -1,10 +1,10 @@
 """Produce: relayed as it comes, under the producer byte rate (KIP-13).
 
-acks decide whether a reply is owed. The frame's bytes are counted when its head is seen: a client over its quota is
-muted from then on, so the next frame waits even when it came in the same segment, and its reply carries what is
-left of the throttle (KIP-219). acks=0 has no reply and is muted all the same. While the counter is blocked, and on
-new connections while a mute that others left is not over, a request is held instead (hazard K04). Records are never
-looked at.
+acks decide whether there will be a reply. The frame's bytes are counted as they come (hazard M01). When all of them
+are here, a client over its quota is muted, so the next frame waits even when it came in the same segment, and the
+reply carries what is left of the throttle (KIP-219). acks=0 has no reply and is muted all the same. While the counter
+is blocked, and on new connections while a mute that others left is not over, a request is held instead (hazard K04).
+Records are never looked at.
 A reply is collected where it is to be changed: throttle_time_ms of one that is throttled, brokers' addresses from v10
 on (KIP-951). Others are relayed.
 """
@@ -16,6 +16,7 @@ from functools import partial
 from gateway.handlers.context import HandlerContext
 from gateway.handlers.topic_use import ProduceTopics, count_plain_produce
 from gateway.session.client_quotas import ClientQuotas
+from gateway.session.parts import RequestParts
 from gateway.session.response_queue import CollectedAnswer, Pending
 from gateway.session.routes import RELAY, HeadDecision, HeadHandler, Route, Session
 from gateway.session.throttle_state import CachedSensor
@@ -68,80 +69,128 @@ class ProduceHandler(HeadHandler):
             if read is None:
                 return HeadDecision.MORE
             acks = read
-        answer = self._rewriting.get(api.version)
-        quotas = self._quotas
-        topics: ProduceTopics | None = None
-        if quotas is not None and quotas.counts_produce:
-            # acks come after the client id, so that has been received too.
-            throttling = session.throttling
-            known = throttling.produce_sensor
-            raw = data[at + CLIENT_ID_AT : at + head_bytes]
-            if known is None or not known.is_of(session.user, raw, quotas.limits.version, now_ms=now_ms):
-                client_id = session.client_id_at(data, at, client_id_length) or ""
-                before = known
-                known = throttling.produce_sensor = quotas.produce_sensor(
-                    session.listener,
-                    session.user,
-                    client_id,
-                    raw,
-                    session.broker_id,
-                    kind=session.kind,
-                    now_ms=now_ms,
-                )
-                throttling.inherit(known.tracker, before)
-                wanted_ms = throttling.inherited_until_ms - now_ms
-                if known.tracker is not None and wanted_ms > 0:
-                    return session.hold(api, ThrottledBy.PRODUCE, known, wanted_ms, now_ms=now_ms)
-            tracker, row = known.tracker, known.row
-            if tracker is not None and (now_ms < tracker.blocked_until_ms or tracker.queue is not None):
-                wanted_ms = tracker.wait_ms(throttling, size, now_ms=now_ms)
-                if wanted_ms > 0:
-                    return session.hold(api, ThrottledBy.PRODUCE, known, wanted_ms, now_ms=now_ms)
-            if known.of_topics:
-                topics = ProduceTopics(session, quotas, api, known, data, at, size, client_id_length)
-                try:
-                    held = topics.held_by(now_ms)
-                except Truncated:
-                    return HeadDecision.MORE
-                if held is not None:
-                    return session.hold(api, ThrottledBy.PRODUCE, *held, now_ms=now_ms)
-            held_by, throttling.held_by = throttling.held_by, None
-            if row is not None:
-                row.use(throttling.serial, now_ms=now_ms)
-                row.count(size)
-                if (
-                    topics is None
-                    and row.topics is not None
-                    and not count_plain_produce(row, data, at, size, head_bytes, api)
-                ):
-                    topics = ProduceTopics(session, quotas, api, known, data, at, size, client_id_length)
-            if tracker is not None:
-                wanted_ms = tracker.record(size, throttling, now_ms=now_ms)
-                if wanted_ms > 0:
-                    wanted_ms = min(wanted_ms, throttling.max_mute_ms)
-                    session.throttle(wanted_ms, tracker, now_ms=now_ms)
-                    until_ms = now_ms + wanted_ms
-                    answer = CollectedAnswer(partial(self._on_reply, session, api, known, until_ms, held_by))
-                    if acks == 0:
-                        quotas.record_throttle(
-                            api.key,
-                            ThrottledBy.PRODUCE,
-                            tracker,
-                            wanted_ms,
-                            user=known.user,
-                            client_id=known.client_id,
-                            kind=session.kind,
-                            now_ms=now_ms,
-                            row=row,
-                            again=held_by is tracker,
-                        )
-        if acks != 0:
-            session.responses.pending.append(Pending(correlation_id, answer))
+        pending = None if acks == 0 else Pending(correlation_id, self._rewriting.get(api.version))
+        if self._quotas is not None and self._quotas.counts_produce:
+            decision = self._count(
+                session, self._quotas, api, data, at, size, client_id_length, pending, now_ms=now_ms
+            )
+            if decision is not RELAY:
+                return decision
+        if pending is not None:
+            session.responses.pending.append(pending)
         else:
             session.responses.unanswered = True
-        if topics is not None:
-            topics.relayed(now_ms, owed=acks != 0)
         return RELAY
+
+    def _count(
+        self,
+        session: Session,
+        quotas: ClientQuotas,
+        api: Api,
+        data: bytes,
+        at: int,
+        size: int,
+        client_id_length: int,
+        pending: Pending | None,
+        *,
+        now_ms: int,
+    ) -> HeadDecision:
+        """Count what has come of a request, and have the rest counted as it comes; or have the request wait."""
+        head_bytes = HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
+        came_bytes = min(size, len(data) - at - 4)
+        throttling = session.throttling
+        known = throttling.produce_sensor
+        raw = data[at + CLIENT_ID_AT : at + head_bytes]
+        if known is None or not known.is_of(session.user, raw, quotas.limits.version, now_ms=now_ms):
+            client_id = session.client_id_at(data, at, client_id_length) or ""
+            before = known
+            known = throttling.produce_sensor = quotas.produce_sensor(
+                session.listener,
+                session.user,
+                client_id,
+                raw,
+                session.broker_id,
+                kind=session.kind,
+                now_ms=now_ms,
+            )
+            throttling.inherit(known.tracker, before)
+            wanted_ms = throttling.inherited_until_ms - now_ms
+            if known.tracker is not None and wanted_ms > 0:
+                return session.hold(api, ThrottledBy.PRODUCE, known, wanted_ms, now_ms=now_ms)
+        tracker, row = known.tracker, known.row
+        if tracker is not None and (now_ms < tracker.blocked_until_ms or tracker.queue is not None):
+            wanted_ms = tracker.wait_ms(throttling, came_bytes, now_ms=now_ms)
+            if wanted_ms > 0:
+                return session.hold(api, ThrottledBy.PRODUCE, known, wanted_ms, now_ms=now_ms)
+        topics: ProduceTopics | None = None
+        if known.of_topics:
+            topics = ProduceTopics(session, quotas, api, known, data, at, size, client_id_length)
+            try:
+                held = topics.held_by(now_ms)
+            except Truncated:
+                return HeadDecision.MORE
+            if held is not None:
+                return session.hold(api, ThrottledBy.PRODUCE, *held, now_ms=now_ms)
+        held_by, throttling.held_by = throttling.held_by, None
+        if row is not None:
+            row.use(throttling.serial, now_ms=now_ms)
+            row.count(came_bytes)
+            if (
+                topics is None
+                and row.topics is not None
+                and not count_plain_produce(row, data, at, size, head_bytes, api)
+            ):
+                topics = ProduceTopics(session, quotas, api, known, data, at, size, client_id_length)
+        if came_bytes == size:
+            self._record(session, api, known, pending, held_by, came_bytes, now_ms)
+            if topics is not None:
+                topics.relayed(now_ms, pending)
+            return RELAY
+        if tracker is not None:
+            tracker.record_part(came_bytes, now_ms=now_ms)
+        by_topic = None if topics is None else topics.relayed(now_ms, pending)
+        if tracker is not None or row is not None or by_topic is not None:
+            on_last = partial(self._record, session, api, known, pending, held_by)
+            session.watch_rest(RequestParts(size, came_bytes, row, tracker, by_topic, on_last))
+        return RELAY
+
+    def _record(
+        self,
+        session: Session,
+        api: Api,
+        known: CachedSensor,
+        pending: Pending | None,
+        held_by: RateTracker | None,
+        came_bytes: int,
+        now_ms: int,
+    ) -> None:
+        """The last bytes of a request: its client waits for the whole of it, and its reply says so."""
+        tracker = known.tracker
+        if tracker is None:
+            return
+        throttling = session.throttling
+        wanted_ms = tracker.record(came_bytes, throttling, now_ms=now_ms)
+        if wanted_ms <= 0:
+            return
+        wanted_ms = min(wanted_ms, throttling.max_mute_ms)
+        session.throttle(wanted_ms, tracker, now_ms=now_ms)
+        if pending is not None:
+            until_ms = now_ms + wanted_ms
+            pending.answer = CollectedAnswer(partial(self._on_reply, session, api, known, until_ms, held_by))
+            return
+        assert self._quotas is not None
+        self._quotas.record_throttle(
+            api.key,
+            ThrottledBy.PRODUCE,
+            tracker,
+            wanted_ms,
+            user=known.user,
+            client_id=known.client_id,
+            kind=session.kind,
+            now_ms=now_ms,
+            row=known.row,
+            again=held_by is tracker,
+        )
 
     def _rewrite(self, api: Api, frame: bytes, _now_ms: int) -> bytes:
         return rewrite_endpoints(frame, api, self._context.topology.advertise)

@@ -52,9 +52,7 @@ class TopicMutationHandler:
         """
         context = self._context
         if context.mutations_enabled and not route.api.strict:
-            client_id = session.client_id_at(data, at, client_id_length)
-            if client_id is None:
-                return HeadDecision.MORE
+            client_id = session.client_id_at(data, at, client_id_length) or ""
             held_ms = context.mutations.held_ms(session.user, client_id, kind=session.kind, now_ms=now_ms)
             if held_ms:
                 session.throttle(held_ms, now_ms=now_ms)

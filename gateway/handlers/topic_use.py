@@ -20,7 +20,8 @@ from struct import Struct
 from typing import Final, Protocol
 
 from gateway.session.client_quotas import ClientQuotas
-from gateway.session.response_queue import CollectedAnswer
+from gateway.session.parts import Watch
+from gateway.session.response_queue import CollectedAnswer, Pending
 from gateway.session.routes import Session
 from gateway.session.throttle_state import CachedSensor, TopicWait
 from gateway.usage.row import UsageRow
@@ -182,6 +183,11 @@ class TopicCounters:
             self.row.count_topic(OVERHEAD_KEY, size_bytes, 0)
 
 
+def _uncounted_bytes(size: int, api: Api) -> int:
+    """How much of the beginning of a reply of this payload size does not count, its size field among it."""
+    return 4 + size - counted_bytes(size, api)
+
+
 def longer(one: TopicWait | None, other: TopicWait | None) -> TopicWait | None:
     """Of two waits the longer; it keeps the smaller window of both."""
     if one is None or other is None:
@@ -212,11 +218,11 @@ class _Count:
         Args:
             counters: of the client.
             api: of the message.
-            counted: what the message counts there, in bytes.
+            counted: what has counted of it before its first bytes are taken; below 0: so much does not count.
             on_end: called with the longest wait, when one is asked for.
         """
         self._counters = counters
-        self._left_bytes = counted
+        self._left_bytes = counted  # of what has come, and is of no topic that was found
         self._on_end = on_end
         self._topics = 0
         self._now_ms = 0
@@ -225,14 +231,15 @@ class _Count:
         self.wait: TopicWait | None = None
 
     def found(self, called: bytes, size_bytes: int, records: int) -> None:
-        """Records of a topic; no more of them than there is left of the message."""
+        """Records of a topic; no more of them than have come."""
         self._topics += 1
         size_bytes = min(size_bytes, self._left_bytes)
         self._left_bytes -= size_bytes
         self.wait = longer(self.wait, self._counters.count(called, size_bytes, records, self._now_ms))
 
-    def found_all(self, found: list[tuple[bytes, int, int]], now_ms: int) -> None:
-        """The topics of a message that was seen whole at a glance."""
+    def found_all(self, found: list[tuple[bytes, int, int]], size: int, now_ms: int) -> None:
+        """The topics of a message that counts so many bytes and was seen whole at a glance."""
+        self._left_bytes = size
         self._now_ms = now_ms
         for each in found:
             self.found(*each)
@@ -243,7 +250,8 @@ class _Count:
         walk = self._walk
         if walk is None:
             walk = self._walk = TopicWalk(self._api, self.found)
-        if walk.left_bytes >= end - at:
+        self._left_bytes += end - at
+        if walk.left_bytes > end - at:
             walk.left_bytes -= end - at
         else:
             self._now_ms = now_ms
@@ -349,13 +357,24 @@ class PlainTopicsOfReply:
 
     def begin(self, size: int) -> _Count:
         """See `ReplyWatch`."""
-        return _Count(PlainCounters(self._api, self._row), self._api, counted_bytes(size, self._api))
+        return _Count(PlainCounters(self._api, self._row), self._api, -_uncounted_bytes(size, self._api))
 
 
 class ProduceTopics:
     """One Produce request: may it pass, what does it count, what does its reply say?"""
 
-    __slots__ = ("_api", "_body_at", "_counters", "_data", "_end", "_found", "_session", "_size", "_wait")
+    __slots__ = (
+        "_api",
+        "_body_at",
+        "_counters",
+        "_data",
+        "_end",
+        "_found",
+        "_pending",
+        "_session",
+        "_size",
+        "_wait",
+    )
 
     def __init__(
         self,
@@ -376,6 +395,7 @@ class ProduceTopics:
         self._body_at = at + HEAD_BYTES + (client_id_length if client_id_length > 0 else 0)
         self._end = at + 4 + size
         self._size = size
+        self._pending: Pending | None = None
         self._wait: TopicWait | None = None
         self._found: list[tuple[bytes, int, int]] | None = None
         if self._end <= len(data):
@@ -416,29 +436,40 @@ class ProduceTopics:
                     longest = counters.sensor_of(tracker), wait_ms
         return longest
 
-    def relayed(self, now_ms: int, *, owed: bool) -> None:
-        """The request goes on: count it, now or as it comes; its reply, if one is owed, is noted already."""
+    def relayed(self, now_ms: int, pending: Pending | None) -> Watch | None:
+        """The request goes on: count it, now or as it comes.
+
+        Args:
+            now_ms: the time.
+            pending: its reply, which tells the wait; None: it has none.
+
+        Returns:
+            What is to be shown the rest of it; None: all of it is here.
+        """
+        self._pending = pending
         counters = self._counters
-        count = _Count(counters, self._api, self._size, self._over if counters.limited else None)
+        data, self._data = self._data, b""
+        head_bytes = self._body_at - (self._end - self._size)
+        count = _Count(counters, self._api, head_bytes, self._over if counters.limited else None)
         if self._found is not None:
-            count.found_all(self._found, now_ms)
-        elif self._end <= len(self._data):
-            count.take(self._data, self._body_at, self._end, now_ms=now_ms)
-            count.end(now_ms=now_ms)
-        else:
-            count.take(self._data, self._body_at, len(self._data), now_ms=now_ms)
-            self._session.watch_rest(count)
-        pending = self._session.responses.pending
-        if counters.limited and owed and (self._wait is not None or self._end > len(self._data)):
-            inner = pending[-1].answer
-            assert inner is None or isinstance(inner, CollectedAnswer)
-            pending[-1].answer = CollectedAnswer(partial(self._on_reply, inner))
-        self._data = b""
+            count.found_all(self._found, self._size, now_ms)
+            return None
+        count.take(data, self._body_at, min(self._end, len(data)), now_ms=now_ms)
+        if self._end > len(data):
+            return count
+        count.end(now_ms=now_ms)
+        return None
 
     def _over(self, wait: TopicWait, now_ms: int) -> None:
-        if wait.until_ms > now_ms:
-            self._wait = wait
-            self._session.throttle(wait.until_ms - now_ms, wait.sensor.tracker, now_ms=now_ms)
+        if wait.until_ms <= now_ms:
+            return
+        self._wait = wait
+        self._session.throttle(wait.until_ms - now_ms, wait.sensor.tracker, now_ms=now_ms)
+        pending = self._pending
+        if pending is not None:
+            inner = pending.answer
+            assert inner is None or isinstance(inner, CollectedAnswer)
+            pending.answer = CollectedAnswer(partial(self._on_reply, inner))
 
     def _on_reply(self, inner: CollectedAnswer | None, frame: bytes, now_ms: int) -> bytes | None:
         if inner is not None:
@@ -479,7 +510,7 @@ class TopicsOfReply:
             return
         found = plain_fetch(data, at, end, self._api) if self._api.key is ApiKey.FETCH else None
         if found is not None:
-            count.found_all(found, now_ms)
+            count.found_all(found, counted_bytes(end - at - 4, self._api), now_ms)
             return
         count.take(data, at, end, now_ms=now_ms)
         count.end(now_ms=now_ms)
@@ -490,7 +521,7 @@ class TopicsOfReply:
         if counters is None:
             return None
         on_end = self._over if counters.limited else None
-        return _Count(counters, self._api, counted_bytes(size, self._api), on_end)
+        return _Count(counters, self._api, -_uncounted_bytes(size, self._api), on_end)
 
     def _over(self, wait: TopicWait, _now_ms: int) -> None:
         throttling = self._session.throttling

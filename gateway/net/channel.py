@@ -29,6 +29,7 @@ from gateway.observability.events import CloseCause, Side
 from gateway.observability.traces import TraceSink
 from gateway.runtime.clock import NowMs
 from gateway.runtime.eager import Eager
+from gateway.session.announced import AnnouncedLimits
 from gateway.session.chunk_relay import NEVER_MS, TO_PUMP, ChunkRelay
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.memory_budget import MemoryBudget
@@ -87,6 +88,7 @@ class ChannelOwner(Protocol):
     long_work: LongWork
     back_pressure: BackPressure
     memory: MemoryBudget
+    announced: AnnouncedLimits
 
     def closed(self, channel: ClientChannel, cause: CloseCause) -> None:
         """The channel has ended."""
@@ -640,6 +642,7 @@ class ChannelFactory:
             quotas=self._quotas,
             sasl=self._sasl,
             memory=owner.memory,
+            announced=owner.announced.of(accepted.broker_id),
             traces=self._traces,
             now_ms=owner.now_ms(),
         )

@@ -29,6 +29,7 @@ from gateway.observability.events import CloseCause, ConnectionObserver
 from gateway.observability.throttle_journal import ThrottleJournal
 from gateway.runtime.clock import NowMs
 from gateway.runtime.eager import Eager
+from gateway.session.announced import AnnouncedLimits
 from gateway.session.memory_budget import MemoryBudget
 from gateway.session.session import ClientSession
 from gateway.session.settings import SessionSettings
@@ -88,6 +89,7 @@ class Listener:
         back_pressure: how long channels were held up by a slow side.
         settings: for connections that come from now on.
         memory: what its connections and those of other listeners hold.
+        announced: what they have announced to brokers.
         siblings: all listeners that share the connection quotas, this one included.
     """
 
@@ -108,6 +110,7 @@ class Listener:
         journal: ThrottleJournal | None = None,
         proxy: ProxyProtocolSettings | None = None,
         memory: MemoryBudget | None = None,
+        announced: AnnouncedLimits | None = None,
         long_work: LongWork | None = None,
         hand_over: OnAdmitted | None = None,
         places: Places | None = None,
@@ -130,6 +133,7 @@ class Listener:
             journal: of throttles; None: none is kept.
             proxy: the load balancers that all its clients come through; None: there are none.
             memory: what the connections of all listeners hold; None: those of this one alone.
+            announced: what they have announced to brokers; None: those of this one alone.
             long_work: see above; None: of this listener alone.
             hand_over: takes admitted sockets, which are another process's from then on; None: they are served here.
             places: where connections are counted that end here; None: in `connections`.
@@ -145,6 +149,7 @@ class Listener:
         self.scheduler = BatchScheduler(loop)
         self.long_work = long_work or LongWork(loop)
         self.memory = memory or MemoryBudget(settings.queued_max_request_bytes)
+        self.announced = announced or AnnouncedLimits(settings.announced_max_request_bytes)
         self.back_pressure = BackPressure()
         self._tls_acceptor = tls_acceptor
         self._open_channel = open_channel
@@ -418,6 +423,7 @@ class Listeners:
         for listener in self.by_name.values():
             listener.settings = settings
             listener.memory.limit_bytes = settings.queued_max_request_bytes
+            listener.announced.set(settings.announced_max_request_bytes)
 
     def limits_changed(self) -> None:
         """Connections that wait for a slot are looked at again."""

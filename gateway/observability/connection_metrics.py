@@ -77,6 +77,17 @@ class WatchedMemory(Protocol):
     used_bytes: int
 
 
+class WatchedAnnouncements(Protocol):
+    """What requests under way have announced to brokers."""
+
+    limit_bytes: int
+    collected: int
+
+    @property
+    def used_bytes(self) -> int:
+        """To all brokers together."""
+
+
 class ConnectionMetrics(Collector):
     """A `ConnectionObserver` that answers scrapes."""
 
@@ -93,6 +104,7 @@ class ConnectionMetrics(Collector):
         self._failed_ports: Counter[str] = Counter()
         self._connections: ConnectionQuotas | None = None
         self._memory: WatchedMemory | None = None
+        self._announced: WatchedAnnouncements | None = None
         self._max_ip_series = 0
         self._opened: Counter[str] = Counter()
         self._closed: Counter[tuple[str, CloseCause]] = Counter()
@@ -119,9 +131,10 @@ class ConnectionMetrics(Collector):
         self._connections = connections
         self._max_ip_series = max_ip_series
 
-    def watch_memory(self, memory: WatchedMemory) -> None:
-        """Show what connections hold."""
+    def watch_memory(self, memory: WatchedMemory, announced: WatchedAnnouncements) -> None:
+        """Show what connections hold, and what their requests have announced to brokers."""
         self._memory = memory
+        self._announced = announced
 
     def broker_port_failed(self, listener: str) -> None:
         """A broker is left out of what clients are told, since its port could not be bound (hazard E12)."""
@@ -181,6 +194,8 @@ class ConnectionMetrics(Collector):
         yield from self._collect_held_up(now_ms)
         if self._memory is not None:
             yield from self._collect_memory(self._memory)
+        if self._announced is not None:
+            yield from self._collect_announced(self._announced)
 
     def _collect_open(self) -> Iterator[Metric]:
         active = _gauge("gateway_connections_active", "Open client connections.")
@@ -277,6 +292,23 @@ class ConnectionMetrics(Collector):
             "gateway_memory_queued_limit_bytes",
             "The most of them before connections are not read on.",
             value=memory.limit_bytes,
+        )
+
+    def _collect_announced(self, announced: WatchedAnnouncements) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "gateway_announced_request_bytes",
+            "Bytes that requests have announced to brokers and not sent yet.",
+            value=announced.used_bytes,
+        )
+        yield GaugeMetricFamily(
+            "gateway_announced_request_limit_bytes",
+            "The most of them to one broker; a request that would go beyond is collected first.",
+            value=announced.limit_bytes,
+        )
+        yield CounterMetricFamily(
+            "gateway_requests_collected_before_relay",
+            "Requests that were collected whole because the rest of them went beyond that limit.",
+            value=announced.collected,
         )
 
     def _collect_rates(self, connections: ConnectionQuotas, *, now_ms: int) -> Iterator[Metric]:

@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 SUPERVISORS: Final = (
+    "gateway_announced_request_limit_bytes",
     "gateway_config_",
     "gateway_enforcement",
     "gateway_memory_queued_limit_bytes",

@@ -50,11 +50,14 @@ class Start:
 def share_of(config: Config, workers: int) -> Config:
     """The configuration of one of so many workers: bytes and handshakes of the whole gateway are divided."""
     limits, connections = config.limits, config.connections
-    queued_bytes = max(1, limits.queued_max_request_bytes // workers)
+    divided = {
+        name: max(1, getattr(limits, name) // workers)
+        for name in ("queued_max_request_bytes", "announced_max_request_bytes")
+    }
     handshakes = max(1, connections.max_tls_handshakes_per_second // workers)
     return config.model_copy(
         update={
-            "limits": limits.model_copy(update={"queued_max_request_bytes": queued_bytes}),
+            "limits": limits.model_copy(update=divided),
             "connections": connections.model_copy(update={"max_tls_handshakes_per_second": handshakes}),
         }
     )

@@ -13,13 +13,12 @@ from typing import Final
 
 from gateway.observability.events import RequestObserver
 from gateway.observability.throttle_journal import JournalClient, Reading, ThrottleJournal
-from gateway.session.response_queue import SizedAnswer, TimedRequest
+from gateway.session.response_queue import TimedRequest
 from gateway.session.throttle_state import MAX_CACHED_NAME_BYTES, CachedSensor, ThrottleState, TopicWait
 from gateway.usage.row import UsageRow
 from gateway.usage.table import UsageTable
 from gateway.usage.topic_ids import TopicIds
 from protocol.api_keys import ApiKey
-from protocol.fetch import FLEXIBLE_HEADER_BYTES
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
 from quotas.limits import Limits
@@ -198,11 +197,8 @@ class ClientQuotas:
         row, version = self._row(listener, user, client_id, UsageApi.FETCH, broker_id, tracker)
         if not 0 < len(raw) <= MAX_CACHED_NAME_BYTES:
             raw, version = b"", -1
-        sized = None
         of_topics = self.fetch_topics.may_apply(user, client_id)
-        if tracker is None and row is not None and not of_topics:
-            sized = (SizedAnswer(row.count, 0), SizedAnswer(row.count, FLEXIBLE_HEADER_BYTES))
-        return CachedSensor(client_id, user, version, tracker, row, raw, sized, of_topics)
+        return CachedSensor(client_id, user, version, tracker, row, raw, of_topics)
 
     def topic_wait(self, throttling: ThrottleState, known: CachedSensor) -> TopicWait | None:
         """What the topics that were fetched last ask of a connection; a new one finds what others have left.

@@ -1,7 +1,8 @@
 """RequestParser: a client's bytes, as request heads and whole frames. Pure.
 
 The one place where a head is checked: size, api key and version, length of the client id. The parser keeps what has
-to wait for more bytes: an incomplete head, a frame that is collected, how much of a relayed frame is still to come.
+to wait for more bytes: the beginning of a request, a frame that is collected, how much of a relayed frame is still
+to come.
 What becomes of a request is the session's decision. The same bytes in other pieces are the same requests.
 """
 
@@ -31,7 +32,7 @@ class RequestParser:
         routes_after_login: what may pass once the client has authenticated; None when it needs not, or has.
         size, correlation_id, client_id_length: of the head read last; the size is that of the payload.
         frame_end: where that request ends, as an offset into the bytes it was read from.
-        mid_frame: whether the next bytes continue a frame, or an incomplete head.
+        mid_frame: whether the next bytes continue a request.
         relay_left: bytes of the current request that are still to be relayed.
         collecting: the route of the request that is being collected; None when none is.
     """
@@ -66,8 +67,8 @@ class RequestParser:
         self.mid_frame = False
         self.relay_left = 0
         self.collecting: Route | None = None
-        self._kept = bytearray()  # an incomplete head, or a frame that is collected
-        self._wanted_bytes = 0  # how long the collected frame will be
+        self._kept = bytearray()  # the beginning of a request
+        self._wanted_bytes = 0  # how much of it is to be there before it is looked at again
         self._max_frame_bytes = max_frame_bytes
         self._client_id = ""
         self._client_id_bytes = b""
@@ -140,31 +141,43 @@ class RequestParser:
 
     @property
     def kept_bytes(self) -> int:
-        """What is there of a head, or of a frame that is collected."""
+        """What is there of a request that is kept or collected."""
         return len(self._kept)
 
-    def keep_head(self, data: bytes, at: int) -> None:
-        """Keep the incomplete head at `at`; refuse already now what its four size bytes show to be impossible."""
+    def keep(self, data: bytes, at: int, wanted_bytes: int) -> None:
+        """Keep the beginning of a request, which is at `at`, until so much of it is there.
+
+        Where not even the head is there, it is that first; and what its size shows to be impossible is refused now.
+        """
         self._kept += data[at:]
         self.mid_frame = True
-        if len(self._kept) >= _SIZE_BYTES:
+        self._wanted_bytes = wanted_bytes
+        kept_bytes = len(self._kept)
+        if kept_bytes < HEAD_BYTES:
+            self._wanted_bytes = HEAD_BYTES
+            if kept_bytes < _SIZE_BYTES:
+                self._wanted_bytes = _SIZE_BYTES
+                return
             size = int.from_bytes(self._kept[:_SIZE_BYTES], "big", signed=True)
             # The largest payload of any route is only known with its key; this bound is refused whatever follows.
             if size < MIN_REQUEST_BYTES or size > self._max_frame_bytes:
                 raise refuse_size(size, self._max_frame_bytes)
 
-    def join_head(self, data: bytes) -> bytes:
-        """The head that was kept, and `data` behind it."""
+    def keep_more(self, data: bytes) -> bytes | None:
+        """Add what follows; returns all of it once as much is there as is wanted."""
         self._kept += data
-        joined = bytes(self._kept)
-        self._kept.clear()
+        if len(self._kept) < self._wanted_bytes:
+            return None
+        joined, self._kept = bytes(self._kept), bytearray()
         self.mid_frame = False
         return joined
 
-    def check_more_can_help(self, received_bytes: int) -> None:
-        """Refuse a request whose handler wants to see more of its head than there is, or than is kept."""
+    def more_of_head(self, received_bytes: int) -> int:
+        """How much to wait for of a request whose handler has not seen enough in so many bytes; refuses too much."""
         if received_bytes >= min(self.size + _SIZE_BYTES, _LONGEST_HEAD_BYTES):
             raise Truncated
+        # Twice as much each time, so that a head in many pieces is not looked at for each of them.
+        return min(self.size + _SIZE_BYTES, 2 * received_bytes)
 
     # -- relayed and collected frames ------------------------------------------------------------------------
 

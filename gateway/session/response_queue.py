@@ -11,6 +11,7 @@ from typing import Final, Protocol, TypeAlias
 
 from librt.strings import read_i32_be
 
+from gateway.session.parts import PartsRow, ReplyParts, Watch
 from protocol.api_keys import Api
 from protocol.errors import MalformedBody, UpstreamDesync
 from protocol.headers import REPLY_HEAD
@@ -42,16 +43,6 @@ A frame of another size stands for the whole reply: what follows of the broker's
 _REPLY_HEAD_BYTES: Final = REPLY_HEAD.size
 _SEEN_HEAD_BYTES: Final = 64
 """Enough of a reply to hold a throttle time that stands near its start; no broker sends header tags today."""
-
-
-class Watch(Protocol):
-    """Looks at the bytes of one message that are relayed as they are."""
-
-    def take(self, data: bytes, at: int, end: int, *, now_ms: int) -> None:
-        """The next bytes."""
-
-    def end(self, *, now_ms: int) -> None:
-        """No more of it comes."""
 
 
 class ReplyWatch(Protocol):
@@ -107,22 +98,22 @@ class HeadAnswer:
 
 
 class SizedAnswer:
-    """A reply that is relayed as it is; `count` gets its payload size, less so many bytes.
+    """A reply that is relayed as it is; `row` counts its payload, less so many bytes.
 
     Not for a request that is timed. One object can stand for any number of replies. With `tail` its end is rewritten,
-    `watch` looks at it behind `count`.
+    `watch` looks at it too.
     """
 
-    __slots__ = ("count", "less_bytes", "tail", "watch")
+    __slots__ = ("less_bytes", "row", "tail", "watch")
 
     def __init__(
         self,
-        count: Callable[[int], None],
+        row: PartsRow,
         less_bytes: int,
         tail: NodeEndpoints | None = None,
         watch: ReplyWatch | None = None,
     ) -> None:
-        self.count = count
+        self.row = row
         self.less_bytes = less_bytes
         self.tail = tail
         self.watch = watch
@@ -343,8 +334,8 @@ class ResponseQueue:
                 return False
             if not _take_unseen(answer, data, 0, size, not left):
                 return False
-            if answer.watch is not None:
-                self._watch(answer.watch, data, 0, size + _SIZE_BYTES, now_ms)
+            if answer.watch is not None or left:
+                self._watch(answer, data, 0, size + _SIZE_BYTES, now_ms)
         self.pending.pop(0)
         self._relay_left = left
         return True
@@ -426,8 +417,8 @@ class ResponseQueue:
             if timed is None and (answer is None or _take_unseen(answer, data, at, size, end <= received)):
                 pending.pop(0)
                 if answer is not None:
-                    if answer.watch is not None:
-                        self._watch(answer.watch, data, at, end, now_ms)
+                    if answer.watch is not None or end > received:
+                        self._watch(answer, data, at, end, now_ms)
                     if answer.tail is not None:
                         start = self._take_tail(answer.tail, data, start, at, end)
                 at = end
@@ -468,7 +459,7 @@ class ResponseQueue:
                 if reply is not None and timed is not None:
                     reply = timekeeper.seal_reply(timed, reply, now_ms=now_ms)
                 if answer is not None and answer.watch is not None:
-                    self._watch(answer.watch, data, at, end, now_ms)
+                    self._watch(answer, data, at, end, now_ms)
                 tail = None if answer is None else answer.tail
                 if reply is not None and tail is not None and wanted == 4 + size:
                     reply = tail.rewrite_reply(reply)
@@ -498,11 +489,20 @@ class ResponseQueue:
             if received - at < _REPLY_HEAD_BYTES:
                 self._look_ahead()
 
-    def _watch(self, watch: ReplyWatch, data: bytes, at: int, end: int, now_ms: int) -> None:
+    def _watch(self, answer: Answer, data: bytes, at: int, end: int, now_ms: int) -> None:
         """Have a reply looked at, now or as it comes."""
+        watch = answer.watch
         if end <= len(data):
-            watch.whole(data, at, end, now_ms=now_ms)
-        elif (watched := watch.begin(end - at - _SIZE_BYTES)) is not None:
+            if watch is not None:
+                watch.whole(data, at, end, now_ms=now_ms)
+            return
+        size = end - at - _SIZE_BYTES
+        watched = None if watch is None else watch.begin(size)
+        if isinstance(answer, SizedAnswer):
+            answer.row.count(0)
+            counted, uncounted_bytes = size - answer.less_bytes, _SIZE_BYTES + answer.less_bytes
+            watched = ReplyParts(counted, uncounted_bytes, answer.row, None, watched, now_ms=now_ms)
+        if watched is not None:
             watched.take(data, at, len(data), now_ms=now_ms)
             self._watched = watched
 
@@ -654,9 +654,10 @@ class ResponseQueue:
 
 
 def _take_unseen(answer: Answer, data: bytes, at: int, size: int, whole: bool) -> bool:
-    """Take a reply that is relayed as it is; False: it has to be looked at."""
+    """Take a reply that is relayed as it is, and count it if it is whole; False: it has to be looked at."""
     if isinstance(answer, SizedAnswer):
-        answer.count(size - answer.less_bytes)
+        if whole:
+            answer.row.count(size - answer.less_bytes)
         return True
     if isinstance(answer, TailAnswer):
         return True

@@ -16,7 +16,8 @@ from gateway.auth.authentication import Authentication, SaslRules
 from gateway.observability.events import CloseCause
 from gateway.observability.traces import Trace
 from gateway.session.mute import MuteReason
-from gateway.session.response_queue import Answer, LocalAnswer, OnReply, ResponseQueue, Watch
+from gateway.session.parts import Watch
+from gateway.session.response_queue import Answer, LocalAnswer, OnReply, ResponseQueue
 from gateway.session.throttle_state import CachedSensor, ThrottleState
 from protocol.api_keys import Api, ApiKey, all_offered, describe
 from protocol.errors import ProtocolError
@@ -255,7 +256,10 @@ class RequestHandler(Protocol):
 
 
 class HeadHandler(Protocol):
-    """Looks at the head of requests, and relays those that need no more than that."""
+    """Looks at the head of requests, and relays those that need no more than that.
+
+    A request is shown when it is here whole, or its first `PASS_ON_BYTES` are: the client id always is.
+    """
 
     def on_head(
         self,

@@ -22,11 +22,13 @@ from gateway.auth.authentication import Authentication, Unauthenticated
 from gateway.observability.events import CloseCause, Side
 from gateway.observability.traces import Attribute, OpenTraces, Trace, TraceSink
 from gateway.runtime.lateness import LATE_MS
+from gateway.session.announced import PASS_ON_BYTES, AnnouncedBytes, AnnouncedLimits
 from gateway.session.chunk_relay import NEVER_MS, ChunkTaker
 from gateway.session.client_quotas import ClientQuotas
 from gateway.session.memory_budget import SMALL_BYTES, MemoryBudget
 from gateway.session.mute import MuteReason
 from gateway.session.parser import RequestParser
+from gateway.session.parts import Watch
 from gateway.session.request_meter import RequestMeter
 from gateway.session.response_queue import (
     Answer,
@@ -36,7 +38,6 @@ from gateway.session.response_queue import (
     Pending,
     ResponseQueue,
     TimedRequest,
-    Watch,
 )
 from gateway.session.routes import RELAY, HeadDecision, Route, Routes, SaslListener, Session
 from gateway.session.settings import SessionSettings
@@ -108,6 +109,9 @@ class ClientSession(Session, ChunkTaker):
     """
 
     __slots__ = (
+        "_announced",
+        "_announced_bytes",
+        "_announced_kind",
         "_anonymous_kind",
         "_answering",
         "_delayed_close",
@@ -165,6 +169,7 @@ class ClientSession(Session, ChunkTaker):
         quotas: ClientQuotas | None = None,
         sasl: SaslListener | None = None,
         memory: MemoryBudget | None = None,
+        announced: AnnouncedBytes | None = None,
         traces: TraceSink | None = None,
         now_ms: int,
     ) -> None:
@@ -195,6 +200,9 @@ class ClientSession(Session, ChunkTaker):
         self._settings = settings
         self._started = False
         self._memory = memory or MemoryBudget(settings.queued_max_request_bytes)
+        self._announced = announced or AnnouncedLimits(settings.announced_max_request_bytes).of(broker_id)
+        self._announced_bytes = 0  # by the request that is relayed, when its first bytes were passed on
+        self._announced_kind: Kind = ""
         self._trace_sink = traces
         self._open_traces: OpenTraces | None = None
         self.accounted_bytes = 0
@@ -240,6 +248,7 @@ class ClientSession(Session, ChunkTaker):
             parser.relay_more(received)
             if not left:
                 self._frame_deadline_ms = NEVER_MS
+                self._end_announcement()
             self.bytes_from_client += received
             self.idle_since_ms = now_ms
             return True
@@ -248,7 +257,7 @@ class ClientSession(Session, ChunkTaker):
             if route is None:
                 return False
             left = parser.frame_end - received
-            if left < 0:
+            if left and (left < 0 or not self._may_begin(received, left)):
                 return False
             pending = self.responses.pending
             if len(pending) >= self._settings.max_in_flight_requests - 1:
@@ -282,8 +291,7 @@ class ClientSession(Session, ChunkTaker):
         self.idle_since_ms = now_ms
         self._started = True
         if left:
-            parser.relay_rest(left)
-            self._expect_rest(left, now_ms)
+            self._relay_rest(left, now_ms)
         else:
             self._frame_deadline_ms = NEVER_MS
         return True
@@ -328,18 +336,21 @@ class ClientSession(Session, ChunkTaker):
                 # First: a piece with a fault is not sent, so its request has no end.
                 self._watched.take(data, 0, min(parser.relay_left, len(data)), now_ms=now_ms)
             at = parser.relay_more(len(data))
-            if self._watched is not None and not parser.relay_left:
-                self._end_watch(now_ms)
             if parser.relay_left:
                 self.to_upstream.append(data)
                 return
+            self._end_watch(now_ms)
+            self._end_announcement()
         elif parser.mid_frame:
             if self.muted:
                 self._hold(data)
                 return
             route = parser.collecting
             if route is None:
-                data = parser.join_head(data)
+                joined = parser.keep_more(data)
+                if joined is None:
+                    return
+                data = joined
             else:
                 frame = parser.collect_more(data)
                 if frame is None:
@@ -357,6 +368,7 @@ class ClientSession(Session, ChunkTaker):
         pending = self.responses.pending
         timing = self._begin_chunk()
         most_in_flight = self.throttling.most_in_flight - 1
+        wanted_bytes = HEAD_BYTES
         try:
             while at < received:
                 if self.muted:
@@ -371,11 +383,24 @@ class ClientSession(Session, ChunkTaker):
                 if timing:
                     client_id = self.client_id_at(data, at, parser.client_id_length)
                     if client_id is None:
+                        wanted_bytes = HEAD_BYTES + parser.client_id_length
                         break
                     if self._hold_for_time(route.api, client_id, now_ms):
                         continue
                 owed = len(pending)
                 head = route.head
+                if (
+                    (missing_bytes := parser.frame_end - received) > 0
+                    and (head is not None or route.collect is None)
+                    and not self._may_begin(received - at, missing_bytes)
+                ):
+                    # In full where it may not be announced; what is awaited then is no beginning that may never end.
+                    wanted_bytes = parser.size + 4
+                    if received - at < PASS_ON_BYTES:
+                        wanted_bytes = min(wanted_bytes, PASS_ON_BYTES)
+                    else:
+                        self._announced.limits.collected += 1
+                    break
                 if head is not None:
                     decision = head.on_head(
                         self,
@@ -410,7 +435,7 @@ class ClientSession(Session, ChunkTaker):
                     if owed >= most_in_flight and pending:  # empty behind acks=0: no reply would wake us
                         self.muted |= _IN_FLIGHT_FULL
                 elif decision is _MORE:
-                    parser.check_more_can_help(received - at)
+                    wanted_bytes = parser.more_of_head(received - at)
                     break
                 elif decision is _COLLECT:
                     self._relay(data, start, at)
@@ -423,7 +448,25 @@ class ClientSession(Session, ChunkTaker):
         except ProtocolError:
             self._relay(data, start, at)
             raise
-        self._end_chunk(data, start, at, now_ms)
+        self._end_chunk(data, start, at, wanted_bytes, now_ms)
+
+    def _may_begin(self, received_bytes: int, missing_bytes: int) -> bool:
+        """Whether a request is passed on of which so much is here and so much is not."""
+        return received_bytes >= PASS_ON_BYTES and self._announced.fits(self.kind, missing_bytes)
+
+    def _relay_rest(self, missing_bytes: int, now_ms: int) -> None:
+        """The last request is relayed, and so much of it is still to come."""
+        self._parser.relay_rest(missing_bytes)
+        self._expect_rest(missing_bytes, now_ms)
+        self._announced_bytes = missing_bytes
+        self._announced_kind = self.kind
+        self._announced.begin(self._announced_kind, missing_bytes)
+
+    def _end_announcement(self) -> None:
+        """The request that is relayed has come whole, or never will."""
+        if self._announced_bytes:
+            self._announced.end(self._announced_kind, self._announced_bytes)
+            self._announced_bytes = 0
 
     def _begin_chunk(self) -> bool:
         """Look at the quotas once per chunk; whether requests are timed."""
@@ -439,22 +482,21 @@ class ClientSession(Session, ChunkTaker):
             self.throttling.many_at_once()
         return meter.on
 
-    def _end_chunk(self, data: bytes, start: int, at: int, now_ms: int) -> None:
-        """Relay what is relayed of a chunk, and keep the incomplete head at its end."""
+    def _end_chunk(self, data: bytes, start: int, at: int, wanted_bytes: int, now_ms: int) -> None:
+        """Relay what is relayed of a chunk, and keep the beginning of the request at its end."""
         received = len(data)
         if at > received:
-            self._parser.relay_rest(at - received)
-            self._expect_rest(at - received, now_ms)
+            self._relay_rest(at - received, now_ms)
             self._relay(data, start, received)
             return
         self._relay(data, start, at)
         if at == received:
             self._frame_deadline_ms = NEVER_MS
             return
-        self._parser.keep_head(data, at)
-        if at or self._frame_deadline_ms == NEVER_MS:
+        self._parser.keep(data, at, wanted_bytes)
+        if at or self._frame_deadline_ms == NEVER_MS or wanted_bytes > HEAD_BYTES:
             # With `at` this is a new frame behind the end of another, whose deadline does not concern it.
-            self._expect_rest(0, now_ms)
+            self._expect_rest(wanted_bytes if wanted_bytes > HEAD_BYTES else 0, now_ms)
 
     def _relay(self, data: bytes, start: int, end: int) -> None:
         if end > start:
@@ -567,6 +609,7 @@ class ClientSession(Session, ChunkTaker):
         self.on_output_ready = self.on_memory_freed = None
         self._held.clear()
         self._end_watch(now_ms)
+        self._end_announcement()
         self.responses.ended(now_ms=now_ms)
         self.throttling.leave()
         self.steps.clear()

@@ -12,6 +12,7 @@ class SessionSettings:
     Attributes:
         max_frame_bytes: largest request payload of any API; Kafka's socket.request.max.bytes.
         queued_max_request_bytes: of all connections together; see `gateway.session.memory_budget`.
+        announced_max_request_bytes: to one broker; see `gateway.session.announced`.
         max_in_flight_requests: requests without a reply; reading stops there.
         max_response_bytes: largest response frame a broker may announce.
         max_mute_ms: longest mute that is issued at once; the rest of a longer one is due later (hazard C07).
@@ -27,6 +28,7 @@ class SessionSettings:
 
     max_frame_bytes: int
     queued_max_request_bytes: int
+    announced_max_request_bytes: int
     max_in_flight_requests: int
     max_response_bytes: int
     max_mute_ms: int

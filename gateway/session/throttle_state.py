@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from typing import Final, NamedTuple
 
-from gateway.session.response_queue import SizedAnswer
 from gateway.session.settings import SessionSettings
 from gateway.usage.row import UsageRow
 from quotas.rate_quotas import RateTracker
@@ -28,11 +27,10 @@ class CachedSensor:
         row: the usage record's; None when none is kept.
         raw_client_id: with its length, as it stands in the request: one comparison tells that it is the same. Empty
             where it is too long to be kept; the version is -1 then.
-        sized: of answers that only the usage record counts: with a plain header, and with a flexible one.
         of_topics: whether any topic has a quota that counts them too.
     """
 
-    __slots__ = ("client_id", "of_topics", "raw_client_id", "row", "sized", "tracker", "user", "version")
+    __slots__ = ("client_id", "of_topics", "raw_client_id", "row", "tracker", "user", "version")
 
     def __init__(
         self,
@@ -42,7 +40,6 @@ class CachedSensor:
         tracker: RateTracker | None,
         row: UsageRow | None,
         raw_client_id: bytes,
-        sized: tuple[SizedAnswer, SizedAnswer] | None = None,
         of_topics: bool = False,
     ) -> None:
         self.raw_client_id = raw_client_id
@@ -50,7 +47,6 @@ class CachedSensor:
         self.version = version
         self.tracker = tracker
         self.row = row
-        self.sized = sized
         self.of_topics = of_topics
         self.client_id = client_id
 

@@ -15,6 +15,7 @@ import structlog
 
 from gateway.observability.events import CloseCause
 from gateway.runtime.clock import NowMs
+from gateway.session.announced import AnnouncedLimits
 from gateway.upstream.connector import Connector
 from gateway.upstream.login import BrokerLogin, LoginFailed
 from gateway.upstream.own_topics import OwnTopics
@@ -33,7 +34,7 @@ _ASKS_SOON: Final = 40
 """How often topics of the gateway that are not there yet are asked for again soon, before it becomes a habit."""
 _LARGEST_ANSWER: Final = 16 * 1024 * 1024
 _NOT_REACHED: Final = "not reached"
-_CONFIGS: Final = ("num.partitions", "auto.create.topics.enable")
+_CONFIGS: Final = ("num.partitions", "auto.create.topics.enable", "queued.max.request.bytes")
 
 _log = structlog.get_logger("gateway.discovery")
 
@@ -122,6 +123,7 @@ class Discovery:
         wants_login: bool = False,
         own_topics: OwnTopics | None = None,
         topic_ids: TopicIds | None = None,
+        announced: AnnouncedLimits | None = None,
     ) -> None:
         """Make it; nothing is asked before `run`.
 
@@ -135,6 +137,7 @@ class Discovery:
             wants_login: the brokers require authentication, so without a login they are not asked at all.
             own_topics: told the ids of the gateway's own topics; None: they are not asked for.
             topic_ids: told the names of topics whose ids are in use; None: they are not asked for.
+            announced: told the brokers' queued.max.request.bytes.
         """
         self.reached = False
         self.trouble = _NOT_REACHED
@@ -142,6 +145,7 @@ class Discovery:
         self._wants_login = wants_login
         self._own_topics = own_topics or OwnTopics()
         self._topic_ids = topic_ids
+        self._announced = announced
         self._asks_soon = _ASKS_SOON
         self._cluster = cluster
         self._connector = connector
@@ -245,6 +249,9 @@ class Discovery:
             self._cluster.default_num_partitions = int(partitions)
         if "auto.create.topics.enable" in configs:
             self._cluster.auto_create_topics = configs["auto.create.topics.enable"] == "true"
+        queued = configs.get("queued.max.request.bytes", "")
+        if self._announced is not None and queued.removeprefix("-").isdigit():
+            self._announced.brokers_take(int(queued))
 
     async def _ask(self, broker_id: int | None, question: bytes) -> bytes:
         conversation = _BrokerClient()

@@ -16,6 +16,7 @@ from typing import Final
 from config import Config
 from config.sections.upstream import SendProxyProtocol, UpstreamSettings
 from gateway.runtime.clock import NowMs
+from gateway.session.announced import AnnouncedLimits
 from gateway.upstream.connector import Connector
 from gateway.upstream.discovery import CLIENT_ID, Discovery
 from gateway.upstream.login import BrokerLogin
@@ -75,6 +76,7 @@ def build_upstreams(
     on_change: Callable[[ClusterMap, Sequence[int]], None],
     own_topics: OwnTopics,
     topic_ids: TopicIds | None = None,
+    announced: AnnouncedLimits | None = None,
 ) -> dict[str, Upstream]:
     """All of them by name; nothing is connected yet.
 
@@ -84,6 +86,7 @@ def build_upstreams(
         tls: makes the TLS of an upstream from its name and section; None for one without.
         own_topics: told the ids of the gateway's own topics, through [upstream].
         topic_ids: told the names of topics whose ids are in use; None: they are not asked for.
+        announced: told how many bytes of requests the brokers take; None: they are not asked.
         on_change: told, after each answer, the upstream's cluster and the brokers that are gone for good.
     """
     resolver = Resolver(now_ms)
@@ -112,6 +115,7 @@ def build_upstreams(
             wants_login=section.security_protocol.sasl,
             own_topics=own_topics if name == MAIN else None,
             topic_ids=topic_ids if name == MAIN else None,
+            announced=announced if name == MAIN else None,
         )
         found[name] = Upstream(name, section, cluster, connector, discovery)
     return found

@@ -222,6 +222,13 @@ class UsageRow:
             self._enlist()
         self.offered += units
 
+    def ended(self, units: Number) -> None:
+        """A request has come in parts, so many units together."""
+        if units > self.max_units:
+            if not self.listed:
+                self._enlist()
+            self.max_units = units
+
     def count_topic(self, key: bytes, size_bytes: int, records: int) -> None:
         """So much of what was counted is of this topic: by its name, or see `Topics.key_of_id`."""
         counts = self._topics.get(key)

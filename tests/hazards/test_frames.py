@@ -5,6 +5,7 @@ from struct import pack
 import pytest
 
 from gateway.observability.events import CloseCause
+from gateway.session.announced import PASS_ON_BYTES
 from protocol.api_keys import ApiKey
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey, cut_name
 from testkit import wire
@@ -49,7 +50,8 @@ def test_a03_a_frame_above_its_limit_is_refused_and_the_largest_passes() -> None
     c = Conversation(settings=session_settings(max_frame_bytes=1_000))
     c.client_sends(pack(">i", 1_001)).closed(CloseCause.FRAME_TOO_LARGE).upstream_sees()
     head = wire.head(ApiKey.CREATE_TOPICS, 7, flexible=True)
-    c = Conversation(controller_mutation_rate=1).client_sends(pack(">i", 8 * 1024 * 1024 + 1) + head)
+    begun = (pack(">i", 8 * 1024 * 1024 + 1) + head).ljust(PASS_ON_BYTES, b"\0")
+    c = Conversation(controller_mutation_rate=1).client_sends(begun)
     c.closed(CloseCause.FRAME_TOO_LARGE).upstream_sees()
 
 

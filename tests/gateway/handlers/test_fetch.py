@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from gateway.session.announced import PASS_ON_BYTES
 from protocol.api_keys import ApiKey
 from quotas.combine import ThrottledBy
 from quotas.entities import QuotaKey
@@ -221,9 +222,9 @@ def test_c02_fetches_of_a_client_with_a_limit_are_answered_one_by_one_and_wait_f
 
 def test_k12_a_request_of_megabytes_is_lowered_where_it_stands_and_the_rest_goes_on_as_it_comes() -> None:
     c = Conversation(consumer_byte_rate=100)
-    small, rest = fetch(1, max_bytes=1_000_000), b"\0" * 9_000_000
+    padding, rest = b"\0" * PASS_ON_BYTES, b"\0" * 9_000_000
+    small, lowered = (fetch(1, max_bytes=most) + padding for most in (1_000_000, 1_000))
     size = (len(small) + len(rest) - 4).to_bytes(4, "big")
-    lowered = fetch(1, max_bytes=1_000)
     c.client_sends(size + small[4:]).upstream_sees(size + lowered[4:])
     c.client_sends(rest).upstream_sees(rest)
     c.upstream_answers(fetch_reply(1_500)).client_sees(fetch_reply(1_500, throttle_time_ms=5_000))

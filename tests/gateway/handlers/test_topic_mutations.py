@@ -7,6 +7,7 @@ import pytest
 
 from gateway.handlers.context import MAX_REQUEST_BYTES
 from gateway.observability.events import CloseCause
+from gateway.session.announced import PASS_ON_BYTES
 from gateway.session.mute import MuteReason
 from gateway.usage.table import UsageTable
 from quotas.entities import QuotaKey
@@ -51,8 +52,8 @@ def test_a_quota_that_comes_or_goes_applies_to_the_next_request() -> None:
 
 
 def with_size(size: int) -> bytes:
-    """The beginning of a CreateTopics request of this size."""
-    return size.to_bytes(4, "big") + REQUESTS["CreateTopics"][4:]
+    """The beginning of a CreateTopics request of this size, as much as is passed on."""
+    return (size.to_bytes(4, "big") + REQUESTS["CreateTopics"][4:]).ljust(PASS_ON_BYTES, b"\0")
 
 
 def test_a_request_too_large_to_be_charged_is_refused_where_a_quota_is_set_alone() -> None:

@@ -146,14 +146,17 @@ def test_c12_an_answer_that_is_emptied_is_no_use_of_a_topic() -> None:
     assert found["a"][:2] == (1, 9_000)
 
 
-def test_what_has_not_come_when_the_connection_ends_is_around_records() -> None:
+@pytest.mark.parametrize("version", [7, 9])
+def test_what_came_of_a_topic_before_the_connection_ended_is_around_records(version: int) -> None:
     c = conversation()
-    frame = produce(1, {"a": 500, "b": 5_000})
-    c.client_sends(frame[:700])
-    c.session.ended(now_ms=c.clock.now_ms)
+    frame = produce(1, {"a": 500, "b": 200_000}, version=version)
+    for end in (100_000, len(frame) - 10):
+        each = Conversation(core=c.core).client_sends(frame[:100_000]).client_sends(frame[100_000:end])
+        each.session.ended(now_ms=c.clock.now_ms)
     by_row, by_topic, found = told(c)
-    assert by_topic == by_row == {"produce": len(frame) - 4}
-    assert found["a"][1] == 500
+    assert by_topic == by_row == {"produce": 100_000 + len(frame) - 10 - 2 * 4}
+    assert found["a"][1] == 2 * 500
+    assert "b" not in found
 
 
 def test_beyond_the_cap_topics_share_a_row_and_nothing_is_lost() -> None:
@@ -276,7 +279,7 @@ def test_a_topics_quota_makes_its_producers_wait_and_no_others(
 
 
 @pytest.mark.parametrize(
-    ("entity", "waits"),
+    ("entity", "looked_for"),
     [
         ("topic=other", True),
         ("topic=t,user=<default>", True),
@@ -286,18 +289,19 @@ def test_a_topics_quota_makes_its_producers_wait_and_no_others(
 )
 @pytest.mark.parametrize("metered", [True, False])
 def test_the_topics_of_a_fetch_are_looked_for_where_a_quota_may_apply_to_its_client_only(
-    entity: str, waits: bool, metered: bool
+    entity: str, looked_for: bool, metered: bool
 ) -> None:
-    """A Fetch of others passes before its topics have come, and their answers are relayed as without such quotas."""
+    """The answers to others are relayed as without such quotas."""
     c = limited(100, entity, key=QuotaKey.CONSUMER_BYTE_RATE)
     if not metered:
         c = Conversation(usage=UsageTable())
         c.core.limits.set(parse_entity(entity), QuotaKey.CONSUMER_BYTE_RATE, 100.0)
     topics = [{"topic": "t", "partitions": [{"partition": 0, "partition_max_bytes": 1}]}]
     frame = wire.request("Fetch", 12, correlation_id=1, client_id="c", max_bytes=1_000, topics=topics)
-    c.client_sends(frame[:-20])
-    assert (c.take_upstream() == b"") is waits
-    c.client_sends(frame[-20:])
+    c.client_sends(frame)
+    known = c.session.throttling.fetch_sensor
+    assert known is not None
+    assert known.of_topics is looked_for
     c.upstream_answers(fetched(1, {"t": 2_000})).client_sees(fetched(1, {"t": 2_000}))
     c.client_sends(produce(2, {"t": 5})).alive()
     by_row, by_topic, _ = told(c)

@@ -149,7 +149,7 @@ async def test_a_client_that_sends_much_lets_others_have_their_turn() -> None:
 async def test_a08_relayed_request_cut_off_by_fin_never_becomes_whole_at_the_broker() -> None:
     async with broker_and_gateway() as (broker, running), await running.connect() as client:
         frame = produce(size=100_000)
-        await client.send(frame[:50_000])
+        await client.send(frame[:70_000])
         await until(lambda: broker.client_connections and broker.client_connections[0].received_bytes)
         client.half_close()
         await running.ended_by(CloseCause.CLIENT_CLOSED)

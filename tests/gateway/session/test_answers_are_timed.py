@@ -65,7 +65,7 @@ ANSWERED_HERE: dict[str, Callable[[], tuple[Conversation, bytes]]] = {
 
 
 @pytest.mark.parametrize("case", ANSWERED_HERE)
-def test_an_answer_of_the_gateway_counts_its_time_and_mutes_as_a_relayed_one(case: str) -> None:
+def test_m03_an_answer_of_the_gateway_counts_its_time_and_mutes_as_a_relayed_one(case: str) -> None:
     c, request = ANSWERED_HERE[case]()
     assert c.session.meter is not None
     c.session.meter.busy_ns += TOO_MUCH_NS
@@ -79,7 +79,7 @@ def test_an_answer_of_the_gateway_counts_its_time_and_mutes_as_a_relayed_one(cas
     c.still_muted()
 
 
-def test_a_flood_of_unknown_versions_is_held_to_the_clients_share() -> None:
+def test_m03_a_flood_of_unknown_versions_is_held_to_the_clients_share() -> None:
     c = _conversation()
     assert c.session.meter is not None
     answered = 0
@@ -103,7 +103,7 @@ def test_of_two_waits_of_an_answer_made_here_only_the_longer_is_recorded() -> No
     assert (throttle_ms > 1_000, by) == (True, ThrottledBy.FETCH)
 
 
-def test_a_login_that_is_repeated_is_timed_and_one_that_never_ends_is_closed() -> None:
+def test_m03_a_login_that_is_repeated_is_timed_and_one_that_never_ends_is_closed() -> None:
     c = SaslConversation(request_percentage=1, usage=UsageTable()).shakes_hands("PLAIN")
     c.round(*EXCHANGES["PLAIN"][0])
     assert c.session.meter is not None

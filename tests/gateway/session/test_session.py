@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.observability.events import CloseCause
+from gateway.session.announced import PASS_ON_BYTES
 from gateway.session.mute import MuteReason
 from testkit import wire
 from testkit.conversation import Conversation
@@ -20,6 +21,11 @@ from testkit.frames import (
 
 BACK_PRESSURE = [MuteReason.CONNECTING, MuteReason.UPSTREAM_FULL, MuteReason.CLIENT_FULL]
 EVERY_REASON = list(MuteReason)
+BEGUN = PASS_ON_BYTES
+"""So much of a request is here before it is passed on."""
+LARGE = 2 * BEGUN
+MEGABYTE = produce(1, size=1 << 20)
+MANY_NAMES = metadata(1, *(["t" * 200] * 5_000))
 
 
 # -- relay or collect ----------------------------------------------------------------------------------------
@@ -44,11 +50,12 @@ def test_chunks_are_relayed_as_they_come_and_bytes_counted() -> None:
     replies = heartbeat_reply(1) + produce_reply(2) + heartbeat_reply(3)
     session.receive_from_upstream(replies, now_ms=START_MS)
     assert [chunk is replies for chunk in session.to_client] == [True]
-    request, reply = produce(1, size=500), heartbeat_reply(2)
+    request, reply = produce(1, size=LARGE), heartbeat_reply(2)
     c = Conversation()
-    c.client_sends(request[:100]).upstream_sees(request[:100])
-    c.client_sends(request[100:101]).upstream_sees(request[100:101])
-    c.client_sends(request[101:], heartbeat(2)).upstream_sees(request[101:], heartbeat(2))
+    c.client_sends(request[: BEGUN - 1]).upstream_sees()
+    c.client_sends(request[BEGUN - 1 : BEGUN]).upstream_sees(request[:BEGUN])
+    c.client_sends(request[BEGUN : BEGUN + 1]).upstream_sees(request[BEGUN : BEGUN + 1])
+    c.client_sends(request[BEGUN + 1 :], heartbeat(2)).upstream_sees(request[BEGUN + 1 :], heartbeat(2))
     c.upstream_answers(produce_reply(1), reply[:9]).client_sees(produce_reply(1), reply[:9])
     c.upstream_answers(reply[9:]).client_sees(reply[9:])
     c = Conversation()
@@ -81,21 +88,23 @@ def test_a_throttle_holds_the_next_request_also_of_the_same_segment() -> None:
     assert [frame == heartbeat(2) for frame in served] == [False, False]
     c.muted_until(20_000)
     c.upstream_sees(heartbeat(2))
-    request = produce(1, size=500)
+    request = produce(1, size=LARGE)
     c = Conversation()
-    c.client_sends(request[:100]).throttle(1_000).reading()
-    c.client_sends(request[100:], heartbeat(2)).upstream_sees(request)
+    c.client_sends(request[:BEGUN]).throttle(1_000).reading()
+    c.client_sends(request[BEGUN:], heartbeat(2)).upstream_sees(request)
     c.muted_until(1_000)
     c.upstream_sees(heartbeat(2))
+    c = Conversation().client_sends(request[:100]).throttle(1_000)
+    c.client_sends(request[100:]).upstream_sees().muted_until(1_000).upstream_sees(request)
 
 
 @pytest.mark.parametrize("reason", BACK_PRESSURE)
 def test_back_pressure_stops_reading_in_the_middle_of_a_request(reason: MuteReason) -> None:
-    request = produce(1, size=500)
+    request = produce(1, size=LARGE)
     c = Conversation()
-    c.client_sends(request[:100]).mute(reason).still_muted()
-    c.client_sends(request[100:]).upstream_sees(request[:100])
-    c.unmute(reason).reading().upstream_sees(request[100:])
+    c.client_sends(request[:BEGUN]).mute(reason).still_muted()
+    c.client_sends(request[BEGUN:]).upstream_sees(request[:BEGUN])
+    c.unmute(reason).reading().upstream_sees(request[BEGUN:])
 
 
 @pytest.mark.parametrize("other", [r for r in EVERY_REASON if r is not MuteReason.THROTTLED])
@@ -247,15 +256,14 @@ def test_a_drain_takes_no_further_request_and_waits_for_those_under_way() -> Non
     c.client_sends(heartbeat(2)).upstream_sees(heartbeat(1))
     c.upstream_answers(heartbeat_reply(1)).client_sees(heartbeat_reply(1))
     assert c.session.drained
-    request = produce(1, size=500)
-    c = Conversation().client_sends(request[:100])
+    request = produce(1, size=LARGE)
+    c = Conversation().client_sends(request[:BEGUN])
     c.session.drain()
     assert not c.session.drained
-    c.reading().client_sends(request[100:]).upstream_sees(request).still_muted()
-    request = produce(1, size=500)
-    c = Conversation().client_sends(request[:100])
+    c.reading().client_sends(request[BEGUN:]).upstream_sees(request).still_muted()
+    c = Conversation().client_sends(request[:BEGUN])
     c.session.drain()
-    c.client_sends(request[100:] + heartbeat(2)).upstream_sees(request)
+    c.client_sends(request[BEGUN:] + heartbeat(2)).upstream_sees(request)
     c.upstream_answers(produce_reply(1)).client_sees(produce_reply(1)).upstream_sees()
     assert c.session.drained
 
@@ -277,15 +285,19 @@ def test_b01_b02_a_client_that_is_silent_or_dribbles_is_closed_at_an_absolute_de
     c.at(89_999).alive().at(90_000).closed(CloseCause.FRAME_TIMEOUT)
 
 
-@pytest.mark.parametrize("request_frame", [produce(1, size=1 << 20), metadata(1, *(["t" * 200] * 5_000))])
-def test_b03_the_deadline_of_a_frame_leaves_time_for_its_size(request_frame: bytes) -> None:
+@pytest.mark.parametrize(
+    ("request_frame", "awaited_bytes", "begun_bytes"),
+    [(MEGABYTE, len(MEGABYTE) - BEGUN, BEGUN), (MEGABYTE, BEGUN, 100), (MANY_NAMES, len(MANY_NAMES) - 4, 100)],
+)
+def test_b03_the_deadline_of_a_frame_leaves_time_for_its_size(
+    request_frame: bytes, awaited_bytes: int, begun_bytes: int
+) -> None:
     settings = session_settings(frame_timeout_ms=1_000, min_frame_bytes_per_s=10_000)
-    missing = len(request_frame) - 100
-    allowed_ms = 1_000 + (missing + (0 if request_frame[5] == 0 else 100)) * 1000 // 10_000
-    c = Conversation(settings=settings).client_sends(heartbeat(0), request_frame[:100])
+    allowed_ms = 1_000 + awaited_bytes * 1000 // 10_000
+    c = Conversation(settings=settings).client_sends(heartbeat(0), request_frame[:begun_bytes])
     c.at(allowed_ms - 10).alive()
-    c.client_sends(request_frame[100:]).alive().at(allowed_ms + 10).alive()
-    late = Conversation(settings=settings).client_sends(heartbeat(0), request_frame[:100])
+    c.client_sends(request_frame[begun_bytes:]).alive().at(allowed_ms + 10).alive()
+    late = Conversation(settings=settings).client_sends(heartbeat(0), request_frame[:begun_bytes])
     late.at(allowed_ms + 10).closed(CloseCause.FRAME_TIMEOUT)
 
 

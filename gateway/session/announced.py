@@ -1,0 +1,111 @@
+"""AnnouncedBytes: what requests under way have announced to one broker and not sent yet. Pure.
+
+A broker makes room for a whole request as soon as it has read its size. Some hundred heads of a few bytes, each of
+which announces 100 MB, thus take all of its memory (hazard M02). So a request that has not come whole is passed on
+only while the rest of it fits here; otherwise the gateway collects it first. Nothing waits for another connection.
+
+The bound of one kind of clients is what the others have left free, so that half is the most that one of them takes
+alone (dynamic thresholds with alpha = 1; Choudhury and Hahne, 1998).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from quotas.trackers import Kind
+
+PASS_ON_BYTES: Final = 64 * 1024
+"""A request is passed on when so much of it is here, or all of it."""
+
+
+class AnnouncedBytes:
+    """The bound of one broker.
+
+    Attributes:
+        limits: of all brokers.
+        used_bytes: what is announced now.
+    """
+
+    __slots__ = ("_of_kinds", "limits", "used_bytes")
+
+    def __init__(self, limits: AnnouncedLimits) -> None:
+        self.limits = limits
+        self.used_bytes = 0
+        self._of_kinds: dict[Kind, int] = {}
+
+    def fits(self, kind: Kind, rest_bytes: int) -> bool:
+        """Whether a request of such a client may announce so much more than has come of it.
+
+        One alone always may: no request is larger than the broker takes.
+        """
+        used = self.used_bytes
+        return not used or self._of_kinds.get(kind, 0) + rest_bytes <= self.limits.limit_bytes - used
+
+    def begin(self, kind: Kind, rest_bytes: int) -> None:
+        """A request is passed on of which so much is missing."""
+        self.used_bytes += rest_bytes
+        self._of_kinds[kind] = self._of_kinds.get(kind, 0) + rest_bytes
+
+    def end(self, kind: Kind, rest_bytes: int) -> None:
+        """It has come whole, or its connection has ended."""
+        self.used_bytes -= rest_bytes
+        left = self._of_kinds[kind] - rest_bytes
+        if left:
+            self._of_kinds[kind] = left
+        else:
+            del self._of_kinds[kind]
+
+
+class AnnouncedLimits:
+    """The bounds of all brokers.
+
+    Attributes:
+        limit_bytes: of each.
+        collected: requests that had to come whole since they did not fit.
+    """
+
+    __slots__ = (
+        "_brokers",
+        "_processes",
+        "_queued_max_request_bytes",
+        "_set_bytes",
+        "collected",
+        "limit_bytes",
+    )
+
+    def __init__(self, limit_bytes: int, *, processes: int = 1) -> None:
+        """Nothing is announced yet.
+
+        Args:
+            limit_bytes: of this process.
+            processes: of this gateway, between which the brokers' own bound is divided.
+        """
+        self.collected = 0
+        self._processes = processes
+        self._brokers: dict[int | None, AnnouncedBytes] = {}
+        self._queued_max_request_bytes = 0
+        self.set(limit_bytes)
+
+    def of(self, broker_id: int | None) -> AnnouncedBytes:
+        """The bound of this broker; None: of those behind the bootstrap port."""
+        found = self._brokers.get(broker_id)
+        if found is None:
+            found = self._brokers[broker_id] = AnnouncedBytes(self)
+        return found
+
+    @property
+    def used_bytes(self) -> int:
+        """What is announced now, to all brokers together."""
+        return sum(each.used_bytes for each in self._brokers.values())
+
+    def set(self, limit_bytes: int) -> None:
+        """What is configured, from now on."""
+        self._set_bytes = limit_bytes
+        self.brokers_take(self._queued_max_request_bytes)
+
+    def brokers_take(self, queued_max_request_bytes: int) -> None:
+        """Brokers are set to bear no more than this, by queued.max.request.bytes; 0 or less: they have no bound."""
+        self._queued_max_request_bytes = queued_max_request_bytes
+        self.limit_bytes = self._set_bytes
+        if queued_max_request_bytes > 0:
+            self.limit_bytes = min(self._set_bytes, max(1, queued_max_request_bytes // self._processes))
