@@ -254,6 +254,10 @@ campaign-alerts: $(VENV)/.up-to-date kafka ## every alert fires on a real fault 
 campaign-overload: $(VENV)/.up-to-date kafka ## all attacks at once on a gateway in 512 MiB, 7 minutes, as root [ARGS=...]
 	$(BIN)/python -m benchmarks.adversary.overload $(ARGS)
 
+.PHONY: campaign-announced
+campaign-announced: compiled kafka ## honest clients beside requests that announce much and send little, 10 minutes [ARGS="--seconds N"]
+	$(BIN)/python -m benchmarks.adversary.announced $(ARGS)
+
 .PHONY: campaign-order
 campaign-order: $(VENV)/.up-to-date ## two million small frames through all quotas with chaos in the timing, 3 minutes [ARGS=...]
 	$(BIN)/python -m benchmarks.order $(ARGS)

@@ -13,10 +13,12 @@ from struct import pack
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
+from gateway.session.announced import PASS_ON_BYTES
 from testkit import wire
+from testkit.adversary.honest_client import HONEST
 from testkit.adversary.requests import number
 from testkit.adversary.script import make_script
-from testkit.adversary.stage import Stage
+from testkit.adversary.stage import FLOODER, Stage
 
 Attack: TypeAlias = Callable[[Stage], Awaitable[None]]
 
@@ -24,6 +26,7 @@ _MIB: Final = 1 << 20
 _PAUSE_S: Final = 1.0
 _PATIENCE_S: Final = 30.0
 _DESCRIBE_CONFIGS: Final = 32
+_ANNOUNCED_BYTES: Final = 100_000_000
 
 
 async def answers_behind_a_fetch(stage: Stage) -> None:
@@ -88,6 +91,43 @@ def _find_coordinators(count: int) -> bytes:
     return wire.request("FindCoordinator", 4, key_type=0, coordinator_keys=keys)
 
 
+async def announced_sizes(stage: Stage) -> None:
+    """Heads of 35 bytes that announce 100 MB each, in the honest client's name (hazards M01, M02)."""
+    await _announce(stage, 35)
+
+
+async def announced_parts(stage: Stage) -> None:
+    """The same with 64 KiB of each: enough to be passed on (hazard M02)."""
+    await _announce(stage, PASS_ON_BYTES)
+
+
+async def _announce(stage: Stage, sent_bytes: int) -> None:
+    # The honest client's own bytes would be its own to pay for: only what is not sent is announced in its name.
+    client_id = HONEST if sent_bytes < PASS_ON_BYTES else "attacker"
+    head = wire.head(0, 9, client_id=client_id, flexible=True) + b"\0\0\1" + pack(">i", 1_000) + b"\2"
+    frame = (pack(">i", _ANNOUNCED_BYTES) + head).ljust(sent_bytes, b"r")[:sent_bytes]
+    while True:
+        connections = [_Connection(stage) for _ in range(100)]
+        try:
+            for connection in connections:
+                await connection.open()
+                await connection.send(frame)
+            await asyncio.sleep(_PAUSE_S)
+        finally:
+            for connection in connections:
+                connection.close()
+
+
+async def unknown_versions(stage: Stage) -> None:
+    """ApiVersions that the gateway answers itself, as fast as it does (hazard M03)."""
+    frame = wire.framed(wire.head(18, 99, flexible=True, client_id=FLOODER) + b"\x04abc\x041.0\x00")
+    while True:
+        async with _Connection(stage) as connection:
+            for _ in range(1_000):
+                await connection.send(frame * 64)
+                await connection.receive()
+
+
 async def never_read(stage: Stage) -> None:
     """Fetches whose answers nobody takes, and halves of large requests."""
     name, _ = stage.readable
@@ -149,6 +189,9 @@ ATTACKS: Final[dict[str, tuple[Attack, int]]] = {
     "empty names": (empty_names, 1),
     "long client ids": (long_client_ids, 2),
     "many coordinators": (many_coordinators, 1),
+    "announced sizes": (announced_sizes, 2),
+    "announced parts": (announced_parts, 2),
+    "unknown versions": (unknown_versions, 2),
     "never read": (never_read, 1),
     "silent at the admin port": (silent_at_the_admin_port, 1),
     "JSON of small things": (json_of_small_things, 1),

@@ -113,16 +113,20 @@ def main(names: Sequence[str], seconds: float, output: Path) -> int:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
     }
-    rows = asyncio.run(_measure(names, seconds))
-    document |= {"load_average_after": load_average(), "rows": [_as_row(row) for row in rows]}
-    text = _page(document, rows, seconds)
+    rows = asyncio.run(measure(Stage(), names, seconds))
+    document |= {"load_average_after": load_average(), "rows": [as_row(row) for row in rows]}
+    text = (
+        "\n".join(["# Honest clients beside each attack", "", *head(document, seconds), "", *table(rows)])
+        + "\n"
+    )
     keep_results(document, text, output, "attacks")
     print(text)
     return int(any(row.faults for row in rows))
 
 
-async def _measure(names: Sequence[str], seconds: float) -> list[Beside]:
-    async with Stage() as stage:
+async def measure(stage: Stage, names: Sequence[str], seconds: float) -> list[Beside]:
+    """Run each of these attacks for so long on either side."""
+    async with stage:
         at_gateway = [HonestClient(stage, user=user, every_s=_EVERY_S) for user in (False, True)]
         stage.direct = True
         at_broker = [HonestClient(stage, user=user, every_s=_EVERY_S) for user in (False, True)]
@@ -178,7 +182,8 @@ async def _window(
         await asyncio.gather(*attacks, return_exceptions=True)
 
 
-def _as_row(row: Beside) -> dict[str, Any]:
+def as_row(row: Beside) -> dict[str, Any]:
+    """A row of the raw data."""
     return {
         "attack": row.attack,
         **{
@@ -197,11 +202,10 @@ def _as_row(row: Beside) -> dict[str, Any]:
     }
 
 
-def _page(document: dict[str, Any], rows: Sequence[Beside], seconds: float) -> str:
+def head(document: dict[str, Any], seconds: float) -> list[str]:
+    """What the page says of the run and of its tables."""
     machine = document["machine"]
-    lines = [
-        "# Honest clients beside each attack",
-        "",
+    return [
         f"`{document['command']}`, {document['started']}, commit {machine.get('commit', '?')}; "
         f"load average before {machine['load_average_before']}, after {document['load_average_after']}.",
         "",
@@ -211,7 +215,12 @@ def _page(document: dict[str, Any], rows: Sequence[Beside], seconds: float) -> s
         "without the attack, and within what nine of ten resamplings of the windows have it. What clients of the "
         "broker wait longer while the attack goes through the gateway is the broker and the machine. "
         f"Goal: {GOAL} times.",
-        "",
+    ]
+
+
+def table(rows: Sequence[Beside]) -> list[str]:
+    """A line for each attack."""
+    lines = [
         "| attack | gateway, alone | beside | times | broker meanwhile, alone | beside | times | "
         "attack at the broker | times | not answered |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -225,7 +234,7 @@ def _page(document: dict[str, Any], rows: Sequence[Beside], seconds: float) -> s
             f"{row.through} | {_told(row.broker[Window.ALONE])} | {_told(row.broker[Window.THROUGH])} | "
             f"{row.beside_at_broker} | {direct} | {row.faults} |"
         )
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _told(windows: Sequence[Sequence[float]]) -> str:

@@ -39,6 +39,9 @@ WINDOW_NUM: Final = 2
 WINDOW_S: Final = WINDOW_NUM * 1.0
 """Of both kinds of quota: the shortest that still has a past."""
 
+FLOODER: Final = "flooder"
+"""A client id with one percent of a core."""
+
 USERS: Final = 12_000
 WRITE_TOPICS: Final = 64
 """A script has one for itself until the gateway has served what it left behind: some eight seconds, mostly muted."""
@@ -381,6 +384,7 @@ sasl = {login}
         plenty = "producer_byte_rate = 100000000\nconsumer_byte_rate = 100000000\ncontroller_mutation_rate = 1000.0\n"
         for entity in (f'user = "ANONYMOUS"\nclient_id = "{HONEST}"', f'user = "{HONEST}"'):
             text += f"[[quotas]]\n{entity}\n{plenty}"
+        text += f'[[quotas]]\nuser = "ANONYMOUS"\nclient_id = "{FLOODER}"\nrequest_percentage = 1.0\n'
         return text + self._more_configuration
 
     def _stop_gateway(self) -> None:
