@@ -13,7 +13,7 @@ from testkit import broker as scripts
 from testkit import wire
 from testkit.broker import FETCH
 from testkit.certificates import CLIENT, SERVER, Authority, KeyPair
-from testkit.frames import heartbeat
+from testkit.frames import heartbeat, produce
 from testkit.gateway import RunningGateway
 from testkit.raw_client import Ended, until
 from testkit.tls import Pki, TlsClient, failures, handshakes, tls_gateway
@@ -46,6 +46,25 @@ async def test_a_client_is_served_over_tls(pki: Pki) -> None:
         assert handshakes(running, "TLSv1.3") == 1
         assert broker.connections
         await running.ended_by(CloseCause.CLIENT_CLOSED)
+
+
+async def test_m01_over_tls_what_is_announced_and_not_sent_reaches_no_broker_and_is_not_charged(pki: Pki) -> None:
+    quota = {"client_id": "tests", "producer_byte_rate": 1_000_000}
+    head = (100_000_000).to_bytes(4, "big") + produce(1, size=60_000)[4:]
+    async with tls_gateway(pki.keys(), quotas=[quota]) as (broker, running):
+        attackers = [await TlsClient.connect(running.port, pki.trusting()) for _ in range(20)]
+        for attacker in attackers:
+            attacker.send(head)
+        await until(lambda: running.gateway.memory.used_bytes >= len(attackers) * len(head))
+        assert not broker.client_connections
+        async with await TlsClient.connect(running.port, pki.trusting()) as honest:
+            honest.send(produce(7, size=1_000))
+            assert (await honest.receive_frame())[4:8] == (7).to_bytes(4, "big")
+        for attacker in attackers:
+            await attacker.close()
+        await until(lambda: not running.channels)
+        (row,) = running.gateway.client_quotas.produce.snapshot(now_ms=running.gateway._now_ms())
+        assert row.rate * 10 < 2_000
 
 
 async def test_b09_client_that_never_reads_over_tls_is_cut_at_the_same_deadline(pki: Pki) -> None:
