@@ -1,6 +1,6 @@
 """The command line, ``sluice-pipeline JOB``; with spark-submit this file is the entry: ``pipeline/cli.py JOB``.
 
-Exit codes: 0 done, 1 the job refused or found something wrong, 2 the arguments are wrong, 130 interrupted.
+Exit codes are those of `pipeline.errors`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
-from pipeline.errors import JobError
+from pipeline.errors import Exit, JobError, exit_codes
 
 # Job -> one line of help. Each is a module of `pipeline.jobs` with `add_arguments(parser)` and `run(arguments) ->
-# int`.
+# Exit`.
 JOBS: Final = {
     "ingest": "read usage files, or the usage topic, into the raw table, each line exactly once",
     "compact": "rewrite finished days as one row per client, for everything that reads them",
@@ -32,9 +32,16 @@ _PACKAGES: Final = frozenset({"jinja2", "matplotlib", "numpy", "pandas", "pyarro
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any) -> None:
+        told: dict[str, Any] = {
+            "epilog": exit_codes(),
+            "formatter_class": argparse.RawDescriptionHelpFormatter,
+        }
+        super().__init__(**(told | options))
+
     def error(self, message: str) -> NoReturn:
         # One line: the usage would bury it.
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(Exit.WRONG_ARGUMENTS, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,11 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_usage(), file=sys.stderr if not arguments else sys.stdout)
-        return 0 if arguments else 2
+        return Exit.DONE if arguments else Exit.WRONG_ARGUMENTS
     job, *rest = arguments
     if job not in JOBS:
         print(f"sluice-pipeline: no job {job!r}: it is one of {', '.join(JOBS)}", file=sys.stderr)
-        return 2
+        return Exit.WRONG_ARGUMENTS
     try:
         return run_job(job, rest)
     except ModuleNotFoundError as exc:
@@ -63,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"sluice-pipeline: {exc.name} is missing: pip install '/path/to/sluice[pipeline]'",
             file=sys.stderr,
         )
-        return 1
+        return Exit.FAILED
 
 
 def run_job(job: str, argv: Sequence[str]) -> int:
@@ -83,25 +90,25 @@ def run_job(job: str, argv: Sequence[str]) -> int:
         arguments = parser.parse_args(argv)
     except SystemExit as exc:
         return int(exc.code or 0)
-    run: Callable[[argparse.Namespace], int] = module.run
+    run: Callable[[argparse.Namespace], Exit] = module.run
     try:
         code = run(arguments)
         sys.stdout.flush()
     except (JobError, FileNotFoundError, NotADirectoryError, PermissionError) as exc:
         print(f"sluice-pipeline {job}: {exc}", file=sys.stderr)
-        return 1
+        return exc.exit if isinstance(exc, JobError) else Exit.FAILED
     except KeyboardInterrupt:
-        return 130
+        return Exit.INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return Exit.DONE
     return code
 
 
 def _usage() -> str:
     lines = ["usage: sluice-pipeline JOB ...", "", "jobs:"]
     lines += [f"  {name:<10} {text}" for name, text in JOBS.items()]
-    return "\n".join([*lines, "", "sluice-pipeline JOB --help shows a job's arguments."])
+    return "\n".join([*lines, "", exit_codes(), "", "sluice-pipeline JOB --help shows a job's arguments."])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,65 @@
-"""What a job says when it cannot or must not go on."""
+"""How a job ends: its exit codes, and what it raises when it must not go on.
+
+Nothing of the pipeline is imported here, so that the command line can say the codes without any extra package.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+
+class Exit(IntEnum):
+    """Exit codes of all jobs."""
+
+    DONE = 0
+    FAILED = 1
+    WRONG_ARGUMENTS = 2
+    NOTHING_TO_DO = 3
+    NOT_YET_COMPLETE = 4
+    REFUSED = 5
+    INTERRUPTED = 130
+
+
+MEANINGS: Final = {
+    Exit.DONE: "done; standard output says what was left out",
+    Exit.FAILED: "failed: a file, a cluster or another job was in the way, or there is a bug",
+    Exit.WRONG_ARGUMENTS: "the arguments are wrong",
+    Exit.NOTHING_TO_DO: "nothing to do: everything is as it should be already",
+    Exit.NOT_YET_COMPLETE: "not yet complete: records or days that it needs are not there yet; try again later",
+    Exit.REFUSED: "refused: it could be done, and an operator has to decide first",
+    Exit.INTERRUPTED: "interrupted",
+}
+
+
+def exit_codes() -> str:
+    """The exit codes, for a help text."""
+    return "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in MEANINGS.items())])
 
 
 class JobError(Exception):
-    """The text tells an operator why and what to do; the job ends with exit code 1."""
+    """The text says why, and what to do about it.
+
+    Attributes:
+        exit: the code that the job ends with.
+    """
+
+    exit = Exit.FAILED
+
+
+class ArgumentError(JobError):
+    """The arguments are wrong, or do not go together."""
+
+    exit = Exit.WRONG_ARGUMENTS
+
+
+class NotYetCompleteError(JobError):
+    """Records or days that the job needs are not there yet."""
+
+    exit = Exit.NOT_YET_COMPLETE
+
+
+class RefusedError(JobError):
+    """The job could go on, and an operator has to decide first."""
+
+    exit = Exit.REFUSED

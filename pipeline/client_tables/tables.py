@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipeline.client_tables.rows import BURSTS_S, SCHEMA, TARGETS
 from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY
-from pipeline.errors import JobError
+from pipeline.errors import NotYetCompleteError
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.files import parquet_reader
 from pipeline.storage.layout import CompactedDay
@@ -60,14 +60,16 @@ def read_clients(
         scope: whether brokers count together.
 
     Raises:
-        JobError: a day has none.
+        NotYetCompleteError: a day has none.
     """
     of_clients = table != CLIENT_USE
     source, schema = (clients_table(out), SCHEMA) if of_clients else (client_use_table(out), SUMMARY)
     found = source.read()
     missing = [day.date for day in days if not is_made(day, found)]
     if missing:
-        raise JobError(f"{', '.join(missing)}: no tables of clients yet, run `sluice-pipeline compact` first")
+        raise NotYetCompleteError(
+            f"{', '.join(missing)}: no tables of clients yet, run `sluice-pipeline compact` first"
+        )
     files = []
     for day in days:
         told = scope if day.several_brokers else Scope.GATEWAY

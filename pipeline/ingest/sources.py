@@ -10,7 +10,7 @@ import signal
 import threading
 from typing import Any, Final
 
-from pipeline.errors import JobError
+from pipeline.errors import ArgumentError, JobError
 from pipeline.ingest.writer import Writer
 from pipeline.spark.session import ARROW_ROWS
 from pipeline.storage.files import is_local, local_path
@@ -36,10 +36,10 @@ def files_stream(spark: Any, folder: str, *, max_files: int, after: str = "keep"
         after: keep, delete or archive:DIR.
 
     Raises:
-        JobError: the folder is not there or `after` is something else.
+        ArgumentError: the folder is not there or `after` is something else.
     """
     if is_local(folder) and not set("*?[{") & set(folder) and not local_path(folder).is_dir():
-        raise JobError(f"{folder} is not a folder: name the one that gateways write usage files to")
+        raise ArgumentError(f"{folder} is not a folder: name the one that gateways write usage files to")
     spark.conf.set(ARROW_ROWS, _FILES_AT_ONCE)
     reader = spark.readStream.format("binaryFile").schema(_FILE_SCHEMA)
     reader = reader.option("pathGlobFilter", "*.{jsonl,jsonl.gz}").option("maxFilesPerTrigger", max_files)
@@ -47,7 +47,7 @@ def files_stream(spark: Any, folder: str, *, max_files: int, after: str = "keep"
     reader = reader.option("maxFileAge", "3650d")
     what, _, archive = after.partition(":")
     if what not in ("keep", "delete", "archive") or (what == "archive") != bool(archive):
-        raise JobError(f"--after {after!r}: say keep, delete or archive:DIR")
+        raise ArgumentError(f"--after {after!r}: say keep, delete or archive:DIR")
     if what != "keep":
         reader = reader.option("cleanSource", what)
     if archive:
@@ -68,11 +68,11 @@ def topic_stream(
         signed: with what signatures are checked by.
 
     Raises:
-        JobError: `place` is written differently.
+        ArgumentError: `place` is written differently.
     """
     topic, at, servers = place.rpartition("@")
     if not at or not servers:
-        raise JobError(
+        raise ArgumentError(
             f"--from kafka:{place}: say kafka:TOPIC@HOST:PORT, as kafka:{DEFAULT_TOPIC}@localhost:9092"
         )
     spark.conf.set(ARROW_ROWS, _MESSAGES_AT_ONCE)

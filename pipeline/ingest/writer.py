@@ -23,7 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.errors import JobError
+from pipeline.errors import JobError, RefusedError
 from pipeline.ingest.collector import Collector, Skip
 from pipeline.ingest.lines import KEPT_BYTES, Torn
 from pipeline.storage.coverage import day_number
@@ -114,7 +114,7 @@ class Writer:
             collect: `files_to_rows` or `messages_to_rows`.
 
         Raises:
-            JobError: an older release has written to `out`.
+            RefusedError: an older release has written to `out`.
         """
         self.written: list[RawState] = []
         self.failure: JobError | None = None
@@ -152,7 +152,7 @@ class Writer:
             fault = (
                 "is a copy from before what was read since" if batch <= last else "has read what is not there"
             )
-            raise JobError(
+            raise RefusedError(
                 f"{self._checkpoint} comes with batch {batch}, and {self._table.folder} has batches of it up to "
                 f"{last}: it {fault}. Give this ingest a new checkpoint; lines that were read are not read twice"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from pipeline.errors import JobError
+from pipeline.errors import ArgumentError
 from pipeline.replay.demand import KEY_OF_API
 from pipeline.storage.coverage import GRACE_S, Expectation
 from pipeline.storage.entity_days import Scope
@@ -68,10 +68,10 @@ def expectation_of(arguments: argparse.Namespace) -> Expectation:
     """What records should be there by now.
 
     Raises:
-        JobError: the arguments are wrong.
+        ArgumentError: the arguments are wrong.
     """
     if arguments.grace < 0:
-        raise JobError(f"--grace is 0 or more minutes, not {arguments.grace}")
+        raise ArgumentError(f"--grace is 0 or more minutes, not {arguments.grace}")
     names = frozenset(filter(None, (name.strip() for name in arguments.expect_gateways.split(","))))
     return Expectation(int(time.time()), arguments.grace * 60, names)
 
@@ -90,7 +90,7 @@ def parse_capacity(text: str) -> dict[QuotaKey, float]:
     """``produce=200e6,mutation=50`` by quota key.
 
     Raises:
-        JobError: it has another form.
+        ArgumentError: it has another form.
     """
     found = {}
     for part in filter(None, text.split(",")):
@@ -98,7 +98,7 @@ def parse_capacity(text: str) -> dict[QuotaKey, float]:
         try:
             found[KEY_OF_API[UsageApi(api.strip())]] = float(value)
         except ValueError:
-            raise JobError(
+            raise ArgumentError(
                 f"--capacity {part}: expected API=VALUE with one of {', '.join(UsageApi)}"
             ) from None
     return found

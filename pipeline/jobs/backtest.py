@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict
 
 from pipeline.client_tables.rows import TARGETS
-from pipeline.errors import JobError
+from pipeline.errors import ArgumentError, Exit, NotYetCompleteError, RefusedError
 from pipeline.jobs.arguments import (
     add_capacity,
     add_expectation,
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--result", metavar="FOLDER", help="where to write; else below OUT/results/backtest")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
     made_at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     folder = local_result(arguments.result, "--result", results_dir(arguments.out, "backtest", made_at))
@@ -74,11 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     tested = arguments.test or max(1, len(days) - HISTORY_DAYS)
     if len(days) < 2 or not 1 <= tested < len(days):
-        raise JobError(
+        raise NotYetCompleteError(
             f"{len(days)} closed days are compacted: at least one is needed before those to be judged"
         )
     if not TARGETS[1] <= arguments.target < 0.5:
-        raise JobError(f"--target is in [{TARGETS[1]:g}, 0.5), not {arguments.target}")
+        raise ArgumentError(f"--target is in [{TARGETS[1]:g}, 0.5), not {arguments.target}")
     target = TARGETS[kept_target(arguments.target)]
     if target != arguments.target:
         print(f"--target {arguments.target:g}: required rates are kept for {target:g}, which is taken")
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     faults += [clash for day in days for clash in day.clashes]
     if faults and not arguments.allow_gaps:
-        raise JobError(f"{'; '.join(faults)}: take others with --from and --to, or say --allow-gaps")
+        raise RefusedError(f"{'; '.join(faults)}: take others with --from and --to, or say --allow-gaps")
     for gw, reason in doubtful.items():
         print(f"{gw} {reason}, so its clients are left out")
     # As `recommend` does it when nothing is said.
@@ -109,19 +109,19 @@ def run(arguments: argparse.Namespace) -> int:
     (folder / "backtest.md").write_text(text, encoding="utf-8")
     print(text)
     print(folder)
-    return 0
+    return Exit.DONE
 
 
 def _horizons(text: str, tested: int) -> list[int]:
     """Those that differ on so many test days.
 
     Raises:
-        JobError: the text is written differently.
+        ArgumentError: the text is written differently.
     """
     try:
         asked = sorted({int(each) for each in text.split(",")})
     except ValueError:
         asked = [0]
     if asked[0] < 1:
-        raise JobError(f"--horizons {text}: say days, as 1,7")
+        raise ArgumentError(f"--horizons {text}: say days, as 1,7")
     return sorted({min(each, tested) for each in asked})

@@ -6,7 +6,7 @@ import argparse
 import datetime
 
 from pipeline.client_tables.making import make_missing
-from pipeline.errors import JobError
+from pipeline.errors import ArgumentError, Exit, JobError
 from pipeline.jobs.arguments import add_allow_open, add_expectation, add_master, add_out, expectation_of
 from pipeline.maintenance.compaction import compact
 from pipeline.spark.session import open_session
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_master(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
     out = arguments.out.rstrip("/")
     if arguments.date not in ("all", "new"):
@@ -65,11 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
         print("nothing new to compact")
     for date in sorted(set(made) - compacted.keys()):
         print(f"{date}: tables of clients made")
-    return 0
+    return Exit.DONE if compacted or made else Exit.NOTHING_TO_DO
 
 
 def _check_date(text: str) -> None:
     try:
         datetime.date.fromisoformat(text)
     except ValueError as exc:
-        raise JobError(f"--date {text!r}: say a day as 2026-11-21, all, or new") from exc
+        raise ArgumentError(f"--date {text!r}: say a day as 2026-11-21, all, or new") from exc

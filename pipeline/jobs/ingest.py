@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.errors import JobError
+from pipeline.errors import ArgumentError, Exit
 from pipeline.ingest.sources import files_stream, stream, topic_stream
 from pipeline.ingest.writer import Writer, files_to_rows, messages_to_rows
 from pipeline.jobs.arguments import add_master, add_out
@@ -70,20 +70,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_master(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
     kind, _, place = arguments.source.partition(":")
     if kind not in ("files", "kafka") or not place:
-        raise JobError(f"--from {arguments.source!r}: say files:DIR or kafka:TOPIC@HOST:PORT")
+        raise ArgumentError(f"--from {arguments.source!r}: say files:DIR or kafka:TOPIC@HOST:PORT")
     if arguments.secret_file and kind != "kafka":
-        raise JobError("--secret-file: only lines of a topic are signed")
+        raise ArgumentError("--secret-file: only lines of a topic are signed")
     secrets = [_secret(file) for file in arguments.secret_file]
     settings = connector_settings(arguments.jars, arguments.packages) if kind == "kafka" else {}
     out = arguments.out.rstrip("/")
     checkpoint = (arguments.checkpoint or f"{out}/checkpoint").rstrip("/")
     trigger = _trigger(arguments.trigger)
     if arguments.checkpoint is None and not is_local(out):
-        raise JobError(
+        raise ArgumentError(
             f"{out} is not on this machine: say with --checkpoint where Spark's notes are, here or there"
         )
     spark = open_session("sluice ingest", master=arguments.master, settings=settings)
@@ -101,16 +101,16 @@ def run(arguments: argparse.Namespace) -> int:
         _print_result(writer, out)
     finally:
         spark.stop()
-    return 0
+    return Exit.DONE if writer.written else Exit.NOTHING_TO_DO
 
 
 def _secret(file: str) -> bytes:
     try:
         secret = Path(file).read_bytes().rstrip(b"\r\n")
     except OSError as exc:
-        raise JobError(f"--secret-file {file}: {exc.strerror}") from None
+        raise ArgumentError(f"--secret-file {file}: {exc.strerror}") from None
     if len(secret) < MIN_SECRET_BYTES:
-        raise JobError(f"--secret-file {file}: a secret has at least {MIN_SECRET_BYTES} bytes")
+        raise ArgumentError(f"--secret-file {file}: a secret has at least {MIN_SECRET_BYTES} bytes")
     return secret
 
 
@@ -119,7 +119,7 @@ def _trigger(text: str) -> dict[str, Any]:
         return {"availableNow": True}
     match = re.fullmatch(r"([1-9]\d{0,4})s", text)
     if match is None:
-        raise JobError(f"--trigger {text!r}: say available-now, or seconds as 30s")
+        raise ArgumentError(f"--trigger {text!r}: say available-now, or seconds as 30s")
     return {"processingTime": f"{match[1]} seconds"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pipeline.errors import JobError
+from pipeline.errors import Exit, JobError
 from pipeline.plans.plan import PlanError
 from pipeline.plans.quota_client import QuotaClientError
 from pipeline.plans.steps import Cluster, apply, diff, revert, show
@@ -61,7 +61,7 @@ def _connection_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Exit:
     """Runs one step."""
     try:
         return _step(arguments)
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise JobError(str(exc)) from exc
 
 
-def _step(arguments: argparse.Namespace) -> int:
+def _step(arguments: argparse.Namespace) -> Exit:
     if arguments.step == "show":
         return show(arguments.plan, keep_too=arguments.all)
     if arguments.step == "revert":

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict
 
 from pipeline.client_tables.tables import client_use_table, clients_table
-from pipeline.errors import JobError
+from pipeline.errors import ArgumentError, Exit
 from pipeline.jobs.arguments import add_out
 from pipeline.maintenance.pruning import Due, Keep, delete, due
 from pipeline.storage.tables import DataFile
@@ -29,21 +29,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="delete; else only say what would be deleted")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
     out = arguments.out.rstrip("/")
     keep = Keep(arguments.keep_raw, arguments.keep_compacted, arguments.keep_results)
     for name, days in asdict(keep).items():
         if days < 1:
-            raise JobError(f"--keep-{name}: at least 1 day, not {days}")
+            raise ArgumentError(f"--keep-{name}: at least 1 day, not {days}")
     today = datetime.datetime.fromtimestamp(time.time(), datetime.UTC).date()
     if not arguments.yes:
         _print(found := due(out, keep, today=today))
         print("nothing was deleted: say --yes" if _any(found) else "nothing to delete")
-        return 0
+        return _exit(found)
     _print(found := delete(out, keep, today=today, made=(clients_table(out), client_use_table(out))))
     print("deleted" if _any(found) else "nothing to delete")
-    return 0
+    return _exit(found)
+
+
+def _exit(found: Due) -> Exit:
+    return Exit.DONE if _any(found) else Exit.NOTHING_TO_DO
 
 
 def _any(found: Due) -> bool:

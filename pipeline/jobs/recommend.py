@@ -13,7 +13,7 @@ import json
 import time
 from dataclasses import replace
 
-from pipeline.errors import JobError
+from pipeline.errors import ArgumentError, Exit, NotYetCompleteError, RefusedError
 from pipeline.jobs.arguments import (
     add_allow_open,
     add_capacity,
@@ -91,12 +91,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_expectation(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
     if not 0 <= arguments.target < 1 or not arguments.margin >= 1 or arguments.history < 1:
-        raise JobError("--target is in [0, 1), --margin at least 1, --history at least 1")
+        raise ArgumentError("--target is in [0, 1), --margin at least 1, --history at least 1")
     if not arguments.largest_change > 1:
-        raise JobError(f"--largest-change is above 1, not {arguments.largest_change:g}")
+        raise ArgumentError(f"--largest-change is above 1, not {arguments.largest_change:g}")
     capacity = parse_capacity(arguments.capacity)
     expectation = expectation_of(arguments)
     made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     doubtful = {} if arguments.allow_gaps else doubtful_gateways(chosen)
     if doubtful and arguments.default_plus_overrides is not None:
-        raise JobError(
+        raise RefusedError(
             f"{', '.join(f'{gw} {reason}' for gw, reason in doubtful.items())}: a default would cover its clients "
             "too, and what they need is not known; say --allow-gaps, or leave out --default-plus-overrides"
         )
@@ -158,7 +158,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(
         f"{len(plan.entries)} quotas, {changes} to be set: sluice-pipeline plan show {json.dumps(str(file))}"
     )
-    return 0
+    return Exit.DONE
 
 
 def history_days(
@@ -181,21 +181,22 @@ def history_days(
         allow_open: also with days that are not closed, or were not when they were compacted.
 
     Raises:
-        JobError: some are missing or incomplete; it says which. Or `last` is no day.
+        NotYetCompleteError: some are missing or incomplete; it says which.
+        ArgumentError: `last` is no day.
     """
     if not days:
-        raise JobError("no day is compacted: run `sluice-pipeline compact` first")
+        raise NotYetCompleteError("no day is compacted: run `sluice-pipeline compact` first")
     not_closed = [day.date for day in days if day.open or expectation.is_open(day.date)]
     usable = [day for day in days if allow_open or day.date not in not_closed]
     if not usable:
-        raise JobError(
+        raise NotYetCompleteError(
             f"{', '.join(not_closed)} not closed, and nothing else is compacted: half a day counts as a quiet one. "
             "Wait for its end and compact it, or say --allow-open"
         )
     try:
         end = datetime.date.fromisoformat(last or usable[-1].date)
     except ValueError as exc:
-        raise JobError(f"--to {last!r}: say a day as 2026-11-21") from exc
+        raise ArgumentError(f"--to {last!r}: say a day as 2026-11-21") from exc
     wanted = [(end - datetime.timedelta(days=back)).isoformat() for back in range(history)][::-1]
     there = {day.date: day for day in usable}
     missing = [date for date in wanted if date not in there]
@@ -208,7 +209,7 @@ def history_days(
         faults += [f"{date} not closed when it was compacted" for date in missing if date in not_closed]
         faults += [f"{date} is {there[date].completeness:.1%} complete" for date in poor]
         faults += [text for day in chosen for text in day.clashes]
-        raise JobError(
+        raise NotYetCompleteError(
             f"a history of {history} days to {end} is wanted, and {'; '.join(faults)}. Quotas from half of the "
             "records would be too low: compact the days, shorten --history, or say --allow-gaps"
         )

@@ -10,7 +10,7 @@ import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pipeline.errors import JobError
+from pipeline.errors import ArgumentError, Exit, JobError
 from pipeline.jobs.arguments import add_expectation, add_out, expectation_of
 from pipeline.plans.plan import Plan, PlanError
 from pipeline.report.report import make
@@ -33,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", type=Path, metavar="FILE", help="show this plan's recommendations too")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
     # Not at the top: what plots takes a second to load.
     from pipeline.report.page import render
 
     if arguments.top < 1:
-        raise JobError(f"--top: at least 1, not {arguments.top}")
+        raise ArgumentError(f"--top: at least 1, not {arguments.top}")
     plan = _read_plan(arguments.plan)
     made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     stamp = made_at.replace(":", "").replace("-", "")
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     if report.absent:
         print(f"not compacted, and so not in it: {report.absent_text}")
     print(target / "index.html")
-    return 0
+    return Exit.DONE
 
 
 def _read_plan(path: Path | None) -> Plan | None:

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from pipeline.errors import JobError
+from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
 from pipeline.jobs.arguments import add_master, add_out, add_scope, add_windows
 from pipeline.plans.text import number, table
 from pipeline.replay.candidates import parse_candidates
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_master(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
     candidates = parse_candidates(arguments.candidates)
     settings = _replay_settings(arguments)
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     if mutations and settings.algorithm is None:
         settings = replace(settings, mutations=recorded_algorithm(found))
     if not found:
-        raise JobError(f"no compacted day in {arguments.out}: run `sluice-pipeline compact` first")
+        raise NotYetCompleteError(f"no compacted day in {arguments.out}: run `sluice-pipeline compact` first")
     spark = open_session("sluice-simulate", master=arguments.master)
     days = CompactedDays.of(spark, arguments.out, arguments.first, arguments.last)
     where = results_dir(arguments.out, "sim", arguments.run or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
@@ -74,17 +74,17 @@ def run(arguments: argparse.Namespace) -> int:
     result.write.mode("overwrite").parquet(where)
     print(_summary(spark.read.parquet(where)))
     print(where)
-    return 0
+    return Exit.DONE
 
 
 def _replay_settings(arguments: argparse.Namespace) -> ReplaySettings:
     """How the arguments say to replay.
 
     Raises:
-        JobError: they do not go together.
+        ArgumentError: they do not go together.
     """
     if not 1 <= arguments.window_num <= 1_000 or not 1 <= arguments.window_ms <= 3_600_000:
-        raise JobError(
+        raise ArgumentError(
             "--window-num is 1 to 1000 and --window-ms 1 to 3600000, "
             f"not {arguments.window_num} and {arguments.window_ms}"
         )
@@ -97,7 +97,7 @@ def _replay_settings(arguments: argparse.Namespace) -> ReplaySettings:
     try:
         settings.of_api(UsageApi.PRODUCE)
     except ValueError as exc:
-        raise JobError(f"--algo and --model: {exc}") from None
+        raise ArgumentError(f"--algo and --model: {exc}") from None
     return settings
 
 

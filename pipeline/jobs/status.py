@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from pipeline.errors import JobError
+from pipeline.errors import Exit, NotYetCompleteError
 from pipeline.jobs.arguments import add_expectation, add_out, expectation_of
 from pipeline.maintenance.status import status
 
@@ -17,14 +17,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="for programs")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
     found = status(arguments.out.rstrip("/"), expectation_of(arguments))
     if arguments.json:
         print(json.dumps(found, indent=1))
-        return 0
+        return Exit.DONE if found["batches"] else Exit.NOT_YET_COMPLETE
     if not found["batches"]:
-        raise JobError(f"{arguments.out}: nothing has been ingested there yet")
+        raise NotYetCompleteError(f"{arguments.out}: nothing has been ingested there yet")
     print(
         f"{found['batches']} batches: {found['lines']} lines with {found['rows']} rows; {found['duplicates']} "
         f"lines came again and were left out, {found['torn']} could not be read"
@@ -51,4 +51,4 @@ def run(arguments: argparse.Namespace) -> int:
             f"missing: {gap['lines']} lines of {gap['gw']}, started {gap['boot']}: {gap['first']} to {gap['last']}, "
             f"{gap['from']} to {gap['to']}"
         )
-    return 0
+    return Exit.DONE

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.errors import JobError
+from pipeline.errors import JobError, NotYetCompleteError, RefusedError
 from pipeline.storage.compacted_days import CompactedState, compacted_table
 from pipeline.storage.compacted_files import FILE_ORDER, CompactedFileWriter
 from pipeline.storage.coverage import COMPLETE_ENOUGH, DayCoverage, Expectation, coverage
@@ -65,10 +65,13 @@ def compact(
     state = RawState.from_json(before.state)
     found = CompactedState.from_json(compacted_table(out).read().state)
     wanted = []
+    why: type[JobError]
     for day, read in sorted(state.days.items()):
         there = found.days.get(day)
         if date in (day, "all") or (date == "new" and is_due(read, before.identifier, there)):
+            why = RefusedError
             if expectation.lies_ahead(day) or (expectation.is_open(day) and not allow_open):
+                why = NotYetCompleteError
                 left = f"{day} is not closed: half a day would count as a quiet one"
             elif day in found.pruned:
                 left = f"{day} was compacted and has been pruned: what came of it since is not the day"
@@ -86,11 +89,11 @@ def compact(
                 wanted.append(day)
                 continue
             if date == day:
-                raise JobError(left)
+                raise why(left)
             # A late line for a day of last month must not keep today from being compacted.
             print(f"left as it is: {left}", file=sys.stderr)
     if date not in ("all", "new") and not wanted:
-        raise JobError(
+        raise NotYetCompleteError(
             f"no lines of {date} have been read: there are {', '.join(sorted(state.days)) or 'none'}"
         )
     known = coverage(state.index, expectation)

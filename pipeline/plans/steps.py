@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from pipeline.errors import Exit
 from pipeline.plans.changes import (
     Change,
     Difference,
@@ -32,9 +33,6 @@ from pipeline.plans.plan import Action, Plan, PlanError
 from pipeline.plans.quota_client import Counting, QuotaClient, Refusal, Setting
 from pipeline.plans.text import number, table
 from quotas.entities import QuotaEntity, QuotaKey
-
-OK: Final = 0
-NOT_DONE: Final = 1
 
 _VERIFY_TIMEOUT_S: Final = 10.0
 _VERIFY_POLL_S: Final = 0.2
@@ -59,7 +57,7 @@ class Cluster:
         return QuotaClient(self.bootstrap, read_properties(self.client_config))
 
 
-def show(path: Path, *, keep_too: bool) -> int:
+def show(path: Path, *, keep_too: bool) -> Exit:
     """What a plan says, and why.
 
     Args:
@@ -92,10 +90,10 @@ def show(path: Path, *, keep_too: bool) -> int:
     ]
     print(table(("entity", "quota", "", "was", "plan", "throttled", "why"), rows))
     print(f"{len(shown)} of {len(plan.entries)} entries")
-    return OK
+    return Exit.DONE
 
 
-def diff(path: Path, cluster: Cluster, *, previous: Sequence[Path] = ()) -> int:
+def diff(path: Path, cluster: Cluster, *, previous: Sequence[Path] = ()) -> Exit:
     """A plan beside the quotas that are set.
 
     Args:
@@ -110,7 +108,7 @@ def diff(path: Path, cluster: Cluster, *, previous: Sequence[Path] = ()) -> int:
     _print_differences(found)
     if fault:
         print(f"not to be applied there: {fault}")
-    return OK
+    return Exit.DONE
 
 
 def apply(
@@ -121,7 +119,7 @@ def apply(
     revert_file: Path | None = None,
     force: bool = False,
     validate_only: bool = False,
-) -> int:
+) -> Exit:
     """Sets a plan's quotas.
 
     Args:
@@ -137,28 +135,28 @@ def apply(
     with cluster.connect() as client:
         fault = misfit(plan, client.counting(), cluster.counts)
         if fault:
-            return _not_done(f"{fault}; nothing was done")
+            return _refused(f"{fault}; nothing was done")
         found = differences(plan, client.describe(), last=_last_changes(path, cluster, previous))
         drifted = [each for each in found if each.state is State.DRIFT]
         if drifted and not force:
             _print_differences(drifted)
-            return _not_done(
+            return _refused(
                 f"{len(drifted)} quotas are set to what neither this plan nor an earlier one knows of; "
                 "nothing was done (--force)"
             )
         changes = to_do(found, force=force)
         if not changes:
             print("everything is as planned already")
-            return OK
+            return Exit.NOTHING_TO_DO
         refused = client.alter(_settings(changes), validate_only=True)
         if refused:
             _print_refusals(refused)
-            return _not_done("the plan would be refused in part; nothing was done")
+            return _refused("the plan would be refused in part; nothing was done")
         if validate_only:
             print(f"{len(changes)} quotas would be set")
-            return OK
+            return Exit.DONE
         if revert_file.exists():
-            return _not_done(
+            return _refused(
                 f"{revert_file} exists: it takes an earlier change back; name another --revert-file"
             )
         _write(revert_file, Revert(_now(), cluster.bootstrap, _as_changes(changes)).to_json())
@@ -200,7 +198,7 @@ def misfit(plan: Plan, there: Counting, counts: str | None) -> str:
     return ""
 
 
-def revert(path: Path, cluster: Cluster, *, force: bool, elsewhere: bool) -> int:
+def revert(path: Path, cluster: Cluster, *, force: bool, elsewhere: bool) -> Exit:
     """Takes back what `apply` did.
 
     Args:
@@ -211,7 +209,7 @@ def revert(path: Path, cluster: Cluster, *, force: bool, elsewhere: bool) -> int
     """
     wanted = _read_revert(path)
     if wanted.bootstrap != cluster.bootstrap and not elsewhere:
-        return _not_done(
+        return _refused(
             f"{path} takes back what was done at {wanted.bootstrap}, not at {cluster.bootstrap}; --elsewhere if that "
             "is the same cluster"
         )
@@ -219,16 +217,18 @@ def revert(path: Path, cluster: Cluster, *, force: bool, elsewhere: bool) -> int
         found = reverting(wanted, client.describe())
         drifted = [each for each in found if each.state is State.DRIFT and not force]
         changes = to_do(found, force=force)
-        done = _carry_out(client, changes, "taken back") if changes else OK
+        done = _carry_out(client, changes, "taken back") if changes else Exit.DONE
     if drifted:
         _print_differences(drifted)
-        return _not_done(f"{len(drifted)} quotas were changed again since and stay as they are (--force)")
+        stay = _refused(f"{len(drifted)} quotas were changed again since and stay as they are (--force)")
+        return done if done is Exit.FAILED else stay
     if not changes:
         print("everything is as it was already")
+        return Exit.NOTHING_TO_DO
     return done
 
 
-def _carry_out(client: QuotaClient, changes: Sequence[Difference], done: str) -> int:
+def _carry_out(client: QuotaClient, changes: Sequence[Difference], done: str) -> Exit:
     refused = client.alter(_settings(changes), validate_only=False)
     if refused:
         _print_refusals(refused)
@@ -238,8 +238,12 @@ def _carry_out(client: QuotaClient, changes: Sequence[Difference], done: str) ->
     print(f"{len(wanted) - len(missing)} quotas {done}")
     if missing:
         names = ", ".join(f"{entity} {key}" for entity, key in missing[:10])
-        return _not_done(f"{len(missing)} quotas were accepted and are not in force: {names}")
-    return NOT_DONE if refused else OK
+        print(
+            f"sluice-pipeline: {len(missing)} quotas were accepted and are not in force: {names}",
+            file=sys.stderr,
+        )
+        return Exit.FAILED
+    return Exit.REFUSED if refused else Exit.DONE
 
 
 def _await(
@@ -339,9 +343,9 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _not_done(text: str) -> int:
+def _refused(text: str) -> Exit:
     print(f"sluice-pipeline: {text}", file=sys.stderr)
-    return NOT_DONE
+    return Exit.REFUSED
 
 
 def _print_differences(found: Sequence[Difference]) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.client_tables.rows import BURSTS_S, TARGETS
-from pipeline.errors import JobError
+from pipeline.errors import ArgumentError
 from pipeline.replay.dispatch import Algorithm
 from pipeline.replay.kernels.ragged import Floats
 from quotas.usage_record import UsageApi
@@ -38,11 +38,11 @@ def kept_burst_s(api: UsageApi, wanted_s: float) -> int:
     """The largest burst of the table that is not above this one: a rate that is found with it suffices.
 
     Raises:
-        JobError: all are above it.
+        ArgumentError: all are above it.
     """
     kept = [burst for burst in BURSTS_S if burst <= wanted_s and (burst != 11 or api is UsageApi.MUTATION)]
     if not kept:
-        raise JobError(
+        raise ArgumentError(
             f"quotas that let {wanted_s:g} s of use pass at once: client_day has required rates for "
             f"{', '.join(map(str, BURSTS_S))} s"
         )

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.errors import JobError
+from pipeline.errors import ArgumentError
 from pipeline.plans.plan import Plan, PlanError
 from pipeline.replay.demand import KEY_OF_API, Demand
 from pipeline.replay.dispatch import grid
@@ -78,7 +78,7 @@ def parse_candidates(text: str) -> Candidates:
             name of a plan's file.
 
     Raises:
-        JobError: it is none of them, or the plan cannot be read.
+        ArgumentError: it is none of them, or the plan cannot be read.
     """
     if text.startswith(("grid:", "value:")):
         try:
@@ -87,14 +87,14 @@ def parse_candidates(text: str) -> Candidates:
             if match := _VALUE.fullmatch(text):
                 return Candidates(values=tuple(grid(float(match[1]), float(match[1]), 1)))
         except ValueError as exc:
-            raise JobError(f"--candidates {text}: {exc}") from None
-        raise JobError(f"--candidates {text}: expected grid:LOWEST..HIGHESTxCOUNT or value:QUOTA")
+            raise ArgumentError(f"--candidates {text}: {exc}") from None
+        raise ArgumentError(f"--candidates {text}: expected grid:LOWEST..HIGHESTxCOUNT or value:QUOTA")
     try:
         plan = Plan.from_json(Path(text).read_bytes())
     except OSError as exc:
-        raise JobError(f"--candidates {text}: {exc.strerror}") from None
+        raise ArgumentError(f"--candidates {text}: {exc.strerror}") from None
     except PlanError as exc:
-        raise JobError(f"--candidates {text}: {exc}") from None
+        raise ArgumentError(f"--candidates {text}: {exc}") from None
     return of_plan(plan)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.errors import JobError
+from pipeline.errors import RefusedError
 from pipeline.replay.demand import Demand
 from pipeline.replay.kernels import models
 from pipeline.replay.kernels.deferral import deferred
@@ -44,7 +44,7 @@ def recorded_algorithm(days: Iterable[CompactedDay]) -> Algorithm:
     """How gateways measure controller mutations, by the newest day whose lines tell; a token bucket if none does.
 
     Raises:
-        JobError: in more than one way on that day, or in one that is not known.
+        RefusedError: in more than one way on that day, or in one that is not known.
     """
     newest = max((day for day in days if day.algorithms), key=lambda day: day.date, default=None)
     if newest is None:
@@ -52,7 +52,7 @@ def recorded_algorithm(days: Iterable[CompactedDay]) -> Algorithm:
     told = {name: gw for gw, names in newest.algorithms.items() for name in names}
     if len(told) > 1 or not told.keys() <= RECORDED.keys():
         each = ", ".join(f"{name} ({gw})" for name, gw in sorted(told.items()))
-        raise JobError(
+        raise RefusedError(
             f"on {newest.date} controller mutations were measured by {each}: say which with --algo"
         )
     return RECORDED[next(iter(told))]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pipeline.client_tables.profile import CLIENT, SUMS
 from pipeline.client_tables.tables import read_clients
 from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY, Timeline, largest_first
-from pipeline.errors import JobError
+from pipeline.errors import ArgumentError
 from pipeline.storage.compacted_days import compacted_days
 from pipeline.storage.coverage import Expectation, short_gateways
 from pipeline.storage.layout import CompactedDay
@@ -166,8 +166,7 @@ def make(
         last: last day, else to the end.
 
     Raises:
-        FileNotFoundError: no day is compacted.
-        JobError: a day has no tables.
+        NotYetCompleteError: no day is compacted, or one has no tables.
     """
     days = compacted_days(out, first, last)
     found = (read_clients(out, [day], CLIENT_USE, SUMMARY.names) for day in days)
@@ -184,12 +183,12 @@ def absent_days(days: Sequence[CompactedDay], first: str | None, last: str | Non
         last: the last one.
 
     Raises:
-        JobError: these are no days.
+        ArgumentError: these are no days.
     """
     try:
         begin, end = (date.fromisoformat(day) for day in (first or days[0].date, last or days[-1].date))
     except ValueError as exc:
-        raise JobError(f"--from, --to: say days as 2026-11-21: {exc}") from exc
+        raise ArgumentError(f"--from, --to: say days as 2026-11-21: {exc}") from exc
     there = {day.date for day in days}
     all_days = ((begin + timedelta(back)).isoformat() for back in range((end - begin).days + 1))
     return tuple(day for day in all_days if day not in there)

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from pipeline.errors import NotYetCompleteError
 from pipeline.storage.compacted_files import Piece, dealt, pieces_of, read_entities
 from pipeline.storage.entity_days import ENTITY, Scope, arrays_of
 from pipeline.storage.layout import CompactedDay
@@ -85,7 +86,7 @@ def compacted_days(out: str, first: str | None = None, last: str | None = None) 
     """As `published_days`, and at least one.
 
     Raises:
-        FileNotFoundError: no day in this range is compacted.
+        NotYetCompleteError: no day in this range is compacted.
     """
     return _at_least_one(published_days(out, first, last), out, first, last)
 
@@ -95,7 +96,7 @@ def _at_least_one(
 ) -> list[CompactedDay]:
     if not days:
         span = f" from {first or 'the beginning'} to {last or 'the end'}" if first or last else ""
-        raise FileNotFoundError(f"no compacted day in {out}{span}: run `sluice-pipeline compact` first")
+        raise NotYetCompleteError(f"no compacted day in {out}{span}: run `sluice-pipeline compact` first")
     return days
 
 
@@ -124,7 +125,7 @@ class CompactedDays:
             last: the last day, else to the end.
 
         Raises:
-            FileNotFoundError: no day in this range is compacted.
+            NotYetCompleteError: no day in this range is compacted.
         """
         table = compacted_table(out)
         found = table.read()

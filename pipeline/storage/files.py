@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from pipeline.errors import JobError
+from pipeline.errors import ArgumentError
 
 _FOLDERS_KNOWN: Final = 256
 
@@ -40,10 +40,10 @@ def local_result(given: Path | str | None, option: str, path: str) -> Path:
         path: where else.
 
     Raises:
-        JobError: nothing was said, and the other path is not on this machine.
+        ArgumentError: nothing was said, and the other path is not on this machine.
     """
     if given is None and not is_local(path):
-        raise JobError(f"{path} is not on this machine: say with {option} where to write")
+        raise ArgumentError(f"{path} is not on this machine: say with {option} where to write")
     return local_path(path) if given is None else Path(given)
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
-from pipeline.errors import JobError
+from pipeline.errors import RefusedError
 from pipeline.storage.files import files_below, parquet_reader
 from pipeline.storage.joining import ORDER
 from pipeline.storage.layout import EVENTS, FINE_BUCKETS, KEY, SERIES
@@ -135,10 +135,10 @@ def raw_table(out: str) -> Table:
     """The raw table of a pipeline's folder.
 
     Raises:
-        JobError: an older release has written to the folder.
+        RefusedError: an older release has written to the folder.
     """
     if files_below(out).get_file_info(_OLDER).type != fs.FileType.NotFound:
-        raise JobError(
+        raise RefusedError(
             f"{out} was written by an older release: give another folder, and ingest there what is kept"
         )
     return Table(f"{out}/raw", RAW_SCHEMA, ["date"])

@@ -28,7 +28,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import fs
 
-from pipeline.errors import JobError
+from pipeline.errors import ArgumentError, JobError, RefusedError
 from pipeline.storage.files import (
     end_of,
     files_below,
@@ -109,12 +109,12 @@ class Table:
             partition_by: dates or text, which files may lack too.
 
         Raises:
-            JobError: a folder of such a name can't hold a table.
+            ArgumentError: a folder of such a name can't hold a table.
         """
         # delta-rs opens another one for such a name.
         unfit = sorted(set(_UNFIT_HERE if is_local(folder) else _UNFIT_ELSEWHERE) & set(folder))
         if unfit:
-            raise JobError(f"{folder}: a folder with {' '.join(unfit)} in its name can't hold tables")
+            raise ArgumentError(f"{folder}: a folder with {' '.join(unfit)} in its name can't hold tables")
         self.folder = folder
         self._partition_by = list(partition_by)
         named = [*(name for name in partition_by if name not in schema.names), STATE]
@@ -132,7 +132,8 @@ class Table:
         """The newest version.
 
         Raises:
-            JobError: its log can't be read, or another writer has rewritten files.
+            JobError: its log can't be read.
+            RefusedError: another writer has rewritten files.
         """
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -147,7 +148,7 @@ class Table:
             files = tuple(self._files(handle))
             state_file = next((file for file in files if file.path.startswith(f"{STATE}/")), None)
             if files and (state_file is None or not all(_OURS.fullmatch(file.path) for file in files)):
-                raise JobError(
+                raise RefusedError(
                     f"{self.folder}: another writer has rewritten files by version {handle.version()}, which "
                     "takes their order or the state: restore an earlier version (deltalake's DeltaTable.restore)"
                 )

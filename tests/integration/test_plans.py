@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from embedded_kafka.kafka import KafkaCluster
+from pipeline.errors import Exit
 from pipeline.plans.plan import Action
 from pipeline.plans.quota_client import Counting, QuotaClient, Refusal, Setting
-from pipeline.plans.steps import OK
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from tests.integration.conftest import eventually
 from tests.integration.gateway_process import GatewayProcess
@@ -92,16 +92,16 @@ def test_a_plan_is_applied_and_taken_back(
             ).to_json()
         )
         where = ("--bootstrap", kafka.bootstrap)
-        assert run("apply", plan, "--validate-only", *where) == OK
+        assert run("apply", plan, "--validate-only", *where) == Exit.DONE
         assert "2 quotas would be set" in capsys.readouterr().out
         assert not (tmp_path / "plan.revert.json").exists()
-        assert run("apply", plan, *where) == OK
+        assert run("apply", plan, *where) == Exit.DONE
         ours = {name: value for name, value in client.describe().items() if "plan-jobs" in str(name[0])}
         assert ours == {(one, RATE): 1000.0, (two, RATE): 2000.0}
-        assert run("apply", plan, *where) == OK
+        assert run("apply", plan, *where) == Exit.NOTHING_TO_DO
         assert "as planned already" in capsys.readouterr().out
         revert = tmp_path / "plan.revert.json"
         assert json.loads(revert.read_text())["bootstrap"] == kafka.bootstrap
-        assert run("revert", revert, *where) == OK
+        assert run("revert", revert, *where) == Exit.DONE
         ours = {name: value for name, value in client.describe().items() if "plan-jobs" in str(name[0])}
         assert ours == {(one, RATE): 500.0}

@@ -1,6 +1,7 @@
 """The command line: which jobs there are, what they refuse before Spark starts, and the session that they open."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from pipeline import cli
 from pipeline.cli import JOBS, main
-from pipeline.errors import JobError
+from pipeline.errors import MEANINGS, Exit, JobError, NotYetCompleteError, RefusedError
 from pipeline.plans.text import number, table
 from testkit.pipeline.compacted_days import write_compacted
 
@@ -22,36 +23,51 @@ def load(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
     monkeypatch.setattr(cli, "importlib", SimpleNamespace(import_module=module))
 
 
-@pytest.mark.parametrize("job", JOBS)
-def test_every_job_shows_its_arguments(job: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([job, "--help"]) == 0
-    assert f"sluice-pipeline {job}" in capsys.readouterr().out
+@pytest.mark.parametrize("job", ["", *JOBS, "plan apply"])
+def test_every_job_shows_its_arguments_and_exit_codes(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*job.split(), "--help"]) == Exit.DONE
+    said = capsys.readouterr().out
+    assert f"sluice-pipeline {job}".strip() in said
+    assert all(f"  {code:<4} {meaning}" in said for code, meaning in MEANINGS.items())
+
+
+def test_the_page_has_the_same_exit_codes() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+    table = re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE)
+    assert [(int(code), meaning) for code, meaning in table] == list(MEANINGS.items())
 
 
 def test_without_a_job_or_with_an_unknown_one_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert main(["guess"]) == 2
+    assert main([]) == Exit.WRONG_ARGUMENTS
+    assert main(["guess"]) == Exit.WRONG_ARGUMENTS
     said = capsys.readouterr().err
     assert all(job in said for job in JOBS)
 
 
-def test_a_missing_package_or_a_refusal_ends_with_one(
+def test_a_missing_package_and_each_error_end_with_their_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'pyspark.sql'", name="pyspark.sql")
 
     load(monkeypatch, missing)
-    assert main(["compact"]) == 1
+    assert main(["compact"]) == Exit.FAILED
     assert "pip install '/path/to/sluice[pipeline]'" in capsys.readouterr().err
 
-    def refuse(_: object) -> int:
-        raise JobError("the day is not complete")
+    for error, code in (
+        (JobError("no room"), Exit.FAILED),
+        (NotYetCompleteError("no room"), Exit.NOT_YET_COMPLETE),
+        (RefusedError("no room"), Exit.REFUSED),
+        (PermissionError("no room"), Exit.FAILED),
+    ):
 
-    job = SimpleNamespace(add_arguments=lambda parser: None, run=refuse)
-    load(monkeypatch, lambda name: job)
-    assert main(["compact"]) == 1
-    assert capsys.readouterr().err == "sluice-pipeline compact: the day is not complete\n"
+        def end(_: object, error: Exception = error) -> Exit:
+            raise error
+
+        job = SimpleNamespace(add_arguments=lambda parser: None, run=end)
+        load(monkeypatch, lambda name, job=job: job)
+        assert main(["compact"]) == code
+        assert capsys.readouterr().err == "sluice-pipeline compact: no room\n"
 
 
 def test_nothing_heavy_is_loaded_for_help() -> None:
@@ -69,7 +85,7 @@ def test_nothing_heavy_is_loaded_for_help() -> None:
     ("prune --keep-raw 0", "--keep-raw: at least 1 day"),
     ("report --plan no-plan.json", "no-plan.json: a plan is a JSON object"),
     ("plan show no-plan.json", "no-plan.json: a plan is a JSON object"),
-    ("recommend", "no day is compacted"), ("simulate", "no compacted day"),
+    ("recommend", "no day is compacted"), ("simulate", "no compacted day"), ("report", "no compacted day"),
     ("simulate --candidates grid:x", "expected grid"),
     ("simulate --model deferral --algo rate", "not of rate"), ("simulate --window-num 0", "--window-num"),
     ("backtest", "0 closed days are compacted: at least one is needed"),
@@ -80,20 +96,24 @@ def test_what_cannot_be_done_is_said_before_spark_starts(
     monkeypatch.chdir(tmp_path)
     Path("no-plan.json").write_text("{}")
     job, *rest = arguments.split()
-    assert main([job, *(() if job == "plan" else ("--out", "out")), *rest]) == 1
+    code = main([job, *(() if job == "plan" else ("--out", "out")), *rest])
     assert fault in capsys.readouterr().err
+    if "no-plan" in arguments:
+        assert code == Exit.FAILED
+    else:
+        assert code == (Exit.NOT_YET_COMPLETE if "compacted" in fault else Exit.WRONG_ARGUMENTS)
 
 
 def test_incomplete_days_make_no_plan_and_the_status_is_told_without_spark(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["status", "--out", str(tmp_path), "--json"]) == 0
+    assert main(["status", "--out", str(tmp_path), "--json"]) == Exit.NOT_YET_COMPLETE
     found = json.loads(capsys.readouterr().out)
     assert (found["batches"], found["days"], found["gaps"]) == (0, [], [])
-    assert main(["status", "--out", str(tmp_path)]) == 1
+    assert main(["status", "--out", str(tmp_path)]) == Exit.NOT_YET_COMPLETE
     assert f"{tmp_path}: nothing has been ingested there yet" in capsys.readouterr().err
     write_compacted(tmp_path, [{"t": [1]}], completeness=0.5)
-    assert main(["recommend", "--out", str(tmp_path), "--history", "1"]) == 1
+    assert main(["recommend", "--out", str(tmp_path), "--history", "1"]) == Exit.NOT_YET_COMPLETE
     assert "50.0% complete" in capsys.readouterr().err
 
 
@@ -106,12 +126,12 @@ def test_incomplete_days_make_no_plan_and_the_status_is_told_without_spark(
 def test_what_is_of_this_machine_is_not_written_elsewhere(
     arguments: str, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*arguments.split(), "--out", ELSEWHERE]) == 1
+    assert main([*arguments.split(), "--out", ELSEWHERE]) == Exit.WRONG_ARGUMENTS
     assert fault in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_hold_tables_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--out", str(tmp_path / "a%20b")]) == 1
+    assert main(["status", "--out", str(tmp_path / "a%20b")]) == Exit.WRONG_ARGUMENTS
     assert "a folder with % in its name can't hold tables" in capsys.readouterr().err
 
 

@@ -12,6 +12,7 @@ import pytest
 from pipeline.client_tables.making import make_missing
 from pipeline.client_tables.profile import CLIENT
 from pipeline.client_tables.rows import CLIENT_TABLES, client_rows
+from pipeline.errors import NotYetCompleteError
 from pipeline.replay.candidates import Candidates
 from pipeline.replay.dispatch import ReplaySettings
 from pipeline.replay.simulation import simulate
@@ -107,5 +108,5 @@ def test_however_a_day_is_divided_every_job_gets_the_same_rows(
 
 
 def test_without_a_compacted_day_there_is_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="run `sluice-pipeline compact` first"):
+    with pytest.raises(NotYetCompleteError, match="run `sluice-pipeline compact` first"):
         CompactedDays.of(None, str(tmp_path))

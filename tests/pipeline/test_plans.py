@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import JobError
+from pipeline.errors import Exit, JobError
 from pipeline.jobs import plan as job
 from pipeline.plans import steps
 from pipeline.plans.changes import Change, Difference, Revert, State, differences, last_changes, reverting, to_do
 from pipeline.plans.plan import Action, Basis, CapacityCheck, Plan, PlanEntry, PlanError
 from pipeline.plans.quota_client import Counting, Refusal, Setting
-from pipeline.plans.steps import NOT_DONE, OK, misfit, read_properties
+from pipeline.plans.steps import misfit, read_properties
 from pipeline.recommend.recommendation import ClientDay, ClientHistory, RecommendationSettings, recommend
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.usage_record import UsageApi
@@ -180,7 +180,7 @@ def test_a_plan_is_shown_with_its_reasons(tmp_path: Path, capsys: pytest.Capture
     plan = tmp_path / "plan.json"
     entity = QuotaEntity(user="alice")
     plan.write_text(plan_of((entity, Action.SET, 1000.0, None), (entity, Action.KEEP, 5.0, 5.0)).to_json())
-    assert run("show", plan) == OK
+    assert run("show", plan) == Exit.DONE
     shown = capsys.readouterr().out
     assert "user=alice" in shown
     assert "because" in shown
@@ -265,13 +265,13 @@ def test_plans_follow_each_other_without_force_while_none_is_changed_by_hand(
     first, second, third = (
         recommended(tmp_path, week, big=9_000 * week, small=100 * week, tiny=10) for week in (1, 8, 15)
     )
-    assert run("apply", first, *WHERE) == OK
+    assert run("apply", first, *WHERE) == Exit.DONE
     assert cluster.quotas[OTHERS, RATE] == 125
-    assert run("apply", second, *WHERE) == OK
+    assert run("apply", second, *WHERE) == Exit.DONE
     assert cluster.quotas == {(QuotaEntity(client_id="big"), RATE): 90_000, (OTHERS, RATE): 1_000}
-    assert run("revert", second.with_suffix(".revert.json"), *WHERE) == OK
+    assert run("revert", second.with_suffix(".revert.json"), *WHERE) == Exit.DONE
     assert cluster.quotas[OTHERS, RATE] == 125
-    assert run("apply", third, *WHERE) == OK
+    assert run("apply", third, *WHERE) == Exit.DONE
     assert cluster.quotas[OTHERS, RATE] == 1_875
 
 
@@ -281,15 +281,15 @@ def test_a_plan_for_all_brokers_together_is_refused_where_each_counts_by_itself(
     # It was applied, and let three times as much through.
     plan = recommended(tmp_path, 1, big=9_000)
     cluster.there = Counting(3, True, (11, 1_000))
-    assert run("apply", plan, *WHERE) == NOT_DONE
+    assert run("apply", plan, *WHERE) == Exit.REFUSED
     assert "would let 3 times the plan's quotas through" in capsys.readouterr().err
     assert cluster.quotas == {}
-    assert run("diff", plan, *WHERE) == OK
+    assert run("diff", plan, *WHERE) == Exit.DONE
     assert "not to be applied there: each of the 3 brokers" in capsys.readouterr().out
     cluster.there = Counting(3, None)
-    assert run("apply", plan, *WHERE) == NOT_DONE
+    assert run("apply", plan, *WHERE) == Exit.REFUSED
     assert "say --counts gateway or --counts broker" in capsys.readouterr().err
-    assert run("apply", plan, "--counts", "gateway", *WHERE) == OK
+    assert run("apply", plan, "--counts", "gateway", *WHERE) == Exit.DONE
 
 
 @pytest.mark.parametrize(("scope", "there", "counts", "fits"), [
@@ -314,20 +314,20 @@ def test_a_default_changed_between_plans_is_not_written_over(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = (recommended(tmp_path, week, big=9_000, small=100 * week) for week in (1, 8))
-    assert run("apply", first, *WHERE) == OK
+    assert run("apply", first, *WHERE) == Exit.DONE
     cluster.quotas[OTHERS, RATE] = 777
-    assert run("apply", second, *WHERE) == NOT_DONE
+    assert run("apply", second, *WHERE) == Exit.REFUSED
     assert "drift" in capsys.readouterr().out
     assert cluster.quotas[OTHERS, RATE] == 777
-    assert run("apply", second, "--force", *WHERE) == OK
+    assert run("apply", second, "--force", *WHERE) == Exit.DONE
     assert cluster.quotas[OTHERS, RATE] == 1_000
 
 
 def test_what_a_plan_has_set_in_another_cluster_is_not_ours_in_this_one(cluster: Cluster, tmp_path: Path) -> None:
     first, second = (recommended(tmp_path, week, big=9_000, small=100 * week) for week in (1, 8))
-    assert run("apply", first, "--bootstrap", "elsewhere:9092") == OK
-    assert run("apply", second, *WHERE) == NOT_DONE
-    assert run("apply", second, "--previous", first.with_suffix(".revert.json"), *WHERE) == OK
+    assert run("apply", first, "--bootstrap", "elsewhere:9092") == Exit.DONE
+    assert run("apply", second, *WHERE) == Exit.REFUSED
+    assert run("apply", second, "--previous", first.with_suffix(".revert.json"), *WHERE) == Exit.DONE
 
 
 def test_what_was_changed_again_is_left_and_the_rest_undone(
@@ -335,15 +335,15 @@ def test_what_was_changed_again_is_left_and_the_rest_undone(
 ) -> None:
     first = recommended(tmp_path, 1, big=9_000, small=100)
     big = QuotaEntity(client_id="big")
-    assert run("apply", first, *WHERE) == OK
+    assert run("apply", first, *WHERE) == Exit.DONE
     cluster.quotas[big, RATE] = 77_777
-    assert run("revert", first.with_suffix(".revert.json"), *WHERE) == NOT_DONE
+    assert run("revert", first.with_suffix(".revert.json"), *WHERE) == Exit.REFUSED
     said = capsys.readouterr()
     assert "1 quotas taken back" in said.out
     assert "drift" in said.out
     assert "1 quotas were changed again since and stay as they are" in said.err
     assert cluster.quotas == {(big, RATE): 77_777}
-    assert run("revert", first.with_suffix(".revert.json"), "--force", *WHERE) == OK
+    assert run("revert", first.with_suffix(".revert.json"), "--force", *WHERE) == Exit.DONE
     assert cluster.quotas == {}
 
 
@@ -351,13 +351,13 @@ def test_what_was_done_in_another_cluster_is_not_taken_back_in_this_one(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = recommended(tmp_path, 1, big=9_000, small=100)
-    assert run("apply", first, *WHERE) == OK
+    assert run("apply", first, *WHERE) == Exit.DONE
     there = dict(cluster.quotas)
     reverting = ("revert", first.with_suffix(".revert.json"), "--bootstrap", "elsewhere:9092")
-    assert run(*reverting) == NOT_DONE
+    assert run(*reverting) == Exit.REFUSED
     assert "was done at gateway:9092, not at elsewhere:9092" in capsys.readouterr().err
     assert cluster.quotas == there
-    assert run(*reverting, "--elsewhere") == OK
+    assert run(*reverting, "--elsewhere") == Exit.DONE
     assert cluster.quotas == {}
 
 

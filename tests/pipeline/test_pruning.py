@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from pipeline.cli import main
 from pipeline.client_tables.tables import client_use_table, clients_table
-from pipeline.errors import JobError
+from pipeline.errors import Exit, JobError
 from pipeline.jobs import prune
 from pipeline.maintenance.compaction import compact
 from pipeline.maintenance.pruning import Due, Keep, delete
@@ -272,7 +272,7 @@ def test_without_yes_it_only_says_what_it_would_delete(old: Folder, capsys: pyte
     assert old.raw == [OLD, RECENT]
     assert main(["prune", "--out", old.out, "--yes"]) == 0
     assert old.raw == [RECENT]
-    assert main(["prune", "--out", old.out]) == 0
+    assert main(["prune", "--out", old.out]) == Exit.NOTHING_TO_DO
     assert "nothing to delete" in capsys.readouterr().out
 
 

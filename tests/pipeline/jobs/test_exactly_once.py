@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.errors import Exit
 from pipeline.maintenance.compaction import compact
 from pipeline.maintenance.pruning import Keep, delete
 from testkit.pipeline.exactly_once import (
@@ -42,7 +43,8 @@ def test_killed_ingests_lose_nothing_and_count_nothing_twice_in_any_engine(
     )
     for point, batch in kills:
         assert ingest(arguments, log, point=point, batch=batch) == KILLED, "\n".join(log_tail(log))
-    assert ingest(arguments, log) == 0, "\n".join(log_tail(log))
+    # What was killed may have read the last lines.
+    assert ingest(arguments, log) in (Exit.DONE, Exit.NOTHING_TO_DO), "\n".join(log_tail(log))
     by_duckdb = count_by_duckdb(out)
     assert (by_duckdb.duplicated_rows, by_duckdb.duplicated_lines) == (0, 0)
     found = (by_duckdb.rows, by_duckdb.units, by_duckdb.events, by_duckdb.lines)
