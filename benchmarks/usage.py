@@ -109,6 +109,7 @@ def emission(count: int, seconds: int, folder: Path) -> dict[str, float]:
         gateway="gateway-1",
         boot=EPOCH_MS,
         algorithm="token_bucket",
+        scope=str,
         loop=turns,  # type: ignore[arg-type]
         now_ms=lambda: now_ms,
         wall_ms=lambda: EPOCH_MS + now_ms,

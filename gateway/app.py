@@ -98,7 +98,7 @@ from gateway.upstream.librdkafka import settings_if_needed
 from gateway.upstream.own_topics import OwnTopics
 from gateway.upstream.upstreams import MAIN, build_upstreams
 from gateway.usage.forwarding import WorkerUsage
-from gateway.usage.service import UsageService, host_id, worker_usage
+from gateway.usage.service import UsageService, counter_scope, host_id, worker_usage
 from gateway.usage.topic_ids import TopicIds
 from quotas.connections import ConnectionQuotas
 from quotas.layered_quotas import LayeredQuotas
@@ -232,6 +232,7 @@ class Gateway:
                 loop=self._loop,
                 now_ms=now_ms,
                 client=own_clients,
+                scope=lambda: counter_scope(config, self.cluster.cluster_id),
                 topic_ids=topic_ids,
                 workers=nursery is not None,
             )

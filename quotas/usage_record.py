@@ -5,13 +5,18 @@ fields below. A line is written for a second in which nothing happened too, so t
 nothing else.
 
     {"v":1,"gw":"a","boot":1700000000000,"seq":7,"ts":1700000060,"dur_ms":1000,"algo":"token_bucket",
-     "rows":[[...], ...],"events":[[...], ...],"dropped_rows":0,"dropped_events":0}
+     "scope":"gateway","rows":[[...], ...],"events":[[...], ...],"dropped_rows":0,"dropped_events":0}
 
 (gw, boot, seq) names a line: the gateway, when it was started (ms since the epoch) and a number that grows by one
 with each line since then. `ts` is the second it covers (s since the epoch, UTC), `dur_ms` the time it really covers.
 Where the wall clock was set meanwhile, `jump_ms` tells by how much; otherwise there is no such field. Beyond a cap of
 rows all further clients of a second share the rows `~other`; `dropped_rows` tells how many. `dropped_events`
 are missing: there were more than fit into the line.
+
+`scope` tells what one counter of byte rates, request time and mutations covers (`[client_quota] scope`): "gateway",
+"broker", or "fleet:" and the fleet's name: gateways with the same name share their counters. Connections are always
+counted by each gateway. Lines of an older gateway do not have the field, nor have those that a member of a fleet
+wrote before it knew its cluster.
 
 Where topics are metered there is one more field, "topics": rows as `TopicRow` tells, for each topic of a client and
 API (produce, fetch). Their bytes add up to those of the client's rows, which know nothing of them: readers that do
@@ -27,6 +32,9 @@ VERSION: Final = 1
 
 OTHER: Final = "~other"
 """Client id of the row that sums up the clients beyond the cap of rows."""
+
+FLEET: Final = "fleet:"
+"""Begins the scope of a gateway that shares its counters; the rest names the fleet."""
 
 OVERHEAD: Final = ""
 """Name of the topic row of what stands around records: heads, names of topics, sizes, empty answers."""

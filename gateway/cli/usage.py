@@ -15,7 +15,7 @@ from gateway.cli.table import aligned, number
 from gateway.cli.topic_usage import summarise_topics, topic_blocks, topics_json
 from gateway.usage.reader import Readings, read_last, rows_of
 from quotas.entities import format_name
-from quotas.usage_record import OTHER, Row, UsageApi
+from quotas.usage_record import FLEET, OTHER, Row, UsageApi
 
 CLOSE: Final = 0.8
 """From this part of the limit on a client is close to it."""
@@ -37,7 +37,7 @@ class Use:
     Attributes:
         rate, peak: average, and that of the busiest second.
         quota: the limit at the end; None: unlimited.
-        used: rate over quota, of the gateway where that is most: each enforces its quotas by itself.
+        used: rate over quota, of the counter where that is most: that of a fleet, a gateway, or a broker of one.
         requests, delayed, rejected: numbers.
         throttle_s: waits that were issued.
         muted: part of the time in which a connection was muted.
@@ -55,7 +55,7 @@ class Use:
     rejected: int = 0
     throttle_s: float = 0.0
     muted: float = 0.0
-    by_gateway: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    by_counter: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     by_second: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     muted_ms: dict[int, int] = field(default_factory=dict)
 
@@ -133,7 +133,7 @@ def summarise(readings: Readings) -> list[Use]:
             if use is None:
                 use = uses[key] = Use(*key)
             use.by_second[ts] += row[Row.OFFERED]
-            use.by_gateway[line["gw"]] += row[Row.OFFERED]
+            use.by_counter[_counter(line, row)] += row[Row.OFFERED]
             use.requests += row[Row.REQUESTS]
             use.delayed += row[Row.DELAYED]
             use.rejected += row[Row.REJECTED]
@@ -147,9 +147,20 @@ def summarise(readings: Readings) -> list[Use]:
         use.muted = min(1.0, sum(use.muted_ms.values()) / 1000 / seconds)
         if use.quota:
             per_unit = _REQUEST_MS_PER_PERCENT if use.api == UsageApi.REQUEST else 1.0
-            use.used = max(use.by_gateway.values()) / seconds / per_unit / use.quota
+            use.used = max(use.by_counter.values()) / seconds / per_unit / use.quota
     order = {api.value: at for at, api in enumerate(UsageApi)}
     return sorted(uses.values(), key=lambda use: (order.get(use.api, len(order)), -use.rate))
+
+
+def _counter(line: dict[str, Any], row: list[Any]) -> str:
+    """What counted a row. Connections are always counted by the gateway."""
+    scope = line.get("scope")
+    if isinstance(scope, str) and row[Row.API] != UsageApi.CONNECT:
+        if scope.startswith(FLEET):
+            return scope
+        if scope == "broker":
+            return f"{line['gw']} {row[Row.NODE]}"
+    return str(line["gw"])
 
 
 def covered_s(readings: Readings) -> float:
@@ -233,7 +244,7 @@ def _notes(readings: Readings) -> list[str]:
 
 
 def _json(readings: Readings, uses: list[Use]) -> str:
-    inner = ("by_gateway", "by_second", "muted_ms")
+    inner = ("by_counter", "by_second", "muted_ms")
     names = [each.name for each in fields(Use) if each.name not in inner]
     shown = [{name: getattr(use, name) for name in names} for use in uses]
     return json.dumps({**_coverage(readings), "clients": shown}, indent=2)

@@ -86,6 +86,7 @@ class WorkerUsage:
             gateway="",
             boot=0,
             algorithm=algorithm,
+            scope=str,  # the supervisor's line says it
             loop=loop,
             now_ms=now_ms,
         )

@@ -10,7 +10,7 @@ clients choose goes through the encoder as a string and so can neither end a lin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import orjson
@@ -64,6 +64,7 @@ class LineBuilder:
         ts: int,
         dur_ms: int,
         algorithm: str,
+        scope: str,
         events: Iterable[EventValues],
         clock_offset_ms: int,
         dropped: tuple[int, int],
@@ -77,6 +78,7 @@ class LineBuilder:
             ts: the second it covers.
             dur_ms: the time it covers.
             algorithm: of the controller mutation quota.
+            scope: what one counter covers; empty: not known yet.
             events: as the table has them.
             clock_offset_ms: the gateway's clock at the wall clock's `ts`.
             dropped: clients in `~other` and events that are missing.
@@ -94,6 +96,7 @@ class LineBuilder:
                 "ts": ts,
                 "dur_ms": dur_ms,
                 "algo": algorithm,
+                **({"scope": scope} if scope else {}),
                 **({"jump_ms": jump_ms} if jump_ms else {}),
             }
         )
@@ -148,6 +151,7 @@ class Recorder:
         gateway: str,
         boot: int,
         algorithm: str,
+        scope: Callable[[], str],
         loop: asyncio.AbstractEventLoop,
         now_ms: NowMs,
         wall_ms: WallMs = wall_clock_ms,
@@ -162,6 +166,7 @@ class Recorder:
             gateway: name of this gateway.
             boot: when it was started, ms since the epoch.
             algorithm: of the controller mutation quota.
+            scope: what one counter covers, as `quotas.usage_record` writes it; empty: not known yet.
             loop: has the timer.
             now_ms: its clock, which counts time.
             wall_ms: the clock that names seconds.
@@ -174,6 +179,7 @@ class Recorder:
         self._sink = sink
         self._gateway = gateway
         self._algorithm = algorithm
+        self._scope = scope
         self._loop = loop
         self._now_ms = now_ms
         self._wall_ms = wall_ms
@@ -268,6 +274,7 @@ class Recorder:
             ts=ts,
             dur_ms=duration_ms,
             algorithm=self._algorithm,
+            scope=self._scope(),
             events=events,
             clock_offset_ms=second_ms,
             dropped=dropped,

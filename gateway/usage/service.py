@@ -7,7 +7,7 @@ import contextlib
 import re
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ from gateway.usage.topics import TopicUse
 from quotas.connections import ConnectionQuotas
 from quotas.mutations import MutationQuotas
 from quotas.record_signature import RecordSigner
-from quotas.usage_record import UsageApi
+from quotas.usage_record import FLEET, UsageApi
 
 STOP_S: Final = 5.0
 """How long a stopping gateway waits for a slow disk or cluster to take the last lines."""
@@ -62,6 +62,7 @@ class UsageService:
         loop: asyncio.AbstractEventLoop,
         now_ms: NowMs,
         client: Mapping[str, Any],
+        scope: Callable[[], str],
         topic_ids: TopicIds | None = None,
         workers: bool = False,
     ) -> None:
@@ -72,6 +73,7 @@ class UsageService:
             loop: the gateway's.
             now_ms: its clock.
             client: librdkafka's settings for reaching the cluster; only records in a topic use them.
+            scope: see `Recorder`.
             topic_ids: names of topics, which the cluster is asked for.
             workers: whether other processes count too, and tell `from_workers`.
 
@@ -121,6 +123,7 @@ class UsageService:
             gateway=gateway,
             boot=boot,
             algorithm=config.mutation_quota.algorithm.value,
+            scope=scope,
             loop=loop,
             now_ms=now_ms,
             others=self.from_workers,
@@ -137,13 +140,22 @@ class UsageService:
         loop: asyncio.AbstractEventLoop,
         now_ms: NowMs,
         client: Mapping[str, Any],
+        scope: Callable[[], str],
         topic_ids: TopicIds | None = None,
         workers: bool = False,
     ) -> UsageService | None:
         """What the configuration asks for; None: no records. The arguments are the constructor's."""
         if config.usage.kind == "off":
             return None
-        return cls(config, loop=loop, now_ms=now_ms, client=client, topic_ids=topic_ids, workers=workers)
+        return cls(
+            config,
+            loop=loop,
+            now_ms=now_ms,
+            client=client,
+            scope=scope,
+            topic_ids=topic_ids,
+            workers=workers,
+        )
 
     def watch(self, mutations: MutationQuotas, connections: ConnectionQuotas) -> None:
         """Where limits of rows are found that have no counter of a rate."""
@@ -191,6 +203,20 @@ def worker_usage(
         now_ms=now_ms,
         topics=_topics(config.usage, names, topic_ids),
     )
+
+
+def counter_scope(config: Config, cluster_id: str | None) -> str:
+    """What one counter covers, as `quotas.usage_record` writes it; empty: not known yet.
+
+    Args:
+        config: valid.
+        cluster_id: of the cluster behind the gateway; None: not known yet.
+    """
+    scope = config.client_quota.scope
+    if scope != "fleet":
+        return scope
+    # Fleets of different clusters may use topics of one name.
+    return f"{FLEET}{cluster_id}/{config.fleet.topic}" if cluster_id else ""
 
 
 def _topics(section: UsageSettings, names: Names, topic_ids: TopicIds | None) -> TopicUse | None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.client_tables.rows import SCHEMA, client_rows
-from pipeline.client_tables.tables import client_use_table, clients_table, is_made, made_of
+from pipeline.client_tables.tables import client_use_table, clients_table, is_made, made_of, scopes_of
 from pipeline.client_tables.timelines import SUMMARY
 from pipeline.client_tables.use import use_of
 from pipeline.storage.compacted_days import CompactedDays, published_days
 from pipeline.storage.compacted_files import Piece
+from pipeline.storage.counting import fleets_of
 from pipeline.storage.entity_days import ARRAYS, Scope
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.partitioned_files import FILES, PartitionedFiles, files_told, told
@@ -34,7 +35,9 @@ def make_missing(spark: Any, out: str) -> list[str]:
     """
     tables = clients_table(out), client_use_table(out)
     found = [table.read() for table in tables]
-    due = [day for day in published_days(out) if not is_made(day, *found)]
+    published = published_days(out)
+    fleets = fleets_of(published)
+    due = [day for day in published if not is_made(day, fleets, *found)]
     if due:
         for table in tables:
             table.sweep()  # what the last one replaced
@@ -49,7 +52,7 @@ def _make_clients(days: CompactedDays, day: CompactedDay, table: Table) -> None:
     before = table.prepared()
     folder, version = table.folder, before.version + 1
     files: list[DataFile] = []
-    for scope in [Scope.GATEWAY, Scope.BROKER] if day.several_brokers else [Scope.GATEWAY]:
+    for scope in scopes_of(day, days.fleets):
 
         def written(batches: Iterator[pa.RecordBatch], scope: Scope = scope) -> Iterator[pa.RecordBatch]:
             parts = PartitionedFiles(folder, version, ["date", "scope", "table"], SCHEMA, compression="zstd")
@@ -60,23 +63,26 @@ def _make_clients(days: CompactedDays, day: CompactedDay, table: Table) -> None:
             yield told(parts.end())
 
         files += files_told(days.map_entities(written, FILES, scope=scope, arrays=ARRAYS).toArrow())
-    _commit(table, before, day, files)
+    _commit(table, before, day, days.fleets, files)
 
 
 def _make_use(days: CompactedDays, day: CompactedDay, table: Table) -> None:
     before = table.prepared()
+    fleets = days.fleets
     folder, version = table.folder, before.version + 1
 
     def written(pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
         parts = PartitionedFiles(folder, version, ["date"], SUMMARY, compression="zstd")
-        rows = pa.Table.from_batches(use_of(pieces), schema=SUMMARY)
+        rows = pa.Table.from_batches(use_of(pieces, fleets), schema=SUMMARY)
         if len(rows):
             parts.write((day.date,), rows, _ROWS_PER_GROUP)
         yield told(parts.end())
 
-    _commit(table, before, day, files_told(days.deal(written, FILES).toArrow()))
+    _commit(table, before, day, fleets, files_told(days.deal(written, FILES).toArrow()))
 
 
-def _commit(table: Table, before: Snapshot, day: CompactedDay, files: Iterable[DataFile]) -> None:
-    made = {**before.state.get("days", {}), day.date: made_of(day)}
+def _commit(
+    table: Table, before: Snapshot, day: CompactedDay, fleets: Mapping[str, str], files: Iterable[DataFile]
+) -> None:
+    made = {**before.state.get("days", {}), day.date: made_of(day, fleets)}
     table.commit(before, add=files, remove=before.of(date=day.date), state={"days": made})

@@ -3,13 +3,14 @@
 In two steps, so that little has to travel between processes: `profile_rows` makes one small row of each compacted row
 (a client on one broker, gateway and day), with its use in steps of ten seconds; `merge_profiles` adds up the rows of
 one client on a day and only then takes peaks and percentiles, since the peak of a sum is not the sum of the peaks.
+How near mutations came to their limit is computed there too, since gateways of a fleet share the counter.
 Ten seconds because that is the window of Kafka's rates (KIP-13). Steps begin at whole tens of seconds, so a burst
 that straddles two of them shows as less than a sliding window would.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -52,14 +53,19 @@ PARTIAL: Final = pa.schema(
         *((name, pa.float64()) for name in SUMS),
         ("active_s", pa.int64()),
         ("censored_s", pa.int64()),
-        ("near_s", pa.int64()),  # seconds at or above NEAR of the limit
-        ("closest", pa.float64()),  # largest share of the limit; null: no limit
+        ("near_s", pa.int64()),  # seconds at or above NEAR of the limit; 0 for mutations
+        ("closest", pa.float64()),  # largest share of the limit; null: no limit, or mutations
         ("quota", pa.float64()),  # the last one in force; null: none
         ("quota_t", pa.int64()),  # when that was (s since the epoch)
         ("peak_1s", pa.float64()),
         ("step", pa.list_(pa.int64())),  # number of the ten-second step since the epoch, rising
         ("step_offered", pa.list_(pa.float64())),
         ("step_throttle_ms", pa.list_(pa.float64())),
+        (
+            "step_quota",
+            pa.list_(pa.float64()),
+        ),  # the last one in force in the step; empty where not mutations
+        ("step_s", pa.list_(pa.int64())),  # seconds with a record in it; empty where not mutations
     ]
 )
 """One row of `profile_rows`."""
@@ -120,11 +126,17 @@ def _profile_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     starts = np.flatnonzero(is_first)
     values = {name: _flat(batch, name, np.float64) for name in (*SUMS, "quota", "level_end")}
     step_offered = np.add.reduceat(values["offered"], starts)
-    share = _shares_of_limit(batch, lengths, values, step_offered, starts)
+    mutation = np.array([api == UsageApi.MUTATION for api in batch.column("api").to_pylist()])
+    share = _shares_of_limit(values, np.repeat(mutation, lengths))
     closest = np.maximum.reduceat(share, begins)
     quota_at = np.maximum.reduceat(np.where(np.isnan(values["quota"]), -1, np.arange(len(steps))), begins)
     limited = quota_at >= 0
-    edges = pa.array(np.append(np.searchsorted(starts, begins), len(starts)), pa.int32())
+    begins_of_steps = np.append(np.searchsorted(starts, begins), len(starts))
+    edges = pa.array(begins_of_steps, pa.int32())
+    steps_of_row = np.diff(begins_of_steps)
+    of_mutations = np.repeat(mutation, steps_of_row)
+    own_edges = pa.array(np.append(0, np.cumsum(np.where(mutation, steps_of_row, 0))), pa.int32())
+    step_ends = np.append(starts[1:], len(steps))
     columns: dict[str, Any] = {name: batch.column(name) for name in ("gw", *CLIENT, "node")}
     columns |= {name: np.add.reduceat(values[name], begins) for name in SUMS}
     columns |= {
@@ -140,6 +152,10 @@ def _profile_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
         "step_throttle_ms": pa.ListArray.from_arrays(
             edges, pa.array(np.add.reduceat(values["throttle_ms"], starts))
         ),
+        "step_quota": pa.ListArray.from_arrays(
+            own_edges, pa.array(values["quota"][step_ends - 1][of_mutations])
+        ),
+        "step_s": pa.ListArray.from_arrays(own_edges, pa.array((step_ends - starts)[of_mutations])),
     }
     return pa.RecordBatch.from_pydict({name: columns[name] for name in PARTIAL.names}, schema=PARTIAL)
 
@@ -154,27 +170,18 @@ def _flat(batch: pa.RecordBatch, name: str, dtype: Any) -> Any:
     return values.astype(dtype, copy=False)
 
 
-def _shares_of_limit(batch: pa.RecordBatch, lengths: Any, values: Any, step_offered: Any, starts: Any) -> Any:
-    """How near to the limit, by second; minus infinity where there was none.
-
-    Rates: what the gateway itself measured. Mutations: their bucket is recorded in tokens, and how many there can
-    be is not in the record, so what was wanted in ten seconds is compared with what ten seconds give; above 1 the
-    burst was used.
-    """
-    measured = values["level_end"]
-    mutation = np.array([api == UsageApi.MUTATION for api in batch.column("api").to_pylist()])
-    if mutation.any():
-        wanted = np.repeat(step_offered / STEP_S, np.diff(np.append(starts, len(measured))))
-        measured = np.where(np.repeat(mutation, lengths), wanted, measured)
-    share = measured / values["quota"]
-    return np.where(np.isnan(share), -np.inf, share)
+def _shares_of_limit(values: Any, mutation: Any) -> Any:
+    """How near rates came to the limit by what the gateway measured, by second; minus infinity without a limit."""
+    share = values["level_end"] / values["quota"]
+    return np.where(np.isnan(share) | mutation, -np.inf, share)
 
 
-def merge_profiles(partial: pa.Table) -> pa.RecordBatch:
+def merge_profiles(partial: pa.Table, fleets: Mapping[str, str] = {}) -> pa.RecordBatch:
     """The profiles of clients and APIs from their partial ones.
 
     Args:
         partial: rows of `PARTIAL` in any order, all that there are of each user, client id and API.
+        fleets: see `pipeline.storage.counting.fleets_of`.
 
     Returns:
         Rows of `PROFILE`, by `CLIENT`.
@@ -188,13 +195,15 @@ def merge_profiles(partial: pa.Table) -> pa.RecordBatch:
     client = np.repeat(np.arange(len(begins)), ends - begins)
     edges, step, offered, throttle_ms = _merge_steps(rows, client)
     lists = pa.array(edges, pa.int32())
-    closest = np.fmax.reduceat(_numbers(rows, "closest"), begins)
+    closest_mutations, near_mutations = _mutations_near(rows, client, fleets)
+    closest = np.fmax(np.fmax.reduceat(_numbers(rows, "closest"), begins), closest_mutations)
     columns: dict[str, Any] = {name: rows.column(name).take(pa.array(begins)) for name in CLIENT}
     columns |= {name: np.add.reduceat(_numbers(rows, name), begins) for name in SUMS}
     columns |= {
         name: np.add.reduceat(_numbers(rows, name), begins) for name in ("active_s", "censored_s", "near_s")
     }
     columns |= {
+        "near_s": columns["near_s"] + near_mutations,
         "gateways": _distinct(rows, "gw", client),
         "nodes": _distinct(rows, "node", client),
         "closest": pa.array(closest, mask=np.isnan(closest)),
@@ -246,6 +255,35 @@ def _merge_steps(rows: pa.Table, client: Any) -> tuple[Any, Any, Any, Any]:
         of_step, step = np.divmod(both, span)
         offered, throttle_ms = (np.bincount(place, values, len(step)) for values in (offered, throttle_ms))
     return np.searchsorted(of_step, np.arange(client[-1] + 2)), step, offered, throttle_ms
+
+
+def _mutations_near(rows: pa.Table, client: Any, fleets: Mapping[str, str]) -> tuple[Any, Any]:
+    """How near mutations came to their limit, by client: the largest share (NaN: no limit), and for how many seconds.
+
+    Their bucket is recorded in tokens, and how many there can be is not in the record. So what was wanted in ten
+    seconds is compared with what ten seconds give; above 1 the burst was used.
+    """
+    clients = int(client[-1]) + 1
+    lengths = rows.column("step_quota").combine_chunks().value_lengths().to_numpy()
+    mine = np.flatnonzero(lengths)
+    if not len(mine):
+        return np.full(clients, np.nan), np.zeros(clients, np.int64)
+    own = rows.take(pa.array(mine)).combine_chunks()
+    counters = pa.array([fleets.get(gw, gw) for gw in own.column("gw").to_pylist()])
+    codes = counters.dictionary_encode().indices.to_numpy()
+    step, offered, quota, seconds = (
+        own.column(name).combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        for name in ("step", "step_offered", "step_quota", "step_s")
+    )
+    of_client, of_counter = (np.repeat(each, lengths[mine]) for each in (client[mine], codes))
+    order = np.lexsort((step, of_counter, of_client))
+    place = np.stack([of_client, of_counter, step])[:, order]
+    starts = np.flatnonzero(np.append(True, (place[:, 1:] != place[:, :-1]).any(axis=0)))
+    share = np.add.reduceat(offered[order], starts) / STEP_S / np.fmax.reduceat(quota[order], starts)
+    near = np.where(share >= NEAR, np.add.reduceat(seconds[order], starts), 0)
+    closest = np.full(clients, np.nan)
+    np.fmax.at(closest, place[0][starts], share)
+    return closest, np.bincount(place[0][starts], near, clients).astype(np.int64)
 
 
 def _percentiles(offered: Any) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 
 Three tables, told apart by the column `table`:
 
-* `client_day`: a client and API on a day, in each gateway: use, peaks, how long it was muted, its quota, and the
+* `client_day`: a client and API on a day, in each counter: use, peaks, how long it was muted, its quota, and the
   rates that it required for the shares in `TARGETS` to wait, with the bursts in `BURSTS_S`.
 * `client_hour`: the same client's hours with use, a mute or a refusal.
 * `total`: what all clients of an API used together in each ten seconds, as each worker saw it; rows add up.

@@ -3,12 +3,13 @@
 OUT/clients has the rows of `pipeline.client_tables.rows`, by date, scope and table (client_day, client_hour, total),
 and OUT/client_use those of `timelines.SUMMARY`. The states of both say of which run of each compacted day, and how,
 its rows were made. With scope broker each broker counts by itself; that is there only where some client used several,
-else it is the same.
+else it is the same. With scope fleet the gateways of a fleet count together, under its name; that is there only where
+some gateway was of a fleet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,8 @@ import pyarrow as pa
 from pipeline.client_tables.rows import BURSTS_S, SCHEMA, TARGETS
 from pipeline.client_tables.timelines import CLIENT_USE, SUMMARY
 from pipeline.errors import NotYetCompleteError
+from pipeline.storage.compacted_days import published_days
+from pipeline.storage.counting import fleets_of, fleets_on
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.files import parquet_reader
 from pipeline.storage.layout import CompactedDay
@@ -32,14 +35,27 @@ def client_use_table(out: str) -> Table:
     return Table(f"{out}/{CLIENT_USE}", SUMMARY, ["date"])
 
 
-def made_of(day: CompactedDay) -> dict[str, Any]:
-    """What the states say of a day whose rows are as they would be made now."""
-    return {"run": day.run, "targets": list(TARGETS), "bursts_s": list(BURSTS_S)}
+def scopes_of(day: CompactedDay, fleets: Mapping[str, str]) -> list[Scope]:
+    """With which scopes a day has rows of its own; with any other they are those of the gateway."""
+    brokers = [Scope.BROKER] if day.several_brokers else []
+    return [Scope.GATEWAY, *brokers, *([Scope.FLEET] if fleets_on(day, fleets) else [])]
 
 
-def is_made(day: CompactedDay, *found: Snapshot) -> bool:
+def made_of(day: CompactedDay, fleets: Mapping[str, str]) -> dict[str, Any]:
+    """What the states say of a day whose rows are as they would be made now.
+
+    Args:
+        day: the day.
+        fleets: see `pipeline.storage.counting.fleets_of`, by all compacted days.
+    """
+    made = {"run": day.run, "targets": list(TARGETS), "bursts_s": list(BURSTS_S)}
+    shared = fleets_on(day, fleets)
+    return {**made, "fleets": shared} if shared else made
+
+
+def is_made(day: CompactedDay, fleets: Mapping[str, str], *found: Snapshot) -> bool:
     """Whether tables have a day, as it would be made now."""
-    return all(each.state.get("days", {}).get(day.date) == made_of(day) for each in found)
+    return all(each.state.get("days", {}).get(day.date) == made_of(day, fleets) for each in found)
 
 
 def read_clients(
@@ -57,7 +73,7 @@ def read_clients(
         days: of which.
         table: client_day, client_hour, total or client_use.
         columns: which of the table's are wanted.
-        scope: whether brokers count together.
+        scope: whether brokers count together, and gateways of a fleet.
 
     Raises:
         NotYetCompleteError: a day has none.
@@ -65,14 +81,15 @@ def read_clients(
     of_clients = table != CLIENT_USE
     source, schema = (clients_table(out), SCHEMA) if of_clients else (client_use_table(out), SUMMARY)
     found = source.read()
-    missing = [day.date for day in days if not is_made(day, found)]
+    fleets = fleets_of(published_days(out))
+    missing = [day.date for day in days if not is_made(day, fleets, found)]
     if missing:
         raise NotYetCompleteError(
             f"{', '.join(missing)}: no tables of clients yet, run `sluice-pipeline compact` first"
         )
     files = []
     for day in days:
-        told = scope if day.several_brokers else Scope.GATEWAY
+        told = scope if scope in scopes_of(day, fleets) else Scope.GATEWAY
         files += found.of(date=day.date, **({"scope": told.value, "table": table} if of_clients else {}))
     rows = [pa.schema([schema.field(name) for name in columns]).empty_table()]
     for path in source.paths(files):

@@ -6,7 +6,7 @@ seconds are read: bucket by bucket, since all of a client is in one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
@@ -15,18 +15,19 @@ from pipeline.client_tables.timelines import summarise
 from pipeline.storage.compacted_files import Piece, buckets_of
 
 
-def use_of(pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+def use_of(pieces: list[Piece], fleets: Mapping[str, str] = {}) -> Iterator[pa.RecordBatch]:
     """Rows of `timelines.SUMMARY`: a client and API each, and timelines.
 
     Clients beyond the gateways' cap are in one row called `~other`.
 
     Args:
         pieces: whole buckets of a day, in order.
+        fleets: see `pipeline.storage.counting.fleets_of`.
     """
 
     def profiles() -> Iterator[pa.RecordBatch]:
         # Bucket by bucket: what is held is one of them, in steps of ten seconds.
         for _, rows in buckets_of(pieces, READ):
-            yield merge_profiles(pa.Table.from_batches(profile_rows(rows), schema=PARTIAL))
+            yield merge_profiles(pa.Table.from_batches(profile_rows(rows), schema=PARTIAL), fleets)
 
     return summarise(profiles())

@@ -172,6 +172,7 @@ def _heads(source: str, segment: _Segment, lines: list[Line]) -> pa.RecordBatch:
         "row_count": [len(line.rows) for line in lines],
         "dropped_rows": [line.dropped_rows for line in lines],
         "dropped_events": [line.dropped_events for line in lines],
+        "scope": [line.scope for line in lines],
         "algo": [line.algo for line in lines],
         "jump_ms": [line.jump_ms for line in lines],
     }

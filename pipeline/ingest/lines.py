@@ -24,6 +24,7 @@ _GZIP_WINDOW: Final = 31  # a gzip header is expected
 _INPUT_STEP: Final = 64 * 1024
 _OUTPUT_STEP: Final = 1024 * 1024
 _MAX_INT64: Final = 2**63 - 1
+_LONGEST_SCOPE: Final = 512
 _LAST_SECOND: Final = 2**35  # a thousand years on: what is later is not seconds
 
 ROW_WIDTH: Final = Row.FLAGS + 1
@@ -61,6 +62,8 @@ class Line(NamedTuple):
     algo: str = ""
     """Of the controller mutation quota; empty: not told."""
     jump_ms: int = 0
+    scope: str = ""
+    """What one counter covers; empty: not told."""
 
 
 def texts_of(content: bytes) -> Iterator[bytes | Torn]:
@@ -122,10 +125,28 @@ def read_line(text: bytes, position: int) -> Line | Torn:
     algo, jump_ms = line.get("algo", ""), line.get("jump_ms", 0)
     if not isinstance(algo, str) or type(jump_ms) is not int or abs(jump_ms) > _MAX_INT64:
         return Torn(position, "algo is not a string, or jump_ms is not a whole number", text[:KEPT_BYTES])
+    scope = line.get("scope", "")
+    if not isinstance(scope, str) or len(scope) > _LONGEST_SCOPE:
+        return Torn(
+            position, f"scope is not a string of at most {_LONGEST_SCOPE} characters", text[:KEPT_BYTES]
+        )
     rows, events = _cut(rows, len(Row)), _cut(events, EVENT_WIDTH)
     boot, seq, ts, dur_ms, dropped_rows, dropped_events = numbers
     return Line(
-        position, gw, boot, seq, ts, dur_ms, dropped_rows, dropped_events, rows, events, text, algo, jump_ms
+        position,
+        gw,
+        boot,
+        seq,
+        ts,
+        dur_ms,
+        dropped_rows,
+        dropped_events,
+        rows,
+        events,
+        text,
+        algo,
+        jump_ms,
+        scope,
     )
 
 

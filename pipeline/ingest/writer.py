@@ -30,7 +30,15 @@ from pipeline.storage.coverage import day_number
 from pipeline.storage.files import read_bytes
 from pipeline.storage.offset_index import DAY_S, Entry, Run
 from pipeline.storage.partitioned_files import files_told
-from pipeline.storage.raw_table import ANSWERS, HEADS, RawDay, RawState, raw_table, write_raw_files
+from pipeline.storage.raw_table import (
+    ANSWERS,
+    HEADS,
+    RawDay,
+    RawState,
+    newest_scopes,
+    raw_table,
+    write_raw_files,
+)
 from pipeline.storage.tables import Conflict, DataFile
 from quotas.record_signature import SIGNATURE_HEADER, RecordSigner
 
@@ -207,8 +215,8 @@ class Writer:
         """Writes the rows.
 
         Returns:
-            Of each line gateway, boot, source, position, seq, ts, date, rows, dropped rows, dropped events, algorithm
-            and jump; the number of torn lines; and the files.
+            Of each line gateway, boot, source, position, seq, ts, date, rows, dropped rows, dropped events, scope,
+            algorithm and jump; the number of torn lines; and the files.
         """
         collect, folder = self._collect, self._table.folder
 
@@ -252,6 +260,9 @@ def _days(heads: Sequence[tuple[Any, ...]], batch: int, known: Iterable[str]) ->
 def _day(heads: Sequence[tuple[Any, ...]], batch: int) -> RawDay:
     algorithms: dict[str, set[str]] = {}
     set_back_ms: dict[str, int] = {}
+    scopes = newest_scopes(
+        (gw, (boot, seq, scope)) for gw, boot, _, _, seq, *_, scope, _, _ in heads if scope
+    )
     for gw, *_, algorithm, jump_ms in heads:
         if algorithm:
             algorithms.setdefault(gw, set()).add(algorithm)
@@ -259,4 +270,4 @@ def _day(heads: Sequence[tuple[Any, ...]], batch: int) -> RawDay:
             set_back_ms[gw] = set_back_ms.get(gw, 0) - jump_ms
     rows, dropped_rows, dropped_events = (sum(head[at] for head in heads) for at in (7, 8, 9))
     told = {gw: tuple(sorted(names)) for gw, names in algorithms.items()}
-    return RawDay(len(heads), rows, dropped_rows, dropped_events, told, set_back_ms, batch)
+    return RawDay(len(heads), rows, dropped_rows, dropped_events, told, set_back_ms, batch, scopes=scopes)

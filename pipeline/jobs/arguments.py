@@ -7,6 +7,8 @@ import time
 
 from pipeline.errors import ArgumentError
 from pipeline.replay.demand import KEY_OF_API
+from pipeline.storage.compacted_days import published_days
+from pipeline.storage.counting import fleets_of, recorded_scope
 from pipeline.storage.coverage import GRACE_S, Expectation
 from pipeline.storage.entity_days import Scope
 from quotas.entities import QuotaKey
@@ -30,8 +32,27 @@ def add_master(parser: argparse.ArgumentParser) -> None:
 def add_scope(parser: argparse.ArgumentParser) -> None:
     """What one counter covers."""
     parser.add_argument(
-        "--scope", choices=list(Scope), default=Scope.GATEWAY, help="the gateway's quota scope"
+        "--scope",
+        choices=list(Scope),
+        help="what one counter covers: all gateways of a fleet, a gateway, or each broker by itself; else as the "
+        "newest records say",
     )
+
+
+def scope_of(arguments: argparse.Namespace) -> Scope:
+    """What one counter covers.
+
+    Raises:
+        RefusedError: gateways count differently, and the arguments do not say which to take.
+        ArgumentError: no gateway shares its counters.
+    """
+    days = published_days(arguments.out)
+    if arguments.scope is None:
+        return recorded_scope(days)
+    scope = Scope(arguments.scope)
+    if scope is Scope.FLEET and not fleets_of(days):
+        raise ArgumentError("--scope fleet: no record tells of a fleet, so which gateways share is not known")
+    return scope
 
 
 def add_windows(parser: argparse.ArgumentParser) -> None:

@@ -19,6 +19,7 @@ from pipeline.jobs.arguments import (
     add_scope,
     expectation_of,
     parse_capacity,
+    scope_of,
 )
 from pipeline.recommend.backtest import READ, History, judged_days, markdown
 from pipeline.recommend.backtest_rules import HISTORY_DAYS
@@ -28,7 +29,6 @@ from pipeline.recommend.required_rates import Windows, client_days, peaks_of
 from pipeline.recommend.waiting import kept_target
 from pipeline.storage.compacted_days import published_days
 from pipeline.storage.coverage import COMPLETE_ENOUGH
-from pipeline.storage.entity_days import Scope
 from pipeline.storage.files import local_result
 from pipeline.storage.layout import results_dir
 from pipeline.storage.losses import with_losses
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         print(f"{gw} {reason}, so its clients are left out")
     # As `recommend` does it when nothing is said.
     settings = RecommendationSettings(target)
-    rows = client_days(arguments.out, days, target, Windows(), scope=Scope(arguments.scope), more=READ)
+    rows = client_days(arguments.out, days, target, Windows(), scope=scope_of(arguments), more=READ)
     history = History.of(rows, peaks_of(arguments.out, days), doubtful)
     plain, equal = judged_days(
         history,

@@ -23,6 +23,7 @@ from pipeline.jobs.arguments import (
     add_windows,
     expectation_of,
     parse_capacity,
+    scope_of,
 )
 from pipeline.plans.plan import Basis
 from pipeline.recommend.doubt import doubtful_gateways
@@ -38,7 +39,6 @@ from pipeline.recommend.required_rates import (
 from pipeline.replay.dispatch import Algorithm, Model, recorded_algorithm
 from pipeline.storage.compacted_days import published_days
 from pipeline.storage.coverage import COMPLETE_ENOUGH, Expectation
-from pipeline.storage.entity_days import Scope
 from pipeline.storage.files import local_result
 from pipeline.storage.layout import CompactedDay, results_dir
 from pipeline.storage.losses import with_losses
@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         )
     mutations = Algorithm(arguments.algo) if arguments.algo else recorded_algorithm(chosen)
     windows = Windows(arguments.window_num, arguments.window_ms, mutations)
-    scope = Scope(arguments.scope)
+    scope = scope_of(arguments)
     rows = list(client_days(arguments.out, chosen, arguments.target, windows, scope=scope))
     histories, left_out = gather(rows, doubtful)
     peaks: dict[QuotaKey, float] = {}

@@ -12,14 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
-from pipeline.jobs.arguments import add_master, add_out, add_scope, add_windows
+from pipeline.jobs.arguments import add_master, add_out, add_scope, add_windows, scope_of
 from pipeline.plans.text import number, table
 from pipeline.replay.candidates import parse_candidates
 from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings, recorded_algorithm
 from pipeline.replay.simulation import simulate
 from pipeline.spark.session import open_session
 from pipeline.storage.compacted_days import CompactedDays, published_days
-from pipeline.storage.entity_days import Scope
 from pipeline.storage.layout import results_dir
 from quotas.usage_record import UsageApi
 
@@ -60,6 +59,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         settings = replace(settings, mutations=recorded_algorithm(found))
     if not found:
         raise NotYetCompleteError(f"no compacted day in {arguments.out}: run `sluice-pipeline compact` first")
+    scope = scope_of(arguments)
     spark = open_session("sluice-simulate", master=arguments.master)
     days = CompactedDays.of(spark, arguments.out, arguments.first, arguments.last)
     where = results_dir(arguments.out, "sim", arguments.run or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         days,
         candidates,
         settings,
-        scope=Scope(arguments.scope),
+        scope=scope,
         apis=[UsageApi(arguments.api)] if arguments.api else tuple(UsageApi),
         retries=arguments.retries,
     )

@@ -116,6 +116,7 @@ def compact(
                 open=expectation.is_open(day),
                 algorithms=state.days[day].algorithms,
                 set_back_ms=state.days[day].set_back_ms,
+                scopes={gw: scope for gw, (_, _, scope) in state.days[day].scopes.items()},
             )
             done[day] = _compact_day(spark, out, about, paths, state.days[day].rows, found.days.get(day))
     if faults:

@@ -43,7 +43,7 @@ _HALF_LIFE_DAYS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ClientDay:
-    """One day of one client; the required rate is the largest of its gateways, as each has quotas of its own."""
+    """One day of one client; the required rate is the largest of its counters, as each has quotas of its own."""
 
     date: str
     required_rate: float
@@ -52,6 +52,7 @@ class ClientDay:
     quota: float | None
     """The limit last in force."""
     gateways: int = 1
+    """How many counters: gateways or fleets, or their brokers."""
     observed: bool = False
     """Whether that was only watched, so that nothing that the client did comes from it."""
 

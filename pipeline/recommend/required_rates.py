@@ -53,7 +53,7 @@ def client_days(
         days: which.
         target: the share that may wait; where the table has not this one, the next smaller one.
         windows: see there; where the table has not this burst, the next smaller one.
-        scope: whether brokers count together.
+        scope: whether brokers count together, and gateways of a fleet.
         more: other columns of client_day that are wanted.
     """
     columns = sorted({windows.column(api) for api in UsageApi})
@@ -145,12 +145,12 @@ def _name(user: str, client_id: str) -> str:
 
 
 def client_day(date: str, rows: Sequence[Mapping[str, Any]], *, gateways: int) -> ClientDay:
-    """A client's day over its gateways (in scope broker: brokers). Each has quotas of its own, the largest decides.
+    """A client's day over its counters. Each has quotas of its own, so the largest decides.
 
     Args:
         date: the day.
         rows: of `client_days`, one each; a quota of None or NaN is none.
-        gateways: how many there are.
+        gateways: how many counters there are.
     """
     limited = [row for row in rows if row["quota"] is not None and row["quota"] == row["quota"]]
     quotas = [row["quota"] for row in limited if not row["observed"]] or [row["quota"] for row in limited]

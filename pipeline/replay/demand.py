@@ -1,10 +1,9 @@
 """What clients asked for, out of compacted rows, as the kernels take it. Arrow and numpy, no Spark.
 
-A quota counts a client's use on all listeners and brokers together, in each gateway by itself, so rows that differ
-in listener or broker only must have been brought together before (`pipeline.storage.entity_days`); here their seconds
-are added up. Mutations are
-taken one by one from the events; a retry of a refused one is left out unless it is asked for, because it is not new
-demand.
+A quota counts a client's use on all listeners and brokers together, in each gateway by itself or in all gateways of a
+fleet, so rows that one counter counts must have been brought together before (`pipeline.storage.entity_days`); here
+their seconds are added up. Mutations are taken one by one from the events; a retry of a refused one is left out
+unless it is asked for, because it is not new demand.
 """
 
 from __future__ import annotations
@@ -182,7 +181,7 @@ _LEAST: Final = ("first_ms",)
 def _one_per_second(
     offsets: Ints, seconds: Ints, numbers: dict[str, Any]
 ) -> tuple[Ints, Ints, dict[str, Any]]:
-    """Seconds that stand there more than once, of several brokers or after a restart, as one."""
+    """Seconds that stand there more than once, of several brokers or gateways, or after a restart, as one."""
     first = np.ones(len(seconds), bool)
     first[1:] = np.diff(seconds) > 0
     begins = offsets[:-1]

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pipeline.errors import NotYetCompleteError
 from pipeline.storage.compacted_files import Piece, dealt, pieces_of, read_entities
+from pipeline.storage.counting import fleets_of
 from pipeline.storage.entity_days import ENTITY, Scope, arrays_of
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.schemas import COMPACTED_SCHEMA
@@ -108,11 +109,13 @@ class CompactedDays:
         spark: the session.
         days: which, by date; at least one.
         paths: of their files.
+        fleets: see `pipeline.storage.counting.fleets_of`, by all compacted days.
     """
 
     spark: Any
     days: tuple[CompactedDay, ...]
     paths: tuple[str, ...]
+    fleets: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spark: Any, out: str, first: str | None = None, last: str | None = None) -> CompactedDays:
@@ -131,7 +134,7 @@ class CompactedDays:
         found = table.read()
         days = _at_least_one(_between(found, first, last), out, first, last)
         files = [file for day in days for file in found.of(date=day.date)]
-        return cls(spark, tuple(days), tuple(table.paths(files)))
+        return cls(spark, tuple(days), tuple(table.paths(files)), fleets_of(_between(found, None, None)))
 
     def map_entities(
         self,
@@ -148,7 +151,7 @@ class CompactedDays:
         Args:
             work: gets batches with the columns of `entity_days.ENTITY` and arrays; it may get none.
             result: the columns it gives, as Spark DDL.
-            scope: whether brokers count together. Listeners always do.
+            scope: whether brokers count together, and gateways of a fleet. Listeners always do.
             arrays: those needed besides `arrays_of(())`, of `entity_days.ARRAYS`.
             apis: leave out others.
             elements_at_once: see `ELEMENTS_AT_ONCE`.
@@ -157,6 +160,7 @@ class CompactedDays:
             A DataFrame.
         """
         needed = arrays_of(arrays)
+        fleets = self.fleets if scope is Scope.FLEET else {}
 
         def entities(pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
             return work(
@@ -165,6 +169,7 @@ class CompactedDays:
                     ENTITY,
                     needed,
                     brokers_apart=scope is Scope.BROKER,
+                    fleets=fleets,
                     apis=apis,
                     most_elements=elements_at_once,
                 )

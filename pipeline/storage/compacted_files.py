@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.storage.files import parquet_reader, parquet_writer
-from pipeline.storage.joining import join_chunks
+from pipeline.storage.joining import counted_together, join_chunks
 from pipeline.storage.layout import SERIES
 from pipeline.storage.schemas import ARROW_TYPES, COMPACTED_SCHEMA
 
@@ -272,6 +272,7 @@ def read_entities(
     arrays: Mapping[str, Sequence[str]],
     *,
     brokers_apart: bool,
+    fleets: Mapping[str, str] = {},
     apis: Collection[str] | None = None,
     most_elements: int,
 ) -> Iterator[pa.RecordBatch]:
@@ -282,6 +283,7 @@ def read_entities(
         key: columns that name what counts together; `node` among them is -1 where brokers count together.
         arrays: see `joining.join_chunks`.
         brokers_apart: whether they do not.
+        fleets: by gateway, the fleet that counts in its place; others count by themselves.
         apis: leave out others.
         most_elements: recorded seconds in a batch, unless a single row has more.
     """
@@ -292,6 +294,8 @@ def read_entities(
         rows = (
             batch.set_column(at, "node", pa.array(np.full(batch.num_rows, -1, np.int32))) for batch in rows
         )
+    if fleets:
+        rows = counted_together(rows, fleets)
     return gathered(join_chunks(rows, key, arrays), most_elements)
 
 

@@ -1,4 +1,4 @@
-"""Compacted rows as quotas count: one row for all listeners and brokers of a client, gateway and day."""
+"""Compacted rows as quotas count: one row for all listeners and brokers of a client, counter and day."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from enum import StrEnum
 from typing import Final
 
 ENTITY: Final = ("date", "gw", "user", "client_id", "api", "node")
-"""Columns that name what is replayed; `node` is -1 where all brokers count together."""
+"""Columns that name what is replayed. `gw` is a gateway, or a fleet whose gateways count together; `node` is -1 where
+all brokers count together."""
 
 _SECONDS: Final = ("t", "offered")
 _EVENTS: Final = ("e_ms", "e_units", "e_strict", "e_attempt")
@@ -40,5 +41,6 @@ def arrays_of(more: Collection[str]) -> dict[str, tuple[str, ...]]:
 class Scope(StrEnum):
     """What one counter covers; as the gateway's own setting."""
 
+    FLEET = "fleet"
     GATEWAY = "gateway"
     BROKER = "broker"

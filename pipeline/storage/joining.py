@@ -15,10 +15,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.storage.layout import EVENTS, KEY, SERIES
+from quotas.usage_record import UsageApi
 
 ORDER: Final = ("boot", "first_seq")
 """Columns by which the raw rows of a key are ordered."""
 
+_BY_COUNTER: Final = ["user", "client_id", "api", "gw", "node"]
 _COMPACTED_ARRAYS: Final = {"t": tuple(SERIES), "e_ms": tuple(EVENTS)}
 
 
@@ -38,6 +40,45 @@ def join_chunks(
         The same columns; arrays in the order of their times, equal ones as they came.
     """
     key = tuple(key)
+    for table, begins in _whole_keys(batches, key):
+        yield _joined(table, begins, key, arrays)
+
+
+def counted_together(
+    batches: Iterable[pa.RecordBatch], fleets: Mapping[str, str]
+) -> Iterator[pa.RecordBatch]:
+    """The same rows with the names of fleets in place of those of their gateways; see `pipeline.storage.counting`.
+
+    Args:
+        batches: columns of clients, gateways and brokers, in the order of `compacted_files.FILE_ORDER`.
+        fleets: by gateway.
+
+    Yields:
+        Rows of a client with the same counter one after the other. Connections keep their gateway, which counts them.
+    """
+    for table, _ in _whole_keys(batches, ("user", "client_id", "api")):
+        names = table.column("gw").to_pylist()
+        apis = table.column("api").to_pylist()
+        counters = pa.array(
+            [
+                gw if api == UsageApi.CONNECT else fleets.get(gw, gw)
+                for gw, api in zip(names, apis, strict=True)
+            ],
+            pa.string(),
+        )
+        table = table.set_column(table.column_names.index("gw"), "gw", counters)
+        by_counter = [(name, "ascending") for name in _BY_COUNTER]
+        order = pc.sort_indices(table.select(_BY_COUNTER), by_counter)
+        # In order already where all gateways are of one fleet: arrays are not copied for nothing.
+        if not np.array_equal(order.to_numpy(), np.arange(len(order))):
+            table = table.take(order)
+        yield from table.to_batches()
+
+
+def _whole_keys(
+    batches: Iterable[pa.RecordBatch], key: tuple[str, ...]
+) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
+    """Rows in tables that no key goes on beyond, and where in each its keys begin."""
     rest: pa.Table | None = None
     for batch in batches:
         if not batch.num_rows:
@@ -50,9 +91,9 @@ def join_chunks(
         last = int(begins[-1])
         rest = table.slice(last)
         if last:
-            yield _joined(table.slice(0, last), begins[:-1], key, arrays)
+            yield table.slice(0, last), begins[:-1]
     if rest is not None:
-        yield _joined(rest.combine_chunks(), np.zeros(1, np.int64), key, arrays)
+        yield rest.combine_chunks(), np.zeros(1, np.int64)
 
 
 def _begins(table: pa.Table, key: tuple[str, ...]) -> NDArray[np.int64]:

@@ -81,6 +81,7 @@ LINES: Final = {
     "row_count": "int",
     "dropped_rows": "int",  # too many for the gateway's cap: not in the record
     "dropped_events": "int",
+    "scope": "string",  # what one counter covers
     "algo": "string",  # of the controller mutation quota
     "jump_ms": "bigint",  # by how much the clock was set meanwhile
 }
@@ -147,3 +148,5 @@ class CompactedDay:
     """By gateway, those of its controller mutation quota on this day; empty where its lines do not tell."""
     set_back_ms: Mapping[str, int] = field(default_factory=dict)
     """By gateway, how far its clock was set back on this day; those whose clock was not are not in it."""
+    scopes: Mapping[str, str] = field(default_factory=dict)
+    """By gateway, what one of its counters covers, by its newest line of this day that tells."""

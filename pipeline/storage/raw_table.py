@@ -39,12 +39,13 @@ _SMALL_BYTES: Final = 200_000_000
 
 HEADS: Final = (
     "kind", "gw", "boot", "source", "date",
-    "position", "seq", "ts", "row_count", "dropped_rows", "dropped_events", "algo", "jump_ms",
+    "position", "seq", "ts", "row_count", "dropped_rows", "dropped_events", "scope", "algo", "jump_ms",
 )  # fmt: skip
 """Columns of the raw table that the driver gets of kinds lines and torn."""
 ANSWERS: Final = (
     "kind string, gw string, boot bigint, source string, date date, position array<bigint>, seq array<bigint>, "
-    "ts array<bigint>, row_count array<int>, dropped_rows array<int>, dropped_events array<int>, algo array<string>, "
+    "ts array<bigint>, row_count array<int>, dropped_rows array<int>, dropped_events array<int>, "
+    "scope array<string>, algo array<string>, "
     f"jump_ms array<bigint>, {FILES}"
 )
 """What `write_raw_files` tells the driver, as Spark DDL."""
@@ -68,6 +69,8 @@ class RawDay:
     """The last one with lines of it."""
     gone: bool = False
     """Whether its rows, or earlier ones of it, have been pruned."""
+    scopes: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
+    """By gateway, start and number of its newest line that tells what one counter covers, and what it tells."""
 
     def __add__(self, other: RawDay) -> RawDay:
         """Both, of which the other came later."""
@@ -88,7 +91,16 @@ class RawDay:
             set_back_ms,
             other.last_batch,
             self.gone,
+            newest_scopes([*self.scopes.items(), *other.scopes.items()]),
         )
+
+
+def newest_scopes(told: Iterable[tuple[str, tuple[int, int, str]]]) -> dict[str, tuple[int, int, str]]:
+    """By gateway, what the newest of some lines tells; lines in any order, as `RawDay.scopes` has them."""
+    newest: dict[str, tuple[int, int, str]] = {}
+    for gw, line in told:
+        newest[gw] = max(line, newest.get(gw, line))
+    return dict(sorted(newest.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +134,11 @@ class RawState:
             return cls()
         days = {
             date: RawDay(
-                **{**day, "algorithms": {gw: tuple(names) for gw, names in day["algorithms"].items()}}
+                **{
+                    **day,
+                    "algorithms": {gw: tuple(names) for gw, names in day["algorithms"].items()},
+                    "scopes": {gw: tuple(line) for gw, line in day.get("scopes", {}).items()},
+                }
             )
             for date, day in state["days"].items()
         }

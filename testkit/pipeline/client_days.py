@@ -9,16 +9,19 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.client_tables.profile import PARTIAL, merge_profiles, profile_rows
 from pipeline.client_tables.rows import SCHEMA, client_rows
-from pipeline.client_tables.tables import client_use_table, clients_table, made_of
-from pipeline.client_tables.timelines import SUMMARY, summarise
+from pipeline.client_tables.tables import client_use_table, clients_table, made_of, scopes_of
+from pipeline.client_tables.timelines import SUMMARY
+from pipeline.client_tables.use import use_of
 from pipeline.recommend.required_rates import Windows, days_of
-from pipeline.storage.compacted_days import published_days
+from pipeline.storage.compacted_days import ELEMENTS_AT_ONCE, compacted_table, published_days
+from pipeline.storage.compacted_files import pieces_of, read_entities
+from pipeline.storage.counting import fleets_of
+from pipeline.storage.entity_days import ARRAYS, ENTITY, Scope, arrays_of
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.partitioned_files import PartitionedFiles
 from pipeline.storage.tables import Table
-from testkit.pipeline.compacted_days import DAY, compacted_rows
+from testkit.pipeline.compacted_days import compacted_rows
 
 BY_DEFAULT: Final = Windows()
 
@@ -36,24 +39,35 @@ def client_days_of(
     return list(days_of(client_table(rows).to_batches(), target, windows))
 
 
-def client_use(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """The table `client_use` of compacted rows of a day."""
-    partial = pa.Table.from_batches(profile_rows(iter([compacted_rows(rows)])), schema=PARTIAL)
-    return pa.Table.from_batches(summarise([merge_profiles(partial)]), schema=SUMMARY)
+def write_client_tables(out: Path) -> None:
+    """Publishes the tables of all compacted days as `compact` does."""
+    table = compacted_table(str(out))
+    found = table.read()
+    days = published_days(str(out))
+    fleets = fleets_of(days)
+    for day in days:
+        pieces = sorted(pieces_of(table.paths(found.of(date=day.date))))
+        of_clients = {}
+        for scope in scopes_of(day, fleets):
+            batches = read_entities(
+                pieces,
+                ENTITY,
+                arrays_of(ARRAYS),
+                brokers_apart=scope is Scope.BROKER,
+                fleets=fleets if scope is Scope.FLEET else {},
+                most_elements=ELEMENTS_AT_ONCE,
+            )
+            rows = pa.Table.from_batches(client_rows(batches), schema=SCHEMA)
+            for name in pc.unique(rows.column("table")).to_pylist():
+                of_clients[scope.value, name] = rows.filter(pc.equal(rows.column("table"), name))
+        publish_made(clients_table(str(out)), day, of_clients, fleets)
+        use = pa.Table.from_batches(use_of(pieces, fleets), schema=SUMMARY)
+        publish_made(client_use_table(str(out)), day, {(): use}, fleets)
 
 
-def write_client_tables(out: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Publishes the tables of these rows' days as `compact` does; brokers have to count together."""
-    for day in published_days(str(out)):
-        of_date = [row for row in rows if row.get("date", DAY).isoformat() == day.date]
-        tables = {name: client_table(of_date, name) for name in ("client_day", "client_hour", "total")}
-        publish_made(
-            clients_table(str(out)), day, {("gateway", name): found for name, found in tables.items()}
-        )
-        publish_made(client_use_table(str(out)), day, {(): client_use(of_date)})
-
-
-def publish_made(table: Table, day: CompactedDay, rows: Mapping[tuple[str, ...], pa.Table]) -> None:
+def publish_made(
+    table: Table, day: CompactedDay, rows: Mapping[tuple[str, ...], pa.Table], fleets: Mapping[str, str] = {}
+) -> None:
     """Puts rows of a day into a table of clients, by the values of the partition beside the day's."""
     before = table.prepared()
     names = ["date", "scope", "table"] if any(rows) else ["date"]
@@ -62,5 +76,5 @@ def publish_made(table: Table, day: CompactedDay, rows: Mapping[tuple[str, ...],
         parts = PartitionedFiles(table.folder, before.version + 1, names, found.schema)
         parts.write((day.date, *values), found, max(1, len(found)))
         files += parts.end()
-    made = {**before.state.get("days", {}), day.date: made_of(day)}
+    made = {**before.state.get("days", {}), day.date: made_of(day, fleets)}
     table.commit(before, add=files, remove=before.of(date=day.date), state={"days": made})

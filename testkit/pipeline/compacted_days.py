@@ -84,6 +84,7 @@ def write_compacted(
     *,
     completeness: float = 1.0,
     gateways: Mapping[str, float] | None = None,
+    scopes: Mapping[str, str] | None = None,
 ) -> None:
     """Publish compacted days with these rows.
 
@@ -92,12 +93,18 @@ def write_compacted(
         rows: see `compacted_rows`.
         completeness: of all days.
         gateways: that of each gateway, if it is told.
+        scopes: what one counter of each gateway covers, if it is told.
     """
     by_date: dict[datetime.date, list[dict[str, Any]]] = {}
     for row in rows:
         by_date.setdefault(row.get("date", DAY), []).append(row)
     for date, of_date in by_date.items():
-        about = CompactedDay(date.isoformat(), completeness=completeness, gateways=dict(gateways or {}))
+        about = CompactedDay(
+            date.isoformat(),
+            completeness=completeness,
+            gateways=dict(gateways or {}),
+            scopes=dict(scopes or {}),
+        )
         publish_day(str(out), about, [pa.Table.from_batches([compacted_rows(of_date)])])
 
 

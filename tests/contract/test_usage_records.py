@@ -17,6 +17,7 @@ from quotas.usage_record import UsageApi
 
 SECONDS = 5
 START = 1_700_000_000
+SCOPE = "fleet:cluster/topic"
 NAMES = ("app", "", "~other", 'a"b\\c', "line\nfeed", "\x00\x1f", "\u2028🜃", "NaN", "x" * 5_000)
 
 
@@ -72,6 +73,7 @@ def write(directory: Path) -> tuple[bytes, int, float, int]:
             ts=START + second,
             dur_ms=1_000,
             algorithm="token_bucket",
+            scope=SCOPE,
             events=table.take_events(),
             clock_offset_ms=now_ms,
             dropped=table.take_dropped(),
@@ -88,6 +90,7 @@ def test_the_pipeline_reads_every_line_row_and_event_that_the_gateway_writes(tmp
     assert kinds == {"lines", "rows", "events"}
     (heads,) = (each for each in batches if each["kind"] == "lines")
     assert heads["seq"] == list(range(lines))
+    assert heads["scope"] == [SCOPE] * lines
     rows = [each for each in batches if each["kind"] == "rows"]
     told = sum(sum(each["offered"]) for each in rows if each["api"] == "produce")
     assert told == offered

@@ -201,7 +201,7 @@ def test_quotas_go_to_their_clients_and_days_and_shares_come_back() -> None:
 
 def test_the_job_keeps_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_compacted(tmp_path, days(4))
-    write_client_tables(tmp_path, days(4))
+    write_client_tables(tmp_path)
     folder = tmp_path / "result"
     assert main(["backtest", "--out", str(tmp_path), "--test", "2", "--horizons", "1", "--result", str(folder)]) == 0
     found = json.loads((folder / "backtest.json").read_text())

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from pipeline.cli import main
 from pipeline.client_tables.tables import client_use_table, clients_table
+from pipeline.client_tables.timelines import SUMMARY
 from pipeline.errors import Exit, JobError
 from pipeline.jobs import prune
 from pipeline.maintenance.compaction import compact
@@ -25,7 +26,7 @@ from pipeline.storage.partitioned_files import PartitionedFiles
 from pipeline.storage.raw_table import RawDay, RawState, raw_table
 from pipeline.storage.schemas import COMPACTED_SCHEMA, RAW_SCHEMA
 from pipeline.storage.tables import Snapshot, Table
-from testkit.pipeline.client_days import write_client_tables
+from testkit.pipeline.client_days import client_table, publish_made
 from testkit.pipeline.usage_lines import LONG_AFTER
 
 TODAY = datetime.date(2026, 11, 30)
@@ -119,6 +120,14 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
     return Folder(str(tmp_path / "out"), monkeypatch)
 
 
+def make_client_tables(out: str) -> None:
+    """A row in each table of clients for each compacted day."""
+    for day in published_days(out):
+        rows = client_table([{"date": datetime.date.fromisoformat(day.date), "t": [1]}])
+        publish_made(clients_table(out), day, {("gateway", "client_day"): rows})
+        publish_made(client_use_table(out), day, {(): pa.Table.from_pylist([{"client_id": "c"}], schema=SUMMARY)})
+
+
 def data_files(out: str) -> list[str]:
     return sorted(str(path) for path in Path(out).rglob("*.parquet") if path.parent.name.startswith("date="))
 
@@ -168,10 +177,7 @@ def test_a_compacted_day_goes_when_it_is_old_and_its_late_lines_after_it(local: 
     local.compacted(OLD, 0)
     local.compacted("2026-10-25", 0)
     local.compacted("2026-10-26")
-    write_client_tables(
-        Path(local.out),
-        [{"date": datetime.date.fromisoformat(day.date), "t": [1]} for day in published_days(local.out)],
-    )
+    make_client_tables(local.out)
     made = [clients_table(local.out), client_use_table(local.out)]
     local.prune(compacted=35)
     assert local.days == ["2026-10-26", OLD]
@@ -207,7 +213,7 @@ def test_killed_while_it_deletes_it_shows_nothing_half_and_the_next_run_does_the
 ) -> None:
     local.batch(OLD, torn=True, at=OLD)
     local.compacted(OLD)
-    write_client_tables(Path(local.out), [{"date": datetime.date.fromisoformat(OLD), "t": [1]}])
+    make_client_tables(local.out)
     real, left = getattr(Table, step), iter(range(after))
 
     def dying(table: Table, *arguments: Any, **options: Any) -> Any:

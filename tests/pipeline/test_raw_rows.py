@@ -66,10 +66,10 @@ def test_events_keep_their_millisecond_and_lines_are_kept_also_when_nothing_happ
     assert found["e_kind"] == [0, 2, -1, 0]
     assert [found[name][0] for name in list(EVENTS)[2:]] == [7, False, False, 90, 8, 2]
     assert (found["api"], found["node"]) == ("mutation", -1)
-    last = line(1, row(), dropped_rows=3, dropped_events=4, dur_ms=1003, jump_ms=-7, algo="rate")
+    last = line(1, row(), dropped_rows=3, dropped_events=4, dur_ms=1003, jump_ms=-7, algo="rate", scope="fleet:x")
     (found,) = collected(line(0), last)["lines"]
     expected: list[list[Any]] = [[0, 1], [0, 1], [DAY, DAY + 1], [1000, 1003], [0, 1], [0, 3], [0, 4]]
-    expected += [["token_bucket", "rate"], [0, -7]]
+    expected += [["", "fleet:x"], ["token_bucket", "rate"], [0, -7]]
     assert [found[name] for name in LINES] == expected
 
 

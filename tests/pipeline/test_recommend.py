@@ -363,7 +363,7 @@ def test_the_job_writes_a_plan_that_holds_what_it_promises(
     rows.append({"api": "mutation", "t": [5], "e_ms": [5_000, 5_010, 9_000], "e_units": [50, 50, 50], "date": NEXT})
     rows.append({"t": [5], "offered": [9e9], "client_id": "left", "gw": "late", "date": NEXT})
     write_compacted(tmp_path, rows, gateways={"gw": 1.0, "late": 0.04})
-    write_client_tables(tmp_path, rows)
+    write_client_tables(tmp_path)
     file = tmp_path / "plan.json"
     argv = ["recommend", "--out", str(tmp_path), "--plan", str(file), "--history", "2"]
     assert main([*argv, "--target", "0.03", "--margin", "1", "--capacity", "produce=1e6"]) == 0

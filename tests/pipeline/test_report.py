@@ -337,7 +337,7 @@ def test_days_are_added_up_without_spark(tmp_path: Path, capsys: pytest.CaptureF
     write_compacted(tmp_path, rows[3:], completeness=0.99)
     with pytest.raises(JobError, match="no tables of clients yet"):
         report.make(str(tmp_path), LONG_AFTER)
-    write_client_tables(tmp_path, rows)
+    write_client_tables(tmp_path)
     for compacted in tmp_path.glob("compacted/date=*/*.parquet"):
         compacted.unlink()
     found = report.make(str(tmp_path), LONG_AFTER)

@@ -33,6 +33,7 @@ def write(
     folded: int = 0,
     gateway: str = "gw-1",
     topics: list[list[Any]] | None = None,
+    scope: str | None = None,
 ) -> Path:
     part = PartFile(directory, gateway, 1, 0)
     for at, rows in zip(numbers, seconds):
@@ -40,6 +41,8 @@ def write(
             "v": VERSION, "gw": gateway, "boot": 1, "seq": at, "ts": START + at, "dur_ms": 1_000,
             "algo": "token_bucket", "rows": rows, "events": [], "dropped_rows": folded, "dropped_events": 0,
         }  # fmt: skip
+        if scope is not None:
+            text["scope"] = scope
         if topics is not None:
             text["topics"] = topics
         part.append(Line(at, json.dumps(text).encode(), len(rows), 0))
@@ -88,6 +91,21 @@ def test_each_gateway_has_a_limit_of_its_own_to_come_close_to(tmp_path: Path, ru
     write(tmp_path, [row("app", offered=60, quota=100.0)])
     write(tmp_path, [row("app", offered=50, quota=100.0)], gateway="gw-2")
     (told,) = clients(run, tmp_path)
+    assert (told["rate"], told["used"]) == (110, pytest.approx(0.6))
+
+
+def test_gateways_of_a_fleet_come_close_to_one_limit_together(tmp_path: Path, run: Run) -> None:
+    rows = [row("app", offered=60, quota=100.0), row("10.0.0.1", "connect", offered=60, quota=100.0)]
+    for gateway, fleet in (("gw-1", "one"), ("gw-2", "one"), ("gw-3", "two")):
+        write(tmp_path, rows, gateway=gateway, scope=f"fleet:{fleet}")
+    used = {told["api"]: told["used"] for told in clients(run, tmp_path)}
+    assert used == {"produce": pytest.approx(1.2), "connect": pytest.approx(0.6)}
+
+
+def test_each_broker_has_a_limit_of_its_own_where_each_counts_by_itself(tmp_path: Path, run: Run) -> None:
+    one, other = row("app", offered=60, quota=100.0), row("app", offered=50, quota=100.0)
+    other[4] = 2
+    (told,) = clients(run, write(tmp_path, [one, other], scope="broker"))
     assert (told["rate"], told["used"]) == (110, pytest.approx(0.6))
 
 

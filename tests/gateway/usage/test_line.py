@@ -18,7 +18,7 @@ from quotas.usage_record import Event, Row, UsageApi
 def finish(builder: LineBuilder, events: list[EventValues] | None = None, **changes: Any) -> Line:
     settings: dict[str, Any] = {
         "gateway": "a", "boot": 1_700_000_000_000, "seq": 7, "ts": 1_700_000_060, "dur_ms": 1_000,
-        "algorithm": "token_bucket", "clock_offset_ms": 5_000, "dropped": (0, 0),
+        "algorithm": "token_bucket", "scope": "gateway", "clock_offset_ms": 5_000, "dropped": (0, 0),
     }  # fmt: skip
     return builder.finish(events=events or [], **{**settings, **changes})
 
@@ -34,7 +34,7 @@ def test_an_empty_second_is_a_line_too_with_the_rows_of_all_slices() -> None:
     line = finish(LineBuilder())
     assert json.loads(line.data) == {
         "v": 1, "gw": "a", "boot": 1_700_000_000_000, "seq": 7, "ts": 1_700_000_060, "dur_ms": 1_000,
-        "algo": "token_bucket", "rows": [], "events": [], "dropped_rows": 0, "dropped_events": 0,
+        "algo": "token_bucket", "scope": "gateway", "rows": [], "events": [], "dropped_rows": 0, "dropped_events": 0,
     }  # fmt: skip
     assert (line.seq, line.rows, line.events) == (7, 0, 0)
     builder = LineBuilder()
@@ -56,6 +56,7 @@ def test_i15_events_tell_their_time_within_the_second_and_a_clock_that_was_set_i
     assert told[Event.OFFSET_MS] == 250
     assert (told[Event.UNITS], told[Event.STRICT], told[Event.ADMITTED]) == (3, 1, 0)
     assert line.events == 1
+    assert "scope" not in json.loads(finish(LineBuilder(), scope="").data)
     assert "jump_ms" not in json.loads(finish(LineBuilder()).data)
     assert json.loads(finish(LineBuilder(), jump_ms=-3_600_000).data)["jump_ms"] == -3_600_000
 

@@ -43,12 +43,14 @@ class Recording:
         self.wall_offset_ms = wall_ms - self.clock.now_ms
         self.table = UsageTable()
         self.sink = Lines()
+        self.scope = "gateway"
         self.recorder = Recorder(
             self.table,
             self.sink,
             gateway="a",
             boot=wall_ms,
             algorithm="token_bucket",
+            scope=lambda: self.scope,
             loop=self.loop,  # type: ignore[arg-type]
             now_ms=lambda: self.clock.now_ms,
             wall_ms=lambda: self.clock.now_ms + self.wall_offset_ms,
@@ -118,6 +120,15 @@ def test_i15_a_wall_clock_set_back_is_flagged_and_drift_is_not() -> None:
         recording.wall_offset_ms += 20
         recording.loop.advance(1_000)
     assert all("jump_ms" not in line for line in recording.sink.told)
+
+
+def test_each_line_says_what_one_counter_covers_as_soon_as_it_is_known() -> None:
+    recording = Recording()
+    recording.scope = ""
+    recording.loop.advance(1_000)
+    recording.scope = "fleet:cluster/topic"
+    recording.loop.advance(1_000)
+    assert [line.get("scope") for line in recording.sink.told] == [None, "fleet:cluster/topic"]
 
 
 def test_many_rows_are_taken_in_turns_told_once_and_are_one_line() -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from config import Config
+from config.sections.client_quota import ClientQuotaSettings
 from config.sections.usage import UsageSettings
-from gateway.usage.service import UsageService, host_id
+from gateway.usage.service import UsageService, counter_scope, host_id
 from quotas.usage_record import Row
 from testkit import wire
 from testkit.broker import ScriptedBroker
@@ -111,6 +112,18 @@ async def test_request_time_is_recorded_where_it_is_measured(tmp_path: Path) -> 
     assert found["request", "app"][Row.REQUESTS] == 5
     assert 0 < found["request", "app"][Row.OFFERED] < 1_000
     assert found["fetch", "app"][Row.REQUESTS] == 5
+
+
+async def test_each_line_says_what_one_counter_covers(tmp_path: Path) -> None:
+    async with recording(tmp_path):
+        pass
+    assert {line["scope"] for line in usage_lines(tmp_path)} == {"gateway"}
+    config = gateway_config([1])
+    assert counter_scope(config, "cluster") == counter_scope(config, None) == "gateway"
+    config = config.model_copy(update={"client_quota": ClientQuotaSettings(scope="fleet")})
+    assert counter_scope(config, None) == ""
+    assert counter_scope(config, "one") == "fleet:one/__sluice_usage_shares"
+    assert counter_scope(config, "two") != counter_scope(config, "one")
 
 
 @pytest.mark.parametrize("readable_salt", [True, False])
