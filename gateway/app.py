@@ -409,6 +409,7 @@ class Gateway:
             own_topics=self._own_topics,
             journal=self.journal,
             topic_ids=self._topic_ids,
+            scope=self._config.client_quota.scope,
         )
         collecting, of_heads = handlers_of(
             context,

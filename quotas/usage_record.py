@@ -36,6 +36,9 @@ OTHER: Final = "~other"
 FLEET: Final = "fleet:"
 """Begins the scope of a gateway that shares its counters; the rest names the fleet."""
 
+SCOPE_SETTING: Final = "sluice.quota.scope"
+"""The broker setting by which a gateway says what one counter covers: fleet, gateway or broker."""
+
 OVERHEAD: Final = ""
 """Name of the topic row of what stands around records: heads, names of topics, sizes, empty answers."""
 

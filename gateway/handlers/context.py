@@ -33,6 +33,7 @@ class HandlerContext:
         listener: its name.
         own_topics: the gateway's own, which clients must not change.
         journal: of throttles; None: none is kept.
+        scope: what one counter covers, as the configuration says it.
         topic_ids: told what Metadata answers tell of topics; None: it is not wanted.
     """
 
@@ -46,6 +47,7 @@ class HandlerContext:
     own_topics: OwnTopics = field(default_factory=OwnTopics)
     journal: ThrottleJournal | None = None
     topic_ids: TopicIds | None = None
+    scope: str = "gateway"
 
     @property
     def mutations_enabled(self) -> bool:

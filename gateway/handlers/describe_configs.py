@@ -1,12 +1,14 @@
 """DescribeConfigs: broker settings that hold addresses are answered as null, like sensitive ones (hazard E19).
 
 Connection limits of brokers are answered as the gateway's own where it has them, see
-`gateway.quota_admin.broker_limits`.
+`gateway.quota_admin.broker_limits`. Who asks a broker for `SCOPE_SETTING` by its name learns what one counter of the
+gateway covers; Kafka's brokers do not answer it.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from gateway.handlers.context import MAX_REQUEST_BYTES, HandlerContext
 from gateway.quota_admin.broker_limits import BrokerLimits
@@ -15,6 +17,10 @@ from gateway.session.routes import Route, Session
 from protocol.api_keys import Api
 from protocol.describe_configs import AskedConfigs, ShownConfig, asked_broker_configs, edit_broker_configs
 from protocol.steps import Steps
+from quotas.usage_record import SCOPE_SETTING
+
+_STATIC_BROKER: Final = 4  # by Kafka's numbers
+_STRING: Final = 2
 
 
 class DescribeConfigsHandler:
@@ -37,15 +43,18 @@ class DescribeConfigsHandler:
 
     def _on_reply(self, api: Api, asked: AskedConfigs, frame: bytes, _now_ms: int) -> Steps[bytes]:
         limits, hosts = self._limits, self._context.topology.cluster.hosts
-        if limits is None or not asked:
+        scope = ShownConfig(self._context.scope, _STATIC_BROKER, _STRING)
+        asks_for_scope = any(SCOPE_SETTING in (wanted or ()) for wanted in asked.values())
+        if not asked or (limits is None and not asks_for_scope):
             return edit_broker_configs(frame, api, hosts)
 
         def shown(resource: str) -> dict[str, ShownConfig]:
             wanted = asked.get(resource)
-            return {
+            found = {
                 key: config
-                for key, config in limits.shown(resource).items()
+                for key, config in (limits.shown(resource) if limits is not None else {}).items()
                 if wanted is None or key in wanted
             }
+            return {**found, SCOPE_SETTING: scope} if SCOPE_SETTING in (wanted or ()) else found
 
-        return edit_broker_configs(frame, api, hosts, shown, limits.keys)
+        return edit_broker_configs(frame, api, hosts, shown, limits.keys if limits is not None else ())

@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _connection_arguments(step)
         step.add_argument(
             "--counts",
-            choices=("gateway", "broker"),
-            help="what one counter covers there; else Kafka's brokers each by itself, and a gateway as the plan says",
+            choices=("fleet", "gateway", "broker"),
+            help="what one counter covers there; else Kafka's brokers each by itself, and gateways as they say",
         )
         step.add_argument(
             "--previous",

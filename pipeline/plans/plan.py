@@ -103,7 +103,8 @@ class Basis:
     """What a plan rests on: days (ISO), how complete their records are, the rule, and what one counter covers.
 
     Attributes:
-        scope: `gateway` where its brokers count together, `broker` where each counts by itself.
+        scope: `fleet` where all gateways of a fleet count together, `gateway` where the brokers of each do, `broker`
+            where each broker counts by itself.
         window_num, window_ms: samples of a rate, and their length.
     """
 

@@ -18,6 +18,7 @@ from kafka.errors import KafkaError
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
 from quotas.entities import DEFAULT, Default, EntityType, Name, QuotaEntity, QuotaKey
+from quotas.usage_record import SCOPE_SETTING
 
 _ENTITIES_PER_REQUEST: Final = 500
 _ADDRESSES: Final = "advertised.listeners"
@@ -64,11 +65,13 @@ class Counting:
         cluster: whether these are Kafka's own brokers, each with counters of its own; False for a gateway, None
             where the brokers' settings may not be read.
         windows: number and length in ms of a broker's samples; None where they are not told, or a gateway's are not.
+        scope: what one counter of a gateway covers: fleet, gateway or broker; None where an older one does not tell.
     """
 
     brokers: int
     cluster: bool | None
     windows: tuple[int, int] | None = None
+    scope: str | None = None
 
 
 class _Admin(KafkaAdminClient):  # type: ignore[misc]  # the base is not typed
@@ -147,7 +150,7 @@ class QuotaClient:
         try:
             brokers = self._admin.describe_cluster()["brokers"]
             name = str(brokers[0]["broker_id"])
-            asked = ConfigResource(ConfigResourceType.BROKER, name, [_ADDRESSES, *_WINDOWS])
+            asked = ConfigResource(ConfigResourceType.BROKER, name, [_ADDRESSES, *_WINDOWS, SCOPE_SETTING])
             told = self._admin.describe_configs([asked], config_filter="all")
         except (KafkaError, OSError) as exc:
             raise QuotaClientError(f"{self._bootstrap}: {exc}") from exc
@@ -155,7 +158,7 @@ class QuotaClient:
         if not values.keys() >= {_ADDRESSES, *_WINDOWS}:
             return Counting(len(brokers), None)
         if values[_ADDRESSES] is None:
-            return Counting(len(brokers), False)
+            return Counting(len(brokers), False, scope=values.get(SCOPE_SETTING))
         num, seconds = (int(values[name]) for name in _WINDOWS)
         return Counting(len(brokers), True, (num, seconds * 1000))
 

@@ -45,7 +45,7 @@ class Cluster:
     Attributes:
         bootstrap: HOST:PORT of a gateway or a broker.
         client_config: a file with the connection's settings, see `read_properties`.
-        counts: what one counter covers there, gateway or broker, if the operator says; see `misfit`.
+        counts: what one counter covers there, fleet, gateway or broker, if the operator says; see `misfit`.
     """
 
     bootstrap: str
@@ -167,35 +167,50 @@ def apply(
 def misfit(plan: Plan, there: Counting, counts: str | None) -> str:
     """Why a plan's numbers mean something else where it is to be applied; empty where they do not.
 
-    Kafka counts on each broker by itself, a gateway with `scope = "gateway"` on all of them together, so the same
-    quota is so many times as much. Controller mutations are counted in one place either way.
+    Kafka counts on each broker by itself, a gateway with `scope = "gateway"` on all of them together, a fleet on all
+    gateways together. So the same quota is several times as much, or too little for all. Controller mutations of one
+    gateway, or of a cluster, are counted in one place.
 
     Args:
         plan: any.
         there: what the other end tells.
-        counts: what the operator says that one counter covers there; else Kafka's own brokers count by themselves,
-            and a gateway as the plan has it.
+        counts: what the operator says that one counter covers there; else what a gateway tells. An older one is taken
+            to count as the plan has it, and Kafka's own brokers count by themselves.
     """
     scope = plan.basis.scope
-    found = counts or ("broker" if there.cluster else None if there.cluster is None else scope)
+    told = there.scope or (scope if there.cluster is False else "broker" if there.cluster else None)
+    found = counts or told
     if there.brokers < 2 or all(entry.key is QuotaKey.CONTROLLER_MUTATION_RATE for entry in plan.entries):
-        return ""
+        if found is None or (found == "broker" and there.cluster is not False):
+            return ""
+        # One broker of a gateway is all that there is.
+        scope, found = ("gateway" if each == "broker" else each for each in (scope, found))
     if found is None:
         return (
             f"whether each of the {there.brokers} brokers there counts by itself is not told, and the plan is for "
-            f"counters of a {scope}: say --counts gateway or --counts broker"
+            f"counters of a {scope}: say --counts fleet, --counts gateway or --counts broker"
         )
-    if found == "broker" and scope != "broker":
+    if found == scope:
+        return ""
+    if found == "broker":
         return (
             f"each of the {there.brokers} brokers there counts by itself, so it would let {there.brokers} times the "
             "plan's quotas through: recommend with --scope broker"
         )
-    if found != scope:
+    if scope == "broker":
         return (
             f"all {there.brokers} brokers there count together, and the plan is for each by itself: recommend with "
-            "--scope gateway"
+            f"--scope {found}"
         )
-    return ""
+    if found == "gateway":
+        return (
+            "each gateway there counts by itself, and the plan is for all gateways of a fleet together, so each "
+            "would let all of the plan's quotas through: recommend with --scope gateway"
+        )
+    return (
+        "the gateways there share their counters, and the plan is for each of them by itself: recommend with "
+        "--scope fleet"
+    )
 
 
 def revert(path: Path, cluster: Cluster, *, force: bool, elsewhere: bool) -> Exit:

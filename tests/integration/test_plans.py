@@ -62,7 +62,7 @@ def test_kafkas_brokers_are_told_from_a_gateway(kafka3: KafkaCluster, gateway3: 
     with QuotaClient(kafka3.bootstrap) as client:
         assert client.counting() == Counting(3, True, (11, 1_000))
     with QuotaClient(str(gateway3.bootstrap)) as client:
-        assert client.counting() == Counting(3, False)
+        assert client.counting() == Counting(3, False, scope="gateway")
 
 
 def test_nobody_there_is_an_error_that_names_the_address(tmp_path: Path) -> None:

@@ -288,7 +288,7 @@ def test_a_plan_for_all_brokers_together_is_refused_where_each_counts_by_itself(
     assert "not to be applied there: each of the 3 brokers" in capsys.readouterr().out
     cluster.there = Counting(3, None)
     assert run("apply", plan, *WHERE) == Exit.REFUSED
-    assert "say --counts gateway or --counts broker" in capsys.readouterr().err
+    assert "say --counts fleet, --counts gateway or --counts broker" in capsys.readouterr().err
     assert run("apply", plan, "--counts", "gateway", *WHERE) == Exit.DONE
 
 
@@ -296,7 +296,11 @@ def test_a_plan_for_all_brokers_together_is_refused_where_each_counts_by_itself(
     ("gateway", Counting(3, False), None, True), ("gateway", Counting(3, False), "broker", False),
     ("gateway", Counting(1, True), None, True), ("broker", Counting(3, True), None, True),
     ("broker", Counting(3, False), None, True), ("broker", Counting(3, False), "gateway", False),
-    ("broker", Counting(3, None), "broker", True),
+    ("broker", Counting(3, None), "broker", True), ("fleet", Counting(3, False), None, True),
+    ("fleet", Counting(3, True), None, False), ("fleet", Counting(1, True), None, True),
+    ("fleet", Counting(3, None), "fleet", True), ("fleet", Counting(3, None), None, False),
+    ("gateway", Counting(3, False, scope="gateway"), None, True),
+    ("gateway", Counting(3, False, scope="broker"), None, False),
 ])  # fmt: skip
 def test_what_one_counter_covers_has_to_be_the_same(
     scope: str, there: Counting, counts: str | None, fits: bool
@@ -308,6 +312,21 @@ def test_what_one_counter_covers_has_to_be_the_same(
     (entry,) = plan.entries
     mutations = replace(entry, key=QuotaKey.CONTROLLER_MUTATION_RATE)
     assert misfit(replace(plan, entries=(mutations,)), there, counts) == ""
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+@pytest.mark.parametrize("key", [RATE, QuotaKey.CONTROLLER_MUTATION_RATE])
+def test_a_plan_of_a_fleet_is_not_for_gateways_that_count_by_themselves(brokers: int, key: QuotaKey) -> None:
+    plan = plan_of((ALICE, Action.SET, 5.0, None))
+    plan = replace(plan, entries=(replace(plan.entries[0], key=key),))
+    fleet, gateway = (replace(plan, basis=replace(plan.basis, scope=scope)) for scope in ("fleet", "gateway"))
+    shared, alone = (Counting(brokers, False, scope=scope) for scope in ("fleet", "gateway"))
+    assert misfit(fleet, shared, None) == misfit(gateway, alone, None) == ""
+    assert "would let all of the plan's quotas through: recommend with --scope gateway" in misfit(fleet, alone, None)
+    assert "the gateways there share their counters" in misfit(gateway, shared, None)
+    assert "recommend with --scope fleet" in misfit(gateway, shared, None)
+    # An operator who knows better says so.
+    assert misfit(fleet, alone, "fleet") == misfit(gateway, shared, "gateway") == ""
 
 
 def test_a_default_changed_between_plans_is_not_written_over(

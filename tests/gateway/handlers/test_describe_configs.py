@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from quotas.usage_record import SCOPE_SETTING
 from testkit import wire
 from testkit.conversation import Conversation
 from testkit.core import UPSTREAM_HOST
@@ -38,6 +39,25 @@ def test_e19_addresses_of_a_broker_are_null_in_every_version(version: int) -> No
 def test_e19_any_other_setting_that_holds_a_brokers_address_is_null_too() -> None:
     settings, _ = told(4, BROKER, some_bridge=f"to {UPSTREAM_HOST}:9092 and on", log_dir="/var/lib/kafka")
     assert settings == {"some.bridge": None, "log.dir": "/var/lib/kafka"}
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_the_scope_of_quotas_is_answered_to_who_asks_for_it_by_name(version: int) -> None:
+    result = {"error_code": 0, "resource_type": BROKER, "resource_name": "1", "configs": []}
+
+    def answered(names: list[str] | None, **refused: int) -> dict[str, str | None]:
+        c = Conversation()
+        c.core.context.scope = "fleet"
+        asked = [{"resource_type": BROKER, "resource_name": "1", "configuration_keys": names}]
+        c.client_sends(wire.request("DescribeConfigs", version, resources=asked))
+        c.upstream_answers(wire.response("DescribeConfigs", version, results=[result | refused]))
+        (read,) = wire.decode_response("DescribeConfigs", version, c.take_client()).results
+        return {config.name: config.value for config in read.configs}
+
+    assert answered(["listeners", SCOPE_SETTING]) == {SCOPE_SETTING: "fleet"}
+    # Tools that list all settings see those of Kafka alone, and who may not read them nothing.
+    assert answered(["listeners"]) == answered(None) == {}
+    assert answered([SCOPE_SETTING], error_code=31) == {}
 
 
 def test_settings_of_topics_are_the_clients_own() -> None:
