@@ -126,7 +126,7 @@ def run(folder: Path, clients: int, seconds: float, seed: int) -> Verdict:
         counted = _metrics(admin, seen)
     for argv in (
         ["ingest", "--from", f"files:{usage}", "--out", str(out)],
-        ["compact", "--out", str(out), "--date", "all", "--allow-gaps", "--allow-open"],
+        ["compact", "--out", str(out), "--date", "all", "--allow-open"],
     ):
         if pipeline(argv) != 0:
             raise RuntimeError(f"{argv[0]} failed")

@@ -158,7 +158,7 @@ def with_spark(folder: Path, total: int, passes: int) -> list[Row]:
 
     def compaction() -> None:
         shutil.rmtree(f"{out}/compacted", ignore_errors=True)
-        compact(spark, out, Expectation(int(time.time())), allow_gaps=True)
+        compact(spark, out, Expectation(int(time.time())))
 
     try:
         return [

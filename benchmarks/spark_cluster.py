@@ -138,7 +138,7 @@ def on_cluster(folder: Path) -> list[Stage]:
         master = stack.enter_context(_cluster(folder, workers=2))
         for job in (
             ("ingest", "--from", f"files:{folder}/in", "--out", out),
-            ("compact", "--out", out, "--allow-gaps"),
+            ("compact", "--out", out),
             ("simulate", "--out", out, "--candidates", "grid:0.5..64x8"),
         ):
             events = folder / f"events-{job[0]}"

@@ -10,8 +10,10 @@ import json
 import time
 from dataclasses import asdict
 
+import numpy as np
+
 from pipeline.client_tables.rows import TARGETS
-from pipeline.errors import ArgumentError, Exit, NotYetCompleteError, RefusedError
+from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
 from pipeline.jobs.arguments import (
     add_capacity,
     add_expectation,
@@ -23,12 +25,11 @@ from pipeline.jobs.arguments import (
 )
 from pipeline.recommend.backtest import READ, History, judged_days, markdown
 from pipeline.recommend.backtest_rules import HISTORY_DAYS
-from pipeline.recommend.doubt import doubtful_gateways
+from pipeline.recommend.doubt import NOTHING_LEFT_OUT
 from pipeline.recommend.recommendation import RecommendationSettings
-from pipeline.recommend.required_rates import Windows, client_days, peaks_of
+from pipeline.recommend.required_rates import Windows, client_days, left_out_of, peaks_of
 from pipeline.recommend.waiting import kept_target
 from pipeline.storage.compacted_days import published_days
-from pipeline.storage.coverage import COMPLETE_ENOUGH
 from pipeline.storage.files import local_result
 from pipeline.storage.layout import results_dir
 from pipeline.storage.losses import with_losses
@@ -53,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_capacity(parser)
     parser.add_argument(
-        "--allow-gaps", action="store_true", help="also days and gateways that are incomplete"
+        "--allow-gaps",
+        action="store_true",
+        help="leave out no client's day, whatever is missing of it or stands twice",
     )
     add_expectation(parser)
     parser.add_argument("--target", type=float, default=0.01, help="share of use that may wait (0.01)")
@@ -82,19 +85,14 @@ def run(arguments: argparse.Namespace) -> Exit:
     target = TARGETS[kept_target(arguments.target)]
     if target != arguments.target:
         print(f"--target {arguments.target:g}: required rates are kept for {target:g}, which is taken")
-    doubtful = {} if arguments.allow_gaps else doubtful_gateways(days)
-    faults = [
-        f"{day.date} is {day.completeness:.1%} complete" for day in days if day.completeness < COMPLETE_ENOUGH
-    ]
-    faults += [clash for day in days for clash in day.clashes]
-    if faults and not arguments.allow_gaps:
-        raise RefusedError(f"{'; '.join(faults)}: take others with --from and --to, or say --allow-gaps")
-    for gw, reason in doubtful.items():
-        print(f"{gw} {reason}, so its clients are left out")
+    left = NOTHING_LEFT_OUT if arguments.allow_gaps else left_out_of(arguments.out, days)
+    for each in left.told:
+        print(each.text())
     # As `recommend` does it when nothing is said.
     settings = RecommendationSettings(target)
     rows = client_days(arguments.out, days, target, Windows(), scope=scope_of(arguments), more=READ)
-    history = History.of(rows, peaks_of(arguments.out, days), doubtful)
+    history = History.of(rows, peaks_of(arguments.out, days), left)
+    _check(history, tested)
     plain, equal = judged_days(
         history,
         tested,
@@ -110,6 +108,20 @@ def run(arguments: argparse.Namespace) -> Exit:
     print(text)
     print(folder)
     return Exit.DONE
+
+
+def _check(history: History, tested: int) -> None:
+    """Whether any client has days before and among those that are judged.
+
+    Raises:
+        NotYetCompleteError: none has.
+    """
+    seen = np.isfinite(history.known["required_rate"])
+    if not (seen[:, :-tested].any(axis=1) & seen[:, -tested:].any(axis=1)).any():
+        raise NotYetCompleteError(
+            "no client has a day that is not left out among those to be judged, and one before: take other days with "
+            "--from and --to, or say --allow-gaps"
+        )
 
 
 def _horizons(text: str, tested: int) -> list[int]:

@@ -9,8 +9,8 @@ from pipeline.client_tables.making import make_missing
 from pipeline.errors import ArgumentError, Exit, JobError
 from pipeline.jobs.arguments import add_allow_open, add_expectation, add_master, add_out, expectation_of
 from pipeline.maintenance.compaction import compact
+from pipeline.recommend.doubt import doubts_of
 from pipeline.spark.session import open_session
-from pipeline.storage.coverage import COMPLETE_ENOUGH, short_gateways
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,11 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--date",
         default="new",
         help="2026-11-21, all, or new: days that got lines since they were compacted (new)",
-    )
-    parser.add_argument(
-        "--allow-gaps",
-        action="store_true",
-        help=f"compact days that are less than {COMPLETE_ENOUGH:.0%}% complete",
     )
     add_allow_open(parser)
     add_expectation(parser)
@@ -45,7 +40,6 @@ def run(arguments: argparse.Namespace) -> Exit:
                 out,
                 expectation,
                 date=arguments.date,
-                allow_gaps=arguments.allow_gaps,
                 allow_open=arguments.allow_open,
             )
         except JobError:
@@ -59,8 +53,8 @@ def run(arguments: argparse.Namespace) -> Exit:
         share = f"{day.completeness:.2%} complete"
         so_far = ", which is not closed: it is marked so" if day.open else ""
         print(f"{date}: {day.rows} rows of {day.keys} clients and APIs, {share}{so_far}")
-        for gw, found in short_gateways([day.gateways]).items():
-            print(f"{date}: of {gw} only {found:.1%}")
+    for doubt in doubts_of(compacted.values()):
+        print(f"{doubt.date}: {doubt.gateway} {doubt.reason}")
     if not compacted:
         print("nothing new to compact")
     for date in sorted(set(made) - compacted.keys()):

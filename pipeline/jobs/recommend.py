@@ -11,9 +11,10 @@ import argparse
 import datetime
 import json
 import time
+from collections.abc import Collection
 from dataclasses import replace
 
-from pipeline.errors import ArgumentError, Exit, NotYetCompleteError, RefusedError
+from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
 from pipeline.jobs.arguments import (
     add_allow_open,
     add_capacity,
@@ -25,23 +26,25 @@ from pipeline.jobs.arguments import (
     parse_capacity,
     scope_of,
 )
-from pipeline.plans.plan import Basis
-from pipeline.recommend.doubt import doubtful_gateways
+from pipeline.plans.plan import Basis, too_little_text
+from pipeline.recommend.doubt import ALL_GATEWAYS, NOTHING_LEFT_OUT, Doubt, doubts_of
 from pipeline.recommend.expectations import with_expectations
 from pipeline.recommend.recommendation import RecommendationSettings, Rule, recommend
 from pipeline.recommend.required_rates import (
     Windows,
     client_days,
     gather,
+    left_out_of,
     peaks_of,
     stricter_than_asked,
 )
 from pipeline.replay.dispatch import Algorithm, Model, recorded_algorithm
 from pipeline.storage.compacted_days import published_days
-from pipeline.storage.coverage import COMPLETE_ENOUGH, Expectation
+from pipeline.storage.coverage import Expectation
 from pipeline.storage.files import local_result
 from pipeline.storage.layout import CompactedDay, results_dir
 from pipeline.storage.losses import with_losses
+from pipeline.storage.raw_table import read_raw_state
 from quotas.entities import QuotaKey
 
 
@@ -85,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-gaps",
         action="store_true",
-        help="go on with days missing or incomplete, and with the clients of gateways that are",
+        help="leave out no client's day, whatever is missing of it or stands twice, and go on without missing days",
     )
     add_allow_open(parser)
     add_expectation(parser)
@@ -102,27 +105,29 @@ def run(arguments: argparse.Namespace) -> Exit:
     made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     folder = results_dir(arguments.out, "plan", made_at.replace(":", ""))
     file = local_result(arguments.plan, "--plan", f"{folder}/plan.json")
-    chosen = history_days(
+    chosen, silent = history_days(
         with_losses(published_days(arguments.out), arguments.out, expectation),
         arguments.history,
         arguments.last,
         expectation,
+        read=read_raw_state(arguments.out).days.keys(),
         allow_gaps=arguments.allow_gaps,
         allow_open=arguments.allow_open,
     )
-    doubtful = {} if arguments.allow_gaps else doubtful_gateways(chosen)
-    if doubtful and arguments.default_plus_overrides is not None:
-        raise RefusedError(
-            f"{', '.join(f'{gw} {reason}' for gw, reason in doubtful.items())}: a default would cover its clients "
-            "too, and what they need is not known; say --allow-gaps, or leave out --default-plus-overrides"
-        )
+    left = NOTHING_LEFT_OUT
+    if not arguments.allow_gaps:
+        nothing_came = [Doubt(ALL_GATEWAYS, date, "has written nothing", lacks=True) for date in silent]
+        left = left_out_of(arguments.out, chosen, nothing_came)
     mutations = Algorithm(arguments.algo) if arguments.algo else recorded_algorithm(chosen)
     windows = Windows(arguments.window_num, arguments.window_ms, mutations)
     scope = scope_of(arguments)
     rows = list(client_days(arguments.out, chosen, arguments.target, windows, scope=scope))
-    histories, left_out = gather(rows, doubtful)
+    histories, too_little = gather(rows, left)
     peaks: dict[QuotaKey, float] = {}
-    for (_, key), peak in peaks_of(arguments.out, chosen).items():
+    # Seconds that stand twice would make the peak of all too high.
+    twice = {doubt.date for doubt in doubts_of(chosen) if not doubt.lacks}
+    once = [day for day in chosen if day.date not in twice] or chosen
+    for (_, key), peak in peaks_of(arguments.out, once).items():
         peaks[key] = max(peak, peaks.get(key, 0.0))
     basis = Basis(
         first_day=chosen[0].date,
@@ -144,8 +149,9 @@ def run(arguments: argparse.Namespace) -> Exit:
         overrides=arguments.default_plus_overrides,
     )
     plan = recommend(histories, settings, basis, made_at=made_at, capacity=capacity, peaks=peaks)
-    plan = replace(plan, left_out=left_out)
-    plan = with_expectations(plan, rows)
+    plan = replace(plan, left_out=left.told, too_little=too_little)
+    kept = (row for row in rows if not left.why(row["user"], row["client_id"], row["date"].isoformat()))
+    plan = with_expectations(plan, kept)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(plan.to_json(), encoding="utf-8")
     for text in stricter_than_asked(arguments.target, windows):
@@ -154,11 +160,17 @@ def run(arguments: argparse.Namespace) -> Exit:
         print(f"{check.key}: {check.note}")
     for each in plan.left_out:
         print(each.text())
+    if too_little:
+        print(too_little_text(too_little))
+        if settings.overrides is not None:
+            print("the default covers them too")
     changes = sum(entry.action == "set" for entry in plan.entries)
     print(
         f"{len(plan.entries)} quotas, {changes} to be set: sluice-pipeline plan show {json.dumps(str(file))}"
     )
-    return Exit.DONE
+    if plan.entries:
+        return Exit.DONE
+    return Exit.NOT_YET_COMPLETE if too_little else Exit.NOTHING_TO_DO
 
 
 def history_days(
@@ -167,9 +179,10 @@ def history_days(
     last: str | None,
     expectation: Expectation,
     *,
+    read: Collection[str] = (),
     allow_gaps: bool,
     allow_open: bool = False,
-) -> list[CompactedDay]:
+) -> tuple[list[CompactedDay], list[str]]:
     """The days to look at.
 
     Args:
@@ -177,11 +190,15 @@ def history_days(
         history: how many are wanted.
         last: the last one; else the last compacted that is closed.
         expectation: says which days are closed.
-        allow_gaps: go on with days missing or incomplete.
+        read: days of which lines have been read.
+        allow_gaps: go on without days that are not there.
         allow_open: also with days that are not closed, or were not when they were compacted.
 
+    Returns:
+        The days; and those between them of which no gateway has written a line.
+
     Raises:
-        NotYetCompleteError: some are missing or incomplete; it says which.
+        NotYetCompleteError: some are not there yet; it says which.
         ArgumentError: `last` is no day.
     """
     if not days:
@@ -200,17 +217,21 @@ def history_days(
     wanted = [(end - datetime.timedelta(days=back)).isoformat() for back in range(history)][::-1]
     there = {day.date: day for day in usable}
     missing = [date for date in wanted if date not in there]
-    poor = [date for date in wanted if date in there and there[date].completeness < COMPLETE_ENOUGH]
+    open_then = [date for date in missing if date in not_closed]
+    absent = [date for date in missing if date in read and date not in not_closed]
+    begins = days[0].date
+    # Afterwards a day without any line is a gap as any other.
+    silent = [date for date in missing if begins < date < wanted[-1] and date not in (*open_then, *absent)]
+    before = [date for date in missing if date not in (*open_then, *absent, *silent)]
+    faults = [f"{', '.join(absent)} not compacted"] if absent else []
+    faults += [f"{date} not closed when it was compacted" for date in open_then]
+    faults += (
+        [f"of {', '.join(before)} there is nothing: compacted days begin with {begins}"] if before else []
+    )
     chosen = [there[date] for date in wanted if date in there]
-    clashes = any(day.clashes for day in chosen)
-    if not chosen or ((missing or poor or clashes) and not allow_gaps):
-        absent = [date for date in missing if date not in not_closed]
-        faults = [f"{', '.join(absent)} not compacted"] if absent else []
-        faults += [f"{date} not closed when it was compacted" for date in missing if date in not_closed]
-        faults += [f"{date} is {there[date].completeness:.1%} complete" for date in poor]
-        faults += [text for day in chosen for text in day.clashes]
+    if not chosen or (faults and not allow_gaps):
         raise NotYetCompleteError(
-            f"a history of {history} days to {end} is wanted, and {'; '.join(faults)}. Quotas from half of the "
-            "records would be too low: compact the days, shorten --history, or say --allow-gaps"
+            f"a history of {history} days to {end} is wanted, and {'; '.join(faults)}. Quotas from fewer days may be "
+            "too low: compact the days, shorten --history, or say --allow-gaps"
         )
-    return chosen
+    return chosen, silent

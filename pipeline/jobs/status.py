@@ -44,6 +44,8 @@ def run(arguments: argparse.Namespace) -> Exit:
         )
         for gw, share in day["short_gateways"].items():
             print(f"{day['date']}: of {gw} only {share:.1%}")
+        for gw, by_ms in day["set_back_ms"].items():
+            print(f"{day['date']}: {gw} had its clock set back by {by_ms / 1000:.4g} s")
         for clash in day["clashes"]:
             print(f"{day['date']}: {clash}")
     for gap in found["gaps"]:

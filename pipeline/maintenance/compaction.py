@@ -3,7 +3,8 @@
 The raw rows of a day are ordered by client, start and number of the line, and joined (`pipeline.storage.joining`).
 Each task reads its own buckets of the day's raw files and writes a file of the compacted table; one commit puts all
 of them in the place of what was there of the day. A day that got late lines is compacted again. A day that may still
-get lines is left, since half a day looks like a quiet one.
+get lines is left, since half a day looks like a quiet one. A day that lacks lines is compacted, and what it lacks is
+kept with it: jobs that need all of a client's day leave out those of clients that may be in what is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from pipeline.errors import JobError, NotYetCompleteError, RefusedError
 from pipeline.storage.compacted_days import CompactedState, compacted_table
 from pipeline.storage.compacted_files import FILE_ORDER, CompactedFileWriter
-from pipeline.storage.coverage import COMPLETE_ENOUGH, DayCoverage, Expectation, coverage
+from pipeline.storage.coverage import Expectation, coverage
 from pipeline.storage.files import end_of
 from pipeline.storage.joining import ORDER, join_chunks
 from pipeline.storage.layout import CompactedDay, buckets_for
@@ -39,7 +40,6 @@ def compact(
     expectation: Expectation,
     *,
     date: str = "new",
-    allow_gaps: bool = False,
     allow_open: bool = False,
 ) -> dict[str, CompactedDay]:
     """Compacts days and publishes them.
@@ -49,22 +49,25 @@ def compact(
         out: the pipeline's folder.
         expectation: what should be there.
         date: a day, or all, or new.
-        allow_gaps: also days below COMPLETE_ENOUGH, and those on which two gateways shared an id.
         allow_open: also days that may still get lines. They are marked, and compacted again with what comes later.
 
     Returns:
         Each day that was compacted.
 
     Raises:
-        JobError: a day is not complete enough; it is raised when all others have been compacted. Or the day asked for
-            is not there or not closed, or has lost raw rows that it was compacted from. Or another job has compacted
-            or pruned meanwhile.
+        NotYetCompleteError: the day asked for is not there or not closed, or nothing was compacted and some days are
+            not closed.
+        RefusedError: the day asked for has lost raw rows that it was compacted from, or has no line with a time that
+            can be right.
+        JobError: another job has compacted or pruned meanwhile.
     """
     raw = raw_table(out)
     before = raw.read()
     state = RawState.from_json(before.state)
     found = CompactedState.from_json(compacted_table(out).read().state)
-    wanted = []
+    known = coverage(state.index, expectation)
+    wanted: list[str] = []
+    waiting: list[str] = []
     why: type[JobError]
     for day, read in sorted(state.days.items()):
         there = found.days.get(day)
@@ -72,6 +75,8 @@ def compact(
             why = RefusedError
             if expectation.lies_ahead(day) or (expectation.is_open(day) and not allow_open):
                 why = NotYetCompleteError
+                if not expectation.lies_ahead(day):
+                    waiting.append(day)
                 left = f"{day} is not closed: half a day would count as a quiet one"
             elif day in found.pruned:
                 left = f"{day} was compacted and has been pruned: what came of it since is not the day"
@@ -85,6 +90,8 @@ def compact(
                     f"{day} was compacted from {there.lines} lines, of which {read.lines} are in the raw table now: "
                     f"--date {day} takes these for the day"
                 )
+            elif day not in known:
+                left = f"{day} has no lines with a time that can be right"
             else:
                 wanted.append(day)
                 continue
@@ -96,37 +103,29 @@ def compact(
         raise NotYetCompleteError(
             f"no lines of {date} have been read: there are {', '.join(sorted(state.days)) or 'none'}"
         )
-    known = coverage(state.index, expectation)
-    faults = {} if allow_gaps else {day: text for day in wanted if (text := _faults(known.get(day), day))}
     # What the last one replaced: jobs that read it have had until now.
     compacted_table(out).sweep()
     done = {}
     for day in wanted:
-        if day not in faults:
-            paths = raw.paths(before.of(date=day))
-            of_day = known.get(day)
-            about = CompactedDay(
-                day,
-                raw=before.identifier,
-                last_batch=state.days[day].last_batch,
-                lines=state.days[day].lines,
-                buckets=buckets_for(state.days[day].rows),
-                completeness=of_day.share if of_day else 0.0,
-                gateways=of_day.shares() if of_day else {},
-                open=expectation.is_open(day),
-                algorithms=state.days[day].algorithms,
-                set_back_ms=state.days[day].set_back_ms,
-                scopes={gw: scope for gw, (_, _, scope) in state.days[day].scopes.items()},
-            )
-            done[day] = _compact_day(spark, out, about, paths, state.days[day].rows, found.days.get(day))
-    if faults:
-        # Only now: a day that is still coming in must not keep those that are whole from being compacted.
-        raise JobError(
-            "; ".join(faults.values())
-            + f"; {COMPLETE_ENOUGH:.0%} are asked for: ingest what is missing, name the gateways that are to be "
-            + "there with --expect-gateways, or say --allow-gaps. "
-            + f"Compacted: {', '.join(done) or 'nothing'}"
+        paths = raw.paths(before.of(date=day))
+        about = CompactedDay(
+            day,
+            raw=before.identifier,
+            last_batch=state.days[day].last_batch,
+            lines=state.days[day].lines,
+            buckets=buckets_for(state.days[day].rows),
+            completeness=known[day].share,
+            gateways=known[day].shares(),
+            silent=known[day].silent(),
+            clashes=known[day].clash_texts(),
+            open=expectation.is_open(day),
+            algorithms=state.days[day].algorithms,
+            set_back_ms=state.days[day].set_back_ms,
+            scopes={gw: scope for gw, (_, _, scope) in state.days[day].scopes.items()},
         )
+        done[day] = _compact_day(spark, out, about, paths, state.days[day].rows, found.days.get(day))
+    if waiting and not done:
+        raise NotYetCompleteError(f"nothing was compacted: {', '.join(waiting)} not closed")
     return done
 
 
@@ -141,19 +140,6 @@ def is_due(read: RawDay, raw: str, compacted: CompactedDay | None) -> bool:
     if compacted is None or compacted.open:
         return True
     return (raw, read.last_batch, read.lines) != (compacted.raw, compacted.last_batch, compacted.lines)
-
-
-def _faults(known: DayCoverage | None, day: str) -> str:
-    """Why a day is not to be trusted, empty if it is."""
-    if known is None:
-        return f"{day} has no lines with a time that can be right"
-    faults = [f"{day}: {clash}" for clash in known.clashes]
-    if known.share < COMPLETE_ENOUGH:
-        short = ", ".join(
-            f"{gw} {share:.1%}" for gw, share in known.shares().items() if share < COMPLETE_ENOUGH
-        )
-        faults.append(f"{day} is only {known.share:.2%} complete ({short})")
-    return "; ".join(faults)
 
 
 def _compact_day(

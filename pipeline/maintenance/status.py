@@ -39,6 +39,7 @@ def status(out: str, expectation: Expectation) -> dict[str, Any]:
                 "expected_s": found.expected_s,
                 "completeness": found.share,
                 "short_gateways": short_gateways([found.shares()]),
+                "set_back_ms": dict(read.set_back_ms),
                 "clashes": list(map(str, found.clashes)),
                 "rows": read.rows,
                 "dropped_rows": read.dropped_rows,

@@ -12,7 +12,8 @@ As JSON, one object (every key is always there; null where it says so):
                   "action": "set" | "keep", "value": 1048576.0, "old": 524288.0 | null,
                   "lower": 911805.0, "upper": 1378000.0, "expected_throttled": 0.004 | null,
                   "days": 7, "censored": 0.0, "reason": "..."}],
-     "left_out": [{"gateway": "gw-3", "reason": "is 4.0% complete", "clients": ["produce of user=bob"]}]}
+     "left_out": [{"gateway": "gw-3", "date": "2026-11-16", "reason": "is 50.0% complete", "clients": 38}],
+     "too_little": [{"client": "produce of user=bob", "reason": "..."}]}
 
 An entity names its components as AlterClientQuotas does: a type that is absent is not part of it, null is the default
 entity. `keep` says that the quota in force lies within [lower, upper]: `value` repeats it and nothing is to be done.
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -122,25 +123,52 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Clients that the plan says nothing about, since records of a gateway that they used are not to be trusted.
+    """Clients' days that the plan does not rest on, since a gateway's records of the day are not to be trusted.
 
     Attributes:
-        gateway: which.
-        reason: what is wrong with it, beginning with a verb.
-        clients: API and name of each.
+        gateway: which; empty for all.
+        date: the day; empty in a plan of an older release, for all days.
+        reason: what is wrong with its records, beginning with a verb.
+        clients: how many clients' day is left out.
     """
 
     gateway: str
+    date: str
     reason: str
-    clients: tuple[str, ...]
+    clients: int
 
     def text(self) -> str:
         """For the operator."""
-        named = ", ".join(self.clients[:_NAMED]) + (" ..." if len(self.clients) > _NAMED else "")
+        what = "this day" if self.date else "all days"
+        when = f"{self.date}: " if self.date else ""
         return (
-            f"{self.gateway} {self.reason}, so {len(self.clients)} of its clients and APIs "
-            "are left out" + (f": {named}" if named else "")
+            f"{when}{self.gateway or 'every gateway'} {self.reason}; {what} of {self.clients} "
+            f"client{'s' * (self.clients != 1)} {'is' if self.date else 'are'} left out"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TooLittle:
+    """A client that the plan has no quota for, since no day of it is left.
+
+    Attributes:
+        client: API and name.
+        reason: which days were left out, and for which gateways.
+    """
+
+    client: str
+    reason: str
+
+
+def too_little_text(clients: Sequence[TooLittle]) -> str:
+    """For the operator; empty without any."""
+    if not clients:
+        return ""
+    named = ", ".join(f"{each.client} ({each.reason})" for each in clients[:_NAMED])
+    more = " ..." if len(clients) > _NAMED else ""
+    return (
+        f"no quota for {len(clients)} of the clients and APIs, as too little is known of them: {named}{more}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +180,7 @@ class Plan:
     capacity: tuple[CapacityCheck, ...]
     entries: tuple[PlanEntry, ...]
     left_out: tuple[LeftOut, ...] = ()
+    too_little: tuple[TooLittle, ...] = ()
 
     def to_json(self) -> str:
         """The plan as text, one entry per line so that two plans can be compared line by line."""
@@ -163,6 +192,7 @@ class Plan:
             f'"capacity": {capacity}',
             f'"entries": {entries}',
             f'"left_out": {_list_of([asdict(each) for each in self.left_out])}',
+            f'"too_little": {_list_of([asdict(each) for each in self.too_little])}',
         ]
         return "{" + ",\n ".join(parts) + "}\n"
 
@@ -182,6 +212,8 @@ class Plan:
         if data.get("version") != VERSION:
             raise PlanError(f"version: this program reads {VERSION}, not {data.get('version')!r}")
         entries = _field(data, "entries", list, "plan")
+        # Plans of older releases have neither, or name the clients in the first.
+        left_out, too_little = data.get("left_out") or (), data.get("too_little") or ()
         if len(entries) > MAX_ENTRIES:
             raise PlanError(f"entries: at most {MAX_ENTRIES}, not {len(entries)}")
         return cls(
@@ -192,9 +224,14 @@ class Plan:
                 for i, each in enumerate(_field(data, "capacity", list, "plan"))
             ),
             entries=tuple(_entry(each, f"entries[{i}]") for i, each in enumerate(entries)),
-            # Plans of an older release do not have it.
-            left_out=tuple(
-                _left_out(each, f"left_out[{i}]") for i, each in enumerate(data.get("left_out") or ())
+            left_out=tuple(_left_out(each, f"left_out[{i}]") for i, each in enumerate(left_out)),
+            too_little=(
+                *(
+                    each
+                    for i, one in enumerate(left_out)
+                    for each in _clients_left_out(one, f"left_out[{i}]")
+                ),
+                *(_too_little(each, f"too_little[{i}]") for i, each in enumerate(too_little)),
             ),
         )
 
@@ -316,10 +353,21 @@ def _capacity(data: Any, where: str) -> CapacityCheck:
 
 
 def _left_out(data: Any, where: str) -> LeftOut:
-    clients = _field(data, "clients", list, where)
-    return LeftOut(
-        _field(data, "gateway", str, where), _field(data, "reason", str, where), tuple(map(str, clients))
-    )
+    gateway, reason = _field(data, "gateway", str, where), _field(data, "reason", str, where)
+    if isinstance(data.get("clients"), list):
+        return LeftOut(gateway, "", reason, len(data["clients"]))
+    return LeftOut(gateway, _field(data, "date", str, where), reason, _field(data, "clients", int, where))
+
+
+def _clients_left_out(data: Any, where: str) -> list[TooLittle]:
+    """Those that a plan of an older release names."""
+    clients = data.get("clients")
+    reason = f"{_field(data, 'gateway', str, where)} {_field(data, 'reason', str, where)}"
+    return [TooLittle(str(client), reason) for client in clients] if isinstance(clients, list) else []
+
+
+def _too_little(data: Any, where: str) -> TooLittle:
+    return TooLittle(_field(data, "client", str, where), _field(data, "reason", str, where))
 
 
 def _entry(data: Any, where: str) -> PlanEntry:

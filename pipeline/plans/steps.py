@@ -29,7 +29,7 @@ from pipeline.plans.changes import (
     reverting,
     to_do,
 )
-from pipeline.plans.plan import Action, Plan, PlanError
+from pipeline.plans.plan import Action, Plan, PlanError, too_little_text
 from pipeline.plans.quota_client import Counting, QuotaClient, Refusal, Setting
 from pipeline.plans.text import number, table
 from quotas.entities import QuotaEntity, QuotaKey
@@ -75,6 +75,8 @@ def show(path: Path, *, keep_too: bool) -> Exit:
     print(f"for counters of a {basis.scope}, with {basis.window_num} windows of {basis.window_ms} ms")
     for each in plan.left_out:
         print(each.text())
+    if plan.too_little:
+        print(too_little_text(plan.too_little))
     shown = [entry for entry in plan.entries if keep_too or entry.action is Action.SET]
     rows = [
         (

@@ -6,7 +6,7 @@ by what the same tables say would have waited with what was chosen. No Spark.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +22,7 @@ from pipeline.recommend.backtest_rules import (
     Ships,
     backtest,
 )
+from pipeline.recommend.doubt import NOTHING_LEFT_OUT, LeftDays
 from pipeline.recommend.recommendation import ClientDay, ClientHistory, RecommendationSettings, entry_of
 from pipeline.recommend.required_rates import client_day
 from pipeline.recommend.waiting import shares_waiting
@@ -60,14 +61,15 @@ class History:
         cls,
         rows: Iterable[Mapping[str, Any]],
         peaks: Mapping[tuple[str, QuotaKey], float],
-        doubtful: Collection[str] = (),
+        left: LeftDays = NOTHING_LEFT_OUT,
     ) -> History:
-        """Out of rows of `required_rates.client_days`, in any order; without the clients of doubtful gateways."""
+        """Out of rows of `required_rates.client_days`, in any order; days that are left out count as not seen."""
         listed = list(rows)
-        left_out = {client_of(row)[2:] for row in listed if row["gw"] in doubtful}
-        listed = [row for row in listed if client_of(row)[2:] not in left_out]
-        clients = {client: i for i, client in enumerate(sorted({client_of(row) for row in listed}))}
         dates = sorted({row["date"].isoformat() for row in listed})
+        listed = [
+            row for row in listed if not left.why(row["user"], row["client_id"], row["date"].isoformat())
+        ]
+        clients = {client: i for i, client in enumerate(sorted({client_of(row) for row in listed}))}
         day_of = {date: i for i, date in enumerate(dates)}
         names = (*DAY_NUMBERS, *RECORDED)
         known = {name: np.full((len(clients), len(dates)), np.nan) for name in names}

@@ -1,29 +1,115 @@
-"""Which gateways' records are not to be trusted, so that what their clients need is not known."""
+"""Which days of which clients are not to be trusted, since a gateway's records of the day are not.
+
+A doubt is about one gateway and one day. All other days of its clients stay, and so do all other clients.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+import datetime
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
-from pipeline.storage.coverage import short_gateways
+from pipeline.plans.plan import LeftOut
+from pipeline.storage.coverage import COMPLETE_ENOUGH
 from pipeline.storage.layout import CompactedDay
 
 _SET_BACK_MS: Final = 1_000
+ALL_GATEWAYS: Final = ""
+
+Client: TypeAlias = tuple[str, str]
+"""User and client id."""
 
 
-def doubtful_gateways(days: Iterable[CompactedDay]) -> dict[str, str]:
-    """Gateways whose clients' need can't be told from these days, and why.
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A gateway's records of a day are not to be trusted.
 
-    Where a clock was set back, seconds stand twice: what was used one after the other looks as used at once.
+    Attributes:
+        gateway: which; `ALL_GATEWAYS` for all.
+        date: the day.
+        reason: beginning with a verb.
+        lacks: whether records are missing. Then clients that are not in its records of the day may have used it all
+            the same. Else all are there, and some count twice.
     """
-    days = list(days)
-    set_back: dict[str, int] = {}
+
+    gateway: str
+    date: str
+    reason: str
+    lacks: bool
+
+
+def doubts_of(days: Iterable[CompactedDay]) -> list[Doubt]:
+    """The doubts about some days."""
+    found = []
     for day in days:
-        for gw, by_ms in day.set_back_ms.items():
-            set_back[gw] = max(by_ms, set_back.get(gw, 0))
-    short = short_gateways(day.gateways for day in days)
-    return {gw: f"is {share:.1%} complete" for gw, share in short.items()} | {
-        gw: f"had its clock set back by {by_ms / 1000:.4g} s"
-        for gw, by_ms in sorted(set_back.items())
-        if by_ms > _SET_BACK_MS
-    }
+        short = {gw: share for gw, share in sorted(day.gateways.items()) if share < COMPLETE_ENOUGH}
+        for gw, share in short.items():
+            found.append(Doubt(gw, day.date, f"is {share:.1%} complete{_spans(day, gw)}", lacks=True))
+        if day.completeness < COMPLETE_ENOUGH and not short:
+            # Days of an older release do not tell their gateways.
+            found.append(Doubt(ALL_GATEWAYS, day.date, f"is {day.completeness:.1%} complete", lacks=True))
+        for gw, by_ms in sorted(day.set_back_ms.items()):
+            # Seconds stand twice: what was used one after the other looks as used at once.
+            if by_ms > _SET_BACK_MS:
+                reason = f"had its clock set back by {by_ms / 1000:.4g} s"
+                found.append(Doubt(gw, day.date, reason, lacks=False))
+        for gw, text in sorted(day.clashes.items()):
+            found.append(Doubt(gw, day.date, f"is not one gateway: {text}", lacks=False))
+    return found
+
+
+def _spans(day: CompactedDay, gw: str) -> str:
+    spans = [f"{_time(begin)} to {_time(end)}" for begin, end in day.silent.get(gw, ())]
+    return f", without records {' and '.join(spans)}" if spans else ""
+
+
+def _time(ts: int) -> str:
+    return datetime.datetime.fromtimestamp(ts, datetime.UTC).strftime("%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True, slots=True)
+class LeftDays:
+    """Days of clients that are left out.
+
+    Attributes:
+        days: dates by client, and the gateways that they are left out for.
+        told: each doubt with the number of its clients.
+    """
+
+    days: Mapping[Client, Mapping[str, tuple[str, ...]]]
+    told: tuple[LeftOut, ...]
+
+    def why(self, user: str, client_id: str, date: str) -> tuple[str, ...]:
+        """The gateways that a client's day is left out for; empty where it stays."""
+        return self.days.get((user, client_id), {}).get(date, ())
+
+
+NOTHING_LEFT_OUT: Final = LeftDays({}, ())
+
+
+def left_days(used: Iterable[Mapping[str, Any]], doubts: Collection[Doubt]) -> LeftDays:
+    """Which days of which clients are left out.
+
+    Args:
+        used: rows with date, gw, user and client_id: which client used which gateway on which day of the history.
+        doubts: about these days.
+    """
+    ever: dict[str, set[Client]] = {ALL_GATEWAYS: set()}
+    on_day: dict[tuple[str, str], set[Client]] = {}
+    for row in used:
+        client = row["user"], row["client_id"]
+        ever[ALL_GATEWAYS].add(client)
+        ever.setdefault(row["gw"], set()).add(client)
+        on_day.setdefault((row["gw"], row["date"].isoformat()), set()).add(client)
+    days: dict[Client, dict[str, tuple[str, ...]]] = {}
+    told = []
+    for doubt in doubts:
+        # What is missing may be of any client that uses the gateway; what stands twice is of those that are there.
+        place = doubt.gateway, doubt.date
+        clients = ever.get(doubt.gateway, set()) if doubt.lacks else on_day.get(place, set())
+        for client in clients:
+            of_client = days.setdefault(client, {})
+            of_client[doubt.date] = (*of_client.get(doubt.date, ()), doubt.gateway or "all gateways")
+        told.append(LeftOut(doubt.gateway, doubt.date, doubt.reason, len(clients)))
+    return LeftDays(days, tuple(told))

@@ -55,6 +55,8 @@ class ClientDay:
     """How many counters: gateways or fleets, or their brokers."""
     observed: bool = False
     """Whether that was only watched, so that nothing that the client did comes from it."""
+    left_out: bool = False
+    """Whether what it required is not known: of such a day only the quota counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +196,14 @@ def entry_of(
         peak: the most that all clients together used. Without a limit no guess is above that.
     """
     entity = entity_of(history)
-    used = [day for day in history.days if day.required_rate > 0]
+    kept = [day for day in history.days if not day.left_out]
+    used = [day for day in kept if day.required_rate > 0]
     if entity is None or not used:
         return None
     key = history.key
-    days = len(history.days)
+    days = len(kept)
     busiest = max(used, key=lambda day: day.required_rate)
-    required = required_rate_of(history.days, settings.rule)
+    required = required_rate_of(kept, settings.rule)
     latest_first = sorted(history.days, key=lambda day: day.date, reverse=True)
     recorded = latest_first[0].quota
     old = recorded if history.planned is None else history.planned
@@ -210,8 +213,8 @@ def entry_of(
     held_to = next(
         (_whole(day.quota, key) for day in latest_first if day.quota is not None and not day.observed), None
     )
-    active_s = sum(day.active_s for day in history.days)
-    censored = sum(day.censored_s for day in history.days) / max(1, active_s)
+    active_s = sum(day.active_s for day in kept)
+    censored = sum(day.censored_s for day in kept) / max(1, active_s)
     value = lower = _rounded_up(required * settings.margin, key)
     most = f"most {amount(busiest.required_rate, key)}, {busiest.date}"
     reason = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from pipeline.client_tables.rows import BURSTS_S, STEP_S, TARGETS, required_column
 from pipeline.client_tables.tables import read_clients
-from pipeline.plans.plan import LeftOut
-from pipeline.recommend.recommendation import ClientDay, ClientHistory
+from pipeline.plans.plan import TooLittle
+from pipeline.recommend.doubt import NOTHING_LEFT_OUT, Doubt, LeftDays, doubts_of, left_days
+from pipeline.recommend.recommendation import ClientDay, ClientHistory, entity_of
 from pipeline.recommend.waiting import burst_s, kept_burst_s, kept_target
 from pipeline.replay.demand import KEY_OF_API
 from pipeline.replay.dispatch import Algorithm
@@ -72,6 +73,22 @@ def days_of(batches: Iterable[pa.RecordBatch], target: float, windows: Windows) 
             yield row
 
 
+def left_out_of(out: str, days: Sequence[CompactedDay], more: Collection[Doubt] = ()) -> LeftDays:
+    """Which clients' days of these are left out.
+
+    Args:
+        out: the pipeline's folder.
+        days: of which.
+        more: doubts about days that are not there.
+    """
+    doubts = [*doubts_of(days), *more]
+    if not doubts:
+        return NOTHING_LEFT_OUT
+    # By gateways, also where these count together: it is a gateway that fails.
+    used = read_clients(out, days, "client_day", ("date", "gw", "user", "client_id"))
+    return left_days(used.to_pylist(), sorted(doubts, key=lambda doubt: (doubt.date, doubt.gateway)))
+
+
 def peaks_of(out: str, days: Sequence[CompactedDay]) -> dict[tuple[str, QuotaKey], float]:
     """The most that all clients together used in ten seconds, per second, by day and key."""
     together: dict[tuple[str, QuotaKey], Any] = {}
@@ -96,46 +113,43 @@ def stricter_than_asked(target: float, windows: Windows) -> list[str]:
 
 
 def gather(
-    rows: Iterable[Mapping[str, Any]], doubtful: Mapping[str, str]
-) -> tuple[list[ClientHistory], tuple[LeftOut, ...]]:
-    """Histories of all clients, and the clients that were left out.
+    rows: Iterable[Mapping[str, Any]], left: LeftDays = NOTHING_LEFT_OUT
+) -> tuple[list[ClientHistory], tuple[TooLittle, ...]]:
+    """Histories of all clients, and the clients of which no day is left.
 
     Args:
         rows: of `client_days`, in any order.
-        doubtful: gateways whose records are not to be trusted, and why. What their clients need is not known, so
-            these are left out.
+        left: days that are left out.
     """
-    through: dict[str, set[tuple[str, str, str]]] = {gw: set() for gw in doubtful}
     found: dict[tuple[str, str, str], dict[str, list[Any]]] = {}
     for row in rows:
-        date = row["date"].isoformat()
         client = (row["user"], row["client_id"], row["api"])
-        if row["gw"] in through:
-            through[row["gw"]].add(client)
-        found.setdefault(client, {}).setdefault(date, []).append(row)
-    histories = [
-        ClientHistory(
-            user=user,
-            client_id=client_id,
-            api=UsageApi(api),
-            key=KEY_OF_API[UsageApi(api)],
-            days=tuple(
-                client_day(date, of_day, gateways=len({(row["gw"], row["node"]) for row in of_day}))
-                for date, of_day in sorted(days.items())
-            ),
+        found.setdefault(client, {}).setdefault(row["date"].isoformat(), []).append(row)
+    histories = []
+    too_little = []
+    for (user, client_id, api), days in sorted(found.items()):
+        why = {date: gateways for date in sorted(days) if (gateways := left.why(user, client_id, date))}
+        key = KEY_OF_API[UsageApi(api)]
+        history = ClientHistory(user, client_id, UsageApi(api), key, ())
+        if len(why) == len(days) and entity_of(history) is None:
+            continue
+        if len(why) == len(days):
+            reason = ", ".join(
+                f"{date} left out for {' and '.join(gateways)}" for date, gateways in why.items()
+            )
+            too_little.append(TooLittle(f"{api} of {_name(user, client_id)}", reason))
+            continue
+        of_days = (
+            client_day(
+                date,
+                of_day,
+                gateways=len({(row["gw"], row["node"]) for row in of_day}),
+                left_out=date in why,
+            )
+            for date, of_day in sorted(days.items())
         )
-        for (user, client_id, api), days in sorted(found.items())
-        if not any((user, client_id, api) in clients for clients in through.values())
-    ]
-    left_out = tuple(
-        LeftOut(
-            gw,
-            doubtful[gw],
-            tuple(f"{api} of {_name(user, client_id)}" for user, client_id, api in sorted(clients)),
-        )
-        for gw, clients in sorted(through.items())
-    )
-    return histories, left_out
+        histories.append(replace(history, days=tuple(of_days)))
+    return histories, tuple(too_little)
 
 
 def _name(user: str, client_id: str) -> str:
@@ -144,13 +158,16 @@ def _name(user: str, client_id: str) -> str:
     )
 
 
-def client_day(date: str, rows: Sequence[Mapping[str, Any]], *, gateways: int) -> ClientDay:
+def client_day(
+    date: str, rows: Sequence[Mapping[str, Any]], *, gateways: int, left_out: bool = False
+) -> ClientDay:
     """A client's day over its counters. Each has quotas of its own, so the largest decides.
 
     Args:
         date: the day.
         rows: of `client_days`, one each; a quota of None or NaN is none.
         gateways: how many counters there are.
+        left_out: whether what it required is not known.
     """
     limited = [row for row in rows if row["quota"] is not None and row["quota"] == row["quota"]]
     quotas = [row["quota"] for row in limited if not row["observed"]] or [row["quota"] for row in limited]
@@ -162,4 +179,5 @@ def client_day(date: str, rows: Sequence[Mapping[str, Any]], *, gateways: int) -
         quota=float(min(quotas)) if quotas else None,
         observed=bool(limited) and all(row["observed"] for row in limited),
         gateways=gateways,
+        left_out=left_out,
     )

@@ -105,7 +105,12 @@ class Report:
         notes = [f"{day.date} was not over when it was compacted" for day in self.days if day.open]
         short = short_gateways(day.gateways for day in self.days)
         notes += [f"of {gw} only {share:.1%} on its worst day" for gw, share in short.items()]
-        return notes + [clash for day in self.days for clash in day.clashes]
+        notes += [
+            f"{gw} had its clock set back by {by_ms / 1000:.4g} s on {day.date}"
+            for day in self.days
+            for gw, by_ms in sorted(day.set_back_ms.items())
+        ]
+        return notes + [clash for day in self.days for clash in day.clashes.values()]
 
     @property
     def absent_text(self) -> str:

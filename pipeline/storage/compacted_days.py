@@ -50,7 +50,8 @@ class CompactedState:
         """The inverse of `to_json`; of nothing, what is there before the first day."""
         days, pruned = (
             {
-                date: CompactedDay(**{**day, "clashes": tuple(day["clashes"])})
+                # An older release kept no clashes, as an empty list.
+                date: CompactedDay(**{**day, "clashes": day["clashes"] or {}})
                 for date, day in state.get(name, {}).items()
             }
             for name in ("days", "pruned")

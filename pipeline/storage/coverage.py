@@ -28,6 +28,7 @@ FIRST_S: Final = 1_577_836_800
 """2020: no gateway wrote a line before."""
 OVERLAP_S: Final = 600
 """At an upgrade the process before goes on for one and a half `drain.timeout_ms`, beside the new one."""
+_SPANS_SHOWN: Final = 3
 _EPOCH: Final = date(1970, 1, 1)
 _EVER: Final = 2**62
 
@@ -64,6 +65,8 @@ class Coverage(NamedTuple):
 
     covered_s: int
     expected_s: int
+    silent: tuple[tuple[int, int], ...] = ()
+    """Where it is below COMPLETE_ENOUGH, the longest spans without lines: from this second on, up to that one."""
 
     @property
     def share(self) -> float:
@@ -119,6 +122,14 @@ class DayCoverage:
         """By gateway, by name."""
         return {gw: each.share for gw, each in sorted(self.gateways.items())}
 
+    def silent(self) -> dict[str, tuple[tuple[int, int], ...]]:
+        """Spans without lines of gateways that are below COMPLETE_ENOUGH."""
+        return {gw: each.silent for gw, each in sorted(self.gateways.items()) if each.silent}
+
+    def clash_texts(self) -> dict[str, str]:
+        """For people, by gateway."""
+        return {clash.gw: str(clash) for clash in self.clashes}
+
 
 _Span: TypeAlias = tuple[int, int, Run]
 """From this second on, up to but without that; and the run that wrote the lines."""
@@ -151,14 +162,18 @@ def coverage(index: OffsetIndex, expectation: Expectation) -> dict[str, DayCover
     for gw in spans.keys() | expectation.gateways:
         own = spans.get(gw, [])
         covered = _covered(own)
-        expected: dict[int, int] = {}
+        expected: dict[int, list[tuple[int, int]]] = {}
         for begin, end in _expected(gw, own, starts, expectation) if own else [(first_day * DAY_S, _EVER)]:
             for day in range(begin // DAY_S, min((end - 1) // DAY_S, last_day) + 1):
                 closes = newest if expectation._is_open(day) else (day + 1) * DAY_S
-                expected[day] = expected.get(day, 0) + _overlap((begin, min(end, closes)), day)
-        for day, expected_s in expected.items():
-            if expected_s > 0:
-                days[day][gw] = Coverage(covered.get(day, 0), expected_s)
+                span = max(begin, day * DAY_S), min(end, closes, (day + 1) * DAY_S)
+                if span[0] < span[1]:
+                    expected.setdefault(day, []).append(span)
+        for day, wanted in expected.items():
+            found = Coverage(covered.get(day, 0), sum(end - begin for begin, end in wanted))
+            if found.share < COMPLETE_ENOUGH:
+                found = found._replace(silent=_silent(wanted, own))
+            days[day][gw] = found
     return {
         day_name(day): DayCoverage(
             gateways,
@@ -240,6 +255,20 @@ def _covered(own: list[_Span]) -> dict[int, int]:
         for day in range(span[0] // DAY_S, (end - 1) // DAY_S + 1):
             found[day] = found.get(day, 0) + _overlap(span, day)
     return found
+
+
+def _silent(wanted: list[tuple[int, int]], own: list[_Span]) -> tuple[tuple[int, int], ...]:
+    """The longest parts of some spans that no line covers, by time."""
+    found = []
+    for begin, end in wanted:
+        done = begin
+        for first, last, _ in own:
+            if last > done and first < end:
+                found.append((done, first))
+                done = last
+        found.append((done, end))
+    longest = sorted((span for span in found if span[0] < span[1]), key=lambda span: span[0] - span[1])
+    return tuple(sorted(longest[:_SPANS_SHOWN]))
 
 
 def _clashes(own: list[_Span]) -> Iterator[Clash]:

@@ -140,8 +140,10 @@ class CompactedDay:
     """Whether any client has used several."""
     gateways: Mapping[str, float] = field(default_factory=dict)
     """Completeness of each gateway."""
-    clashes: tuple[str, ...] = ()
-    """Gateways that shared an id, for people."""
+    silent: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    """By gateway that lacks too much of the day, the longest spans without lines, in seconds since the epoch."""
+    clashes: Mapping[str, str] = field(default_factory=dict)
+    """By gateway, that another one had its name, for people."""
     open: bool = False
     """Whether it was compacted before it was closed."""
     algorithms: Mapping[str, Sequence[str]] = field(default_factory=dict)

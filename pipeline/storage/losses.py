@@ -37,5 +37,6 @@ def _with_loss(day: CompactedDay, known: DayCoverage) -> CompactedDay:
             gw: 0.0 if gw in absent else min(shares.get(gw, 1.0), day.gateways.get(gw, 1.0))
             for gw in {**day.gateways, **shares}
         },
-        clashes=tuple(map(str, known.clashes)),
+        silent={**day.silent, **known.silent()},
+        clashes={**day.clashes, **known.clash_texts()},
     )

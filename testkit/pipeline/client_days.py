@@ -39,8 +39,8 @@ def client_days_of(
     return list(days_of(client_table(rows).to_batches(), target, windows))
 
 
-def write_client_tables(out: Path) -> None:
-    """Publishes the tables of all compacted days as `compact` does."""
+def write_client_tables(out: Path, *, use: bool = True) -> None:
+    """Publishes the tables of all compacted days as `compact` does; `use` also that of the report."""
     table = compacted_table(str(out))
     found = table.read()
     days = published_days(str(out))
@@ -61,8 +61,9 @@ def write_client_tables(out: Path) -> None:
             for name in pc.unique(rows.column("table")).to_pylist():
                 of_clients[scope.value, name] = rows.filter(pc.equal(rows.column("table"), name))
         publish_made(clients_table(str(out)), day, of_clients, fleets)
-        use = pa.Table.from_batches(use_of(pieces, fleets), schema=SUMMARY)
-        publish_made(client_use_table(str(out)), day, {(): use}, fleets)
+        if use:
+            found_use = pa.Table.from_batches(use_of(pieces, fleets), schema=SUMMARY)
+            publish_made(client_use_table(str(out)), day, {(): found_use}, fleets)
 
 
 def publish_made(

@@ -34,6 +34,11 @@ def compacted_rows(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     return compacted_batch(*(_filled(row) for row in rows))
 
 
+def compacted_table_of(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """The same as a table."""
+    return pa.Table.from_batches([compacted_rows(rows)])
+
+
 def write_compacted_file(path: str, table: pa.Table, buckets: int = 32) -> CompactedFileWriter:
     """Writes compacted rows in any order as one file, as `compact` orders it; what was written."""
     names = (table.column(name).to_pylist() for name in ("user", "client_id", "api"))
@@ -105,7 +110,7 @@ def write_compacted(
             gateways=dict(gateways or {}),
             scopes=dict(scopes or {}),
         )
-        publish_day(str(out), about, [pa.Table.from_batches([compacted_rows(of_date)])])
+        publish_day(str(out), about, [compacted_table_of(of_date)])
 
 
 def _filled(row: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from pipeline.recommend.backtest_rules import (
     Ships,
     backtest,
 )
+from pipeline.recommend.doubt import Doubt, LeftDays, left_days
 from pipeline.recommend.recommendation import RecommendationSettings
 from quotas.entities import QuotaKey
 from testkit.pipeline.client_days import client_days_of, write_client_tables
@@ -183,9 +184,14 @@ def test_quotas_go_to_their_clients_and_days_and_shares_come_back() -> None:
     rows = client_days_of(days(3))
     history = History.of(rows, {})
     assert history.known["required_rate"].shape == (3, 3)
-    doubtful = [*rows, {**rows[0], "gw": "late"}]
-    left = {client[3] for client in History.of(doubtful, {}, ["late"]).clients}
-    assert left == {"c0", "c1", "c2"} - {rows[0]["client_id"]}
+    name, date = rows[0]["client_id"], rows[0]["date"].isoformat()
+    left = left_days(rows, [Doubt("gw", date, "had its clock set back by 2 s", lacks=False)])
+    assert {client for _, client in left.days} == {"c0", "c1", "c2"}
+    without = History.of(rows, {}, left).known["required_rate"]
+    assert np.isnan(without).sum() == 3
+    assert np.isnan(without[:, history.dates.index(date)]).all()
+    only = LeftDays({("u", name): {date: ("gw",)}}, ())
+    assert np.isnan(History.of(rows, {}, only).known["required_rate"]).sum() == 1
     assert set(history.known) == {*DAY_NUMBERS, *RECORDED}
     oracle = history.known["required_rate"][:, 1:, None]
     quotas = np.concatenate([oracle, oracle * 0.5, oracle * 100], axis=2)

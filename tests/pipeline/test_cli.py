@@ -14,6 +14,7 @@ from pipeline import cli
 from pipeline.cli import JOBS, main
 from pipeline.errors import MEANINGS, Exit, JobError, NotYetCompleteError, RefusedError
 from pipeline.plans.text import number, table
+from testkit.pipeline.client_days import write_client_tables
 from testkit.pipeline.compacted_days import write_compacted
 
 ELSEWHERE = "hdfs://name/out"
@@ -113,8 +114,15 @@ def test_incomplete_days_make_no_plan_and_the_status_is_told_without_spark(
     assert main(["status", "--out", str(tmp_path)]) == Exit.NOT_YET_COMPLETE
     assert f"{tmp_path}: nothing has been ingested there yet" in capsys.readouterr().err
     write_compacted(tmp_path, [{"t": [1]}], completeness=0.5)
+    write_client_tables(tmp_path)
     assert main(["recommend", "--out", str(tmp_path), "--history", "1"]) == Exit.NOT_YET_COMPLETE
-    assert "50.0% complete" in capsys.readouterr().err
+    said = capsys.readouterr().out
+    assert "2026-11-14: every gateway is 50.0% complete; this day of 1 client is left out" in said
+    assert (
+        "no quota for 1 of the clients and APIs, as too little is known of them: produce of user=u,client-id=c"
+        in said
+    )
+    assert "0 quotas, 0 to be set" in said
 
 
 # -- folders that are not on this machine ------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.cli import main
-from pipeline.errors import JobError
+from pipeline.errors import NotYetCompleteError
 from pipeline.maintenance.compaction import compact
 from pipeline.maintenance.status import status
 from pipeline.storage.compacted_days import CompactedDays, compacted_table, published_days
@@ -40,15 +40,16 @@ def test_a_day_is_one_row_per_client_published_whole_and_again_with_its_late_lin
     for first in (20, 10):
         fill(tmp_path, first, 10)
         ingest()
-    assert compact(spark, out, LONG_AFTER, allow_gaps=True)["2026-09-28"].rows == 40
+    assert compact(spark, out, LONG_AFTER)["2026-09-28"].rows == 40
     fill(tmp_path, 0, 10)
     ingest()
     assert [day["late"] for day in status(out, LONG_AFTER)["days"]] == [True]
-    day = compact(spark, out, LONG_AFTER, allow_gaps=True)["2026-09-28"]
+    day = compact(spark, out, LONG_AFTER)["2026-09-28"]
     share = 30 / 86_400
     assert day == CompactedDay(
         "2026-09-28", run=day.run, rows=60, keys=2, raw=raw_table(out).read().identifier, last_batch=2, lines=30,
         buckets=32, completeness=share, gateways={"a": share},
+        silent={"a": ((DAY + 30, DAY + 86_400),)},
         algorithms={"a": ("token_bucket",)}, set_back_ms={"a": 2_000},
     )  # fmt: skip
     assert [(day.run, day.rows) for day in published_days(out)] == [(day.run, 60)]
@@ -63,7 +64,7 @@ def test_a_day_is_one_row_per_client_published_whole_and_again_with_its_late_lin
     # What was replaced is there for those that read it, until the next one is compacted.
     folder = tmp_path / "out/compacted/date=2026-09-28"
     files = {path.name for path in folder.iterdir()}
-    compact(spark, out, LONG_AFTER, allow_gaps=True)
+    compact(spark, out, LONG_AFTER)
     left = {path.name for path in folder.iterdir()}
     assert left < files
     assert left == {file.path.rpartition("/")[2] for file in compacted_table(out).read().files}
@@ -78,7 +79,7 @@ def compacted(spark: Any, out: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["api"], row["client_id"], row["t"]))
 
 
-def test_a_day_with_holes_or_not_over_is_compacted_only_when_asked_for_and_keeps_no_other_from_it(
+def test_a_day_with_holes_is_compacted_and_named_and_one_that_is_not_over_only_when_asked_for(
     spark: Any, tmp_path: Path, ingest: Ingest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, today = str(tmp_path / "out"), DAY + 86_400
@@ -88,16 +89,15 @@ def test_a_day_with_holes_or_not_over_is_compacted_only_when_asked_for_and_keeps
     soon = Expectation(today + 3_700)
     assert [day for day, made in compact(spark, out, soon).items() if not made.open] == ["2026-09-28"]
     assert "left as it is: 2026-09-29 is not closed" in capsys.readouterr().err
-    with pytest.raises(JobError, match="2026-09-29 is not closed"):
-        compact(spark, out, soon, date="2026-09-29", allow_gaps=True)
-    with pytest.raises(JobError, match=r"2026-09-29 is only 22.22% complete \(a 22.2%\).*Compacted: nothing"):
-        compact(spark, out, soon, allow_open=True)
-    day = compact(spark, out, soon, allow_open=True, allow_gaps=True)["2026-09-29"]
+    with pytest.raises(NotYetCompleteError, match="2026-09-29 is not closed"):
+        compact(spark, out, soon, date="2026-09-29")
+    with pytest.raises(NotYetCompleteError, match="nothing was compacted: 2026-09-29 not closed"):
+        compact(spark, out, soon)
+    day = compact(spark, out, soon, allow_open=True)["2026-09-29"]
     assert (day.open, day.gateways) == (True, {"a": 20 / 90})
+    assert day.silent == {"a": ((today + 10, today + 80),)}
     # Over by now: it is compacted again, though no line came since, and most of it is not there.
-    with pytest.raises(JobError, match=r"2026-09-29 is only 0.02% complete"):
-        compact(spark, out, LONG_AFTER)
-    assert list(compact(spark, out, LONG_AFTER, allow_gaps=True)) == ["2026-09-29"]
+    assert list(compact(spark, out, LONG_AFTER)) == ["2026-09-29"]
     assert compact(spark, out, LONG_AFTER) == {}
     assert [day.open for day in published_days(out)] == [False, False]
     assert main(["status", "--out", out]) == 0
@@ -116,11 +116,11 @@ def test_a_day_is_the_same_however_many_buckets_it_has(
     place(tmp_path / "in", "usage-a-0.jsonl.gz", *lines[:15])
     place(tmp_path / "in", "usage-a-15.jsonl.gz", *lines[15:])
     ingest(max_files=1)
-    compact(spark, out, LONG_AFTER, allow_gaps=True)
+    compact(spark, out, LONG_AFTER)
     expected = [{**row, "bucket": None} for row in compacted(spark, out)]
     assert len(expected) == 200
     monkeypatch.setattr("pipeline.storage.layout._SECONDS_PER_BUCKET", 20)
-    (day,) = compact(spark, out, LONG_AFTER, date="all", allow_gaps=True).values()
+    (day,) = compact(spark, out, LONG_AFTER, date="all").values()
     assert day.buckets == 512
     found = compacted(spark, out)
     assert len({row["bucket"] for row in found}) > 100
@@ -137,13 +137,13 @@ def test_a_day_that_another_job_compacts_meanwhile_is_told_and_stays_whole(
 
     def interrupted(table: Table, *arguments: Any, **changes: Any) -> Any:
         for _ in others:
-            compact(spark, out, LONG_AFTER, allow_gaps=True)
+            compact(spark, out, LONG_AFTER)
             compacted_table(out).sweep()
         return commit(table, *arguments, **changes)
 
     monkeypatch.setattr(Table, "commit", interrupted)
     with pytest.raises(Conflict, match="compacted was changed by another job meanwhile: run this again"):
-        compact(spark, out, LONG_AFTER, allow_gaps=True)
+        compact(spark, out, LONG_AFTER)
     assert [day.rows for day in published_days(out)] == [20]
     assert len(compacted(spark, out)) == 2
 
@@ -161,12 +161,12 @@ def test_a_compaction_of_what_was_there_before_does_not_replace_a_later_one(
             # Raw files are listed, and nothing is written yet.
             fill(tmp_path, 10, 5)
             ingest()
-            compact(spark, out, LONG_AFTER, allow_gaps=True)
+            compact(spark, out, LONG_AFTER)
         return sweep(table)
 
     monkeypatch.setattr(Table, "sweep", interrupted)
     with pytest.raises(Conflict, match="2026-09-28 was compacted or pruned by another job meanwhile"):
-        compact(spark, out, LONG_AFTER, allow_gaps=True)
+        compact(spark, out, LONG_AFTER)
     assert [day.rows for day in published_days(out)] == [30]
 
 
@@ -177,5 +177,5 @@ def test_i15_a_day_that_only_a_wrong_clock_named_is_told(spark: Any, tmp_path: P
     place(tmp_path / "in", "usage-a-0.jsonl.gz", *right, *ahead)
     ingest()
     rows = {"2026-09-28": 18, "2026-09-29": 2}
-    assert {date: day.rows for date, day in compact(spark, out, LONG_AFTER, allow_gaps=True).items()} == rows
+    assert {date: day.rows for date, day in compact(spark, out, LONG_AFTER).items()} == rows
     assert {day["date"]: day["compacted_rows"] for day in status(out, LONG_AFTER)["days"]} == rows

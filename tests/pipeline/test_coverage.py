@@ -1,21 +1,24 @@
 """How much of its gateways' time a day has, which days are over, and what is made of a day that lacks some."""
 
+import datetime
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.errors import JobError
+from pipeline.errors import NotYetCompleteError
 from pipeline.jobs.recommend import history_days
-from pipeline.recommend.doubt import doubtful_gateways
-from pipeline.recommend.recommendation import ClientDay, Rule, required_rate_of
+from pipeline.plans.plan import TooLittle, too_little_text
+from pipeline.recommend.doubt import ALL_GATEWAYS, Doubt, doubts_of, left_days
+from pipeline.recommend.recommendation import ClientDay, RecommendationSettings, Rule, entry_of, required_rate_of
 from pipeline.recommend.required_rates import gather
 from pipeline.storage.coverage import AHEAD_S, Clash, Coverage, Expectation, coverage, short_gateways
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.losses import with_losses
 from pipeline.storage.offset_index import DAY_S, Entry, Interval, OffsetIndex, Run
 from pipeline.storage.raw_table import RawState, raw_table
+from quotas.usage_record import OTHER
 from testkit.pipeline.client_days import client_days_of, client_table
 
 DAY = 20_000
@@ -44,6 +47,7 @@ def test_a_gateway_that_is_silent_from_noon_on_has_half_of_its_day() -> None:
     index = index_of(("a", 0, DAY_S // 2))
     assert list(index.gaps()) == []
     assert shares(index) == {NAME: {"a": 0.5}}
+    assert coverage(index, LATER)[NAME].silent() == {"a": ((MIDNIGHT + DAY_S // 2, MIDNIGHT + DAY_S),)}
 
 
 def test_one_of_twenty_that_lost_nearly_all_is_named_though_the_whole_would_pass() -> None:
@@ -53,6 +57,14 @@ def test_one_of_twenty_that_lost_nearly_all_is_named_though_the_whole_would_pass
     found = coverage(index, LATER)[NAME]
     assert found.share == pytest.approx(0.952)
     assert short_gateways([found.shares()]) == {"late": pytest.approx(0.04)}
+
+
+def test_the_longest_spans_without_lines_are_told_of_a_gateway_that_is_short() -> None:
+    index = index_of(("a", 0, 20_000), ("a", 20_001, 30_000), ("a", 50_000, 60_000), ("a", 60_100, 80_000))
+    (found,) = coverage(index, LATER).values()
+    silent = [(begin - MIDNIGHT, end - MIDNIGHT) for begin, end in found.silent()["a"]]
+    assert silent == [(30_000, 50_000), (60_000, 60_100), (80_000, DAY_S)]
+    assert coverage(index_of(("a", 0, 84_000)), LATER)[NAME].silent() == {}
 
 
 def test_a_gateway_that_is_gone_is_missed_for_a_day_and_one_that_is_expected_every_day() -> None:
@@ -173,7 +185,7 @@ def day(date: str, **known: Any) -> CompactedDay:
     return CompactedDay(date, rows=1, keys=1, **known)
 
 
-def test_a_day_that_is_not_over_is_not_used_and_one_with_two_gateways_of_one_id_is_refused() -> None:
+def test_a_day_that_is_not_over_is_not_used() -> None:
     # Two hours of a morning pulled what a client needs from 100 to 20.
     needs = {NAME: 100.0, NEXT: 20.0, "2024-10-06": 20.0, "2024-10-07": 20.0}
     days = [day(date) for date in needs]
@@ -183,36 +195,87 @@ def test_a_day_that_is_not_over_is_not_used_and_one_with_two_gateways_of_one_id_
         of_client = [ClientDay(each.date, needs[each.date], 1, 0, None) for each in chosen]
         return required_rate_of(of_client, Rule.DECAYED)
 
-    assert needed(history_days(days, 3, None, morning, allow_gaps=False)) == 100.0
-    assert needed(history_days(days, 4, None, morning, allow_gaps=False, allow_open=True)) == 20.0
+    assert needed(history_days(days, 3, None, morning, allow_gaps=False)[0]) == 100.0
+    assert needed(history_days(days, 4, None, morning, allow_gaps=False, allow_open=True)[0]) == 20.0
     # Compacted while it was open, and not since.
     half = [day(NAME), day(NEXT, open=True)]
-    with pytest.raises(JobError, match=f"{NEXT} not closed when it was compacted"):
+    with pytest.raises(NotYetCompleteError, match=f"{NEXT} not closed when it was compacted"):
         history_days(half, 2, NEXT, LATER, allow_gaps=False)
-    assert [each.date for each in history_days(half, 1, None, LATER, allow_gaps=False)] == [NAME]
-    with pytest.raises(JobError, match=f"{NEXT} not closed, and nothing else is compacted"):
+    assert [each.date for each in history_days(half, 1, None, LATER, allow_gaps=False)[0]] == [NAME]
+    with pytest.raises(NotYetCompleteError, match=f"{NEXT} not closed, and nothing else is compacted"):
         history_days(half[1:], 1, None, LATER, allow_gaps=False)
-    doubled = [day(NAME, clashes=("two gateways called a",))]
-    with pytest.raises(JobError, match="two gateways called a"):
-        history_days(doubled, 1, None, LATER, allow_gaps=False)
-    assert history_days(doubled, 1, None, LATER, allow_gaps=True) == doubled
 
 
-def test_clients_of_a_gateway_that_is_short_are_left_out_and_named() -> None:
+def test_a_doubt_is_about_a_gateway_and_a_day_and_says_the_span() -> None:
+    noon = MIDNIGHT + DAY_S // 2
+    days = [
+        day(NAME, gateways={"a": 1.0, "b": 0.5}, silent={"b": ((MIDNIGHT, noon - 60), (noon, noon + 60))}),
+        day(NEXT, completeness=0.6, set_back_ms={"a": 1_000, "b": 30_000}, clashes={"c": "two gateways called c"}),
+    ]
+    reason = (
+        "is 50.0% complete, without records 10-04T00:00:00Z to 10-04T11:59:00Z and 10-04T12:00:00Z to 10-04T12:01:00Z"
+    )
+    assert doubts_of(days) == [
+        Doubt("b", NAME, reason, lacks=True),
+        # The gateways of this day are not told.
+        Doubt(ALL_GATEWAYS, NEXT, "is 60.0% complete", lacks=True),
+        Doubt("b", NEXT, "had its clock set back by 30 s", lacks=False),
+        Doubt("c", NEXT, "is not one gateway: two gateways called c", lacks=False),
+    ]
+    assert doubts_of(days[:0]) == []
+
+
+def used(*rows: tuple[str, str, str]) -> list[dict[str, Any]]:
+    """Client, gateway and day."""
+    return [
+        {"user": "u", "client_id": client, "gw": gw, "date": datetime.date.fromisoformat(date)}
+        for client, gw, date in rows
+    ]
+
+
+def test_what_is_missing_may_be_of_any_client_of_the_gateway_and_what_stands_twice_is_of_those_that_are_there() -> (
+    None
+):
+    rows = used(("here", "a", NAME), ("later", "a", NEXT), ("other", "b", NAME), ("other", "b", NEXT))
+    lacking = left_days(rows, [Doubt("a", NAME, "is 50.0% complete", lacks=True)])
+    assert lacking.days == {("u", "here"): {NAME: ("a",)}, ("u", "later"): {NAME: ("a",)}}
+    assert [each.text() for each in lacking.told] == [
+        f"{NAME}: a is 50.0% complete; this day of 2 clients is left out"
+    ]
+    twice = left_days(rows, [Doubt("a", NAME, "had its clock set back by 30 s", lacks=False)])
+    assert twice.days == {("u", "here"): {NAME: ("a",)}}
+    whole = left_days(rows, [Doubt(ALL_GATEWAYS, NAME, "has written nothing", lacks=True)])
+    assert set(whole.days) == {("u", "here"), ("u", "later"), ("u", "other")}
+    assert whole.told[0].text() == f"{NAME}: every gateway has written nothing; this day of 3 clients is left out"
+
+
+def test_clients_keep_their_other_days_and_those_without_any_are_named() -> None:
+    tomorrow = datetime.date.fromisoformat(NEXT)
     rows = [
-        {"t": [5], "offered": [1_000.0], "gw": gw, "client_id": client}
-        for gw, client in (("a", "one"), ("a", "both"), ("late", "both"), ("late", "other"))
+        {"t": [5], "offered": [1_000.0], "gw": gw, "client_id": client, "date": date, "quota": [quota]}
+        for gw, client, date, quota in (
+            ("a", "one", tomorrow, None),
+            ("a", "both", tomorrow - datetime.timedelta(days=1), 7.0),
+            ("late", "both", tomorrow, 9.0),
+            ("late", "other", tomorrow, None),
+            ("late", OTHER, tomorrow, None),
+        )
     ]
     found = client_days_of(rows)
-    histories, left_out = gather(found, {"late": "is 4.0% complete", "idle": "is 50.0% complete"})
-    assert [history.client_id for history in histories] == ["one"]
-    idle, late = left_out
-    assert idle.clients == ()
-    assert late.text() == (
-        "late is 4.0% complete, so 2 of its clients and APIs are left out: produce of user=u,client-id=both, "
-        "produce of user=u,client-id=other"
+    left = left_days(found, [Doubt("late", NEXT, "is 4.0% complete", lacks=True)])
+    histories, too_little = gather(found, left)
+    assert [history.client_id for history in histories] == ["both", "one"]
+    assert too_little == (TooLittle("produce of user=u,client-id=other", f"{NEXT} left out for late"),)
+    text = too_little_text(too_little)
+    assert text == (
+        "no quota for 1 of the clients and APIs, as too little is known of them: "
+        f"produce of user=u,client-id=other ({NEXT} left out for late)"
     )
-    assert [history.client_id for history in gather(found, {})[0]] == ["both", "one", "other"]
+    # Of the day that is left out the quota in force counts, and nothing else.
+    entry = entry_of(histories[0], RecommendationSettings(), limit=None, peak=None)
+    assert entry is not None
+    assert (entry.days, entry.old) == (1, 9.0)
+    assert [history.client_id for history in gather(found)[0]] == ["both", "one", "other", OTHER]
 
 
 def test_a_day_of_twenty_gateways_adds_up_though_one_is_late_one_lies_about_its_clock_and_one_is_gone() -> None:
@@ -230,8 +293,8 @@ def test_a_day_of_twenty_gateways_adds_up_though_one_is_late_one_lies_about_its_
     found = coverage(index, LATER)[NAME]
     assert (found.covered_s, found.expected_s) == (18 * DAY_S + half + 1_200, 20 * DAY_S)
     of_day = day(NAME, gateways=found.shares(), set_back_ms={"liar": 30_000})
-    doubtful = doubtful_gateways([of_day])
-    assert doubtful.keys() == {"gone", "late", "liar"}
+    doubts = doubts_of([of_day])
+    assert {doubt.gateway for doubt in doubts} == {"gone", "late", "liar"}
     # One client goes through all of them, and each gateway has one of its own.
     rows = [
         {"gw": gw, "client_id": client, "t": [second], "offered": [float(units)]}
@@ -244,11 +307,14 @@ def test_a_day_of_twenty_gateways_adds_up_though_one_is_late_one_lies_about_its_
     (total,) = client_table(rows, "total").to_pylist()
     assert total["steps"][:2] == [110.0, 110.0]
     assert sum(total["steps"]) == sum(each["units"] for each in days) == 220.0
-    histories, left_out = gather(days, doubtful)
+    assert {str(each["date"]) for each in days} == {"2026-11-14"}
+    left = left_days(days, [replace(doubt, date="2026-11-14") for doubt in doubts])
+    histories, too_little = gather(days, left)
     assert [history.client_id for history in histories] == [f"of-{gw}" for gw in names]
-    assert [(each.gateway, len(each.clients)) for each in left_out] == [("gone", 2), ("late", 2), ("liar", 2)]
+    assert len(too_little) == 4
+    assert [(each.gateway, each.clients) for each in left.told] == [("gone", 2), ("late", 2), ("liar", 2)]
     # With all of them allowed its rate is that of one gateway: each has quotas of its own.
-    everywhere = next(each for each in gather(days, {})[0] if each.client_id == "everywhere")
+    everywhere = next(each for each in gather(days)[0] if each.client_id == "everywhere")
     assert (everywhere.days[0].gateways, everywhere.days[0].active_s) == (20, 20)
     assert everywhere.days[0].required_rate == pytest.approx(0.99, rel=0.01)
 
@@ -261,6 +327,7 @@ def test_a_loss_that_shows_only_after_compaction_counts_from_then_on(tmp_path: P
     table.commit(table.prepared(), state=RawState(index=index).to_json())
     (known,) = with_losses([compacted], str(tmp_path), LATER)
     assert (known.completeness, known.gateways) == (0.75, {"a": 0.5, "b": 0.97})
+    assert known.silent == {"a": ((MIDNIGHT + DAY_S // 2, MIDNIGHT + DAY_S),)}
     assert with_losses([], str(tmp_path), LATER) == []
 
 

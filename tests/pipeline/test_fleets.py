@@ -83,7 +83,7 @@ def quotas_of(plan: Plan) -> dict[str, float]:
 
 def written(out: Path, rows: Rows, scopes: Mapping[str, str]) -> Path:
     write_compacted(out, rows, scopes=scopes)
-    write_client_tables(out)
+    write_client_tables(out, use=False)
     return out
 
 
@@ -129,7 +129,7 @@ def test_the_newest_lines_say_what_is_added_up_on_all_days(first: str, then: str
         write_compacted(tmp_path, rows, scopes=dict.fromkeys(("g0", "g1", "g2", "g3"), scope) if scope else {})
         by_date[date] = rows
         # The tables of the first day are made anew when the second one tells something else.
-        write_client_tables(tmp_path)
+        write_client_tables(tmp_path, use=False)
     quotas = quotas_of(recommended(tmp_path, "--rule", "largest", days=2))
     share = 1.0 if then == ONE else 0.26
     assert quotas["c"] / quotas["all"] == pytest.approx(share, rel=0.05)
@@ -225,7 +225,7 @@ def test_from_lines_to_a_plan(spark: Any, ingest: Ingest, tmp_path: Path) -> Non
         place(tmp_path / "in", f"{gw}.jsonl.gz", *texts)
     ingest()
     out = str(tmp_path / "out")
-    compact(spark, out, LONG_AFTER, allow_gaps=True)
+    compact(spark, out, LONG_AFTER)
     make_missing(spark, out)
     plan = recommended(tmp_path / "out", "--allow-gaps")
     assert plan.basis.scope == "fleet"
@@ -239,7 +239,7 @@ def test_from_lines_to_a_plan(spark: Any, ingest: Ingest, tmp_path: Path) -> Non
     assert make_missing(spark, out) == []
     place(tmp_path / "in", "later.jsonl.gz", line(600, gw="c", scope=ONE))
     ingest()
-    compact(spark, out, LONG_AFTER, allow_gaps=True)
+    compact(spark, out, LONG_AFTER)
     assert make_missing(spark, out) == [days.days[0].date]
     assert recorded_scope(published_days(out)) is Scope.FLEET
     assert set(fleets_of(published_days(out))) == {"a", "b", "c"}

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from pipeline.cli import main
-from pipeline.errors import JobError
+from pipeline.errors import ArgumentError, JobError, NotYetCompleteError
 from pipeline.jobs.arguments import parse_capacity
 from pipeline.jobs.recommend import history_days
-from pipeline.plans.plan import Action, Basis, Plan, PlanEntry
-from pipeline.recommend.doubt import doubtful_gateways
+from pipeline.plans.plan import Action, Basis, Plan, PlanEntry, too_little_text
 from pipeline.recommend.recommendation import (
     ClientDay,
     ClientHistory,
@@ -160,10 +159,10 @@ def test_a_quota_that_is_only_watched_has_held_no_client() -> None:
     entry = only(watched)
     assert (entry.value, entry.old) == (1_250.0, 10_000.0)
     rows = found({"t": [5, 6], "offered": [9.0, 9.0], "quota": [7.0, 7.0], "observed": [False, True]})
-    (day,) = gather(rows, {})[0][0].days
+    (day,) = gather(rows)[0][0].days
     assert (day.quota, day.observed) == (7.0, True)
     enforced = {"t": [6], "offered": [9.0], "quota": [70.0], "gw": "b"}
-    (day,) = gather([*rows, *found(enforced)], {})[0][0].days
+    (day,) = gather([*rows, *found(enforced)])[0][0].days
     assert (day.quota, day.observed) == (70.0, False)
 
 
@@ -183,14 +182,6 @@ def test_mutations_are_measured_as_the_newest_records_say() -> None:
     for names in (["rate", "spread_rate"], ["new"]):
         with pytest.raises(JobError, match=r"on 2026-11-17 .* say which with --algo"):
             recorded_algorithm([replace(compacted_day("2026-11-17"), algorithms={"a": names})])
-
-
-def test_clients_of_a_gateway_whose_clock_was_set_back_are_doubtful_too() -> None:
-    days = [
-        replace(compacted_day("2026-11-14"), set_back_ms={"a": 1_000, "b": 30_000}, gateways={"c": 0.9}),
-        replace(compacted_day("2026-11-15"), set_back_ms={"b": 2_000}, gateways={"a": 1.0, "c": 1.0}),
-    ]
-    assert doubtful_gateways(days) == {"c": "is 90.0% complete", "b": "had its clock set back by 30 s"}
 
 
 def test_shared_counters_get_the_entity_that_shares_them_and_clients_without_a_name_none() -> None:
@@ -304,14 +295,14 @@ def test_workers_find_required_rates_and_the_gateway_with_the_largest_decides() 
     required = [clients["c"]["required_rate"], clients["small"]["required_rate"]]
     assert required == pytest.approx(expected.tolist(), rel=2 * PRECISION)
     assert (clients["c"]["quota"], clients["c"]["censored_s"], clients["c"]["active_s"]) == (70.0, 1, 2)
-    histories, _ = gather(rows, {})
+    histories, _ = gather(rows)
     assert [(history.client_id, len(history.days)) for history in histories] == [("c", 1), ("small", 1)]
     rows = found(
         {"t": [5], "offered": [1_000.0], "gw": "a", "quota": [50.0]},
         {"t": [6], "offered": [300.0], "gw": "b", "quota": [60.0]},
         {"t": [5], "offered": [40.0], "date": NEXT},
     )
-    histories, _ = gather(rows, {})
+    histories, _ = gather(rows)
     day, other = histories[0].days
     assert (day.date, other.date, other.gateways) == (DAY.isoformat(), NEXT.isoformat(), 1)
     assert day.required_rate == max(row["required_rate"] for row in rows)
@@ -326,15 +317,26 @@ def compacted_day(date: str, completeness: float = 1.0) -> CompactedDay:
     return CompactedDay(date, rows=1, keys=1, completeness=completeness)
 
 
-def test_a_history_with_holes_and_an_unknown_capacity_are_refused() -> None:
+def test_days_that_are_not_there_yet_are_waited_for_and_those_that_never_come_are_not() -> None:
     days = [compacted_day("2026-11-14"), compacted_day("2026-11-16", 0.9)]
-    with pytest.raises(JobError, match=r"2026-11-15 not compacted; 2026-11-16 is 90.0% complete"):
-        history_days(days, 3, None, LONG_AFTER, allow_gaps=False)
-    chosen = history_days(days, 3, None, LONG_AFTER, allow_gaps=True)
-    assert [day.date for day in chosen] == ["2026-11-14", "2026-11-16"]
-    assert [day.date for day in history_days(days, 1, "2026-11-14", LONG_AFTER, allow_gaps=False)] == ["2026-11-14"]
-    with pytest.raises(JobError, match="--to 'yesterday': say a day"):
+    chosen, silent = history_days(days, 3, None, LONG_AFTER, allow_gaps=False)
+    assert ([day.date for day in chosen], silent) == (["2026-11-14", "2026-11-16"], ["2026-11-15"])
+    with pytest.raises(NotYetCompleteError, match=r"2026-11-15 not compacted\. Quotas from fewer days"):
+        history_days(days, 3, None, LONG_AFTER, read=["2026-11-15"], allow_gaps=False)
+    before = "of 2026-11-12, 2026-11-13 there is nothing: compacted days begin with 2026-11-14"
+    with pytest.raises(NotYetCompleteError, match=before):
+        history_days(days, 5, None, LONG_AFTER, allow_gaps=False)
+    with pytest.raises(NotYetCompleteError, match="of 2026-11-17 there is nothing"):
+        history_days(days, 2, "2026-11-17", LONG_AFTER, allow_gaps=False)
+    chosen, silent = history_days(days, 5, None, LONG_AFTER, read=["2026-11-15"], allow_gaps=True)
+    assert ([day.date for day in chosen], silent) == (["2026-11-14", "2026-11-16"], [])
+    chosen, _ = history_days(days, 1, "2026-11-14", LONG_AFTER, allow_gaps=False)
+    assert [day.date for day in chosen] == ["2026-11-14"]
+    with pytest.raises(ArgumentError, match="--to 'yesterday': say a day"):
         history_days(days, 7, "yesterday", LONG_AFTER, allow_gaps=False)
+
+
+def test_arguments_are_read() -> None:
     assert burst_s(UsageApi.MUTATION, 11, 1_000) == 11.0
     assert burst_s(UsageApi.PRODUCE, 11, 1_000) == 10.0
     assert burst_s(UsageApi.CONNECT, 1, 500) == 0.5
@@ -379,10 +381,14 @@ def test_the_job_writes_a_plan_that_holds_what_it_promises(
     assert 0.01 < one.expected_throttled <= 0.03
     admin = entries[str(QuotaEntity(user="u", client_id="c")), QuotaKey.CONTROLLER_MUTATION_RATE]
     assert admin.days == 1
-    (left,) = plan.left_out
-    assert (left.gateway, left.clients) == ("late", ("produce of user=u,client-id=left",))
+    assert [(left.gateway, left.date, left.clients) for left in plan.left_out] == [
+        ("late", DAY.isoformat(), 1), ("late", NEXT.isoformat(), 1),
+    ]  # fmt: skip
+    (unknown,) = plan.too_little
+    assert (unknown.client, unknown.reason) == ("produce of user=u,client-id=left", f"{NEXT} left out for late")
     assert (plan.basis.scope, plan.basis.window_num, plan.basis.window_ms) == ("gateway", 11, 1_000)
     said = capsys.readouterr().out
-    assert left.text() in said
+    assert all(left.text() in said for left in plan.left_out)
+    assert too_little_text(plan.too_little) in said
     assert "3 quotas, 3 to be set" in said
     assert "producer_byte_rate: quotas add up to" in said

@@ -283,9 +283,16 @@ def test_days_that_are_not_there_are_shown_at_the_top_and_to_programs() -> None:
 def test_an_open_day_and_a_gateway_that_is_short_are_told_first() -> None:
     found = report_from({"t": [1]}, {"t": [1], "api": "of_a_newer_gateway"})
     (day,) = found.days
-    found = replace(found, days=(replace(day, open=True, gateways={"a": 1.0, "late": 0.04}),))
+    found = replace(
+        found, days=(replace(day, open=True, gateways={"a": 1.0, "late": 0.04}, set_back_ms={"a": 30_000}),)
+    )
     page = render(found, top=1)
-    for note in ("2026-11-21 was not over when it was compacted", "of late only 4.0% on its worst day"):
+    notes = (
+        "2026-11-21 was not over when it was compacted",
+        "of late only 4.0% on its worst day",
+        "a had its clock set back by 30 s on 2026-11-21",
+    )
+    for note in notes:
         assert note in page
     assert "every record is there" not in page
     (told,) = json.loads(found.to_json())["days"]

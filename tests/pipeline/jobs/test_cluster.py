@@ -86,7 +86,7 @@ def test_jobs_run_unchanged_on_a_cluster(tmp_path: Path) -> None:
     files = raw_table(str(out)).read().files
     assert files
     assert all(Path(file.path).parent.name == _MARK for file in files)
-    assert "2026-09-28: 1200 rows of 20" in submit(tmp_path, "compact", "--out", str(out), "--allow-gaps")
+    assert "2026-09-28: 1200 rows of 20" in submit(tmp_path, "compact", "--out", str(out))
     assert [day.rows for day in published_days(str(out))] == [1200]
     # Workers read what workers wrote: 20 clients with each candidate, and the summary is of all of them.
     said = submit(tmp_path, "simulate", "--out", str(out), "--candidates", "grid:1..8x4")
