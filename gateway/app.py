@@ -103,6 +103,7 @@ from gateway.usage.topic_ids import TopicIds
 from quotas.connections import ConnectionQuotas
 from quotas.layered_quotas import LayeredQuotas
 from quotas.mutations import KEY, MutationQuotas
+from quotas.usage_record import FLEET
 
 if TYPE_CHECKING:
     from gateway.observability.otlp import OtlpTraces
@@ -449,6 +450,10 @@ class Gateway:
         self._connection_metrics.watch_listener(section.name, listener)
         self._listeners.add(listener)
 
+    def _fleet_name(self) -> str:
+        """As usage records have it; empty while the cluster is not known."""
+        return counter_scope(self._config, self.cluster.cluster_id).removeprefix(FLEET)
+
     def _status(self) -> Status:
         families = [
             self._connection_metrics.collect_listeners,
@@ -460,7 +465,7 @@ class Gateway:
         if isinstance(self.usage, UsageService):
             families.append(self.usage.series.collect)
         if self.fleet is not None and self._worker is None:
-            families.append(FleetMetrics(self.fleet).collect)
+            families.append(FleetMetrics(self.fleet, self._fleet_name).collect)
         return Status(
             self._quota_metrics,
             self.journal,
@@ -524,7 +529,7 @@ class Gateway:
         if self.traces is not None:
             self.registry.register(self.traces)
         if self.fleet is not None and self._worker is None:
-            self.registry.register(FleetMetrics(self.fleet))
+            self.registry.register(FleetMetrics(self.fleet, self._fleet_name))
         if self.pool is not None:
             self.registry.register(ProcessMetrics(self.pool))
         return quota_metrics

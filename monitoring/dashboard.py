@@ -20,6 +20,26 @@ def _per_s(metric: str, *by: str) -> str:
     return f"sum by ({', '.join(by)}) (rate({metric}{{{_HERE}}}[$__rate_interval]))"
 
 
+def _rate_of_clients(metric: str) -> str:
+    """What each client uses over all gateways, of a gauge with the average of its counter.
+
+    Members of a fleet each tell the rate of all of it, so of each fleet the highest counts; gateways without a fleet
+    tell their own, which add up.
+    """
+    of_gateways = f"sum by (user, client_id, instance, job) ({metric}{{{_HERE}}})"
+    of_fleets = f"{of_gateways} * on (instance, job) group_left (fleet) gateway_fleet_info"
+    alone = f"{of_gateways} unless on (instance, job) gateway_fleet_info"
+    return f"sum by (user, client_id) (max by (user, client_id, fleet) ({of_fleets}) or {alone})"
+
+
+def _highest(metric: str, *by: str) -> str:
+    return f"max by ({', '.join(by)}) ({metric}{{{_HERE}}})"
+
+
+def _lowest(metric: str, *by: str) -> str:
+    return f"min by ({', '.join(by)}) ({metric}{{{_HERE}}})"
+
+
 def _most(query: str) -> str:
     return f"topk(10, {query})"
 
@@ -34,6 +54,7 @@ class Panel:
         unit: one of Grafana's.
         kind: of Grafana's panels.
         width: of 24.
+        description: what Grafana shows beside the title; empty: nothing.
     """
 
     title: str
@@ -41,9 +62,15 @@ class Panel:
     unit: str = "short"
     kind: str = "timeseries"
     width: int = 8
+    description: str = ""
 
 
 _CLIENT: Final = "{{user}} {{client_id}}"
+_OF_CLIENTS: Final = (
+    "Over all gateways. Members of a fleet each tell the rate of the whole fleet: of these the highest counts. What "
+    "gateways without a fleet tell is added up."
+)
+_OF_COUNTERS: Final = "Of the counter where it is most: of a fleet, or of a gateway without one."
 
 ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
     (
@@ -147,32 +174,43 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
         (
             Panel(
                 "Produced",
-                ((f"topk(10, sum by (user, client_id) (gateway_produce_byte_rate{{{_HERE}}}))", _CLIENT),),
+                ((_most(_rate_of_clients("gateway_produce_byte_rate")), _CLIENT),),
                 unit="Bps",
+                description=_OF_CLIENTS,
             ),
             Panel(
                 "Fetched",
-                ((f"topk(10, sum by (user, client_id) (gateway_fetch_byte_rate{{{_HERE}}}))", _CLIENT),),
+                ((_most(_rate_of_clients("gateway_fetch_byte_rate")), _CLIENT),),
                 unit="Bps",
+                description=_OF_CLIENTS,
             ),
             Panel(
                 "Request time",
-                ((f"topk(10, sum by (user, client_id) (gateway_request_time_percent{{{_HERE}}}))", _CLIENT),),
+                ((_most(_rate_of_clients("gateway_request_time_percent")), _CLIENT),),
                 unit="percent",
+                description=_OF_CLIENTS,
             ),
             Panel(
                 "Produce: part of the limit",
-                ((f"topk(10, gateway_produce_utilisation_ratio{{{_HERE}}})", _CLIENT),),
+                ((_most(_highest("gateway_produce_utilisation_ratio", "user", "client_id")), _CLIENT),),
                 unit="percentunit",
+                description=_OF_COUNTERS,
             ),
             Panel(
                 "Fetch: part of the limit",
-                ((f"topk(10, gateway_fetch_utilisation_ratio{{{_HERE}}})", _CLIENT),),
+                ((_most(_highest("gateway_fetch_utilisation_ratio", "user", "client_id")), _CLIENT),),
                 unit="percentunit",
+                description=_OF_COUNTERS,
             ),
             Panel(
                 "Mutation tokens left",
-                ((f"bottomk(10, gateway_controller_mutation_tokens{{{_HERE}}})", _CLIENT),),
+                (
+                    (
+                        f"bottomk(10, {_lowest('gateway_controller_mutation_tokens', 'user', 'client_id')})",
+                        _CLIENT,
+                    ),
+                ),
+                description="Of the counter where it is least: of a fleet, or of a gateway without one.",
             ),
         ),
     ),
@@ -183,7 +221,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "Open, and the limit",
                 (
                     (f"sum by (listener) (gateway_connections_active{{{_HERE}}})", "{{listener}}"),
-                    (f"max(gateway_overall_connections_limit{{{_HERE}}})", "limit of all"),
+                    (f"sum(gateway_overall_connections_limit{{{_HERE}}})", "limit of all"),
                 ),
             ),
             Panel(
@@ -220,7 +258,8 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "Accepting stopped",
                 (
                     (
-                        f"rate(gateway_acceptor_blocked_seconds_total{{{_HERE}}}[$__rate_interval])",
+                        "max by (listener) "
+                        f"(rate(gateway_acceptor_blocked_seconds_total{{{_HERE}}}[$__rate_interval]))",
                         "{{listener}}",
                     ),
                 ),
@@ -266,9 +305,12 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             Panel(
                 "Store: writes and failures",
                 (
-                    (f"rate(gateway_quota_store_writes_total{{{_HERE}}}[$__rate_interval])", "writes"),
                     (
-                        f"rate(gateway_quota_store_write_failures_total{{{_HERE}}}[$__rate_interval])",
+                        f"sum(rate(gateway_quota_store_writes_total{{{_HERE}}}[$__rate_interval]))",
+                        "writes",
+                    ),
+                    (
+                        f"sum(rate(gateway_quota_store_write_failures_total{{{_HERE}}}[$__rate_interval]))",
                         "failures",
                     ),
                 ),
@@ -284,7 +326,12 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             ),
             Panel(
                 "Certificates end in",
-                ((f"gateway_tls_certificate_expiry_timestamp_seconds{{{_HERE}}} - time()", "{{section}}"),),
+                (
+                    (
+                        _lowest("gateway_tls_certificate_expiry_timestamp_seconds", "section") + " - time()",
+                        "{{section}}",
+                    ),
+                ),
                 unit="s",
             ),
             Panel(
@@ -364,6 +411,7 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
         "id": number,
         "type": panel.kind,
         "title": panel.title,
+        **({"description": panel.description} if panel.description else {}),
         "datasource": source,
         "gridPos": place,
         "fieldConfig": {

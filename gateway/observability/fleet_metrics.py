@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, Protocol
 
@@ -96,12 +96,27 @@ def members_json(fleet: _Fleet) -> list[dict[str, Any]]:
 class FleetMetrics(Collector):
     """What one member knows of the fleet."""
 
-    def __init__(self, fleet: _Fleet) -> None:
+    def __init__(self, fleet: _Fleet, name: Callable[[], str]) -> None:
+        """Of a member.
+
+        Args:
+            fleet: what it knows.
+            name: of its fleet, as usage records have it; empty: not known yet.
+        """
         self._fleet = fleet
+        self._name = name
 
     def collect(self) -> Iterator[Metric]:
         """All series, as of now."""
         fleet, exchange = self._fleet, self._fleet.exchange
+        info = GaugeMetricFamily(
+            "gateway_fleet_info",
+            "1, with the name of the fleet: gateways with the same name share their counters.",
+            labels=["fleet"],
+        )
+        if fleet_name := self._name():
+            info.add_metric([fleet_name], 1)
+        yield info
         yield GaugeMetricFamily(
             "gateway_fleet_members", "Gateways that share usage, this one included.", value=fleet.members
         )

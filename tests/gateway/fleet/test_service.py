@@ -70,7 +70,8 @@ async def test_a_member_that_is_cut_off_says_so_and_goes_on_with_its_share() -> 
     topic = SharedList()
     (a, service_a, end_a), (b, service_b, _) = member_of(topic, "a"), member_of(topic, "b")
     registry = CollectorRegistry()
-    registry.register(FleetMetrics(service_a))
+    names = iter(["", "cluster/topic"])
+    registry.register(FleetMetrics(service_a, lambda: next(names, "cluster/topic")))
     await asyncio.gather(service_a.start(), service_b.start())
     try:
         assert service_a.exchange.caught_up
@@ -82,6 +83,7 @@ async def test_a_member_that_is_cut_off_says_so_and_goes_on_with_its_share() -> 
         used = {"member": "b", "quota": "producer_byte_rate"}
         assert registry.get_sample_value("gateway_fleet_used_total", used) == 9_000
         assert registry.get_sample_value("gateway_fleet_members") == 2
+        assert registry.get_sample_value("gateway_fleet_info", {"fleet": "cluster/topic"}) == 1
 
         topic.cut.add("a")
         await until(lambda: a.limits.share == 0.5)
