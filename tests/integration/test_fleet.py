@@ -15,9 +15,11 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from embedded_kafka.kafka import KafkaCluster
 from gateway.server.control import ask_for_upgrade
+from pipeline.plans.quota_client import QuotaClient
 from protocol.error_codes import ErrorCode
 from testkit.fleet_load import GreedyProducer, ManyNames
 from testkit.tap import Tap
+from testkit.usage_lines import usage_lines
 from testkit.wire_client import WireClient
 from tests.integration.conftest import WITHIN_S, eventually, move_leader, topic_on
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
@@ -86,6 +88,27 @@ def started(
         for gateway in gateways:
             gateway.eventually(lambda gateway=gateway: gateway.http("/readyz")[0] == 200, WITHIN_S)
         yield gateways[0], gateways[1], topic
+
+
+def test_members_name_their_fleet_in_records_in_a_series_and_to_who_asks(
+    kafka: KafkaCluster, tap: Tap, tmp_path: Path
+) -> None:
+    folder = tmp_path / "usage"
+    records = f'[usage]\nkind = "files"\ndirectory = "{folder}"\nrotate_seconds = 1\n'
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    cluster_id = admin.describe_cluster().result(WITHIN_S).cluster_id
+    with started(kafka, tap, tmp_path, workers=2, more=records) as (a, b, shares):
+        name = f"{cluster_id}/{shares}"
+        for gateway in (a, b):
+            assert gateway.metric("gateway_fleet_info", fleet=name) == 1
+            with QuotaClient(str(gateway.bootstrap)) as client:
+                assert client.counting().scope == "fleet"
+        runs = {line["boot"] for line in usage_lines(folder)}
+        eventually(lambda: len(runs | {line["boot"] for line in usage_lines(folder)}) == 2)
+    # The first lines may be from before the cluster was known.
+    for boot in {line["boot"] for line in usage_lines(folder)}:
+        scopes = [line.get("scope") for line in usage_lines(folder) if line["boot"] == boot]
+        assert set(scopes) - {None} == {scopes[-1]} == {f"fleet:{name}"}
 
 
 def end(pid: int) -> None:
