@@ -1,6 +1,7 @@
 """How much of its gateways' time a day has, which days are over, and what is made of a day that lacks some."""
 
 import datetime
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pipeline.plans.plan import TooLittle, too_little_text
 from pipeline.recommend.doubt import ALL_GATEWAYS, Doubt, doubts_of, left_days
 from pipeline.recommend.recommendation import ClientDay, RecommendationSettings, Rule, entry_of, required_rate_of
 from pipeline.recommend.required_rates import gather
+from pipeline.storage.compacted_days import CompactedState
 from pipeline.storage.coverage import AHEAD_S, Clash, Coverage, Expectation, coverage, short_gateways
 from pipeline.storage.layout import CompactedDay
 from pipeline.storage.losses import with_losses
@@ -317,6 +319,20 @@ def test_a_day_of_twenty_gateways_adds_up_though_one_is_late_one_lies_about_its_
     everywhere = next(each for each in gather(days)[0] if each.client_id == "everywhere")
     assert (everywhere.days[0].gateways, everywhere.days[0].active_s) == (20, 20)
     assert everywhere.days[0].required_rate == pytest.approx(0.99, rel=0.01)
+
+
+def test_days_of_an_older_release_are_read() -> None:
+    known = day(NAME, silent={"a": ((MIDNIGHT, MIDNIGHT + 60),)}, clashes={"a": "two"}, scopes={"a": "gateway"})
+    state = CompactedState({NAME: known}).to_json()
+    read = CompactedState.from_json(json.loads(json.dumps(state))).days[NAME]
+    assert replace(read, silent=known.silent) == known
+    assert doubts_of([read]) == doubts_of([known])
+    older = state["days"][NAME]
+    for name in ("silent", "scopes"):
+        del older[name]
+    older["clashes"] = []
+    read = CompactedState.from_json(state).days[NAME]
+    assert (read.silent, read.clashes, read.scopes) == ({}, {}, {})
 
 
 def test_a_loss_that_shows_only_after_compaction_counts_from_then_on(tmp_path: Path) -> None:
