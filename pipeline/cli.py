@@ -33,11 +33,11 @@ _PACKAGES: Final = frozenset({"jinja2", "matplotlib", "numpy", "pandas", "pyarro
 
 class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
-        told: dict[str, Any] = {
+        ours: dict[str, Any] = {
             "epilog": exit_codes(),
             "formatter_class": argparse.RawDescriptionHelpFormatter,
         }
-        super().__init__(**(told | options))
+        super().__init__(**(ours | options))
 
     def error(self, message: str) -> NoReturn:
         # One line: the usage would bury it.

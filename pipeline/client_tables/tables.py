@@ -89,8 +89,8 @@ def read_clients(
         )
     files = []
     for day in days:
-        told = scope if scope in scopes_of(day, fleets) else Scope.GATEWAY
-        files += found.of(date=day.date, **({"scope": told.value, "table": table} if of_clients else {}))
+        own = scope if scope in scopes_of(day, fleets) else Scope.GATEWAY
+        files += found.of(date=day.date, **({"scope": own.value, "table": table} if of_clients else {}))
     rows = [pa.schema([schema.field(name) for name in columns]).empty_table()]
     for path in source.paths(files):
         with parquet_reader(path) as reader:

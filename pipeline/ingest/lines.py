@@ -63,7 +63,7 @@ class Line(NamedTuple):
     """Of the controller mutation quota; empty: not told."""
     jump_ms: int = 0
     scope: str = ""
-    """What one counter covers; empty: not told."""
+    """What one counter covers; empty: the line does not say."""
 
 
 def texts_of(content: bytes) -> Iterator[bytes | Torn]:

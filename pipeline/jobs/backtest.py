@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     if target != arguments.target:
         print(f"--target {arguments.target:g}: required rates are kept for {target:g}, which is taken")
     left = NOTHING_LEFT_OUT if arguments.allow_gaps else left_out_of(arguments.out, days)
-    for each in left.told:
+    for each in left.left_out:
         print(each.text())
     # As `recommend` does it when nothing is said.
     settings = RecommendationSettings(target)

@@ -149,7 +149,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         overrides=arguments.default_plus_overrides,
     )
     plan = recommend(histories, settings, basis, made_at=made_at, capacity=capacity, peaks=peaks)
-    plan = replace(plan, left_out=left.told, too_little=too_little)
+    plan = replace(plan, left_out=left.left_out, too_little=too_little)
     kept = (row for row in rows if not left.why(row["user"], row["client_id"], row["date"].isoformat()))
     plan = with_expectations(plan, kept)
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -180,8 +180,8 @@ def misfit(plan: Plan, there: Counting, counts: str | None) -> str:
             to count as the plan has it, and Kafka's own brokers count by themselves.
     """
     scope = plan.basis.scope
-    told = there.scope or (scope if there.cluster is False else "broker" if there.cluster else None)
-    found = counts or told
+    known = there.scope or (scope if there.cluster is False else "broker" if there.cluster else None)
+    found = counts or known
     if there.brokers < 2 or all(entry.key is QuotaKey.CONTROLLER_MUTATION_RATE for entry in plan.entries):
         if found is None or (found == "broker" and there.cluster is not False):
             return ""

@@ -74,11 +74,11 @@ class LeftDays:
 
     Attributes:
         days: dates by client, and the gateways that they are left out for.
-        told: each doubt with the number of its clients.
+        left_out: each doubt with the number of its clients.
     """
 
     days: Mapping[Client, Mapping[str, tuple[str, ...]]]
-    told: tuple[LeftOut, ...]
+    left_out: tuple[LeftOut, ...]
 
     def why(self, user: str, client_id: str, date: str) -> tuple[str, ...]:
         """The gateways that a client's day is left out for; empty where it stays."""
@@ -103,7 +103,7 @@ def left_days(used: Iterable[Mapping[str, Any]], doubts: Collection[Doubt]) -> L
         ever.setdefault(row["gw"], set()).add(client)
         on_day.setdefault((row["gw"], row["date"].isoformat()), set()).add(client)
     days: dict[Client, dict[str, tuple[str, ...]]] = {}
-    told = []
+    left_out = []
     for doubt in doubts:
         # What is missing may be of any client that uses the gateway; what stands twice is of those that are there.
         place = doubt.gateway, doubt.date
@@ -111,5 +111,5 @@ def left_days(used: Iterable[Mapping[str, Any]], doubts: Collection[Doubt]) -> L
         for client in clients:
             of_client = days.setdefault(client, {})
             of_client[doubt.date] = (*of_client.get(doubt.date, ()), doubt.gateway or "all gateways")
-        told.append(LeftOut(doubt.gateway, doubt.date, doubt.reason, len(clients)))
-    return LeftDays(days, tuple(told))
+        left_out.append(LeftOut(doubt.gateway, doubt.date, doubt.reason, len(clients)))
+    return LeftDays(days, tuple(left_out))

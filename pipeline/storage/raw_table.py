@@ -95,10 +95,10 @@ class RawDay:
         )
 
 
-def newest_scopes(told: Iterable[tuple[str, tuple[int, int, str]]]) -> dict[str, tuple[int, int, str]]:
+def newest_scopes(lines: Iterable[tuple[str, tuple[int, int, str]]]) -> dict[str, tuple[int, int, str]]:
     """By gateway, what the newest of some lines tells; lines in any order, as `RawDay.scopes` has them."""
     newest: dict[str, tuple[int, int, str]] = {}
-    for gw, line in told:
+    for gw, line in lines:
         newest[gw] = max(line, newest.get(gw, line))
     return dict(sorted(newest.items()))
 

@@ -98,7 +98,7 @@ def write_compacted(
         rows: see `compacted_rows`.
         completeness: of all days.
         gateways: that of each gateway, if it is told.
-        scopes: what one counter of each gateway covers, if it is told.
+        scopes: what one counter of each gateway covers, if the records say it.
     """
     by_date: dict[datetime.date, list[dict[str, Any]]] = {}
     for row in rows:

@@ -219,7 +219,7 @@ def test_a_doubt_is_about_a_gateway_and_a_day_and_says_the_span() -> None:
     )
     assert doubts_of(days) == [
         Doubt("b", NAME, reason, lacks=True),
-        # The gateways of this day are not told.
+        # The gateways of this day are not known.
         Doubt(ALL_GATEWAYS, NEXT, "is 60.0% complete", lacks=True),
         Doubt("b", NEXT, "had its clock set back by 30 s", lacks=False),
         Doubt("c", NEXT, "is not one gateway: two gateways called c", lacks=False),
@@ -241,14 +241,14 @@ def test_what_is_missing_may_be_of_any_client_of_the_gateway_and_what_stands_twi
     rows = used(("here", "a", NAME), ("later", "a", NEXT), ("other", "b", NAME), ("other", "b", NEXT))
     lacking = left_days(rows, [Doubt("a", NAME, "is 50.0% complete", lacks=True)])
     assert lacking.days == {("u", "here"): {NAME: ("a",)}, ("u", "later"): {NAME: ("a",)}}
-    assert [each.text() for each in lacking.told] == [
+    assert [each.text() for each in lacking.left_out] == [
         f"{NAME}: a is 50.0% complete; this day of 2 clients is left out"
     ]
     twice = left_days(rows, [Doubt("a", NAME, "had its clock set back by 30 s", lacks=False)])
     assert twice.days == {("u", "here"): {NAME: ("a",)}}
     whole = left_days(rows, [Doubt(ALL_GATEWAYS, NAME, "has written nothing", lacks=True)])
     assert set(whole.days) == {("u", "here"), ("u", "later"), ("u", "other")}
-    assert whole.told[0].text() == f"{NAME}: every gateway has written nothing; this day of 3 clients is left out"
+    assert whole.left_out[0].text() == f"{NAME}: every gateway has written nothing; this day of 3 clients is left out"
 
 
 def test_clients_keep_their_other_days_and_those_without_any_are_named() -> None:
@@ -314,7 +314,7 @@ def test_a_day_of_twenty_gateways_adds_up_though_one_is_late_one_lies_about_its_
     histories, too_little = gather(days, left)
     assert [history.client_id for history in histories] == [f"of-{gw}" for gw in names]
     assert len(too_little) == 4
-    assert [(each.gateway, each.clients) for each in left.told] == [("gone", 2), ("late", 2), ("liar", 2)]
+    assert [(each.gateway, each.clients) for each in left.left_out] == [("gone", 2), ("late", 2), ("liar", 2)]
     # With all of them allowed its rate is that of one gateway: each has quotas of its own.
     everywhere = next(each for each in gather(days)[0] if each.client_id == "everywhere")
     assert (everywhere.days[0].gateways, everywhere.days[0].active_s) == (20, 20)
