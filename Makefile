@@ -304,7 +304,10 @@ $(CACHE)/pip-tools/bin/pip-compile:
 lock: $(CACHE)/pip-tools/bin/pip-compile ## renew the lock files after a change of pyproject.toml; ARGS=--upgrade for newer versions
 	$(LOCK) --all-build-deps -o requirements.lock pyproject.toml
 	$(LOCK) -c requirements.lock --extra dev --all-build-deps -o requirements-dev.lock pyproject.toml
-	$(LOCK) -c requirements-dev.lock --extra compile --all-build-deps -o requirements-compile.lock pyproject.toml
+	@# The compiler alone: what the gateway needs is in requirements.lock.
+	$(PYTHON) -c 'import tomllib; found = tomllib.load(open("pyproject.toml", "rb")); print( \
+	  *found["project"]["optional-dependencies"]["compile"], *found["build-system"]["requires"], sep="\n")' | \
+	  $(LOCK) -c requirements-dev.lock -o requirements-compile.lock -
 	$(LOCK) -c requirements-dev.lock --extra pipeline --extra kernels --all-build-deps -o requirements-pipeline.lock pyproject.toml
 
 .PHONY: clean
