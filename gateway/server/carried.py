@@ -152,7 +152,8 @@ def connection_rates(rows: Iterable[Row]) -> ConnectionRates:
     """The same, read."""
     found: dict[str, dict[str, Any]] = {"gateway": {"": ()}, "listener": {}, "ip": {}}
     for kind, name, samples in rows:
-        found[kind][name] = samples
+        # As `take_states`: JSON has no tuples, and compiled code takes no list for one.
+        found[kind][name] = [tuple(sample) for sample in samples]
     return ConnectionRates(found["gateway"][""], found["listener"], found["ip"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,8 +10,19 @@ import pytest
 from gateway.fleet.counters import AllCounters
 from gateway.fleet.exchange import FleetRules
 from gateway.fleet.shares import Share, decode_share, encode_share
-from gateway.server.carried import STATES, USE, OwnUse, messages, states, take_states, take_use
+from gateway.server.carried import (
+    STATES,
+    USE,
+    OwnUse,
+    connection_rates,
+    connection_rows,
+    messages,
+    states,
+    take_states,
+    take_use,
+)
 from gateway.server.carrier import Carrier
+from quotas.connections import ConnectionRates
 from quotas.entities import QuotaEntity, QuotaKey
 from quotas.rate_quotas import RateTracker
 from testkit.clock import FakeClock
@@ -55,6 +67,11 @@ def test_rows_of_topics_are_messages_that_an_older_version_passes_over(
     assert set(used) == set(USE)
     for *name, _, _ in used["use"]:
         _, _, _, _ = name
+
+
+def test_connection_rates_come_out_of_json_as_they_went_in() -> None:
+    rates = ConnectionRates([(1, 2, 3.0)], {"inside": [(4, 5, 6.0), (7, 8, 9.0)]}, {"10.0.0.1": [(1, 1, 1.0)]})
+    assert connection_rates(json.loads(json.dumps(list(connection_rows(rates))))) == rates
 
 
 def test_rows_of_a_newer_version_are_passed_over_and_the_others_taken(
