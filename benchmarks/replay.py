@@ -26,9 +26,10 @@ from benchmarks.compacted_days import write_compacted_days
 from benchmarks.keep import keep_results
 from benchmarks.relay.machine import describe_machine, load_average
 from pipeline.client_tables.rows import CLIENT_TABLES, client_rows
+from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.replay.candidates import Candidates
 from pipeline.replay.demand import Demand, demands
-from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings, grid
+from pipeline.replay.dispatch import ReplaySettings, grid
 from pipeline.replay.kernels.compiled import LOOPS, Loops
 from pipeline.replay.kernels.deferral import required_rates_on
 from pipeline.replay.kernels.split import MOST

@@ -9,7 +9,7 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from pipeline.errors import Exit, JobError, exit_codes
@@ -27,8 +27,7 @@ JOBS: Final = {
     "prune": "delete raw batches and days that are old and not needed any more",
     "plan": "show a plan, compare it with what is set, apply it, take it back",
 }
-# What the gateway's own installation does not bring.
-_PACKAGES: Final = frozenset({"jinja2", "matplotlib", "numpy", "pandas", "pyarrow", "pyspark"})
+_OURS: Final = frozenset({"pipeline", "quotas"})
 
 
 class _Parser(argparse.ArgumentParser):
@@ -53,56 +52,56 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    arguments = sys.argv[1:] if argv is None else list(argv)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_usage(), file=sys.stderr if not arguments else sys.stdout)
-        return Exit.DONE if arguments else Exit.WRONG_ARGUMENTS
-    job, *rest = arguments
-    if job not in JOBS:
-        print(f"sluice-pipeline: no job {job!r}: it is one of {', '.join(JOBS)}", file=sys.stderr)
-        return Exit.WRONG_ARGUMENTS
     try:
-        return run_job(job, rest)
-    except ModuleNotFoundError as exc:
-        if (exc.name or "").partition(".")[0] not in _PACKAGES:
-            raise
-        print(
-            f"sluice-pipeline: {exc.name} is missing: pip install '/path/to/sluice[pipeline]'",
-            file=sys.stderr,
-        )
-        return Exit.FAILED
-
-
-def run_job(job: str, argv: Sequence[str]) -> int:
-    """Parses a job's arguments and runs it.
-
-    Args:
-        job: a name of `JOBS`.
-        argv: its arguments.
-
-    Returns:
-        The exit code.
-    """
-    module = importlib.import_module(f"pipeline.jobs.{job}")
-    parser = _Parser(prog=f"sluice-pipeline {job}", description=JOBS[job], allow_abbrev=False)
-    module.add_arguments(parser)
-    try:
-        arguments = parser.parse_args(argv)
-    except SystemExit as exc:
-        return int(exc.code or 0)
-    run: Callable[[argparse.Namespace], Exit] = module.run
-    try:
-        code = run(arguments)
+        code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
-    except (JobError, FileNotFoundError, NotADirectoryError, PermissionError) as exc:
-        print(f"sluice-pipeline {job}: {exc}", file=sys.stderr)
-        return exc.exit if isinstance(exc, JobError) else Exit.FAILED
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.DONE
     return code
+
+
+def make_parser(job: str) -> argparse.ArgumentParser:
+    """The parser of a job's arguments. It needs no package of the extra.
+
+    Args:
+        job: a name of `JOBS`.
+    """
+    parser = _Parser(prog=f"sluice-pipeline {job}", description=JOBS[job], allow_abbrev=False)
+    _module(job).add_arguments(parser)
+    return parser
+
+
+def _run(words: Sequence[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(_usage(), file=sys.stdout if words else sys.stderr)
+        return Exit.DONE if words else Exit.WRONG_ARGUMENTS
+    job, *rest = words
+    if job not in JOBS:
+        print(f"sluice-pipeline: no job {job!r}: it is one of {', '.join(JOBS)}", file=sys.stderr)
+        return Exit.WRONG_ARGUMENTS
+    try:
+        code: Exit = _module(job).run(make_parser(job).parse_args(rest))
+    except SystemExit as exc:
+        return int(exc.code or 0)
+    except (JobError, FileNotFoundError, NotADirectoryError, PermissionError) as exc:
+        print(f"sluice-pipeline {job}: {exc}", file=sys.stderr)
+        return exc.exit if isinstance(exc, JobError) else Exit.FAILED
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] in _OURS:
+            raise
+        print(
+            f"sluice-pipeline {job}: {exc.name} is missing: pip install '/path/to/sluice[pipeline]'",
+            file=sys.stderr,
+        )
+        return Exit.FAILED
+    return code
+
+
+def _module(job: str) -> Any:
+    return importlib.import_module(f"pipeline.jobs.{job}")
 
 
 def _usage() -> str:

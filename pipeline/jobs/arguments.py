@@ -6,8 +6,6 @@ import argparse
 import time
 
 from pipeline.errors import ArgumentError
-from pipeline.replay.demand import KEY_OF_API
-from pipeline.storage.compacted_days import published_days
 from pipeline.storage.counting import fleets_of, recorded_scope
 from pipeline.storage.coverage import GRACE_S, Expectation
 from pipeline.storage.entity_days import Scope
@@ -46,6 +44,9 @@ def scope_of(arguments: argparse.Namespace) -> Scope:
         RefusedError: gateways count differently, and the arguments do not say which to take.
         ArgumentError: no gateway shares its counters.
     """
+    # Help does without the packages of the extra.
+    from pipeline.storage.compacted_days import published_days
+
     days = published_days(arguments.out)
     if arguments.scope is None:
         return recorded_scope(days)
@@ -113,6 +114,9 @@ def parse_capacity(text: str) -> dict[QuotaKey, float]:
     Raises:
         ArgumentError: it has another form.
     """
+    # Help does without the packages of the extra.
+    from pipeline.replay.demand import KEY_OF_API
+
     found = {}
     for part in filter(None, text.split(",")):
         api, _, value = part.partition("=")

@@ -9,10 +9,8 @@ import argparse
 import json
 import time
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from pipeline.client_tables.rows import TARGETS
 from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
 from pipeline.jobs.arguments import (
     add_capacity,
@@ -23,16 +21,12 @@ from pipeline.jobs.arguments import (
     parse_capacity,
     scope_of,
 )
-from pipeline.recommend.backtest import READ, History, judged_days, markdown
-from pipeline.recommend.backtest_rules import HISTORY_DAYS
 from pipeline.recommend.doubt import NOTHING_LEFT_OUT
-from pipeline.recommend.recommendation import RecommendationSettings
-from pipeline.recommend.required_rates import Windows, client_days, left_out_of, peaks_of
-from pipeline.recommend.waiting import kept_target
-from pipeline.storage.compacted_days import published_days
-from pipeline.storage.files import local_result
+from pipeline.recommend.recommendation import HISTORY_DAYS, RecommendationSettings
 from pipeline.storage.layout import results_dir
-from pipeline.storage.losses import with_losses
+
+if TYPE_CHECKING:
+    from pipeline.recommend.backtest import History
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +60,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
+    # Help does without the packages of the extra.
+    from pipeline.client_tables.rows import TARGETS
+    from pipeline.recommend.backtest import READ, History, judged_days, markdown
+    from pipeline.recommend.required_rates import Windows, client_days, left_out_of, peaks_of
+    from pipeline.recommend.waiting import kept_target
+    from pipeline.storage.compacted_days import published_days
+    from pipeline.storage.files import local_result
+    from pipeline.storage.losses import with_losses
+
     made_at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     folder = local_result(arguments.result, "--result", results_dir(arguments.out, "backtest", made_at))
     expectation = expectation_of(arguments)
@@ -116,6 +119,8 @@ def _check(history: History, tested: int) -> None:
     Raises:
         NotYetCompleteError: none has.
     """
+    import numpy as np
+
     seen = np.isfinite(history.known["required_rate"])
     if not (seen[:, :-tested].any(axis=1) & seen[:, -tested:].any(axis=1)).any():
         raise NotYetCompleteError(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import datetime
 
-from pipeline.client_tables.making import make_missing
 from pipeline.errors import ArgumentError, Exit, JobError
 from pipeline.jobs.arguments import add_allow_open, add_expectation, add_master, add_out, expectation_of
-from pipeline.maintenance.compaction import compact
 from pipeline.recommend.doubt import doubts_of
 from pipeline.spark.session import open_session
 
@@ -28,6 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
+    # Help does without the packages of the extra.
+    from pipeline.client_tables.making import make_missing
+    from pipeline.maintenance.compaction import compact
+
     out = arguments.out.rstrip("/")
     if arguments.date not in ("all", "new"):
         _check_date(arguments.date)

@@ -7,18 +7,17 @@ import re
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.errors import ArgumentError, Exit
-from pipeline.ingest.sources import files_stream, stream, topic_stream
-from pipeline.ingest.writer import Writer, files_to_rows, messages_to_rows
 from pipeline.jobs.arguments import add_master, add_out
 from pipeline.spark.jars import connector_settings
 from pipeline.spark.session import open_session
 from pipeline.storage.coverage import Expectation, coverage
-from pipeline.storage.files import is_local
-from pipeline.storage.raw_table import read_raw_state
 from quotas.record_signature import MIN_SECRET_BYTES
+
+if TYPE_CHECKING:
+    from pipeline.ingest.writer import Writer
 
 _SHOWN_GAPS: Final = 20
 
@@ -72,6 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
+    # Help does without the packages of the extra.
+    from pipeline.ingest.sources import files_stream, stream, topic_stream
+    from pipeline.ingest.writer import Writer, files_to_rows, messages_to_rows
+    from pipeline.storage.files import is_local
+
     kind, _, place = arguments.source.partition(":")
     if kind not in ("files", "kafka") or not place:
         raise ArgumentError(f"--from {arguments.source!r}: say files:DIR or kafka:TOPIC@HOST:PORT")
@@ -125,6 +129,8 @@ def _trigger(text: str) -> dict[str, Any]:
 
 def _print_result(writer: Writer, out: str) -> None:
     """What was read, and what never arrived, on standard output."""
+    from pipeline.storage.raw_table import read_raw_state
+
     lines, rows, duplicates, torn = (
         sum(getattr(batch, name) for batch in writer.written)
         for name in ("lines", "rows", "duplicates", "torn")

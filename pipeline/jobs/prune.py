@@ -7,12 +7,15 @@ import datetime
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from pipeline.client_tables.tables import client_use_table, clients_table
 from pipeline.errors import ArgumentError, Exit
 from pipeline.jobs.arguments import add_out
-from pipeline.maintenance.pruning import Due, Keep, delete, due
-from pipeline.storage.tables import DataFile
+from pipeline.maintenance.keep import Keep
+
+if TYPE_CHECKING:
+    from pipeline.maintenance.pruning import Due
+    from pipeline.storage.tables import DataFile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
+    # Help does without the packages of the extra.
+    from pipeline.client_tables.tables import client_use_table, clients_table
+    from pipeline.maintenance.pruning import delete, due
+
     out = arguments.out.rstrip("/")
     keep = Keep(arguments.keep_raw, arguments.keep_compacted, arguments.keep_results)
     for name, days in asdict(keep).items():

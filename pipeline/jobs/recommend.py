@@ -28,23 +28,10 @@ from pipeline.jobs.arguments import (
 )
 from pipeline.plans.plan import Basis, too_little_text
 from pipeline.recommend.doubt import ALL_GATEWAYS, NOTHING_LEFT_OUT, Doubt, doubts_of
-from pipeline.recommend.expectations import with_expectations
-from pipeline.recommend.recommendation import RecommendationSettings, Rule, recommend
-from pipeline.recommend.required_rates import (
-    Windows,
-    client_days,
-    gather,
-    left_out_of,
-    peaks_of,
-    stricter_than_asked,
-)
-from pipeline.replay.dispatch import Algorithm, Model, recorded_algorithm
-from pipeline.storage.compacted_days import published_days
+from pipeline.recommend.recommendation import HISTORY_DAYS, RecommendationSettings, Rule, recommend
+from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.storage.coverage import Expectation
-from pipeline.storage.files import local_result
 from pipeline.storage.layout import CompactedDay, results_dir
-from pipeline.storage.losses import with_losses
-from pipeline.storage.raw_table import read_raw_state
 from quotas.entities import QuotaKey
 
 
@@ -52,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The job's arguments."""
     add_out(parser, "the pipeline's folder; it has compacted days")
     parser.add_argument("--plan", metavar="FILE", help="where to write the plan; else below OUT/results/plan")
-    parser.add_argument("--history", type=int, default=7, metavar="DAYS", help="days to look at (7)")
+    parser.add_argument(
+        "--history", type=int, default=HISTORY_DAYS, metavar="DAYS", help="days to look at (%(default)s)"
+    )
     parser.add_argument(
         "--to", dest="last", metavar="DATE", help="the last of them; else the last compacted day"
     )
@@ -96,6 +85,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
+    # Help does without the packages of the extra.
+    from pipeline.recommend.expectations import with_expectations
+    from pipeline.recommend.required_rates import (
+        Windows,
+        client_days,
+        gather,
+        left_out_of,
+        peaks_of,
+        stricter_than_asked,
+    )
+    from pipeline.replay.dispatch import recorded_algorithm
+    from pipeline.storage.compacted_days import published_days
+    from pipeline.storage.files import local_result
+    from pipeline.storage.losses import with_losses
+    from pipeline.storage.raw_table import read_raw_state
+
     if not 0 <= arguments.target < 1 or not arguments.margin >= 1 or arguments.history < 1:
         raise ArgumentError("--target is in [0, 1), --margin at least 1, --history at least 1")
     if not arguments.largest_change > 1:

@@ -13,8 +13,6 @@ from pathlib import Path
 from pipeline.errors import ArgumentError, Exit, JobError
 from pipeline.jobs.arguments import add_expectation, add_out, expectation_of
 from pipeline.plans.plan import Plan, PlanError
-from pipeline.report.report import make
-from pipeline.storage.files import local_result
 from pipeline.storage.layout import results_dir
 
 
@@ -35,8 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
-    # Not at the top: what plots takes a second to load.
+    # Help does without the packages of the extra.
     from pipeline.report.page import render
+    from pipeline.report.report import make
+    from pipeline.storage.files import local_result
 
     if arguments.top < 1:
         raise ArgumentError(f"--top: at least 1, not {arguments.top}")

@@ -9,18 +9,18 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ArgumentError, Exit, NotYetCompleteError
 from pipeline.jobs.arguments import add_master, add_out, add_scope, add_windows, scope_of
 from pipeline.plans.text import number, table
-from pipeline.replay.candidates import parse_candidates
-from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings, recorded_algorithm
-from pipeline.replay.simulation import simulate
+from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.spark.session import open_session
-from pipeline.storage.compacted_days import CompactedDays, published_days
 from pipeline.storage.layout import results_dir
 from quotas.usage_record import UsageApi
+
+if TYPE_CHECKING:
+    from pipeline.replay.dispatch import ReplaySettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
+    # Help does without the packages of the extra.
+    from pipeline.replay.candidates import parse_candidates
+    from pipeline.replay.dispatch import recorded_algorithm
+    from pipeline.replay.simulation import simulate
+    from pipeline.storage.compacted_days import CompactedDays, published_days
+
     candidates = parse_candidates(arguments.candidates)
     settings = _replay_settings(arguments)
     mutations = not arguments.api or arguments.api == UsageApi.MUTATION
@@ -83,6 +89,8 @@ def _replay_settings(arguments: argparse.Namespace) -> ReplaySettings:
     Raises:
         ArgumentError: they do not go together.
     """
+    from pipeline.replay.dispatch import ReplaySettings
+
     if not 1 <= arguments.window_num <= 1_000 or not 1 <= arguments.window_ms <= 3_600_000:
         raise ArgumentError(
             "--window-num is 1 to 1000 and --window-ms 1 to 3600000, "

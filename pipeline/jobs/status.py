@@ -7,7 +7,6 @@ import json
 
 from pipeline.errors import Exit, NotYetCompleteError
 from pipeline.jobs.arguments import add_expectation, add_out, expectation_of
-from pipeline.maintenance.status import status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Runs the job."""
+    # Help does without the packages of the extra.
+    from pipeline.maintenance.status import status
+
     found = status(arguments.out.rstrip("/"), expectation_of(arguments))
     if arguments.json:
         print(json.dumps(found, indent=1))

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from pipeline.errors import JobError
 from pipeline.maintenance.compaction import is_due
+from pipeline.maintenance.keep import Keep
 from pipeline.storage.compacted_days import CompactedState, compacted_table, published_days
 from pipeline.storage.files import is_local, local_path
 from pipeline.storage.raw_table import RawState, raw_table
@@ -27,15 +28,6 @@ from pipeline.storage.tables import DataFile, Snapshot, Table
 _RESULTS: Final = ("backtest", "report", "sim")
 _FAR_DAYS: Final = 366
 _RUN_OF: Final = re.compile(r"run=(\d{4})-?(\d\d)-?(\d\d)T")
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """How many days of each are kept, today not counted."""
-
-    raw: int = 7
-    compacted: int = 35
-    results: int = 90
 
 
 @dataclass(frozen=True, slots=True)

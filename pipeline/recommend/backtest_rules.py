@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from pipeline.recommend.recommendation import HISTORY_DAYS
 from pipeline.replay.kernels.ragged import Floats
 
 DAY_NUMBERS: Final = (
@@ -36,7 +37,6 @@ DAY_NUMBERS: Final = (
 RECORDED: Final = ("active_s", "censored_s", "quota", "observed")
 """What the rule that ships knows besides: columns of `pipeline.recommend.required_rates.REQUIRED`, as numbers."""
 
-HISTORY_DAYS: Final = 7
 _FACTORS: Final = (0.02, 0.1, 0.3, 0.7, 1.2, 2.0, 5.0, 20.0)  # tried first for equal harm
 _STEPS: Final = 6
 _DECAY_DAYS: Final = 1.0  # half-life, as Kubernetes' vertical pod autoscaler has it

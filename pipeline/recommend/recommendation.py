@@ -37,6 +37,8 @@ class Rule(StrEnum):
     """The largest: for clients with one busy day a week."""
 
 
+HISTORY_DAYS: Final = 7
+"""The days that a recommendation looks at, unless others are asked for."""
 _QUANTILE: Final = 0.9
 _HALF_LIFE_DAYS: Final = 1.0
 

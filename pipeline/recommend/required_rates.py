@@ -15,8 +15,8 @@ from pipeline.plans.plan import TooLittle
 from pipeline.recommend.doubt import NOTHING_LEFT_OUT, Doubt, LeftDays, doubts_of, left_days
 from pipeline.recommend.recommendation import ClientDay, ClientHistory, entity_of
 from pipeline.recommend.waiting import burst_s, kept_burst_s, kept_target
+from pipeline.replay.algorithms import Algorithm
 from pipeline.replay.demand import KEY_OF_API
-from pipeline.replay.dispatch import Algorithm
 from pipeline.storage.entity_days import ENTITY, Scope
 from pipeline.storage.layout import CompactedDay
 from quotas.entities import QuotaKey

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.client_tables.rows import BURSTS_S, TARGETS
 from pipeline.errors import ArgumentError
-from pipeline.replay.dispatch import Algorithm
+from pipeline.replay.algorithms import Algorithm
 from pipeline.replay.kernels.ragged import Floats
 from quotas.usage_record import UsageApi
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from pipeline.errors import RefusedError
+from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.replay.demand import Demand
 from pipeline.replay.kernels import models
 from pipeline.replay.kernels.deferral import deferred
@@ -22,15 +22,6 @@ from pipeline.replay.kernels.token_bucket import permissive_token_bucket, strict
 from pipeline.storage.layout import CompactedDay
 from quotas.mutation_meters import MutationAlgorithm
 from quotas.usage_record import UsageApi
-
-
-class Algorithm(StrEnum):
-    """How use is measured; see `quotas.rate` and `quotas.token_bucket`."""
-
-    TOKEN_BUCKET = "token_bucket"
-    RATE = "rate"
-    SPREAD = "spread"
-
 
 RECORDED: Final = {
     MutationAlgorithm.TOKEN_BUCKET.value: Algorithm.TOKEN_BUCKET,
@@ -56,16 +47,6 @@ def recorded_algorithm(days: Iterable[CompactedDay]) -> Algorithm:
             f"on {newest.date} controller mutations were measured by {each}: say which with --algo"
         )
     return RECORDED[next(iter(told))]
-
-
-class Model(StrEnum):
-    """What a client does when it is throttled; see `pipeline.replay.kernels.models` and `deferral`."""
-
-    STRICT = "strict"
-    PERMISSIVE = "permissive"
-    RECORDED = "recorded"  # mutations only: strict or permissive, as each client was
-    CLOSED_LOOP = "closed-loop"
-    DEFERRAL = "deferral"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,9 @@ from numpy.typing import NDArray
 
 from pipeline.cli import main
 from pipeline.recommend.backtest import History, evaluator, judged_days, recommender
-from pipeline.recommend.backtest_rules import (
-    DAY_NUMBERS,
-    HISTORY_DAYS,
-    OURS,
-    RECORDED,
-    RULES,
-    Judged,
-    Ships,
-    backtest,
-)
+from pipeline.recommend.backtest_rules import DAY_NUMBERS, OURS, RECORDED, RULES, Judged, Ships, backtest
 from pipeline.recommend.doubt import Doubt, LeftDays, left_days
-from pipeline.recommend.recommendation import RecommendationSettings
+from pipeline.recommend.recommendation import HISTORY_DAYS, RecommendationSettings
 from quotas.entities import QuotaKey
 from testkit.pipeline.client_days import client_days_of, write_client_tables
 from testkit.pipeline.compacted_days import DAY, write_compacted

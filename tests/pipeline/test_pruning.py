@@ -16,7 +16,8 @@ from pipeline.client_tables.timelines import SUMMARY
 from pipeline.errors import Exit, JobError
 from pipeline.jobs import prune
 from pipeline.maintenance.compaction import compact
-from pipeline.maintenance.pruning import Due, Keep, delete
+from pipeline.maintenance.keep import Keep
+from pipeline.maintenance.pruning import Due, delete
 from pipeline.maintenance.status import status
 from pipeline.storage import tables
 from pipeline.storage.compacted_days import CompactedState, compacted_table, published_days

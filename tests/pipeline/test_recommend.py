@@ -24,8 +24,9 @@ from pipeline.recommend.recommendation import (
 )
 from pipeline.recommend.required_rates import Windows, gather, stricter_than_asked
 from pipeline.recommend.waiting import burst_s
+from pipeline.replay.algorithms import Algorithm
 from pipeline.replay.demand import KEY_OF_API, demands
-from pipeline.replay.dispatch import Algorithm, ReplaySettings, recorded_algorithm
+from pipeline.replay.dispatch import ReplaySettings, recorded_algorithm
 from pipeline.replay.kernels.deferral import PRECISION, required_rates
 from pipeline.storage.layout import CompactedDay
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey

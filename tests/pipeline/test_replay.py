@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.replay.demand import Demand, demands
-from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings, replay, replay_all
+from pipeline.replay.dispatch import ReplaySettings, replay, replay_all
 from quotas.usage_record import UsageApi
 from testkit.pipeline.compacted_days import compacted_rows
 from testkit.pipeline.fidelity import producers

@@ -9,9 +9,10 @@ import pytest
 from pipeline.cli import main
 from pipeline.errors import JobError
 from pipeline.plans.plan import Action
+from pipeline.replay.algorithms import Algorithm, Model
 from pipeline.replay.candidates import Candidates, parse_candidates
 from pipeline.replay.demand import demands
-from pipeline.replay.dispatch import Algorithm, Model, ReplaySettings
+from pipeline.replay.dispatch import ReplaySettings
 from pipeline.replay.kernels.token_bucket import strict_token_bucket
 from pipeline.replay.simulation import simulate_batch
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey

@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.errors import Exit
 from pipeline.maintenance.compaction import compact
-from pipeline.maintenance.pruning import Keep, delete
+from pipeline.maintenance.keep import Keep
+from pipeline.maintenance.pruning import delete
 from testkit.pipeline.exactly_once import (
     KILLED,
     count_by_duckdb,

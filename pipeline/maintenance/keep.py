@@ -1,0 +1,14 @@
+"""For how long pruning keeps what. It needs no package of the extra."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How many days of each are kept, today not counted."""
+
+    raw: int = 7
+    compacted: int = 35
+    results: int = 90
