@@ -19,6 +19,7 @@ COPY protocol protocol
 COPY quotas quotas
 COPY config config
 COPY pipeline pipeline
+COPY sluice sluice
 RUN SLUICE_COMPILED=1 /opt/compile/bin/pip wheel -w /wheels --no-deps --no-build-isolation .
 # setuptools is in the lock to build the project, not to run it.
 RUN pip install --no-deps /wheels/*.whl && sluice --version | grep -q "compiled core" && pip uninstall -q -y setuptools pip

@@ -117,7 +117,7 @@ $(COMPILED)/.libraries: setup.py $(shell sed -nE 's/^    "(.*[.]py)",$$/\1/p' se
 	@touch $@
 
 # The modules around them: a copy, in a second.
-$(COMPILED)/.up-to-date: $(COMPILED)/.libraries $(shell find config embedded_kafka gateway pinned_jars pipeline protocol quotas -name '*.py')
+$(COMPILED)/.up-to-date: $(COMPILED)/.libraries $(shell find config embedded_kafka gateway pinned_jars pipeline protocol quotas sluice -name '*.py')
 	@find $(COMPILED) -name '*.py' -delete
 	@$(BIN)/python -W ignore setup.py -q build_py --build-lib $(COMPILED)
 	@touch $@
@@ -129,9 +129,11 @@ compiled: $(COMPILED)/.up-to-date ## the gateway with the modules that see every
 # The tests of these modules import them from there: -P and --import-mode keep the tree from standing before it.
 .PHONY: test-compiled
 test-compiled: compiled ## the unit tests of all packages that have compiled modules, with the compiled core
-	SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q --dist loadfile $(if $(BESIDE_BROKERS),$(TRIES)) \
+	SLUICE_COMPILED=1 PYTHONPATH=$(CURDIR)/$(COMPILED)/sluice:$(CURDIR)/$(COMPILED):$(CURDIR) $(BIN)/python -P -m pytest -n auto -q --dist loadfile $(if $(BESIDE_BROKERS),$(TRIES)) \
 	  --import-mode=append -m "$(NOT_LONG) and not slow" tests/gateway/session tests/gateway/handlers tests/gateway/runtime \
 	  tests/gateway/net tests/gateway/tls tests/gateway/upstream tests/gateway/usage tests/quotas tests/protocol tests/fuzz tests/reference
+	@# Its wheel, installed elsewhere; that of the sources is among the unit tests.
+	SLUICE_COMPILED=1 $(BIN)/python -m pytest -q $(if $(BESIDE_BROKERS),$(TRIES)) tests/install/test_installed.py
 
 .PHONY: compiled-meanwhile
 compiled-meanwhile:

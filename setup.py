@@ -1,18 +1,22 @@
 """Builds the package. With SLUICE_COMPILED=1 what sees every frame or connection is compiled too, by mypyc.
 
-The same sources either way; they are in the package beside what was made of them, and a list of what they were when
-they were compiled (`gateway/runtime/compiled_core.py`, docs/decisions/0024-compiled-core.md).
+All packages are placed inside one, `sluice` (docs/decisions/0029-install.md). The sources are the same either way. A
+compiled package has them beside what was made of them, and a list of what they were when they were compiled
+(`gateway/runtime/compiled_core.py`, docs/decisions/0024-compiled-core.md).
 """
 
 import hashlib
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
+INSIDE = ("config", "embedded_kafka", "gateway", "pinned_jars", "pipeline", "protocol", "quotas")
 CORE = (
     "gateway/handlers/api_versions.py",
     "gateway/handlers/fetch.py",
@@ -78,17 +82,34 @@ class BuildWithList(build_py):
         """See `build_py`."""
         super().run()
         digests = {name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in CORE}
-        (Path(self.build_lib) / LIST).write_text(json.dumps(digests, indent=1) + "\n")
+        (Path(self.build_lib) / "sluice" / LIST).write_text(json.dumps(digests, indent=1) + "\n")
 
+
+class FreshWheel(bdist_wheel):
+    """Takes along nothing that an earlier build left in the build folder."""
+
+    def run(self) -> None:
+        """See `bdist_wheel`."""
+        if not self.distribution.have_run.get("build"):
+            shutil.rmtree(self.get_finalized_command("build").build_lib, ignore_errors=True)
+        super().run()
+
+
+found = find_packages(include=[pattern for name in INSIDE for pattern in (name, f"{name}.*")])
+placed = {
+    "packages": ["sluice", *(f"sluice.{name}" for name in found)],
+    "package_dir": {f"sluice.{name}": name for name in INSIDE},
+}
 
 # Not for the metadata, for which a build runs this file too.
 if os.environ.get("SLUICE_COMPILED") == "1" and {"build", "bdist_wheel"} & set(sys.argv):
     # Here, because a build without it needs no mypyc.
     from mypyc.build import mypycify
 
-    setup(
-        ext_modules=mypycify([*CORE], opt_level="3", group_name="sluice_core"),
-        cmdclass={"build_py": BuildWithList},
-    )
+    libraries = mypycify([*CORE], opt_level="3", group_name="sluice_core")
+    for library in libraries:
+        library.name = f"sluice.{library.name}"
+    commands = {"build_py": BuildWithList, "bdist_wheel": FreshWheel}
+    setup(**placed, ext_modules=libraries, cmdclass=commands)
 else:
-    setup()
+    setup(**placed, cmdclass={"bdist_wheel": FreshWheel})

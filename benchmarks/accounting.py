@@ -1,6 +1,6 @@
 """``python -m benchmarks.accounting``: what a byte-rate quota and usage records cost per frame, by number of clients.
 
-With ``SLUICE_COMPILED=1 PYTHONPATH=build/compiled:. python -P -m benchmarks.accounting`` the compiled core.
+With ``SLUICE_COMPILED=1 PYTHONPATH=build/compiled/sluice:. python -P -m benchmarks.accounting`` the compiled core.
 
 As frames pass: as many sessions as clients, each with a client id of its own, relay a Produce of 256 B and its
 reply in random order, with a quota, with usage records and without either, in turn; the difference within a round

@@ -1,6 +1,6 @@
 """``python -m benchmarks.session``: what a session costs per request and per reply, without sockets.
 
-With ``SLUICE_COMPILED=1 PYTHONPATH=build/compiled:. python -P -m benchmarks.session`` the compiled one.
+With ``SLUICE_COMPILED=1 PYTHONPATH=build/compiled/sluice:. python -P -m benchmarks.session`` the compiled one.
 """
 
 from __future__ import annotations

@@ -310,6 +310,7 @@ async def gateway_process(
     *bootstrap: int,
     drain_timeout_ms: int = 5_000,
     prefix: Sequence[str] = (),
+    program: Path | None = None,
     admin: str = "",
     tables: str = "",
     **limits: int,
@@ -321,6 +322,7 @@ async def gateway_process(
         bootstrap: ports of brokers on loopback.
         drain_timeout_ms: of [drain].
         prefix: a command that runs it, such as one that injects faults.
+        program: another `sluice` than the one beside this Python.
         admin: more keys of [admin], as TOML text.
         tables: more of the configuration, as TOML text.
         limits: keys of [limits].
@@ -348,10 +350,9 @@ async def gateway_process(
     ]
     file = folder / "gateway.toml"
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    program = Path(sys.executable).with_name("sluice")
     process = await asyncio.create_subprocess_exec(
         *prefix,
-        program,
+        program or Path(sys.executable).with_name("sluice"),
         "serve",
         "--config",
         file,

@@ -35,6 +35,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         start_with_tunables()
     # Half a second that is not to be spent twice.
     from config import ConfigError
+
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if not hasattr(arguments, "run"):
+        parser.print_help(sys.stderr)
+        return 2
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except ConfigError as exc:
+        for line in exc.lines:
+            print(f"sluice: {line}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # `sluice quotas | head`. Python would complain once more when it closes standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
     from gateway.cli import (
         check_config,
         enforcement,
@@ -54,21 +78,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(metavar="COMMAND")
     for command in (serve, check_config, quotas, usage, top, why, enforcement, reload, upgrade, kafka_tool):
         command.add_parser(commands)
-    arguments = parser.parse_args(argv)
-    if not hasattr(arguments, "run"):
-        parser.print_help(sys.stderr)
-        return 2
-    try:
-        code: int = arguments.run(arguments)
-        sys.stdout.flush()
-    except ConfigError as exc:
-        for line in exc.lines:
-            print(f"sluice: {line}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # `sluice quotas | head`. Python would complain once more when it closes standard output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return code
+    return parser

@@ -12,7 +12,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-from pinned_jars import FetchError, MissingProgramError, cache_dir, ensure
 from pipeline.errors import JobError
 
 JARS_VARIABLE: Final = "SLUICE_SPARK_JARS"
@@ -61,8 +60,13 @@ def installed() -> Path:
     Safe to call from many processes at once: one fetches, the others wait for it.
 
     Raises:
-        JarsError: Maven is not installed or failed, most often for want of a network.
+        JarsError: Maven is not installed or failed, most often for want of a network; or this is an archive.
     """
+    try:
+        from pinned_jars import FetchError, MissingProgramError, cache_dir, ensure
+    except ModuleNotFoundError as exc:  # spark-submit's archive has `pipeline` and `quotas` alone
+        raise JarsError("the archive has no Kafka connector: name one with --jars or --packages") from exc
+
     folder = cache_dir() / "spark-kafka" / "jars"
     try:
         ensure(folder, _HERE / "pom.xml", "Spark's Kafka connector (10 MB)")

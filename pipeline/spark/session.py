@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 _CONF_DIR: Final = Path(__file__).resolve().parent / "conf"
+_PACKAGES: Final = Path(__file__).resolve().parents[2]
 LOCAL_MASTER: Final = "local[*]"
 MASTER_VARIABLE: Final = "SPARK_MASTER"
 _SUBMITTED_VARIABLE: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit for the program that it starts
@@ -69,6 +70,9 @@ def open_session(
         # What is submitted is not overruled.
         given = SparkConf()
         chosen = {key: value for key, value in chosen.items() if given.get(key, None) is None}
+    else:
+        # Workers are other processes, and import these packages from there too: installed, they lie inside `sluice`.
+        chosen["spark.executorEnv.PYTHONPATH"] = str(_PACKAGES)
     builder = SparkSession.builder.appName(app).master(where)
     for key, value in (chosen | dict(settings or {})).items():
         builder = builder.config(key, value)

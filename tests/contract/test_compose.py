@@ -5,7 +5,7 @@ ports and addresses are those of the gateway's configuration; no service is root
 and what it copies exists. Not checked: building, pulling and starting the images.
 """
 
-import fnmatch
+import ast
 import json
 import re
 import subprocess
@@ -17,6 +17,7 @@ import pytest
 
 from config.loader import load
 from embedded_kafka.jars import KAFKA_VERSION
+from testkit.installed import copied_by_docker
 from testkit.packages import require_package
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,17 +108,9 @@ def test_prometheus_accepts_its_configuration_and_scrapes_the_admin_port() -> No
 
 
 def test_dockerfile_copies_every_package_and_only_files_that_its_context_holds() -> None:
-    copied = [
-        source
-        for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
-        for source in line.split()[:-1]
-    ]
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"][
-        "include"
-    ]
-    packages = {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()}
-    packages = {name for name in packages if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)}
-    assert packages <= set(copied)
+    copied = copied_by_docker()
+    (names,) = re.findall(r"^INSIDE = (\(.*?\))$", (ROOT / "setup.py").read_text(), re.MULTILINE | re.DOTALL)
+    assert {name for name in copied if (ROOT / name).is_dir()} == {"sluice", *ast.literal_eval(names)}
     in_context = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert set(copied) == in_context
     assert all((ROOT / name).exists() for name in copied)

@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,9 @@ def test_without_maven_it_says_what_to_install(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JarsError, match="apt-get install maven"):
         jars.installed()
+
+
+def test_an_archive_without_the_pinned_set_says_how_to_name_a_connector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pinned_jars", None)
+    with pytest.raises(JarsError, match="name one with --jars or --packages"):
+        connector_settings()

@@ -1,0 +1,15 @@
+"""The commands of a program, out of its parser."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+
+def parsers(name: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """A program's parser and those of all its commands, each with the words that lead to it."""
+    yield name, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, below in action.choices.items():
+                yield from parsers(f"{name} {word}", below)
