@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
+from http.client import HTTPException
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -81,6 +82,8 @@ def ask(
     except urllib.error.HTTPError as exc:
         with exc:
             status, text = exc.code, exc.read(max_bytes)
+    except HTTPException as exc:
+        raise AdminPortError(f"what answers at {url} is no admin port: it does not speak HTTP") from exc
     except OSError as exc:
         reason = getattr(exc, "reason", exc)
         raise AdminPortError(f"no gateway answers at {url}: {reason}") from exc
@@ -91,7 +94,13 @@ def ask(
 
 
 def read(
-    url: str, path: str, parse: Callable[[Any], T], *, what: str, max_bytes: int = _MAX_ANSWER_BYTES
+    url: str,
+    path: str,
+    parse: Callable[[Any], T],
+    *,
+    what: str,
+    max_bytes: int = _MAX_ANSWER_BYTES,
+    timeout_s: float = _TIMEOUT_S,
 ) -> T:
     """What the admin port tells, parsed.
 
@@ -100,12 +109,12 @@ def read(
         path: begins with a slash.
         parse: of the answer's JSON; what it raises says that this is no such answer.
         what: it tells, for the line that says that it does not.
-        max_bytes: see `ask`.
+        max_bytes, timeout_s: see `ask`.
 
     Raises:
         AdminPortError: no answer, or another one.
     """
-    status, answer = ask(url, path, max_bytes=max_bytes)
+    status, answer = ask(url, path, max_bytes=max_bytes, timeout_s=timeout_s)
     try:
         if status != HTTPStatus.OK:
             raise ValueError(status)

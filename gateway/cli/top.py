@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Shows the screen until it is left; 1 when the gateway can't be asked at the start."""
+    """Shows the screen until it is left; 1 when the gateway can't be asked at the start, 2 without a terminal."""
     try:
         # Only this command needs it.
         from gateway.cli.top_screen import TopScreen
@@ -38,5 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     except admin_port.AdminPortError as exc:
         print(f"sluice: {exc}", file=sys.stderr)
         return 1
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        print("sluice: top shows a screen: start it in a terminal", file=sys.stderr)
+        return 2
     TopScreen(arguments.admin, first, interval_s=max(1.0, arguments.interval)).run()
     return 0

@@ -15,6 +15,7 @@ from gateway.cli.why import path_of
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 NEAR: Final = 0.8
+_TIMEOUT_S: Final = 5.0
 ALL: Final = "(all)"
 
 QUOTAS: Final = {
@@ -37,7 +38,14 @@ def snapshot_of(url: str) -> Snapshot:
     Raises:
         admin_port.AdminPortError: it can't be asked.
     """
-    return admin_port.read(url, "/status.json", Snapshot.of, what="its status", max_bytes=MAX_ANSWER_BYTES)
+    return admin_port.read(
+        url,
+        "/status.json",
+        Snapshot.of,
+        what="its status",
+        max_bytes=MAX_ANSWER_BYTES,
+        timeout_s=_TIMEOUT_S,
+    )
 
 
 def why_of(url: str, client: Client) -> dict[str, Any]:

@@ -1,0 +1,81 @@
+"""Without a gateway each command that asks one ends with one line; so it does where something else answers."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.main import make_parser
+from testkit.command_line import parsers
+from testkit.gateway import free_ports
+from tests.gateway.cli.conftest import Run
+
+COMMANDS = (
+    "enforcement", "quotas", "quotas export", "quotas history", "quotas import FILE",
+    "quotas set client-id=app producer_byte_rate=5", "reload", "top", "upgrade", "why",
+)  # fmt: skip
+
+
+@pytest.fixture
+def other_server() -> Iterator[str]:
+    """Answers each connection as SSH does; where it is."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    sock, _ = listening.accept()
+                except OSError:
+                    return
+                with sock:
+                    sock.recv(1024)
+                    sock.sendall(b"SSH-2.0-OpenSSH\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.fixture
+def ask(run: Run, tmp_path: Path) -> Callable[[str, str], tuple[int, str, str]]:
+    """Run a command against an admin port."""
+    file = tmp_path / "quotas.yml"
+    file.write_text("quotas:\n- user: a\n  producer_byte_rate: 5\n")
+    return lambda command, url: run(*command.replace("FILE", str(file)).split(), "--admin", url)
+
+
+def test_all_commands_that_ask_a_gateway_are_tried() -> None:
+    asking = {name for name, parser in parsers("", make_parser()) if "--admin" in parser.format_help()}
+    assert {name for name in asking if any(f" {command} ".startswith(f"{name} ") for command in COMMANDS)} == asking
+    assert len(asking) == len(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_without_a_gateway_ends_with_one_line(
+    command: str, ask: Callable[[str, str], tuple[int, str, str]]
+) -> None:
+    url = f"http://127.0.0.1:{free_ports(1)}"
+    code, out, err = ask(command, url)
+    assert (code, out) == (1, "")
+    assert err.startswith("sluice: no")
+    assert url in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each != "upgrade"])  # asks another socket
+def test_command_at_the_port_of_something_else_ends_with_one_line(
+    command: str, ask: Callable[[str, str], tuple[int, str, str]], other_server: str
+) -> None:
+    code, out, err = ask(command, other_server)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"sluice: what answers at {other_server} is no admin port: it does not speak HTTP")
+    assert err.count("\n") == 1
+
+
+def test_screen_without_a_terminal_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.cli.top.snapshot_of", lambda url: None)
+    assert run("top") == (2, "", "sluice: top shows a screen: start it in a terminal\n")
