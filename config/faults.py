@@ -6,7 +6,7 @@ Allowed values are read from the models, so a range is written down in one place
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from enum import Enum
 from types import NoneType, UnionType
@@ -38,7 +38,7 @@ def lines(error: ValidationError, model: type[BaseModel]) -> list[str]:
         if each["type"] == "too_short" and any(_inside(other["loc"], each["loc"]) for other in details):
             continue  # only "too short" because its items are faulty
         for key, text in _texts(each, model):
-            found[f"{'.'.join(_part_text(part) for part in key)}: {text}" if key else text] = None
+            found[f"{'.'.join(part_text(part) for part in key)}: {text}" if key else text] = None
     return list(found)
 
 
@@ -65,7 +65,8 @@ def _texts(error: ErrorDetails, model: type[BaseModel]) -> Iterator[tuple[Key, s
         yield key[:depth], f"{value_text(error['input'])} is not {_allowed(kind, metadata, error['input'])}"
 
 
-def _part_text(part: str | int) -> str:
+def part_text(part: str | int) -> str:
+    """A part of a key's path as it may be shown."""
     bare = str(part)
     # Unknown keys are the operator's own words, so anything may be in them.
     return bare if bare.replace("_", "").replace("-", "").isalnum() and bare.isascii() else value_text(bare)
@@ -88,6 +89,11 @@ def _unknown(name: str, parent: Any) -> str:
     known = list(parent.model_fields) if isinstance(parent, type) and issubclass(parent, BaseModel) else []
     if parent is QuotaRule and name in list(QuotaKey):
         return f"this version does not enforce it; known quotas: {', '.join(ENFORCED_KEYS)}"
+    return unknown_key(name, known)
+
+
+def unknown_key(name: str, known: Sequence[str]) -> str:
+    """What is wrong with a key that does not exist, and which do."""
     close = get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"known keys: {', '.join(known)}"
     return f"unknown key; {hint}"

@@ -284,14 +284,16 @@ def validate(entity: QuotaEntity, key: str, value: float, *, kept: bool = False)
         fault = _spelling_fault(entity.ip)
     if fault is not None:
         return fault
-    allowed = CLIENT_KEYS
-    if entity.family is Family.IP:
-        allowed = IP_KEYS
-    elif entity.topic is not None:
-        allowed = TOPIC_KEYS
-    if key not in allowed:
+    if key not in allowed_keys(entity):
         return f"Invalid configuration key {key}"
     return _validate_value(QuotaKey(key), value)
+
+
+def allowed_keys(entity: QuotaEntity) -> frozenset[QuotaKey]:
+    """The quotas that an entity can have."""
+    if entity.family is Family.IP:
+        return IP_KEYS
+    return CLIENT_KEYS if entity.topic is None else TOPIC_KEYS
 
 
 def validate_entity(entity: QuotaEntity) -> str | None:

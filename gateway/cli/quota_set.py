@@ -7,9 +7,11 @@ from functools import partial
 from typing import Any, Final
 
 from config import ConfigError
+from config.faults import part_text
 from gateway.cli import admin_port
 from gateway.cli.quota_import import exchange, user_name
 from gateway.cli.quota_view import refuse_config
+from gateway.cli.quota_yaml import key_fault
 from gateway.quota_admin.store.quota_json import entity_json
 from quotas.entities import QuotaEntity, QuotaKey, parse_entity
 from quotas.limits import validate, validate_entity
@@ -61,9 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _row(entity: QuotaEntity, text: str) -> dict[str, Any]:
     key, _, value = text.partition("=")
-    if value == _REMOVED:
-        if key not in set(QuotaKey):
-            raise ValueError(f"Invalid configuration key {key}")
+    removed = value == _REMOVED
+    if (fault := key_fault(entity, key)) is not None and not (removed and key in set(QuotaKey)):
+        raise ValueError(f"{part_text(key)}: {fault}")
+    if removed:
         return {"entity": entity_json(entity), "quota": key, "limit": None}
     try:
         limit = float(value)

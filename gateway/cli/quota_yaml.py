@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import yaml
 
+from config.faults import part_text, unknown_key
 from quotas.entities import DEFAULT, Default, EntityType, Family, Name, QuotaEntity, QuotaKey
-from quotas.limits import validate
+from quotas.limits import allowed_keys, validate, validate_entity
 
 _NAMES: Final = {
     EntityType.USER: "user",
@@ -27,6 +28,9 @@ _NAMES: Final = {
     EntityType.IP: "ip",
     EntityType.TOPIC: "topic",
 }
+
+_KEYS: Final = (*_NAMES.values(), *(f"default_{name}" for name in _NAMES.values()), *QuotaKey)
+"""Those of an entry."""
 
 _FAMILIES: Final = (
     Family.USER,
@@ -109,11 +113,10 @@ def from_text(text: str) -> dict[tuple[QuotaEntity, QuotaKey], float]:
         document = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as exc:
         raise QuotaTextError([f"not YAML: {' '.join(str(exc).split())}"]) from exc
-    if (
-        not isinstance(document, dict)
-        or set(document) != {"quotas"}
-        or not isinstance(document["quotas"], list)
-    ):
+    wrong = [key for key in document if key != "quotas"] if isinstance(document, dict) else []
+    if wrong:
+        raise QuotaTextError([f"{part_text(wrong[0])}: unknown key; has to be one list under the key quotas"])
+    if not isinstance(document, dict) or not isinstance(document.get("quotas"), list):
         raise QuotaTextError(["has to be one list under the key quotas"])
     found: dict[tuple[QuotaEntity, QuotaKey], float] = {}
     faults: list[str] = []
@@ -130,9 +133,22 @@ def from_text(text: str) -> dict[tuple[QuotaEntity, QuotaKey], float]:
     return found
 
 
+def key_fault(entity: QuotaEntity, key: str) -> str | None:
+    """Why a valid entity can not have this quota, and which it can; None: it can."""
+    allowed = [each for each in QuotaKey if each in allowed_keys(entity)]
+    if key in allowed:
+        return None
+    if key not in list(QuotaKey):
+        return unknown_key(key, allowed)
+    return f"{entity} has no such quota; give {' or '.join(allowed)}"
+
+
 def _row(row: Any) -> Iterable[tuple[tuple[QuotaEntity, QuotaKey], float]]:
     if not isinstance(row, dict):
         raise ValueError("has to be a mapping")
+    for key in row:
+        if key not in _KEYS:
+            raise ValueError(f"{part_text(key)}: {unknown_key(str(key), _KEYS)}")
     rest = dict(row)
     names: dict[EntityType, Name | None] = {}
     for entity_type, key in _NAMES.items():
@@ -151,7 +167,9 @@ def _row(row: Any) -> Iterable[tuple[tuple[QuotaEntity, QuotaKey], float]]:
         raise ValueError("limits nothing")
     for key, value in rest.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"{key}: {_shown(value)} is no number")
+            raise ValueError(f"{key}: {_shown(value)} is no number; write it as 1048576, without quotes")
+        if validate_entity(entity) is None and (fault := key_fault(entity, key)) is not None:
+            raise ValueError(f"{key}: {fault}")
         if (fault := validate(entity, str(key), _float(key, value))) is not None:
             raise ValueError(f"{entity}: {fault}")
         yield (entity, QuotaKey(key)), float(value)

@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from pipeline.plans.plan import Action, Plan, PlanError, entity_from_json, entity_to_json
+from pipeline.plans.plan import (
+    Action,
+    Plan,
+    PlanError,
+    check_keys,
+    entity_from_json,
+    entity_to_json,
+    names_of,
+)
 from quotas.entities import QuotaEntity, QuotaKey
 
 REVERT_FORMAT: Final = "sluice-revert"
@@ -100,6 +108,7 @@ class Revert:
             raise PlanError(f'a revert file is a JSON object with "format": "{REVERT_FORMAT}"')
         if data.get("version") != REVERT_VERSION:
             raise PlanError(f"version: this program reads {REVERT_VERSION}, not {data.get('version')!r}")
+        check_keys(data, ("format", "version", *names_of(cls)), "revert file")
         changes = data.get("changes")
         if not isinstance(changes, list):
             raise PlanError("changes: a list is needed")
@@ -183,14 +192,17 @@ def _state(now: float | None, wanted: float, expected: tuple[float | None, ...])
 def _change(data: Any, where: str) -> Change:
     if not isinstance(data, dict) or not isinstance(data.get("entity"), dict):
         raise PlanError(f"{where}: entity is missing")
+    check_keys(data, names_of(Change), where)
     try:
         key = QuotaKey(str(data.get("key")))
     except ValueError:
         raise PlanError(f"{where}: key {data.get('key')!r} is not one of {', '.join(QuotaKey)}") from None
     values = []
     for name in ("before", "after"):
-        value = data.get(name)
+        if name not in data:
+            raise PlanError(f"{where}: {name} is missing")
+        value = data[name]
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise PlanError(f"{where}: {name} is a number or null, not {value!r}")
         values.append(None if value is None else float(value))
-    return Change(entity_from_json(data["entity"]), key, values[0], values[1])
+    return Change(entity_from_json(data["entity"], where), key, values[0], values[1])

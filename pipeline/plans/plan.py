@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Final
 
@@ -211,6 +211,7 @@ class Plan:
             raise PlanError(f'a plan is a JSON object with "format": "{FORMAT}"')
         if data.get("version") != VERSION:
             raise PlanError(f"version: this program reads {VERSION}, not {data.get('version')!r}")
+        check_keys(data, ("format", "version", *names_of(cls)), "plan")
         entries = _field(data, "entries", list, "plan")
         # Plans of older releases have neither, or name the clients in the first.
         left_out, too_little = data.get("left_out") or (), data.get("too_little") or ()
@@ -244,8 +245,12 @@ def entity_to_json(entity: QuotaEntity) -> dict[str, str | None]:
     }
 
 
-def entity_from_json(data: Mapping[str, Any]) -> QuotaEntity:
+def entity_from_json(data: Mapping[str, Any], where: str) -> QuotaEntity:
     """The entity that `entity_to_json` wrote.
+
+    Args:
+        data: its JSON.
+        where: its place, for errors.
 
     Raises:
         PlanError: a type is unknown or a name is neither text nor null.
@@ -255,9 +260,9 @@ def entity_from_json(data: Mapping[str, Any]) -> QuotaEntity:
         try:
             entity_type = EntityType(type_text)
         except ValueError:
-            raise PlanError(f"entity: {type_text!r} is not one of {', '.join(EntityType)}") from None
+            raise PlanError(f"{where}: entity: {type_text!r} is not one of {', '.join(EntityType)}") from None
         if name is not None and not isinstance(name, str):
-            raise PlanError(f"entity: the name of {type_text} is text or null, not {name!r}")
+            raise PlanError(f"{where}: entity: the name of {type_text} is text or null, not {name!r}")
         names[entity_type] = DEFAULT if name is None else name
     return QuotaEntity(
         user=names.get(EntityType.USER),
@@ -265,6 +270,22 @@ def entity_from_json(data: Mapping[str, Any]) -> QuotaEntity:
         ip=names.get(EntityType.IP),
         topic=names.get(EntityType.TOPIC),
     )
+
+
+def names_of(kind: type[Any]) -> tuple[str, ...]:
+    """The names of a dataclass's fields, which are the keys of its JSON."""
+    return tuple(field.name for field in fields(kind))
+
+
+def check_keys(data: Any, known: Sequence[str], where: str) -> None:
+    """See that an object has no key that nothing would read.
+
+    Raises:
+        PlanError: it has; the text names the key, its place and what is known.
+    """
+    wrong = next((name for name in data if name not in known), None) if isinstance(data, dict) else None
+    if wrong is not None:
+        raise PlanError(f"{where}: unknown key {wrong!r}; known keys: {', '.join(known)}")
 
 
 def _list_of(items: list[dict[str, Any]]) -> str:
@@ -315,6 +336,7 @@ _COUNTING: Final[dict[str, type[Any]]] = {"scope": str, "window_num": int, "wind
 
 
 def _basis(data: dict[str, Any]) -> Basis:
+    check_keys(data, names_of(Basis), "basis")
     return Basis(
         first_day=_field(data, "first_day", str, "basis"),
         last_day=_field(data, "last_day", str, "basis"),
@@ -337,6 +359,7 @@ def _key(data: Any, where: str) -> QuotaKey:
 
 
 def _capacity(data: Any, where: str) -> CapacityCheck:
+    check_keys(data, names_of(CapacityCheck), where)
     key = _key(data, where)
     fits = data.get("fits")
     if not isinstance(fits, bool):
@@ -353,6 +376,7 @@ def _capacity(data: Any, where: str) -> CapacityCheck:
 
 
 def _left_out(data: Any, where: str) -> LeftOut:
+    check_keys(data, names_of(LeftOut), where)
     gateway, reason = _field(data, "gateway", str, where), _field(data, "reason", str, where)
     if isinstance(data.get("clients"), list):
         return LeftOut(gateway, "", reason, len(data["clients"]))
@@ -367,11 +391,13 @@ def _clients_left_out(data: Any, where: str) -> list[TooLittle]:
 
 
 def _too_little(data: Any, where: str) -> TooLittle:
+    check_keys(data, names_of(TooLittle), where)
     return TooLittle(_field(data, "client", str, where), _field(data, "reason", str, where))
 
 
 def _entry(data: Any, where: str) -> PlanEntry:
-    entity = entity_from_json(_field(data, "entity", dict, where))
+    check_keys(data, names_of(PlanEntry), where)
+    entity = entity_from_json(_field(data, "entity", dict, where), where)
     key = _key(data, where)
     value = _number(data, "value", where)
     fault = validate(entity, key, value)

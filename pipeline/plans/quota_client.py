@@ -24,6 +24,9 @@ _ENTITIES_PER_REQUEST: Final = 500
 _ADDRESSES: Final = "advertised.listeners"
 _WINDOWS: Final = ("quota.window.num", "quota.window.size.seconds")
 
+PROPERTIES: Final = frozenset(KafkaAdminClient.DEFAULT_CONFIG) - {"bootstrap_servers"}
+"""Names of a connection's settings."""
+
 Quotas = Mapping[tuple[QuotaEntity, QuotaKey], float]
 """What is set: (entity, key) -> value in the key's unit."""
 

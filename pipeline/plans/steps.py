@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from pipeline.plans.changes import (
     to_do,
 )
 from pipeline.plans.plan import Action, Plan, PlanError, too_little_text
-from pipeline.plans.quota_client import Counting, QuotaClient, Refusal, Setting
+from pipeline.plans.quota_client import PROPERTIES, Counting, QuotaClient, Refusal, Setting
 from pipeline.plans.text import number, table
 from quotas.entities import QuotaEntity, QuotaKey
 
@@ -330,6 +331,15 @@ def read_properties(path: Path | None) -> dict[str, Any]:
             # The line itself may hold a password.
             raise PlanError(f"{path}, line {at}: expected name=value")
         key = name.strip().replace(".", "_")
+        if key not in PROPERTIES:
+            # A name that is like none may be a password too.
+            close = get_close_matches(key, PROPERTIES, n=1)
+            what = (
+                f"{key}; did you mean {close[0]}?"
+                if close
+                else f"name; known: {', '.join(sorted(PROPERTIES))}"
+            )
+            raise PlanError(f"{path}, line {at}: unknown {what}")
         properties[key] = _typed(key, value.strip())
     return properties
 

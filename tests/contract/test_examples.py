@@ -2,13 +2,16 @@
 
 import re
 import tomllib
+from collections.abc import Iterator
+from functools import reduce
 from importlib.resources import files
 from typing import Any, get_args
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 import config
+from config.faults import lines
 from config.sections.upstream import UpstreamSettings
 
 _OF_NAMED_UPSTREAMS: dict[str, set[str]] = {"upstreams": set(UpstreamSettings.model_fields), "upstream": {"sasl"}}
@@ -37,6 +40,31 @@ def _tables(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
 def _with_what_is_commented_out() -> dict[str, Any]:
     """Keys without a default are there as comments of the form ``# key = value``."""
     return tomllib.loads(re.sub(r'^# (["\w.]+ = )', r"\1", _text("full.toml"), flags=re.MULTILINE))
+
+
+def _paths(table: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Of all tables in a table or an array."""
+    if isinstance(table, dict):
+        yield path
+    for part, below in table.items() if isinstance(table, dict) else enumerate(table):
+        if isinstance(below, dict | list):
+            yield from _paths(below, (*path, part))
+
+
+@pytest.mark.parametrize("name", ["full.toml", "secure.toml"])
+def test_a_wrong_key_is_named_with_its_place_in_every_table(name: str) -> None:
+    paths = list(_paths(tomllib.loads(_text(name))))
+    assert len(paths) > 5
+    for path in paths:
+        document = tomllib.loads(_text(name))
+        table = reduce(lambda found, part: found[part], path, document)
+        table["client-name"] = 1
+        with pytest.raises(ValidationError) as caught:
+            config.Config.model_validate(document)
+        assert any(
+            line.startswith(f"{'.'.join(map(str, (*path, 'client-name')))}: ")
+            for line in lines(caught.value, config.Config)
+        ), path
 
 
 def test_values_that_are_commented_out_are_valid() -> None:

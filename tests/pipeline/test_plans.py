@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -133,6 +134,22 @@ def test_revert_files_come_back_as_written_and_the_default_is_no_user_called_so(
         '"key": "request_percentage", "before": "1"}]}',
         "before",
     ),
+    (
+        '{"format": "sluice-revert", "version": 1, "changes": [{"entity": {"user": "a"}, '
+        '"key": "request_percentage", "before": 1}]}',
+        r"changes\[0\]: after is missing",
+    ),
+    (
+        '{"format": "sluice-revert", "version": 1, "changes": [{"entity": {"user": "a"}, '
+        '"key": "request_percentage", "befor": 1, "after": 2}]}',
+        r"changes\[0\]: unknown key 'befor'; known keys: entity, key, before, after",
+    ),
+    (
+        '{"format": "sluice-revert", "version": 1, "changes": [{"entity": {"client_id": "a"}, '
+        '"key": "request_percentage", "before": 1, "after": 2}]}',
+        r"changes\[0\]: entity: 'client_id' is not one of client-id, user, ip, topic",
+    ),
+    ('{"format": "sluice-revert", "version": 1, "changes": [], "more": 1}', "revert file: unknown key 'more'"),
 ])  # fmt: skip
 def test_another_file_is_refused_with_what_is_wrong(text: str, named: str) -> None:
     with pytest.raises(PlanError, match=named):
@@ -159,6 +176,13 @@ def test_a_plan_comes_back_as_it_was_written(listed: list[QuotaEntity], value: i
     (True, {"entity": {"users": "a"}}, "'users' is not one of"),
     (True, {"entity": {"user": 7}}, "text or null"), (True, {"action": "drop"}, "action 'drop'"),
     (True, {"value": float("inf")}, "value is a finite number"),
+    (True, {"lowest": 1}, r"entries\[0\]: unknown key 'lowest'; known keys: entity, key, action, value, "),
+    (True, {"entity": {"client_id": "a"}}, r"entries\[0\]: entity: 'client_id' is not one of client-id, user, ip"),
+    (False, {"scope": "fleet"}, "plan: unknown key 'scope'; known keys: format, version, made_at, basis, "),
+    (False, {"basis": {"window-num": 1}}, "basis: unknown key 'window-num'; known keys: first_day, "),
+    (False, {"capacity": [{"limits": 1}]}, r"capacity\[0\]: unknown key 'limits'; known keys: key, limit, "),
+    (False, {"left_out": [{"gw": "a"}]}, r"left_out\[0\]: unknown key 'gw'; known keys: gateway, date, reason, "),
+    (False, {"too_little": [{"name": "a"}]}, r"too_little\[0\]: unknown key 'name'; known keys: client, reason"),
 ])  # fmt: skip
 def test_what_is_no_plan_is_refused_with_its_fault(of_entry: bool, change: dict[str, object], fault: str) -> None:
     data = json.loads(plan_of((ALICE, Action.SET, 5.0, None)).to_json())
@@ -197,11 +221,18 @@ def test_connection_properties_are_read_with_their_types_and_no_fault_repeats_th
         "security_protocol": "SSL", "ssl_check_hostname": False, "request_timeout_ms": 500,
         "sasl_plain_username": "a=b", "sasl_plain_password": "12345",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "fault"), [
+    ("my secret", "line 1: expected name=value"), ("\nc2VjcmV0=", "line 2: unknown name; known: api_version, "),
+    ("sasl.plain.pasword=secret", "line 1: unknown sasl_plain_pasword; did you mean sasl_plain_password?"),
+])  # fmt: skip
+def test_fault_of_a_connection_property_names_its_line_and_no_value(text: str, fault: str, tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
-    file.write_text("my secret\n")
-    with pytest.raises(ValueError, match="line 1: expected name=value") as caught:
+    file.write_text(f"{text}\n")
+    with pytest.raises(PlanError, match=re.escape(fault)) as caught:
         read_properties(file)
-    assert "secret" not in str(caught.value)
+    assert not {"secret", "c2VjcmV0"} & set(re.findall(r"\w+", str(caught.value)))
 
 
 OTHERS = QuotaEntity(client_id=DEFAULT)

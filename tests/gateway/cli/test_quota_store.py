@@ -167,7 +167,8 @@ async def test_one_fault_and_nothing_is_changed(yaml: Yaml, capsys: Capsys, monk
             2,
             "",
             f"sluice: {path}: quotas.2: ip=here: here is not a valid IP or resolvable host.\n"
-            f"sluice: {path}: quotas.3: user=bob: Invalid configuration key speed\n",
+            f"sluice: {path}: quotas.3: speed: unknown key; known keys: user, client_id, ip, topic, "
+            f"default_user, default_client_id, default_ip, default_topic, {', '.join(QuotaKey)}\n",
         )
         refusal = "sluice: refused: there would be 2 quotas, and quota_store.max_quotas allows 1\n"
         assert await sluice(running, capsys, "quotas", "import", "-") == (1, "", refusal)
@@ -202,4 +203,4 @@ async def test_set_sets_and_removes_quotas_of_topics_too(capsys: Capsys) -> None
             code, _, err = await sluice(running, capsys, "quotas", "set", wrong, "producer_byte_rate=5")
             assert (code, bool(err)) == (2, True)
         code, _, err = await sluice(running, capsys, "quotas", "set", "topic=t", "request_percentage=5")
-        assert "Invalid configuration key" in err
+        assert "has no such quota; give producer_byte_rate or consumer_byte_rate" in err

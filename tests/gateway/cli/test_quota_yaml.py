@@ -45,7 +45,7 @@ def test_users_come_before_client_ids_and_defaults_last() -> None:
     ("user: yes\n  producer_byte_rate: 1", "quotas.0: user: True is no text; put it in quotes"),
     ("user:\n  producer_byte_rate: 1", "quotas.0: user is empty; the default is default_user: true"),
     ("default_user: 1\n  producer_byte_rate: 1", "quotas.0: default_user has to be true or left out"),
-    ("user: a\n  default_user: true\n  x: 1", "quotas.0: give user or default_user, not both"),
+    ("user: a\n  default_user: true\n  producer_byte_rate: 1", "quotas.0: give user or default_user, not both"),
     ("user: alice", "quotas.0: limits nothing"),
     ("producer_byte_rate: 1", "quotas.0: : Invalid empty client quota entity"),
     ("user: a\n  producer_byte_rate: fast", "quotas.0: producer_byte_rate: 'fast' is no number"),
@@ -54,7 +54,15 @@ def test_users_come_before_client_ids_and_defaults_last() -> None:
     ("user: a\n  request_percentage: .inf", "quotas.0: user=a: Quota request_percentage must be finite"),
     ("user: a\n  producer_byte_rate: 1.5", "quotas.0: user=a: producer_byte_rate cannot be a fractional value."),
     ("user: a\n  request_percentage: " + "9" * 400, "quotas.0: request_percentage: the number is too large"),
-    ("user: a\n  speed: 1", "quotas.0: user=a: Invalid configuration key speed"),
+    ("client-id: x\n  producer_byte_rate: 1", "quotas.0: client-id: unknown key; did you mean client_id?"),
+    ("user: a\n  producer_byte_rat: 1", "quotas.0: producer_byte_rat: unknown key; did you mean producer_byte_rate?"),
+    ("user: a\n  speed: 1", "quotas.0: speed: unknown key; known keys: user, client_id, ip, topic, default_user, "),
+    ('user: a\n  "\\e[31m": 1', 'quotas.0: "\\u001b[31m": unknown key; known keys: '),
+    ("true: 1", "quotas.0: True: unknown key; known keys: "),
+    ("user: a\n  connection_creation_rate: 1",
+     "quotas.0: connection_creation_rate: user=a has no such quota; give producer_byte_rate or "),
+    ("ip: ::1\n  producer_byte_rate: 1",
+     "quotas.0: producer_byte_rate: ip=::1 has no such quota; give connection_creation_rate"),
     ("user: a\n  user: b\n  producer_byte_rate: 1", "not YAML: user is given twice"),
     ("&a a", "quotas.0: has to be a mapping"),
 ])  # fmt: skip
@@ -63,6 +71,12 @@ def test_fault_says_where_and_what(row: str, fault: str) -> None:
         from_text(f"quotas:\n- {row}\n")
     (line,) = caught.value.lines
     assert line.startswith(fault)
+
+
+@pytest.mark.parametrize(("text", "key"), [("quota:\n- user: a\n", "quota"), ("quotas: []\nmore: 1", "more")])
+def test_another_key_beside_the_list_is_named(text: str, key: str) -> None:
+    with pytest.raises(QuotaTextError, match=f"^{key}: unknown key; has to be one list under the key quotas$"):
+        from_text(text)
 
 
 @pytest.mark.parametrize("text", [
@@ -78,10 +92,10 @@ def test_aliases_inside_each_other_stay_small() -> None:
     levels = "".join(f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 9)}]\n" for at in range(1, 30))
     with pytest.raises(QuotaTextError, match="one list under the key quotas"):
         from_text(f"a0: &a0 [x]\n{levels}")
-    row = "- user: a\n  speed: &b0 [x]\n" + "".join(
-        f"- user: a\n  speed: &b{at} [{', '.join([f'*b{at - 1}'] * 9)}]\n" for at in range(1, 30)
+    row = "- user: a\n  request_percentage: &b0 [x]\n" + "".join(
+        f"- user: a\n  request_percentage: &b{at} [{', '.join([f'*b{at - 1}'] * 9)}]\n" for at in range(1, 30)
     )
-    with pytest.raises(QuotaTextError, match="speed: a list is no number"):
+    with pytest.raises(QuotaTextError, match="request_percentage: a list is no number"):
         from_text(f"quotas:\n{row}")
 
 
