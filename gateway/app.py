@@ -685,16 +685,15 @@ class Gateway:
         await self._stop_discovering()
         if not gently:
             self._listeners.drain()
-        gently_s = self.operations.config.drain.timeout_ms / 2000 if gently else 0.0
+        section = self.operations.config.drain
         if self.pool is not None:
-            await self.pool.drain(
-                gently_s + self.operations.config.drain.timeout_ms / 1000, hurry=hurry, gently=gently
-            )
+            longest_ms = section.longest_ms if gently else section.timeout_ms
+            await self.pool.drain(longest_ms / 1000, hurry=hurry, gently=gently)
         elif gently:
-            await self._drain_idle(gently_s, hurry)
+            await self._drain_idle(section.gently_ms, hurry)
         if gently:
             self._listeners.drain()
-        deadline_ms = self._now_ms() + self.operations.config.drain.timeout_ms
+        deadline_ms = self._now_ms() + section.timeout_ms
         while self._listeners.unfinished and self._now_ms() < deadline_ms and not hurry.is_set():
             began_ms = self._now_ms()
             with contextlib.suppress(TimeoutError):
@@ -703,8 +702,8 @@ class Gateway:
                 deadline_ms += took_ms
         self._listeners.abort()
 
-    async def _drain_idle(self, within_s: float, hurry: asyncio.Event) -> None:
-        until_ms = self._now_ms() + within_s * 1000
+    async def _drain_idle(self, within_ms: int, hurry: asyncio.Event) -> None:
+        until_ms = self._now_ms() + within_ms
         while self._listeners.unfinished and self._now_ms() < until_ms and not hurry.is_set():
             for listener in self.listeners.values():
                 listener.drain_idle(_IDLE_MS)
@@ -923,7 +922,7 @@ def run(config: Config, *, banner: str | None = None, source: ConfigSource | Non
     nursery = None
     if config.server.worker_count > 1:
         # Before the loop, threads and ports: workers are forked from it.
-        nursery = Nursery(partial(_run_worker, source))
+        nursery = Nursery(partial(_run_worker, source), longest_drain_ms=config.drain.longest_ms)
     return uvloop.run(_serve(config, banner, source, nursery, inherited))
 
 
@@ -943,7 +942,12 @@ async def _work(source: ConfigSource | None, number: int, sockets: WorkerSockets
         source.set_log(start.config.log)
     gateway = Gateway(start.config, source, worker=worker)
     gateway.limits.set_mode(start.mode)
-    await gateway.start()
+    try:
+        await gateway.start()
+    except StoreError:
+        if worker.link.lost:
+            return
+        raise
     gc.collect()
     gc.freeze()
     await worker.drain.wait()

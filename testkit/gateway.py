@@ -26,6 +26,7 @@ from gateway.net.channel import ClientChannel
 from gateway.net.listener import Listener
 from gateway.observability.events import CloseCause
 from testkit.broker import ScriptedBroker
+from testkit.process_group import kill_all
 from testkit.raw_client import HOST, RawClient, until
 from testkit.secrets import secrets_in
 
@@ -359,6 +360,7 @@ async def gateway_process(
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
     )
     try:
         assert process.stdout is not None
@@ -367,7 +369,7 @@ async def gateway_process(
         yield GatewayProcess(process, port, admin_port)
     finally:
         told = b""
+        kill_all(process.pid)
         if process.returncode is None:
-            process.kill()
             _, told = await process.communicate()
         assert secrets_in(told) == []

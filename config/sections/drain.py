@@ -14,3 +14,13 @@ class DrainSettings(Section, frozen=True):
     """
 
     timeout_ms: CountOrZero = 30_000
+
+    @property
+    def gently_ms(self) -> int:
+        """How long clients of a process that was replaced may go on before it drains."""
+        return self.timeout_ms // 2
+
+    @property
+    def longest_ms(self) -> int:
+        """The longest that a process may take from the order to drain until its last connection is closed."""
+        return self.gently_ms + self.timeout_ms

@@ -175,6 +175,7 @@ class Listener:
             accepts_per_turn=ACCEPTS_PER_TURN if tls_acceptor is None or hand_over is not None else 1,
             listening=listening,
         )
+        self._draining = False
         self._peer_close_detector = PeerCloseDetector(loop, self.channels)
         self._peer_close_detector.start()
 
@@ -247,6 +248,8 @@ class Listener:
         self._observer.connection_opened(self.name)
         for listener in self.siblings:
             listener.evict_over_limit()
+        if self._draining:  # it was on its way from the process that accepts
+            channel.drain()
         if channel in self.channels:
             Eager().run(self._attach(channel, accepted.sock))
         else:
@@ -321,6 +324,7 @@ class Listener:
 
     def drain(self) -> None:
         """Close all ports, and each connection as soon as it is owed nothing."""
+        self._draining = True
         self._acceptor.stop()
         self.lingering.most = None
         for channel in list(self.channels):

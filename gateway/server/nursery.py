@@ -5,6 +5,9 @@ that other threads hold, the listening sockets, and clients' connections on thei
 takes 1.8 s, a fork milliseconds, and the modules' memory is shared.
 
 The supervisor learns of a worker's end by its sockets: a worker is the nursery's child, not its own.
+
+When the supervisor is gone, workers drain by themselves. The nursery lives until the last of them has ended. It kills
+those that take longer than a drain may take: a worker that stands still must not stay for ever.
 """
 
 from __future__ import annotations
@@ -18,8 +21,11 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
+
+import structlog
 
 IGNORED: Final = (
     signal.SIGINT,
@@ -34,8 +40,16 @@ _ANSWER_S: Final = 5.0
 """For the nursery to fork; it has nothing else to do."""
 
 _SOCKETS: Final = 3
-_REQUEST: Final = struct.Struct("!I")
+_REQUEST: Final = struct.Struct("!iI")
+"""The number of the worker to fork, or `_NONE`; and the longest drain in ms."""
+_NONE: Final = -1
 _REPLY: Final = struct.Struct("!i")
+
+_END_S: Final = 5.0
+"""For a worker to end after its drain."""
+_LOOK_S: Final = 0.1
+
+_log = structlog.get_logger("gateway.workers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +98,14 @@ class Nursery:
         gone: it forks no more; the supervisor can not make another one, having threads and ports by now.
     """
 
-    def __init__(self, work: WorkerMain) -> None:
+    def __init__(self, work: WorkerMain, *, longest_drain_ms: int) -> None:
         """Fork it. Must be called while the process has one thread and no loop.
 
         Args:
             work: run by each worker, in a process of its own.
+            longest_drain_ms: see `set_longest_drain`.
         """
+        self._longest_drain_ms = longest_drain_ms
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         gc.collect()
         gc.freeze()
@@ -120,7 +136,7 @@ class Nursery:
             if self.gone:
                 raise OSError("the process that forks workers is gone")
             descriptors = [sock.fileno() for sock in sockets.all]
-            socket.send_fds(self._sock, [_REQUEST.pack(number)], descriptors)
+            socket.send_fds(self._sock, [_REQUEST.pack(number, self._longest_drain_ms)], descriptors)
             reply = self._sock.recv(_REPLY.size)
         except (TimeoutError, ConnectionError):
             self._give_up()  # a reply that comes late would be taken for the next one's
@@ -135,8 +151,18 @@ class Nursery:
             raise OSError(-pid, os.strerror(-pid))
         return int(pid)
 
+    def set_longest_drain(self, longest_drain_ms: int) -> None:
+        """Say how long workers may drain when this process is gone; then they are killed."""
+        self._longest_drain_ms = longest_drain_ms
+        if not self.gone:
+            try:
+                self._sock.send(_REQUEST.pack(_NONE, longest_drain_ms))
+            except OSError:
+                self._give_up()
+
     def stop(self) -> None:
-        """End it; workers live on."""
+        """End it; workers that are left have been told to end before."""
+        self.set_longest_drain(0)
         self._sock.close()
         if self.gone:
             # It may stand still; it was not waited for yet, so the number is its own.
@@ -164,18 +190,28 @@ def _in_child(live: Callable[[], None]) -> None:
 
 
 def _nurse(requests: socket.socket, work: WorkerMain) -> None:
-    # Children that have ended leave nothing behind.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    workers: dict[int, int] = {}  # by process id: their numbers
+    longest_drain_ms = 0
+    # Workers that have ended are asked for; a signal that comes before it is waited for is kept.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, _REQUEST.size, _SOCKETS)
+        try:
+            message, descriptors, _, _ = socket.recv_fds(requests, _REQUEST.size, _SOCKETS)
+        except ConnectionError:
+            message, descriptors = b"", []
         if not message:
+            _await_end(workers, longest_drain_ms / 1000 + _END_S)
             return
-        (number,) = _REQUEST.unpack(message)
+        number, longest_drain_ms = _REQUEST.unpack(message)
+        _forget_ended(workers)
+        if number == _NONE:
+            continue
         received = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         if len(received) < _SOCKETS:  # this process is out of them for now
             for sock in received:
                 sock.close()
-            requests.send(_REPLY.pack(-errno.EMFILE))
+            _reply(requests, -errno.EMFILE)
             continue
         sockets = WorkerSockets(*received)
         try:
@@ -186,9 +222,39 @@ def _nurse(requests: socket.socket, work: WorkerMain) -> None:
             requests.close()
             _in_child(lambda: _work(work, number, sockets))  # noqa: B023  (ends before the next turn)
         sockets.close()
+        if pid > 0:
+            workers[pid] = number
+        _reply(requests, pid)
+
+
+def _reply(requests: socket.socket, pid: int) -> None:
+    with suppress(ConnectionError):  # the supervisor is gone: the next turn finds out
         requests.send(_REPLY.pack(pid))
 
 
 def _work(work: WorkerMain, number: int, sockets: WorkerSockets) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     work(number, sockets)
+
+
+def _forget_ended(workers: dict[int, int]) -> None:
+    """Until a process that has ended is asked for here, its id is not given to another one."""
+    while workers:
+        pid, _ = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        workers.pop(pid, None)
+
+
+def _await_end(workers: dict[int, int], within_s: float) -> None:
+    """Wait until all have ended; kill those that have not by then."""
+    # By looks and not by a clock: a time during which this process stood still with its workers does not count.
+    looks = round(within_s / _LOOK_S)
+    _forget_ended(workers)
+    while workers and looks > 0:
+        if signal.sigtimedwait([signal.SIGCHLD], _LOOK_S) is None:
+            looks -= 1
+        _forget_ended(workers)
+    for pid, number in workers.items():
+        _log.error("worker_killed", worker=number, pid=pid, reason="it has not ended after its supervisor")
+        os.kill(pid, signal.SIGKILL)

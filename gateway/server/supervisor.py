@@ -132,7 +132,10 @@ class Supervisor:
 
     async def spread(self, what: str, value: ReloadPlan | Enforcement, by: str) -> None:
         """Put a reload or a mode in force in all workers; see `Operations`."""
-        await self._pool.ask_all(what, self._shared(value) if isinstance(value, ReloadPlan) else value, by)
+        if isinstance(value, ReloadPlan):
+            self._pool.set_longest_drain(value.config.drain.longest_ms)
+            value = self._shared(value)
+        await self._pool.ask_all(what, value, by)
 
     async def _quotas_changed(self, changes: Sequence[StoredChange], version: int) -> None:
         await self._pool.ask_all("quotas_changed", tuple(changes), version, following=True)

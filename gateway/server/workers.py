@@ -176,6 +176,10 @@ class WorkerPool:
         except TimeoutError:
             raise OSError("the workers did not start") from None
 
+    def set_longest_drain(self, longest_drain_ms: int) -> None:
+        """See `Nursery.set_longest_drain`."""
+        self._nursery.set_longest_drain(longest_drain_ms)
+
     def why_not_ready(self) -> str | None:
         """None while one of them takes connections, and one that dies could be replaced."""
         if not any(worker.serves for worker in self.workers.values()):

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from gateway.net.accepted_socket import AcceptedSocket
+from gateway.net.listening import PlainSocket
 from gateway.observability.events import CloseCause
 from testkit import wire
 from testkit.frames import fetch
-from testkit.gateway import RunningGateway, broker_and_gateway, free_ports
+from testkit.gateway import LISTENER, RunningGateway, broker_and_gateway, free_ports
 from testkit.raw_client import HOST, RawClient, refused, until
 
 
@@ -88,4 +90,17 @@ async def test_connection_that_arrives_while_the_listener_begins_to_drain_is_clo
         late.setblocking(False)
         async with RawClient(late) as client:
             assert await client.receive_rest() == b""
+        await running.ended_by(CloseCause.DRAINED)
+
+
+async def test_connection_that_is_handed_over_to_a_listener_that_drains_is_closed() -> None:
+    async with broker_and_gateway() as (_, running):
+        client, accepted = socket.socketpair()
+        client.setblocking(False)
+        running.gateway.connections.admit(LISTENER, HOST, now_ms=running.listener.now_ms())
+        running.listener.drain()
+        running.listener.adopt(AcceptedSocket(PlainSocket(fileno=accepted.detach()), HOST, 1, None))
+        async with RawClient(client) as late:
+            assert await late.receive_rest() == b""
+        assert running.channels == []
         await running.ended_by(CloseCause.DRAINED)

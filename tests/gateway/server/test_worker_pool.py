@@ -16,6 +16,7 @@ from gateway.net.listening import PlainSocket
 from gateway.server import nursery, workers
 from gateway.server.link import Link
 from gateway.server.nursery import Nursery, WorkerSockets
+from gateway.server.reload import plan
 from gateway.server.supervisor import Supervisor
 from gateway.server.worker import Start, WorkerSide, handover_message
 from gateway.server.workers import WorkerPool
@@ -40,6 +41,7 @@ class Ends:
         self.gone = False
         self.of: dict[int, WorkerSockets] = {}
         self.pid = 100
+        self.longest_drain_ms = 0
         self._all: list[WorkerSockets] = []
 
     def fork(self, number: int, sockets: WorkerSockets) -> int:
@@ -47,6 +49,9 @@ class Ends:
         self._all.append(sockets)
         self.pid += 1
         return self.pid
+
+    def set_longest_drain(self, longest_drain_ms: int) -> None:
+        self.longest_drain_ms = longest_drain_ms
 
     def stop(self) -> None:
         for sockets in self._all:
@@ -130,6 +135,16 @@ async def test_a_worker_that_began_before_a_reload_gets_the_mode_of_now(pool: Wo
     operations.config = operations.config.model_copy(update={"enforcement": enforcement})
     await ready(link, pool, 0)
     await until(lambda: told == [Enforcement.OFF, Enforcement.ENFORCE])
+
+
+async def test_a_reload_says_how_long_workers_may_drain_without_their_supervisor(
+    pool: WorkerPool, ends: Ends
+) -> None:
+    running = default_config(parse_bootstrap("127.0.0.1:9092"))
+    drain = running.drain.model_copy(update={"timeout_ms": 2_000})
+    decided = plan(running, running.model_copy(update={"drain": drain}))
+    await supervisor(pool).spread("reload", decided, "a test")
+    assert ends.longest_drain_ms == 3_000
 
 
 async def test_answer_of_a_worker_that_died_before_the_others_answered_does_not_count(
@@ -231,6 +246,7 @@ def test_a_nursery_that_does_not_answer_in_time_forks_no_more() -> None:
     nursery = object.__new__(Nursery)  # the constructor forks
     nursery._sock, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     nursery._sock.settimeout(0.05)
+    nursery._longest_drain_ms = 0
     nursery.gone = False
     for _ in range(2):
         ours, theirs = WorkerSockets.pair()
@@ -243,14 +259,16 @@ def test_a_nursery_that_does_not_answer_in_time_forks_no_more() -> None:
     with pytest.raises(OSError):
         other.send(b"\0\0\0\1")
     other.close()
+    nursery.set_longest_drain(1)  # says it to nobody
 
 
 def test_a_nursery_that_is_out_of_descriptors_says_so_and_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nursery.signal, "signal", lambda *_: None)
+    for name in ("signal", "pthread_sigmask"):
+        monkeypatch.setattr(nursery.signal, name, lambda *_: None)
     asking, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with asking, asked:
         for _ in range(2):
-            asking.send(nursery._REQUEST.pack(0))  # as it arrives where the sockets find no place
+            asking.send(nursery._REQUEST.pack(0, 0))  # as it arrives where the sockets find no place
         asking.shutdown(socket.SHUT_WR)
         nursery._nurse(asked, lambda _number, _sockets: None)
         replies = [nursery._REPLY.unpack(asking.recv(nursery._REPLY.size)) for _ in range(2)]

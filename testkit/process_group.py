@@ -1,0 +1,35 @@
+"""The processes of a gateway that a test starts: none may be left when the test is over.
+
+A gateway forks workers and starts the process that replaces it. Those are no children of the test. They are in the
+process group of the first process, if that began a session of its own (`start_new_session=True`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+
+def members(leader: int) -> list[int]:
+    """The living processes of a group, in the order of their ids.
+
+    Args:
+        leader: the first process of the group, which may have ended.
+    """
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, group = (each / "stat").read_text().rpartition(")")[2].split()[:3]
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(group) == leader and state not in "ZX":
+            found.append(int(each.name))
+    return sorted(found)
+
+
+def kill_all(leader: int) -> None:
+    """SIGKILL for every process of a group. See `members`."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
