@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final
 from urllib.request import urlopen
 
+from testkit.process_group import kill_all
+
 _START_S: Final = 60.0
 _STOP_S: Final = 60.0
 
@@ -35,13 +37,14 @@ def serving(config: Path, *, admin: str, log: Path | None = None) -> Iterator[su
     command = [sluice, "serve", "--config", config]
     with ExitStack() as stack:
         if log is None:
-            process = subprocess.Popen(command)
+            process = subprocess.Popen(command, start_new_session=True)
         else:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stack.enter_context(log.open("w")),
+                start_new_session=True,
             )
         stack.callback(_stop, process)
         _await_ready(f"{admin}/readyz", process)
@@ -53,7 +56,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(_STOP_S)
     except subprocess.TimeoutExpired:
-        process.kill()
+        pass
+    finally:
+        kill_all(process.pid)
         process.wait()
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from struct import unpack
+from typing import Self
 
 from testkit import wire
 
@@ -15,7 +16,7 @@ _WITHIN_S = 20.0
 
 
 class Newcomers:
-    """Connect so often a second, ask once, close; until told to stop.
+    """Connect so often a second, ask once, close; until told to stop, at the latest at the end of a `with`.
 
     Attributes:
         outcomes: how often: answered, refused, reset (or closed in the place of an answer), silent.
@@ -37,6 +38,12 @@ class Newcomers:
         self._threads = [threading.Thread(target=self._run, args=(n / per_s,)) for n in range(threads)]
         for thread in self._threads:
             thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
 
     def stop(self) -> Counter[str]:
         """End; what came of all."""

@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from testkit.adversary.player import AUTO_PARTITIONS, Login, Outcome, Player
 from testkit.adversary.requests import batch
 from testkit.adversary.script import LISTENERS, Script
 from testkit.gateway import free_ports
+from testkit.process_group import kill_all
 from testkit.raw_client import HOST
 from testkit.wire_client import WireClient, now_ms
 
@@ -326,6 +326,7 @@ class Stage:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
+                start_new_session=True,
                 # Its stalls are judged: not in the debug mode that tests run in.
                 env={name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"},
             )
@@ -388,8 +389,8 @@ sasl = {login}
         return text + self._more_configuration
 
     def _stop_gateway(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
+        if self._process is not None:
+            kill_all(self._process.pid)
             self._process.wait()
 
     def _stop(self) -> None:

@@ -19,6 +19,7 @@ from typing import Final
 
 from testkit.certificates import Authority, KeyPair
 from testkit.gateway import free_ports
+from testkit.process_group import kill_all
 from testkit.raw_client import HOST
 
 FEW: Final = 20
@@ -131,7 +132,11 @@ class FaultyGateway:
             program = Path(sys.executable).with_name("sluice")
             command = [str(program), "serve", "--config", str(self._config)]
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
             )
         wait_for(lambda: self.status("/readyz" if ready else "/healthz") == 200, self.log_tail)
 
@@ -189,9 +194,9 @@ class FaultyGateway:
 
     def close(self) -> None:
         """End it for good."""
-        if self._process is not None and self._process.poll() is None:
-            self.signal(signal.SIGCONT)
-            self.kill()
+        if self._process is not None:
+            kill_all(self._process.pid)
+            self._process.wait()
         self.store_disk.unmount()
         self.usage_disk.unmount()
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from testkit.gateway import free_ports
+from testkit.process_group import kill_all
 from testkit.raw_client import HOST
 
 _ROOT: Final = Path(__file__).parents[2]
@@ -175,6 +176,7 @@ class ChaosGateway:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
+                start_new_session=True,
             )
 
     def signal(self, number: signal.Signals) -> None:
@@ -295,8 +297,8 @@ class ChaosGateway:
 
     def close(self) -> None:
         """End it for good."""
-        if self.running:
-            self.signal(signal.SIGCONT)
-            self.end(signal.SIGKILL)
+        if self._process is not None:
+            kill_all(self._process.pid)
+            self._process.wait()
         if self._mounted:
             subprocess.run(["umount", str(self._disk)], check=False)

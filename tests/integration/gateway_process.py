@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from prometheus_client.parser import text_string_to_metric_families
 
 from testkit.loopback import own_host
+from testkit.process_group import kill_all
 from testkit.secrets import OUTPUTS
 from testkit.tap import Tap
 
@@ -147,7 +148,9 @@ bind = "{self._admin}"
         command = [str(Path(sys.executable).parent / "sluice"), "serve", "--config", str(self._config)]
         OUTPUTS.watch(self.log_file)
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
+            )
         for port in self._ports[:-1]:
             self._tap.relay(port, (GATEWAY_HOST, port))
         try:
@@ -181,19 +184,21 @@ bind = "{self._admin}"
         return self._process.wait(timeout_s)
 
     def stop(self) -> None:
-        """End it, whatever state it is in; what it has let out is searched for secrets."""
-        if self.running:
-            with contextlib.suppress(OSError, http.client.HTTPException):  # it may be too busy to answer
-                OUTPUTS.look_at_process(self.pid, str(self._admin))
-        self._tap.stop_relaying(self._ports[:-1])
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            # The second signal asks for no patience with what is still in flight.
-            self._process.terminate()
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+        """End all its processes, whatever state they are in; what it has let out is searched for secrets."""
+        try:
+            if self.running:
+                with contextlib.suppress(OSError, http.client.HTTPException):  # it may be too busy to answer
+                    OUTPUTS.look_at_process(self.pid, str(self._admin))
+            self._tap.stop_relaying(self._ports[:-1])
+            if self._process is not None and self._process.poll() is None:
+                self._process.terminate()
+                # The second signal asks for no patience with what is still in flight.
+                self._process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(5)
+        finally:
+            if self._process is not None:
+                kill_all(self._process.pid)
                 self._process.wait()
         OUTPUTS.look()
         OUTPUTS.look_at_files(self._config.parent)

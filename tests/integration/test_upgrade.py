@@ -64,13 +64,9 @@ producer_byte_rate = 1000
 """
     gateway = GatewayProcess(tmp_path, kafka.brokers.values(), tap, GatewayOptions(tables=tables))
     gateway.start()
-    found = Upgraded(gateway)
     try:
-        yield found
+        yield Upgraded(gateway)
     finally:
-        for pid in found.pids[1:]:
-            if Path(f"/proc/{pid}").exists():
-                os.kill(pid, signal.SIGKILL)
         gateway.stop()
 
 
@@ -88,19 +84,18 @@ def test_upgrades_and_reloads_are_not_noticed_and_a_debt_stays(upgraded: Upgrade
     in_debt_since = time.monotonic()
     debtor.close()
     producer = Producer({"bootstrap.servers": str(gateway.bootstrap), "enable.idempotence": True, "linger.ms": 1})
-    newcomers = Newcomers(gateway.behind_tap(0), per_s=50)
-    sent = 0
-    for _ in range(2):
-        done = upgraded.upgrade()
-        assert done.returncode == 0, done.stderr
-        os.kill(upgraded.pids[-1], signal.SIGHUP)
-        eventually(upgraded.alone)
-        for _ in range(50):
-            producer.produce(topic, str(sent).encode(), partition=0)
-            sent += 1
-        assert producer.flush(30) == 0
-    outcomes = newcomers.stop()
-    assert set(outcomes) == {"answered"}, outcomes
+    with Newcomers(gateway.behind_tap(0), per_s=50) as newcomers:
+        sent = 0
+        for _ in range(2):
+            done = upgraded.upgrade()
+            assert done.returncode == 0, done.stderr
+            os.kill(upgraded.pids[-1], signal.SIGHUP)
+            eventually(upgraded.alone)
+            for _ in range(50):
+                producer.produce(topic, str(sent).encode(), partition=0)
+                sent += 1
+            assert producer.flush(30) == 0
+    assert set(newcomers.outcomes) == {"answered"}, newcomers.outcomes
     with WireClient(gateway.bootstrap, client_id="debtor") as client:
         code, throttle_ms = create(client, f"{topic}x", 1)
     left_ms = (40 - 5.5) / 0.5 * 1000 - (time.monotonic() - in_debt_since) * 1000

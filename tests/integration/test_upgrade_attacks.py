@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -106,21 +107,20 @@ def parent(pid: int) -> int:
         return 0
 
 
+@contextmanager
 def attacked(directory: Path, kafka: KafkaCluster, tap: Tap, tables: str) -> Iterator[Attacked]:
     gateway = GatewayProcess(directory, kafka.brokers.values(), tap, GatewayOptions(tables=DRAIN + tables))
     gateway.start()
-    found = Attacked(gateway)
     try:
-        yield found
+        yield Attacked(gateway)
     finally:
         gateway.stop()
-        for pid in found.all():
-            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
 def shared(kafka: KafkaCluster, tap: Tap, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
-    yield from attacked(tmp_path_factory.mktemp("one"), kafka, tap, "[server]\nworkers = 1\n")
+    with attacked(tmp_path_factory.mktemp("one"), kafka, tap, "[server]\nworkers = 1\n") as found:
+        yield found
 
 
 @pytest.fixture
@@ -132,27 +132,27 @@ def one(shared: Attacked) -> Attacked:
 
 
 def test_two_upgrades_at_once_are_one(one: Attacked) -> None:
-    newcomers = Newcomers(one.gateway.behind_tap(0), per_s=30)
-    old = one.serving()
-    first, second = one.begin(), one.begin()
-    answers = sorted([one.ends(first), one.ends(second)])
-    assert [code for code, _ in answers] == [0, 1], answers
-    assert "an upgrade is under way" in answers[1][1]
-    assert one.serving() != old
-    one.settle()
-    assert set(newcomers.stop()) == {"answered"}
+    with Newcomers(one.gateway.behind_tap(0), per_s=30) as newcomers:
+        old = one.serving()
+        first, second = one.begin(), one.begin()
+        answers = sorted([one.ends(first), one.ends(second)])
+        assert [code for code, _ in answers] == [0, 1], answers
+        assert "an upgrade is under way" in answers[1][1]
+        assert one.serving() != old
+        one.settle()
+    assert set(newcomers.outcomes) == {"answered"}
 
 
 def test_the_next_one_is_told_to_end(one: Attacked) -> None:
-    newcomers = Newcomers(one.gateway.behind_tap(0), per_s=30)
-    old = one.serving()
-    asked = one.begin()
-    os.kill(one.next(old, with_ports=False), signal.SIGTERM)
-    code, text = one.ends(asked)
-    assert code == 1, text
-    assert one.serving() == old
-    one.settle()
-    assert set(newcomers.stop()) == {"answered"}
+    with Newcomers(one.gateway.behind_tap(0), per_s=30) as newcomers:
+        old = one.serving()
+        asked = one.begin()
+        os.kill(one.next(old, with_ports=False), signal.SIGTERM)
+        code, text = one.ends(asked)
+        assert code == 1, text
+        assert one.serving() == old
+        one.settle()
+    assert set(newcomers.outcomes) == {"answered"}
 
 
 @pytest.mark.parametrize("with_ports", [False, True], ids=["at once", "with the ports"])
@@ -199,13 +199,13 @@ def test_the_old_one_is_told_to_end(one: Attacked) -> None:
 def test_workers_serve_on_when_their_supervisor_is_killed_meanwhile(
     kafka: KafkaCluster, tap: Tap, tmp_path: Path
 ) -> None:
-    for two in attacked(tmp_path, kafka, tap, "[server]\nworkers = 2\n"):
-        newcomers = Newcomers(two.gateway.behind_tap(0), per_s=30)
-        asked = two.begin()
-        code, text = two.ends(asked)
-        assert code == 0, text
-        two.settle(4)  # with what forks workers
-        assert set(newcomers.stop()) == {"answered"}
+    with attacked(tmp_path, kafka, tap, "[server]\nworkers = 2\n") as two:
+        with Newcomers(two.gateway.behind_tap(0), per_s=30) as newcomers:
+            asked = two.begin()
+            code, text = two.ends(asked)
+            assert code == 0, text
+            two.settle(4)  # with what forks workers
+        assert set(newcomers.outcomes) == {"answered"}
         old = two.serving()
         asked = two.begin()
         new = two.next(old, with_ports=True)
