@@ -1,10 +1,11 @@
 """What an operator writes, read and checked: the TOML file, its models, and the quota objects made from it.
 
 `sections/` has a module for each section of the file, `model.py` the rules between them, `loader.py` the reading,
-`faults.py` the error lines. The configuration is valid before a socket is opened. This package imports `quotas`,
-neither the gateway nor the protocol.
+`faults.py` the error lines, `findings.py` what is allowed and can hardly be meant. The configuration is valid before
+a socket is opened. This package imports `quotas`, neither the gateway nor the protocol.
 """
 
+from config.findings import Finding, Severity, findings
 from config.host_port import HostPort
 from config.loader import ConfigError, default_config, load, parse, parse_bootstrap, replace_upstream
 from config.model import Config
@@ -17,10 +18,13 @@ __all__ = [
     "Config",
     "ConfigError",
     "ENFORCED_KEYS",
+    "Finding",
     "HostPort",
     "ListenerSettings",
     "QuotaRule",
+    "Severity",
     "default_config",
+    "findings",
     "load",
     "parse",
     "parse_bootstrap",

@@ -78,6 +78,14 @@ def valid_host(text: str) -> bool:
     return True
 
 
+def is_loopback(host: str) -> bool:
+    """Whether this is an address of the machine that it alone reaches, or the name of one."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _connectable(value: object) -> HostPort:
     return _validated(value, lowest_port=1)
 

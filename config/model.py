@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from config.host_port import HostPort
+from config.host_port import HostPort, is_loopback
 from config.section_base import Key, Section, faults_error
 from config.sections.admin import AdminSettings
 from config.sections.client_ids import ClientIdSettings
@@ -22,17 +21,16 @@ from config.sections.limits import LimitSettings
 from config.sections.listeners import ListenerSettings
 from config.sections.log import LogSettings
 from config.sections.mutation_quota import MutationQuotaSettings
-from config.sections.quota_admin import Authorize, QuotaAdminSettings
+from config.sections.quota_admin import QuotaAdminSettings
 from config.sections.quota_store import QuotaStoreSettings
 from config.sections.quotas import QuotaRule
 from config.sections.server import ServerSettings
 from config.sections.traces import TraceSettings
 from config.sections.upstream import NamedUpstreamSettings, SendProxyProtocol, UpstreamSettings
 from config.sections.usage import UsageSettings
-from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from quotas.entities import QuotaEntity, QuotaKey
 from quotas.limits import Limits
 from quotas.mutations import MutationSettings
-from quotas.name_prefixes import is_prefix
 from quotas.rate_quotas import RateSettings
 
 
@@ -107,50 +105,9 @@ class Config(Section, frozen=True):
             idle_expiry_ms=section.idle_expiry_ms,
         )
 
-    def warnings(self) -> list[str]:
-        """What is allowed but probably not meant; one line each, key path first."""
-        found = [
-            f'quotas.{at}.{name}: "{DEFAULT.value}" is taken as a name; the default is default_{name} = true'
-            for at, rule in enumerate(self.quotas)
-            for name in ("user", "client_id")
-            if getattr(rule, name) == DEFAULT.value
-        ]
-        if not self.client_ids.prefixes:
-            found += [
-                f"quotas.{at}.{name}: the star is a letter of this name; for all names that begin so, set "
-                "client_ids.prefixes = true"
-                for at, rule in enumerate(self.quotas)
-                for name in ("user", "client_id")
-                if is_prefix(getattr(rule, name))
-            ]
-        if self.quota_admin.authorize is Authorize.ANYONE:
-            found.append("quota_admin.authorize: every client may change quotas; for development only")
-        found += [
-            f"listeners.{at}.proxy_protocol.trusted: trusts everybody, so anybody can pose as any address"
-            for at, listener in enumerate(self.listeners)
-            if listener.proxy_protocol is not None and listener.proxy_protocol.trusts_all
-        ]
-        if self.client_quota.scope == "fleet" and self.quota_store.kind != "topic":
-            found.append("quota_store.kind: gateways share usage, but each has quotas of its own")
-        if len(self.listeners) == 1 and self.listeners[0].protected:
-            found.append("listeners.0.protected: without effect, since there is no other listener")
-        found.extend(self._sasl_warnings())
-        return found
-
     def upstream_of(self, listener: ListenerSettings) -> UpstreamSettings:
         """The upstream that a listener leads to."""
         return next((each for each in self.upstreams if each.name == listener.upstream), self.upstream)
-
-    def _sasl_warnings(self) -> Iterator[str]:
-        upstreams = {"upstream": self.upstream} | {
-            f"upstreams.{at}": each for at, each in enumerate(self.upstreams)
-        }
-        for key, upstream in upstreams.items():
-            if upstream.security_protocol.sasl and upstream.sasl is None:
-                yield f"{key}.sasl: missing; the gateway itself can ask nothing there, and will not be ready"
-        for at, listener in enumerate(self.listeners):
-            if self.upstream_of(listener).security_protocol.sasl and not listener.security_protocol.sasl:
-                yield f"listeners.{at}.security_protocol: clients can authenticate, but all are ANONYMOUS to quotas"
 
     @model_validator(mode="after")
     def _check(self) -> Config:
@@ -212,6 +169,21 @@ class Config(Section, frozen=True):
                 text = f"{listener.security_protocol} leads to brokers that authenticate nobody; see its upstream"
                 yield ("listeners", at, "security_protocol"), text
 
+    def secret_files(self) -> dict[str, str]:
+        """The files with secrets of its own that this gateway reads at its start, by key."""
+        topics = self.own_topics()
+        store, fleet = self.quota_store, self.fleet
+        found = {}
+        if "quota_store" in topics or ("fleet" in topics and fleet.secret_file is None):
+            found["quota_store.secret_file"] = store.secret_file
+            found["quota_store.previous_secret_file"] = store.previous_secret_file
+        if "usage" in topics:
+            found["usage.secret_file"] = self.usage.secret_file
+        if "fleet" in topics:
+            found["fleet.secret_file"] = fleet.secret_file
+            found["fleet.previous_secret_file"] = fleet.previous_secret_file
+        return {key: file for key, file in found.items() if file is not None}
+
     def own_topics(self) -> dict[str, str]:
         """The topics that this gateway keeps its own records in, by section."""
         kept = {
@@ -222,10 +194,11 @@ class Config(Section, frozen=True):
         return {section: topic for section, (topic, used) in kept.items() if used}
 
     def _own_topic_faults(self) -> Iterator[tuple[Key, str]]:
-        topics = self.own_topics()
-        for section in ("quota_store", "usage"):
-            if "fleet" in topics and topics.get(section) == topics["fleet"]:
-                yield ("fleet", "topic"), f'"{topics["fleet"]}" is that of {section} too'
+        seen: dict[str, str] = {}
+        for section, topic in self.own_topics().items():
+            first = seen.setdefault(topic, section)
+            if first != section:
+                yield (section, "topic"), f'"{topic}" is that of {first} too'
         if self.upstream.send_proxy_protocol is SendProxyProtocol.NONE:
             return
         for name, kind in (("quota_store", self.quota_store.kind), ("usage", self.usage.kind)):
@@ -291,17 +264,10 @@ class _Claim:
         # A wildcard also owns the machine's other addresses, but which those are is not known here.
         same_host = (
             self.first.host == peer.host
-            or (self.first.wildcard and _is_loopback(peer.host))
-            or (peer.host == "localhost" and _is_loopback(self.first.host))
+            or (self.first.wildcard and is_loopback(peer.host))
+            or (peer.host == "localhost" and is_loopback(self.first.host))
         )
         return same_host and self.first.port <= peer.port <= self.last_port
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _dotted(key: Key) -> str:

@@ -750,23 +750,27 @@ class Gateway:
             _log.error("quota_store_not_closed", waited_s=within_s)
 
 
-def _traces_of(config: Config) -> OtlpTraces | None:
+def traces_class() -> type[OtlpTraces]:
     """What sends spans.
 
     Raises:
-        ConfigError: they are wanted, and the library is not there.
+        ConfigError: the library is not there.
     """
-    section = config.traces
-    if section.endpoint is None:
-        return None
     try:
         # A gateway without traces needs none of it.
         from gateway.observability.otlp import OtlpTraces
     except ImportError as exc:
         raise ConfigError(
-            [f"traces.endpoint needs more packages: pip install '/path/to/sluice[traces]' ({exc})"]
+            [f"traces.endpoint: needs more packages: pip install '/path/to/sluice[traces]' ({exc})"]
         ) from exc
-    return OtlpTraces(
+    return OtlpTraces
+
+
+def _traces_of(config: Config) -> OtlpTraces | None:
+    section = config.traces
+    if section.endpoint is None:
+        return None
+    return traces_class()(
         section.endpoint,
         ca=section.ca,
         max_spans_per_second=section.max_spans_per_second,

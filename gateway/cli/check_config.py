@@ -1,15 +1,19 @@
-"""``sluice check-config FILE``: is this file a configuration, and what does it come to."""
+"""``sluice check-config FILE``: is this file a configuration, what does it come to, and will it get ready."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 import config
 from config.host_port import HostPort
 from gateway.cli.table import aligned
 from quotas.limits import Enforcement
+
+NOTES: Final = 3
+"""The exit code with --strict where there are notes and nothing worse."""
 
 _MODES: Final = {
     Enforcement.ENFORCE: "enforced",
@@ -23,38 +27,89 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "check-config",
         help="check a configuration file; nothing is started",
-        description="Check a configuration file, and the certificates that it names; nothing is started. Exit code 0 "
-        "when all is right, else 2.",
+        description="Check a configuration file, and the certificates, passwords and secrets that it names. Nothing "
+        "is started. Exit code 0: as far as the file says, the gateway starts and gets ready; there may be notes "
+        "about what can hardly be meant. Exit code 2: the file can not be read, or the gateway would not start, "
+        "would never be ready, or would do something else than what is written. With --strict, exit code 3: there "
+        "are notes and nothing worse.",
         allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit code 3 where there are notes; for pipelines"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints a summary; what is allowed but looks like a mistake goes to standard error."""
-    found = config.load(arguments.file)
-    _check_certificates(found, arguments.file)
-    print(f"{arguments.file}: ok")
+    """Prints a summary; errors and notes go to standard error."""
+    file = arguments.file
+    found = config.load(file)
+    findings = config.findings(found)
+    faults = [str(each) for each in findings if each.severity is config.Severity.ERROR]
+    notes = [str(each) for each in findings if each.severity is config.Severity.NOTE]
+    faults += _faults_of_files(found)
+    notes += _too_much_for_this_machine(found)
+    for line in notes:
+        print(f"sluice: {file}: note: {line}", file=sys.stderr)
+    if faults:
+        raise config.ConfigError([f"{file}: {line}" for line in faults])
+    many = "" if not notes else f", with {len(notes)} note{'s' if len(notes) > 1 else ''}"
+    print(f"{file}: ok{many}")
     for line in aligned(_summary(found), indent="  "):
         print(line)
-    for line in found.warnings():
-        print(f"sluice: {arguments.file}: {line}", file=sys.stderr)
-    return 0
+    return NOTES if notes and arguments.strict else 0
 
 
-def _check_certificates(found: config.Config, file: str) -> None:
+def _faults_of_files(found: config.Config) -> list[str]:
+    """What `serve` would say of the files that the configuration names, and of the packages that it needs."""
+    faults: list[str] = []
+    for key, file in found.secret_files().items():
+        try:
+            config.read_secret(key, file)
+        except config.ConfigError as exc:
+            faults += exc.lines
     protocols = [each.security_protocol for each in found.listeners]
-    protocols += [each.security_protocol for each in (found.upstream, *found.upstreams)]
-    if not any(protocol.tls for protocol in protocols):
-        return
-    # Most files have no TLS, and need not wait for its imports.
-    from gateway.server.tls_setup import load_identities
+    upstreams = {"upstream": found.upstream} | {
+        f"upstreams.{at}": each for at, each in enumerate(found.upstreams)
+    }
+    protocols += [each.security_protocol for each in upstreams.values()]
+    # Most files have neither TLS nor SASL, and need not wait for their imports.
+    if any(protocol.sasl for protocol in protocols):
+        from gateway.upstream.login import LoginFailed, read_password
+
+        for key, upstream in upstreams.items():
+            if upstream.sasl is not None:
+                try:
+                    read_password(Path(upstream.sasl.password_file))
+                except LoginFailed as exc:
+                    faults.append(f"{key}.sasl.password_file: {exc}")
+    if any(protocol.tls for protocol in protocols):
+        from gateway.server.tls_setup import load_identities
+
+        try:
+            load_identities(found)
+        except config.ConfigError as exc:
+            faults += exc.lines
+    if found.traces.endpoint is not None:
+        from gateway.app import traces_class
+
+        try:
+            traces_class()
+        except config.ConfigError as exc:
+            faults += exc.lines
+    return faults
+
+
+def _too_much_for_this_machine(found: config.Config) -> list[str]:
+    """What the file asks for beyond this process's limit of descriptors; that of the service may be another."""
+    from gateway.server.connection_capacity import plan_descriptors, raise_descriptor_limit
 
     try:
-        load_identities(found)
+        plan_descriptors(found, raise_descriptor_limit())
     except config.ConfigError as exc:
-        raise config.ConfigError([f"{file}: {line}" for line in exc.lines]) from exc
+        return exc.lines
+    return []
 
 
 def _summary(found: config.Config) -> list[tuple[str, str]]:

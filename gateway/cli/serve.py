@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-import structlog
-
 import config
 from config.sections.log import LogSettings
 from config.sections.quota_admin import Authorize, QuotaAdminSettings
@@ -143,7 +141,7 @@ def _with_workers(found: config.Config, wanted: ServerSettings | None) -> config
 def _serve(found: config.Config, *, banner: str, read: Callable[[], config.Config] | None = None) -> int:
     # Checking a file or asking for help must not wait for a server's worth of imports.
     from gateway import app
-    from gateway.server.operations import ConfigSource
+    from gateway.server.operations import ConfigSource, log_findings
 
     stale = stale_modules()
     if stale:
@@ -153,8 +151,7 @@ def _serve(found: config.Config, *, banner: str, read: Callable[[], config.Confi
         )
         return 2
     limiter = setup(found.log.level, found.log.format)
-    for line in found.warnings():
-        structlog.get_logger().warning("config_suspicious", detail=line)
+    log_findings(config.findings(found))
 
     def set_log(log: LogSettings) -> None:
         setup(log.level, log.format, limiter=limiter)

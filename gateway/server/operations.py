@@ -7,13 +7,13 @@ changes is what the next request meets. Every change is a line in the log, with 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import structlog
 
-from config import Config, ConfigError
+from config import Config, ConfigError, Finding, Severity, findings
 from config.sections.log import LogSettings
 from gateway.observability.events import ReloadResult
 from gateway.server.reload import ReloadPlan, plan
@@ -51,6 +51,13 @@ class ReloadReport:
     applied: tuple[str, ...] = ()
     needs_restart: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
+
+
+def log_findings(found: Iterable[Finding]) -> None:
+    """A line for each; those that keep the gateway from being ready, or from what is written, are errors."""
+    for each in found:
+        log = _log.error if each.severity is Severity.ERROR else _log.warning
+        log("config_suspicious", detail=str(each))
 
 
 Spread: TypeAlias = Callable[..., Awaitable[Any]]
@@ -142,12 +149,12 @@ class Operations:
             wanted = await asyncio.to_thread(self._source.read)
             decided = plan(self.config, wanted)
             self._check(decided.config)
+            found = await asyncio.to_thread(findings, wanted)
         except ConfigError as exc:
             for line in exc.lines:
                 _log.error("config_not_reloaded", by=by, fault=line)
             return ReloadReport(ReloadResult.INVALID, faults=tuple(exc.lines))
-        for line in wanted.warnings():
-            _log.warning("config_suspicious", detail=line)
+        log_findings(found)
         self.put_in_force(decided, by=by)
         await self._spread("reload", decided, by)
         for key in decided.needs_restart:

@@ -121,6 +121,8 @@ def test_other_upstream_changes_nothing_else_and_is_checked() -> None:
      'upstreams.1.name: "x" is the name of upstreams.0 too'),
     ('[[upstreams]]\nname = "upstream"\nbootstrap = ["k:1"]',
      'upstreams.0.name: "upstream" is the name of upstream too'),
+    ('[quota_store]\nkind = "topic"\ntopic = "t"\n[usage]\nkind = "topic"\ntopic = "t"',
+     'usage.topic: "t" is that of quota_store too'),
     ('[[upstreams]]\nname = "x"\nbootstrap = ["127.0.0.1:19092"]',
      'upstreams.0.bootstrap.0: "127.0.0.1:19092" is the gateway itself (listeners.0.bind)'),
 ])  # fmt: skip
@@ -135,31 +137,6 @@ def test_own_topics_can_not_be_behind_a_proxy_that_wants_headers(section: str) -
         f'upstream.send_proxy_protocol: {section}.kind = "topic" needs a client that sends no headers; '
         "give another kind"
     ]
-
-
-PROXY = "[listeners.proxy_protocol]\ntrusted = ['{}']\n"
-ALONE = "listeners.0.protected: without effect, since there is no other listener"
-
-
-@pytest.mark.parametrize(("more", "warnings"), [
-    ("", []),
-    ("protected = true\n", [ALONE]),
-    ('protected = true\n[[listeners]]\nname = "b"\nbind = "127.0.0.1:29092"\n', []),
-    (PROXY.format("10.0.0.0/8"), []),
-    (PROXY.format("0.0.0.0/0"),
-     ["listeners.0.proxy_protocol.trusted: trusts everybody, so anybody can pose as any address"]),
-    ("[quota_admin]\nauthorize = 'ask_cluster'\n", []),
-    ("[quota_admin]\nauthorize = 'anyone'\n",
-     ["quota_admin.authorize: every client may change quotas; for development only"]),
-    (quota("user = '<default>'\ncontroller_mutation_rate = 1"),
-     ['quotas.0.user: "<default>" is taken as a name; the default is default_user = true']),
-    (quota("client_id = 'team-*'\ncontroller_mutation_rate = 1"),
-     ["quotas.0.client_id: the star is a letter of this name; for all names that begin so, set "
-      "client_ids.prefixes = true"]),
-    (quota("client_id = 'team-*'\ncontroller_mutation_rate = 1") + "[client_ids]\nprefixes = true\n", []),
-])  # fmt: skip
-def test_what_is_probably_not_meant_is_warned_about(more: str, warnings: list[str]) -> None:
-    assert read(HEAD + LISTENER + more).warnings() == warnings
 
 
 def test_listeners_may_lead_to_another_upstream_and_free_ports_never_overlap() -> None:

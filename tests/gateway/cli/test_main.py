@@ -25,7 +25,7 @@ advertised_host = "gw"
 lowest_broker_id = 5
 broker_ports = 3
 [[quotas]]
-user = "alice"
+client_id = "alice"
 controller_mutation_rate = 1
 """
 
@@ -115,9 +115,71 @@ def test_check_config_tells_where_clients_come_in_and_where_they_go(file: Path, 
     for mode, text in (("observe", "1, all only observed"), ("off", "1, all switched off")):
         file.write_text(TEXT + f'[enforcement]\nmode = "{mode}"\n')
         assert run("check-config", file)[1].splitlines()[-1] == f"  quotas           {text}"
-    file.write_text(TEXT.replace("alice", "<default>"))
-    warning = '"<default>" is taken as a name; the default is default_user = true'
-    assert run("check-config", file)[::2] == (0, f"sluice: {file}: quotas.0.user: {warning}\n")
+
+
+NEVER_READY = 'security_protocol = "SASL_PLAINTEXT"\n'
+NOTED = '[quota_admin]\nauthorize = "anyone"\n'
+
+
+@pytest.mark.parametrize(("strict", "code"), [((), 0), (("--strict",), 3)])
+def test_notes_count_with_strict_alone(strict: tuple[str, ...], code: int, file: Path, run: Run) -> None:
+    file.write_text(TEXT)
+    assert run("check-config", *strict, file)[::2] == (0, "")
+    file.write_text(TEXT + NOTED)
+    found, out, err = run("check-config", *strict, file)
+    assert (found, out.splitlines()[0]) == (code, f"{file}: ok, with 1 note")
+    note = "quota_admin.authorize: every client may change quotas; for development only"
+    assert err == f"sluice: {file}: note: {note}\n"
+
+
+@pytest.mark.parametrize("strict", [(), ("--strict",)])
+def test_what_will_never_be_ready_is_an_error(strict: tuple[str, ...], file: Path, run: Run) -> None:
+    file.write_text(TEXT.replace("[[listeners]]", f"{NEVER_READY}[[listeners]]") + NOTED)
+    code, out, err = run("check-config", *strict, file)
+    assert (code, out) == (2, "")
+    lines = [line.removeprefix(f"sluice: {file}: ").partition(" ")[0] for line in err.splitlines()]
+    assert lines == ["note:", "note:", "upstream.sasl:"]
+
+
+def test_help_tells_exit_codes(run: Run) -> None:
+    _, out, _ = run("check-config", "--help")
+    assert all(f"exit code {code}" in " ".join(out.lower().split()) for code in (0, 2, 3))
+
+
+@pytest.mark.parametrize(("more", "key"), [
+    ('[quota_store]\nkind = "topic"\nsecret_file = "{0}"\nprevious_secret_file = "{0}"\n', "quota_store.secret_file"),
+    ('[usage]\nkind = "topic"\nsecret_file = "{0}"\n', "usage.secret_file"),
+    ('[client_quota]\nscope = "fleet"\n[quota_store]\nkind = "topic"\n[fleet]\nsecret_file = "{0}"\n',
+     "fleet.secret_file"),
+    ('[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\nsecurity_protocol = "SASL_PLAINTEXT"\n'
+     'sasl = {{ mechanism = "PLAIN", username = "u", password_file = "{0}" }}\n', "upstreams.0.sasl.password_file"),
+])  # fmt: skip
+def test_files_that_the_gateway_would_read_are_read(
+    more: str, key: str, file: Path, run: Run, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    file.write_text(TEXT + more.format(secret))
+    code, out, err = run("check-config", file)
+    assert (code, out) == (2, "")
+    assert f"sluice: {file}: {key}: " in err
+    assert "No such file" in err
+    secret.write_text("x" * 40)
+    assert run("check-config", file)[0] == 0
+
+
+def test_packages_that_are_not_there_are_found(file: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(TEXT + '[traces]\nendpoint = "http://127.0.0.1:1/"\n')
+    assert run("check-config", file)[0] == 0
+    monkeypatch.setitem(sys.modules, "gateway.observability.otlp", None)
+    code, _, err = run("check-config", file)
+    assert code == 2
+    assert err.startswith(f"sluice: {file}: traces.endpoint: needs more packages")
+
+
+def test_more_than_this_machine_carries_is_a_note(file: Path, run: Run) -> None:
+    file.write_text(TEXT + "[connections]\nmax_connections = 2000000000\n")
+    code, _, err = run("check-config", file)
+    assert (code, err.count("note: connections.max_connections: 2000000000 and what else there is")) == (0, 1)
 
 
 def test_certificates_that_can_not_be_used_are_found(file: Path, run: Run) -> None:

@@ -138,7 +138,7 @@ def test_demonstration_uses_its_quota_up_lets_anybody_change_it_and_warns_of_it(
     assert (partitions[0] - burst) / serve._DEMO_RATE > 30
     found = demonstration()
     assert found.quota_admin.authorize is Authorize.ANYONE
-    assert any("quota_admin.authorize" in line for line in found.warnings())
+    assert any("quota_admin.authorize" in line for line in map(str, config.findings(found)))
     assert config.default_config(config.parse_bootstrap("k:1")).quota_admin.authorize is Authorize.DENY
 
 

@@ -107,10 +107,22 @@ def test_setting_that_needs_a_restart_is_a_warning_at_every_reload_and_the_rest_
         with capture_logs() as lines:
             report = setup.reload(quotas=quota(5), client_quota={"window_num": 5})
         assert report == ReloadReport(ReloadResult.NEEDS_RESTART, applied, ("client_quota.window_num",))
-        warned = [line["setting"] for line in lines if line["log_level"] == "warning"]
+        warned = [line["setting"] for line in lines if line["event"] == "config_needs_restart"]
         assert warned == ["client_quota.window_num"]
     assert setup.limits.get(ALICE, PRODUCE) == 5
     assert setup.operations.config.client_quota.window_num == 11
+
+
+def test_what_a_new_file_comes_to_is_logged_errors_as_such() -> None:
+    named = {"user": "<default>", "producer_byte_rate": 1}
+    with capture_logs() as lines:
+        Setup().reload(quotas=[named], quota_admin={"authorize": "anyone"})
+    found = [
+        (line["log_level"], line["detail"].partition(":")[0])
+        for line in lines
+        if line["event"] == "config_suspicious"
+    ]
+    assert found == [("error", "quotas.0.user"), ("warning", "quota_admin.authorize")]
 
 
 def test_the_switch_is_an_audit_line_and_outlives_a_reload_about_something_else() -> None:

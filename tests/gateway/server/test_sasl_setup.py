@@ -46,11 +46,3 @@ def test_listeners_with_sasl_have_rules_and_others_none() -> None:
 def test_listener_with_sasl_must_lead_to_brokers_with_sasl() -> None:
     with pytest.raises(ValidationError, match="contradictory"):
         config(SASL, {})
-
-
-def test_what_is_probably_not_meant_is_warned_about() -> None:
-    assert config(SASL, SASL | OWN).warnings() == []
-    (missing,) = config(SASL, SASL).warnings()
-    assert missing.startswith("upstream.sasl: missing")
-    (anonymous,) = config({}, SASL | OWN).warnings()
-    assert anonymous.startswith("listeners.0.security_protocol: ")

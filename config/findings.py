@@ -1,0 +1,395 @@
+"""What a configuration that can be read comes to all the same: a gateway that is never ready, or settings in vain.
+
+An error: the gateway would never be ready, or would do something else than what is written. A note: it may be meant.
+What breaks a rule of the file itself is refused when it is read (`config.loader`) and is not here. `CHECKS` is the
+list. Pure.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from config.host_port import is_loopback
+from config.model import Config
+from config.section_base import Section
+from config.sections.listeners import ListenerSettings
+from config.sections.quota_admin import Authorize
+from config.sections.upstream import UpstreamSettings
+from quotas.entities import DEFAULT, QuotaKey
+from quotas.name_prefixes import is_prefix
+
+_Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_ANONYMOUS: Final = "ANONYMOUS"
+_PERCENT_OF_A_CORE: Final = 100.0
+
+
+class Severity(StrEnum):
+    """What a finding is."""
+
+    ERROR = "error"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line for an operator.
+
+    Attributes:
+        severity: see the module.
+        key: the path of a key in the file.
+        text: what is wrong with it, and what to do.
+    """
+
+    severity: Severity
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        """As all faults of a configuration are written."""
+        return f"{self.key}: {self.text}"
+
+
+def findings(config: Config) -> list[Finding]:
+    """Everything that is found, errors first."""
+    found = [each for check in CHECKS for each in check(config)]
+    return sorted(found, key=lambda each: each.severity is Severity.NOTE)
+
+
+def _error(key: str, text: str) -> Finding:
+    return Finding(Severity.ERROR, key, text)
+
+
+def _note(key: str, text: str) -> Finding:
+    return Finding(Severity.NOTE, key, text)
+
+
+# -- a gateway that would never be ready, or would do something else ------------------------------------------
+
+
+def _no_login(config: Config) -> Iterator[Finding]:
+    for key, upstream in _upstreams(config).items():
+        if upstream.security_protocol.sasl and upstream.sasl is None:
+            yield _error(
+                f"{key}.sasl",
+                "missing, so the gateway can ask these brokers nothing and will never be ready; give "
+                f"[{key.split('.')[0]}.sasl] with mechanism, username and password_file",
+            )
+
+
+def _fleet_without_shared_store(config: Config) -> Iterator[Finding]:
+    if config.client_quota.scope == "fleet" and config.quota_store.kind != "topic":
+        yield _error(
+            "quota_store.kind",
+            'gateways with client_quota.scope = "fleet" share usage, but a quota that is changed would hold at one '
+            'of them alone; set quota_store.kind = "topic"',
+        )
+
+
+def _named_like_the_default(config: Config) -> Iterator[Finding]:
+    for at, rule in enumerate(config.quotas):
+        for name in ("user", "client_id"):
+            if getattr(rule, name) == DEFAULT.value:
+                yield _error(
+                    f"quotas.{at}.{name}",
+                    f'"{DEFAULT.value}" is taken as a name, which no client has; for the default, set '
+                    f"default_{name} = true",
+                )
+
+
+# -- quotas and rights that no client can have ----------------------------------------------------------------
+
+
+def _star_without_prefixes(config: Config) -> Iterator[Finding]:
+    if config.client_ids.prefixes:
+        return
+    for at, rule in enumerate(config.quotas):
+        for name in ("user", "client_id"):
+            if is_prefix(getattr(rule, name)):
+                yield _note(
+                    f"quotas.{at}.{name}",
+                    "the star is a letter of this name; for all names that begin so, set client_ids.prefixes = true",
+                )
+
+
+def _users_without_a_login(config: Config) -> Iterator[Finding]:
+    if any(_authenticates(listener) for listener in config.listeners):
+        return
+    text = (
+        f"no listener has SASL or client certificates, so all clients are {_ANONYMOUS} and none has this name"
+    )
+    for at, rule in enumerate(config.quotas):
+        if rule.user not in (None, _ANONYMOUS, DEFAULT.value):
+            yield _note(f"quotas.{at}.user", text)
+    for at, admin in enumerate(config.quota_admin.admins):
+        if admin != f"User:{_ANONYMOUS}":
+            yield _note(f"quota_admin.admins.{at}", text)
+
+
+def _anonymous_behind_sasl(config: Config) -> Iterator[Finding]:
+    for at, listener in enumerate(config.listeners):
+        if config.upstream_of(listener).security_protocol.sasl and not listener.security_protocol.sasl:
+            yield _note(
+                f"listeners.{at}.security_protocol",
+                f"clients can authenticate, but all are {_ANONYMOUS} to quotas; give the listener SASL too",
+            )
+
+
+# -- limits that are never reached ----------------------------------------------------------------------------
+
+
+def _connection_limits(config: Config) -> Iterator[Finding]:
+    section = config.connections
+    most = section.max_connections
+    if most is not None:
+        text = f"is never reached, since connections.max_connections is {most}"
+        if (section.max_connections_per_ip or 0) > most:
+            yield _note("connections.max_connections_per_ip", f"{section.max_connections_per_ip} {text}")
+        for address, own in section.max_connections_per_ip_overrides.items():
+            if own > most:
+                yield _note(f'connections.max_connections_per_ip_overrides."{address}"', f"{own} {text}")
+    for at, listener in enumerate(config.listeners):
+        # The protected listener may go beyond the limits of all listeners together.
+        if listener.protected and len(config.listeners) > 1:
+            continue
+        for name in ("max_connections", "max_connection_creation_rate"):
+            of_all, own = getattr(section, name), getattr(listener, name)
+            if of_all is not None and (own or 0) > of_all:
+                yield _note(
+                    f"listeners.{at}.{name}", f"{own} is never reached, since connections.{name} is {of_all}"
+                )
+    rate = section.max_connection_creation_rate
+    if rate is not None and not any(listener.protected for listener in config.listeners):
+        for at, rule in enumerate(config.quotas):
+            if (rule.connection_creation_rate or 0) > rate:
+                yield _note(
+                    f"quotas.{at}.connection_creation_rate",
+                    f"{rule.connection_creation_rate} is never reached, since "
+                    f"connections.max_connection_creation_rate is {rate}",
+                )
+
+
+def _request_time(config: Config) -> Iterator[Finding]:
+    if config.client_quota.request_time != "gateway" or config.server.workers == "auto":
+        return
+    most = config.server.workers * _PERCENT_OF_A_CORE
+    for at, rule in enumerate(config.quotas):
+        if (rule.request_percentage or 0) > most:
+            yield _note(
+                f"quotas.{at}.{QuotaKey.REQUEST_PERCENTAGE}",
+                f"{rule.request_percentage:g} is never reached, since server.workers is {config.server.workers} and "
+                f"a process uses {_PERCENT_OF_A_CORE:g} at most",
+            )
+
+
+# -- where clients and brokers are ----------------------------------------------------------------------------
+
+
+def _advertised_elsewhere(config: Config) -> Iterator[Finding]:
+    for at, listener in enumerate(config.listeners):
+        bound_here, advertised_here = is_loopback(listener.bind.host), is_loopback(listener.advertised_host)
+        if advertised_here and not bound_here:
+            yield _note(
+                f"listeners.{at}.advertised_host",
+                f'"{listener.advertised_host}" leads clients on other machines to themselves; give a name or address '
+                "of this machine",
+            )
+        elif bound_here and not advertised_here:
+            yield _note(
+                f"listeners.{at}.advertised_host",
+                f'"{listener.advertised_host}" is not where the listener is: bind is {listener.bind}, which only '
+                "this machine reaches",
+            )
+
+
+def _upstream_is_advertised(config: Config) -> Iterator[Finding]:
+    for key, upstream in _upstreams(config).items():
+        for number, broker in enumerate(upstream.bootstrap):
+            for at, listener in enumerate(config.listeners):
+                ports = range(listener.first_broker_port, listener.last_broker_port + 1)
+                if broker.host == listener.advertised_host and (
+                    broker.port == listener.bind.port or broker.port in ports
+                ):
+                    yield _note(
+                        f"{key}.bootstrap.{number}",
+                        f'"{broker}" is where clients are led to the gateway itself '
+                        f"(listeners.{at}.advertised_host); unless it leads to brokers from here, the gateway will "
+                        "never be ready",
+                    )
+                    break
+
+
+def _unused_upstream(config: Config) -> Iterator[Finding]:
+    used = {listener.upstream for listener in config.listeners}
+    for at, upstream in enumerate(config.upstreams):
+        if upstream.name not in used:
+            yield _note(
+                f"upstreams.{at}.name",
+                f'no listener leads to "{upstream.name}", and the gateway is not ready while it is not reached',
+            )
+
+
+def _trusted_twice(config: Config) -> Iterator[Finding]:
+    for at, listener in enumerate(config.listeners):
+        if listener.proxy_protocol is None:
+            continue
+        trusted = [(text, ipaddress.ip_network(text)) for text in listener.proxy_protocol.trusted]
+        for number, (text, block) in enumerate(trusted):
+            others = (trusted[:number], [each for each in trusted[number + 1 :] if each[1] != block])
+            for other_text, other in (each for some in others for each in some):
+                if _within(block, other):
+                    key = f"listeners.{at}.proxy_protocol.trusted.{number}"
+                    yield _note(key, f'"{text}" is within "{other_text}"; give one of them')
+                    break
+
+
+# -- what lets others in --------------------------------------------------------------------------------------
+
+
+def _anyone_may_change_quotas(config: Config) -> Iterator[Finding]:
+    if config.quota_admin.authorize is Authorize.ANYONE:
+        yield _note("quota_admin.authorize", "every client may change quotas; for development only")
+
+
+def _trusts_everybody(config: Config) -> Iterator[Finding]:
+    for at, listener in enumerate(config.listeners):
+        if listener.proxy_protocol is not None and listener.proxy_protocol.trusts_all:
+            yield _note(
+                f"listeners.{at}.proxy_protocol.trusted",
+                "trusts everybody, so anybody can pose as any address",
+            )
+
+
+def _open_admin_port(config: Config) -> Iterator[Finding]:
+    if config.admin.remote_changes and not is_loopback(config.admin.bind.host):
+        yield _note(
+            "admin.remote_changes",
+            f"the admin port has no password: each machine that reaches {config.admin.bind} may change quotas",
+        )
+
+
+def _unverified_brokers(config: Config) -> Iterator[Finding]:
+    for key, upstream in _upstreams(config).items():
+        if upstream.tls is not None and not upstream.tls.verify:
+            yield _note(f"{key}.tls.verify", "false: any host can pose as the cluster")
+
+
+# -- settings in vain -----------------------------------------------------------------------------------------
+
+
+def _own_clients(config: Config) -> Iterator[Finding]:
+    tls = config.upstream.tls
+    if tls is not None and tls.server_name is not None and config.own_topics():
+        yield _note(
+            "upstream.tls.server_name",
+            f"does not hold for the gateway's own topics ({', '.join(config.own_topics())}): there the brokers' "
+            "certificates must have the host that is connected to",
+        )
+
+
+def _without_effect(config: Config) -> Iterator[Finding]:
+    for key, section, names, reason in _useless(config):
+        for name in names or type(section).model_fields:
+            if getattr(section, name) != _default(section, name):
+                yield _note(f"{key}.{name}", f"without effect, since {reason}")
+
+
+def _useless(config: Config) -> Iterator[tuple[str, Section, tuple[str, ...], str]]:
+    """(path, section, its keys that count for nothing, why); no keys: all of them."""
+    store, usage, traces = config.quota_store, config.usage, config.traces
+    fleet = config.client_quota.scope == "fleet"
+    if store.kind != "sqlite":
+        yield "quota_store", store, ("data_dir",), f'quota_store.kind is "{store.kind}"'
+    if store.kind != "topic":
+        secrets = () if fleet else ("secret_file", "previous_secret_file", "accept_unsigned")
+        yield (
+            "quota_store",
+            store,
+            ("topic", "replication_factor", *secrets),
+            f'quota_store.kind is "{store.kind}"',
+        )
+    topic = ("topic", "secret_file", "topic_partitions", "topic_replication_factor")
+    files = ("directory", "rotate_seconds", "rotate_bytes", "keep_bytes")
+    if usage.kind == "off":
+        kept = tuple(name for name in type(usage).model_fields if name not in ("kind", "gateway_id"))
+        yield "usage", usage, kept, 'usage.kind is "off"'
+    else:
+        yield "usage", usage, files if usage.kind == "topic" else topic, f'usage.kind is "{usage.kind}"'
+        if usage.privacy == "plain":
+            yield "usage", usage, ("salt_file",), 'usage.privacy is "plain"'
+        if not usage.topics:
+            yield "usage", usage, ("max_topics_per_client", "max_topics"), "usage.topics is false"
+    if not fleet:
+        yield "fleet", config.fleet, (), f'client_quota.scope is "{config.client_quota.scope}"'
+    if traces.endpoint is None:
+        yield "traces", traces, (), "traces.endpoint is not given"
+    elif not traces.endpoint.startswith("https"):
+        yield "traces", traces, ("ca",), "traces.endpoint is not an https address"
+    if is_loopback(config.admin.bind.host):
+        yield "admin", config.admin, ("remote_changes",), f"admin.bind is {config.admin.bind}"
+    if config.quota_admin.authorize is Authorize.ANYONE:
+        yield "quota_admin", config.quota_admin, ("admins",), 'quota_admin.authorize is "anyone"'
+    if len(config.listeners) == 1:
+        yield "listeners.0", config.listeners[0], ("protected",), "there is no other listener"
+    if not any(listener.protected for listener in config.listeners):
+        yield "connections", config.connections, ("protected_slots",), "no listener is protected"
+    for at, listener in enumerate(config.listeners):
+        if listener.tls is None:
+            continue
+        if listener.security_protocol.sasl or listener.tls.client_auth == "none":
+            names = ("principal_mapping_rules", "certificate_texts")
+            yield f"listeners.{at}.tls", listener.tls, names, "no client has its name from a certificate here"
+        if listener.tls.minimum_version == "TLSv1.3":
+            yield f"listeners.{at}.tls", listener.tls, ("ciphers",), "they are those of TLS 1.2"
+    for key, upstream in _upstreams(config).items():
+        if upstream.tls is not None and upstream.tls.minimum_version == "TLSv1.3":
+            yield f"{key}.tls", upstream.tls, ("ciphers",), "they are those of TLS 1.2"
+
+
+CHECKS: Final[tuple[Callable[[Config], Iterator[Finding]], ...]] = (
+    _no_login,
+    _fleet_without_shared_store,
+    _named_like_the_default,
+    _star_without_prefixes,
+    _users_without_a_login,
+    _anonymous_behind_sasl,
+    _connection_limits,
+    _request_time,
+    _advertised_elsewhere,
+    _upstream_is_advertised,
+    _unused_upstream,
+    _trusted_twice,
+    _anyone_may_change_quotas,
+    _trusts_everybody,
+    _open_admin_port,
+    _unverified_brokers,
+    _own_clients,
+    _without_effect,
+)
+
+
+def _upstreams(config: Config) -> Mapping[str, UpstreamSettings]:
+    """By the path of each in the file."""
+    return {"upstream": config.upstream} | {
+        f"upstreams.{at}": each for at, each in enumerate(config.upstreams)
+    }
+
+
+def _authenticates(listener: ListenerSettings) -> bool:
+    """Whether clients of this listener can have a name."""
+    by_certificate = listener.tls is not None and listener.tls.client_auth != "none"
+    return listener.security_protocol.sasl or by_certificate
+
+
+def _within(block: _Network, other: _Network) -> bool:
+    if isinstance(block, ipaddress.IPv4Network):
+        return isinstance(other, ipaddress.IPv4Network) and block.subnet_of(other)
+    return isinstance(other, ipaddress.IPv6Network) and block.subnet_of(other)
+
+
+def _default(section: Section, name: str) -> object:
+    return type(section).model_fields[name].get_default(call_default_factory=True)

@@ -1,0 +1,181 @@
+"""What a configuration comes to that can be read: one list in the code, and here at least one file for each entry."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import config
+from config.findings import CHECKS, Severity, findings
+
+HEAD = '[upstream]\nbootstrap = ["127.0.0.1:9092"]\n'
+LISTENER = '[[listeners]]\nname = "a"\nbind = "127.0.0.1:19092"\n'
+OTHER = '[[listeners]]\nname = "b"\nbind = "127.0.0.1:29092"\n'
+SASL = 'security_protocol = "SASL_PLAINTEXT"\n'
+LOGIN = 'sasl = { mechanism = "PLAIN", username = "u", password_file = "p" }\n'
+FILES = 'certificate = "c"\nkey = "k"\n'
+SSL = f'security_protocol = "SSL"\n[listeners.tls]\n{FILES}'
+PROXY = "[listeners.proxy_protocol]\ntrusted = [{}]\n"
+STORE = '[quota_store]\nkind = "topic"\n'
+FLEET = '[client_quota]\nscope = "fleet"\n'
+
+UNKNOWN_USER = "no listener has SASL or client certificates, so all clients are ANONYMOUS and none has this name"
+
+
+def quota(keys: str, limit: str = "controller_mutation_rate = 1") -> str:
+    return f"[[quotas]]\n{keys}\n{limit}\n"
+
+
+ERRORS: list[tuple[str, str, list[str]]] = [
+    ("_no_login", HEAD + SASL + LISTENER + SASL,
+     ["upstream.sasl: missing, so the gateway can ask these brokers nothing and will never be ready; give "
+      "[upstream.sasl] with mechanism, username and password_file"]),
+    ("_no_login", HEAD + LISTENER + SASL + 'upstream = "x"\n[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\n' + SASL,
+     ["upstreams.0.sasl: missing, so the gateway can ask these brokers nothing and will never be ready; give "
+      "[upstreams.sasl] with mechanism, username and password_file"]),
+    ("_fleet_without_shared_store", HEAD + LISTENER + FLEET,
+     ['quota_store.kind: gateways with client_quota.scope = "fleet" share usage, but a quota that is changed would '
+      'hold at one of them alone; set quota_store.kind = "topic"']),
+    ("_named_like_the_default", HEAD + LISTENER + quota("user = '<default>'") + quota("client_id = '<default>'"),
+     ['quotas.0.user: "<default>" is taken as a name, which no client has; for the default, set default_user = true',
+      'quotas.1.client_id: "<default>" is taken as a name, which no client has; for the default, set '
+      "default_client_id = true"]),
+]  # fmt: skip
+
+NOTES: list[tuple[str, str, list[str]]] = [
+    ("_star_without_prefixes", HEAD + LISTENER + quota("client_id = 'team-*'"),
+     ["quotas.0.client_id: the star is a letter of this name; for all names that begin so, set "
+      "client_ids.prefixes = true"]),
+    ("_users_without_a_login",
+     HEAD + LISTENER + quota("user = 'alice'") + '[quota_admin]\nadmins = ["User:ANONYMOUS", "User:root"]\n',
+     [f"quotas.0.user: {UNKNOWN_USER}", f"quota_admin.admins.1: {UNKNOWN_USER}"]),
+    ("_users_without_a_login", HEAD + LISTENER + SSL + quota("user = 'a'"), [f"quotas.0.user: {UNKNOWN_USER}"]),
+    ("_anonymous_behind_sasl", HEAD + SASL + LOGIN + LISTENER,
+     ["listeners.0.security_protocol: clients can authenticate, but all are ANONYMOUS to quotas; give the listener "
+      "SASL too"]),
+    ("_connection_limits",
+     f"{HEAD}{LISTENER}max_connections = 11\nmax_connection_creation_rate = 6\n[connections]\nmax_connections = 10\n"
+     "max_connections_per_ip = 11\nmax_connections_per_ip_overrides = { '10.0.0.1' = 12, '10.0.0.2' = 10 }\n"
+     "max_connection_creation_rate = 5\n" + quota("default_ip = true", "connection_creation_rate = 7"),
+     ["connections.max_connections_per_ip: 11 is never reached, since connections.max_connections is 10",
+      'connections.max_connections_per_ip_overrides."10.0.0.1": 12 is never reached, since '
+      "connections.max_connections is 10",
+      "listeners.0.max_connections: 11 is never reached, since connections.max_connections is 10",
+      "listeners.0.max_connection_creation_rate: 6 is never reached, since "
+      "connections.max_connection_creation_rate is 5",
+      "quotas.0.connection_creation_rate: 7 is never reached, since connections.max_connection_creation_rate is 5"]),
+    ("_request_time", HEAD + LISTENER + quota("client_id = 'a'", "request_percentage = 200"),
+     ["quotas.0.request_percentage: 200 is never reached, since server.workers is 1 and a process uses 100 at most"]),
+    ("_advertised_elsewhere", HEAD + LISTENER.replace("127.0.0.1", "0.0.0.0") + 'advertised_host = "localhost"\n',
+     ['listeners.0.advertised_host: "localhost" leads clients on other machines to themselves; give a name or '
+      "address of this machine"]),
+    ("_advertised_elsewhere", HEAD + LISTENER + 'advertised_host = "gw.example"\n',
+     ['listeners.0.advertised_host: "gw.example" is not where the listener is: bind is 127.0.0.1:19092, which only '
+      "this machine reaches"]),
+    ("_upstream_is_advertised",
+     '[upstream]\nbootstrap = ["k:1", "gw:19099"]\n' + LISTENER.replace("127.", "10.") + 'advertised_host = "gw"\n',
+     ['upstream.bootstrap.1: "gw:19099" is where clients are led to the gateway itself '
+      "(listeners.0.advertised_host); unless it leads to brokers from here, the gateway will never be ready"]),
+    ("_unused_upstream", HEAD + LISTENER + '[[upstreams]]\nname = "x"\nbootstrap = ["k:1"]\n',
+     ['upstreams.0.name: no listener leads to "x", and the gateway is not ready while it is not reached']),
+    ("_trusted_twice", HEAD + LISTENER + PROXY.format('"10.1.0.0/16", "10.0.0.0/8", "::1", "10.0.0.0/8", "fd00::/8"'),
+     ['listeners.0.proxy_protocol.trusted.0: "10.1.0.0/16" is within "10.0.0.0/8"; give one of them',
+      'listeners.0.proxy_protocol.trusted.3: "10.0.0.0/8" is within "10.0.0.0/8"; give one of them']),
+    ("_anyone_may_change_quotas", HEAD + LISTENER + "[quota_admin]\nauthorize = 'anyone'\n",
+     ["quota_admin.authorize: every client may change quotas; for development only"]),
+    ("_trusts_everybody", HEAD + LISTENER + PROXY.format('"0.0.0.0/0"'),
+     ["listeners.0.proxy_protocol.trusted: trusts everybody, so anybody can pose as any address"]),
+    ("_open_admin_port", HEAD + LISTENER + '[admin]\nbind = "0.0.0.0:9644"\nremote_changes = true\n',
+     ["admin.remote_changes: the admin port has no password: each machine that reaches 0.0.0.0:9644 may change "
+      "quotas"]),
+    ("_unverified_brokers", HEAD + 'security_protocol = "SSL"\ntls = { verify = false }\n' + LISTENER,
+     ["upstream.tls.verify: false: any host can pose as the cluster"]),
+    ("_own_clients", HEAD + 'security_protocol = "SSL"\ntls = { server_name = "k" }\n' + LISTENER + STORE,
+     ["upstream.tls.server_name: does not hold for the gateway's own topics (quota_store): there the brokers' "
+      "certificates must have the host that is connected to"]),
+    ("_without_effect", HEAD + LISTENER + STORE + 'data_dir = "x"\n',
+     ['quota_store.data_dir: without effect, since quota_store.kind is "topic"']),
+    ("_without_effect", HEAD + LISTENER + '[quota_store]\ntopic = "x"\nreplication_factor = 3\nsecret_file = "s"\n',
+     [f'quota_store.{key}: without effect, since quota_store.kind is "sqlite"'
+      for key in ("topic", "replication_factor", "secret_file")]),
+    ("_without_effect", HEAD + LISTENER + '[usage]\ndirectory = "x"\n',
+     ['usage.directory: without effect, since usage.kind is "off"']),
+    ("_without_effect", HEAD + LISTENER + '[usage]\nkind = "files"\ndirectory = "x"\ntopic = "t"\nsalt_file = "s"\n',
+     ['usage.topic: without effect, since usage.kind is "files"',
+      'usage.salt_file: without effect, since usage.privacy is "plain"']),
+    ("_without_effect", HEAD + LISTENER + '[usage]\nkind = "topic"\nrotate_seconds = 1\nmax_topics = 3\n',
+     ['usage.rotate_seconds: without effect, since usage.kind is "topic"',
+      "usage.max_topics: without effect, since usage.topics is false"]),
+    ("_without_effect", HEAD + LISTENER + '[fleet]\nmember = "x"\n',
+     ['fleet.member: without effect, since client_quota.scope is "gateway"']),
+    ("_without_effect", HEAD + LISTENER + "[traces]\nmax_spans_per_second = 1\n",
+     ["traces.max_spans_per_second: without effect, since traces.endpoint is not given"]),
+    ("_without_effect", HEAD + LISTENER + '[traces]\nendpoint = "http://127.0.0.1:1/"\nca = "x"\n',
+     ["traces.ca: without effect, since traces.endpoint is not an https address"]),
+    ("_without_effect", HEAD + LISTENER + "[admin]\nremote_changes = true\n",
+     ["admin.remote_changes: without effect, since admin.bind is 127.0.0.1:9644"]),
+    ("_without_effect", HEAD + LISTENER + "protected = true\n",
+     ["listeners.0.protected: without effect, since there is no other listener"]),
+    ("_without_effect", HEAD + LISTENER + "[connections]\nprotected_slots = 5\n",
+     ["connections.protected_slots: without effect, since no listener is protected"]),
+    ("_without_effect", HEAD + LISTENER + SSL + 'principal_mapping_rules = "RULE:^a$/b/"\n',
+     ["listeners.0.tls.principal_mapping_rules: without effect, since no client has its name from a certificate "
+      "here"]),
+    ("_without_effect", HEAD + LISTENER + SSL + 'minimum_version = "TLSv1.3"\nciphers = "AES"\n',
+     ["listeners.0.tls.ciphers: without effect, since they are those of TLS 1.2"]),
+    ("_without_effect",
+     f'{HEAD}security_protocol = "SSL"\ntls = {{ minimum_version = "TLSv1.3", ciphers = "AES" }}\n{LISTENER}',
+     ["upstream.tls.ciphers: without effect, since they are those of TLS 1.2"]),
+]  # fmt: skip
+
+
+def found(text: str) -> Iterator[tuple[Severity, str]]:
+    for each in findings(config.parse(text, name="f")):
+        yield each.severity, str(each)
+
+
+@pytest.mark.parametrize(("check", "text", "lines"), ERRORS)
+def test_what_is_never_ready_or_not_what_is_written_is_an_error(check: str, text: str, lines: list[str]) -> None:
+    assert list(found(text)) == [(Severity.ERROR, line) for line in lines]
+    assert only(check, text) == lines
+
+
+@pytest.mark.parametrize(("check", "text", "lines"), NOTES)
+def test_what_can_hardly_be_meant_is_a_note(check: str, text: str, lines: list[str]) -> None:
+    assert list(found(text)) == [(Severity.NOTE, line) for line in lines]
+    assert only(check, text) == lines
+
+
+def only(check: str, text: str) -> list[str]:
+    (named,) = (each for each in CHECKS if each.__name__ == check)
+    return [str(each) for each in named(config.parse(text, name="f"))]
+
+
+def test_each_entry_of_the_list_has_a_file_here() -> None:
+    assert {each.__name__ for each in CHECKS} == {check for check, _, _ in ERRORS + NOTES}
+
+
+@pytest.mark.parametrize("text", [
+    HEAD + LISTENER,
+    HEAD + LISTENER + "protected = true\nmax_connections = 20\n" + OTHER + "[connections]\nmax_connections = 10\n",
+    HEAD + LISTENER + PROXY.format('"10.0.0.0/8", "::1", "10.1.0.0/16"').replace("10.1.", "11.1."),
+    HEAD + LISTENER + "[quota_admin]\nauthorize = 'ask_cluster'\nadmins = ['User:ANONYMOUS']\n",
+    HEAD + LISTENER + quota("client_id = 'team-*'") + "[client_ids]\nprefixes = true\n",
+    HEAD + LISTENER + quota("user = 'ANONYMOUS'") + quota("default_user = true"),
+    HEAD + LISTENER + "[server]\nworkers = 2\n" + quota("client_id = 'a'", "request_percentage = 200"),
+    HEAD + LISTENER + '[client_quota]\nrequest_time = "upstream"\n'
+    + quota("client_id = 'a'", "request_percentage = 200"),
+    HEAD + SASL + LOGIN + LISTENER + SASL + quota("user = 'a'"),
+    HEAD + LISTENER + SSL + 'client_auth = "required"\nclient_ca = "c"\nprincipal_mapping_rules = "RULE:^a$/b/"\n'
+    + quota("user = 'a'"),
+    HEAD + LISTENER + FLEET + STORE + '[fleet]\nmember = "x"\n',
+    HEAD + LISTENER.replace("127.0.0.1", "0.0.0.0") + 'advertised_host = "gw.example"\n',
+    HEAD + LISTENER.replace("127.0.0.1", "[::1]") + 'advertised_host = "localhost"\n',
+])  # fmt: skip
+def test_what_is_as_it_should_be_is_not_found(text: str) -> None:
+    assert list(found(text)) == []
+
+
+def test_errors_come_first() -> None:
+    text = HEAD + LISTENER + quota("user = 'team-*'") + quota("user = '<default>'")
+    severities = [severity for severity, _ in found(text)]
+    assert severities == [Severity.ERROR, Severity.NOTE, Severity.NOTE]
