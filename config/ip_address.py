@@ -1,50 +1,59 @@
-"""IP addresses and blocks of them as operators write them. Each gets the one name that quotas know it by."""
+"""IP addresses and blocks of them as operators write them. Each gets the one spelling that quotas know it by."""
 
 from __future__ import annotations
 
-import ipaddress
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from pydantic import AfterValidator
 
-from quotas.ip_limits import normalise
+from quotas.addresses import address_spelling, one_spelling
+
+_DOTS: Final = 3
 
 
 def check_address(text: str) -> str:
-    """The one name of an address.
+    """The one spelling of an address.
 
     Raises:
         ValueError: its text continues a sentence that begins with the value: "is not ...".
     """
     try:
-        if "%" in text:
-            raise ValueError
-        return normalise(text)
+        return address_spelling(text)
     except ValueError:
         raise ValueError("is not an IP address") from None
 
 
 def check_address_or_block(text: str) -> str:
-    """The one name of an address, or of a block in CIDR form.
+    """The one spelling of an address, or of a block in CIDR form.
 
     Raises:
         ValueError: as `check_address`.
     """
-    if "/" not in text:
-        try:
-            return check_address(text)
-        except ValueError:
-            raise ValueError("is not an IP address or a block such as 10.0.0.0/8") from None
+    try:
+        return one_spelling(text)
+    except ValueError:
+        fault = "is not an IP address or a block such as 10.0.0.0/8"
+        if "/" in text:
+            fault = "is not a block such as 10.0.0.0/8, with nothing set behind its length"
+        raise ValueError(fault) from None
+
+
+def check_peer(text: str) -> str:
+    """As `check_address_or_block`, of a peer that is trusted: without short forms, and without zones.
+
+    A byte that was forgotten would trust another peer, a zone that was dropped more of them.
+
+    Raises:
+        ValueError: as `check_address`.
+    """
     if "%" in text:
         raise ValueError("has a zone, which only this machine would know")
-    try:
-        block = ipaddress.ip_network(text)
-    except ValueError:
-        raise ValueError("is not a block such as 10.0.0.0/8, with nothing set behind its length") from None
-    if isinstance(block, ipaddress.IPv6Network) and block.network_address.ipv4_mapped is not None:
-        raise ValueError("would never match: IPv4 addresses are IPv4 here, also when mapped into IPv6")
-    return str(block)
+    spelled = check_address_or_block(text)
+    if ":" not in text and text.partition("/")[0].count(".") != _DOTS:
+        raise ValueError("is not an IP address or a block such as 10.0.0.0/8")
+    return spelled
 
 
 Address: TypeAlias = Annotated[str, AfterValidator(check_address)]
 AddressOrBlock: TypeAlias = Annotated[str, AfterValidator(check_address_or_block)]
+PeerOrBlock: TypeAlias = Annotated[str, AfterValidator(check_peer)]

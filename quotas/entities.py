@@ -1,6 +1,7 @@
 """What a quota is set for: users, client ids and addresses, each by name or as the default (KIP-55, KIP-612).
 
-A topic is an entity too, alone or with a user or a client id, which Kafka does not have.
+A topic is an entity too, alone or with a user or a client id, which Kafka does not have. An address has one spelling,
+however it was written: see `quotas.addresses`.
 
 The default entity has no name on the wire (null). ``<default>`` is only how this project's text forms
 write it; a user that is really called ``<default>`` is another entity and is written in double quotes.
@@ -11,9 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final, TypeAlias
+
+from quotas.addresses import one_spelling
 
 
 class Default(Enum):
@@ -76,7 +80,10 @@ TOPIC_FAMILIES: Final = frozenset({Family.TOPIC, Family.USER_TOPIC, Family.CLIEN
 
 @dataclass(frozen=True, slots=True)
 class QuotaEntity:
-    """A quota entity. A component that is not part of it is None; a long name is cut, as clients' names are."""
+    """A quota entity. A component that is not part of it is None.
+
+    A long name is cut, as clients' names are. An address has its one spelling; what is no address stays as it is.
+    """
 
     user: Name | None = None
     client_id: Name | None = None
@@ -84,11 +91,14 @@ class QuotaEntity:
     topic: Name | None = None
 
     def __post_init__(self) -> None:
-        """Cut user and client id."""
+        """Cut user and client id, and spell the address."""
         if isinstance(self.user, str) and len(self.user) > MAX_NAME_CHARS:
             object.__setattr__(self, "user", cut_name(self.user))
         if isinstance(self.client_id, str) and len(self.client_id) > MAX_NAME_CHARS:
             object.__setattr__(self, "client_id", cut_name(self.client_id))
+        if isinstance(self.ip, str):
+            with suppress(ValueError):
+                object.__setattr__(self, "ip", one_spelling(self.ip))
 
     @property
     def family(self) -> Family | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
+from quotas.addresses import parse_address
 from quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from quotas.limits import Limits
 
@@ -30,20 +31,17 @@ def normalise(text: str, ipv6_prefix_bits: int = 128) -> str:
     """The one name of an address.
 
     Args:
-        text: as the socket has it. An IPv4 address mapped into IPv6 is its IPv4 address, a zone is dropped.
+        text: in any spelling. An IPv4 address mapped into IPv6 is its IPv4 address, a zone is dropped.
         ipv6_prefix_bits: IPv6 addresses that agree in so many leading bits are one client: the owner of a
             /64 can take a new address for every connection.
 
     Raises:
         ValueError: the text is no address.
     """
-    address = ipaddress.ip_address(text.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        if ipv6_prefix_bits < 128:
-            # Asked of IPv6, since a small number could be an IPv4 address as well.
-            return str(ipaddress.IPv6Network((int(address), ipv6_prefix_bits), strict=False))
+    address = parse_address(text)
+    if isinstance(address, ipaddress.IPv6Address) and ipv6_prefix_bits < 128:
+        # Asked of IPv6, since a small number could be an IPv4 address as well.
+        return str(ipaddress.IPv6Network((int(address), ipv6_prefix_bits), strict=False))
     return str(address)
 
 
@@ -106,8 +104,9 @@ class IpLimits:
         limits = self._limits
         if not limits.enabled(KEY):
             return IpLimit(UNLIMITED, client)
-        name, counted_by = limits.find_address(own) or (DEFAULT, client)
-        entity = QuotaEntity(ip=name)
+        name = limits.find_address(own)
+        counted_by = client if name is None else name
+        entity = QuotaEntity(ip=DEFAULT if name is None else name)
         rate = limits.get(entity, KEY)
         if rate is None:
             return IpLimit(UNLIMITED, client)

@@ -6,22 +6,21 @@ is counted by (see `quotas.resolution`). Removing the last quota of a family mak
 and a key without any quota is off: nothing is counted for it. That is what Kafka 4.3.1 does.
 
 Stricter than Kafka on purpose: NaN and infinity are refused, because a NaN quota silently limits nothing.
-Wider on purpose: an address entity may be a CIDR block. Host names are refused, as pure code can not
-resolve them. An address has one spelling, where Kafka keeps any: of two names of one address the one that was set
-last would count, and after a restart perhaps the other.
+Wider on purpose: an address entity may be a CIDR block. Host names are refused: what a name leads to may change, and
+each broker that looks it up at its start may find another address.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
+from quotas.addresses import is_host_name, one_spelling
 from quotas.entities import TOPIC_FAMILIES, Default, EntityType, Family, QuotaEntity, QuotaKey
-from quotas.ip_table import IpTable, one_spelling
+from quotas.ip_table import IpTable
 from quotas.name_prefixes import NamePrefixes
 
 EmptyClientId: TypeAlias = Literal["kafka", "as_named"]
@@ -177,7 +176,7 @@ class Limits:
         by_prefix = self._users_by_prefix if entity_type is EntityType.USER else self._clients_by_prefix
         return by_prefix[key].of(name)
 
-    def find_address(self, address: str) -> tuple[str, str] | None:
+    def find_address(self, address: str) -> str | None:
         """Whose connection rate an address has, other than the default's; see `IpTable.find`."""
         return self._addresses.find(address)
 
@@ -267,21 +266,18 @@ class Limits:
         self._values[key][entity] = value
 
 
-def validate(entity: QuotaEntity, key: str, value: float, *, kept: bool = False) -> str | None:
+def validate(entity: QuotaEntity, key: str, value: float) -> str | None:
     """The first fault of a quota, None when it may be set.
 
     Args:
         entity: the quota is for it.
         key: as the client wrote it, so it may be unknown.
         value: in the key's unit.
-        kept: it comes from a store, which may hold other spellings of addresses from when they were taken.
 
     Returns:
         Kafka's own error text where Kafka has the rule. In Kafka's order: entity first, then key, then value.
     """
     fault = validate_entity(entity)
-    if fault is None and not kept and isinstance(entity.ip, str):
-        fault = _spelling_fault(entity.ip)
     if fault is not None:
         return fault
     if key not in allowed_keys(entity):
@@ -297,7 +293,7 @@ def allowed_keys(entity: QuotaEntity) -> frozenset[QuotaKey]:
 
 
 def validate_entity(entity: QuotaEntity) -> str | None:
-    """The first fault of an entity, None when quotas of it may be removed, and set if its address is well spelled."""
+    """The first fault of an entity, None when quotas of it may be set and removed."""
     components = list(entity.components())
     if not components:
         return "Invalid empty client quota entity"
@@ -318,9 +314,7 @@ def validate_entity(entity: QuotaEntity) -> str | None:
     if entity.family is None:
         # Kafka's text, with its missing blank: clients and tests compare it.
         return "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"
-    if entity.ip is not None and not isinstance(entity.ip, Default) and not _is_address_or_block(entity.ip):
-        return f"{entity.ip} is not a valid IP or resolvable host."
-    return None
+    return None if entity.ip is None or isinstance(entity.ip, Default) else _address_fault(entity.ip)
 
 
 def _validate_value(key: QuotaKey, value: float) -> str | None:
@@ -339,25 +333,14 @@ def _validate_value(key: QuotaKey, value: float) -> str | None:
     return None
 
 
-def _is_address_or_block(text: str) -> bool:
+def _address_fault(name: str) -> str | None:
     try:
-        if "/" in text:
-            ipaddress.ip_network(text)
-        else:
-            # A zone is of one machine's making; Kafka refuses it as well.
-            return "%" not in text and bool(ipaddress.ip_address(text))
+        one_spelling(name)
     except ValueError:
-        return False
-    return True
-
-
-def _spelling_fault(name: str) -> str | None:
-    right = one_spelling(name)
-    if name == right:
-        return None
-    if "%" in name:
-        return f"{name} has a zone, which is of one machine's making; without it is {right}."
-    return f"{name} has to be written {right}: an address has one spelling here."
+        if is_host_name(name):
+            return f"{name} is a host name, which is not looked up here; give its address."
+        return f"{name} is not a valid IP or resolvable host."
+    return None
 
 
 def _family_of(entity: QuotaEntity) -> Family:

@@ -4,8 +4,9 @@ Pure, after ClientQuotaControlManager: the first fault of an entity is its answe
 entry, other entries are carried out. An entity that stands twice in a request is carried out once, as its first entry
 says, and yet is answered with an error; that is Kafka's way too, and clients that look at the answer see the same.
 
-Ours is one more rule: a value that only the configuration file sets can't be removed here, since nothing that the
-store holds would make it go.
+Two rules are ours. A value that only the configuration file sets can't be removed here, since nothing that the store
+holds would make it go. Two spellings of one address are two entities to Kafka and one here: the second one in a
+request is answered with an error, and nothing of it is done.
 """
 
 from __future__ import annotations
@@ -45,8 +46,17 @@ class EntityPlan:
     changes: tuple[QuotaChange, ...] = field(default=())
 
 
-Planned: TypeAlias = dict[frozenset[tuple[str, str | None]], EntityPlan]
-"""Plans by their entity."""
+@dataclass(slots=True)
+class Planned:
+    """What is planned so far.
+
+    Attributes:
+        by_names: plans by their entity, as on the wire.
+        addresses: entities of addresses, by their one spelling as they were written.
+    """
+
+    by_names: dict[frozenset[tuple[str, str | None]], EntityPlan] = field(default_factory=dict)
+    addresses: dict[QuotaEntity, str] = field(default_factory=dict)
 
 
 def plan_alterations(
@@ -68,16 +78,29 @@ def plan_alterations(
     Returns:
         One plan for each distinct entity, in the order they came first.
     """
-    plans = {} if planned is None else planned
+    planned = Planned() if planned is None else planned
+    plans = planned.by_names
     for names, operations in entries:
         identity = frozenset(names.items())
         plan = plans.get(identity)
         if plan is not None or len({key for key, _, _ in operations}) < len(operations):
             plan = plans.setdefault(identity, EntityPlan(names))
             plan.fault = f"Ignoring duplicate entity {_as_java_prints(names)}"
+        elif (before := _same_address(names, planned)) is not None:
+            text = f"{names[EntityType.IP]} is the same address as {before}, which this request has too"
+            plans[identity] = EntityPlan(names, text)
         else:
             plans[identity] = _plan(names, operations, quotas, shared=shared)
     return list(plans.values())
+
+
+def _same_address(names: Names, planned: Planned) -> str | None:
+    """How the address of these names was written before in the request; None: it was not, or they have none."""
+    written = names.get(EntityType.IP)
+    if written is None or not known_types(names):
+        return None
+    before = planned.addresses.setdefault(entity_of(names), written)
+    return None if before == written else before
 
 
 def _plan(

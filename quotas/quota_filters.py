@@ -7,10 +7,12 @@ types than the filter names. Nothing is resolved: an answer lists what is set, n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeAlias
 
+from quotas.addresses import one_spelling
 from quotas.entities import DEFAULT, EntityType, Name, QuotaEntity, QuotaKey, cut_name
 from quotas.limits import Limits
 
@@ -126,7 +128,7 @@ def make_filter(components: Iterable[tuple[str, int, str | None]], *, strict: bo
         if match_type == MatchType.EXACT:
             if name is None:
                 raise FilterError("Request specified MATCH_TYPE_EXACT, but set match string to null.")
-            named[entity_type] = name if entity_type is EntityType.IP else cut_name(name)
+            named[entity_type] = _spelled(name) if entity_type is EntityType.IP else cut_name(name)
         elif match_type == MatchType.DEFAULT:
             if name is not None:
                 raise FilterError("Request specified MATCH_TYPE_DEFAULT, but also specified a match string.")
@@ -146,6 +148,12 @@ def make_filter(components: Iterable[tuple[str, int, str | None]], *, strict: bo
             "with user or clientId filter component."
         )
     return QuotaFilter(named, frozenset(specified), strict)
+
+
+def _spelled(address: str) -> str:
+    with suppress(ValueError):  # as Kafka: a name that nothing can have selects nothing
+        return one_spelling(address)
+    return address
 
 
 def _entity(names: Mapping[EntityType, Name]) -> QuotaEntity:

@@ -6,12 +6,14 @@ Rates of single addresses are quotas and so in [[quotas]]; the limits of one lis
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from config.ip_address import Address
-from config.section_base import Count, CountOrZero, MaxTrackers, Section, SmallCount
+from config.section_base import Count, CountOrZero, Key, MaxTrackers, Section, SmallCount, faults_error
+from quotas.addresses import address_spelling
 from quotas.connections import AfterHold
 from quotas.ip_limits import IPV6_PREFIX_BITS
 
@@ -48,3 +50,17 @@ class ConnectionSettings(Section, frozen=True):
     failed_authentication_delay_ms: Annotated[int, Field(ge=0, le=60_000)] = 100
     ipv6_prefix_bits: Annotated[int, Field(ge=1, le=128)] = IPV6_PREFIX_BITS
     max_trackers: MaxTrackers = 10_000
+
+    @field_validator("max_connections_per_ip_overrides", mode="before")
+    @classmethod
+    def _check_addresses(cls, overrides: Any) -> Any:
+        faults: list[tuple[Key, str]] = []
+        seen: dict[str, str] = {}
+        for address in overrides if isinstance(overrides, dict) else ():
+            with suppress(ValueError, AttributeError, TypeError):  # what is no address is told elsewhere
+                first = seen.setdefault(address_spelling(address), address)
+                if first != address:
+                    faults.append(((address,), f'is the same address as "{first}"'))
+        if faults:
+            raise faults_error(faults)
+        return overrides

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from config.host_port import MAX_PORT, BindAddress, HostPort, valid_host
-from config.ip_address import AddressOrBlock
+from config.ip_address import PeerOrBlock
 from config.mapping_rules import MappingRules
 from config.section_base import (
     Count,
@@ -35,7 +35,7 @@ class ProxyProtocolSettings(Section, frozen=True):
         max_waiting: how many sockets may be without their header at once; each counts as a connection.
     """
 
-    trusted: Annotated[tuple[AddressOrBlock, ...], Field(strict=False, min_length=1, max_length=256)]
+    trusted: Annotated[tuple[PeerOrBlock, ...], Field(strict=False, min_length=1, max_length=256)]
     timeout_ms: Annotated[int, Field(ge=1, le=60_000)] = 3_000
     max_waiting: SmallCount = 1_000
 

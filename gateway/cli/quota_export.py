@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 from gateway.cli import admin_port
 from gateway.cli.quota_view import add_config_argument, of_file, of_gateway
 from gateway.cli.quota_yaml import to_text
-from quotas.entities import QuotaEntity, QuotaKey
-from quotas.ip_table import one_spelling
-
-Quota: TypeAlias = tuple[QuotaEntity, QuotaKey, float]
 
 
 def add_parser(commands: Any) -> None:
@@ -44,21 +39,5 @@ def run(arguments: argparse.Namespace) -> int:
         for entity, key, value in view.limits.items()
         if arguments.all or view.origins is None or view.origins[entity, key].source == "store"
     )
-    print(to_text(_in_one_spelling(items)), end="")
+    print(to_text(items), end="")
     return 0
-
-
-def _in_one_spelling(items: Iterable[Quota]) -> Iterator[Quota]:
-    """What `import` takes: of rows kept with other spellings of an address the one that decides, rightly spelled."""
-    found: dict[tuple[QuotaEntity, QuotaKey], tuple[bool, str, float]] = {}
-    for entity, key, value in items:
-        name, right = entity.ip, entity
-        if isinstance(name, str):
-            spelled = one_spelling(name)
-            if ":" in name and ":" not in spelled and "/" in name:
-                print(f"sluice: {entity} {key} is left out: it matches no address", file=sys.stderr)
-                continue
-            right = QuotaEntity(ip=spelled)
-        row = (right != entity, str(name), value)
-        found[right, key] = min(found.get((right, key), row), row)
-    return ((entity, key, value) for (entity, key), (_, _, value) in found.items())

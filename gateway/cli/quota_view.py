@@ -133,7 +133,7 @@ def _view(answer: Mapping[str, Any]) -> QuotaView:
     settings = config.Config.model_construct(
         None, **sections, enforcement=EnforcementSettings(mode=answer["mode"]), quotas=()
     )
-    values, faults = quotas_of(answer["quotas"], kept=True)
+    values, faults = quotas_of(answer["quotas"])
     if faults:
         raise ValueError(faults[0])
     limits = settings.quota_limits()

@@ -254,9 +254,7 @@ def describe_address(
     limit = None if found.rate_per_s >= UNLIMITED else found.rate_per_s
     decided_by: QuotaEntity | None = None
     if limit is not None:
-        # By the name that the quota was set by: a kept one may have another spelling.
-        row = limits.find_address(address)
-        decided_by = QuotaEntity(ip=DEFAULT if row is None else row[0])
+        decided_by = QuotaEntity(ip=limits.find_address(address) or DEFAULT)
     return {
         "ip": address,
         "enforcement": limits.mode,

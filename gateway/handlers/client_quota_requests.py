@@ -203,14 +203,14 @@ class _Alteration:
             for entry in self._request.entries
         ]
         quotas = self._admin.quotas
-        planned: Planned = {}
+        planned = Planned()
         for at in range(0, len(entries), ENTRIES_AT_ONCE):
             if at:
                 now_ms = yield
             plan_alterations(
                 entries[at : at + ENTRIES_AT_ONCE], quotas, shared=self._admin.shared, planned=planned
             )
-        plans = list(planned.values())
+        plans = list(planned.by_names.values())
         changes = tuple(change for plan in plans for change in plan.changes)
         if self._request.validate_only or not changes:
             reply = yield from self._answer(plans, None)

@@ -7,7 +7,6 @@ them, whichever broker is named: its limits are of all its brokers together. The
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
@@ -16,6 +15,7 @@ from config import Config, ConfigError
 from protocol.broker_configs import ConfigOp, Operation
 from protocol.describe_configs import ShownConfig
 from protocol.error_codes import ErrorCode
+from quotas.addresses import address_spelling
 from quotas.connections import ConnectionLimits
 
 MAX_CONNECTIONS: Final = "max.connections"
@@ -281,16 +281,19 @@ def _checked_value(name: str, given: str) -> str:
 
 
 def _overrides_of(text: str) -> dict[str, int]:
-    """The limits of single addresses in a text such as ``10.0.0.7:100,[::1]:5``. Host names are not looked up."""
+    """The limits of single addresses in a text such as ``10.0.0.7:100,[::1]:5``. Host names are not looked up.
+
+    Of two spellings of one address the later one counts, as Kafka has it.
+    """
     found = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         address, _, most = part.rpartition(":")
         try:
-            found[str(ipaddress.ip_address(address.strip("[]")))] = int(most)
+            limit = found[address_spelling(address)] = int(most)
         except ValueError:
             fault = f"Error parsing configuration property '{PER_IP_OVERRIDES}': {part} is not ADDRESS:NUMBER"
             raise LimitError(ErrorCode.INVALID_REQUEST, fault) from None
-        if not 0 <= found[str(ipaddress.ip_address(address.strip("[]")))] <= UNLIMITED:
+        if not 0 <= limit <= UNLIMITED:
             raise LimitError(
                 ErrorCode.INVALID_REQUEST,
                 f"Error parsing configuration property '{PER_IP_OVERRIDES}': {part}",

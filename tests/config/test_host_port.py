@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.host_port import HostPort, parse_host_port, valid_host
-from config.ip_address import check_address, check_address_or_block
+from config.ip_address import check_address, check_address_or_block, check_peer
 
 
 @pytest.mark.parametrize(("text", "host", "port"), [
@@ -50,6 +50,8 @@ def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
 @pytest.mark.parametrize(("written", "name"), [
     ("10.0.0.1", "10.0.0.1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("2001:DB8::0001", "2001:db8::1"),
     ("10.0.0.0/8", "10.0.0.0/8"), ("2001:DB8:0::/32", "2001:db8::/32"), ("0.0.0.0/0", "0.0.0.0/0"),
+    ("10.1", "10.0.0.1"), ("010.0.0.1", "10.0.0.1"), ("[::1]", "::1"), ("fe80::1%eth0", "fe80::1"),
+    ("::ffff:10.0.0.0/104", "10.0.0.0/8"), ("10.0.0.1/32", "10.0.0.1"),
 ])  # fmt: skip
 def test_each_address_and_block_has_one_name(written: str, name: str) -> None:
     assert check_address_or_block(written) == name
@@ -57,16 +59,22 @@ def test_each_address_and_block_has_one_name(written: str, name: str) -> None:
         assert check_address(written) == name
 
 
-@pytest.mark.parametrize("text", ["", "localhost", "10.0.0", "fe80::1%eth0", "10.0.0.1 ", "010.0.0.1"])
-def test_names_zones_and_half_addresses_are_refused(text: str) -> None:
+@pytest.mark.parametrize("text", ["", "localhost", "10.0.0.", "fe80::1%", "10.0.0.1 ", "0x7f.1"])
+def test_names_and_what_is_no_address_are_refused(text: str) -> None:
     for check in (check_address, check_address_or_block):
         with pytest.raises(ValueError, match=r"^is not an IP address"):
             check(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["10.0.0.1/8", "10.0.0.0/33", "/8", "10.0.0.0/", "::ffff:10.0.0.0/104", "fe80::%1/64"]
-)
+@pytest.mark.parametrize("text", ["10.0.0.1/8", "10.0.0.0/33", "/8", "10.0.0.0/", "here/8"])
 def test_blocks_that_could_not_match_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         check_address_or_block(text)
+
+
+@pytest.mark.parametrize("text", ["10.1", "10", "10.1/16", "fe80::1%eth0", "here"])
+def test_a_peer_that_is_trusted_is_written_in_full(text: str) -> None:
+    with pytest.raises(ValueError):
+        check_peer(text)
+    assert check_peer("2001:DB8::/32") == "2001:db8::/32"
+    assert check_peer("::ffff:10.0.0.1") == "10.0.0.1"

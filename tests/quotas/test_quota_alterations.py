@@ -63,7 +63,8 @@ def test_scenario_alterdup(row: dict[str, Any]) -> None:
         ({"foo": "x", "user": ""}, [("bad", 1.0)], "Unhandled client quota entity type: foo"),
         ({"ip": "1.2.3.4", "client-id": ""}, [("bad", 1.0)], "Empty client-id not supported"),
         ({"ip": "no.host", "client-id": "c"}, [("bad", 1.0)], "Invalid quota entity combination, IP entity "),
-        ({"ip": "no.host"}, [("bad", 1.0)], "no.host is not a valid IP or resolvable host."),
+        ({"ip": "no.host"}, [("bad", 1.0)], "no.host is a host name, which is not looked up here; give its address."),
+        ({"ip": "256.1.1.1"}, [("bad", 1.0)], "256.1.1.1 is not a valid IP or resolvable host."),
         ({}, [("bad", 1.0), ("bad", 2.0)], "Ignoring duplicate entity ClientQuotaEntity(entries={})"),
         (
             {"user": None, "client-id": "c"},

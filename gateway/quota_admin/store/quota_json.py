@@ -86,11 +86,10 @@ class QuotaRows:
         removed: those that are to go.
     """
 
-    def __init__(self, *, kept: bool = False, removals: bool = False) -> None:
+    def __init__(self, *, removals: bool = False) -> None:
         """None was read.
 
         Args:
-            kept: see `quotas.limits.validate`.
             removals: whether a limit may be null, for a quota that is to go.
         """
         self.removed: set[tuple[QuotaEntity, QuotaKey]] = set()
@@ -98,7 +97,6 @@ class QuotaRows:
         self.found: dict[tuple[QuotaEntity, QuotaKey], float] = {}
         self.faults: list[str] = []
         self.fault_count = 0
-        self._kept = kept
         self._count = 0
 
     def add(self, row: Any) -> None:
@@ -111,7 +109,7 @@ class QuotaRows:
                 return
             if isinstance(limit, bool) or not isinstance(limit, (int, float)):
                 raise ValueError(f"{key} is no number")
-            if (fault := validate(entity, key, float(limit), kept=self._kept)) is not None:
+            if (fault := validate(entity, key, float(limit))) is not None:
                 raise ValueError(f"{entity}: {fault}")
             if (entity, QuotaKey(key)) in self.found:
                 raise ValueError(f"{entity} has {key} twice")
@@ -133,13 +131,11 @@ class QuotaRows:
             self.faults.append(f"quotas.{at}: {text[:MAX_FAULT_CHARS]}")
 
 
-def quotas_of(
-    value: Any, *, kept: bool = False
-) -> tuple[dict[tuple[QuotaEntity, QuotaKey], float], list[str]]:
+def quotas_of(value: Any) -> tuple[dict[tuple[QuotaEntity, QuotaKey], float], list[str]]:
     """The quotas of a list, and a line for each of the first faults in it; see `QuotaRows`."""
     if not isinstance(value, list):
         return {}, ["quotas has to be a list"]
-    rows = QuotaRows(kept=kept)
+    rows = QuotaRows()
     for each in value:
         rows.add(each)
     return rows.found, rows.faults

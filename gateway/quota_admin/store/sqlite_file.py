@@ -27,6 +27,7 @@ from gateway.quota_admin.store.interface import (
     StoredChange,
     StoreError,
     Value,
+    change_of,
     check_count,
     effective,
     entity_text,
@@ -95,6 +96,8 @@ class QuotaFile:
         self._read_only = read_only
         self._database: sqlite3.Connection | None = None
         self._unsettled = False
+        # Rows of earlier versions, in which an address had other spellings: slot -> entity as written -> value.
+        self._misspelled: dict[Slot, dict[str, float]] = {}
 
     def open(self, *, store_id: str | None) -> list[StoredChange]:
         """Check the file and read all of it; one of an earlier format is upgraded.
@@ -175,9 +178,10 @@ class QuotaFile:
             found = self._settle()
             if found == before:
                 raise StoreError(f"the quota store could not be written: {exc}") from exc
-            self.state = found
-            return changes
+            after = found
         self.state = after
+        for change in changes:
+            self._misspelled.pop(slot_of(change), None)
         return changes
 
     def tidy(self) -> None:
@@ -305,15 +309,23 @@ class QuotaFile:
         return state
 
     def _read_changes(self, database: sqlite3.Connection, *, has_limits: bool) -> list[StoredChange]:
-        total = 0
-        quotas: list[StoredChange] = []
+        total = count = 0
+        quotas: dict[Slot, StoredChange] = {}
+        self._misspelled = {}
         for text, key, value in database.execute("SELECT entity, key, value FROM quotas"):
             total += number_of(text, key, value)
             entity = entity_from(text)
             # The checksum says that we wrote it, and what we write was valid; only the worst is looked for again.
             if not 0 < value < math.inf or entity.family is None:
                 raise StoreError(damaged(self._path, f"{text} {key} is {value}"))
-            quotas.append(QuotaChange(entity, QUOTA_KEYS[key], value))
+            count += 1
+            slot: Slot = (entity, QUOTA_KEYS[key])
+            if entity.ip is not None and text != str(entity):
+                self._misspelled.setdefault(slot, {})[text] = value
+            else:
+                quotas[slot] = QuotaChange(entity, QUOTA_KEYS[key], value)
+        for slot in self._misspelled:
+            quotas.setdefault(slot, change_of(slot, self._value_of_misspelled(slot)))
         limits: list[StoredChange] = []
         for name, value in database.execute("SELECT name, value FROM broker_limits") if has_limits else ():
             total += number_of(ALL_BROKERS, name, value)
@@ -321,14 +333,19 @@ class QuotaFile:
                 limits.append(LimitChange(name, checked_limit(name, value)))
             except LimitError as exc:
                 raise StoreError(damaged(self._path, str(exc))) from exc
-        if (len(quotas), total % SUM_MODULUS) != (self.state.count, self.state.sum):
+        if (count, total % SUM_MODULUS) != (self.state.count, self.state.sum):
             raise StoreError(damaged(self._path, "its checksum is wrong"))
-        return quotas + limits
+        return [*quotas.values(), *limits]
+
+    def _value_of_misspelled(self, slot: Slot) -> float | None:
+        """What counts of several spellings where the right one is not there: the first in the alphabet."""
+        rows = self._misspelled.get(slot)
+        return None if rows is None else rows[min(rows)]
 
     def _alter(
         self, database: sqlite3.Connection, alteration: Alteration, *, at_ms: int
     ) -> tuple[list[StoredChange], State]:
-        def value_of(slot: Slot) -> Value | None:
+        def row_of(slot: Slot) -> Value | None:
             entity, key = slot
             if entity is None:
                 row = database.execute("SELECT value FROM broker_limits WHERE name = ?", (key,)).fetchone()
@@ -338,6 +355,10 @@ class QuotaFile:
             ).fetchone()
             return None if row is None else float(row[0])
 
+        def value_of(slot: Slot) -> Value | None:
+            row = row_of(slot)
+            return self._value_of_misspelled(slot) if row is None else row
+
         if self._read_state(database) != self.state:
             raise StoreError(f"{self._path} has changed behind the gateway, which has to be started again")
         changes = effective(alteration.changes, value_of)
@@ -345,9 +366,17 @@ class QuotaFile:
             return [], self.state
         count, total, version = self.state.count + growth(changes), self.state.sum, self.state.version + 1
         for change, old in changes:
-            entity, key = slot_of(change)
-            text, key, new = entity_text(entity), str(key), change.value
-            total -= 0 if old is None else number_of(text, key, old)
+            slot = slot_of(change)
+            text, key, new = entity_text(slot[0]), str(slot[1]), change.value
+            row = old
+            if misspelled := self._misspelled.get(slot):
+                row = row_of(slot)
+                # What counted in the place of a row is no row; these go.
+                count -= len(misspelled) - (row is None)
+                for other, value in misspelled.items():
+                    total -= number_of(other, key, value)
+                    _put(database, other, key, None)
+            total -= 0 if row is None else number_of(text, key, row)
             total += 0 if new is None else number_of(text, key, new)
             _put(database, text, key, new)
             database.execute(

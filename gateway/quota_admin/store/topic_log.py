@@ -146,6 +146,10 @@ class TopicLog:
         self.newer: str | None = None
         self.size = 0
         self._latest: dict[Slot, tuple[int, Value | None]] = {}
+        # Records of earlier versions, in which an address had other spellings: slot -> key as written -> value.
+        self._misspelled: dict[Slot, dict[bytes, Value]] = {}
+        # Slots whose value is that of such a record: there is none with the right spelling.
+        self._borrowed: set[Slot] = set()
         # Removed while alterations were open; kept until there is none, for their offsets.
         self._removed: set[Slot] = set()
         self._open: dict[str, list[tuple[int, StoredChange]]] = {}
@@ -299,8 +303,10 @@ class TopicLog:
             at_ms: Unix time.
             max_history: how many changes the history has afterwards.
         """
-        written = []
+        written: list[Written] = []
         for change, _ in changes:
+            # Before the one with the right spelling, which is the last word.
+            written.extend(Written(key, None) for key in self._misspelled.get(slot_of(change), ()))
             value = None if change.value is None else _json({"format": FORMAT, "value": change.value})
             written.append(Written(_json(_record_key(change)), value))
         written.extend(
@@ -342,7 +348,7 @@ class TopicLog:
             raise ValueError(self.newer)
         if "history" in key:
             return self._take_history(record.offset, key["history"], key["part"], value)
-        change = _change(key, value)
+        change = self._rightly_spelled(_change(key, value), key, record.key or b"")
         slot = slot_of(change)
         if isinstance(change, QuotaChange):
             self.size += (change.value is not None) - (self.value_of(slot) is not None)
@@ -358,6 +364,35 @@ class TopicLog:
             self._open.pop(next(iter(self._open)))
             self.bad_records += 1
         return None
+
+    def _rightly_spelled(self, change: StoredChange, key: Any, written: bytes) -> StoredChange:
+        """What a record comes to where others have the same address in another spelling: the right one decides.
+
+        Args:
+            change: what it says.
+            key: of the record.
+            written: the same, as bytes.
+        """
+        if isinstance(change, LimitChange) or change.entity.ip is None:
+            return change
+        slot = slot_of(change)
+        others = self._misspelled.get(slot, {})
+        if key["quota"] != str(change.entity):
+            others.pop(written, None)
+            if change.value is not None:
+                others[written] = change.value
+            self._misspelled[slot] = others
+            if slot not in self._borrowed and self.value_of(slot) is not None:
+                return change_of(slot, self.value_of(slot))
+        elif change.value is not None:
+            self._borrowed.discard(slot)
+            return change
+        if not others:
+            self._misspelled.pop(slot, None)
+            self._borrowed.discard(slot)
+            return change_of(slot, None)
+        self._borrowed.add(slot)
+        return change_of(slot, others[min(others)])
 
     def _take_history(self, offset: int, name: str, number: int, value: Any) -> _Ended | None:
         if value is None:
@@ -423,7 +458,7 @@ def _change(key: Any, value: Any) -> StoredChange:
     change = QuotaChange(
         parse_entity(key["quota"]), QuotaKey(key["key"]), None if value is None else float(value["value"])
     )
-    fault = change.value is not None and validate(change.entity, change.key, change.value, kept=True)
+    fault = change.value is not None and validate(change.entity, change.key, change.value)
     if fault:
         raise ValueError(fault)
     return change

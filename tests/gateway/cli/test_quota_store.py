@@ -166,9 +166,12 @@ async def test_one_fault_and_nothing_is_changed(yaml: Yaml, capsys: Capsys, monk
         assert await sluice(running, capsys, "quotas", "import", path) == (
             2,
             "",
-            f"sluice: {path}: quotas.2: ip=here: here is not a valid IP or resolvable host.\n"
+            f"sluice: {path}: quotas.2: ip=here: here is a host name, which is not looked up here; "
+            "give its address.
+"
             f"sluice: {path}: quotas.3: speed: unknown key; known keys: user, client_id, ip, topic, "
-            f"default_user, default_client_id, default_ip, default_topic, {', '.join(QuotaKey)}\n",
+            f"default_user, default_client_id, default_ip, default_topic, {', '.join(QuotaKey)}
+",
         )
         refusal = "sluice: refused: there would be 2 quotas, and quota_store.max_quotas allows 1\n"
         assert await sluice(running, capsys, "quotas", "import", "-") == (1, "", refusal)
@@ -197,6 +200,10 @@ async def test_set_sets_and_removes_quotas_of_topics_too(capsys: Capsys) -> None
         assert limits.get(topic, PRODUCE) is None
         no_difference = "no difference; what the configuration file says stays\n"
         assert out == no_difference
+        for address, limit, line in (("10.1", "5", "+ ip=10.0.0.1"), ("::ffff:10.0.0.1", "none", "- ip=10.0.0.1")):
+            text = f"connection_creation_rate={limit}"
+            _, out, _ = await sluice(running, capsys, "quotas", "set", f"ip={address}", text)
+            assert out.startswith(f"{line} connection_creation_rate 5\n")
         _, out, _ = await sluice(running, capsys, "quotas", "set", "user=alice", "producer_byte_rate=none")
         assert (out, limits.get(ALICE, PRODUCE)) == (no_difference, 7.0)
         for wrong in ("topic=a b", "topic=t,user=a,client-id=c", "topic=t,ip=::1"):

@@ -106,3 +106,6 @@ def test_all_faults_are_told_at_once_and_the_same_quota_twice_is_one() -> None:
     row = "- user: a\n  consumer_byte_rate: 3\n"
     with pytest.raises(QuotaTextError, match=r"quotas\.1: user=a has consumer_byte_rate from an entry before"):
         from_text(f"quotas:\n{row}{row}")
+    rows = "".join(f"- ip: '{ip}'\n  connection_creation_rate: 3\n" for ip in ("2001:db8::1", "2001:DB8::0:1"))
+    with pytest.raises(QuotaTextError, match=r"quotas\.1: ip=2001:db8::1 has connection_creation_rate from an entry"):
+        from_text(f"quotas:\n{rows}")

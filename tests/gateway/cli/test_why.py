@@ -59,7 +59,8 @@ async def test_a_throttled_client_is_explained(capfd: pytest.CaptureFixture[str]
         assert out.isascii()
         code, out, _ = await sluice(running, capfd, "why", "--user", "nobody")
         assert (code, "nothing is known of a wait" in out) == (0, True)
-        code, out, _ = await sluice(running, capfd, "why", "--ip", "127.0.0.1")
-        assert code == 0
-        assert "ip=127.0.0.1 1 connections/s" in out
+        for address in ("127.0.0.1", "127.1", "[::FFFF:7f00:1]"):
+            code, out, _ = await sluice(running, capfd, "why", "--ip", address)
+            assert code == 0
+            assert "ip=127.0.0.1 1 connections/s" in out
         assert (await sluice(running, capfd, "why", "--ip", "nowhere"))[0] == 1
