@@ -117,6 +117,13 @@ def is_led_by(client: WireClient, topic: str, leader: int) -> bool:
     return bool(found.error_code == 0 and found.partitions[0].leader_id == leader)
 
 
+def takes_records(leader: WireClient, topic: str) -> bool:
+    """Whether the leader of the topic's first partition takes records: a new one is named before it does."""
+    wanted = [{"name": topic, "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+    found = leader.ask("ListOffsets", 2, replica_id=-1, isolation_level=0, topics=wanted).body.topics[0]
+    return bool(found.partitions[0].error_code == 0)
+
+
 def move_leader(client: WireClient, topic: str, leader: int) -> None:
     """Have another of three brokers lead the topic's one partition."""
     replicas = sorted((1, 2, 3), key=lambda broker: broker != leader)
@@ -129,7 +136,7 @@ def move_leader(client: WireClient, topic: str, leader: int) -> None:
 
 @contextmanager
 def topic_on(cluster: KafkaCluster, name: str, broker_ids: Sequence[int]) -> Iterator[UUID]:
-    """A topic of one partition on these brokers, led by the first of them as all brokers know; its id."""
+    """A topic of one partition on these brokers, led by the first of them as all brokers know and it too; its id."""
     assignments = [{"partition_index": 0, "broker_ids": list(broker_ids)}]
     topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "assignments": assignments}
     with WireClient(cluster.brokers[1]) as broker:
@@ -138,5 +145,7 @@ def topic_on(cluster: KafkaCluster, name: str, broker_ids: Sequence[int]) -> Ite
         for address in cluster.brokers.values():
             with WireClient(address) as other:
                 eventually(partial(is_led_by, other, name, broker_ids[0]))
+        with WireClient(cluster.brokers[broker_ids[0]]) as leader:
+            eventually(partial(takes_records, leader, name))
         yield found.topic_id
         broker.ask("DeleteTopics", 5, topic_names=[name], timeout_ms=30_000)

@@ -90,7 +90,8 @@ def produce_around_a_move(
     client: WireClient, bootstrap: str, name: str, read: Callable[[int], bool], told: Callable[[], str]
 ) -> None:
     """Twenty records, and once they are read another leader and twenty more."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    # Without idempotence records that the old leader refuses come behind later ones.
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for half in (0, 20):
         if half:
             move_leader(client, name, 2)

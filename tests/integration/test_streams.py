@@ -13,7 +13,7 @@ import pytest
 
 from embedded_kafka.kafka import KafkaCluster
 from testkit.wire_client import WireClient
-from tests.integration.conftest import WITHIN_S, eventually, move_leader
+from tests.integration.conftest import WITHIN_S, eventually, move_leader, takes_records
 from tests.integration.gateway_process import GatewayProcess
 from tests.integration.java_programs import java_program, streams_jars
 
@@ -71,6 +71,7 @@ def test_e02_streams_of_both_protocols_count_as_directly_while_leaders_move_and_
     ):
         try:
             client.ask("CreateTopics", 7, topics=topics, timeout_ms=30_000)
+            eventually(partial(takes_records, client, INPUT))
             produce(range(30))
             reader.subscribe(list(APPLICATIONS))
             eventually(partial(counted, 10), 2 * WITHIN_S, told=lambda: str(found))

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from aiokafka.errors import KafkaError as AiokafkaError
 from embedded_kafka.kafka import KafkaCluster
 from embedded_kafka.tools import run_tool
 from testkit.wire_client import WireClient
-from tests.integration.conftest import StartGateway
+from tests.integration.conftest import StartGateway, eventually, takes_records
 from tests.integration.gateway_process import GatewayOptions, GatewayProcess
 from tests.integration.java_programs import run_java
 
@@ -57,6 +58,7 @@ def create(broker: tuple[str, int], topic: str) -> None:
         topics = [{"name": topic, "num_partitions": 1, "replication_factor": 1}]
         reply = client.ask("CreateTopics", 4, topics=topics, timeout_ms=30_000, validate_only=False)
         assert reply.body.topics[0].error_code == 0
+        eventually(partial(takes_records, client, topic))
 
 
 def message(number: int) -> bytes:
@@ -238,10 +240,10 @@ def test_c17_an_idempotent_producer_with_five_in_flight_keeps_its_order_through_
 
 # -- consumers -------------------------------------------------------------------------------------------------
 def fill(broker: tuple[str, int], topic: str, count: int, size: int) -> None:
-    """Put messages in, past the gateway."""
+    """Put messages in, in order and past the gateway."""
     create(broker, topic)
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": f"{broker[0]}:{broker[1]}", "message.max.bytes": 2_000_000}
+        {"bootstrap.servers": f"{broker[0]}:{broker[1]}", "message.max.bytes": 2_000_000, "enable.idempotence": True}
     )
     for number in range(count):
         producer.produce(topic, b"%08d" % number + bytes(size - 8), partition=0)
