@@ -22,17 +22,18 @@ from pipeline.storage.counting import fleets_of, fleets_on
 from pipeline.storage.entity_days import Scope
 from pipeline.storage.files import parquet_reader
 from pipeline.storage.layout import CompactedDay
+from pipeline.storage.partitioned_files import take_over_rows
 from pipeline.storage.tables import Snapshot, Table
 
 
 def clients_table(out: str) -> Table:
     """The table of clients' days and hours."""
-    return Table(f"{out}/clients", SCHEMA, ["date", "scope", "table"])
+    return Table(f"{out}/clients", SCHEMA, ["date", "scope", "table"], take_over_rows)
 
 
 def client_use_table(out: str) -> Table:
     """The table of what clients used, for the report."""
-    return Table(f"{out}/{CLIENT_USE}", SUMMARY, ["date"])
+    return Table(f"{out}/{CLIENT_USE}", SUMMARY, ["date"], take_over_rows)
 
 
 def scopes_of(day: CompactedDay, fleets: Mapping[str, str]) -> list[Scope]:
@@ -80,7 +81,7 @@ def read_clients(
     """
     of_clients = table != CLIENT_USE
     source, schema = (clients_table(out), SCHEMA) if of_clients else (client_use_table(out), SUMMARY)
-    found = source.read()
+    found = source.in_order()
     fleets = fleets_of(published_days(out))
     missing = [day.date for day in days if not is_made(day, fleets, found)]
     if missing:

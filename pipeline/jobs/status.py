@@ -41,8 +41,10 @@ def run(arguments: argparse.Namespace) -> Exit:
             compacted += ", not closed"
         late = ", has late lines" if day["late"] else ""
         dropped = f", {day['dropped_rows']} rows summed up as ~other" if day["dropped_rows"] else ""
+        erased = f", {day['erased_rows']} rows erased" if day["erased_rows"] else ""
         print(
-            f"{day['date']}: {day['rows']} raw rows, {day['completeness']:.2%} complete{dropped}; {compacted}{late}"
+            f"{day['date']}: {day['rows']} raw rows, {day['completeness']:.2%} complete{dropped}{erased}; "
+            f"{compacted}{late}"
         )
         for gw, share in day["short_gateways"].items():
             print(f"{day['date']}: of {gw} only {share:.1%}")
@@ -54,5 +56,10 @@ def run(arguments: argparse.Namespace) -> Exit:
         print(
             f"missing: {gap['lines']} lines of {gap['gw']}, started {gap['boot']}: {gap['first']} to {gap['last']}, "
             f"{gap['from']} to {gap['to']}"
+        )
+    for name, commits in found["foreign_commits"].items():
+        print(
+            f"{name}: other writers have moved or deleted rows ({'; '.join(commits)}): not in the figures above yet, "
+            "the next compact or prune looks into it"
         )
     return Exit.DONE

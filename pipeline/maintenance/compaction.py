@@ -62,9 +62,9 @@ def compact(
         JobError: another job has compacted or pruned meanwhile.
     """
     raw = raw_table(out)
-    before = raw.read()
+    before = raw.in_order()
     state = RawState.from_json(before.state)
-    found = CompactedState.from_json(compacted_table(out).read().state)
+    found = CompactedState.from_json(compacted_table(out).in_order().state)
     known = coverage(state.index, expectation)
     wanted: list[str] = []
     waiting: list[str] = []
@@ -122,6 +122,7 @@ def compact(
             algorithms=state.days[day].algorithms,
             set_back_ms=state.days[day].set_back_ms,
             scopes={gw: scope for gw, (_, _, scope) in state.days[day].scopes.items()},
+            erased=state.days[day].erased,
         )
         done[day] = _compact_day(spark, out, about, paths, state.days[day].rows, found.days.get(day))
     if waiting and not done:

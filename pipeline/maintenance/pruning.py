@@ -79,6 +79,7 @@ def delete(out: str, keep: Keep, *, today: datetime.date, made: Sequence[Table])
     """
     tables = [raw_table(out), compacted_table(out), *made]
     for table in tables:
+        table.in_order()
         table.sweep()
     found = due(out, keep, today=today)
     if found.raw:
@@ -124,7 +125,7 @@ def _remove_compacted(out: str, files: dict[str, list[DataFile]]) -> None:
 
 def _remove_made(table: Table, left: Collection[str]) -> None:
     """Takes what was made of days that are gone out of a table of clients."""
-    before = table.read()
+    before = table.in_order()
     made: dict[str, Any] = before.state.get("days", {})
     gone = [date for date in made if date not in left]
     if gone:

@@ -19,9 +19,10 @@ def status(out: str, expectation: Expectation) -> dict[str, Any]:
         out: the folder.
         expectation: what should be there.
     """
-    raw = raw_table(out).read()
+    tables = {"raw": raw_table(out).read(), "compacted": compacted_table(out).read()}
+    raw = tables["raw"]
     state = RawState.from_json(raw.state)
-    compacted = CompactedState.from_json(compacted_table(out).read().state)
+    compacted = CompactedState.from_json(tables["compacted"].state)
     known = coverage(state.index, expectation)
     days = []
     for date in sorted(known.keys() | state.days.keys()):
@@ -44,6 +45,7 @@ def status(out: str, expectation: Expectation) -> dict[str, Any]:
                 "rows": read.rows,
                 "dropped_rows": read.dropped_rows,
                 "dropped_events": read.dropped_events,
+                "erased_rows": read.erased,
                 "compacted_rows": there.rows if there else None,
                 "late": there is not None and is_due(read, raw.identifier, replace(there, open=False)),
                 "pruned": date in compacted.pruned,
@@ -64,6 +66,9 @@ def status(out: str, expectation: Expectation) -> dict[str, Any]:
             }
             for gap in state.index.gaps()
         ],
+        "foreign_commits": {
+            name: list(map(str, found.foreign.commits)) for name, found in tables.items() if found.foreign
+        },
     }
 
 

@@ -7,25 +7,38 @@ comes of such a day later is not the day.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.errors import NotYetCompleteError
-from pipeline.storage.compacted_files import Piece, dealt, pieces_of, read_entities
+from pipeline.storage.compacted_files import (
+    BUCKET,
+    FILE_ORDER,
+    CompactedFileWriter,
+    Piece,
+    dealt,
+    pieces_of,
+    read_entities,
+)
 from pipeline.storage.counting import fleets_of
 from pipeline.storage.entity_days import ENTITY, Scope, arrays_of
+from pipeline.storage.files import end_of, parquet_reader
+from pipeline.storage.joining import join_chunks
 from pipeline.storage.layout import CompactedDay
+from pipeline.storage.partitioned_files import check_counts, notes_of
 from pipeline.storage.schemas import COMPACTED_SCHEMA
-from pipeline.storage.tables import Snapshot, Table
+from pipeline.storage.tables import DataFile, Snapshot, Table, TakenOver
 
 ELEMENTS_AT_ONCE: Final = 2_000_000
 """Recorded seconds in a batch of `map_entities`: about 150 bytes each with what is made of them, 300 MB."""
 
 _ELEMENTS_PER_PART: Final = 16_000_000
-
+_ORDER: Final = [(name, "ascending") for name in (BUCKET, *FILE_ORDER)]
 
 Work: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What a job does with batches; it runs in Spark's Python workers."""
@@ -61,7 +74,77 @@ class CompactedState:
 
 def compacted_table(out: str) -> Table:
     """The table of compacted days of a pipeline's folder."""
-    return Table(f"{out}/compacted", COMPACTED_SCHEMA, ["date"])
+    return Table(f"{out}/compacted", COMPACTED_SCHEMA, ["date"], _take_over)
+
+
+def _take_over(table: Table, found: Snapshot) -> TakenOver:
+    """See `tables.TakeOver`; a day of which no row is left counts as pruned."""
+    assert found.foreign is not None
+    state = CompactedState.from_json(found.state)
+    days, pruned = dict(state.days), dict(state.pruned)
+    added: list[DataFile] = []
+    missing = []
+    for date, day in state.days.items():
+        if not found.foreign.touched(date):
+            continue
+        files = found.of(date=date)
+        written = _in_order(table, found, day, [file for file in files if file.foreign])
+        now = [*(file for file in files if not file.foreign), *written]
+        keys, rows = _counts(table.paths(now))
+        check_counts(table, found, date, before=(day.keys, day.rows), now=(keys, rows))
+        added += written
+        if keys < day.keys:
+            missing.append(f"{day.rows - rows} recorded seconds and {day.keys - keys} rows of {date}")
+            days[date] = day.without(day.keys - keys, day.rows - rows)
+        if not keys and day.keys:
+            pruned[date] = days.pop(date)
+    return TakenOver(added, CompactedState(days, pruned).to_json(), notes_of(found, ", ".join(missing)))
+
+
+def _in_order(table: Table, found: Snapshot, day: CompactedDay, files: list[DataFile]) -> list[DataFile]:
+    """The rows of some files of a day, which have all of a bucket, in one file as the readers need it."""
+    path = table.new_path(found, f"date={day.date}")
+    spans = [(file, *_buckets(table.path(file))) for file in files]
+    elements = _counts(table.paths(files))[1]
+    with CompactedFileWriter(f"{table.folder}/{path}") as writer:
+        # Some buckets at a time, out of all files each time: what is held is bounded, without a copy on the disk.
+        parts = 1 + elements // ELEMENTS_AT_ONCE
+        for part in range(parts):
+            mine = range(part * day.buckets // parts, (part + 1) * day.buckets // parts)
+            read = [file for file, first, last in spans if first < mine.stop and last >= mine.start]
+            rows = [_of_buckets(batch, mine) for file in read for batch in table.rows_of(file)]
+            if rows:
+                ordered = pa.Table.from_batches(rows).sort_by(_ORDER)
+                numbers = ordered.column(BUCKET).to_numpy()
+                for bucket in mine:
+                    begin, end = np.searchsorted(numbers, (bucket, bucket + 1)).tolist()
+                    writer.write(bucket, join_chunks(ordered.slice(begin, end - begin).to_batches()))
+    if not writer.keys:
+        return []
+    return [DataFile(path, {"date": day.date}, writer.keys, end_of(f"{table.folder}/{path}"))]
+
+
+def _buckets(path: str) -> tuple[int, int]:
+    """The least and the largest bucket in a file."""
+    with parquet_reader(path) as reader:
+        span = pc.min_max(reader.read(columns=[BUCKET]).column(BUCKET)).as_py()
+    return (0, -1) if span["min"] is None else (span["min"], span["max"])
+
+
+def _of_buckets(rows: pa.RecordBatch, mine: range) -> pa.RecordBatch:
+    own = rows.column(BUCKET)
+    return rows.filter(pc.and_(pc.greater_equal(own, mine.start), pc.less(own, mine.stop)))
+
+
+def _counts(paths: Iterable[str]) -> tuple[int, int]:
+    """Rows and recorded seconds in files."""
+    keys = rows = 0
+    for path in paths:
+        with parquet_reader(path) as reader:
+            for batch in reader.iter_batches(columns=["t"]):
+                keys += batch.num_rows
+                rows += pc.sum(pc.list_value_length(batch.column("t"))).as_py() or 0
+    return keys, rows
 
 
 def published_days(out: str, first: str | None = None, last: str | None = None) -> list[CompactedDay]:
@@ -132,7 +215,7 @@ class CompactedDays:
             NotYetCompleteError: no day in this range is compacted.
         """
         table = compacted_table(out)
-        found = table.read()
+        found = table.in_order()
         days = _at_least_one(_between(found, first, last), out, first, last)
         files = [file for day in days for file in found.of(date=day.date)]
         return cls(spark, tuple(days), tuple(table.paths(files)), fleets_of(_between(found, None, None)))

@@ -21,9 +21,10 @@ about the lines themselves: `kind` says which (rows, events, lines, or torn: a l
 
 from __future__ import annotations
 
+import uuid
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 KEY: Final = {
@@ -152,3 +153,16 @@ class CompactedDay:
     """By gateway, how far its clock was set back on this day; those whose clock was not are not in it."""
     scopes: Mapping[str, str] = field(default_factory=dict)
     """By gateway, what one of its counters covers, by its newest line of this day that tells."""
+    erased: int = 0
+    """Recorded seconds of clients that have been erased, which `rows` does not count."""
+
+    def without(self, keys: int, rows: int) -> CompactedDay:
+        """The day when so many of its rows, with so many recorded seconds, have been erased."""
+        # Another run: the tables of clients have to be made again.
+        return replace(
+            self,
+            run=uuid.uuid4().hex,
+            keys=self.keys - keys,
+            rows=self.rows - rows,
+            erased=self.erased + rows,
+        )

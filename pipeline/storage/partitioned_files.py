@@ -9,8 +9,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.errors import RefusedError
 from pipeline.storage.files import end_of, parquet_writer
-from pipeline.storage.tables import DataFile, file_name
+from pipeline.storage.foreign import Effect
+from pipeline.storage.tables import DataFile, Snapshot, Table, TakenOver, file_name
 
 FILES: Final = "path string, partition string, file_rows bigint, file_bytes bigint"
 """Columns that tell the driver of files, as Spark DDL."""
@@ -94,4 +96,69 @@ def files_told(answers: pa.Table) -> list[DataFile]:
         DataFile(row["path"], json.loads(row["partition"]), row["file_rows"], row["file_bytes"], 0)
         for row in rows
         if row["path"] is not None
+    ]
+
+
+def take_over_rows(table: Table, found: Snapshot) -> TakenOver:
+    """See `tables.TakeOver`: of a table whose rows have no order, and whose state does not count them.
+
+    Raises:
+        RefusedError: what others have done is not known.
+    """
+    assert found.foreign is not None
+    if any(each.effect is Effect.UNKNOWN for each in found.foreign.commits):
+        raise RefusedError(
+            f"{table.folder}: its log does not reach back to the pipeline's last commit, so what another writer has "
+            "done since is not known. Delete the folder, and let `sluice-pipeline compact` make it again"
+        )
+    files = PartitionedFiles(
+        table.folder, found.version + 1, table.partition_by, table.schema, compression="zstd"
+    )
+    for file in found.files:
+        if file.foreign:
+            partition = tuple(file.partition[name] for name in table.partition_by)
+            for batch in table.rows_of(file):
+                files.write(partition, pa.Table.from_batches([batch]), batch.num_rows)
+    return TakenOver(files.end(), found.state, notes_of(found))
+
+
+def check_counts(
+    table: Table, found: Snapshot, date: str, *, before: tuple[int, int], now: tuple[int, int]
+) -> None:
+    """Sees that other writers have at most deleted rows, as the log says of them.
+
+    Args:
+        table: whose.
+        found: the version with what they did.
+        date: of which day.
+        before: what the state counts there, rows of two kinds.
+        now: how many are there.
+
+    Raises:
+        RefusedError: there are more rows, or fewer though none were deleted.
+    """
+    deleted = bool(found.foreign and found.foreign.deletions)
+    if not all(less == more or (deleted and less < more) for less, more in zip(now, before, strict=True)):
+        raise RefusedError(
+            f"{table.folder}: files of {date} that another writer has written hold {now[0]} and {now[1]} rows, where "
+            f"{before[0]} and {before[1]} are known: restore the version of the pipeline's last commit, which is "
+            f"{found.foreign.since if found.foreign else -1} (deltalake's DeltaTable.restore)"
+        )
+
+
+def notes_of(found: Snapshot, gone: str = "") -> list[str]:
+    """What operators are to know of rows that another writer has deleted.
+
+    Args:
+        found: the version with the deletions.
+        gone: what is missing, if that is known.
+    """
+    deletions = found.foreign.deletions if found.foreign else ()
+    if not deletions:
+        return []
+    told = "; ".join(map(str, deletions))
+    return [
+        f"another writer has deleted rows ({told}){gone and f': {gone}'}. This table counts them as erased, the "
+        "others do not. Run `sluice-pipeline erase` for the same client: it erases all tables, replaced files and "
+        "the log too"
     ]

@@ -10,7 +10,7 @@ own buckets of every file of the day. Lines that could not be read stand without
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -24,9 +24,17 @@ from pipeline.storage.files import files_below, parquet_reader
 from pipeline.storage.joining import ORDER
 from pipeline.storage.layout import EVENTS, FINE_BUCKETS, KEY, SERIES
 from pipeline.storage.offset_index import OffsetIndex
-from pipeline.storage.partitioned_files import FILES, FILES_SCHEMA, PartitionedFiles, told
+from pipeline.storage.partitioned_files import (
+    FILES,
+    FILES_SCHEMA,
+    PartitionedFiles,
+    check_counts,
+    files_told,
+    notes_of,
+    told,
+)
 from pipeline.storage.schemas import RAW_SCHEMA
-from pipeline.storage.tables import Table
+from pipeline.storage.tables import Snapshot, Table, TakenOver
 
 ROWS_PER_GROUP: Final = 60_000
 """Raw rows (not seconds) that are ordered together."""
@@ -71,6 +79,8 @@ class RawDay:
     """Whether its rows, or earlier ones of it, have been pruned."""
     scopes: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
     """By gateway, start and number of its newest line that tells what one counter covers, and what it tells."""
+    erased: int = 0
+    """Recorded seconds of clients that have been erased, which `rows` does not count."""
 
     def __add__(self, other: RawDay) -> RawDay:
         """Both, of which the other came later."""
@@ -92,7 +102,12 @@ class RawDay:
             other.last_batch,
             self.gone,
             newest_scopes([*self.scopes.items(), *other.scopes.items()]),
+            self.erased + other.erased,
         )
+
+    def without(self, rows: int) -> RawDay:
+        """The day when so many recorded seconds have been erased."""
+        return replace(self, rows=self.rows - rows, erased=self.erased + rows)
 
 
 def newest_scopes(lines: Iterable[tuple[str, tuple[int, int, str]]]) -> dict[str, tuple[int, int, str]]:
@@ -146,6 +161,11 @@ class RawState:
         totals = {name: state[name] for name in ("batches", "lines", "rows", "torn", "duplicates")}
         return cls(**totals, checkpoints=checkpoints, index=OffsetIndex.from_json(state["runs"]), days=days)
 
+    def without(self, rows: Mapping[str, int]) -> RawState:
+        """The state when so many recorded seconds of each day have been erased."""
+        days = {date: self.days[date].without(count) for date, count in rows.items() if date in self.days}
+        return replace(self, rows=self.rows - sum(rows.values()), days={**self.days, **days})
+
 
 def raw_table(out: str) -> Table:
     """The raw table of a pipeline's folder.
@@ -157,7 +177,43 @@ def raw_table(out: str) -> Table:
         raise RefusedError(
             f"{out} was written by an older release: give another folder, and ingest there what is kept"
         )
-    return Table(f"{out}/raw", RAW_SCHEMA, ["date"])
+    return Table(f"{out}/raw", RAW_SCHEMA, ["date"], _take_over)
+
+
+def _take_over(table: Table, found: Snapshot) -> TakenOver:
+    """See `tables.TakeOver`; a day of which lines are missing, not only clients, counts as pruned."""
+    assert found.foreign is not None
+    batches = (batch for file in found.files if file.foreign for batch in table.rows_of(file))
+    answers = list(write_raw_files(batches, table.folder, found.version + 1))
+    files = files_told(pa.Table.from_batches(answers, schema=_ANSWERS_SCHEMA))
+    now = [*(file for file in found.files if not file.foreign), *files]
+    state = RawState.from_json(found.state)
+    erased: dict[str, int] = {}
+    gone: list[str] = []
+    for date, day in state.days.items():
+        if found.foreign.touched(date) and not day.gone:
+            counts = _counts(table.paths(file for file in now if file.partition["date"] == date))
+            check_counts(table, found, date, before=(day.rows, day.lines), now=counts)
+            rows, lines = counts
+            erased[date] = day.rows - rows
+            if lines < day.lines:
+                gone.append(date)
+    after = state.without(erased)
+    days = {date: replace(day, gone=day.gone or date in gone) for date, day in after.days.items()}
+    missing = [f"{count} recorded seconds of {date}" for date, count in sorted(erased.items()) if count]
+    return TakenOver(files, replace(after, days=days).to_json(), notes_of(found, ", ".join(missing)))
+
+
+def _counts(paths: Iterable[str]) -> tuple[int, int]:
+    """Recorded seconds and lines in files of a day."""
+    counts = dict.fromkeys(("t", "seq"), 0)
+    for path in paths:
+        with parquet_reader(path) as reader:
+            for batch in reader.iter_batches(columns=["kind", *counts]):
+                for name, kind in (("t", "rows"), ("seq", "lines")):
+                    own = batch.filter(pc.equal(batch.column("kind"), kind)).column(name)
+                    counts[name] += pc.sum(pc.list_value_length(own)).as_py() or 0
+    return counts["t"], counts["seq"]
 
 
 def read_raw_state(out: str) -> RawState:

@@ -11,21 +11,27 @@ what must agree with the rows to the last one (which lines have been read, what 
 Files are named by the version that is to make them part of the table. An attempt that loses against another writer,
 or is killed, leaves files of a version that came without them: `sweep` knows these without a clock and without a
 lock. What a commit removes stays in its place until then, so that jobs that read it meanwhile can go on.
+
+Other writers may move rows to other files, and delete rows. `read` accepts that; `in_order` and `prepared` first
+write such files anew, in the form and order that the pipeline's readers need, with a state that fits the rows. Rows
+that another writer has added or changed are refused.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import fs
 
 from pipeline.errors import ArgumentError, JobError, RefusedError
@@ -38,14 +44,16 @@ from pipeline.storage.files import (
     parquet_writer,
     sync,
 )
+from pipeline.storage.foreign import STATE, Foreign, Paths, foreign_since
 
-STATE: Final = "state"
 _OURS: Final = re.compile(r"(?:.*/)?(\d{20})-[0-9a-f]{32}\.parquet")
 _STATES_KEPT: Final = 20
 """Older ones are deleted with each commit: a reader that has just loaded the table still finds its own."""
 _TRIES: Final = 3
 _UNFIT_HERE: Final = "%\\"
 _UNFIT_ELSEWHERE: Final = "%\\?#"
+_DELETION_VECTORS: Final = "deletionVectors"
+_ROWS_AT_ONCE: Final = 10_000
 
 
 class Conflict(JobError):
@@ -64,6 +72,11 @@ class DataFile:
     written_ms: int = field(default=0, compare=False)
     """When it became part of the table, by the clock of the job that did it; since the epoch."""
 
+    @property
+    def foreign(self) -> bool:
+        """Whether another writer has written it."""
+        return file_version(self.path) < 0
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -75,8 +88,11 @@ class Snapshot:
     state: Mapping[str, Any] = field(default_factory=dict)
     """Empty before the first commit."""
     state_file: DataFile | None = None
+    """None also where another writer has moved the state to a file with other rows."""
     handle: Any = field(default=None, repr=False, compare=False)
     """delta-rs's, at this version."""
+    foreign: Foreign | None = None
+    """What other writers have done since the state was written; None: nothing that touches files."""
 
     @property
     def identifier(self) -> str:
@@ -92,21 +108,51 @@ class Snapshot:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """What takes the place of files that another writer has written.
+
+    Attributes:
+        add: files with the same rows.
+        state: what it is with these rows.
+        notes: what became of the rows, for people.
+    """
+
+    add: Sequence[DataFile]
+    state: Mapping[str, Any]
+    notes: Sequence[str] = ()
+
+
+TakeOver: TypeAlias = Callable[["Table", Snapshot], TakenOver]
+"""Writes the foreign files of a version anew.
+
+It raises `RefusedError` where the rows are not what the log says of them."""
+
+
 def file_name(version: int) -> str:
     """A new name for a file that is to become part of a table with this version."""
     return f"{version:020d}-{uuid.uuid4().hex}.parquet"
 
 
+def file_version(path: str) -> int:
+    """The version that was to make a file of the pipeline part of its table; -1 for a file of another writer."""
+    named = _OURS.fullmatch(path)
+    return int(named[1]) if named else -1
+
+
 class Table:
     """One table of the pipeline's folder. Holds nothing open."""
 
-    def __init__(self, folder: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    def __init__(
+        self, folder: str, schema: pa.Schema, partition_by: Sequence[str], take_over: TakeOver
+    ) -> None:
         """Names a table, which need not be there.
 
         Args:
             folder: where it is.
             schema: of its files, without `state`. Files may lack some columns.
             partition_by: dates or text, which files may lack too.
+            take_over: writes files of other writers anew.
 
         Raises:
             ArgumentError: a folder of such a name can't hold a table.
@@ -116,7 +162,9 @@ class Table:
         if unfit:
             raise ArgumentError(f"{folder}: a folder with {' '.join(unfit)} in its name can't hold tables")
         self.folder = folder
-        self._partition_by = list(partition_by)
+        self.schema = schema
+        self.partition_by = list(partition_by)
+        self._take_over = take_over
         named = [*(name for name in partition_by if name not in schema.names), STATE]
         self._schema = pa.schema([*schema, *(pa.field(name, pa.string()) for name in named)])
 
@@ -129,11 +177,11 @@ class Table:
         return [self.path(file) for file in files]
 
     def read(self) -> Snapshot:
-        """The newest version.
+        """The newest version. Its files may be of another writer; its state then is of before.
 
         Raises:
             JobError: its log can't be read.
-            RefusedError: another writer has rewritten files.
+            RefusedError: another writer has added or changed rows.
         """
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -146,21 +194,41 @@ class Table:
             except (DeltaError, OSError) as exc:
                 raise JobError(f"{self.folder}: {_first_line(exc)}") from exc
             files = tuple(self._files(handle))
+            version = handle.version()
             state_file = next((file for file in files if file.path.startswith(f"{STATE}/")), None)
-            if files and (state_file is None or not all(_OURS.fullmatch(file.path) for file in files)):
-                raise RefusedError(
-                    f"{self.folder}: another writer has rewritten files by version {handle.version()}, which "
-                    "takes their order or the state: restore an earlier version (deltalake's DeltaTable.restore)"
-                )
+            foreign = self._foreign(handle, files, state_file)
             try:
-                state = {} if state_file is None else self._state(state_file)
+                state = self._state(files, state_file, version) if files else {}
             except FileNotFoundError as exc:
                 # So many commits came meanwhile that it was deleted.
                 if not left:
-                    raise JobError(f"{self.folder}: the state of version {handle.version()} is gone") from exc
+                    raise JobError(f"{self.folder}: the state of version {version} is gone") from exc
                 continue
             rest = tuple(file for file in files if file is not state_file)
-            return Snapshot(handle.version(), rest, state, state_file, handle)
+            return Snapshot(version, rest, state, state_file, handle, foreign)
+        raise AssertionError("unreachable")
+
+    def in_order(self) -> Snapshot:
+        """The newest version, with its files as the pipeline writes them; those of others are written anew first.
+
+        Raises:
+            JobError: as `read`, or they can't be written.
+        """
+        for left in reversed(range(_TRIES)):
+            found = self.read()
+            if found.foreign is None:
+                return found
+            try:
+                done = self._take_over(self, found)
+                gone = [file for file in found.files if file.foreign]
+                after = self.commit(found, add=done.add, remove=gone, state=done.state)
+            except Conflict:
+                if not left:
+                    raise
+                continue
+            for note in done.notes:
+                print(f"{self.folder}: {note}", file=sys.stderr)
+            return after
         raise AssertionError("unreachable")
 
     def prepared(self) -> Snapshot:
@@ -172,12 +240,12 @@ class Table:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
-        found = self.read()
+        found = self.in_order()
         try:
             if found.version < 0:
                 if is_local(self.folder):
                     local_path(self.folder).mkdir(parents=True, exist_ok=True)
-                DeltaTable.create(self._uri, self._schema, mode="ignore", partition_by=self._partition_by)
+                DeltaTable.create(self._uri, self._schema, mode="ignore", partition_by=self.partition_by)
                 self._sync_log(0)
                 return self.read()
             known = {column.name for column in found.handle.schema().fields}
@@ -252,7 +320,7 @@ class Table:
                 actions,
                 "append",
                 before.handle.schema(),
-                partition_by=self._partition_by,
+                partition_by=self.partition_by,
                 # Not made again by delta-rs upon a version that nobody has looked at.
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
@@ -288,8 +356,32 @@ class Table:
             How many bytes.
         """
         newest = self.read()
+        if newest.version < 0:
+            return 0
         kept = {file.path for file in (*newest.files, *([newest.state_file] if newest.state_file else []))}
-        return self._delete("", newest.version, kept)
+        removed = newest.handle.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True)
+        return self._delete("", newest.version, kept, others=removed)
+
+    def rows_of(self, file: DataFile) -> Iterator[pa.RecordBatch]:
+        """The rows of a file of any writer, without the state.
+
+        Yields:
+            Batches with the columns of the schema; where the file lacks one it is null, or what the partition says.
+        """
+        with parquet_reader(self.path(file)) as reader:
+            there = reader.schema_arrow.names
+            known = [name for name in self._schema.names if name in there]
+            for batch in reader.iter_batches(_ROWS_AT_ONCE, columns=known):
+                columns = [self._column(batch, column, file.partition) for column in self.schema]
+                rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+                yield rows.filter(pc.is_null(batch.column(STATE))) if STATE in known else rows
+
+    @staticmethod
+    def _column(rows: pa.RecordBatch, column: pa.Field, partition: Mapping[str, str | None]) -> pa.Array:
+        if column.name in rows.schema.names:
+            # Others write text as views, which Arrow can't filter.
+            return rows.column(column.name).cast(column.type)
+        return pa.repeat(pa.scalar(partition.get(column.name)).cast(column.type), rows.num_rows)
 
     @property
     def _uri(self) -> str:
@@ -298,7 +390,7 @@ class Table:
     def _files(self, handle: Any) -> Iterable[DataFile]:
         found = pa.table(handle.get_add_actions(flatten=True)).to_pylist()
         for each in found:
-            partition = {name: each[f"partition.{name}"] for name in self._partition_by}
+            partition = {name: each[f"partition.{name}"] for name in self.partition_by}
             yield DataFile(
                 each["path"],
                 {name: None if value is None else str(value) for name, value in partition.items()},
@@ -307,9 +399,52 @@ class Table:
                 each["modification_time"],
             )
 
-    def _state(self, file: DataFile) -> Any:
-        with parquet_reader(self.path(file)) as reader:
-            return json.loads(reader.read(columns=[STATE]).column(STATE)[0].as_py())
+    def _foreign(self, handle: Any, files: Sequence[DataFile], state_file: DataFile | None) -> Foreign | None:
+        """What others have done; None where the rows are in the files that the pipeline has written.
+
+        Raises:
+            RefusedError: rows were added or changed, or there are rows that count as deleted and are in their files.
+        """
+        version = handle.version()
+        if state_file is not None and file_version(state_file.path) == version:
+            return None
+        features = handle.protocol().reader_features or ()
+        if _DELETION_VECTORS in features and pa.table(handle.deletion_vectors()).num_rows:
+            raise RefusedError(
+                f"{self.folder}: another writer has marked rows as deleted in deletion vectors, so they are still in "
+                "their files. Write the files without them (Spark: REORG TABLE ... APPLY (PURGE)), and run this again"
+            )
+        found = foreign_since(self.folder, version, self._paths_at)
+        changed = found.changed
+        if changed is not None:
+            raise RefusedError(
+                f"{self.folder}: another writer has added or changed rows ({changed}), which only the pipeline may: "
+                f"restore version {changed.version - 1} (deltalake's DeltaTable.restore). What was erased after that "
+                "version is back then: erase it again (sluice-pipeline erase)"
+            )
+        return found if found.commits and files else None
+
+    def _paths_at(self, version: int) -> Paths | None:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            return frozenset(file.path for file in self._files(DeltaTable(self._uri, version=version)))
+        except (DeltaError, OSError):
+            return None
+
+    def _state(self, files: Iterable[DataFile], state_file: DataFile | None, version: int) -> Any:
+        moved = [file for file in files if file.foreign and not any(file.partition.values())]
+        for file in [state_file] if state_file else moved:
+            with parquet_reader(self.path(file)) as reader:
+                if STATE in reader.schema_arrow.names:
+                    for text in reader.read(columns=[STATE]).column(STATE).drop_null().to_pylist():
+                        return json.loads(text)
+        raise RefusedError(
+            f"{self.folder}: by version {version} another writer has deleted the row with the column state, without "
+            "which the pipeline does not know what was read: restore the version before (deltalake's "
+            "DeltaTable.restore). What was erased after that is back then: erase it again (sluice-pipeline erase)"
+        )
 
     def _write_state(self, before: Snapshot, state: Mapping[str, Any]) -> DataFile:
         path = self.new_path(before, STATE)
@@ -317,7 +452,7 @@ class Table:
         with parquet_writer(f"{self.folder}/{path}", rows.schema, compression="zstd") as writer:
             writer.write_table(rows)
         size = end_of(f"{self.folder}/{path}")
-        return DataFile(path, dict.fromkeys(self._partition_by), 1, size)
+        return DataFile(path, dict.fromkeys(self.partition_by), 1, size)
 
     def _sync_folders(self, added: Iterable[DataFile]) -> None:
         if is_local(self.folder):
@@ -332,14 +467,15 @@ class Table:
             sync(log / f"{version:020d}.json")
             sync(log)
 
-    def _delete(self, below: str, version: int, kept: Iterable[str]) -> int:
-        """Deletes files of versions up to this one; how many bytes."""
-        kept = set(kept)
+    def _delete(self, below: str, version: int, kept: Iterable[str], others: Iterable[str] = ()) -> int:
+        """Deletes files of versions up to this one, and some of other writers; how many bytes."""
+        kept, others = set(kept), set(others)
         files = files_below(self.folder)
         deleted = 0
         for info in files.get_file_info(fs.FileSelector(below, allow_not_found=True, recursive=True)):
-            named = _OURS.fullmatch(info.path)
-            if named and int(named[1]) <= version and info.path not in kept and info.type == fs.FileType.File:
+            made = file_version(info.path)
+            left = made <= version if made >= 0 else info.path in others
+            if left and info.path not in kept and info.type == fs.FileType.File:
                 with suppress(FileNotFoundError):  # by another job that sweeps
                     files.delete_file(info.path)
                     deleted += int(info.size)

@@ -10,11 +10,13 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import fs
 
 from pipeline.errors import JobError
 from pipeline.storage.files import end_of, files_below, is_local, parquet_writer, read_bytes
 from pipeline.storage.layout import FINE_BUCKETS, bucket_of, buckets_for
 from pipeline.storage.offset_index import Entry, Gap, Interval, OffsetIndex, Run
+from pipeline.storage.partitioned_files import take_over_rows
 from pipeline.storage.raw_table import RawDay, RawState
 from pipeline.storage.tables import Conflict, DataFile, Snapshot, Table
 
@@ -27,7 +29,7 @@ COLUMNS = pa.schema([("date", pa.date32()), ("x", pa.int64())])
 @pytest.fixture(params=["here", "s3"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     root = str(tmp_path / "a b?") if request.param == "here" else request.getfixturevalue("bucket")
-    return Table(f"{root}/table", COLUMNS, ["date"])
+    return Table(f"{root}/table", COLUMNS, ["date"], take_over_rows)
 
 
 def written(table: Table, before: Snapshot, date: str, *values: int) -> DataFile:
@@ -37,6 +39,11 @@ def written(table: Table, before: Snapshot, date: str, *values: int) -> DataFile
     with parquet_writer(f"{table.folder}/{path}", rows.schema) as writer:
         writer.write_table(rows)
     return DataFile(path, {"date": date}, len(values), end_of(f"{table.folder}/{path}"), 0)
+
+
+def files_of(table: Table) -> Any:
+    """All that lies there, a part of the table or not."""
+    return files_below(table.folder).get_file_info(fs.FileSelector("", recursive=True))
 
 
 def values_of(table: Table) -> list[int]:
@@ -127,7 +134,7 @@ def test_old_states_are_not_kept_and_a_reader_finds_the_one_of_its_version(table
 def test_a_table_gets_columns_that_a_newer_release_writes(table: Table) -> None:
     before = table.prepared()
     table.commit(before, add=[written(table, before, DAY, 1)], state={"n": 1})
-    newer = Table(table.folder, COLUMNS.append(pa.field("y", pa.list_(pa.float64()))), ["date"])
+    newer = Table(table.folder, COLUMNS.append(pa.field("y", pa.list_(pa.float64()))), ["date"], take_over_rows)
     now = newer.prepared()
     assert (now.state, newer.prepared().version) == ({"n": 1}, now.version)
     assert "y" in [column.name for column in DeltaTable(table._uri).schema().fields]
@@ -137,23 +144,25 @@ def test_a_table_gets_columns_that_a_newer_release_writes(table: Table) -> None:
     assert values_of(table) == [1, 2]
 
 
-@pytest.mark.parametrize("rewritten", ["rows", "state"])
-def test_files_that_another_writer_has_rewritten_are_told(table: Table, rewritten: str) -> None:
+def test_files_that_another_writer_has_written_are_read_and_written_anew(table: Table) -> None:
     found = table.prepared()
     for value in (1, 2):
         found = table.commit(found, add=[written(table, found, DAY, value)], state={"n": value})
     other = DeltaTable(table._uri)
     other.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-    assert table.read().state == {"n": 2}
     other.update_incremental()
-    if rewritten == "rows":
-        other.optimize.compact(partition_filters=[("date", "=", DAY)])
-    else:
-        other.delete("date is null")
-    with pytest.raises(JobError, match="another writer has rewritten files by version"):
-        table.read()
-    other.restore(found.version)
-    assert (table.read().state, values_of(table)) == ({"n": 2}, [1, 2])
+    other.optimize.compact(partition_filters=[("date", "=", DAY)])
+    other.delete("x = 1")
+    found = table.read()
+    assert (found.state, [file.foreign for file in found.files]) == ({"n": 2}, [True])
+    moved = found.files[0].path
+    found = table.in_order()
+    assert (found.state, [file.foreign for file in found.files], values_of(table)) == ({"n": 2}, [False], [2])
+    # What another writer has left is swept as well.
+    assert moved in [info.path for info in files_of(table)]
+    table.sweep()
+    assert moved not in [info.path for info in files_of(table)]
+    assert (table.in_order().version, values_of(table)) == (found.version, [2])
 
 
 def test_two_that_sweep_at_once_and_a_clean_up_that_fails_do_no_harm(
@@ -189,11 +198,11 @@ def test_two_that_sweep_at_once_and_a_clean_up_that_fails_do_no_harm(
 @pytest.mark.parametrize("root", ["{here}/a%20b", "{here}/a\\b", "s3://bucket/a#b", "s3://bucket/a?b"])
 def test_a_folder_whose_name_leads_elsewhere_is_refused(tmp_path: Path, root: str) -> None:
     with pytest.raises(JobError, match="in its name can't hold tables"):
-        Table(root.format(here=tmp_path), COLUMNS, ["date"])
+        Table(root.format(here=tmp_path), COLUMNS, ["date"], take_over_rows)
 
 
 def test_a_log_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    table = Table(str(tmp_path / "table"), COLUMNS, ["date"])
+    table = Table(str(tmp_path / "table"), COLUMNS, ["date"], take_over_rows)
     table.commit(table.prepared(), state={"n": 1})
     log = max((tmp_path / "table" / "_delta_log").glob("*.json"))
     log.write_bytes(log.read_bytes()[:-40])

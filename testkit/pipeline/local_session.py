@@ -1,0 +1,130 @@
+"""The pipeline's jobs in this process: what they use of a Spark session, over Arrow batches and without a JVM."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pipeline.client_tables.making import make_missing
+from pipeline.client_tables.tables import client_use_table, clients_table
+from pipeline.ingest.writer import Writer, files_to_rows
+from pipeline.maintenance.compaction import compact
+from pipeline.storage.compacted_days import compacted_table, published_days
+from pipeline.storage.layout import CompactedDay
+from pipeline.storage.raw_table import RawState, raw_table, read_raw_state
+from pipeline.storage.schemas import ARROW_TYPES
+from pipeline.storage.tables import Table
+from testkit.pipeline.usage_lines import LONG_AFTER
+
+_COLUMN: Final = re.compile(r"`?(\w+)`? (array<(\w+)>|\w+)")
+
+Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def _schema(ddl: str) -> pa.Schema:
+    columns = ((each[1], each[2], each[3]) for each in _COLUMN.finditer(ddl))
+    return pa.schema(
+        [
+            (name, pa.list_(ARROW_TYPES[element]) if element else ARROW_TYPES[kind])
+            for name, kind, element in columns
+        ]
+    )
+
+
+class LocalFrame:
+    """Rows in partitions."""
+
+    def __init__(self, schema: pa.Schema, partitions: Sequence[list[pa.RecordBatch]]) -> None:
+        """Args: schema: of the rows. partitions: the rows."""
+        self._schema = schema
+        self._partitions = partitions
+
+    def mapInArrow(self, work: Work, ddl: str) -> LocalFrame:  # noqa: N802
+        """What a function makes of each partition."""
+        return LocalFrame(_schema(ddl), [list(work(iter(each))) for each in self._partitions])
+
+    def toArrow(self) -> pa.Table:  # noqa: N802
+        """All rows."""
+        names = self._schema.names
+        found = [batch.select(names) for each in self._partitions for batch in each]
+        return pa.concat_tables(
+            [
+                self._schema.empty_table(),
+                *(pa.Table.from_batches([each]).cast(self._schema) for each in found),
+            ]
+        )
+
+
+class LocalSession:
+    """A session with so many cores."""
+
+    def __init__(self, cores: int = 2) -> None:
+        """Args: cores: into how many parts jobs divide their work, at least."""
+        self.sparkContext = SimpleNamespace(defaultParallelism=cores)
+
+    def range(self, begin: int, end: int, step: int, parts: int) -> LocalFrame:
+        """Numbers in about equal parts."""
+        ids = list(range(begin, end, step))
+        split = [ids[at * len(ids) // parts : (at + 1) * len(ids) // parts] for at in range(parts)]
+        schema = pa.schema([("id", pa.int64())])
+        return LocalFrame(schema, [[pa.RecordBatch.from_pydict({"id": each}, schema)] for each in split])
+
+    def stop(self) -> None:
+        """Nothing is to be stopped."""
+
+
+def ingest_files(out: str, checkpoint: Path, *files: Path) -> None:
+    """Ingests files as the next batch of a checkpoint."""
+    offsets = checkpoint / "offsets"
+    offsets.mkdir(parents=True, exist_ok=True)
+    (checkpoint / "metadata").write_text(json.dumps({"id": checkpoint.name}))
+    batch = len(list(offsets.iterdir()))
+    (offsets / str(batch)).write_text("\n".join(map(str, files)))
+    content = {"path": [file.name for file in files], "content": [file.read_bytes() for file in files]}
+    rows = pa.RecordBatch.from_pydict(content)
+    Writer(out, str(checkpoint), files_to_rows)(LocalFrame(rows.schema, [[rows]]), batch)
+
+
+def compact_all(out: str, cores: int = 2) -> None:
+    """Compacts all days that are due, and makes the tables of clients."""
+    session = LocalSession(cores)
+    compact(session, out, LONG_AFTER, allow_gaps=True)
+    make_missing(session, out)
+
+
+def tables_of(out: str) -> dict[str, Table]:
+    """The tables of a folder by name."""
+    return {
+        "raw": raw_table(out),
+        "compacted": compacted_table(out),
+        "clients": clients_table(out),
+        "client_use": client_use_table(out),
+    }
+
+
+def contents(out: str) -> dict[str, list[str]]:
+    """The rows of all tables without their order; of each the columns that have a value."""
+    found = {}
+    for name, table in tables_of(out).items():
+        rows = [
+            row for file in table.read().files for batch in table.rows_of(file) for row in batch.to_pylist()
+        ]
+        found[name] = sorted(
+            repr({key: value for key, value in row.items() if value is not None}) for row in rows
+        )
+    return found
+
+
+def known(out: str) -> tuple[RawState, list[CompactedDay]]:
+    """What the states say, without the names of runs and what was erased."""
+    state = read_raw_state(out)
+    days: Mapping[str, Any] = {date: replace(day, erased=0) for date, day in state.days.items()}
+    compacted = [replace(day, run="", raw="", erased=0) for day in published_days(out)]
+    return replace(state, days=days, checkpoints={}), compacted
